@@ -1,0 +1,269 @@
+"""Checkpoints: safetensors by name and a JSON page of digests, complete or absent.
+
+A checkpoint is written under another name, synced, and renamed; whoever kills the process leaves
+the old ones alone. The safetensors are written by hand (a JSON header and raw bytes) because one
+pass then gives file and digest, without the copies that the library makes while it holds the
+interpreter's lock; reading goes through the library.
+"""
+
+import hashlib
+import json
+import os
+import queue
+import re
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from quintet.engine.errors import RunError
+
+Files = Mapping[str, Mapping[str, Tensor]]
+NAME = re.compile(r"step-(\d{8})")
+TEMPORARY = ".writing-"
+CHUNK = 64 << 20
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], about: str = "") -> str:
+    """Write, sync, and return the sha256 of the file. Names are sorted: equal state, equal bytes."""
+    header: dict[str, Any] = (
+        {"__metadata__": {"format": "pt"}} if not about else {"__metadata__": {"about": about}}
+    )
+    offset = 0
+    ordered = sorted(tensors)
+    for name in ordered:
+        tensor = tensors[name]
+        end = offset + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with open(path, "wb") as file:
+        for piece in (len(text).to_bytes(8, "little"), text):
+            file.write(piece)
+            digest.update(piece)
+        for name in ordered:
+            flat = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
+            data = memoryview(flat.numpy())
+            for begin in range(0, len(data), CHUNK):
+                file.write(data[begin : begin + CHUNK])
+                digest.update(data[begin : begin + CHUNK])
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def digest_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Aside, synced, renamed."""
+    aside = path.with_name(f".{path.name}.writing")
+    with open(aside, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def snapshot(files: Files) -> dict[str, dict[str, Tensor]]:
+    """Copies on the host, made before training goes on; one wait for the device, not one each."""
+    copied = {
+        name: {
+            key: t.detach().to("cpu", non_blocking=True, copy=True) for key, t in tensors.items()
+        }
+        for name, tensors in files.items()
+    }
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return copied
+
+
+def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Path:
+    """Write checkpoint `step` under `folder`; it appears under its name only when it is complete."""
+    final = folder / f"step-{step:08d}"
+    aside = folder / f"{TEMPORARY}{step:08d}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        listed = {}
+        for name, tensors in files.items():
+            path = aside / f"{name}.safetensors"
+            digest = write_safetensors(path, tensors)
+            listed[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
+        write_json(aside / "state.json", {**about, "step": step, "files": listed})
+        sync_folder(aside)
+        if final.exists():  # a step that is done again after going back further
+            shutil.rmtree(final)
+        os.rename(aside, final)
+        sync_folder(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return final
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Steps of the complete checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(m[1]) for entry in folder.iterdir() if (m := NAME.fullmatch(entry.name)))
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def examine(path: Path) -> str | None:
+    """What is wrong with a checkpoint, or None: every file there, of the right size and digest."""
+    try:
+        listed = read_about(path)["files"]
+        for name, facts in listed.items():
+            file = path / Path(name).name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != facts["bytes"]:
+                return f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}"
+            if digest_of(file) != facts["sha256"]:
+                return f"{name} does not match its digest"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"state.json cannot be used ({error})"
+    return None
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    return json.loads((path / "state.json").read_text(encoding="utf-8"))
+
+
+def read(path: Path) -> dict[str, dict[str, Tensor]]:
+    """All tensors of a checkpoint by file and name. Nothing in it can run code."""
+    try:
+        names = [Path(name).name for name in read_about(path)["files"]]
+        return {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise RunError(f"checkpoint {path} cannot be read: {error}") from None
+
+
+def newest_sound(folder: Path, say: Callable[[str], None]) -> int | None:
+    """The newest checkpoint whose digests hold; damaged ones are named and passed over."""
+    steps = steps_in(folder)
+    for step in reversed(steps):
+        problem = examine(path_of(folder, step))
+        if problem is None:
+            return step
+        say(
+            f"checkpoint {path_of(folder, step).name} is damaged ({problem}); trying the one before"
+        )
+    if steps:
+        raise RunError(
+            f"none of the {len(steps)} checkpoints in {folder} is sound; restore one from a "
+            "backup, or start a new run with --run"
+        )
+    return None
+
+
+def clean(folder: Path) -> None:
+    """Remove what a killed writer of this run left behind under its temporary name."""
+    for entry in folder.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def retain(folder: Path, last: int, every: int, best: int | None, run_id: str) -> None:
+    """Keep the newest, the multiples of `every` and the best; remove only what this run wrote."""
+    steps = steps_in(folder)
+    keep = set(steps[-max(1, last) :]) | {best}
+    for step in steps:
+        if step in keep or (every and step // every * every == step):
+            continue
+        path = path_of(folder, step)
+        try:
+            mine = read_about(path).get("run") == run_id
+        except (OSError, ValueError):
+            mine = False  # damaged or foreign: not ours to remove
+        if mine:
+            doomed = folder / f"{TEMPORARY}{step:08d}"
+            os.rename(path, doomed)  # never half a checkpoint under a final name
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+class Writer:
+    """Writes in the background, one job at a time; an error waits for the next call."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=1)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="checkpoint-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Waits only if the job before the last is still being written."""
+        self.check()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if self._error is None:
+                    job()
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._jobs.task_done()
+        self._jobs.task_done()
+
+    def check(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise RunError(f"a checkpoint could not be written: {describe(error)}") from error
+
+    def wait(self) -> None:
+        self._jobs.join()
+        self.check()
+
+    def close(self) -> None:
+        """Let the job under way finish, and end the thread."""
+        self._jobs.join()
+        self._jobs.put(None)
+        self._thread.join()
+
+
+def describe(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{os.strerror(error.errno)}{where}; earlier checkpoints are intact"
+    return f"{error}; earlier checkpoints are intact"

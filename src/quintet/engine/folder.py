@@ -1,0 +1,155 @@
+"""The run folder: who holds it, what it was asked for, and what it has reported."""
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quintet.engine.checkpoint import steps_in, write_json
+from quintet.engine.errors import RunError
+
+
+@dataclass
+class RunFolder:
+    path: Path
+    about: dict[str, Any] = field(default_factory=dict)
+    _lock: int | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def exhibits(self) -> Path:
+        return self.path / "exhibits"
+
+    @classmethod
+    def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
+        """A new run. A folder with anything in it is refused."""
+        if (path / "config.json").exists():
+            raise RunError(
+                f"{path} already holds a run; go on with it by 'quintet resume {path}' "
+                "or train --continue, or choose another --run"
+            )
+        if path.exists() and (not path.is_dir() or any(_visible(path))):
+            raise RunError(f"{path} exists and is not a run of Quintet; choose another --run")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder = cls(path)
+            folder.lock()
+            folder.checkpoints.mkdir(exist_ok=True)
+            folder.write_config({**about, "id": uuid.uuid4().hex})
+        except OSError as error:
+            raise RunError(
+                f"the run folder {path} cannot be written: {os.strerror(error.errno or 0)}; "
+                "choose a --run on a disk that can be"
+            ) from None
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run, to read."""
+        if not (path / "config.json").is_file():
+            raise RunError(f"{path} is not a run of Quintet: it holds no config.json")
+        return cls(path, read_json(path / "config.json"))
+
+    def lock(self) -> None:
+        """Held until the process ends, however it ends: the kernel lets go of a dead one's lock."""
+        handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise RunError(
+                f"{self.path} is being trained by another process; wait for it, or stop it"
+            ) from None
+        self._lock = handle
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def write_config(self, about: Mapping[str, Any]) -> None:
+        self.about = dict(about)
+        write_json(self.path / "config.json", self.about)
+
+    @property
+    def id(self) -> str:
+        return str(self.about.get("id", ""))
+
+    def best(self) -> dict[str, Any] | None:
+        path = self.path / "best.json"
+        return read_json(path) if path.is_file() else None
+
+    def write_best(self, step: int, metric: str, value: float) -> None:
+        write_json(self.path / "best.json", {"step": step, "metric": metric, "value": value})
+
+    def append(self, path: Path, record: Mapping[str, Any]) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(finite(record), allow_nan=False) + "\n")
+
+    def forget_after(self, step: int) -> None:
+        """Drop reports of steps that will be taken again, and a line that a kill cut short."""
+        for path in (self.metrics, self.events):
+            if not path.exists():
+                continue
+            kept = [r for r in read_lines(path) if r.get("step", 0) <= step]
+            aside = path.with_name(f".{path.name}.writing")
+            aside.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
+            os.replace(aside, path)
+
+    def steps(self) -> list[int]:
+        return steps_in(self.checkpoints)
+
+
+def _visible(path: Path) -> Iterator[Path]:
+    """What is in a folder beyond the traces of a start that was killed in its first moment."""
+    for entry in path.iterdir():
+        empty = entry.name == "checkpoints" and entry.is_dir() and not any(entry.iterdir())
+        if not empty and entry.name not in (".lock", ".config.json.writing"):
+            yield entry
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{path} must hold a JSON object")
+    return value
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSONL file; a last line cut short by a kill is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: what is not finite becomes null."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    return value

@@ -1,0 +1,143 @@
+"""Randomness without state: every random choice is a function of what it belongs to.
+
+`fold` turns names and numbers into a 63-bit seed. `Key` belongs to one sample. `Permutation` is a
+keyed bijection, so that the n-th sample of an epoch is computed and never looked up. `uniform` and
+`normal` are a counter-based hash on the device, for noise too large to draw on the host.
+"""
+
+import hashlib
+import math
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def fold(*parts: int | str) -> int:
+    """A 63-bit number that depends on every part and on their order."""
+    text = "\x1f".join(f"{type(part).__name__[0]}{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The source of all randomness that belongs to one sample in one epoch."""
+
+    seed: int
+    epoch: int
+    sample: int
+
+    def fold(self, name: str) -> int:
+        return fold(self.seed, self.epoch, self.sample, name)
+
+    def random(self, name: str) -> random.Random:
+        return random.Random(self.fold(name))
+
+    def numpy(self, name: str) -> np.random.Generator:
+        return np.random.default_rng(self.fold(name))
+
+
+def seed_globals(number: int) -> None:
+    """For code that draws from global state (a user's data set): python, numpy and torch alike."""
+    random.seed(number)
+    np.random.seed(number & 0xFFFFFFFF)
+    torch.manual_seed(number)
+
+
+ROUNDS = 8
+_WORD = (1 << 64) - 1
+
+
+def _mix(value: int) -> int:
+    # The finaliser of splitmix64. Runs depend on it for their order of data: it must never change.
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
+    return value ^ (value >> 31)
+
+
+def _mix_array(value: np.ndarray) -> np.ndarray:
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+class Permutation:
+    """A keyed bijection on range(size): a Feistel network with cycle walking.
+
+    No memory, any size, and position n costs the same whatever n is. The domain is the next power
+    of four; a value outside range(size) is walked on until it falls inside (fewer than four steps
+    on average).
+    """
+
+    def __init__(self, size: int, *key: int | str):
+        if size < 1:
+            raise ValueError(f"a permutation needs at least one element, not {size}")
+        self.size = size
+        self.half = max(1, ((size - 1).bit_length() + 1) // 2)
+        self.mask = (1 << self.half) - 1
+        self.round_keys = [fold(*key, "feistel", turn) for turn in range(ROUNDS)]
+
+    def __call__(self, position: int) -> int:
+        if not 0 <= position < self.size:
+            raise IndexError(f"position {position} is outside range({self.size})")
+        value = self._once(position)
+        while value >= self.size:
+            value = self._once(value)
+        return value
+
+    def many(self, first: int, count: int) -> list[int]:
+        """The elements at positions first … first + count - 1, computed together."""
+        values = self._once_many(np.arange(first, first + count, dtype=np.uint64))
+        while (outside := values >= self.size).any():
+            values[outside] = self._once_many(values[outside])
+        return values.tolist()
+
+    def _once_many(self, values: np.ndarray) -> np.ndarray:
+        half, mask = np.uint64(self.half), np.uint64(self.mask)
+        left, right = values >> half, values & mask
+        for key in self.round_keys:
+            left, right = right, left ^ (_mix_array(right + np.uint64(key)) & mask)
+        return left << half | right
+
+    def _once(self, value: int) -> int:
+        left, right = value >> self.half, value & self.mask
+        for key in self.round_keys:
+            left, right = right, left ^ (_mix(right + key & _WORD) & self.mask)
+        return left << self.half | right
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+_M1, _M2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+
+
+def _shift(value: Tensor, bits: int) -> Tensor:
+    # int64 shifts are arithmetic; the mask makes this one logical.
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix_tensor(value: Tensor) -> Tensor:
+    value = (value ^ _shift(value, 30)) * _M1
+    value = (value ^ _shift(value, 27)) * _M2
+    return value ^ _shift(value, 31)
+
+
+def uniform(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Uniform numbers in [0, 1), of shape (len(keys), *shape); row i depends on keys[i] alone."""
+    count = math.prod(shape)
+    counter = torch.arange(count, device=keys.device, dtype=torch.int64)
+    base = _mix_tensor(keys.to(torch.int64) ^ fold(name))
+    bits = _mix_tensor(base[:, None] + counter[None, :] * _GOLDEN)
+    return (_shift(bits, 40).to(torch.float32) * 2.0**-24).view(len(keys), *shape)
+
+
+def normal(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal numbers by Box and Muller; row i depends on keys[i] alone."""
+    radius = 1.0 - uniform(keys, name + "/radius", shape)  # in (0, 1], so the logarithm is finite
+    angle = uniform(keys, name + "/angle", shape)
+    return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)

@@ -1,0 +1,183 @@
+"""From a recipe and a folder to a run that is ready to train; every process agrees or none starts."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import quintet
+from quintet.engine import checkpoint
+from quintet.engine.config import FREE, Recipe, differences, to_json
+from quintet.engine.errors import RunError
+from quintet.engine.folder import RunFolder
+from quintet.engine.loop import train
+from quintet.engine.part import load_strictly
+from quintet.engine.run import Run
+from quintet.engine.signals import Signals
+from quintet.engine.sinks import Journal, Progress, Sink, trackers
+from quintet.engine.task import Task
+from quintet.engine.world import World
+
+Mode = Literal["new", "resume", "continue"]
+
+
+def start(
+    build: Callable[[Any], Task],
+    recipe: Recipe,
+    path: Path,
+    *,
+    name: str | None,
+    mode: Mode = "new",
+    sinks: Callable[[RunFolder], Sequence[Sink]] = lambda folder: (),
+    weights: Callable[[str, Task], Mapping[str, Any]] | None = None,
+    progress: bool = True,
+) -> int:
+    """Train to the end and return the step reached. `name` is the recipe's, None from Python."""
+    with Signals(recipe.minutes) as signals:
+        world = World(recipe)
+        folder, recipe = _agree_on_folder(world, recipe, path, name, mode)
+        run: Run | None = None
+        try:
+            task = build(recipe)
+            shown = _sinks(world, folder, recipe, name, sinks, progress)
+            run = Run(task, recipe, world, folder, shown, signals)
+            if recipe.init_from and weights:
+                _initialise(run, weights(recipe.init_from, task))
+            _announce(run)
+            train(run)
+            return run.step
+        finally:
+            run.close() if run else folder.unlock()
+
+
+def _sinks(
+    world: World,
+    folder: RunFolder,
+    recipe: Recipe,
+    name: str | None,
+    more: Callable[[RunFolder], Sequence[Sink]],
+    progress: bool,
+) -> list[Sink]:
+    if not world.is_main:
+        return []
+    found: list[Sink] = [Journal(folder), *trackers(recipe.trackers, folder), *more(folder)]
+    if progress:
+        done = folder.steps()
+        found.append(
+            Progress(name or folder.path.name, recipe.steps, lambda: done[-1] if done else 0)
+        )
+    return found
+
+
+def _announce(run: Run) -> None:
+    counts = ", ".join(
+        f"{name} {sum(p.numel() for p in part.parameters.values()) / 1e6:.2f} M"
+        for name, part in run.parts.items()
+    )
+    batch = run.recipe.batch_size * run.recipe.accumulate * run.world.size
+    if run.world.is_main:
+        steps = run.folder.steps()
+        begun = f"resuming at step {steps[-1]}" if steps else "starting at step 0"
+        run.say(
+            f"{begun}; {run.world.size} process(es) on {run.world.device.type}, "
+            f"{run.world.precision}; global batch {batch} from {run.stream.samples.size} samples; "
+            f"parameters: {counts}"
+        )
+
+
+def _agree_on_folder(
+    world: World, recipe: Recipe, path: Path, name: str | None, mode: Mode
+) -> tuple[RunFolder, Recipe]:
+    """The main process opens the folder; the others follow, or fail with the same sentence."""
+    folder, problem = RunFolder(path), None
+    if world.is_main:
+        try:
+            folder, recipe = _open(world, recipe, path, name, mode)
+        except RunError as error:
+            problem = str(error)
+    problem, about, recipe = world.from_main((problem, folder.about, recipe))
+    if problem:
+        folder.unlock()
+        raise RunError(problem)
+    folder.about = about
+    return folder, recipe
+
+
+def _open(
+    world: World, recipe: Recipe, path: Path, name: str | None, mode: Mode
+) -> tuple[RunFolder, Recipe]:
+    exists = (path / "config.json").exists()
+    if mode == "new" or (mode == "continue" and not exists):
+        recipe = dataclasses.replace(recipe, schedule_steps=recipe.schedule_steps or recipe.steps)
+        return RunFolder.create(path, _about(world, recipe, name)), recipe
+    folder = RunFolder.open(path)
+    folder.lock()
+    try:
+        if folder.about.get("recipe") != name:
+            raise RunError(f"{path} is a run of {folder.about.get('recipe')}, not of {name}")
+        recipe = _same_run(folder, recipe, mode)
+        recipe = _keep_global_batch(folder, recipe, world)
+        folder.write_config({**_about(world, recipe, name), "id": folder.id})
+    except BaseException:
+        folder.unlock()
+        raise
+    return folder, recipe
+
+
+def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
+    return {
+        "quintet": quintet.__version__,
+        "recipe": name,
+        "processes": world.size,
+        "global_batch": recipe.batch_size * recipe.accumulate * world.size,
+        "settings": to_json(recipe),
+    }
+
+
+def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
+    """What would change the result must be as it was; more steps keep the schedule's length."""
+    old = folder.about.get("settings", {})
+    length = old.get("schedule_steps")
+    if recipe.schedule_steps is None:
+        recipe = dataclasses.replace(recipe, schedule_steps=length)
+    found = differences(old, to_json(recipe))
+    changed = {n: v for n, v in found.items() if n.split(".")[0] not in FREE | {"steps"}}
+    if mode == "continue" and "steps" in found:
+        changed["steps"] = found["steps"]
+    if changed:
+        listed = "; ".join(f"{n} was {a!r} and is now {b!r}" for n, (a, b) in changed.items())
+        raise RunError(f"{folder.path} was started with another configuration: {listed}")
+    return recipe
+
+
+def _keep_global_batch(folder: RunFolder, recipe: Recipe, world: World) -> Recipe:
+    wanted = folder.about.get("global_batch")
+    here = recipe.batch_size * world.size
+    if not isinstance(wanted, int) or wanted < 1 or wanted // here * here != wanted:
+        raise RunError(
+            f"the run's global batch is {wanted}; {world.size} processes of batch_size "
+            f"{recipe.batch_size} cannot make it up: choose a batch_size that divides it"
+        )
+    return dataclasses.replace(recipe, accumulate=wanted // here)
+
+
+def _initialise(run: Run, weights: Mapping[str, Any]) -> None:
+    """Weights alone, at step 0; a checkpoint of this run, if there is one, comes after and wins."""
+    for name, state in weights.items():
+        part = run.parts[name]
+        load_strictly(part.module, state, f"init_from {run.recipe.init_from}: {name}")
+        if part.average is not None:
+            part.average.load({key: state[key] for key in part.average.names})
+
+
+def weights_of(path: Path, part: str) -> dict[str, Any]:
+    """Averaged weights of a run's newest sound checkpoint, by the part's name."""
+    folder = RunFolder.open(path)
+    problems: list[str] = []
+    step = checkpoint.newest_sound(folder.checkpoints, problems.append)
+    if step is None:
+        raise RunError(f"{path} has no checkpoint yet")
+    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, step))
+    if part not in files:
+        raise RunError(f"{path} has no part '{part}'; it holds {', '.join(sorted(files))}")
+    return {**files[part], **files.get(f"{part}.ema", {})}

@@ -1,0 +1,28 @@
+"""The loop. Everything else in the engine exists so that this reads as prose."""
+
+from typing import TYPE_CHECKING
+
+from quintet.engine.update import apply
+
+if TYPE_CHECKING:
+    from quintet.engine.run import Run
+
+
+def train(run: "Run") -> None:
+    """Take the run from wherever it stands to its last step, or to where it is asked to stop."""
+    run.restore_latest()
+    while run.step < run.recipe.steps:
+        batches = run.stream.take(run.recipe.accumulate)
+        at = run.begin(batches)
+        for update in run.task.updates:
+            if update.when.due(run.step):
+                apply(run, update, batches, at)
+        run.step += 1  # steps of the run, never calls of an optimiser
+        if run.due(run.recipe.log):
+            run.report()
+        if run.due(run.recipe.evaluate):
+            run.evaluate()
+        if run.due(run.recipe.save) or run.is_best:
+            run.save()
+        run.stop_if_asked()
+    run.finish()

@@ -1,0 +1,79 @@
+"""Numbers of a run: they stay on the device until they are shown, then cross in one piece."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quintet.engine.world import World
+
+
+@dataclass
+class Entry:
+    step: int
+    name: str
+    value: Tensor
+    weight: float
+
+
+@dataclass
+class Bad:
+    """A step that was skipped."""
+
+    step: int
+    part: str
+    terms: list[str]
+    samples: list[int]
+
+
+class Meters:
+    """Collects one number per metric, step and micro-batch; reduces once per report."""
+
+    def __init__(self, world: World):
+        self.world = world
+        self.entries: list[Entry] = []
+        self.ids: dict[int, list[int]] = {}
+        self.clock = time.perf_counter()
+        self.waited = 0.0
+        self.samples = 0
+
+    def begin(self, step: int, ids: list[int], samples: int) -> None:
+        self.ids[step] = ids
+        self.samples += samples
+
+    def add(self, step: int, part: str, metrics: Mapping[str, Tensor], weight: float = 1.0) -> None:
+        for name, value in metrics.items():
+            self.entries.append(Entry(step, f"{part}/{name}", value.detach(), weight))
+
+    def read(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
+        """Means per metric over the steps since the last call, and the value at every step."""
+        table = self._table()
+        self.entries.clear()
+        names = dict.fromkeys(name for row in table.values() for name in row)
+        means = {}
+        for name in names:
+            values = [row[name] for row in table.values() if name in row]
+            means[name] = sum(values) / len(values)
+        return means, table
+
+    def _table(self) -> dict[int, dict[str, float]]:
+        if not self.entries:
+            return {}
+        weights = torch.tensor([e.weight for e in self.entries], dtype=torch.float64)
+        values = torch.stack([e.value.to(torch.float64).reshape(()) for e in self.entries])
+        weighed = values * weights.to(values.device, non_blocking=True)
+        table: dict[int, dict[str, float]] = {}
+        for entry, value in zip(self.entries, self.world.sum(weighed).tolist()):
+            row = table.setdefault(entry.step, {})
+            row[entry.name] = row.get(entry.name, 0.0) + value
+        return table
+
+    def timing(self) -> dict[str, float]:
+        """Throughput and the share of time spent waiting for data since the last call."""
+        now = time.perf_counter()
+        seconds = max(now - self.clock, 1e-9)
+        shown = {"samples_per_second": self.samples / seconds, "waiting": self.waited / seconds}
+        self.clock, self.waited, self.samples = now, 0.0, 0
+        return shown

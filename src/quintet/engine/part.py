@@ -1,0 +1,197 @@
+"""A live part: a network with its optimiser and its average, stepping and saving itself by name."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from quintet.engine import optim
+from quintet.engine.config import OptimiserConfig
+from quintet.engine.ema import Average
+from quintet.engine.errors import RunError
+from quintet.engine.task import At, Part
+from quintet.engine.world import World
+
+
+class LiveHandle:
+    """What an update gets of its own part: something to call.
+
+    Another method would bypass the wrapper and leave processes with different gradients, in silence.
+    """
+
+    def __init__(self, name: str, wrapped: nn.Module, bare: nn.Module):
+        self._name, self._wrapped, self._bare = name, wrapped, bare
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._wrapped(*args, **kwargs)
+
+    def eager(self, *args: Any, **kwargs: Any) -> Any:
+        """The network uncompiled and unwrapped, for penalties that need a second derivative.
+
+        Correct on several processes only beside a plain call in the same loss: the gradients of
+        both meet before they are reduced.
+        """
+        return self._bare.forward(*args, **kwargs)
+
+    def __getattr__(self, attribute: str) -> NoReturn:
+        raise AttributeError(
+            f"'{self._name}' is live in this update and can only be called; "
+            f"let its forward return what .{attribute} would give"
+        )
+
+
+class LivePart:
+    def __init__(self, name: str, part: Part, world: World, start: int, length: int):
+        self.name, self.world, self.start, self.length = name, world, start, length
+        self.module = world.place_module(part.network)
+        self.aside = world.place_module(part.aside) if part.aside else None
+        self.parameters = optim.trainable(self.module)
+        config = part.optimiser
+        if config is None or not self.parameters:
+            raise RunError(f"part '{name}' is in an update but has nothing to train")
+        self.config: OptimiserConfig = config
+        if world.compiles:
+            self.module.compile(dynamic=False)
+        self.wrapped = world.wrap(self.module)
+        self.handle = LiveHandle(name, self.wrapped, self.module)
+        self.optimiser = optim.build(config, self.parameters)
+        self.average = Average(self.parameters, config.average) if config.average else None
+        self.loss = torch.zeros((), device=world.device)
+        self.checked = False
+
+    def focus(self, live: bool) -> None:
+        """Live: training, with gradients. Otherwise frozen and in eval."""
+        self.module.train(live)
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(live)
+
+    def backward(self, loss: Tensor) -> None:
+        self.world.backward(loss)
+        self.loss = self.loss + loss.detach()
+
+    def step(self, at: At) -> dict[str, Tensor]:
+        """Clip, guard, step, commit, average; nothing here waits for the device."""
+        self._check_gradients()
+        norm = get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
+        bad = self.world.sum((~(norm + self.loss).isfinite()).float())
+        at.skipped = (bad > 0).float()
+        rate = optim.rate_at(self.config, at.step - self.start, self.length)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        # The fused kernels divide by grad_scale and stand still on found_inf: clipping and the
+        # guard cost no pass over the gradients of their own.
+        self.optimiser.found_inf = at.skipped  # type: ignore[attr-defined]
+        self.optimiser.grad_scale = self._scale(norm)  # type: ignore[attr-defined]
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        for network in (self.module, self.aside):
+            commit = getattr(network, "commit", None)
+            if commit is not None:
+                commit(at)
+        if self.average is not None:
+            self.average.update(at.step - self.start, at.skipped)
+        self.loss = torch.zeros((), device=self.world.device)
+        return {"norm": norm, "skipped": at.skipped}
+
+    def _scale(self, norm: Tensor) -> Tensor | None:
+        return (norm / self.config.clip).clamp(min=1.0).float() if self.config.clip else None
+
+    def _check_gradients(self) -> None:
+        """Once: a parameter without a gradient is unused, and would stall several processes."""
+        if self.checked:
+            return
+        self.checked = True
+        idle = [name for name, p in self.parameters.items() if p.grad is None]
+        if idle and (self.world.size > 1 or len(idle) == len(self.parameters)):
+            raise RunError(
+                f"{len(idle)} of {len(self.parameters)} parameters of '{self.name}' got no "
+                f"gradient ({', '.join(idle[:3])} …): set requires_grad_(False) on what the loss "
+                "does not use"
+            )
+
+    @property
+    def rate(self) -> float:
+        return self.optimiser.param_groups[0]["lr"]
+
+    @torch.no_grad()
+    def update_ratio(self) -> float | None:
+        """Length of the last Adam step over the length of the weights (read at evaluations)."""
+        total = weight = torch.zeros((), device=self.world.device)
+        for p in self.parameters.values():
+            state = self.optimiser.state.get(p, {})
+            if "exp_avg_sq" not in state:
+                return None
+            change = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + self.config.eps)
+            total = total + change.square().sum()
+            weight = weight + p.detach().square().sum()
+        return (self.rate * (total / weight.clamp(min=1e-20)).sqrt()).item()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        if self.average is None:
+            yield
+            return
+        with self.average.swapped_in():
+            yield
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """File name → tensors by name."""
+        files = {self.name: dict(self.module.state_dict())}
+        if self.average is not None:
+            files[f"{self.name}.ema"] = self.average.state()
+        if self.aside is not None:
+            files[f"{self.name}.aside"] = dict(self.aside.state_dict())
+        files[f"{self.name}.optim"] = {
+            f"{key}/{name}": value
+            for name, p in self.parameters.items()
+            for key, value in self.optimiser.state.get(p, {}).items()
+        }
+        return files
+
+    def load(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        load_strictly(self.module, files[self.name], self.name)
+        if self.aside is not None:
+            load_strictly(self.aside, files[f"{self.name}.aside"], f"{self.name}.aside")
+        if self.average is not None:
+            named = files[f"{self.name}.ema"]
+            compare_names(named, self.average.names, f"{self.name}.ema")
+            self.average.load(named)
+        self._load_optimiser(files[f"{self.name}.optim"])
+
+    def _load_optimiser(self, state: Mapping[str, Tensor]) -> None:
+        self.optimiser.state.clear()
+        if not state:
+            return  # saved before this part's first step
+        kinds = {name.split("/", 1)[0] for name in state}
+        expected = [f"{kind}/{name}" for kind in kinds for name in self.parameters]
+        compare_names(state, expected, f"{self.name}.optim")
+        for name, p in self.parameters.items():
+            for kind in kinds:
+                value = state[f"{kind}/{name}"]
+                dtype = p.dtype if value.shape == p.shape else value.dtype
+                self.optimiser.state[p][kind] = value.to(p.device, dtype, copy=True)
+
+
+def compare_names(found: Mapping[str, Any], expected: list[str], where: str) -> None:
+    missing, surplus = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or surplus:
+        raise RunError(
+            f"{where} does not fit: {len(missing)} names missing ({', '.join(missing[:3])}), "
+            f"{len(surplus)} surplus ({', '.join(surplus[:3])}); it was written for another model"
+        )
+
+
+@torch.no_grad()
+def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    own = dict(module.state_dict())
+    compare_names(state, list(own), where)
+    for name, value in state.items():
+        if own[name].shape != value.shape:
+            raise RunError(
+                f"{where}: {name} has shape {tuple(value.shape)}, "
+                f"but this model wants {tuple(own[name].shape)}"
+            )
+        own[name].copy_(value)

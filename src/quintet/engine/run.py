@@ -1,0 +1,379 @@
+"""Run: the state of a training run, and what the loop asks of it."""
+
+import math
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import quintet
+from quintet.engine import checkpoint, evaluate, health
+from quintet.engine.config import Recipe
+from quintet.engine.errors import RunError, Stopped
+from quintet.engine.folder import RunFolder
+from quintet.engine.keys import fold
+from quintet.engine.meters import Meters
+from quintet.engine.part import LivePart
+from quintet.engine.signals import REASON, STATUS, Signals
+from quintet.engine.sinks import Sink
+from quintet.engine.stream import CountPlan, Fixed, Stream
+from quintet.engine.task import At, Batch, Task
+from quintet.engine.when import When
+from quintet.engine.world import World
+
+
+class Run:
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        world: World,
+        folder: RunFolder,
+        sinks: Sequence[Sink] = (),
+        signals: Signals | None = None,
+    ):
+        self.task, self.recipe, self.world, self.folder = task, recipe, world, folder
+        self.sinks = list(sinks) if world.is_main else []
+        self.signals = signals or Signals(recipe.minutes)
+        self.step = 0
+        self.saved_step: int | None = None
+        self.best: dict[str, Any] | None = None
+        self.is_best = False
+        self.seconds = 0.0
+        self.began = time.monotonic()
+        self.parts, self.frozen = self._parts()
+        self.focus: LivePart | None = None
+        self.stream = self._stream()
+        self.fixed = self._fixed()
+        self.meters = Meters(world)
+        self.monitors = [*health.common(list(self.parts)), *task.monitors]
+        self.skips = dict.fromkeys(self.parts, 0)
+        self.named_damage: set[int] = set()
+        self.writer = checkpoint.Writer() if world.is_main else None
+        self.checked = False
+
+    # -- building ---------------------------------------------------------------------------
+
+    def _parts(self) -> tuple[dict[str, LivePart], dict[str, torch.nn.Module]]:
+        check_owners(self.task)
+        length = self.recipe.schedule_steps or self.recipe.steps
+        live, frozen = {}, {}
+        for name, part in self.task.parts.items():
+            whens = [update.when for update in self.task.updates if update.part == name]
+            if part.optimiser is None:
+                frozen[name] = self.world.place_module(part.network).eval().requires_grad_(False)
+                if self.world.compiles:
+                    frozen[name].compile(dynamic=False)
+            elif not whens:
+                raise RunError(f"part '{name}' has an optimiser but no update; give it one")
+            else:
+                start = min(when.start for when in whens)
+                live[name] = LivePart(name, part, self.world, start, max(1, length - start))
+        return live, frozen
+
+    def _stream(self) -> Stream:
+        source, recipe = self.task.data("train"), self.recipe
+        size, batch = len(source), recipe.batch_size * recipe.accumulate * self.world.size
+        plan = getattr(self.task, "plan", None)
+        if plan is None and size < batch:
+            raise RunError(
+                f"the data has {size} samples, but one global batch takes {batch} "
+                f"(batch_size {recipe.batch_size} x accumulate {recipe.accumulate} x "
+                f"{self.world.size} processes); lower --batch-size or add data"
+            )
+        return Stream(
+            source,
+            self.task.collate,
+            plan(source) if plan else CountPlan(size, recipe.seed, recipe.batch_size),
+            self.world,
+            seed=recipe.seed,
+            accumulate=recipe.accumulate,
+            workers=recipe.workers,
+        )
+
+    def _fixed(self) -> Fixed | None:
+        source = self.task.data("valid")
+        if source is None or len(source) == 0:
+            return None
+        return Fixed(
+            source, self.task.collate, self.recipe.batch_size, self.world, self.recipe.workers
+        )
+
+    # -- what the loop calls ----------------------------------------------------------------
+
+    def due(self, when: When) -> bool:
+        """As `when` says, and always at the last step."""
+        return when.due(self.step) or self.step == self.recipe.steps
+
+    def begin(self, batches: Sequence[Batch]) -> At:
+        if not self.checked:
+            self.checked = True
+            self.task.check(batches[0].data)
+        requests = self.stream.step_requests
+        self.meters.begin(self.step, [r.index for r in requests], len(requests))
+        none = torch.zeros((), device=self.world.device)
+        return At(self.step, self.recipe.seed, len(requests), self.world, none)
+
+    def only(self, live: LivePart) -> Mapping[str, Any]:
+        """One part live: wrapped and training. The others bare, frozen and in eval."""
+        if self.focus is not live:
+            for part in self.parts.values():
+                part.focus(part is live)
+            self.focus = live
+        bare = {name: part.module for name, part in self.parts.items()}
+        return {**self.frozen, **bare, live.name: live.handle}
+
+    def report(self) -> None:
+        damaged = torch.tensor(float(len(self.stream.damaged)), device=self.world.device)
+        self.meters.add(self.step, "data", {"damaged": damaged})
+        means, table = self.meters.read()
+        record: dict[str, Any] = {
+            "step": self.step,
+            "samples": self.stream.position,
+            "epoch": round(self.stream.epoch, 4),
+            "seconds": round(self.elapsed(), 3),
+            "order": f"{fold(*(i for ids in self.meters.ids.values() for i in ids)):016x}",
+            **means,
+            **{f"{name}/rate": part.rate for name, part in self.parts.items()},
+            **self._timing(),
+        }
+        for sink in self.sinks:
+            sink.report(record)
+        self._watch(record)
+        self._name_damage(means["data/damaged"])
+        self._guard(table)
+        self.meters.ids.clear()
+        if self.writer:
+            self.writer.check()
+
+    def evaluate(self) -> dict[str, float]:
+        """Averaged and live weights on the held-out set, and exhibits from the averaged ones."""
+        if self.fixed is None:
+            return {}
+        begun = time.perf_counter()
+        nets = {**self.frozen, **{name: part.module for name, part in self.parts.items()}}
+        parts = list(self.parts.values())
+        with evaluate.at_rest(parts, averaged=True):
+            metrics = evaluate.measure(self.task, nets, self.fixed, self.world)
+            self._exhibit(nets)
+        with evaluate.at_rest(parts, averaged=False):
+            live = evaluate.measure(self.task, nets, self.fixed, self.world)
+        ratios = {f"{name}/update_ratio": part.update_ratio() for name, part in self.parts.items()}
+        record = {
+            "step": self.step,
+            **{f"val/{name}": value for name, value in metrics.items()},
+            **{f"val_live/{name}": value for name, value in live.items()},
+            **{name: value for name, value in ratios.items() if value is not None},
+        }
+        for sink in self.sinks:
+            sink.report(record)
+        self._watch(record)
+        self._note_best(metrics)
+        self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
+        return metrics
+
+    def save(self) -> None:
+        """Copy the state and go on; the background writes it. The main process writes for all."""
+        step, best = self.step, self.best if self.is_best else None
+        self.is_best, self.saved_step = False, step
+        if self.writer is None:
+            return
+        files: dict[str, Any] = {}
+        for part in self.parts.values():
+            files |= part.state()
+        files, about = checkpoint.snapshot(files), self._about()
+
+        def job() -> None:
+            checkpoint.write(self.folder.checkpoints, step, files, about)
+            if best is not None:
+                self.folder.write_best(step, best["metric"], best["value"])
+            kept = self.folder.best()
+            checkpoint.retain(
+                self.folder.checkpoints,
+                self.recipe.keep_last,
+                self.recipe.keep_every,
+                kept["step"] if kept else None,
+                self.folder.id,
+            )
+
+        self.writer.submit(job)
+
+    def stop_if_asked(self) -> None:
+        code = self.world.agree(self.signals.asked())
+        if not code or self.step >= self.recipe.steps:
+            return
+        if self.saved_step != self.step:
+            self.save()
+        if self.writer:
+            self.writer.wait()
+        raise Stopped(
+            f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
+            f"Go on with: quintet resume {self.folder.path}",
+            STATUS[code],
+        )
+
+    def finish(self) -> None:
+        if self.writer:
+            self.writer.wait()
+        self.world.barrier()
+
+    def close(self) -> None:
+        self.stream.close()
+        self.fixed = None
+        self.world.close()
+        if self.writer:
+            self.writer.close()
+        for sink in self.sinks:
+            sink.close()
+        self.folder.unlock()
+
+    # -- state ------------------------------------------------------------------------------
+
+    def restore_latest(self) -> None:
+        """Go on from the newest sound checkpoint, or from step 0."""
+        step = None
+        if self.world.is_main:
+            checkpoint.clean(self.folder.checkpoints)
+            step = checkpoint.newest_sound(self.folder.checkpoints, self.say)
+            self.folder.forget_after(step or 0)
+        step = self.world.from_main(step)
+        if step is not None:
+            self.restore(step)
+
+    def restore(self, step: int) -> None:
+        path = checkpoint.path_of(self.folder.checkpoints, step)
+        about, files = checkpoint.read_about(path), checkpoint.read(path)
+        if about.get("run") != self.folder.id:
+            raise RunError(f"{path} belongs to another run ({about.get('run')})")
+        wanted = {name for part in self.parts.values() for name in part.state()}
+        if wanted != set(files):
+            raise RunError(
+                f"{path} holds {sorted(files)}, but this task has {sorted(wanted)}: "
+                "it was written by another recipe"
+            )
+        for part in self.parts.values():
+            part.load(files)
+        self.step = self.saved_step = int(about["step"])
+        self.seconds = float(about["seconds"])
+        self.stream.seek(int(about["samples"]))
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "run": self.folder.id,
+            "samples": self.stream.position,
+            "seed": self.recipe.seed,
+            "seconds": self.elapsed(),
+            "processes": self.world.size,
+            "threads": torch.get_num_threads(),
+            "precision": self.world.precision,
+            "device": str(self.world.device.type),
+            "versions": {
+                "quintet": quintet.__version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        }
+
+    def elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self.began
+
+    # -- watching ---------------------------------------------------------------------------
+
+    def say(self, message: str) -> None:
+        for sink in self.sinks:
+            sink.event(self.step, message)
+
+    def _timing(self) -> dict[str, float]:
+        self.meters.waited, self.stream.waited = self.stream.waited, 0.0
+        return self.meters.timing()
+
+    def _watch(self, record: Mapping[str, Any]) -> None:
+        for monitor in self.monitors:
+            message = monitor(record)
+            if message:
+                self.say(f"health: {message}")
+
+    def _name_damage(self, seen: float) -> None:
+        """`seen` was summed over processes, so that all of them come here or none does."""
+        if not seen:
+            return
+        for notes in self.world.gather_objects(self.stream.damaged):
+            for note in notes:
+                if note.index not in self.named_damage:
+                    self.named_damage.add(note.index)
+                    self.say(f"skipped {note.name}: {note.reason}")
+        self.stream.damaged.clear()
+        size = self.stream.samples.size
+        if len(self.named_damage) > self.recipe.max_damaged * size:
+            raise RunError(
+                f"{len(self.named_damage)} of {size} samples could not be read, more than "
+                f"max_damaged = {self.recipe.max_damaged:.0%}; 'quintet doctor' lists them"
+            )
+
+    def _guard(self, table: Mapping[int, Mapping[str, float]]) -> None:
+        """Name skipped steps; stop past the limit. Every process reads the same numbers."""
+        for step, row in table.items():
+            for name in self.parts:
+                if row.get(f"{name}/skipped", 0.0) < 0.5:
+                    self.skips[name] = 0 if f"{name}/skipped" in row else self.skips[name]
+                    continue
+                self.skips[name] += 1
+                terms = [k for k, v in row.items() if v - v != 0 and k.startswith(name)]
+                self.say(
+                    f"skipped the update of '{name}' at step {step}: not finite: "
+                    f"{', '.join(terms) or 'its gradient'}; samples {self.meters.ids.get(step)}"
+                )
+                if self.skips[name] >= self.recipe.max_skipped:
+                    raise RunError(
+                        f"{self.skips[name]} updates of '{name}' in a row were not finite; the last "
+                        f"at step {step} in {', '.join(terms) or 'its gradient'}. The last sound "
+                        f"checkpoint is at step {self.saved_step or 0}; lower the rate, or look at "
+                        f"samples {self.meters.ids.get(step)}"
+                    )
+
+    def _note_best(self, metrics: Mapping[str, float]) -> None:
+        if self.task.best is None or not math.isfinite(metrics.get(self.task.best[0], math.nan)):
+            return
+        name, sense = self.task.best
+        kept = self.best or self.world.from_main(self.folder.best())
+        sign = 1 if sense == "max" else -1
+        if kept is None or sign * metrics[name] > sign * kept["value"]:
+            self.best, self.is_best = {"metric": name, "value": metrics[name]}, True
+
+    def _exhibit(self, nets: Mapping[str, Any]) -> None:
+        batch = evaluate.first_batch(self.fixed) if self.fixed and self.world.is_main else None
+        if batch is None:
+            return
+        folder = self.folder.exhibits / f"step-{self.step:08d}"
+        with self.world.autocast():
+            shown = self.task.exhibit(nets, batch)
+        if not shown:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        files: list[Path] = [file for exhibit in shown for file in exhibit.write(folder)]
+        for sink in self.sinks:
+            sink.exhibits(self.step, files)
+
+
+def check_owners(task: Task) -> None:
+    """Every trainable parameter belongs to exactly one part."""
+    owner: dict[int, str] = {}
+    shared: list[str] = []
+    counts = dict.fromkeys(task.parts, 0)
+    for name, part in task.parts.items():
+        if part.optimiser is None:
+            continue
+        for parameter_name, parameter in part.network.named_parameters():
+            if parameter.requires_grad:
+                counts[name] += 1
+                if id(parameter) in owner:
+                    shared.append(f"{name}.{parameter_name} (also in {owner[id(parameter)]})")
+                owner[id(parameter)] = name
+    if shared:
+        raise RunError(
+            f"{len(shared)} parameters belong to two parts: {', '.join(shared[:3])}; "
+            f"parameters per part: {counts}"
+        )

@@ -1,0 +1,153 @@
+"""What a room says to the engine: parts, updates, data, measures and exhibits."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from quintet.engine.config import OptimiserConfig
+from quintet.engine.health import Monitor
+from quintet.engine.keys import fold
+from quintet.engine.when import When
+from quintet.engine.world import World
+
+Nets = Mapping[str, Callable[..., Any]]
+Loss = tuple[Tensor, Mapping[str, Tensor]]
+
+
+@dataclass
+class Batch:
+    """One micro-batch of one process, on the device."""
+
+    data: Any
+    """What the task's `collate` made of the samples."""
+    ids: list[int]
+    """Which samples of the data set these are."""
+    keys: Tensor
+    """One 63-bit key per sample: (seed, epoch, sample); for `keys.uniform` and `keys.normal`."""
+
+    @property
+    def size(self) -> int:
+        return len(self.ids)
+
+
+@dataclass
+class At:
+    """Where the run stands while one step is taken."""
+
+    step: int
+    seed: int
+    samples: int
+    """Samples in this step's batch over all micro-batches and processes."""
+    world: World
+    skipped: Tensor
+    """1 on the device if the update just applied was not finite and was dropped, else 0."""
+    scratch: dict[str, Any] = field(default_factory=dict)
+    """Detached tensors that one update leaves for a later one; new at every step."""
+    update: str = ""
+
+    @contextmanager
+    def keyed(self, index: int) -> Iterator[None]:
+        """Dropout inside networks follows from where it happens, not from what ran before."""
+        torch.manual_seed(fold(self.seed, self.step, self.update, index, self.world.rank))
+        yield
+
+    def key(self, name: str) -> int:
+        """A seed that is the same on every process."""
+        return fold(self.seed, self.step, self.update, name)
+
+    def sum(self, value: Tensor) -> Tensor:
+        return self.world.sum(value)
+
+    def gather(self, value: Tensor) -> Tensor:
+        return self.world.gather(value)
+
+
+@dataclass
+class Part:
+    """One named network. Without an optimiser it is a frozen helper that is never saved."""
+
+    network: nn.Module
+    optimiser: OptimiserConfig | None = None
+    aside: nn.Module | None = None
+    """Statistics of training that are saved with the part but are not of the network."""
+
+
+Losses = Callable[[Any, Sequence[Batch], At], Iterator[Loss]]
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimiser step of one part. `losses` yields one loss per micro-batch; together they
+    are this process's share of the step's loss. No context may be held across a yield."""
+
+    part: str
+    losses: Losses
+    when: When = When()
+
+
+def each(loss: Callable[[Any, Any, At], Loss]) -> Losses:
+    """Lift a function of one batch, returning its mean over samples, to a share of the step."""
+
+    def losses(nets: Any, batches: Sequence[Batch], at: At) -> Iterator[Loss]:
+        for batch in batches:
+            value, metrics = loss(nets, batch, at)
+            yield value * (batch.size / at.samples), metrics
+
+    return losses
+
+
+class Tally(NamedTuple):
+    """A sum and what to divide it by; added up over batches and processes."""
+
+    total: Tensor
+    count: Tensor | int
+
+
+class Rows(NamedTuple):
+    """One row per sample; they reach `summarise` in the order of the data, each once."""
+
+    values: Tensor
+
+
+Measured = Mapping[str, Tally | Rows]
+
+
+class Exhibit(Protocol):
+    """Something for a person to look at or listen to; it writes itself."""
+
+    name: str
+
+    def write(self, folder: Path) -> list[Path]: ...
+
+
+class Task(Protocol):
+    parts: Mapping[str, Part]
+    updates: Sequence[Update]
+    main: str
+    """The part that users know as the model: what `load` and `export` give."""
+    best: tuple[str, str] | None = None
+    """The measure that picks the best checkpoint, and whether `max` or `min` is better."""
+    monitors: Sequence[Monitor] = ()
+
+    def data(self, split: str) -> Any:
+        """The `train` or `valid` data set, or None where there is none to validate on."""
+        ...
+
+    def collate(self, items: list[Any]) -> Any: ...
+
+    def check(self, data: Any) -> None:
+        """Raise ValueError with the remedy if the first batch cannot be what the model expects."""
+
+    def measure(self, nets: Any, batch: Batch) -> Measured:
+        return {}
+
+    def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
+        return {name: values.double().mean().item() for name, values in rows.items()}
+
+    def exhibit(self, nets: Any, batch: Batch) -> list[Exhibit]:
+        return []

@@ -1,0 +1,41 @@
+"""How often: the only place in Quintet where a step meets a modulo."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class When:
+    """Due at `start`, `start + every`, `start + 2 * every`, …; never, if `every` is 0."""
+
+    every: int = 1
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.start < 0:
+            raise ValueError(
+                f"When(every={self.every}, start={self.start}): both must be 0 or more; "
+                "every=0 means never"
+            )
+
+    def due(self, step: int) -> bool:
+        return self.every > 0 and step >= self.start and (step - self.start) % self.every == 0
+
+    def count(self, step: int) -> int:
+        """How many of the steps 0 … step - 1 were due."""
+        if self.every == 0 or step <= self.start:
+            return 0
+        return (step - 1 - self.start) // self.every + 1
+
+    def inside(self, outer: "When") -> "When":
+        """This cadence, asked only at the steps of `outer`; refused where the two never meet."""
+        never = self.every == 0 or outer.every == 0
+        if not never and (self.start - outer.start) % math.gcd(self.every, outer.every):
+            raise ValueError(
+                f"{self} can never be due at a step of {outer}: make start equal, "
+                f"or every a multiple of {outer.every}"
+            )
+        return self
+
+
+NEVER = When(every=0)
