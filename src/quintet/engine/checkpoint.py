@@ -42,11 +42,9 @@ _TYPES = {
 }
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Tensor], about: str = "") -> str:
-    """Write, sync, and return the sha256 of the file. Names are sorted: equal state, equal bytes."""
-    header: dict[str, Any] = (
-        {"__metadata__": {"format": "pt"}} if not about else {"__metadata__": {"about": about}}
-    )
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write, sync, and return the file's sha256. Names are sorted: equal state, equal bytes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     ordered = sorted(tensors)
     for name in ordered:
@@ -115,7 +113,7 @@ def snapshot(files: Files) -> dict[str, dict[str, Tensor]]:
 
 
 def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Path:
-    """Write checkpoint `step` under `folder`; it appears under its name only when it is complete."""
+    """Write checkpoint `step`; it appears under its name only when it is complete."""
     final = folder / f"step-{step:08d}"
     aside = folder / f"{TEMPORARY}{step:08d}"
     shutil.rmtree(aside, ignore_errors=True)

@@ -126,7 +126,21 @@ class Recipe:
 
 # What may differ when a run goes on: none of these changes what is computed.
 FREE = frozenset(
-    ["minutes", "workers", "log_every", "evaluate_every", "save_every", "keep_last", "keep_every", "processes", "trackers", "accumulate", "batch_size", "max_skipped", "max_damaged"]
+    {
+        "minutes",
+        "workers",
+        "log_every",
+        "evaluate_every",
+        "save_every",
+        "keep_last",
+        "keep_every",
+        "processes",
+        "trackers",
+        "accumulate",  # the global batch is held, by other means
+        "batch_size",
+        "max_skipped",
+        "max_damaged",
+    }
 )
 
 
@@ -154,9 +168,8 @@ def from_json(kind: type[C], data: Any, at: str = "") -> C:
     fields = {f.name for f in dataclasses.fields(typing.cast(Any, kind))}
     unknown = sorted(set(data) - fields)
     if unknown:
-        raise ConfigError(
-            f"unknown setting {dotted(at, str(unknown[0]))}; known here: {', '.join(sorted(fields))}"
-        )
+        known = ", ".join(sorted(fields))
+        raise ConfigError(f"unknown setting {dotted(at, str(unknown[0]))}; known here: {known}")
     values = {name: _value(hints[name], item, dotted(at, name)) for name, item in data.items()}
     try:
         return kind(**values)

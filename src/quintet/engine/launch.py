@@ -1,4 +1,4 @@
-"""From a recipe and a folder to a run that is ready to train; every process agrees or none starts."""
+"""From a recipe and a folder to a run that trains; every process agrees, or none starts."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

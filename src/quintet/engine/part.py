@@ -19,7 +19,7 @@ from quintet.engine.world import World
 class LiveHandle:
     """What an update gets of its own part: something to call.
 
-    Another method would bypass the wrapper and leave processes with different gradients, in silence.
+    Another method would bypass the wrapper and leave processes with different gradients, unsaid.
     """
 
     def __init__(self, name: str, wrapped: nn.Module, bare: nn.Module):

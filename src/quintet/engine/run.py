@@ -113,7 +113,7 @@ class Run:
             self.checked = True
             self.task.check(batches[0].data)
         requests = self.stream.step_requests
-        self.meters.begin(self.step, [r.index for r in requests], len(requests))
+        self.meters.begin(self.step, [request.sample for request in requests], len(requests))
         none = torch.zeros((), device=self.world.device)
         return At(self.step, self.recipe.seed, len(requests), self.world, none)
 
@@ -328,9 +328,9 @@ class Run:
                 )
                 if self.skips[name] >= self.recipe.max_skipped:
                     raise RunError(
-                        f"{self.skips[name]} updates of '{name}' in a row were not finite; the last "
-                        f"at step {step} in {', '.join(terms) or 'its gradient'}. The last sound "
-                        f"checkpoint is at step {self.saved_step or 0}; lower the rate, or look at "
+                        f"{self.skips[name]} updates of '{name}' in a row were not finite; "
+                        f"the last at step {step} in {', '.join(terms) or 'its gradient'}. The last "
+                        f"sound checkpoint is at step {self.saved_step or 0}; lower the rate, or look at "
                         f"samples {self.meters.ids.get(step)}"
                     )
 

@@ -8,10 +8,12 @@ The position is one integer, the samples consumed over all processes. Nothing el
 
 import itertools
 import signal
+import sys
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -29,10 +31,10 @@ DAMAGE = (OSError, ValueError, EOFError)
 
 
 class Request(NamedTuple):
-    """Sample `index` of the data set, in its turn of epoch `epoch`."""
+    """One sample of the data set, in its turn of one epoch."""
 
     epoch: int
-    index: int
+    sample: int
 
 
 class Plan(Protocol):
@@ -109,7 +111,10 @@ class LengthPlan:
             yield batch
 
 
-class Damaged(NamedTuple):
+@dataclass(frozen=True)
+class Damaged:
+    """A sample that could not be read, and why."""
+
     index: int
     name: str
     reason: str
@@ -132,14 +137,14 @@ class Samples(Dataset):
         key = Key(self.seed, *request)
         damaged: list[Damaged] = []
         for attempt in range(TRIES):
-            index = request.index
+            index = request.sample
             if attempt:
                 index = Permutation(self.size, key.fold("replacement"))(attempt % self.size)
             try:
                 return read_sample(self.source, index, key), index, key, damaged
             except DAMAGE as error:
                 damaged.append(Damaged(index, name_of(self.source, index), str(error)))
-        return None, request.index, key, damaged
+        return None, request.sample, key, damaged
 
 
 def read_sample(source: Any, index: int, key: Key | None) -> Any:
@@ -180,6 +185,8 @@ def loader(samples: Dataset, batches: Any, collate: Any, workers: int, world: Wo
         pin_memory=world.device.type == "cuda",
         prefetch_factor=4 if workers else None,
         persistent_workers=workers > 0,
+        # Workers share the data set's memory by forking; they never touch the device.
+        multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
         worker_init_fn=leave_signals_to_main,
         generator=torch.Generator().manual_seed(0),  # or it would draw from the global one
     )
@@ -242,7 +249,7 @@ class Stream:
         if loaded.data is None:
             last = loaded.damaged[-1]
             raise RunError(
-                f"{TRIES} samples in a row could not be read; the last was {last.name}: {last.reason}"
+                f"{TRIES} samples in a row could not be read; the last: {last.name}: {last.reason}"
             )
         return Batch(
             self.world.place(loaded.data),
@@ -287,7 +294,7 @@ class FixedSamples(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """A damaged sample is replaced by the next sound one, so that every process agrees."""
-        size = len(self.source)
+        size, reason = len(self.source), "it is empty"
         for step in range(min(TRIES, size)):
             try:
                 return read_sample(self.source, (index + step) % size, None), index

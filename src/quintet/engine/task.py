@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.health import Monitor
 from quintet.engine.keys import fold
-from quintet.engine.when import When
+from quintet.engine.when import ALWAYS, When
 from quintet.engine.world import World
 
 Nets = Mapping[str, Callable[..., Any]]
@@ -87,7 +87,7 @@ class Update:
 
     part: str
     losses: Losses
-    when: When = When()
+    when: When = ALWAYS
 
 
 def each(loss: Callable[[Any, Any, At], Loss]) -> Losses:
@@ -101,14 +101,16 @@ def each(loss: Callable[[Any, Any, At], Loss]) -> Losses:
     return losses
 
 
-class Tally(NamedTuple):
+@dataclass(frozen=True)
+class Tally:
     """A sum and what to divide it by; added up over batches and processes."""
 
     total: Tensor
     count: Tensor | int
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """One row per sample; they reach `summarise` in the order of the data, each once."""
 
     values: Tensor

@@ -38,4 +38,5 @@ class When:
         return self
 
 
+ALWAYS = When()
 NEVER = When(every=0)

@@ -1,0 +1,198 @@
+"""Walking a folder of files, and reading what `metadata.jsonl` or `metadata.csv` says of them.
+
+Nothing outside the folder is ever named: symbolic links and paths that lead out are not followed.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NoReturn
+
+from quintet.media.errors import BadFile, printable
+
+METADATA = ("metadata.jsonl", "metadata.csv")
+METADATA_MAX_BYTES = 256_000_000
+FILE_KEYS = ("file_name", "file", "path")
+TEXT_KEYS = ("text", "caption", "captions", "transcript", "sentence")
+
+
+def require_folder(folder: Path | str) -> Path:
+    """The folder as a path, or a sentence about why it is none."""
+    path = Path(folder)
+    if not path.exists():
+        raise BadFile(path, "does not exist", "give the folder that holds the data")
+    if not path.is_dir():
+        raise BadFile(path, "is a file, not a folder", f"give its folder, {printable(path.parent)}")
+    return path
+
+
+def files(folder: Path | str, suffixes: Iterable[str]) -> list[Path]:
+    """Regular files with these suffixes (in any case), sub-folders included, in a stable order.
+
+    Hidden files and folders are left out, and so are links that lead out of the folder and links
+    to folders (their files would be met twice).
+    """
+    root = require_folder(folder)
+    wanted = {suffix.lower() for suffix in suffixes}
+    inside = _Inside(root)
+    found: list[Path] = []
+    for place, folders, names in os.walk(root, onerror=_refuse_listing):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.startswith(".") or os.path.splitext(name)[1].lower() not in wanted:
+                continue
+            path = Path(place, name)
+            if inside.holds(path) and path.is_file():
+                found.append(path)
+    return sorted(found, key=lambda path: relative_name(root, path))
+
+
+def relative_name(root: Path, path: Path) -> str:
+    """The path under the root, with forward slashes on every system."""
+    return path.relative_to(root).as_posix()
+
+
+def _refuse_listing(error: OSError) -> NoReturn:
+    where = error.filename or "the folder"
+    raise BadFile(where, f"cannot be listed ({error.strerror})", "check its permissions")
+
+
+class _Inside:
+    """Answers whether a path, links followed, stays under the root; remembers folders."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.path.realpath(root)
+        self._folders: dict[str, bool] = {}
+
+    def holds(self, path: Path) -> bool:
+        if os.path.islink(path):
+            return self._under(os.path.realpath(path))
+        folder = str(path.parent)
+        if folder not in self._folders:
+            self._folders[folder] = self._under(os.path.realpath(folder))
+        return self._folders[folder]
+
+    def _under(self, real: str) -> bool:
+        return os.path.commonpath((self._root, real)) == self._root
+
+
+def read_metadata(folder: Path | str) -> dict[str, dict[str, Any]]:
+    """What is said of each file, by its path under the folder; empty where there is no metadata.
+
+    The text is found under `text`, whichever of `TEXT_KEYS` it had; of a list of captions it is
+    the first. Other columns are kept. Of several rows for a file the first counts.
+    `metadata.jsonl` goes before `metadata.csv`.
+    """
+    root = require_folder(folder)
+    source = next((root / name for name in METADATA if (root / name).exists()), None)
+    if source is None:
+        return {}
+    inside = _Inside(root)
+    _check_source(source, inside)
+    rows: dict[str, dict[str, Any]] = {}
+    for line, row in _rows(source):
+        name = _file_name(source, line, row, inside)
+        rows.setdefault(name, _with_text(row))
+    return rows
+
+
+def _check_source(source: Path, inside: _Inside) -> None:
+    if not inside.holds(source):
+        raise BadFile(source, "is a link that leads out of the folder", "copy the file itself here")
+    if not source.is_file():
+        raise BadFile(source, "is not a regular file", "remove or rename it")
+    size = source.stat().st_size
+    if size > METADATA_MAX_BYTES:
+        limit = f"{METADATA_MAX_BYTES // 1_000_000} MB"
+        raise BadFile(
+            source, f"holds {size // 1_000_000} MB, more than {limit}", "split the data folder"
+        )
+
+
+def _rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each row with the number of its line."""
+    read = _json_rows if source.suffix == ".jsonl" else _csv_rows
+    try:
+        yield from read(source)
+    except UnicodeDecodeError as error:
+        raise BadFile(source, f"is not UTF-8 ({error.reason})", "save it as UTF-8") from error
+    except OSError as error:
+        raise BadFile(source, f"cannot be read ({error.strerror})", "check the file") from error
+
+
+def _json_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with source.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                reason = getattr(error, "msg", "nested too deeply")
+                remedy = "write one JSON object per line"
+                raise BadFile(source, f"line {number} is not JSON ({reason})", remedy) from error
+            if not isinstance(row, dict):
+                raise BadFile(
+                    source,
+                    f"line {number} is not a JSON object",
+                    'write lines such as {"file_name": "a.png", "text": "..."}',
+                )
+            yield number, row
+
+
+def _csv_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with source.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines)
+        try:
+            for row in reader:
+                yield reader.line_num, {key: value for key, value in row.items() if key is not None}
+        except csv.Error as error:
+            reason = f"line {reader.line_num + 1} is not CSV ({error})"  # counted once parsed
+            raise BadFile(source, reason, "quote fields with commas or line breaks") from error
+
+
+def _file_name(source: Path, line: int, row: dict[str, Any], inside: _Inside) -> str:
+    """The row's path under the folder, with forward slashes."""
+    key = next((key for key in FILE_KEYS if row.get(key)), None)
+    if key is None or not isinstance(row[key], str):
+        reason = f"line {line} names no file"
+        raise BadFile(source, reason, f"give a column `{FILE_KEYS[0]}` with the file's path")
+    given = row[key]
+    path = PurePosixPath(given.replace("\\", "/"))
+    absolute = path.is_absolute() or PureWindowsPath(given).drive
+    if absolute or ".." in path.parts or "\0" in given or not inside.holds(source.parent / path):
+        raise BadFile(
+            source,
+            f"line {line}: `{key}` {given!r} leads out of the folder",
+            "give paths under the folder, without '..'",
+        )
+    return path.as_posix()
+
+
+def _with_text(row: dict[str, Any]) -> dict[str, Any]:
+    row = dict(row)
+    key = next((key for key in TEXT_KEYS if row.get(key)), None)
+    if key is None:
+        return row
+    value = row[key]
+    if isinstance(value, list):
+        row["text"] = str(value[0])
+    else:
+        row["text"] = str(row.pop(key))
+    return row
+
+
+def write_aside(path: Path | str, content: bytes) -> None:
+    """Write a file under another name and rename it, so that it is complete or absent."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

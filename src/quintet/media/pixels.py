@@ -1,0 +1,257 @@
+"""Images in and out: uint8 of shape (h, w, 3), checked by their header before they are decoded.
+
+Pillow is imported when it is first needed; a run without images does without it.
+"""
+
+import os
+import stat
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from itertools import accumulate, zip_longest
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.media.errors import BadFile, printable
+from quintet.media.folder import write_aside
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = npt.NDArray[np.uint8]
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+MAX_PIXELS = 64_000_000
+MAX_BYTES = 256_000_000
+
+# What Pillow's decoders are known to raise on damaged bytes. Not MemoryError: a machine that is out
+# of memory is no fault of the file.
+_DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    struct.error,
+    zlib.error,
+)
+
+
+class Extent(NamedTuple):
+    width: int
+    height: int
+
+
+class Box(NamedTuple):
+    """A rectangle in pixels, fractions allowed."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def _check_file(path: Path, max_bytes: int) -> None:
+    try:
+        about = os.stat(path)
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
+    if not stat.S_ISREG(about.st_mode):
+        raise BadFile(path, "is not a regular file", "remove it from the data")
+    if about.st_size == 0:
+        raise BadFile(path, "is empty (0 bytes)", "remove it or copy it again")
+    if about.st_size > max_bytes:
+        reason = f"holds {about.st_size:,} bytes, more than max_bytes = {max_bytes:,}"
+        raise BadFile(path, reason, "shrink the image or raise max_bytes")
+
+
+def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
+    width, height = extent
+    if width < 1 or height < 1:
+        raise BadFile(path, f"is {width} x {height} pixels", "remove it from the data")
+    if width * height > max_pixels:
+        reason = f"is {width} x {height} pixels, more than max_pixels = {max_pixels:,}"
+        raise BadFile(path, reason, "shrink the image or raise max_pixels")
+
+
+@contextmanager
+def _opened(path: Path, max_pixels: int, max_bytes: int) -> "Iterator[Image]":
+    """The image with its header read and checked; whatever goes wrong inside is a BadFile."""
+    from PIL import Image, UnidentifiedImageError
+
+    _check_file(path, max_bytes)
+    bombs = (Image.DecompressionBombWarning, Image.DecompressionBombError)
+    own_limit = Image.MAX_IMAGE_PIXELS or max_pixels
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
+            if max_pixels <= own_limit:
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as image:
+                _check_extent(path, Extent(*image.size), max_pixels)
+                yield image
+    except BadFile:
+        raise
+    except bombs as error:
+        raise BadFile(path, f"could exhaust the memory ({error})", "shrink the image") from error
+    except UnidentifiedImageError as error:
+        reason = f"is not one of {', '.join(FORMATS)}, or its header is damaged"
+        raise BadFile(path, reason, "remove it or save it again as PNG") from error
+    except _DAMAGE as error:
+        reason = f"is damaged ({error or type(error).__name__})"
+        raise BadFile(path, reason, "remove it or copy it again") from error
+
+
+def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES) -> Extent:
+    """Width and height as stored, from the header alone."""
+    with _opened(Path(path), max_pixels, max_bytes) as image:
+        return Extent(*image.size)
+
+
+def read_image(
+    path: Path | str,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    max_bytes: int = MAX_BYTES,
+    at_least: int | None = None,
+) -> Pixels:
+    """The picture, upright, in colour, on white where it is transparent; of a GIF the first frame.
+
+    With `at_least` a large JPEG may be decoded at a half, a quarter or an eighth of its size, as
+    long as its shorter side keeps so many pixels; decoding is then several times faster.
+    """
+    with _opened(Path(path), max_pixels, max_bytes) as image:
+        if at_least is not None and image.format == "JPEG":
+            _draft(image, at_least)
+        image.load()
+        return _to_rgb(_upright(image))
+
+
+def _draft(image: "Image", at_least: int) -> None:
+    width, height = image.size
+    share = min(1.0, at_least / min(width, height))
+    image.draft(None, (ceil(width * share), ceil(height * share)))  # type: ignore[arg-type]
+
+
+def _upright(image: "Image") -> "Image":
+    """Turned as its EXIF orientation asks; unreadable EXIF data turns nothing."""
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    try:
+        orientation = image.getexif().get(0x0112)
+    except _DAMAGE:
+        return image
+    return image.transpose(turns[orientation]) if orientation in turns else image
+
+
+def _to_rgb(image: "Image") -> Pixels:
+    """Any of Pillow's modes as uint8 (h, w, 3)."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        return _deep_grey(np.asarray(image))
+    if image.has_transparency_data:
+        clear = image.convert("RGBA")
+        white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, clear)
+    return np.array(image.convert("RGB"))
+
+
+def _deep_grey(values: npt.NDArray[np.generic]) -> Pixels:
+    """16 bits a pixel to 8, rounded: 65,535 is white."""
+    scaled = (np.clip(values.astype(np.int64), 0, 65_535) + 128) // 257
+    return np.repeat(scaled.astype(np.uint8)[:, :, None], 3, axis=2)
+
+
+def crop_box(
+    extent: Extent, size: tuple[int, int], *, scale: float, top: float, left: float
+) -> Box:
+    """A rectangle in the shape of `size` (height, width) that lies inside the extent.
+
+    `scale` is its share of the largest such rectangle; `top` and `left`, 0..1, say where it lies in
+    the room that is left: 0.5 and 0.5 are the middle.
+    """
+    if not 0 < scale <= 1 or not 0 <= top <= 1 or not 0 <= left <= 1:
+        raise ValueError(f"scale {scale}, top {top}, left {left}: give scale in (0, 1], rest 0..1")
+    height, width = size
+    unit = scale * min(extent.width / width, extent.height / height)
+    wide, high = min(width * unit, extent.width), min(height * unit, extent.height)
+    x, y = left * (extent.width - wide), top * (extent.height - high)
+    return Box(x, y, min(x + wide, extent.width), min(y + high, extent.height))
+
+
+def resize_crop(
+    array: Pixels,
+    size: tuple[int, int],
+    *,
+    scale: float = 1.0,
+    top: float = 0.5,
+    left: float = 0.5,
+) -> Pixels:
+    """The crop of `crop_box`, resampled without aliasing to exactly `size` (height, width)."""
+    from PIL import Image
+
+    height, width = size
+    extent = Extent(array.shape[1], array.shape[0])
+    box = crop_box(extent, size, scale=scale, top=top, left=left)
+    lanczos = Image.Resampling.LANCZOS
+    return np.array(Image.fromarray(array).resize((width, height), lanczos, box=box))
+
+
+def write_png(path: Path | str, array: Pixels) -> None:
+    """Write uint8 of shape (h, w, 3) or (h, w); the file is complete or absent."""
+    from PIL import Image
+
+    content = BytesIO()
+    Image.fromarray(np.ascontiguousarray(array)).save(content, format="PNG")
+    write_aside(path, content.getvalue())
+
+
+def grid(rows: Sequence[Sequence[Pixels]], labels: Sequence[str] = (), gap: int = 4) -> Pixels:
+    """A contact sheet on white: pictures in rows, with a title over each column."""
+    if not rows or not any(rows):
+        raise ValueError("a contact sheet needs at least one picture")
+    titles = [_title(label) for label in labels]
+    lines = [titles, *rows] if titles else rows
+    widths = [
+        max(cell.shape[1] for cell in column if cell is not None) for column in zip_longest(*lines)
+    ]
+    heights = [max((cell.shape[0] for cell in line), default=0) for line in lines]
+    lefts = list(accumulate([width + gap for width in widths], initial=gap))
+    tops = list(accumulate([height + gap for height in heights], initial=gap))
+    sheet = np.full((tops[-1], lefts[-1], 3), 255, np.uint8)
+    for top, line in zip(tops, lines):
+        for left, cell in zip(lefts, line):
+            sheet[top : top + cell.shape[0], left : left + cell.shape[1]] = cell
+    return sheet
+
+
+def _title(label: str) -> Pixels:
+    """A line of text in dark grey on white."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(13)
+    text = printable(label)
+    strip = Image.new("RGB", (ceil(font.getlength(text)) + 1, 17), (255, 255, 255))
+    ImageDraw.Draw(strip).text((0, 0), text, fill=(40, 40, 40), font=font)
+    return np.array(strip)

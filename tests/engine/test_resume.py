@@ -1,0 +1,141 @@
+"""A run that is killed and resumed is the run that was never killed."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from harness import (
+    Processes,
+    assert_same,
+    killed_and_resumed,
+    lines,
+    run,
+    tensors,
+    trajectory,
+)
+from toy import ToyRecipe
+
+BASE = ToyRecipe(
+    steps=40,
+    batch_size=4,
+    accumulate=2,
+    critic_start=20,
+    workers=0,
+    log_every=1,
+    save_every=7,
+    evaluate_every=13,
+    statistics=True,
+    trackers=(),
+)
+
+
+def variant(**changes: object) -> ToyRecipe:
+    import dataclasses
+
+    return dataclasses.replace(BASE, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "size"),
+    [
+        pytest.param(variant(), 1, id="fp32"),
+        pytest.param(variant(precision="bf16"), 1, id="bf16"),
+        pytest.param(variant(workers=2), 1, id="two-workers"),
+        pytest.param(variant(), 2, id="two-processes"),
+        pytest.param(variant(workers=2, precision="bf16"), 2, id="two-processes-bf16-workers"),
+    ],
+)
+def test_a_killed_and_resumed_run_is_bit_identical(
+    recipe: ToyRecipe, size: int, tmp_path: Path
+) -> None:
+    run(recipe, tmp_path / "straight", size=size)
+    killed_and_resumed(recipe, tmp_path / "cut", kills=4, seed=size, size=size)
+    assert_same(tensors(tmp_path / "straight", 40), tensors(tmp_path / "cut", 40))
+    assert trajectory(tmp_path / "straight") == trajectory(tmp_path / "cut")
+
+
+def test_batches_by_length_resume_bit_for_bit(tmp_path: Path) -> None:
+    run(BASE, tmp_path / "straight", name="length")
+    killed_and_resumed(BASE, tmp_path / "cut", kills=3, seed=5, name="length")
+    assert_same(tensors(tmp_path / "straight", 40), tensors(tmp_path / "cut", 40))
+    assert trajectory(tmp_path / "straight") == trajectory(tmp_path / "cut")
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(tmp_path: Path) -> None:
+    recipe = variant(save_every=0)
+    processes = Processes(recipe, tmp_path / "run")
+    processes.wait_until(lambda: len(lines(tmp_path / "run")) > 3)
+    processes.signal(signal.SIGKILL)
+    processes.wait()
+    said = run(recipe, tmp_path / "run", "resume")
+    assert "starting at step 0" in said
+    assert (tmp_path / "run/checkpoints/step-00000040").is_dir()
+
+
+def test_workers_and_save_cadence_do_not_change_a_run(tmp_path: Path) -> None:
+    run(BASE, tmp_path / "one")
+    run(variant(workers=2, save_every=11, evaluate_every=0), tmp_path / "two")
+    assert_same(tensors(tmp_path / "one", 40), tensors(tmp_path / "two", 40))
+
+
+def test_resuming_on_one_process_keeps_the_global_batch_and_the_order(tmp_path: Path) -> None:
+    run(BASE, tmp_path / "straight", size=2)
+    shutil.copytree(tmp_path / "straight", tmp_path / "moved", ignore=_but_step(35))
+    run(BASE, tmp_path / "moved", "resume", size=1)
+    orders = [
+        [r["order"] for r in lines(tmp_path / name) if "order" in r] for name in ("straight", "moved")
+    ]
+    assert orders[0] == orders[1]
+    assert lines(tmp_path / "moved")[-2]["samples"] == 40 * 16
+
+
+def _but_step(step: int):
+    return lambda folder, names: [
+        n for n in names if n.startswith("step-") and n != f"step-{step:08d}"
+    ]
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
+    run(BASE, tmp_path / "run")
+    whole = tensors(tmp_path / "run", 40)
+    file = tmp_path / "run/checkpoints/step-00000040/generator.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(bytes(data))
+    said = run(BASE, tmp_path / "run", "resume")
+    assert "step-00000040 is damaged (generator.safetensors does not match its digest)" in said
+    assert_same(whole, tensors(tmp_path / "run", 40))
+
+
+def test_more_steps_keep_the_schedule_that_was_recorded(tmp_path: Path) -> None:
+    run(BASE, tmp_path / "run")
+    run(variant(steps=44), tmp_path / "run", "resume")
+    last = [r for r in lines(tmp_path / "run") if "generator/rate" in r][-1]
+    assert last["step"] == 44
+    assert last["generator/rate"] == 0.0  # a cosine that ended at step 40
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, "seed was 0 and is now 1"),
+        ({"width": 8}, "width was 16 and is now 8"),
+        ({"batch_size": 3}, "global batch is 8"),
+    ],
+)
+def test_a_changed_configuration_is_refused(changes: dict, message: str, tmp_path: Path) -> None:
+    run(variant(steps=2), tmp_path / "run")
+    processes = Processes(variant(steps=2, **changes), tmp_path / "run", "resume")
+    assert processes.wait() == [2]
+    assert message in processes.said()
+
+
+def test_a_run_that_another_process_trains_is_refused(tmp_path: Path) -> None:
+    first = Processes(variant(steps=100_000), tmp_path / "run")
+    first.wait_until(lambda: len(lines(tmp_path / "run")) > 2)
+    second = Processes(variant(steps=100_000), tmp_path / "run", "resume")
+    assert second.wait() == [2]
+    assert "is being trained by another process" in second.said()
+    first.signal(signal.SIGKILL)
+    first.wait()

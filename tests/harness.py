@@ -1,0 +1,182 @@
+"""Real runs in real processes, started quickly: forked from a server that has imported everything
+but has run nothing (a fork of a process with live OpenMP threads can hang)."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+from toy import LengthTask, ToyRecipe, ToyTask
+
+TESTS = Path(__file__).parent
+TASKS = {"toy": ToyTask, "length": LengthTask}
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["harness"])
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def _child(
+    rank: int, size: int, port: int, recipe: ToyRecipe, path: Path, mode: str, name: str, log: Path
+) -> None:
+    os.setsid()  # so that a kill reaches the workers of the data loader too
+    handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    if size > 1:
+        os.environ |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+    import torch
+
+    from quintet.engine.errors import RunError, Stopped
+    from quintet.engine.launch import start
+    from quintet.engine.world import shut_down
+
+    torch.set_num_threads(1)
+    status = 0
+    try:
+        start(TASKS[name], recipe, path, name=name, mode=mode)  # type: ignore[arg-type]
+    except (RunError, ValueError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        status = 2
+    except Stopped as stop:
+        print(f"Stopped: {stop}", file=sys.stderr)
+        status = stop.status
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status == 0:
+        shut_down()
+    os._exit(status)
+
+
+class Processes:
+    """A run under way on `size` processes."""
+
+    def __init__(
+        self, recipe: ToyRecipe, path: Path, mode: str = "new", size: int = 1, name: str = "toy"
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.log = path, path.parent / f"{path.name}.log"
+        port = free_port()
+        self.children = [
+            _context.Process(
+                target=_child, args=(rank, size, port, recipe, path, mode, name, self.log)
+            )
+            for rank in range(size)
+        ]
+        for child in self.children:
+            child.start()
+
+    def signal(self, number: int, ranks: list[int] | None = None) -> None:
+        for rank, child in enumerate(self.children):
+            if child.pid and (ranks is None or rank in ranks):
+                try:
+                    if number == signal.SIGKILL:
+                        os.killpg(child.pid, number)
+                    else:
+                        os.kill(child.pid, number)
+                except ProcessLookupError:
+                    pass
+
+    def wait(self, seconds: float = 120) -> list[int | None]:
+        deadline = time.monotonic() + seconds
+        for child in self.children:
+            child.join(max(0.1, deadline - time.monotonic()))
+        if any(child.exitcode is None for child in self.children):
+            self.signal(signal.SIGKILL)
+            raise AssertionError(f"the run hung:\n{self.said()}")
+        return [child.exitcode for child in self.children]
+
+    def wait_until(self, holds: Callable[[], bool], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline or all(c.exitcode is not None for c in self.children):
+                self.signal(signal.SIGKILL)
+                raise AssertionError(f"the run ended or hung before that:\n{self.said()}")
+            time.sleep(0.005)
+
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+
+def run(recipe: ToyRecipe, path: Path, mode: str = "new", size: int = 1, name: str = "toy") -> str:
+    """Run to the end; returns what was said."""
+    processes = Processes(recipe, path, mode, size, name)
+    statuses = processes.wait()
+    assert statuses == [0] * size, processes.said()
+    return processes.said()
+
+
+def lines(path: Path, kind: str = "metrics") -> list[dict[str, Any]]:
+    file = path / f"{kind}.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def steps_reported(path: Path) -> int:
+    try:
+        return lines(path)[-1]["step"]
+    except (IndexError, ValueError):
+        return 0
+
+
+def killed_and_resumed(
+    recipe: ToyRecipe, path: Path, kills: int, seed: int, size: int = 1, name: str = "toy"
+) -> None:
+    """Kill a run at random moments, resume it each time, and let the last one finish."""
+    chance = random.Random(seed)
+    for _ in range(kills):
+        before = steps_reported(path)
+        processes = Processes(recipe, path, "continue", size, name)
+        ahead = chance.randint(0, max(1, recipe.steps // kills))
+        try:
+            processes.wait_until(lambda: steps_reported(path) >= min(before, 1) + ahead)  # noqa: B023
+        except AssertionError:
+            break  # it came to its end first
+        time.sleep(chance.random() * 0.02)
+        processes.signal(signal.SIGKILL)
+        processes.wait()
+    run(recipe, path, "continue", size, name)
+
+
+def tensors(path: Path, step: int) -> dict[str, Tensor]:
+    folder = path / "checkpoints" / f"step-{step:08d}"
+    return {
+        f"{file.name}:{name}": tensor
+        for file in sorted(folder.glob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+    }
+
+
+def assert_same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert one
+    different = [name for name in one if not one[name].equal(other[name])]
+    assert not different, different
+
+
+TIMED = {"seconds", "samples_per_second", "waiting"}
+
+
+def trajectory(path: Path) -> list[dict[str, Any]]:
+    """Every report, without what the clock says."""
+    return [{k: v for k, v in line.items() if k not in TIMED} for line in lines(path)]

@@ -1,0 +1,163 @@
+import pytest
+import torch
+from torch import nn
+
+from quintet.image.config import DiscriminatorConfig, VQGanVAEConfig
+from quintet.image.model import Discriminator, VQGanVAE, config_from_keywords
+
+SMALL = {"dim": 16, "multipliers": (1, 2, 2), "patch": 2, "blocks": (1,), "codebook_bits": 6}
+QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
+
+
+def small(**changes: object) -> VQGanVAE:
+    """A model whose branches are awake: at the start many of them end in zeros."""
+    torch.manual_seed(0)
+    model = VQGanVAE(**(SMALL | {"levels": (4, 4, 3)} | changes))
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and not parameter.any():
+            nn.init.normal_(parameter, std=0.05)
+    return model
+
+
+@QUANTISERS
+def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
+    model = small(quantiser=quantiser).eval()
+    images = torch.rand(2, 3, 32, 48)
+    ids = model.tokenize(images)
+    assert ids.shape == (2, 4, 6)
+    assert ids.dtype == torch.long
+    assert 0 <= ids.min()
+    assert ids.max() < model.codebook_size
+    assert torch.equal(model.decode_from_ids(ids), model.reconstruct(images))
+    assert torch.equal(model(images).images.clamp(0, 1), model.reconstruct(images))
+    assert torch.equal(model(images).ids, ids)
+
+
+@QUANTISERS
+def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
+    model = small(quantiser=quantiser).train()
+    out = model(torch.rand(2, 3, 16, 24))
+    (out.images.square().mean() + out.quantiser_loss).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    stem = next(model.encoder.parameters())
+    assert stem.grad is not None
+    assert stem.grad.abs().sum() > 0
+
+
+@QUANTISERS
+def test_a_sample_does_not_depend_on_its_batch(quantiser: str) -> None:
+    model = small(quantiser=quantiser).double().eval()
+    images = torch.rand(3, 3, 16, 16, dtype=torch.float64)
+    alone = torch.cat([model(image[None]).images for image in images])
+    assert torch.allclose(model(images).images, alone, atol=1e-9)
+
+
+def test_channels_last_gives_the_same_images() -> None:
+    model = small().double().eval()
+    images = torch.rand(2, 3, 16, 24, dtype=torch.float64)
+    expected = model(images).images
+    model = model.to(memory_format=torch.channels_last)
+    found = model(images.contiguous(memory_format=torch.channels_last)).images
+    assert torch.allclose(found, expected, atol=1e-9)
+
+
+@QUANTISERS
+def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> None:
+    model = small(quantiser=quantiser)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(torch.rand(2, 3, 16, 16))
+    assert out.images.dtype == torch.float32
+    assert out.quantiser_loss.dtype == torch.float32
+    (out.images.mean() + out.quantiser_loss).backward()
+
+
+def test_sizes_that_do_not_divide_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match=r"30x33 .*factor 8.*24x32"):
+        small()(torch.rand(1, 3, 30, 33))
+    with pytest.raises(ValueError, match="expected images"):
+        small()(torch.rand(3, 32, 32))
+
+
+def test_codebook_use_counts_codes_and_their_perplexity() -> None:
+    model = small()
+    use = model.codebook_use(torch.arange(24).repeat(5).view(1, 10, 12))
+    assert use.share.item() == pytest.approx(0.5)
+    assert use.perplexity.item() == pytest.approx(24, rel=1e-4)
+
+
+def test_keywords_build_the_same_configuration() -> None:
+    assert VQGanVAE(**SMALL).config == VQGanVAEConfig(**SMALL)
+    assert VQGanVAE(VQGanVAEConfig(**SMALL), quantiser="lfq").config.quantiser == "lfq"
+    assert config_from_keywords(dim=8, blocks=3).blocks == (3,)
+
+
+@pytest.mark.parametrize("bits", [1, 8, 10, 13, 16])
+@QUANTISERS
+def test_older_spellings_give_their_factor_and_codebook(bits: int, quantiser: str) -> None:
+    config = config_from_keywords(
+        dim=16, layers=3, codebook_size=2**bits, quantiser=quantiser, attention_layers=0
+    )
+    with torch.device("meta"):
+        model = VQGanVAE(config)
+    assert model.factor == 8
+    assert model.codebook_size == 2**bits
+    assert config.widths == (16, 32, 64)
+
+
+def test_a_codebook_size_between_powers_of_two_is_refused() -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        VQGanVAE(dim=16, codebook_size=1000)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"blocks": (1, 2)}, {"levels": (1,)}, {"patch": 0}, {"multipliers": ()}]
+)
+def test_contradictions_are_refused_at_construction(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        VQGanVAEConfig(**wrong)
+
+
+class Step:
+    skipped = torch.zeros(())
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def key(self, name: str) -> int:
+        return 1
+
+
+@QUANTISERS
+def test_commit_changes_only_a_learned_codebook(quantiser: str) -> None:
+    model = small(quantiser=quantiser)
+    model(torch.rand(2, 3, 32, 32))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.commit(Step())
+    changed = {n for n, value in model.state_dict().items() if not torch.equal(value, before[n])}
+    expected = {"quantiser.codebook", "quantiser.counts"} if quantiser == "vq" else set()
+    assert changed == expected
+
+
+def test_tokenizing_while_training_collects_no_statistics() -> None:
+    model = small(quantiser="vq").train()
+    model.reconstruct(torch.rand(1, 3, 16, 16))
+    assert model.quantiser.new_counts.sum() == 0
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@QUANTISERS
+def test_forward_is_one_graph(quantiser: str, training: bool) -> None:
+    torch.compiler.reset()
+    model = small(quantiser=quantiser).train(training)
+    images = torch.rand(1, 3, 16, 16)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(images).images, model(images).images, atol=1e-6)
+
+
+def test_the_discriminator_is_one_graph_and_built_from_its_configuration() -> None:
+    torch.compiler.reset()
+    critic = Discriminator(DiscriminatorConfig(dim=8, layers=2))
+    compiled = torch.compile(critic, backend="eager", fullgraph=True)
+    assert compiled(torch.rand(2, 3, 16, 16)).shape == (2, 1, 4, 4)

@@ -1,0 +1,33 @@
+"""The end of a step, for one process or for two that hold the same statistics."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+
+@dataclass
+class FakeCommit:
+    skipped: Tensor = field(default_factory=lambda: torch.zeros(()))
+    processes: int = 1
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor * self.processes
+
+    def key(self, name: str) -> int:
+        return sum(name.encode()) + 2**62
+
+
+@pytest.fixture
+def commit_at() -> Callable[..., FakeCommit]:
+    def build(*, skipped: bool = False, processes: int = 1) -> FakeCommit:
+        return FakeCommit(torch.tensor(float(skipped)), processes)
+
+    return build
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,72 @@
+import pytest
+import torch
+from torch import nn
+
+from quintet.nn.blocks import (
+    AttentionBlock,
+    Down,
+    Head,
+    ResidualBlock,
+    Stem,
+    Up,
+    channels_to_space,
+    group_norm,
+    space_to_channels,
+)
+from quintet.nn.rotary import picture_rotation, rotate_pairs
+
+
+@pytest.mark.parametrize("block", [ResidualBlock(32), AttentionBlock(32, head_dim=16)])
+def test_residual_branches_start_as_the_identity(block: nn.Module) -> None:
+    x = torch.randn(2, 32, 6, 4)
+    assert torch.equal(block(x), x)
+
+
+@pytest.mark.parametrize(("dim", "dim_out"), [(16, 32), (16, 16), (16, 64), (16, 128), (32, 16)])
+def test_down_halves_and_up_doubles(dim: int, dim_out: int) -> None:
+    x = torch.randn(2, dim, 8, 12)
+    y = Down(dim, dim_out)(x)
+    assert y.shape == (2, dim_out, 4, 6)
+    assert Up(dim_out, dim)(y).shape == x.shape
+
+
+def test_shortcuts_undo_each_other_where_no_channel_is_averaged() -> None:
+    x = torch.randn(2, 8, 6, 4)
+    assert torch.equal(channels_to_space(space_to_channels(x, 32), 8), x)
+
+
+def test_a_shortcut_between_unrelated_widths_is_refused() -> None:
+    with pytest.raises(ValueError, match="divide"):
+        Down(16, 24)
+
+
+def test_stem_and_head_fold_and_unfold_patches() -> None:
+    x = torch.randn(2, 3, 16, 8)
+    y = Stem(3, 32, 4)(x)
+    assert y.shape == (2, 32, 4, 2)
+    assert Head(32, 3, 4)(y).shape == x.shape
+
+
+def test_group_norm_finds_a_width_that_divides() -> None:
+    assert group_norm(64).num_groups == 4
+    assert group_norm(24).num_groups == 2
+
+
+def test_rotation_makes_attention_depend_on_distance_alone() -> None:
+    where = picture_rotation(5, 7, 16, torch.device("cpu"))
+    q, k = torch.randn(1, 16).expand(35, 16), torch.randn(1, 16).expand(35, 16)
+    scores = rotate_pairs(q, where) @ rotate_pairs(k, where).T
+    grid = scores.view(5, 7, 5, 7)
+    assert torch.allclose(grid[0, 1, 2, 3], grid[2, 4, 4, 6], atol=1e-4)
+    assert not torch.allclose(grid[0, 1, 2, 3], grid[0, 1, 3, 3], atol=1e-2)
+
+
+def test_attention_mixes_positions_but_not_samples() -> None:
+    block = AttentionBlock(32, head_dim=16)
+    nn.init.normal_(block.to_out.weight)
+    x = torch.randn(2, 32, 4, 6)
+    y = x.clone()
+    y[0, :, 0, 0] += 1
+    changed = (block(x) - block(y)).abs().sum(1)
+    assert changed[0, 3, 5] > 0
+    assert changed[1].max() == 0
