@@ -13,13 +13,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch._dynamo  # the first optimiser would import it, in every child anew
 from safetensors.torch import load_file
 from torch import Tensor
 from toy import LengthTask, ToyRecipe, ToyTask
 
+from quintet.engine.errors import RunError, Stopped
+from quintet.engine.launch import start
+from quintet.engine.world import shut_down
+
 TESTS = Path(__file__).parent
 TASKS = {"toy": ToyTask, "length": LengthTask}
 
+# The server takes its path from the environment alone; without it, it would preload nothing.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["harness"])
 
@@ -46,12 +54,6 @@ def _child(
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-    import torch
-
-    from quintet.engine.errors import RunError, Stopped
-    from quintet.engine.launch import start
-    from quintet.engine.world import shut_down
-
     torch.set_num_threads(1)
     status = 0
     try:
@@ -161,7 +163,7 @@ def killed_and_resumed(
 def tensors(path: Path, step: int) -> dict[str, Tensor]:
     folder = path / "checkpoints" / f"step-{step:08d}"
     return {
-        f"{file.name}:{name}": tensor
+        f"{file.name}:{name}": tensor.clone()  # loaded ones share memory with the file
         for file in sorted(folder.glob("*.safetensors"))
         for name, tensor in load_file(file).items()
     }

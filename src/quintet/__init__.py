@@ -1,3 +1,24 @@
-"""Quintet: train generative models of five kinds of media with one engine."""
+"""Quintet: train generative models of five kinds of media with one engine.
+
+The public names are loaded on first use, so that `import quintet` and `quintet --help` are instant.
+"""
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_PLACES = {
+    "Trainer": "quintet.engine.trainer",
+    "load": "quintet.rooms",
+    "VQGanVAE": "quintet.image.model",
+    "VQGanVAETrainer": "quintet.image.trainer",
+}
+
+__all__ = ["Trainer", "VQGanVAE", "VQGanVAETrainer", "__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"quintet has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

@@ -1,6 +1,6 @@
 """The end of a step, for one process or for two that hold the same statistics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -29,5 +29,10 @@ def commit_at() -> Callable[..., FakeCommit]:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seeded_and_single() -> Iterator[None]:
+    """One thread: on tensors this small a second one only waits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)

@@ -173,7 +173,7 @@ def from_json(kind: type[C], data: Any, at: str = "") -> C:
     values = {name: _value(hints[name], item, dotted(at, name)) for name, item in data.items()}
     try:
         return kind(**values)
-    except ConfigError as error:
+    except ValueError as error:
         raise ConfigError(dotted(at, str(error))) from None
     except TypeError as error:
         raise ConfigError(f"{at or 'the configuration'}: {error}") from None

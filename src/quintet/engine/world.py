@@ -27,8 +27,8 @@ class World:
         wants_cpu = recipe.device == "cpu" or not torch.cuda.is_available()
         if recipe.device == "cuda" and wants_cpu:
             raise ConfigError("device is 'cuda', but torch sees no GPU; use --device cpu or auto")
-        if wants_cpu != getattr(PartialState(), "_cpu", wants_cpu) and not dist.is_initialized():
-            AcceleratorState._reset_state(reset_partial_state=True)
+        if PartialState._shared_state and not dist.is_initialized():
+            AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run's device
         options = DistributedDataParallelKwargs(
             broadcast_buffers=False, gradient_as_bucket_view=True
         )

@@ -1,7 +1,9 @@
 """What can be set in the image room. Plain values only, and no torch: help must be instant."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from quintet.engine.config import OptimiserConfig, Recipe, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +97,72 @@ class ImageDataConfig:
     """Images with more pixels than this are skipped before they are decoded."""
     max_bytes: int = 256_000_000
     """Files with more bytes than this are skipped before they are opened."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLossConfig:
+    """What the tokenizer is trained for."""
+
+    l1: float = 1.0
+    """Weight of the mean absolute error."""
+    l2: float = 2.0
+    """Weight of the mean squared error."""
+    perceptual: float = 0.5
+    """Weight of the perceptual distance; 0 leaves it out."""
+    vgg: str | None = None
+    """A local safetensors file of VGG16 (and LPIPS) weights; without it the weight-free distance."""
+    adversarial: Literal["none", "hinge", "relativistic"] = "hinge"
+    """How the critic's judgement counts; none trains without a critic."""
+    adversarial_from: float = 0.6
+    """The critic starts after this share of the run."""
+    adversarial_share: float = 0.5
+    """Size of the adversarial gradient at the picture, against the reconstruction's."""
+    adversarial_cap: float = 1.0
+    """The adversarial weight never exceeds this."""
+    adversarial_ramp: int = 200
+    """Steps over which the adversarial weight grows in."""
+    penalty: Literal["none", "r1", "r1_difference", "lecam"] = "r1_difference"
+    """What keeps the critic smooth: R1 by double backward, by finite difference, or LeCam."""
+    penalty_weight: float = 1.0
+    """Weight of the penalty."""
+    penalty_every: int = 4
+    """Steps of the critic between penalties; their weight is scaled up to match."""
+
+    def __post_init__(self) -> None:
+        share = self.adversarial_from
+        require(0 <= share <= 1, "adversarial_from", share, "a share of the run between 0 and 1")
+        require(self.penalty_every >= 1, "penalty_every", self.penalty_every, "1 step or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VQGanRecipe(Recipe):
+    """Everything that a run of the image tokenizer is made of."""
+
+    model: VQGanVAEConfig = field(default_factory=VQGanVAEConfig)
+    """The tokenizer."""
+    discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
+    """The critic."""
+    images: ImageDataConfig = field(default_factory=ImageDataConfig)
+    """The pictures."""
+    losses: ImageLossConfig = field(default_factory=ImageLossConfig)
+    """The losses."""
+    vae: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """How the tokenizer learns."""
+    critic: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(average=0.0))
+    """How the critic learns."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for side in self.images.size:
+            factor = self.model.factor
+            require(
+                side // factor * factor == side,
+                "images.size",
+                self.images.size,
+                f"divisible by the tokenizer's factor {factor}",
+            )
+
+    @property
+    def adversarial_start(self) -> int:
+        """The critic's first step."""
+        return round(self.losses.adversarial_from * (self.schedule_steps or self.steps))

@@ -7,6 +7,7 @@ fp32 whatever the autocast, or rounding would depend on the precision of the run
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
@@ -38,8 +39,10 @@ def full_precision(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def without_autocast(tensor: Tensor) -> torch.autocast:
-    return torch.autocast(tensor.device.type, enabled=False)
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Full precision on the tensor's device; the meta device, for counting, knows no autocast."""
+    device = tensor.device.type
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def straight_through(value: Tensor, soft: Tensor) -> Tensor:

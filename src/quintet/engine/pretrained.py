@@ -1,0 +1,79 @@
+"""A model as a folder: config.json and model.safetensors, which `from_pretrained` and the Hub read."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import quintet
+from quintet.engine.checkpoint import write_json, write_safetensors
+from quintet.engine.config import ConfigError, from_json, to_json
+from quintet.engine.errors import RunError
+from quintet.engine.folder import read_json
+from quintet.engine.part import load_strictly
+
+WEIGHTS = "model.safetensors"
+
+
+class Pretrained:
+    """For models built from one configuration: saving to a folder, and loading without code."""
+
+    Config: ClassVar[type]
+    config: Any
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+
+    @classmethod
+    def label(cls) -> str:
+        """room/Class, as config.json names it."""
+        return f"{cls.__module__.split('.')[1]}/{cls.__name__}"
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        state = self.state_dict()  # type: ignore[attr-defined]
+        write_safetensors(path / WEIGHTS, {name: t.detach().cpu() for name, t in state.items()})
+        about = {"quintet": quintet.__version__, "model": self.label()}
+        write_json(path / "config.json", {**about, "config": to_json(self.config)})
+        return path
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> Self:
+        """From an exported folder, a run, or a name on the Hugging Face Hub."""
+        path = Path(source)
+        if not path.is_dir():
+            path = download(str(source))
+        about = read_json(path / "config.json")
+        if "model" not in about:
+            return quintet.load(path)
+        if about["model"] != cls.label():
+            raise RunError(f"{path} holds a {about['model']}, not a {cls.label()}")
+        try:
+            config = from_json(cls.Config, about.get("config"))
+        except ConfigError as error:
+            raise RunError(f"{path / 'config.json'}: {error}") from None
+        model = cls(config)
+        load_strictly(model, read_weights(path / WEIGHTS), str(path))  # type: ignore[arg-type]
+        return model.eval()  # type: ignore[attr-defined]
+
+
+def read_weights(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+
+
+def download(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise RunError(
+            f"{name} is no folder here; to look on the Hub: pip install 'quintet[hub]'"
+        ) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json"]))
+    except Exception as error:
+        raise RunError(f"{name} is neither a folder nor a model on the Hub: {error}") from None

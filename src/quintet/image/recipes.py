@@ -1,0 +1,48 @@
+"""Recipes of the image room. `quintet train image/NAME` calls the function NAME."""
+
+from quintet.engine.config import OptimiserConfig
+from quintet.image.config import (
+    DiscriminatorConfig,
+    ImageDataConfig,
+    ImageLossConfig,
+    VQGanRecipe,
+    VQGanVAEConfig,
+)
+
+
+def vqgan() -> VQGanRecipe:
+    """A tokenizer of 128 x 128 pictures, 4,000 codes, one id for 8 x 8 pixels; wants a GPU."""
+    return VQGanRecipe(
+        steps=6000,
+        batch_size=64,
+        workers=12,
+        evaluate_every=1500,
+        save_every=1500,
+        model=VQGanVAEConfig(
+            dim=128, patch=2, multipliers=(1, 2, 4), blocks=(2,), levels=(8, 5, 5, 5, 4)
+        ),
+        discriminator=DiscriminatorConfig(dim=64, layers=3),
+        images=ImageDataConfig(size=(128, 128)),
+        losses=ImageLossConfig(),
+        vae=OptimiserConfig(rate=5e-4, warmup=200),
+        critic=OptimiserConfig(rate=2e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
+    )
+
+
+def vqgan_tiny() -> VQGanRecipe:
+    """The same at 64 x 64 pixels and 1,000 codes, for two CPU cores and three minutes."""
+    return VQGanRecipe(
+        steps=700,
+        batch_size=16,
+        workers=1,
+        evaluate_every=350,
+        save_every=350,
+        model=VQGanVAEConfig(
+            dim=64, patch=4, multipliers=(1, 2), blocks=(2,), levels=(8, 5, 5, 5)
+        ),
+        discriminator=DiscriminatorConfig(dim=32, layers=2),
+        images=ImageDataConfig(size=(64, 64), builtin_count=20_000),
+        losses=ImageLossConfig(adversarial_ramp=50),
+        vae=OptimiserConfig(rate=1e-3, warmup=50, average=0.99),
+        critic=OptimiserConfig(rate=3e-4, warmup=50, betas=(0.5, 0.9), average=0.0),
+    )

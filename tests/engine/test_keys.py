@@ -1,0 +1,253 @@
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quintet.engine.keys import Key, Permutation, fold, normal, seed_globals, uniform
+
+words = st.integers(-(2**70), 2**70) | st.text(max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("parts", "number"),
+    [
+        ((), 8238016292129134938),
+        ((0,), 4429783136828819033),
+        (("a", 1), 5045788985839325851),
+        ((7, 0, 3, "crop"), 4878486973286222648),
+    ],
+)
+def test_fold_never_changes(parts, number):
+    assert fold(*parts) == number
+
+
+@given(st.lists(words, max_size=4), st.lists(words, max_size=4))
+@settings(max_examples=200)
+def test_fold_separates_whatever_differs(first, second):
+    assert (fold(*first) == fold(*second)) == (first == second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("ab", "c"), ("a", "bc")),
+        ((1,), ("1",)),
+        ((1, 2), (2, 1)),
+        ((12,), (1, 2)),
+        (("",), ()),
+        (("a", ""), ("a",)),
+        ((-1,), (1,)),
+        (("a\x1fsb",), ("a", "b")),  # a name must not be able to imitate two
+        (("a\x1fi1",), ("a", 1)),
+    ],
+)
+def test_fold_separates_look_alikes(first, second):
+    assert fold(*first) != fold(*second)
+
+
+@given(st.lists(words, max_size=4))
+def test_fold_fits_a_signed_word(parts):
+    assert 0 <= fold(*parts) < 2**63
+
+
+def test_the_generators_of_a_key_never_change_and_start_anew():
+    key = Key(1, 2, 3)
+    assert key.fold("crop") == fold(1, 2, 3, "crop") == 4244169087677688906
+    assert key.random("crop").random() == key.random("crop").random() == 0.7634299205580406
+    assert key.numpy("crop").random() == key.numpy("crop").random() == 0.5997852233401297
+    assert key.random("flip").random() != key.random("crop").random()
+
+
+def test_seeding_the_globals_seeds_all_three():
+    def draw():
+        seed_globals(2**62 + 5)
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    assert draw() == draw()
+
+
+# -- permutations ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "key", "order"),
+    [
+        (10, (0, 0), [8, 3, 7, 2, 1, 0, 5, 4, 6, 9]),
+        (10, (0, 1), [7, 0, 5, 1, 8, 3, 6, 2, 4, 9]),
+        (7, (5, "x"), [5, 1, 6, 0, 2, 3, 4]),
+    ],
+)
+def test_the_order_of_data_never_changes(size, key, order):
+    assert Permutation(size, *key).many(0, size) == order
+
+
+def test_every_size_up_to_300_is_a_bijection():
+    for size in range(1, 301):
+        assert sorted(Permutation(size, size).many(0, size)) == list(range(size))
+
+
+@given(st.integers(1, 20_000), st.integers(), st.integers())
+@settings(max_examples=30)
+def test_any_size_and_key_is_a_bijection(size, seed, epoch):
+    order = np.array(Permutation(size, seed, epoch).many(0, size))
+    assert order.min() == 0
+    assert (np.bincount(order) == 1).all()
+
+
+@given(st.data(), st.integers(1, 2**62), st.integers())
+@settings(max_examples=60)
+def test_many_equals_single_calls(data, size, seed):
+    first = data.draw(st.integers(0, size - 1))
+    count = data.draw(st.integers(0, min(20, size - first)))
+    order = Permutation(size, seed)
+    assert order.many(first, count) == [order(first + i) for i in range(count)]
+
+
+def test_a_trillion_samples_start_at_once():
+    order = Permutation(10**12, 3, 2)
+    assert [order(i) for i in (0, 1, 10**12 - 1)] == [492652225503, 717755860284, 646652136987]
+
+
+@pytest.mark.parametrize("position", [-1, 10, 11])
+def test_a_position_outside_is_refused(position):
+    with pytest.raises(IndexError, match="outside"):
+        Permutation(10, 0)(position)
+
+
+def test_many_refuses_positions_outside_too():
+    with pytest.raises(IndexError, match="outside"):
+        Permutation(10, 0).many(8, 4)  # 10 and 11 would silently repeat other positions
+
+
+def test_an_empty_permutation_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        Permutation(0)
+
+
+@pytest.mark.parametrize("size", [17, 100, 1000, 1025])
+def test_every_position_leads_everywhere_alike(size):
+    """Chi-square of position bins against value bins over 300 keys, within five deviations."""
+    bins, keys = 10, 300
+    column = np.arange(size) * bins // size
+    table = np.zeros((bins, bins))
+    for key in range(keys):
+        order = np.array(Permutation(size, "mix", key).many(0, size))
+        np.add.at(table, (column, order * bins // size), 1)
+    share = np.bincount(column) / size
+    expected = np.outer(share, share) * size * keys
+    freedom = (bins - 1) ** 2
+    # Without replacement the statistic's mean is freedom x size / (size - 1); its variance is near.
+    chi = ((table - expected) ** 2 / expected).sum()
+    assert abs(chi - freedom * size / (size - 1)) < 5 * math.sqrt(2 * freedom)
+
+
+def test_one_sample_stays_in_place_on_average():
+    """Fixed points of a random permutation: mean 1, variance 1."""
+    keys, size = 400, 200
+    fixed = sum(
+        (np.array(Permutation(size, "fixed", key).many(0, size)) == np.arange(size)).sum()
+        for key in range(keys)
+    )
+    assert abs(fixed - keys) < 5 * math.sqrt(keys)
+
+
+def test_neighbouring_epochs_and_seeds_are_uncorrelated():
+    size, pairs = 1000, 60
+    for neighbour in ((0, 1), (1, 0)):
+        total = 0.0
+        for base in range(pairs):
+            first = Permutation(size, base, base).many(0, size)
+            second = Permutation(size, base + neighbour[0], base + neighbour[1]).many(0, size)
+            total += float(np.corrcoef(first, second)[0, 1])
+        # One correlation has deviation 1 / sqrt(size - 1).
+        assert abs(total / pairs) < 5 / math.sqrt((size - 1) * pairs)
+
+
+def test_neighbouring_positions_are_uncorrelated():
+    order = Permutation(100_000, "lag").many(0, 100_000)
+    assert abs(float(np.corrcoef(order[:-1], order[1:])[0, 1])) < 5 / math.sqrt(100_000)
+
+
+# -- numbers on the device ------------------------------------------------------------------
+
+
+def keys_of(count: int) -> torch.Tensor:
+    return torch.tensor([fold(0, 0, i, "device") for i in range(count)])
+
+
+def uniform_in_numpy(keys: torch.Tensor, name: str, count: int) -> np.ndarray:
+    def mix(value):
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return value ^ (value >> np.uint64(31))
+
+    base = mix(keys.numpy().astype(np.uint64) ^ np.uint64(fold(name)))
+    steps = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (mix(base[:, None] + steps) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def test_uniform_is_the_stated_formula_exactly():
+    keys = keys_of(50)
+    assert np.array_equal(uniform(keys, "t", (31,)).numpy(), uniform_in_numpy(keys, "t", 31))
+
+
+def test_normal_is_box_and_muller():
+    keys = keys_of(50)
+    radius = 1 - uniform_in_numpy(keys, "n/radius", 31).astype(np.float64)
+    angle = uniform_in_numpy(keys, "n/angle", 31).astype(np.float64)
+    expected = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
+    assert np.allclose(normal(keys, "n", (31,)).numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("draw", [uniform, normal])
+def test_a_row_depends_on_its_key_alone(draw):
+    keys = keys_of(9)
+    whole = draw(keys, "noise", (4, 5))
+    assert whole.shape == (9, 4, 5)
+    order = torch.tensor([7, 2, 2, 0])
+    assert torch.equal(draw(keys[order], "noise", (4, 5)), whole[order])
+    for i in range(9):
+        assert torch.equal(draw(keys[i : i + 1], "noise", (4, 5))[0], whole[i])
+
+
+@pytest.mark.parametrize("draw", [uniform, normal])
+def test_names_and_keys_are_independent(draw):
+    first = draw(keys_of(200), "a", (100,)).flatten()
+    for second in (draw(keys_of(200), "b", (100,)), draw(keys_of(200) + 1, "a", (100,))):
+        correlation = torch.corrcoef(torch.stack([first, second.flatten()]))[0, 1]
+        assert abs(correlation) < 5 / math.sqrt(first.numel())
+
+
+def test_uniform_has_the_range_and_moments_of_a_uniform():
+    values = uniform(keys_of(1000), "u", (200,)).double()
+    assert values.min() >= 0
+    assert values.max() < 1
+    tolerance = 5 / math.sqrt(values.numel())
+    assert abs(values.mean() - 0.5) < tolerance * math.sqrt(1 / 12)
+    assert abs(values.var() - 1 / 12) < tolerance * math.sqrt(1 / 180)
+    counts = torch.histc(values, 64, 0, 1)
+    chi = ((counts - values.numel() / 64) ** 2 / (values.numel() / 64)).sum()
+    assert abs(chi - 63) < 5 * math.sqrt(2 * 63)
+
+
+def test_normal_has_the_moments_of_a_normal():
+    values = normal(keys_of(1000), "n", (200,)).double()
+    assert values.isfinite().all()
+    tolerance = 5 / math.sqrt(values.numel())
+    assert abs(values.mean()) < tolerance
+    assert abs(values.square().mean() - 1) < tolerance * math.sqrt(2)
+    assert abs(values.pow(3).mean()) < tolerance * math.sqrt(15)
+    assert abs(values.pow(4).mean() - 3) < tolerance * math.sqrt(96)
+
+
+def test_drawing_by_key_leaves_the_global_generators_alone():
+    before = torch.get_rng_state(), random.getstate()
+    uniform(keys_of(2), "u", (3,))
+    normal(keys_of(2), "u", (3,))
+    Key(0, 0, 0).random("x").random()
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
