@@ -99,4 +99,6 @@ def model_class(about: dict[str, Any], where: Path) -> Any:
         found = getattr(importlib.import_module(f"quintet.{room}.model"), name, None)
         if isinstance(found, type) and issubclass(found, Pretrained):
             return found
-    raise RunError(f"{where}/config.json names a model that is not Quintet's: {about.get('model')!r}")
+    raise RunError(
+        f"{where}/config.json names a model that is not Quintet's: {about.get('model')!r}"
+    )

@@ -1,13 +1,9 @@
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import settings
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for `toy`
 
 # Hypothesis keeps its examples elsewhere than in the checkout, and tests assert no timing.
 settings.register_profile("engine", deadline=None, database=None)

@@ -84,7 +84,8 @@ def test_resuming_on_one_process_keeps_the_global_batch_and_the_order(tmp_path: 
     shutil.copytree(tmp_path / "straight", tmp_path / "moved", ignore=_but_step(35))
     run(BASE, tmp_path / "moved", "resume", size=1)
     orders = [
-        [r["order"] for r in lines(tmp_path / name) if "order" in r] for name in ("straight", "moved")
+        [r["order"] for r in lines(tmp_path / name) if "order" in r]
+        for name in ("straight", "moved")
     ]
     assert orders[0] == orders[1]
     assert lines(tmp_path / "moved")[-2]["samples"] == 40 * 16

@@ -3,14 +3,19 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quintet.engine.keys import fold
-from quintet.engine.part import LivePart
-from quintet.engine.stream import Fixed
+from quintet.engine import checkpoint
+from quintet.engine.config import Recipe
+from quintet.engine.errors import RunError
+from quintet.engine.folder import RunFolder
+from quintet.engine.keys import Key, fold
+from quintet.engine.part import LivePart, load_strictly
+from quintet.engine.stream import Fixed, read_sample
 from quintet.engine.task import Batch, Rows, Task
 from quintet.engine.world import World
 
@@ -68,3 +73,41 @@ def _on_host(measured: Mapping[str, Any], count: int) -> dict[str, tuple[str, An
 
 def first_batch(fixed: Fixed) -> Batch | None:
     return next((batch for batch, _ in fixed), None)
+
+
+class Joined:
+    """All samples of a folder, whichever side of the split they are on."""
+
+    def __init__(self, sources: Sequence[Any]):
+        self.places = [(source, index) for source in sources for index in range(len(source))]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def keyed(self, index: int, key: Key | None) -> Any:
+        source, place = self.places[index]
+        return read_sample(source, place, key)
+
+
+def of_run(
+    task: Task, recipe: Recipe, path: Path, world: World, step: int | None, whole: bool
+) -> dict[str, float]:
+    """Measure a run's averaged weights; `whole` takes all of the data, not the held-out share."""
+    folder = RunFolder.open(path)
+    chosen = step if step is not None else checkpoint.newest_sound(folder.checkpoints, print)
+    if chosen is None or chosen not in folder.steps():
+        raise RunError(f"{path} has no checkpoint {'' if step is None else f'at step {step} '}yet")
+    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, chosen))
+    nets = {}
+    for name, part in task.parts.items():
+        nets[name] = world.place_module(part.network).eval().requires_grad_(False)
+        if part.optimiser is not None:
+            load_strictly(nets[name], {**files[name], **files.get(f"{name}.ema", {})}, name)
+    held = task.data("valid")
+    source = Joined([s for s in (task.data("train"), held) if s is not None]) if whole else held
+    if source is None or not len(source):
+        raise RunError(f"{path} has no held-out data; name a folder to measure on")
+    fixed = Fixed(source, task.collate, recipe.batch_size, world, recipe.workers)
+    with torch.no_grad():
+        metrics = measure(task, nets, fixed, world)
+    return {"step": chosen, "samples": len(source), **metrics}

@@ -19,9 +19,6 @@ class Pretrained:
     Config: ClassVar[type]
     config: Any
 
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-
     @classmethod
     def label(cls) -> str:
         """room/Class, as config.json names it."""
@@ -51,7 +48,7 @@ class Pretrained:
             config = from_json(cls.Config, about.get("config"))
         except ConfigError as error:
             raise RunError(f"{path / 'config.json'}: {error}") from None
-        model = cls(config)
+        model = cls(config)  # type: ignore[call-arg]
         load_strictly(model, read_weights(path / WEIGHTS), str(path))  # type: ignore[arg-type]
         return model.eval()  # type: ignore[attr-defined]
 

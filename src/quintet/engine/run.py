@@ -111,7 +111,10 @@ class Run:
     def begin(self, batches: Sequence[Batch]) -> At:
         if not self.checked:
             self.checked = True
-            self.task.check(batches[0].data)
+            try:
+                self.task.check(batches[0].data)
+            except ValueError as error:
+                raise RunError(f"the first batch does not fit the model: {error}") from None
         requests = self.stream.step_requests
         self.meters.begin(self.step, [request.sample for request in requests], len(requests))
         none = torch.zeros((), device=self.world.device)

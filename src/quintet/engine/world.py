@@ -32,9 +32,10 @@ class World:
         options = DistributedDataParallelKwargs(
             broadcast_buffers=False, gradient_as_bucket_view=True
         )
-        self._accelerator = Accelerator(
-            cpu=wants_cpu, mixed_precision="no", kwargs_handlers=[options]
-        )
+        with quiet():
+            self._accelerator = Accelerator(
+                cpu=wants_cpu, mixed_precision="no", kwargs_handlers=[options]
+            )
         self.device: torch.device = self._accelerator.device
         self.rank: int = self._accelerator.process_index
         self.size: int = self._accelerator.num_processes
@@ -92,7 +93,10 @@ class World:
         return module.to(self.device, self.dtype if self.precision == "fp64" else None)
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        return self._accelerator.prepare_model(module) if self.size > 1 else module
+        if self.size == 1:
+            return module
+        with quiet():
+            return self._accelerator.prepare_model(module)
 
     def autocast(self) -> AbstractContextManager:
         if self.precision == "bf16":
@@ -168,11 +172,18 @@ class World:
         self.settle()
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Accelerate advises on threads that a launcher has set, and on a setting that it renamed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def shut_down() -> None:
     """At the end of a program: take the process group down without a warning."""
     if dist.is_available() and dist.is_initialized():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             dist.destroy_process_group()
         PartialState._reset_state()
         AcceleratorState._reset_state()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from quintet.engine.pretrained import Pretrained
 from quintet.image.config import DiscriminatorConfig, VQGanVAEConfig
 from quintet.nn.blocks import AttentionBlock, Down, Head, ResidualBlock, Stem, Up
 from quintet.nn.discriminator import PatchDiscriminator
@@ -109,11 +110,13 @@ def config_from_keywords(**keywords: Any) -> VQGanVAEConfig:
     return VQGanVAEConfig(**keywords)
 
 
-class VQGanVAE(nn.Module):
+class VQGanVAE(Pretrained, nn.Module):
     """The tokenizer. Build it from a configuration, or from its fields as keywords."""
 
+    Config = VQGanVAEConfig
+
     def __init__(self, config: VQGanVAEConfig | None = None, **keywords: Any) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         if config is None:
             config = config_from_keywords(**keywords)
         elif keywords:

@@ -37,9 +37,7 @@ def vqgan_tiny() -> VQGanRecipe:
         workers=1,
         evaluate_every=350,
         save_every=350,
-        model=VQGanVAEConfig(
-            dim=64, patch=4, multipliers=(1, 2), blocks=(2,), levels=(8, 5, 5, 5)
-        ),
+        model=VQGanVAEConfig(dim=64, patch=4, multipliers=(1, 2), blocks=(2,), levels=(8, 5, 5, 5)),
         discriminator=DiscriminatorConfig(dim=32, layers=2),
         images=ImageDataConfig(size=(64, 64), builtin_count=20_000),
         losses=ImageLossConfig(adversarial_ramp=50),

@@ -1,9 +1,9 @@
 """The image tokenizer's task: a VQGanVAE, and a critic that starts late.
 
-    pictures ─ vae ─> reconstruction ─ l1, l2, perceptual ─────────────┐
-                            │                                          ├─> the tokenizer's update
-                            ├─ critic, frozen ─ adversarial x balance ─┘
-                            └─ detached, kept ─> critic ─ hinge + penalty ─> the critic's update
+pictures ─ vae ─> reconstruction ─ l1, l2, perceptual ─────────────┐
+                        │                                          ├─> the tokenizer's update
+                        ├─ critic, frozen ─ adversarial x balance ─┘
+                        └─ detached, kept ─> critic ─ hinge + penalty ─> the critic's update
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,9 @@ class VQGanTask(Task):
         torch.manual_seed(fold(recipe.seed, "weights"))
         vae = model if model is not None else VQGanVAE(recipe.model)
         self.perceptual = bool(self.losses.perceptual)
-        self.balancer = Balancer(share=self.losses.adversarial_share, cap=self.losses.adversarial_cap)
+        self.balancer = Balancer(
+            share=self.losses.adversarial_share, cap=self.losses.adversarial_cap
+        )
         self.parts: dict[str, Part] = {"vae": Part(channels_last(vae), recipe.vae, self.balancer)}
         self.updates = [Update("vae", each(self.vae_loss))]
         if self.perceptual:
@@ -77,7 +79,9 @@ class VQGanTask(Task):
 
     def _monitors(self) -> list[Monitor]:
         return [
-            below("val/codebook_use", 0.05, "the codes have collapsed; try fsq, or a lower rate", 2),
+            below(
+                "val/codebook_use", 0.05, "the codes have collapsed; try fsq, or a lower rate", 2
+            ),
             below("vae/spread", 1e-3, "the output is constant", 5),
             Resting("critic/loss", "the critic has won; lower its rate", -1.0, 0.01, patience=20),
             Resting("critic/gap", "the critic is at chance; raise its rate", -1e-3, 1e-3, 40),
@@ -186,7 +190,9 @@ class VQGanTask(Task):
             "l1": Rows((picture - real).abs().flatten(1).mean(1)),
             "sharpness": Rows(steepness(picture) / steepness(real).clamp_min(1e-6)),
             "psnr_mean_colour": Rows(psnr(mean, real)),
-            "psnr_shrink_enlarge": Rows(psnr(shrink_and_enlarge(real, self.recipe.model.factor), real)),
+            "psnr_shrink_enlarge": Rows(
+                psnr(shrink_and_enlarge(real, self.recipe.model.factor), real)
+            ),
             "ids": Rows(made.ids),
         }
 

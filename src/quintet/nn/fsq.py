@@ -2,6 +2,10 @@
 
 Here the L cells of a dimension are equally wide in (-1, 1) and a code is the centre of its cell,
 which treats even and odd L alike.
+
+A young encoder sends the same thing, mostly brightness, to every dimension, and codes off that
+diagonal stay unused. A small term holds the dimensions apart. It is a mean over the positions of one
+call: with accumulation it is the mean of the micro-batches' terms, not that of the whole batch.
 """
 
 import math
@@ -22,14 +26,27 @@ UNIFORM = 0.8
 """tanh(0.8 z) is nearly uniform for a standard normal z, so all cells are in use from the start."""
 
 
+def spread_loss(soft: Tensor) -> Tensor:
+    """How far numbers (..., d) in -1..1 are from independent and uniform, to second order.
+
+    The covariance of d such numbers is one third of the identity.
+    """
+    rows = soft.flatten(0, -2)
+    rows = rows - rows.mean(0)
+    covariance = rows.T @ rows / rows.shape[0]
+    identity = torch.eye(rows.shape[1], device=rows.device, dtype=rows.dtype)
+    return (3 * covariance - identity).square().sum() / rows.shape[1]
+
+
 class FSQ(nn.Module):
     """Rounds a projection of the latents to `levels[i]` cells in dimension i."""
 
     levels: Tensor
     places: Tensor
 
-    def __init__(self, dim: int, levels: Sequence[int]) -> None:
+    def __init__(self, dim: int, levels: Sequence[int], *, spread_weight: float = 0.0) -> None:
         super().__init__()
+        self.spread_weight = spread_weight
         if not levels or min(levels) < 2:
             raise ValueError(f"levels must be at least 2 each, not {tuple(levels)}")
         self.codes = math.prod(levels)
@@ -44,7 +61,7 @@ class FSQ(nn.Module):
             soft = self.bounded(latents)
             digits = self.digits(soft)
             values = self.project_out(straight_through(self.centres(digits), soft))
-            loss = soft.new_zeros(())
+            loss = self.spread_weight * spread_loss(soft) if self.training else soft.new_zeros(())
         return Quantised(values, self.join(digits), loss)
 
     def to_ids(self, latents: Tensor) -> Tensor:

@@ -1,0 +1,53 @@
+"""Taking one step of a run again, alone: what was in it, and what it gave."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from quintet.engine import checkpoint
+from quintet.engine.config import Recipe
+from quintet.engine.errors import RunError
+from quintet.engine.folder import RunFolder
+from quintet.engine.run import Run
+from quintet.engine.stream import name_of
+from quintet.engine.task import Task
+from quintet.engine.update import apply
+from quintet.engine.world import World
+
+
+@dataclasses.dataclass
+class Replayed:
+    losses: dict[str, float]
+    ids: list[int]
+    samples: list[str]
+
+
+def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) -> Replayed:
+    """Restore the last checkpoint before `step` and go on to it. Nothing is written."""
+    folder = RunFolder.open(path)
+    if not 1 <= step <= recipe.steps:
+        raise RunError(f"step {step} is outside 1 … {recipe.steps}")
+    before = [s for s in folder.steps() if s < step and not problem(folder, s)]
+    recipe = dataclasses.replace(recipe, workers=0, trackers=())
+    run = Run(build(recipe), recipe, World(recipe), folder)
+    try:
+        if before:
+            run.restore(before[-1])
+        while run.step < step:
+            batches = run.stream.take(recipe.accumulate)
+            at = run.begin(batches)
+            for update in run.task.updates:
+                if update.when.due(run.step):
+                    apply(run, update, batches, at)
+            run.step += 1
+        losses = run.meters.read()[1][step - 1]
+        ids = run.meters.ids[step - 1]
+        source = run.stream.samples.source
+        return Replayed(losses, ids, [name_of(source, index) for index in ids])
+    finally:
+        run.close()
+
+
+def problem(folder: RunFolder, step: int) -> str | None:
+    return checkpoint.examine(checkpoint.path_of(folder.checkpoints, step))

@@ -1,0 +1,92 @@
+"""What `quintet sample` does for images: reconstruct pictures, or decode ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quintet.engine.errors import RunError
+
+if TYPE_CHECKING:
+    from quintet.image.model import VQGanVAE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Give pictures to reconstruct, or the .safetensors of ids that an earlier call wrote."""
+
+    size: tuple[int, int] | None = None
+    """Resize and crop pictures to this height and width; else they are cropped to the factor."""
+    count: int = 8
+    """Without input: so many held-out pictures of the run's own data."""
+
+
+def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
+    """Writes NAME.reconstruction.png beside NAME.ids.safetensors; ids alone give NAME.png."""
+    import quintet
+
+    model: VQGanVAE = quintet.load(run)
+    out.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for path in inputs or _held_out(run, out, flags.count):
+        if not path.is_file():
+            raise RunError(f"{path} is not a file; give pictures, or ids as .safetensors")
+        if path.suffix == ".safetensors":
+            written.append(_decode(model, path, out))
+        else:
+            written += _reconstruct(model, path, out, flags)
+    return written
+
+
+def _held_out(run: Path, out: Path, count: int) -> list[Path]:
+    from quintet import rooms
+    from quintet.engine.folder import RunFolder
+    from quintet.image.task import build
+    from quintet.media.pixels import write_png
+
+    name, recipe = rooms.recorded(RunFolder.open(run).about, run)
+    held = build(recipe).data("valid")
+    found = []
+    for index in range(min(count, len(held))):
+        path = out / f"held-out-{index:03d}.png"
+        write_png(path, held.keyed(index, None)["image"].permute(1, 2, 0).numpy())
+        found.append(path)
+    return found
+
+
+def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list[Path]:
+    import torch
+
+    from quintet.engine.checkpoint import write_safetensors
+    from quintet.image.task import to_bytes
+    from quintet.media.pixels import grid, read_image, resize_crop, write_png
+
+    array = read_image(path)
+    size = flags.size or tuple(side // model.factor * model.factor for side in array.shape[:2])
+    if min(size) < model.factor:
+        raise RunError(f"{path} is smaller than the factor {model.factor}; give --size")
+    array = resize_crop(array, size)  # type: ignore[arg-type]
+    image = torch.from_numpy(array.copy()).permute(2, 0, 1)[None].float() / 255
+    ids = model.tokenize(image)
+    made = to_bytes(model.decode_from_ids(ids)[0])
+    picture, numbers = out / f"{path.stem}.reconstruction.png", out / f"{path.stem}.ids.safetensors"
+    write_png(picture, grid([[array, made]], ["original", "reconstruction"]))
+    write_safetensors(numbers, {"ids": ids})
+    return [picture, numbers]
+
+
+def _decode(model: "VQGanVAE", path: Path, out: Path) -> Path:
+    from quintet.engine.pretrained import read_weights
+    from quintet.image.task import to_bytes
+    from quintet.media.pixels import write_png
+
+    ids = read_weights(path).get("ids")
+    if ids is None or ids.ndim != 3 or ids.is_floating_point():
+        raise RunError(f"{path} must hold integers (b, h, w) under the name 'ids'")
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < model.codebook_size:
+        raise RunError(f"{path} holds ids outside 0 … {model.codebook_size - 1}")
+    picture = out / f"{path.name.removesuffix('.safetensors').removesuffix('.ids')}.decoded.png"
+    for index, image in enumerate(model.decode_from_ids(ids.long())):
+        name = picture if len(ids) == 1 else picture.with_stem(f"{picture.stem}-{index:03d}")
+        write_png(name, to_bytes(image))
+    return picture

@@ -1,0 +1,178 @@
+"""report.html: curves, exhibits and events of a run on one page that needs no network.
+
+Curves are drawn as SVG on the page itself. Every text from a file is escaped.
+"""
+
+import base64
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quintet.engine.checkpoint import describe
+from quintet.engine.folder import RunFolder, read_lines
+from quintet.engine.sinks import Sink
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1c2024;--soft:#667;--line:#3b6fd4;--paper:#fff;--card:#f4f5f7}
+@media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#9aa3ad;--line:#7aa7ff;--paper:#15181c;--card:#20252b}}
+body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:72rem;padding:1rem;background:var(--paper);color:var(--ink)}
+h1{margin:.2em 0}h2{margin-top:2em}.soft{color:var(--soft)}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(17rem,1fr));gap:1rem}
+.card{background:var(--card);border-radius:.5rem;padding:.75rem}
+svg{width:100%;height:auto}polyline{fill:none;stroke:var(--line);stroke-width:1.5}
+svg text{font-size:10px;fill:var(--soft)}img{max-width:100%;image-rendering:pixelated}
+table{border-collapse:collapse}td,th{padding:.15rem .75rem .15rem 0;text-align:left}
+pre{overflow:auto;background:var(--card);padding:1rem;border-radius:.5rem}li{margin:.2em 0}
+"""
+SKIPPED = {"step", "samples", "epoch", "seconds", "order"}
+
+
+class ReportSink(Sink):
+    """Refreshes the page at every evaluation."""
+
+    def __init__(self, run: Path):
+        self.run = run
+
+    def report(self, record: Mapping[str, Any]) -> None:
+        if any(name.startswith("val/") for name in record):
+            self._write()
+
+    def close(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        """A page that cannot be written must not stop a run."""
+        try:
+            write_report(self.run)
+        except OSError as error:
+            self.problem = describe(error)
+
+
+def write_report(run: Path) -> Path:
+    folder = RunFolder.open(run)
+    path = run / "report.html"
+    aside = run / ".report.html.writing"
+    aside.write_text(page(folder), encoding="utf-8")
+    aside.replace(path)
+    return path
+
+
+def page(folder: RunFolder) -> str:
+    records = read_lines(folder.metrics) if folder.metrics.exists() else []
+    events = read_lines(folder.events) if folder.events.exists() else []
+    title = html.escape(
+        f"{folder.path.name} · {folder.about.get('recipe') or 'a model of your own'}"
+    )
+    parts = [
+        f"<h1>{title}</h1>",
+        f"<p class=soft>{summary(folder, records)}</p>",
+        section("What it makes", exhibits(folder)),
+        section("Held-out numbers", last_values(records, "val/")),
+        section("Curves", curves(records)),
+        section("Events", listed(events)),
+        section("Configuration", f"<pre>{html.escape(json.dumps(folder.about, indent=2))}</pre>"),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def section(title: str, body: str) -> str:
+    return f"<h2>{title}</h2>{body}" if body else ""
+
+
+def summary(folder: RunFolder, records: Sequence[Mapping[str, Any]]) -> str:
+    trained = [r for r in records if "samples_per_second" in r]
+    if not trained:
+        return "No reports yet."
+    last = trained[-1]
+    best = folder.best()
+    words = [
+        f"step {last['step']} of {folder.about.get('settings', {}).get('steps')}",
+        f"{last['samples']} samples ({last['epoch']} epochs)",
+        f"{last['seconds']:.0f} seconds",
+        f"{last['samples_per_second']:.4g} samples per second",
+        f"{last['waiting']:.0%} of the time waiting for data",
+        f"global batch {folder.about.get('global_batch')} on {folder.about.get('processes')} process(es)",
+    ]
+    if best:
+        words.append(f"best {best['metric']} {best['value']:.5g} at step {best['step']}")
+    return html.escape(" · ".join(words))
+
+
+def exhibits(folder: RunFolder) -> str:
+    """The newest pictures, inside the page, so that it can be sent around alone."""
+    steps = sorted(folder.exhibits.glob("step-*")) if folder.exhibits.is_dir() else []
+    shown = []
+    for path in sorted(steps[-1].glob("*.png")) if steps else []:
+        data = base64.b64encode(path.read_bytes()).decode()
+        label = html.escape(f"{path.stem} at {steps[-1].name}")
+        shown.append(
+            f'<figure><img alt="{label}" src="data:image/png;base64,{data}">'
+            f"<figcaption class=soft>{label}</figcaption></figure>"
+        )
+    return "".join(shown)
+
+
+def last_values(records: Sequence[Mapping[str, Any]], prefix: str) -> str:
+    found = [r for r in records if any(name.startswith(prefix) for name in r)]
+    if not found:
+        return ""
+    rows = "".join(
+        f"<tr><th>{html.escape(name.removeprefix(prefix))}</th><td>{number(value)}</td></tr>"
+        for name, value in found[-1].items()
+        if name.startswith(prefix)
+    )
+    return f"<table>{rows}</table><p class=soft>averaged weights, step {found[-1]['step']}</p>"
+
+
+def number(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, (int, float)) else html.escape(str(value))
+
+
+def curves(records: Sequence[Mapping[str, Any]]) -> str:
+    names = dict.fromkeys(n for r in records for n in r if n not in SKIPPED)
+    drawn = []
+    for name in names:
+        points = [
+            (r["step"], r[name])
+            for r in records
+            if isinstance(r.get(name), (int, float)) and "step" in r
+        ]
+        if len(points) > 1:
+            drawn.append(f"<div class=card><b>{html.escape(name)}</b>{curve(points)}</div>")
+    return f"<div class=cards>{''.join(drawn)}</div>" if drawn else ""
+
+
+def curve(points: Sequence[tuple[float, float]], width: int = 300, height: int = 120) -> str:
+    points = thin(points, 400)
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    left, right, low, high = min(xs), max(xs), min(ys), max(ys)
+    across, up = (right - left) or 1, (high - low) or 1
+    line = " ".join(
+        f"{5 + (x - left) / across * (width - 10):.1f},{height - 15 - (y - low) / up * (height - 30):.1f}"
+        for x, y in points
+    )
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="from {ys[0]:.4g} to {ys[-1]:.4g}">'
+        f'<polyline points="{line}"/><text x="5" y="10">{high:.4g}</text>'
+        f'<text x="5" y="{height - 3}">{low:.4g}</text>'
+        f'<text x="{width - 5}" y="{height - 3}" text-anchor="end">now {ys[-1]:.4g}</text></svg>'
+    )
+
+
+def thin(points: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[float, float]]:
+    stride = max(1, len(points) // most)
+    return points if stride == 1 else [*points[::stride], points[-1]]
+
+
+def listed(events: Sequence[Mapping[str, Any]]) -> str:
+    items = "".join(
+        f"<li><b>step {int(e.get('step', 0))}</b> {html.escape(str(e.get('message')))}</li>"
+        for e in events
+    )
+    return f"<ul>{items}</ul>" if items else ""

@@ -1,0 +1,270 @@
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from quintet.engine import optim
+from quintet.engine.config import ConfigError, OptimiserConfig, Recipe
+from quintet.engine.optim import Lion, rate_at
+from quintet.engine.part import LivePart
+from quintet.engine.task import At, Part
+from quintet.engine.world import World
+
+NAMES = ["adamw", "adam", "lion"]
+
+
+def config(**settings) -> OptimiserConfig:
+    return OptimiserConfig(**{"rate": 1.0, "warmup": 10, "final": 0.1, **settings})
+
+
+# -- schedules ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "middle", "last", "beyond"),
+    [
+        ("constant", 1.0, 1.0, 1.0),
+        ("linear", 0.55, 0.1 + 0.9 / 100, 0.1),
+        ("cosine", 0.55, 0.1 + 0.45 * (1 + math.cos(math.pi * 0.99)), 0.1),
+        ("rsqrt", math.sqrt(10 / 60), math.sqrt(10 / 109), 0.1),
+    ],
+)
+def test_the_rate_at_the_corners(schedule, middle, last, beyond):
+    asked = config(schedule=schedule)
+    rates = [rate_at(asked, step, 110) for step in (0, 4, 9, 10, 60, 109, 10**6)]
+    assert rates == pytest.approx([0.1, 0.5, 1.0, 1.0, middle, last, beyond])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "rsqrt"])
+def test_without_a_warm_up_the_first_rate_is_the_asked_one(schedule):
+    assert rate_at(config(schedule=schedule, warmup=0), 0, 100) == 1.0
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "rsqrt"])
+def test_after_the_warm_up_the_rate_only_falls_and_never_below_its_floor(schedule):
+    rates = [rate_at(config(schedule=schedule), step, 200) for step in range(10, 400)]
+    assert rates == sorted(rates, reverse=True)
+    assert min(rates) >= 0.1 - 1e-12
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "rsqrt"])
+def test_a_warm_up_longer_than_the_schedule_is_finished_first(schedule):
+    asked = config(schedule=schedule)
+    assert [rate_at(asked, step, 5) for step in (4, 9)] == pytest.approx([0.5, 1.0])
+    assert 0.1 - 1e-12 <= rate_at(asked, 11, 5) <= 1.0
+
+
+# -- groups ---------------------------------------------------------------------------------
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+
+def test_every_parameter_is_in_one_group_and_vectors_do_not_decay():
+    net = network()
+    groups = optim.groups(optim.trainable(net), 0.1)
+    decays = {id(p): g["weight_decay"] for g in groups for p in g["params"]}
+    assert sum(len(g["params"]) for g in groups) == len(decays) == len(list(net.parameters()))
+    for p in net.parameters():
+        assert decays[id(p)] == (0.1 if p.ndim >= 2 else 0.0)
+
+
+def test_frozen_parameters_are_left_out_and_no_group_is_empty():
+    net = network()
+    net[0].requires_grad_(False)
+    assert "0.weight" not in optim.trainable(net)
+    assert len(optim.groups({"b": net[1].bias}, 0.1)) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_builds_and_learns(name):
+    net = network()
+    optimiser = optim.build(config(name=name, rate=1e-2), optim.trainable(net))
+    x, y = torch.randn(32, 3), torch.randn(32, 2)
+    losses = []
+    for _ in range(30):
+        loss = (net(x) - y).square().mean()
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decay_is_decoupled_or_refused(name):
+    """With a zero gradient a matrix shrinks by rate x decay, and a vector stays as it is."""
+    try:
+        asked = config(name=name, rate=0.1, decay=0.5)
+    except ConfigError:
+        return
+    net = network()
+    before = copy.deepcopy(net)
+    optimiser = optim.build(asked, optim.trainable(net))
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p)
+    optimiser.step()
+    for old, new in zip(before.parameters(), net.parameters()):
+        torch.testing.assert_close(new, old * 0.95 if old.ndim >= 2 else old)
+
+
+# -- rules ----------------------------------------------------------------------------------
+
+
+def with_gradients(seed: int, scale: float = 1.0) -> nn.Module:
+    net = network()
+    give_gradients(net, seed, scale)
+    return net
+
+
+def give_gradients(net: nn.Module, seed: int, scale: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for p in net.parameters():
+        p.grad = scale * torch.randn(p.shape, generator=generator)
+
+
+def plain_lion(weights, moments, grads, rate, betas, decay):
+    """The paper's algorithm, a tensor at a time."""
+    for weight, moment, grad in zip(weights, moments, grads):
+        direction = (betas[0] * moment + (1 - betas[0]) * grad).sign()
+        weight -= rate * (direction + (decay if weight.ndim >= 2 else 0.0) * weight)
+        moment.mul_(betas[1]).add_(grad, alpha=1 - betas[1])
+
+
+def test_lion_equals_a_plain_reference():
+    net = network()
+    optimiser = optim.build(config(name="lion", rate=0.01, decay=0.1), optim.trainable(net))
+    weights = [p.detach().clone() for p in net.parameters()]
+    moments = [torch.zeros_like(w) for w in weights]
+    for step in range(6):
+        give_gradients(net, step)
+        grads = [p.grad.clone() for p in net.parameters()]
+        optimiser.step()
+        plain_lion(weights, moments, grads, 0.01, (0.9, 0.99), 0.1)
+    for p, weight, moment in zip(net.parameters(), weights, moments):
+        torch.testing.assert_close(p.detach(), weight)
+        torch.testing.assert_close(optimiser.state[p]["exp_avg"], moment)
+
+
+def test_lion_divides_by_the_scale_it_is_handed():
+    scaled, plain = with_gradients(1, scale=4.0), with_gradients(1)
+    for net, scale in ((scaled, torch.tensor(4.0)), (plain, None)):
+        optimiser = Lion(net.parameters(), lr=0.01, betas=(0.9, 0.99))
+        optimiser.grad_scale = scale
+        optimiser.step()
+        moments = [optimiser.state[p]["exp_avg"] for p in net.parameters()]
+        net.moments = moments
+    for one, other in zip(scaled.moments, plain.moments):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", [None, 3.0, math.nan, math.inf], ids=str)
+def test_a_step_that_is_not_finite_stands_still(name, scale):
+    """NaN in the gradient makes the norm, and so the scale, NaN as well."""
+    net = with_gradients(1)
+    decay = 0.0 if name == "adam" else 0.1
+    optimiser = optim.build(config(name=name, rate=0.01, decay=decay), optim.trainable(net))
+    optimiser.step()
+    weights = copy.deepcopy(net.state_dict())
+    state = copy.deepcopy(optimiser.state_dict()["state"])
+    give_gradients(net, 2)
+    net[0].weight.grad[0, 0] = math.nan
+    net[2].bias.grad[0] = math.inf
+    optimiser.found_inf = torch.tensor(1.0)
+    optimiser.grad_scale = None if scale is None else torch.tensor(scale)
+    optimiser.step()
+    assert_same(net.state_dict(), weights)
+    for index, kept in optimiser.state_dict()["state"].items():
+        assert_same(kept, state[index])
+
+
+def assert_same(found, expected):
+    for name in expected:
+        assert torch.equal(found[name], expected[name]), name
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam"])
+@pytest.mark.parametrize("size", [0.01, 30.0], ids=["small", "large"])
+def test_the_scale_handed_to_the_fused_kernel_equals_clipping(name, size):
+    ours, plain = network(), network()
+    kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+    groups = optim.groups(optim.trainable(plain), 0.0)
+    reference = kind(groups, lr=0.01, betas=(0.9, 0.99), foreach=False, fused=False)
+    optimiser = optim.build(config(name=name, rate=0.01), optim.trainable(ours))
+    for step in range(4):
+        give_gradients(ours, step, size)
+        give_gradients(plain, step, size)
+        nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        reference.step()
+        norm = nn.utils.get_total_norm([p.grad for p in ours.parameters()])
+        optimiser.found_inf = torch.tensor(0.0)
+        optimiser.grad_scale = (norm / 1.0).clamp(min=1.0)
+        optimiser.step()
+    for one, other in zip(ours.parameters(), plain.parameters()):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+# -- a live part ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(Recipe(device="cpu", precision="fp32"))
+
+
+def live(world: World, name: str) -> LivePart:
+    asked = config(name=name, rate=0.01, warmup=0, schedule="constant")
+    return LivePart("net", Part(network(), asked), world, start=0, length=10)
+
+
+def take(part: LivePart, step: int, spoil: bool = False) -> At:
+    at = At(step, 0, 4, part.world, torch.zeros(()))
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+    loss = part.module(x).square().sum()
+    part.backward(loss * math.nan if spoil else loss)
+    part.step(at)
+    return at
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_skipped_step_leaves_weights_moments_and_average_alone(world, name):
+    part = live(world, name)
+    take(part, 0)
+    before = copy.deepcopy(part.state())
+    assert take(part, 1, spoil=True).skipped == 1
+    after = part.state()
+    for file in before:
+        assert_same(after[file], before[file])
+    assert take(part, 2).skipped == 0
+    assert not torch.equal(part.state()["net"]["0.weight"], before["net"]["0.weight"])
+
+
+def test_the_applied_rate_is_the_schedule_of_the_parts_own_steps(world):
+    asked = config(rate=0.5, warmup=4, schedule="linear", final=0.0)
+    part = LivePart("net", Part(network(), asked), world, start=100, length=20)
+    for step in (100, 101, 104, 112):
+        take(part, step)
+        assert {g["lr"] for g in part.optimiser.param_groups} == {rate_at(asked, step - 100, 20)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_part_saved_and_loaded_goes_on_bit_for_bit(world, name):
+    whole, first = live(world, name), live(world, name)
+    for step in range(3):
+        take(whole, step)
+        take(first, step)
+    second = live(world, name)
+    with torch.no_grad():
+        for p in second.module.parameters():
+            p.add_(1)
+    second.load(copy.deepcopy(first.state()))
+    for step in range(3, 6):
+        take(whole, step)
+        take(second, step)
+    for file, tensors in whole.state().items():
+        assert_same(second.state()[file], tensors)
