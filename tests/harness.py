@@ -1,6 +1,7 @@
 """Real runs in real processes, started quickly: forked from a server that has imported everything
 but has run nothing (a fork of a process with live OpenMP threads can hang)."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -92,13 +93,11 @@ class Processes:
     def signal(self, number: int, ranks: list[int] | None = None) -> None:
         for rank, child in enumerate(self.children):
             if child.pid and (ranks is None or rank in ranks):
-                try:
-                    if number == signal.SIGKILL:
+                with contextlib.suppress(ProcessLookupError):
+                    if number == signal.SIGKILL and os.getpgid(child.pid) == child.pid:
                         os.killpg(child.pid, number)
                     else:
                         os.kill(child.pid, number)
-                except ProcessLookupError:
-                    pass
 
     def wait(self, seconds: float = 120) -> list[int | None]:
         deadline = time.monotonic() + seconds

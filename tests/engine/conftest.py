@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,14 @@ from hypothesis import settings
 # Hypothesis keeps its examples elsewhere than in the checkout, and tests assert no timing.
 settings.register_profile("engine", deadline=None, database=None)
 settings.load_profile("engine")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_worker_is_left() -> Iterator[None]:
+    """Workers ignore SIGTERM; one kept alive by a failed test's traceback would stall the exit."""
+    yield
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 @pytest.fixture

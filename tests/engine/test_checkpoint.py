@@ -361,7 +361,7 @@ def test_going_back_behind_damaged_ones_keeps_what_is_written_now(tmp_path):
         os.truncate(path_of(tmp_path, step) / "net.safetensors", 5)
     assert newest_sound(tmp_path, lambda said: None) == 10
     put(tmp_path, 15)
-    retain(tmp_path, last=2, every=0, best=None, run_id="me")
+    retain(tmp_path, last=2, every=0, best=None, run_id="me", newest=15)
     assert newest_sound(tmp_path, lambda said: None) == 15
 
 
@@ -392,7 +392,7 @@ def test_an_error_in_the_background_is_a_sentence_and_earlier_ones_are_intact(
     writer._jobs.join()
     monkeypatch.undo()
     call = {"wait": writer.wait, "check": writer.check, "submit": lambda: writer.submit(print)}
-    with pytest.raises(RunError, match="No space left on device.*earlier checkpoints are intact"):
+    with pytest.raises(RunError, match=r"No space left on device.*earlier checkpoints are intact"):
         call[how]()
     assert newest_sound(tmp_path, pytest.fail) == 1
     assert steps_in(tmp_path) == [1]

@@ -1,12 +1,15 @@
+import itertools
 import random
+import subprocess
+import sys
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import Points
 
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key, fold
@@ -20,6 +23,7 @@ from quintet.engine.stream import (
     Samples,
     Stream,
 )
+from toy import Points
 
 
 def flat(batches):
@@ -39,13 +43,13 @@ def test_each_epoch_is_a_permutation_and_epochs_are_concatenated(size, seed, wid
     for epoch in range(3):
         turn = order[epoch * size : (epoch + 1) * size]
         assert {request.epoch for request in turn} == {epoch}
-        assert sorted(request.index for request in turn) == list(range(size))
+        assert sorted(request.sample for request in turn) == list(range(size))
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
     first = flat(CountPlan(100, 0, 100).micro_batches(0, 2))
     other = flat(CountPlan(100, 1, 100).micro_batches(0, 1))
-    orders = {tuple(r.index for r in turn) for turn in (first[:100], first[100:], other)}
+    orders = {tuple(r.sample for r in turn) for turn in (first[:100], first[100:], other)}
     assert len(orders) == 3
 
 
@@ -70,7 +74,7 @@ def test_every_sample_comes_once_an_epoch_within_the_budget(sizes, seed, budget,
     position, seen, epochs = 0, Counter(), 2
     while position < epochs * len(sizes):
         (batch,) = plan.micro_batches(position, 1)
-        assert len(batch) * max(sizes[request.index] for request in batch) <= budget
+        assert len(batch) * max(sizes[request.sample] for request in batch) <= budget
         seen.update(batch)
         position += len(batch)
     assert position == epochs * len(sizes)
@@ -99,10 +103,10 @@ def test_a_plan_by_length_is_pure():
 def test_batches_by_length_waste_little_and_come_mixed():
     sizes = [1 + i * 7919 % 50 for i in range(2000)]
     batches = LengthPlan(sizes, 0, budget=400, window=500).micro_batches(0, 100)
-    filled = sum(sizes[r.index] for r in flat(batches))
-    padded = sum(len(b) * max(sizes[r.index] for r in b) for b in batches)
+    filled = sum(sizes[r.sample] for r in flat(batches))
+    padded = sum(len(b) * max(sizes[r.sample] for r in b) for b in batches)
     assert filled > 0.85 * padded
-    longest = [max(sizes[r.index] for r in b) for b in batches]
+    longest = [max(sizes[r.sample] for r in b) for b in batches]
     assert longest != sorted(longest)
 
 
@@ -112,7 +116,7 @@ def test_a_sample_beyond_the_budget_is_refused_with_the_remedy():
 
 
 def test_an_empty_data_set_is_a_sentence():
-    with pytest.raises(RunError, match="(?i)empty|no samples"):
+    with pytest.raises(RunError, match=r"(?i)empty|no samples"):
         LengthPlan([], 0, budget=20)
 
 
@@ -151,7 +155,9 @@ def test_a_damaged_sample_is_replaced_by_a_keyed_draw_and_noted():
         assert item == (index, key)
         assert index >= 10
         assert key == Key(5, *request)
-        assert damaged[0][:3] == (request.index, f"file-{request.index}.bin", "cut short")
+        first = damaged[0]
+        assert (first.index, first.reason) == (request.sample, "cut short")
+        assert first.name == f"file-{request.sample}.bin"
         assert samples[request][1] == index
         replaced.append(index)
     assert len(set(replaced)) > 10  # not always the same one
@@ -272,7 +278,7 @@ def test_processes_deal_out_one_global_order(seat, by_length):
             requests = [place.step_requests for place in places]
             assert all(other == requests[0] for other in requests)
             turns = [dealt[turn % size][turn // size].ids for turn in range(6)]
-            assert sum(turns, []) == [request.index for request in requests[0]]
+            assert list(itertools.chain(*turns)) == [request.sample for request in requests[0]]
             steps.append(turns)
         found.append((steps, places[0].position))
     assert found[0] == found[1] == found[2]
@@ -283,6 +289,39 @@ def test_damage_is_noted_by_the_stream_and_batches_stay_full(seat):
     for _ in range(5):
         assert here.take(1)[0].size == 4
     assert [note.name for note in here.damaged] == ["file-3.bin"]
+
+
+MISTAKEN = """
+import torch
+from types import SimpleNamespace
+from quintet.engine.stream import CountPlan, Stream
+
+class Mistaken:
+    def __len__(self):
+        return 20
+    def keyed(self, index, key):
+        raise TypeError("a mistake")
+
+seat = SimpleNamespace(rank=0, size=1, device=torch.device("cpu"), place=lambda data: data)
+plan = CountPlan(20, 0, 4)
+stream = Stream(Mistaken(), list, plan, seat, seed=0, accumulate=1, workers=2)
+try:
+    stream.take(1)
+finally:
+    stream.close()
+"""
+
+
+def test_a_mistake_in_a_data_set_ends_the_program_rather_than_leave_it_hanging():
+    command = [sys.executable, "-c", MISTAKEN]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            _, said = program.communicate(timeout=25)
+        except subprocess.TimeoutExpired:
+            program.kill()  # its workers notice that it is gone
+            pytest.fail("the program did not end: its workers ignore the signal that ends them")
+    assert program.returncode == 1
+    assert "a mistake" in said
 
 
 class Plain:
@@ -351,6 +390,7 @@ def test_a_damaged_held_out_sample_gives_way_to_the_next_sound_one(seat):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_unreadable_held_out_data_is_a_sentence(seat, workers):
-    with pytest.raises(RunError, match=r"file-\d\.bin: cut short") as stopped:
-        list(Fixed(Recorded(4, broken=range(4)), list, 4, seat(), workers))
+    fixed = Fixed(Recorded(4, broken=range(4)), list, 4, seat(), workers)
+    with closing(fixed), pytest.raises(RunError, match=r"file-\d\.bin: cut short") as stopped:
+        list(fixed)
     assert "Traceback" not in str(stopped.value)

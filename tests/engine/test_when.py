@@ -41,7 +41,7 @@ def test_the_refusal_advises_only_what_helps():
     with pytest.raises(ValueError) as refused:
         When(every=4, start=1).inside(When(every=2))
     assert "start equal" in str(refused.value)
-    assert "multiple of 2" not in str(refused.value)  # 4 is one already, and they never meet
+    assert "every a multiple" not in str(refused.value)  # 4 is one of 2, and they never meet
     When(every=4, start=0).inside(When(every=2))
 
 

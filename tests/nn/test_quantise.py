@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quintet.nn.fsq import FSQ
+from quintet.nn.fsq import FSQ, spread_loss
 from quintet.nn.lfq import LFQ, bit_products, entropy, spread_entropy
 from quintet.nn.vq import VectorQuantiser, nearest, rotate
 
@@ -101,6 +101,22 @@ def test_fsq_stays_in_range_at_the_ends_of_tanh() -> None:
     quantiser = FSQ(4, (8, 5))
     digits = quantiser.digits(torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
     assert digits.tolist() == [[0, 0], [7, 4]]
+
+
+def test_fsq_spread_is_zero_for_independent_uniform_numbers_alone() -> None:
+    uniform = torch.rand(100_000, 4) * 2 - 1
+    assert spread_loss(uniform) < 1e-3
+    assert spread_loss(uniform[:, :1].expand(-1, 4)) > 2.9
+    assert spread_loss(uniform * 0.1) > 0.9
+    assert spread_loss(uniform * 0.1 + 0.7) > 2
+
+
+def test_fsq_spread_is_that_of_one_micro_batch_and_absent_in_eval() -> None:
+    """A known limit, stated in the module: a covariance does not add over micro-batches."""
+    quantiser, latents = FSQ(16, (5, 5)), torch.randn(2, 16, 4, 4)
+    parts = (quantiser(latents[:1]).loss + quantiser(latents[1:]).loss) / 2
+    assert not torch.isclose(quantiser(latents).loss, parts)
+    assert quantiser.eval()(latents).loss == 0
 
 
 def test_fsq_refuses_a_dimension_of_one_level() -> None:

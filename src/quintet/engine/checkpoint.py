@@ -99,17 +99,25 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def snapshot(files: Files) -> dict[str, dict[str, Tensor]]:
-    """Copies on the host, made before training goes on; one wait for the device, not one each."""
-    copied = {
-        name: {
-            key: t.detach().to("cpu", non_blocking=True, copy=True) for key, t in tensors.items()
-        }
-        for name, tensors in files.items()
-    }
+def snapshot(files: Files, spare: Files | None = None) -> dict[str, dict[str, Tensor]]:
+    """Copies on the host, made before training goes on; one wait for the device, not one each.
+
+    `spare` is an earlier snapshot whose memory may be used again: fresh pages cost more than the
+    copy itself.
+    """
+    copied: dict[str, dict[str, Tensor]] = {}
+    for name, tensors in files.items():
+        old = spare.get(name, {}) if spare else {}
+        copied[name] = {key: _copy(value.detach(), old.get(key)) for key, value in tensors.items()}
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return copied
+
+
+def _copy(value: Tensor, place: Tensor | None) -> Tensor:
+    if place is None or place.shape != value.shape or place.dtype != value.dtype:
+        place = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+    return place.copy_(value, non_blocking=True)
 
 
 def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Path:
@@ -225,6 +233,8 @@ class Writer:
     def __init__(self) -> None:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=1)
         self._error: BaseException | None = None
+        self.spare: Files | None = None
+        """A snapshot that has been written, for the next one to reuse."""
         self._thread = threading.Thread(target=self._work, name="checkpoint-writer", daemon=True)
         self._thread.start()
 
@@ -243,6 +253,10 @@ class Writer:
             finally:
                 self._jobs.task_done()
         self._jobs.task_done()
+
+    @property
+    def busy(self) -> bool:
+        return self._jobs.unfinished_tasks > 0
 
     def check(self) -> None:
         if self._error is not None:

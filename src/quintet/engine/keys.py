@@ -43,7 +43,7 @@ def seed_globals(number: int) -> None:
     """For code that draws from global state (a user's data set): python, numpy and torch alike."""
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)  # data is drawn on the host
 
 
 ROUNDS = 8

@@ -12,12 +12,7 @@ def train(run: "Run") -> None:
     """Take the run from wherever it stands to its last step, or to where it is asked to stop."""
     run.restore_latest()
     while run.step < run.recipe.steps:
-        batches = run.stream.take(run.recipe.accumulate)
-        at = run.begin(batches)
-        for update in run.task.updates:
-            if update.when.due(run.step):
-                apply(run, update, batches, at)
-        run.step += 1  # steps of the run, never calls of an optimiser
+        take_step(run)
         if run.due(run.recipe.log):
             run.report()
         if run.due(run.recipe.evaluate):
@@ -26,3 +21,12 @@ def train(run: "Run") -> None:
             run.save()
         run.stop_if_asked()
     run.finish()
+
+
+def take_step(run: "Run") -> None:
+    batches = run.stream.take(run.recipe.accumulate)
+    at = run.begin(batches)
+    for update in run.task.updates:
+        if update.when.due(run.step):
+            apply(run, update, batches, at)
+    run.step += 1  # steps of the run, never calls of an optimiser

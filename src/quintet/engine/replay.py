@@ -9,10 +9,10 @@ from quintet.engine import checkpoint
 from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError
 from quintet.engine.folder import RunFolder
+from quintet.engine.loop import take_step
 from quintet.engine.run import Run
 from quintet.engine.stream import name_of
 from quintet.engine.task import Task
-from quintet.engine.update import apply
 from quintet.engine.world import World
 
 
@@ -35,12 +35,7 @@ def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) 
         if before:
             run.restore(before[-1])
         while run.step < step:
-            batches = run.stream.take(recipe.accumulate)
-            at = run.begin(batches)
-            for update in run.task.updates:
-                if update.when.due(run.step):
-                    apply(run, update, batches, at)
-            run.step += 1
+            take_step(run)
         losses = run.meters.read()[1][step - 1]
         ids = run.meters.ids[step - 1]
         source = run.stream.samples.source

@@ -187,10 +187,12 @@ class Run:
         files: dict[str, Any] = {}
         for part in self.parts.values():
             files |= part.state()
-        files, about = checkpoint.snapshot(files), self._about()
+        writer, about = self.writer, self._about()
+        spare, writer.spare = writer.spare, None
+        copied = checkpoint.snapshot(files, spare)
 
         def job() -> None:
-            checkpoint.write(self.folder.checkpoints, step, files, about)
+            checkpoint.write(self.folder.checkpoints, step, copied, about)
             if best is not None:
                 self.folder.write_best(step, best["metric"], best["value"])
             kept = self.folder.best()
@@ -201,8 +203,9 @@ class Run:
                 kept["step"] if kept else None,
                 self.folder.id,
             )
+            writer.spare = copied
 
-        self.writer.submit(job)
+        writer.submit(job)
 
     def stop_if_asked(self) -> None:
         code = self.world.agree(self.signals.asked())

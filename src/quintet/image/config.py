@@ -26,6 +26,8 @@ class VQGanVAEConfig:
     """How latents become ids: finite scalar, look-up free, or a learned codebook."""
     levels: tuple[int, ...] = (8, 8, 8, 5)
     """fsq: steps per latent dimension; the codebook's size is their product."""
+    spread_weight: float = 0.05
+    """fsq: weight of the term that holds latent dimensions apart, so that codes are in use."""
     codebook_bits: int = 12
     """lfq and vq: the codebook holds 2 ** codebook_bits codes."""
     entropy_weight: float = 0.05

@@ -151,7 +151,10 @@ def _read_crop(path: Path, config: ImageDataConfig, key: Key | None) -> npt.NDAr
     return resize_crop(pixels, config.size, scale=scale, top=top, left=left)
 
 
-def check(folder: Path | str, config: ImageDataConfig) -> Iterator[tuple[Path, str | None]]:
+def check(
+    folder: Path | str,
+    config: ImageDataConfig = ImageDataConfig(),  # noqa: B008
+) -> Iterator[tuple[Path, str | None]]:
     """Each image of a folder, read in full, with what is wrong with it or None."""
     for path in _find(Path(folder)):
         try:

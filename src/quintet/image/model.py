@@ -72,7 +72,7 @@ def build_quantiser(config: VQGanVAEConfig) -> FSQ | LFQ | VectorQuantiser:
     dim = config.widths[-1]
     match config.quantiser:
         case "fsq":
-            return FSQ(dim, config.levels)
+            return FSQ(dim, config.levels, spread_weight=config.spread_weight)
         case "lfq":
             return LFQ(
                 dim,

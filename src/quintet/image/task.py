@@ -150,11 +150,7 @@ class VQGanTask(Task):
     def critic_loss(self, nets: Mapping[str, Any], batch: Batch, at: At) -> Loss:
         real, made = at.scratch["pairs"].pop(0)
         punished = self.penalty.due(at.step)
-        shown = [real, made]
-        if punished and self.losses.penalty == "r1_difference":
-            shown.append(real + SIGMA * normal(batch.keys, "r1", tuple(real.shape[1:])))
-        logits = nets["critic"](torch.cat(shown)).chunk(len(shown))
-        on_real, on_fake = logits[:2]
+        on_real, on_fake = nets["critic"](torch.cat([real, made])).chunk(2)
         if self.losses.adversarial == "hinge":
             loss = adversarial.hinge_discriminator(on_real, on_fake).mean()
         else:
@@ -162,20 +158,24 @@ class VQGanTask(Task):
         gap = on_real.detach().float().mean() - on_fake.detach().float().mean()
         metrics = {"loss": loss, "gap": gap}
         if punished and self.losses.penalty != "none":
-            penalty = self._penalty(nets["critic"], real, logits)
+            penalty = self._penalty(nets["critic"], batch, real, on_real, on_fake).mean()
             loss = loss + self.losses.penalty_weight * self.losses.penalty_every * penalty
             metrics["penalty"] = penalty
         return loss, metrics
 
-    def _penalty(self, critic: Any, real: Tensor, logits: tuple[Tensor, ...]) -> Tensor:
-        match self.losses.penalty:
-            case "r1":
-                return adversarial.r1_exact(critic.eager, real).mean()
-            case "r1_difference":
-                return adversarial.r1_from_logits(logits[0], logits[2], SIGMA).mean()
-            case _:
-                assert self.lecam is not None
-                return self.lecam(logits[0], logits[1]).mean()
+    def _penalty(
+        self, critic: Any, batch: Batch, real: Tensor, on_real: Tensor, on_fake: Tensor
+    ) -> Tensor:
+        """One value per sample. R1 runs on the eager critic in fp32: a double backward cannot be
+        compiled, and a small difference would drown in bf16."""
+        if self.losses.penalty == "lecam":
+            assert self.lecam is not None
+            return self.lecam(on_real, on_fake)
+        if self.losses.penalty == "r1":
+            return adversarial.r1_exact(critic.eager, real)
+        noise = normal(batch.keys, "r1", tuple(real.shape[1:])).to(real.dtype)
+        with torch.autocast(real.device.type, enabled=False):
+            return adversarial.r1_finite_difference(critic.eager, real, noise, SIGMA)
 
     # -- measuring and showing --------------------------------------------------------------
 

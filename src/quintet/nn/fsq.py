@@ -3,8 +3,8 @@
 Here the L cells of a dimension are equally wide in (-1, 1) and a code is the centre of its cell,
 which treats even and odd L alike.
 
-A young encoder sends the same thing, mostly brightness, to every dimension, and codes off that
-diagonal stay unused. A small term holds the dimensions apart. It is a mean over the positions of one
+A young encoder sends a constant, and then brightness, to every dimension alike, and most codes stay
+unused. A small term holds the dimensions apart. It is a mean over the positions of one
 call: with accumulation it is the mean of the micro-batches' terms, not that of the whole batch.
 """
 
@@ -29,13 +29,13 @@ UNIFORM = 0.8
 def spread_loss(soft: Tensor) -> Tensor:
     """How far numbers (..., d) in -1..1 are from independent and uniform, to second order.
 
-    The covariance of d such numbers is one third of the identity.
+    Such numbers have mean zero and a covariance of one third of the identity.
     """
     rows = soft.flatten(0, -2)
-    rows = rows - rows.mean(0)
-    covariance = rows.T @ rows / rows.shape[0]
+    mean = rows.mean(0)
+    covariance = (rows - mean).T @ (rows - mean) / rows.shape[0]
     identity = torch.eye(rows.shape[1], device=rows.device, dtype=rows.dtype)
-    return (3 * covariance - identity).square().sum() / rows.shape[1]
+    return ((3 * covariance - identity).square().sum() + 3 * mean.square().sum()) / rows.shape[1]
 
 
 class FSQ(nn.Module):
@@ -44,7 +44,7 @@ class FSQ(nn.Module):
     levels: Tensor
     places: Tensor
 
-    def __init__(self, dim: int, levels: Sequence[int], *, spread_weight: float = 0.0) -> None:
+    def __init__(self, dim: int, levels: Sequence[int], *, spread_weight: float = 0.05) -> None:
         super().__init__()
         self.spread_weight = spread_weight
         if not levels or min(levels) < 2:

@@ -1,0 +1,181 @@
+"""What the engine costs over a bare PyTorch loop: same network, batch and precision, interleaved.
+
+    python benchmarks/overhead.py [--device cpu|cuda] [--blocks 12] [--steps 20]
+
+Both sides load with torch's DataLoader, clip, step a fused AdamW, keep a moving average, and show their loss every 10 steps. The
+engine's side is `take_step` and `report` as the loop calls them. Blocks of the two alternate, which
+side begins changes too, and the medians are compared; the spread of each side is shown beside it.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from quintet.engine.config import OptimiserConfig
+from quintet.engine.ema import decay_at
+from quintet.engine.folder import RunFolder
+from quintet.engine.loop import take_step
+from quintet.engine.run import Run
+from quintet.engine.sinks import Journal
+from quintet.engine.trainer import AnyRecipe, AnyTask
+from quintet.engine.world import World
+from quintet.image.config import VQGanVAEConfig
+from quintet.image.model import VQGanVAE
+
+
+class WithLoss(nn.Module):
+    """The tokenizer with its L1, so that both sides call one module."""
+
+    def __init__(self, config: VQGanVAEConfig):
+        super().__init__()
+        self.vae = VQGanVAE(config)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        made = self.vae(image)
+        return (made.images - image).abs().mean() + made.quantiser_loss
+
+
+class Images:
+    def __init__(self, size: int):
+        self.values = torch.rand(64, 3, size, size)
+
+    def __len__(self) -> int:
+        return 65536
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"image": self.values[index % 64]}
+
+
+class Bare:
+    def __init__(self, module: nn.Module, data: Images, recipe: AnyRecipe, world: World):
+        self.module, self.world = module, world
+        gpu = world.device.type == "cuda"
+        loader = DataLoader(
+            data,
+            batch_size=recipe.batch_size,
+            shuffle=True,
+            drop_last=True,
+            num_workers=recipe.workers,
+            pin_memory=gpu,
+            prefetch_factor=4 if recipe.workers else None,
+            persistent_workers=recipe.workers > 0,
+        )
+        self.batches = (batch for _ in itertools.count() for batch in loader)
+        if world.compiles:
+            module.compile(dynamic=False)
+        self.parameters = list(module.parameters())
+        self.average = [p.detach().clone() for p in self.parameters]
+        self.optimiser = torch.optim.AdamW(self.parameters, lr=3e-4, betas=(0.9, 0.99), fused=True)
+        self.step = 0
+
+    def run(self, steps: int) -> None:
+        total = torch.zeros((), device=self.world.device)
+        for _ in range(steps):
+            rows = [
+                self.data[(self.step * self.batch + i) % 64]["image"] for i in range(self.batch)
+            ]
+            image = torch.stack(rows).to(self.world.device, non_blocking=True)
+            with self.world.autocast():
+                loss = self.module(image)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            self.optimiser.step()
+            self.optimiser.zero_grad(set_to_none=True)
+            weight = 1 - decay_at(0.999, self.step)
+            torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], weight)
+            total += loss.detach()
+            self.step += 1
+            if self.step % 10 == 0:
+                total.item()
+
+
+class Engine:
+    def __init__(self, module: nn.Module, data: Images, recipe: AnyRecipe, world: World, at: Path):
+        task = AnyTask(module, {"train": data, "valid": None}, recipe.optimiser)
+        folder = RunFolder.create(at, {})
+        self.inner = Run(task, recipe, world, folder, [Journal(folder)])
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            take_step(self.inner)
+            if self.inner.recipe.log.due(self.inner.step):
+                self.inner.report()
+
+
+def timed(side: Bare | Engine, steps: int, world: World) -> float:
+    synchronise(world)
+    begin = time.perf_counter()
+    side.run(steps)
+    synchronise(world)
+    return (time.perf_counter() - begin) / steps
+
+
+def synchronise(world: World) -> None:
+    if world.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=20)
+    asked = parser.parse_args()
+    gpu = asked.device == "cuda"
+    config = VQGanVAEConfig(
+        dim=128 if gpu else 64, patch=2 if gpu else 4, multipliers=(1, 2, 4) if gpu else (1, 2)
+    )
+    recipe = AnyRecipe(
+        steps=10**6,
+        batch_size=32 if gpu else 16,
+        workers=4 if gpu else 0,
+        log_every=10,
+        device=asked.device,
+        compile="auto",
+        optimiser=OptimiserConfig(warmup=0, schedule="constant"),
+    )
+    world, data = World(recipe), Images(128 if gpu else 64)
+    torch.manual_seed(0)
+    bare = Bare(WithLoss(config).to(world.device), data, recipe, world)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Engine(WithLoss(config), data, recipe, world, Path(folder) / "run")
+        sides: dict[str, Bare | Engine] = {"bare": bare, "engine": engine}
+        for side in sides.values():
+            timed(side, asked.steps, world)
+        found: dict[str, list[float]] = {"bare": [], "engine": []}
+        for block in range(asked.blocks):
+            for name in ("bare", "engine") if block % 2 else ("engine", "bare"):
+                found[name].append(timed(sides[name], asked.steps, world))
+        engine.inner.close()
+    middle = {name: statistics.median(values) for name, values in found.items()}
+    paired = statistics.median(e / b for e, b in zip(found["engine"], found["bare"]))
+    print(f"{'side':8} {'ms per step':>12} {'fastest':>9} {'slowest':>9}")
+    for name, values in found.items():
+        low, high = min(values), max(values)
+        print(f"{name:8} {middle[name] * 1e3:12.2f} {low * 1e3:9.2f} {high * 1e3:9.2f}")
+    print(f"engine / bare: medians {middle['engine'] / middle['bare']:.4f}, paired {paired:.4f}")
+    print(
+        json.dumps(
+            {
+                "benchmark": "overhead",
+                "device": asked.device,
+                "precision": world.precision,
+                "bare_ms": middle["bare"] * 1e3,
+                "engine_ms": middle["engine"] * 1e3,
+                "ratio": middle["engine"] / middle["bare"],
+                "paired_ratio": paired,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

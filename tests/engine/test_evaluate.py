@@ -1,0 +1,187 @@
+import copy
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from quintet.engine.evaluate import at_rest, first_batch, measure
+from quintet.engine.part import LivePart
+from quintet.engine.stream import Fixed
+from quintet.engine.task import Rows, Tally
+from quintet.engine.world import World
+from toy import Points, ToyRecipe, ToyTask
+
+RECIPE = ToyRecipe(device="cpu", precision="fp32", batch_size=8, workers=0)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(RECIPE)
+
+
+@pytest.fixture
+def task() -> ToyTask:
+    return ToyTask(RECIPE)
+
+
+@pytest.fixture
+def parts(task, world) -> dict[str, LivePart]:
+    """Both parts, whose averages differ from their weights."""
+    found = {}
+    for name, part in task.parts.items():
+        found[name] = LivePart(name, part, world, start=0, length=10)
+        with torch.no_grad():
+            for parameter in found[name].parameters.values():
+                parameter.add_(0.1)
+    return found
+
+
+def nets(parts):
+    return {name: part.module for name, part in parts.items()}
+
+
+def held_out(task, world, size=37) -> Fixed:
+    return Fixed(Points(size), task.collate, 8, world, 0)
+
+
+def test_averaged_weights_are_measured_in_eval_mode_without_gradients(parts):
+    part = parts["generator"]
+    part.module.train()
+    averaged = {name: value.clone() for name, value in part.average.state().items()}
+    with at_rest(list(parts.values()), averaged=True):
+        assert not any(m.training for p in parts.values() for m in p.module.modules())
+        assert not torch.is_grad_enabled()
+        for name, parameter in part.parameters.items():
+            assert torch.equal(parameter, averaged[name])
+    with at_rest(list(parts.values()), averaged=False):
+        for name, parameter in part.parameters.items():
+            assert not torch.equal(parameter, averaged[name])
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_evaluation_changes_nothing(task, world, parts, averaged, fails):
+    parts["generator"].module.train()
+    parts["critic"].module.eval()
+    before = copy.deepcopy({name: part.state() for name, part in parts.items()})
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    try:
+        with at_rest(list(parts.values()), averaged):
+            measure(task, nets(parts), held_out(task, world), world)
+            torch.rand(3)
+            if fails:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert fails
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.is_grad_enabled()
+    assert all(m.training for m in parts["generator"].module.modules())
+    assert not any(m.training for m in parts["critic"].module.modules())
+    for name, part in parts.items():
+        for file, tensors in part.state().items():
+            for key, value in tensors.items():
+                assert torch.equal(value, before[name][file][key])
+
+
+def test_a_layer_that_was_kept_in_eval_mode_stays_there(parts):
+    module = parts["generator"].module.train()
+    module.norm.eval()
+    with at_rest(list(parts.values()), averaged=True):
+        pass
+    assert module.training
+    assert not module.norm.training
+
+
+class Plain:
+    """A user's data set: reading it reseeds the global generators."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return {"point": torch.tensor([random.random(), np.random.rand()])}
+
+
+def test_evaluating_a_plain_data_set_leaves_python_and_numpy_as_they_were(task, world, parts):
+    random.seed(3)
+    np.random.seed(3)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    with at_rest(list(parts.values()), averaged=True):
+        fixed = Fixed(Plain(), task.collate, 8, world, 0)
+        measure(task, nets(parts), fixed, world)
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())
+
+
+def plain_errors(parts, size):
+    points = torch.stack([Points(size).keyed(i, None)["point"] for i in range(size)])
+    return (parts["generator"].module(points) - points).square().sum(1)
+
+
+@pytest.mark.parametrize("size", [3, 8, 37])
+def test_rows_are_averaged_as_by_a_plain_loop(task, world, parts, size):
+    with at_rest(list(parts.values()), averaged=True):
+        found = measure(task, nets(parts), held_out(task, world, size), world)
+        expected = plain_errors(parts, size).double().mean().item()
+    assert found == {"error": pytest.approx(expected, rel=1e-6)}
+
+
+@pytest.mark.parametrize("size", [3, 8, 37])
+def test_tallies_of_the_samples_that_count_are_summed(task, world, parts, size):
+    def tally(nets, batch):
+        point = batch.data["point"][: batch.size]  # the last batch is filled up
+        error = (nets["generator"](point) - point).square().sum(1)
+        return {"error": Tally(error.sum(), batch.size)}
+
+    task.measure = tally
+    with at_rest(list(parts.values()), averaged=False):
+        found = measure(task, nets(parts), held_out(task, world, size), world)
+        expected = plain_errors(parts, size).mean().item()
+    assert found == {"error": pytest.approx(expected, rel=1e-5)}
+
+
+def test_rows_reach_the_summary_in_the_order_of_the_data(task, world, parts):
+    seen = {}
+    task.measure = lambda nets, batch: {"row": Rows(batch.data["point"])}
+    task.summarise = lambda rows: seen.update(rows) or {"count": float(len(rows["row"]))}
+    with at_rest(list(parts.values()), averaged=True):
+        found = measure(task, nets(parts), held_out(task, world), world)
+    points = torch.stack([Points(37).keyed(i, None)["point"] for i in range(37)])
+    assert torch.equal(seen["row"], points)
+    assert found == {"count": 37.0}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_processes_together_measure_what_one_alone_does(task, world, parts, seat, size):
+    dealt, met = [None] * size, threading.Barrier(size, timeout=20)
+
+    def gather(rank, mine):
+        dealt[rank] = mine
+        met.wait()
+        return dealt
+
+    @torch.no_grad()
+    def share(rank):
+        place = seat(rank, size)
+        place.autocast, place.gather_objects = world.autocast, partial(gather, rank)
+        return measure(task, nets(parts), held_out(task, place), place)
+
+    with at_rest(list(parts.values()), averaged=True), ThreadPoolExecutor(size) as seats:
+        alone = measure(task, nets(parts), held_out(task, world), world)
+        assert list(seats.map(share, range(size))) == [alone] * size
+
+
+def test_a_tally_of_nothing_is_not_a_division_by_zero(task, world, parts):
+    task.measure = lambda nets, batch: {"rare": Tally(torch.tensor(0.0), 0)}
+    assert measure(task, nets(parts), held_out(task, world), world) == {"rare": 0.0}
+
+
+def test_the_first_batch_is_always_the_same(task, world):
+    fixed = held_out(task, world)
+    one, other = first_batch(fixed), first_batch(fixed)
+    assert torch.equal(one.data["point"], other.data["point"])
+    assert one.ids == list(range(8))

@@ -1,0 +1,69 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quintet.engine.health import Resting, above, below, common
+
+
+def fired(monitor, values, metric="m"):
+    return [i for i, value in enumerate(values) if monitor({metric: value})]
+
+
+def test_it_fires_once_after_its_patience_and_again_only_after_leaving_the_band():
+    monitor = Resting("m", "why", low=0, high=1, patience=3)
+    assert fired(monitor, [0.5] * 10) == [2]
+    assert fired(monitor, [2.0, 0.5, 0.5, 0.5, 0.5]) == [3]
+
+
+def test_a_short_visit_does_not_count():
+    assert fired(below("m", 1, "why", patience=3), [0, 0, 2, 0, 0, 2, 0, 0]) == []
+
+
+def test_reports_without_the_metric_are_passed_over():
+    monitor = below("m", 1, "why", patience=3)
+    said = [monitor(r) for r in ({"m": 0}, {"x": 5}, {"m": 0}, {}, {"m": 0})]
+    assert [bool(s) for s in said] == [False, False, False, False, True]
+
+
+def test_the_message_names_metric_value_and_cause():
+    said = below("codes/perplexity", 3, "codes have collapsed", patience=1)(
+        {"codes/perplexity": 1.25}
+    )
+    assert "codes/perplexity" in said
+    assert "1.25" in said
+    assert "codes have collapsed" in said
+
+
+def test_not_a_number_rests_nowhere():
+    assert fired(Resting("m", "why", patience=2), [math.nan] * 5) == []
+
+
+def test_the_ends_of_the_band_belong_to_it():
+    assert fired(below("m", 1.0, "why", patience=1), [1.0]) == [0]
+    assert fired(above("m", 1.0, "why", patience=1), [1.0]) == [0]
+    assert fired(above("m", 1.0, "why", patience=1), [0.999]) == []
+
+
+@given(st.lists(st.booleans(), max_size=30), st.integers(1, 5))
+def test_it_fires_once_for_each_visit_that_is_long_enough(inside, patience):
+    monitor = below("m", 1, "why", patience=patience)
+    visits = "".join("x" if here else " " for here in inside).split()
+    found = fired(monitor, [0 if here else 2 for here in inside])
+    assert len(found) == sum(len(visit) >= patience for visit in visits)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "remedy"),
+    [
+        ("waiting", 0.9, "--workers"),
+        ("net/update_ratio", 0.5, "lower the rate"),
+        ("net/update_ratio", 1e-12, "raise the rate"),
+    ],
+)
+def test_every_run_is_watched_for_the_common_causes(metric, value, remedy):
+    monitors = common(["net"])
+    said = [s for _ in range(20) for m in monitors if (s := m({metric: value}))]
+    assert len(said) == 1
+    assert remedy in said[0]

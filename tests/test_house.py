@@ -1,0 +1,218 @@
+"""The rules of the house, read off its syntax trees."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import quintet
+
+HOUSE = Path(quintet.__file__).parent
+FILES = sorted(HOUSE.rglob("*.py"))
+ROOMS = sorted(page.parent.name for page in HOUSE.glob("*/recipes.py"))
+LIGHT = ["recipes.py", "config.py", "sample.py"]  # read for help, which must be instant
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def module_of(path: Path) -> list[str]:
+    parts = ["quintet", *path.relative_to(HOUSE).with_suffix("").parts]
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def names_of(node: ast.AST, path: Path) -> Iterator[str]:
+    """Full names of the modules, or of names in modules, that one statement imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = module_of(path)
+        if path.name != "__init__.py":
+            base = base[:-1]
+        base = base[: len(base) - node.level + 1] if node.level else []
+        start = [*base, *(node.module or "").split(".")] if node.module else base
+        yield from (".".join([*start, alias.name]) for alias in node.names)
+
+
+def imports(path: Path) -> set[str]:
+    """Everything that a file imports, wherever in it."""
+    return {name for node in ast.walk(tree_of(path)) for name in names_of(node, path)}
+
+
+def imports_on_load(path: Path) -> set[str]:
+    """What is imported when the module is: not inside functions, not for the type checker."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = list(tree_of(path).body)
+    while waiting:
+        node = waiting.pop()
+        found.update(names_of(node, path))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting.extend(node.orelse)
+        else:
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def is_under(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def offenders(files, packages, find=imports) -> list[str]:
+    return [
+        f"{path.relative_to(HOUSE)} imports {name}"
+        for path in files
+        for name in sorted(find(path))
+        if any(is_under(name, package) for package in packages)
+    ]
+
+
+def inside(part: str) -> list[Path]:
+    return sorted((HOUSE / part).rglob("*.py"))
+
+
+def parts(*names: str) -> list[str]:
+    return [f"quintet.{name}" for name in names]
+
+
+UPSTAIRS = ["cli", "rooms", "__main__"]  # what starts everything is imported by nothing below
+
+
+@pytest.mark.parametrize(
+    ("part", "forbidden"),
+    [
+        ("engine", ["nn", "media", "report", *UPSTAIRS, *ROOMS]),
+        ("nn", ["engine", "media", "report", *UPSTAIRS, *ROOMS]),
+        ("media", ["engine", "nn", "report", *UPSTAIRS, *ROOMS]),
+        ("report", ["nn", *UPSTAIRS, *ROOMS]),
+    ],
+)
+def test_imports_point_one_way(part, forbidden):
+    assert inside(part), f"there is no {part}"
+    assert offenders(inside(part), parts(*forbidden)) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_no_other_room_and_no_command_line(room):
+    others = [other for other in ROOMS if other != room]
+    assert offenders(inside(room), parts("cli", "report", *others)) == []
+
+
+def test_there_are_rooms():
+    assert "image" in ROOMS
+
+
+@pytest.mark.parametrize(
+    ("package", "home"), [("accelerate", "engine/world.py"), ("tyro", "cli.py")]
+)
+def test_only_one_file_knows(package, home):
+    assert offenders([path for path in FILES if path != HOUSE / home], [package]) == []
+
+
+def test_torchvision_and_torchaudio_are_nowhere():
+    assert offenders(FILES, ["torchvision", "torchaudio"]) == []
+
+
+def light_files() -> list[Path]:
+    found = [HOUSE / room / name for room in ROOMS for name in LIGHT]
+    engine = [HOUSE / "engine" / name for name in ("config.py", "when.py", "errors.py")]
+    return [path for path in (*found, *engine) if path.exists()]
+
+
+@pytest.mark.parametrize("path", light_files(), ids=lambda path: str(path.relative_to(HOUSE)))
+def test_what_help_reads_imports_no_torch(path):
+    assert offenders([path], ["torch", "accelerate"], imports_on_load) == []
+
+
+def test_loading_all_that_help_reads_loads_no_torch():
+    """Through whatever it imports in turn."""
+    files = [*light_files(), *(HOUSE / name for name in ("__init__.py", "cli.py", "rooms.py"))]
+    modules = [".".join(module_of(path)) for path in files if path.exists()]
+    code = f"import sys, {', '.join(modules)}; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
+# -- what nobody does -----------------------------------------------------------------------
+
+
+def calls(path: Path) -> list[tuple[str, int]]:
+    nodes = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
+    return [(ast.unparse(node.func), node.lineno) for node in nodes]
+
+
+def test_no_file_that_is_read_can_run_code():
+    unsafe = ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"]
+    assert offenders(FILES, [*unsafe, "torch.load", "torch.package", "torch.hub"]) == []
+    assert called("torch.load", "torch.hub.load", "torch.jit.load", "eval", "exec") == []
+    for path in FILES:
+        assert "allow_pickle" not in path.read_text(encoding="utf-8"), path
+        assert "trust_remote_code" not in path.read_text(encoding="utf-8"), path
+
+
+def called(*names: str) -> list[str]:
+    return [
+        f"{path.relative_to(HOUSE)}:{line} calls {name}"
+        for path in FILES
+        for name, line in calls(path)
+        if name in names
+    ]
+
+
+def test_nothing_asks_a_question():
+    assert called("input", "getpass.getpass", "sys.stdin.readline") == []
+
+
+def is_a_step(node: ast.expr) -> bool:
+    """`step`, `run.step`, `steps_done`, or one of them less something."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        return is_a_step(node.left)
+    return isinstance(node, (ast.Name, ast.Attribute)) and "step" in ast.unparse(node)
+
+
+def test_a_step_meets_a_modulo_only_in_when():
+    found = [
+        f"{path.relative_to(HOUSE)}:{node.lineno}: {ast.unparse(node)}"
+        for path in FILES
+        if path != HOUSE / "engine" / "when.py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and is_a_step(node.left)
+    ]
+    assert found == []
+
+
+def test_the_loop_fits_on_a_screen():
+    lines = (HOUSE / "engine" / "loop.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 60
+
+
+# -- the checks themselves ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "everywhere", "on_load"),
+    [
+        ("import torch.nn as nn", {"torch.nn"}, {"torch.nn"}),
+        ("from torch import nn", {"torch.nn"}, {"torch.nn"}),
+        ("from . import when", {"quintet.engine.when"}, {"quintet.engine.when"}),
+        ("from ..nn.vq import VQ", {"quintet.nn.vq.VQ"}, {"quintet.nn.vq.VQ"}),
+        ("def f():\n    import torch", {"torch"}, set()),
+        ("class A:\n    import torch", {"torch"}, {"torch"}),
+        ("try:\n    import torch\nexcept ImportError:\n    pass", {"torch"}, {"torch"}),
+        (
+            "if TYPE_CHECKING:\n    import torch\nelse:\n    import json",
+            {"torch", "json"},
+            {"json"},
+        ),
+    ],
+)
+def test_every_way_of_importing_is_seen(code, everywhere, on_load, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: code)
+    path = HOUSE / "engine" / "made_up.py"
+    assert imports(path) == everywhere
+    assert imports_on_load(path) == on_load
