@@ -18,14 +18,14 @@ import torch
 import torch._dynamo  # the first optimiser would import it, in every child anew
 from safetensors.torch import load_file
 from torch import Tensor
-from toy import LengthTask, ToyRecipe, ToyTask
 
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.launch import start
 from quintet.engine.world import shut_down
+from toy import LengthTask, ToyRecipe, ToyTask, WitnessTask
 
 TESTS = Path(__file__).parent
-TASKS = {"toy": ToyTask, "length": LengthTask}
+TASKS = {"toy": ToyTask, "length": LengthTask, "witness": WitnessTask}
 
 # The server takes its path from the environment alone; without it, it would preload nothing.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
@@ -46,6 +46,7 @@ def _child(
     handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
+    os.environ["TOY_FOLDER"] = str(path)
     if size > 1:
         os.environ |= {
             "RANK": str(rank),

@@ -4,6 +4,11 @@ The generator maps points to points, the discriminator judges them. Both have dr
 discriminator starts late, and samples are jittered by their key.
 """
 
+import hashlib
+import json
+import os
+import signal
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +32,10 @@ class ToyRecipe(Recipe):
     statistics: bool = False
     nan_at: int = -1
     nan_rank: int = -1
+    nan_from: int = 10**9
+    signal_at: int = -1
+    slow_step: float = 0.0
+    scale: float = 1.0
     generator: OptimiserConfig = field(
         default_factory=lambda: OptimiserConfig(rate=1e-2, warmup=4, decay=0.01)
     )
@@ -38,8 +47,8 @@ class ToyRecipe(Recipe):
 class Points:
     """Sample i is a point on a circle; jitter comes from its key alone."""
 
-    def __init__(self, size: int, jitter: float = 0.05):
-        self.size, self.jitter = size, jitter
+    def __init__(self, size: int, jitter: float = 0.05, scale: float = 1.0):
+        self.size, self.jitter, self.scale = size, jitter, scale
 
     def __len__(self) -> int:
         return self.size
@@ -51,7 +60,7 @@ class Points:
             point = (
                 point + self.jitter * torch.from_numpy(key.numpy("jitter").normal(size=2)).float()
             )
-        return {"point": point.float()}
+        return {"point": self.scale * point.float()}
 
 
 class Net(nn.Module):
@@ -98,7 +107,7 @@ class ToyTask(Task):
         ]
 
     def data(self, split: str) -> Points:
-        return Points(self.recipe.size if split == "train" else 37)
+        return Points(self.recipe.size if split == "train" else 37, scale=self.recipe.scale)
 
     def collate(self, items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         return {"point": torch.stack([item["point"] for item in items])}
@@ -116,7 +125,10 @@ class ToyTask(Task):
         if self.adversarial.due(at.step):
             loss = loss - 0.1 * nets["critic"](made).mean()
         here = self.recipe.nan_rank in (-1, at.world.rank)
-        if at.step == self.recipe.nan_at and here:
+        if at.step == self.recipe.signal_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(self.recipe.slow_step)
+        if (at.step == self.recipe.nan_at and here) or at.step >= self.recipe.nan_from:
             loss = loss * float("nan")
         return loss, {"loss": loss, "error": error}
 
@@ -130,6 +142,21 @@ class ToyTask(Task):
     def measure(self, nets: Any, batch: Batch) -> Measured:
         made = nets["generator"](batch.data["point"])
         return {"error": Rows((made - batch.data["point"]).square().sum(1))}
+
+
+class WitnessTask(ToyTask):
+    """Leaves a digest of what this very process holds, at every measurement."""
+
+    def summarise(self, rows: Any) -> dict[str, float]:
+        held = {
+            f"{name}.{key}": hashlib.sha256(value.numpy().tobytes()).hexdigest()
+            for name, part in self.parts.items()
+            for key, value in part.network.state_dict().items()
+        }
+        path = f"{os.environ['TOY_FOLDER']}.rank{os.environ.get('RANK', 0)}.json"
+        with open(path, "w") as file:
+            json.dump(held, file)
+        return super().summarise(rows)
 
 
 class LengthTask(ToyTask):

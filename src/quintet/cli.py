@@ -1,12 +1,13 @@
 """The command line. Every answer is a sentence; a traceback comes only with --debug."""
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -15,7 +16,7 @@ from quintet.engine.config import ConfigError, Recipe
 from quintet.engine.errors import RunError, Stopped
 from quintet.media.errors import BadFile
 
-HELP = f"""Quintet {__version__}: train generative models of meshes, video, images, music and speech.
+HELP = f"""Quintet {__version__} trains generative models of meshes, video, images, music, speech.
 
   quintet list                                   what can be trained
   quintet demo                                   train on built-in data, with pictures to look at
@@ -86,8 +87,15 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def parse(kind: Any, given: list[str], command: str, **options: Any) -> Any:
-    return tyro.cli(kind, args=given, prog=f"quintet {command}", **options)
+def parse(kind: Any, given: list[str], command: str) -> Any:
+    about = f"{kind.__doc__.partition('Args:')[0].rstrip()}\n\n{examples(command)}"
+    return tyro.cli(kind, args=given, prog=f"quintet {command}", description=about)
+
+
+def examples(command: str) -> str:
+    """The lines of HELP that show this command."""
+    begin = f"  quintet {command.split()[0]}"
+    return "\n".join(["examples:", *(s for s in HELP.splitlines() if s.startswith(begin))])
 
 
 # -- train and resume ---------------------------------------------------------------------------
@@ -98,7 +106,8 @@ def train(given: list[str]) -> None:
     if not given or given[0].startswith("-"):
         print(
             "usage: quintet train RECIPE [DATA] --run DIR [--steps N …]\n\nrecipes:\n"
-            f"{listing()}\n\nquintet train RECIPE --help shows every setting."
+            f"{listing()}\n\n{examples('train')}\n\n"
+            "quintet train RECIPE --help shows every setting."
         )
         if not given or given[0] not in ("-h", "--help"):
             raise RunError("name a recipe first, for example image/vqgan_tiny")
@@ -121,13 +130,17 @@ def train(given: list[str]) -> None:
         "    go_on: Start the run, or go on with it if it is there.\n"
         "    settings: What the run is made of."
     )
-    asked = parse(kind, rest, f"train {name}", config=(tyro.conf.FlagConversionOff,)[:0])
-    recipe = asked.settings
-    if asked.data is not None:
-        recipe = dataclasses.replace(recipe, data=asked.data)
-    if recipe.data is not None:
-        recipe = dataclasses.replace(recipe, data=str(Path(recipe.data).resolve()))
+    asked = parse(kind, rest, f"train {name}")
+    data = asked.data if asked.data is not None else asked.settings.data
+    recipe = dataclasses.replace(
+        asked.settings, data=resolved(data), init_from=resolved(asked.settings.init_from)
+    )
     launch(name, recipe, asked.run, "continue" if asked.go_on else "new")
+
+
+def resolved(path: str | None) -> str | None:
+    """So that the run can go on from another working folder."""
+    return None if path is None else str(Path(path).resolve())
 
 
 def spell_compile(given: list[str]) -> list[str]:
@@ -145,7 +158,8 @@ def spell_compile(given: list[str]) -> list[str]:
 
 
 def launch(name: str, recipe: Recipe, run: Path, mode: Any) -> None:
-    from quintet.engine.launch import start, weights_of
+    from quintet.engine.launch import start
+    from quintet.engine.pretrained import initial_weights
     from quintet.engine.world import shut_down
     from quintet.report import ReportSink
 
@@ -157,23 +171,12 @@ def launch(name: str, recipe: Recipe, run: Path, mode: Any) -> None:
             name=name,
             mode=mode,
             sinks=lambda folder: [ReportSink(folder.path)],
-            weights=lambda source, task: {task.main: initial(source, task, weights_of)},
+            weights=initial_weights,
         )
     finally:
         shut_down()
     if is_main():
         show_end(run, step)
-
-
-def initial(source: str, task: Any, weights_of: Callable[..., Any]) -> dict[str, Any]:
-    """Weights to start from: of a run, or of an exported folder."""
-    from quintet.engine.folder import RunFolder
-    from quintet.engine.pretrained import WEIGHTS, read_weights
-
-    path = Path(source)
-    if "model" in RunFolder.open(path).about:
-        return read_weights(path / WEIGHTS)
-    return weights_of(path, task.main)
 
 
 def show_end(run: Path, step: int) -> None:
@@ -212,23 +215,43 @@ class Resume:
 def resume(given: list[str]) -> None:
     asked = parse(Resume, given, "resume")
     name, recipe = recorded(asked.run)
-    if recipe.data is not None and recipe.data.startswith("python:"):
-        raise RunError(f"{asked.run} reads a data set from Python; go on with it there")
+    need_data(recipe, asked.run, "go on with it there: trainer.train(resume=True)")
     changes = {k: v for k, v in vars(asked).items() if k != "run" and v is not None}
     if asked.minutes is None:
         changes["minutes"] = None
+    changed = dataclasses.replace(recipe, **changes)
+    check_length(asked)
     if asked.schedule_steps is not None:
         reschedule(asked.run, asked.schedule_steps)
-    launch(name, dataclasses.replace(recipe, **changes), asked.run, "resume")
+    launch(name, changed, asked.run, "resume")
+
+
+def check_length(asked: Resume) -> None:
+    from quintet.engine.folder import RunFolder
+
+    reached = max(RunFolder.open(asked.run).steps(), default=0)
+    if asked.steps is not None and asked.steps < reached:
+        raise RunError(f"{asked.run} is at step {reached} already; give --steps beyond it")
 
 
 def reschedule(run: Path, steps: int) -> None:
+    """Under the lock: a run that another process trains is left alone."""
     from quintet.engine.folder import RunFolder
 
+    if not is_main():
+        return
     folder = RunFolder.open(run)
-    folder.about["settings"]["schedule_steps"] = steps
-    if is_main():
+    folder.lock()
+    try:
+        folder.about["settings"]["schedule_steps"] = steps
         folder.write_config(folder.about)
+    finally:
+        folder.unlock()
+
+
+def need_data(recipe: Recipe, run: Path, remedy: str) -> None:
+    if recipe.data is not None and recipe.data.startswith("python:"):
+        raise RunError(f"{run} reads a data set from Python; {remedy}")
 
 
 def recorded(run: Path) -> tuple[str, Any]:
@@ -252,8 +275,8 @@ class Evaluate:
     """Measure all of this folder instead of the run's held-out share."""
     step: int | None = None
     """Which checkpoint; without it the newest sound one."""
-    device: str = "auto"
-    """cpu or cuda."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to measure; auto takes the GPU where there is one."""
     batch_size: int | None = None
     """Samples at a time."""
 
@@ -264,12 +287,14 @@ def evaluate(given: list[str]) -> None:
 
     asked = parse(Evaluate, given, "evaluate")
     name, recipe = recorded(asked.run)
+    if asked.data is None:
+        need_data(recipe, asked.run, "name a folder to measure on")
     recipe = dataclasses.replace(
         recipe,
         device=asked.device,
         compile="off",
         batch_size=asked.batch_size or recipe.batch_size,
-        data=str(Path(asked.data).resolve()) if asked.data else recipe.data,
+        data=resolved(asked.data) or recipe.data,
     )
     task = rooms.build(name, recipe)
     metrics = of_run(task, recipe, asked.run, World(recipe), asked.step, whole=bool(asked.data))
@@ -292,12 +317,13 @@ def table(rows: dict[str, Any]) -> None:
 def sample(given: list[str]) -> None:
     """Each room has its own flags, so the run comes first."""
     if not given or given[0].startswith("-"):
-        print("usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's room]")
+        print("usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's room]\n")
+        print(f"{examples('sample')}\n\nquintet sample RUN --help shows its flags.")
         if given and given[0] in ("-h", "--help"):
             return
         raise RunError("name a run first: quintet sample RUN --help shows its flags")
     run = Path(given[0])
-    room = rooms.part_of_room(recorded(run)[0], "sample")
+    room = importlib.import_module(f"quintet.{room_of(run)}.sample")
     kind = dataclasses.make_dataclass(
         "Sample",
         [
@@ -313,6 +339,16 @@ def sample(given: list[str]) -> None:
     asked = parse(kind, given[1:], f"sample {run}")
     for path in room.sample(run, asked.inputs, asked.out, asked.flags):
         print(path)
+
+
+def room_of(source: Path) -> str:
+    """The room of a run or of an exported model."""
+    from quintet.engine.folder import RunFolder
+
+    about = RunFolder.open(source).about if source.is_dir() else {}
+    if "model" in about:
+        return rooms.model_class(about, source).label().partition("/")[0]
+    return rooms.room_of(recorded(source)[0])
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -372,6 +408,7 @@ def replay(given: list[str]) -> None:
 
     asked = parse(Replay, given, "replay")
     name, recipe = recorded(asked.run)
+    need_data(recipe, asked.run, "so its steps can be taken again only there")
     found = again(lambda settings: rooms.build(name, settings), recipe, asked.run, asked.step)
     table(found.losses)
     print(f"samples: {', '.join(found.samples)}")
@@ -391,7 +428,13 @@ def listing() -> str:
     return "\n".join(f"  {name:<{width}}  {text.splitlines()[0]}" for name, text in rows)
 
 
+@dataclasses.dataclass(kw_only=True)
+class List:
+    """Show what can be trained."""
+
+
 def list_recipes(given: list[str]) -> None:
+    parse(List, given, "list")
     print(listing())
 
 
@@ -414,10 +457,8 @@ def doctor(given: list[str]) -> None:
         return
     if asked.room not in rooms.rooms() or asked.data is None:
         raise RunError(f"doctor takes a room ({', '.join(rooms.rooms())}) and a folder")
-    import importlib
-
     bad = count = 0
-    for path, problem in importlib.import_module(f"quintet.{asked.room}.data").check(asked.data):
+    for _, problem in importlib.import_module(f"quintet.{asked.room}.data").check(asked.data):
         count += 1
         if problem:
             bad += 1

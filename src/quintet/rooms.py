@@ -61,6 +61,8 @@ def build(name: str, recipe: Recipe) -> "Task":
 def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
     """Recipe name and settings of a run, from its config.json."""
     name = about.get("recipe")
+    if "model" in about:
+        raise RunError(f"{where} is an exported model, not a run; name the run that it came from")
     if not isinstance(name, str):
         raise RunError(
             f"{where} was started from Python with a model of its own; "

@@ -7,11 +7,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from quintet.engine.evaluate import at_rest, first_batch, measure
 from quintet.engine.part import LivePart
 from quintet.engine.stream import Fixed
 from quintet.engine.task import Rows, Tally
+from quintet.engine.trainer import AnyTask
 from quintet.engine.world import World
 from toy import Points, ToyRecipe, ToyTask
 
@@ -142,6 +144,28 @@ def test_tallies_of_the_samples_that_count_are_summed(task, world, parts, size):
         found = measure(task, nets(parts), held_out(task, world, size), world)
         expected = plain_errors(parts, size).mean().item()
     assert found == {"error": pytest.approx(expected, rel=1e-5)}
+
+
+class MeanSquare(nn.Module):
+    """A user's model: it returns the mean of its loss over whatever it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, point):
+        return (self.scale * point).square().mean()
+
+
+def test_a_users_mean_loss_counts_every_held_out_sample_once(world):
+    values = [{"point": torch.tensor([float(i)])} for i in range(10)]
+    model = MeanSquare()
+    any_task = AnyTask(model, {"train": values, "valid": values}, RECIPE.generator)
+    fixed = Fixed(values, any_task.collate, 8, world, 0)
+    with torch.no_grad():
+        found = measure(any_task, {"model": model}, fixed, world)
+        expected = model(torch.arange(10.0)).item()
+    assert found == {"loss": pytest.approx(expected)}
 
 
 def test_rows_reach_the_summary_in_the_order_of_the_data(task, world, parts):

@@ -136,7 +136,11 @@ def test_commit_changes_only_a_learned_codebook(quantiser: str) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.commit(Step())
     changed = {n for n, value in model.state_dict().items() if not torch.equal(value, before[n])}
-    expected = {"quantiser.codebook", "quantiser.counts"} if quantiser == "vq" else set()
+    expected = (
+        {f"quantiser.{name}" for name in ("codebook", "counts", "commits")}
+        if quantiser == "vq"
+        else set()
+    )
     assert changed == expected
 
 

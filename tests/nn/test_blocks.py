@@ -11,6 +11,7 @@ from quintet.nn.blocks import (
     Up,
     channels_to_space,
     group_norm,
+    head_width,
     space_to_channels,
 )
 from quintet.nn.rotary import picture_rotation, rotate_pairs
@@ -50,6 +51,12 @@ def test_stem_and_head_fold_and_unfold_patches() -> None:
 def test_group_norm_finds_a_width_that_divides() -> None:
     assert group_norm(64).num_groups == 4
     assert group_norm(24).num_groups == 2
+
+
+def test_heads_fit_any_width_divisible_by_four() -> None:
+    assert [head_width(dim) for dim in (64, 96, 128, 320, 20)] == [64, 48, 64, 64, 20]
+    with pytest.raises(ValueError, match="divisible by 4"):
+        head_width(30)
 
 
 def test_rotation_makes_attention_depend_on_distance_alone() -> None:

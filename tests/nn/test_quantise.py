@@ -257,7 +257,16 @@ def test_vq_revives_dead_codes_beside_the_most_used(commit_at) -> None:
     assert quantiser.eval()(latents).ids.unique().numel() > 32
 
 
+def test_vq_grows_a_codebook_out_of_data_far_from_it_within_ten_steps(commit_at) -> None:
+    quantiser = VectorQuantiser(16, 64)
+    quantiser.codebook += 50.0
+    for _ in range(10):
+        quantiser(torch.randn(8, 16, 8, 8))
+        quantiser.commit(commit_at())
+    assert quantiser.eval()(torch.randn(8, 16, 8, 8)).ids.unique().numel() > 48
+
+
 def test_vq_statistics_are_in_no_checkpoint() -> None:
     names = set(VectorQuantiser(16, 32).state_dict())
-    assert {"codebook", "counts"} <= names
+    assert {"codebook", "counts", "commits"} <= names
     assert not any(name.startswith("new_") for name in names)

@@ -23,10 +23,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from quintet.engine.errors import RunError
+from quintet.engine.when import When
 
 Files = Mapping[str, Mapping[str, Tensor]]
 NAME = re.compile(r"step-(\d{8})")
 TEMPORARY = ".writing-"
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 CHUNK = 64 << 20
 _TYPES = {
     torch.float64: "F64",
@@ -49,6 +51,8 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     ordered = sorted(tensors)
     for name in ordered:
         tensor = tensors[name]
+        if tensor.dtype not in _TYPES:
+            raise RunError(f"{name} is {tensor.dtype}, which {path.name} cannot hold")
         end = offset + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": _TYPES[tensor.dtype],
@@ -132,12 +136,15 @@ def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Pa
             path = aside / f"{name}.safetensors"
             digest = write_safetensors(path, tensors)
             listed[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
-        write_json(aside / "state.json", {**about, "step": step, "files": listed})
+        page = {**about, "step": step, "files": listed}
+        write_json(aside / "state.json", {**page, "seal": seal(page)})
         sync_folder(aside)
+        old = folder / f"{TEMPORARY}{step:08d}-old"
         if final.exists():  # a step that is done again after going back further
-            shutil.rmtree(final)
+            os.rename(final, old)  # never half a checkpoint under a final name
         os.rename(aside, final)
         sync_folder(folder)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -155,10 +162,19 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
+def seal(page: Mapping[str, Any]) -> str:
+    """Digest of the page itself: a changed position would not be seen in any other file."""
+    rest = {name: value for name, value in page.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
 def examine(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None: every file there, of the right size and digest."""
     try:
-        listed = read_about(path)["files"]
+        page = read_about(path)
+        if page["seal"] != seal(page):
+            return "state.json does not match its seal"
+        listed = page["files"]
         for name, facts in listed.items():
             file = path / Path(name).name
             if not file.is_file():
@@ -167,13 +183,16 @@ def examine(path: Path) -> str | None:
                 return f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}"
             if digest_of(file) != facts["sha256"]:
                 return f"{name} does not match its digest"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except BROKEN as error:
         return f"state.json cannot be used ({error})"
     return None
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    return json.loads((path / "state.json").read_text(encoding="utf-8"))
+    page = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if not isinstance(page, dict):
+        raise ValueError("it must hold a JSON object")
+    return page
 
 
 def read(path: Path) -> dict[str, dict[str, Tensor]]:
@@ -181,7 +200,7 @@ def read(path: Path) -> dict[str, dict[str, Tensor]]:
     try:
         names = [Path(name).name for name in read_about(path)["files"]]
         return {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (*BROKEN, SafetensorError) as error:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from None
 
 
@@ -209,17 +228,28 @@ def clean(folder: Path) -> None:
         shutil.rmtree(entry, ignore_errors=True)
 
 
-def retain(folder: Path, last: int, every: int, best: int | None, run_id: str) -> None:
-    """Keep the newest, the multiples of `every` and the best; remove only what this run wrote."""
-    steps = steps_in(folder)
+def retain(
+    folder: Path,
+    last: int,
+    every: int,
+    best: int | None,
+    run_id: str,
+    newest: int | None = None,
+) -> None:
+    """Keep the newest, the multiples of `every` and the best; remove only what this run wrote.
+
+    `newest` is the step just written: later ones were passed over as damaged, and must not
+    push sound ones out.
+    """
+    steps = [step for step in steps_in(folder) if newest is None or step <= newest]
     keep = set(steps[-max(1, last) :]) | {best}
     for step in steps:
-        if step in keep or (every and step // every * every == step):
+        if step in keep or When(every).due(step):
             continue
         path = path_of(folder, step)
         try:
             mine = read_about(path).get("run") == run_id
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             mine = False  # damaged or foreign: not ours to remove
         if mine:
             doomed = folder / f"{TEMPORARY}{step:08d}"

@@ -5,6 +5,8 @@ names and wrong types with the dotted name of the field, and must never import w
 """
 
 import dataclasses
+import math
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -46,11 +48,17 @@ class OptimiserConfig:
     """Decay of the moving average of the weights (it grows into this value); 0 keeps none."""
 
     def __post_init__(self) -> None:
+        require_choices(self)
+        require_finite(self)
         require(self.rate > 0, "rate", self.rate, "above 0, for example 3e-4")
         require(self.warmup >= 0, "warmup", self.warmup, "0 steps or more")
         require(0 <= self.average < 1, "average", self.average, "at least 0 and below 1")
         require(0 <= self.final <= 1, "final", self.final, "a share between 0 and 1")
         require(self.clip >= 0, "clip", self.clip, "0 (no clipping) or more")
+        require(self.eps >= 0, "eps", self.eps, "0 or more")
+        require(self.decay >= 0, "decay", self.decay, "0 (no decay) or more")
+        decoupled = self.name != "adam" or self.decay == 0
+        require(decoupled, "decay", self.decay, "0 with adam; name 'adamw' decays decoupled")
         require(all(0 <= b < 1 for b in self.betas), "betas", self.betas, "in [0, 1)")
 
 
@@ -104,6 +112,15 @@ class Recipe:
     """Where else reports go: tensorboard, wandb, trackio. metrics.jsonl is always written."""
 
     def __post_init__(self) -> None:
+        reason = "bf16, fp32 or auto: fp16's range overflows without a loss scale"
+        require(str(self.precision) != "fp16", "precision", self.precision, reason)
+        require_choices(self)
+        require_finite(self)
+        for name in ("minutes", "schedule_steps", "processes"):
+            value = getattr(self, name)
+            require(value is None or value > 0, name, value, "above 0, or left out")
+        share = 0 <= self.max_damaged <= 1
+        require(share, "max_damaged", self.max_damaged, "a share between 0 and 1")
         for name in ("steps", "batch_size", "accumulate", "log_every", "max_skipped", "keep_last"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         for name in ("workers", "evaluate_every", "save_every", "keep_every", "seed"):
@@ -149,6 +166,20 @@ def require(holds: bool, field: str, value: object, remedy: str) -> None:
         raise ConfigError(f"{field} is {value!r}; it must be {remedy}")
 
 
+def require_choices(config: Any) -> None:
+    """What the types say of choices holds for Python users too."""
+    for name, kind in typing.get_type_hints(type(config)).items():
+        if get_origin(kind) is Literal:
+            value, choices = getattr(config, name), get_args(kind)
+            require(value in choices, name, value, f"one of {', '.join(map(repr, choices))}")
+
+
+def require_finite(config: Any) -> None:
+    """JSON has no infinity and no NaN, so a run could not be written down."""
+    for name, value in vars(config).items():
+        require(not isinstance(value, float) or math.isfinite(value), name, value, "finite")
+
+
 def to_json(value: Any) -> Any:
     """Dataclasses, tuples and plain values, as JSON knows them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -165,11 +196,18 @@ def from_json(kind: type[C], data: Any, at: str = "") -> C:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{at or 'the configuration'} must be an object, not {data!r}")
     hints = typing.get_type_hints(kind)
-    fields = {f.name for f in dataclasses.fields(typing.cast(Any, kind))}
+    needed = {
+        f.name: f.default is f.default_factory is dataclasses.MISSING
+        for f in dataclasses.fields(typing.cast(Any, kind))
+    }
+    fields = set(needed)
     unknown = sorted(set(data) - fields)
     if unknown:
         known = ", ".join(sorted(fields))
         raise ConfigError(f"unknown setting {dotted(at, str(unknown[0]))}; known here: {known}")
+    for name, kept in needed.items():
+        if kept and name not in data:
+            raise ConfigError(f"{dotted(at, name)} is missing; it must be given")
     values = {name: _value(hints[name], item, dotted(at, name)) for name, item in data.items()}
     try:
         return kind(**values)
@@ -195,8 +233,10 @@ def _value(kind: Any, item: Any, at: str) -> Any:
         raise ConfigError(f"{at} is {item!r}; it must be one of {', '.join(map(repr, arguments))}")
     if origin is tuple:
         return _tuple(arguments, item, at)
-    if kind is float and isinstance(item, int) and not isinstance(item, bool):
-        return float(item)
+    if kind is float and isinstance(item, (int, float)) and not isinstance(item, bool):
+        if abs(item) <= sys.float_info.max:
+            return float(item)
+        raise ConfigError(f"{at} is {str(item)[:20]}; it must be finite")
     if isinstance(kind, type) and type(item) is kind:  # exact: True is no integer here
         return item
     raise ConfigError(f"{at} is {item!r}; it must be {getattr(kind, '__name__', kind)}")

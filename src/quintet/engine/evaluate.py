@@ -1,11 +1,13 @@
 """Measuring on held-out data, spread over processes; it changes nothing of the run."""
 
+import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,8 +25,8 @@ from quintet.engine.world import World
 @contextmanager
 def at_rest(parts: Sequence[LivePart], averaged: bool) -> Iterator[None]:
     """Eval mode, no gradients, averaged weights if asked; random numbers as before afterwards."""
-    training = [part.module.training for part in parts]
-    state = torch.get_rng_state()
+    modes = {module: module.training for part in parts for module in part.module.modules()}
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     with ExitStack() as stack, torch.no_grad():
         for part in parts:
             part.module.eval()
@@ -34,9 +36,11 @@ def at_rest(parts: Sequence[LivePart], averaged: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            for part, mode in zip(parts, training):
-                part.module.train(mode)
-            torch.set_rng_state(state)
+            for module, mode in modes.items():
+                module.training = mode
+            random.setstate(state[0])
+            np.random.set_state(state[1])
+            torch.set_rng_state(state[2])
 
 
 def measure(task: Task, nets: Mapping[str, Any], fixed: Fixed, world: World) -> dict[str, float]:

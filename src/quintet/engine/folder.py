@@ -38,20 +38,21 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
         """A new run. A folder with anything in it is refused."""
-        if (path / "config.json").exists():
+        if os.path.exists(path / "config.json"):
             raise RunError(
                 f"{path} already holds a run; go on with it by 'quintet resume {path}' "
                 "or train --continue, or choose another --run"
             )
-        if path.exists() and (not path.is_dir() or any(_visible(path))):
+        if os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
             raise RunError(f"{path} exists and is not a run of Quintet; choose another --run")
+        folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            folder = cls(path)
             folder.lock()
             folder.checkpoints.mkdir(exist_ok=True)
             folder.write_config({**about, "id": uuid.uuid4().hex})
         except OSError as error:
+            folder.unlock()
             raise RunError(
                 f"the run folder {path} cannot be written: {os.strerror(error.errno or 0)}; "
                 "choose a --run on a disk that can be"
@@ -67,7 +68,10 @@ class RunFolder:
 
     def lock(self) -> None:
         """Held until the process ends, however it ends: the kernel lets go of a dead one's lock."""
-        handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -98,8 +102,13 @@ class RunFolder:
         write_json(self.path / "best.json", {"step": step, "metric": metric, "value": value})
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(record), allow_nan=False) + "\n")
+        line = json.dumps(finite(record), allow_nan=False) + "\n"
+        try:
+            with open(path, "ab") as file:
+                cut = file.tell() > 0 and not _ends_a_line(path)
+                file.write(("\n" + line if cut else line).encode())
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
     def forget_after(self, step: int) -> None:
         """Drop reports of steps that will be taken again, and a line that a kill cut short."""
@@ -115,6 +124,12 @@ class RunFolder:
         return steps_in(self.checkpoints)
 
 
+def _ends_a_line(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
 def _visible(path: Path) -> Iterator[Path]:
     """What is in a folder beyond the traces of a start that was killed in its first moment."""
     for entry in path.iterdir():
@@ -126,7 +141,7 @@ def _visible(path: Path) -> Iterator[Path]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise RunError(f"{path} must hold a JSON object")
@@ -152,4 +167,6 @@ def finite(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
     return value

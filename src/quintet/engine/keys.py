@@ -17,8 +17,14 @@ from torch import Tensor
 
 def fold(*parts: int | str) -> int:
     """A 63-bit number that depends on every part and on their order."""
-    text = "\x1f".join(f"{type(part).__name__[0]}{part}" for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+    text = "\x1f".join(f"{type(part).__name__[0]}{_escaped(part)}" for part in parts)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _escaped(part: int | str) -> str:
+    """The separator inside a name must not make it look like two."""
+    return str(part).replace("\x1e", "\x1e\x1e").replace("\x1f", "\x1e.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +74,33 @@ class Permutation:
 
     No memory, any size, and position n costs the same whatever n is. The domain is the next power
     of four; a value outside range(size) is walked on until it falls inside (fewer than four steps
-    on average).
+    on average). A set of at most 256 is sorted by a keyed hash instead: over so few bits a Feistel
+    network prefers some orders to others.
     """
+
+    SMALL = 256
 
     def __init__(self, size: int, *key: int | str):
         if size < 1:
             raise ValueError(f"a permutation needs at least one element, not {size}")
         self.size = size
-        self.half = max(1, ((size - 1).bit_length() + 1) // 2)
+        self.half = ((size - 1).bit_length() + 1) // 2
         self.mask = (1 << self.half) - 1
         self.round_keys = [fold(*key, "feistel", turn) for turn in range(ROUNDS)]
+        self.table: list[int] | None = None
+        if size <= self.SMALL:
+            first, second = self.round_keys[:2]
+            self.table = sorted(range(size), key=lambda i: _mix(_mix(first + i) + second & _WORD))
 
     def __call__(self, position: int) -> int:
-        if not 0 <= position < self.size:
-            raise IndexError(f"position {position} is outside range({self.size})")
-        value = self._once(position)
-        while value >= self.size:
-            value = self._once(value)
-        return value
+        return self.many(position, 1)[0]
 
     def many(self, first: int, count: int) -> list[int]:
         """The elements at positions first … first + count - 1, computed together."""
+        if first < 0 or count < 0 or first + count > self.size:
+            raise IndexError(f"positions {first} to {first + count} are outside range({self.size})")
+        if self.table is not None:
+            return self.table[first : first + count]
         values = self._once_many(np.arange(first, first + count, dtype=np.uint64))
         while (outside := values >= self.size).any():
             values[outside] = self._once_many(values[outside])
@@ -100,12 +112,6 @@ class Permutation:
         for key in self.round_keys:
             left, right = right, left ^ (_mix_array(right + np.uint64(key)) & mask)
         return left << half | right
-
-    def _once(self, value: int) -> int:
-        left, right = value >> self.half, value & self.mask
-        for key in self.round_keys:
-            left, right = right, left ^ (_mix(right + key & _WORD) & self.mask)
-        return left << self.half | right
 
 
 def _signed(value: int) -> int:

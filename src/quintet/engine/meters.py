@@ -45,7 +45,7 @@ class Meters:
 
     def add(self, step: int, part: str, metrics: Mapping[str, Tensor], weight: float = 1.0) -> None:
         for name, value in metrics.items():
-            self.entries.append(Entry(step, f"{part}/{name}", value.detach(), weight))
+            self.entries.append(Entry(step, f"{part}/{name}", value.detach().clone(), weight))
 
     def read(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
         """Means per metric over the steps since the last call, and the value at every step."""

@@ -77,12 +77,14 @@ class Lion(torch.optim.Optimizer):
         grads = [p.grad for p in live]
         first, second = group["betas"]
         sound = torch.ones((), device=live[0].device)
-        if self.found_inf is not None:
-            sound = 1 - self.found_inf
-            for grad in grads:  # 0 × NaN is NaN, so a bad gradient is emptied before it is weighed
-                grad.nan_to_num_(0.0, 0.0, 0.0)
         if self.grad_scale is not None:
             torch._foreach_div_(grads, self.grad_scale)
+        if self.found_inf is not None:
+            sound = 1 - self.found_inf
+            # 0 × NaN is NaN, so a bad gradient is emptied before it is weighed; after the
+            # division, because a bad gradient's norm makes the scale NaN as well.
+            for grad in grads:
+                grad.nan_to_num_(0.0, 0.0, 0.0)
         direction = torch._foreach_lerp(moments, grads, 1 - first)
         torch._foreach_sign_(direction)
         torch._foreach_mul_(direction, sound * -group["lr"])

@@ -1,4 +1,4 @@
-"""A model as a folder: config.json and model.safetensors, which `from_pretrained` and the Hub read."""
+"""A model as a folder: config.json and model.safetensors; `from_pretrained` and the Hub read it."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -7,8 +7,10 @@ import quintet
 from quintet.engine.checkpoint import write_json, write_safetensors
 from quintet.engine.config import ConfigError, from_json, to_json
 from quintet.engine.errors import RunError
-from quintet.engine.folder import read_json
+from quintet.engine.folder import RunFolder, read_json
+from quintet.engine.launch import weights_of
 from quintet.engine.part import load_strictly
+from quintet.engine.task import Task
 
 WEIGHTS = "model.safetensors"
 
@@ -41,7 +43,10 @@ class Pretrained:
             path = download(str(source))
         about = read_json(path / "config.json")
         if "model" not in about:
-            return quintet.load(path)
+            found = quintet.load(path)
+            if not isinstance(found, cls):
+                raise RunError(f"{path} is a run of a {type(found).__name__}, not a {cls.label()}")
+            return found
         if about["model"] != cls.label():
             raise RunError(f"{path} holds a {about['model']}, not a {cls.label()}")
         try:
@@ -51,6 +56,14 @@ class Pretrained:
         model = cls(config)  # type: ignore[call-arg]
         load_strictly(model, read_weights(path / WEIGHTS), str(path))  # type: ignore[arg-type]
         return model.eval()  # type: ignore[attr-defined]
+
+
+def initial_weights(source: str, task: Task) -> dict[str, dict[str, Any]]:
+    """Weights of the main part to start from: of a run, or of an exported folder."""
+    path = Path(source)
+    if "model" in RunFolder.open(path).about:
+        return {task.main: read_weights(path / WEIGHTS)}
+    return {task.main: weights_of(path, task.main)}
 
 
 def read_weights(path: Path) -> dict[str, Any]:

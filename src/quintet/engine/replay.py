@@ -9,7 +9,9 @@ from quintet.engine import checkpoint
 from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError
 from quintet.engine.folder import RunFolder
+from quintet.engine.launch import _initialise
 from quintet.engine.loop import take_step
+from quintet.engine.pretrained import initial_weights
 from quintet.engine.run import Run
 from quintet.engine.stream import name_of
 from quintet.engine.task import Task
@@ -34,6 +36,8 @@ def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) 
     try:
         if before:
             run.restore(before[-1])
+        elif recipe.init_from:
+            _initialise(run, initial_weights(recipe.init_from, run.task))
         while run.step < step:
             take_step(run)
         losses = run.meters.read()[1][step - 1]

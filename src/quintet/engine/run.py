@@ -202,6 +202,7 @@ class Run:
                 self.recipe.keep_every,
                 kept["step"] if kept else None,
                 self.folder.id,
+                newest=step,
             )
             writer.spare = copied
 
@@ -228,7 +229,8 @@ class Run:
 
     def close(self) -> None:
         self.stream.close()
-        self.fixed = None
+        if self.fixed:
+            self.fixed.close()
         self.world.close()
         if self.writer:
             self.writer.close()
@@ -328,16 +330,13 @@ class Run:
                     continue
                 self.skips[name] += 1
                 terms = [k for k, v in row.items() if v - v != 0 and k.startswith(name)]
-                self.say(
-                    f"skipped the update of '{name}' at step {step}: not finite: "
-                    f"{', '.join(terms) or 'its gradient'}; samples {self.meters.ids.get(step)}"
-                )
+                cause = f"{', '.join(terms) or 'its gradient'}; samples {self.meters.ids[step]}"
+                self.say(f"skipped the update of '{name}' at step {step}: not finite: {cause}")
                 if self.skips[name] >= self.recipe.max_skipped:
                     raise RunError(
-                        f"{self.skips[name]} updates of '{name}' in a row were not finite; "
-                        f"the last at step {step} in {', '.join(terms) or 'its gradient'}. The last "
-                        f"sound checkpoint is at step {self.saved_step or 0}; lower the rate, or look at "
-                        f"samples {self.meters.ids.get(step)}"
+                        f"{self.skips[name]} updates of '{name}' in a row were not finite, the "
+                        f"last at step {step}: {cause}. The last sound checkpoint is at step "
+                        f"{self.saved_step or 0}; lower the rate, or look at these samples"
                     )
 
     def _note_best(self, metrics: Mapping[str, float]) -> None:

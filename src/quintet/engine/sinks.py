@@ -51,7 +51,10 @@ class TensorBoard(Sink):
     def __init__(self, folder: RunFolder):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder.path / "tensorboard"))
+        done = folder.steps()  # points of steps that will be taken again are dropped
+        self.writer = SummaryWriter(
+            str(folder.path / "tensorboard"), purge_step=done[-1] + 1 if done else None
+        )
 
     def report(self, record: Mapping[str, Any]) -> None:
         for name, value in numbers(record).items():
@@ -72,7 +75,7 @@ class Tracker(Sink):
         self.module.init(project="quintet", name=folder.path.name, config=folder.about)
 
     def report(self, record: Mapping[str, Any]) -> None:
-        self.module.log(numbers(record))
+        self.module.log(numbers(record), step=int(record["step"]))
 
     def close(self) -> None:
         self.module.finish()
@@ -125,7 +128,7 @@ class Progress(Sink):
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[shown]}"),
+            TextColumn("{task.fields[shown]}", markup=False),
             console=self.console,
         )
         self.line = self.bar.add_task(
@@ -144,7 +147,8 @@ class Progress(Sink):
         now = time.monotonic()
         if now - self.printed > 10 or step == self.steps or "val/" in " ".join(record):
             self.printed = now
-            self.console.print(f"step {step}/{self.steps}  {self._left(step, now)}{shown}")
+            line = f"step {step}/{self.steps}  {self._left(step, now)}{shown}"
+            self.console.print(line, markup=False)
 
     def _left(self, step: int, now: float) -> str:
         done = step - (self.first or 0)

@@ -70,6 +70,8 @@ class LengthPlan:
     """
 
     def __init__(self, lengths: Sequence[int], seed: int, budget: int, window: int = 4096):
+        if not lengths:
+            raise RunError("the data set is empty; add data")
         longest = max(lengths)
         if longest > budget:
             raise RunError(
@@ -192,6 +194,16 @@ def loader(samples: Dataset, batches: Any, collate: Any, workers: int, world: Wo
     )
 
 
+def stop_workers(batches: Any) -> None:
+    """At once, and not when the last reference goes: a traceback may hold one to the end of the
+    program, where python would wait for ever for workers that ignore its signal."""
+    if hasattr(batches, "_shutdown_workers"):
+        batches._shutdown_workers()
+        for worker in batches._workers:
+            if worker.is_alive():
+                worker.kill()
+
+
 class Stream:
     def __init__(
         self,
@@ -258,7 +270,8 @@ class Stream:
         )
 
     def close(self) -> None:
-        self._batches = None  # drops the workers
+        stop_workers(self._batches)
+        self._batches = None
         self._ahead.clear()
 
 
@@ -266,8 +279,7 @@ class Fixed:
     """Held-out data: every sample once, in order, never augmented, spread over processes.
 
     Batches are cut before they are dealt, so one or several processes see the same batches. The
-    last one is filled up by repeating its last sample, to keep shapes static; `valid` says how
-    many count.
+    last one may be short; filling it up would count a sample twice in every mean over a batch.
     """
 
     def __init__(self, source: Any, collate: Callable, batch_size: int, world: World, workers: int):
@@ -276,16 +288,30 @@ class Fixed:
             range(i, min(i + batch_size, self.size)) for i in range(0, self.size, batch_size)
         ]
         mine = self.batches[world.rank :: world.size]
-        filled = [[*b, *[b[-1]] * (batch_size - len(b))] for b in mine]
         self.counts = [len(b) for b in mine]
         self.loader = loader(
-            FixedSamples(source), filled, FixedCollate(collate), min(workers, 2), world
+            FixedSamples(source),
+            [list(b) for b in mine],
+            FixedCollate(collate),
+            min(workers, 2),
+            world,
         )
 
     def __iter__(self) -> Iterator[tuple[Batch, int]]:
         for (data, ids), count in zip(self.loader, self.counts):
+            if isinstance(data, Unread):
+                raise RunError(f"held-out data cannot be read: {data.reason}")
             keys = torch.tensor([fold("fixed", index) for index in ids], device=self.world.device)
             yield Batch(self.world.place(data), ids[:count], keys), count
+
+    def close(self) -> None:
+        stop_workers(self.loader._iterator)
+
+
+class Unread(NamedTuple):
+    """A reason that leaves a worker as a value: an exception would bring its traceback along."""
+
+    reason: str
 
 
 class FixedSamples(Dataset):
@@ -300,7 +326,7 @@ class FixedSamples(Dataset):
                 return read_sample(self.source, (index + step) % size, None), index
             except DAMAGE as error:
                 reason = f"{name_of(self.source, index)}: {error}"
-        raise RunError(f"held-out data cannot be read: {reason}")
+        return Unread(reason), index
 
 
 class FixedCollate:
@@ -308,4 +334,6 @@ class FixedCollate:
         self.collate = collate
 
     def __call__(self, read: list[tuple[Any, int]]) -> tuple[Any, list[int]]:
-        return self.collate([item for item, _ in read]), [index for _, index in read]
+        ids = [index for _, index in read]
+        lost = next((item for item, _ in read if isinstance(item, Unread)), None)
+        return lost or self.collate([item for item, _ in read]), ids

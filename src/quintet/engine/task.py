@@ -48,17 +48,18 @@ class At:
     """1 on the device if the update just applied was not finite and was dropped, else 0."""
     scratch: dict[str, Any] = field(default_factory=dict)
     """Detached tensors that one update leaves for a later one; new at every step."""
-    update: str = ""
+    turn: int = 0
+    """Which update of the step this is; two updates of one part draw different dropout."""
 
     @contextmanager
     def keyed(self, index: int) -> Iterator[None]:
         """Dropout inside networks follows from where it happens, not from what ran before."""
-        torch.manual_seed(fold(self.seed, self.step, self.update, index, self.world.rank))
+        torch.manual_seed(fold(self.seed, self.step, self.turn, index, self.world.rank))
         yield
 
     def key(self, name: str) -> int:
         """A seed that is the same on every process."""
-        return fold(self.seed, self.step, self.update, name)
+        return fold(self.seed, self.step, self.turn, name)
 
     def sum(self, value: Tensor) -> Tensor:
         return self.world.sum(value)

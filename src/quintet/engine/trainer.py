@@ -11,12 +11,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from quintet.engine.config import OptimiserConfig, Recipe
+from quintet.engine.config import OptimiserConfig, Recipe, from_json, to_json
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.folder import RunFolder
 from quintet.engine.keys import Key, fold
 from quintet.engine.launch import start, weights_of
 from quintet.engine.part import load_strictly
+from quintet.engine.pretrained import initial_weights
 from quintet.engine.sinks import Callback, Sink
 from quintet.engine.stream import name_of, read_sample
 from quintet.engine.task import At, Batch, Loss, Measured, Part, Tally, Task, Update, each
@@ -95,7 +96,7 @@ class Keywords:
     minutes: float | None = None
     """Stop cleanly after so many minutes."""
     init_from: str | Path | None = None
-    """Start from the weights of this run."""
+    """Start from the weights of this run or exported folder."""
     deterministic: bool = False
     """Choose kernels whose results do not vary."""
     trackers: Sequence[str] = ("tensorboard",)
@@ -106,26 +107,29 @@ class Keywords:
     """Show a progress bar."""
 
     def recipe(self, size: int, kind: type[Recipe] = Recipe, **more: Any) -> Any:
-        """The engine's settings; `size` samples make an epoch."""
-        compile = {True: "on", False: "off"}.get(self.compile, self.compile)  # type: ignore[arg-type]
-        return kind(
-            steps=self._steps(size),
-            batch_size=self.batch_size,
-            accumulate=self.grad_accum_every,
-            seed=self.seed,
-            precision=checked_precision(self.precision),  # type: ignore[arg-type]
-            compile=compile,
-            device=self.device,
-            workers=self.num_workers,
-            log_every=self.log_every,
-            evaluate_every=self.val_every,
-            save_every=self.checkpoint_every,
-            minutes=self.minutes,
-            init_from=str(self.init_from) if self.init_from else None,
-            deterministic=self.deterministic,
-            trackers=tuple(self.trackers),
+        """The engine's settings; `size` samples make an epoch. Through JSON, which checks them."""
+        compile = self.compile
+        if isinstance(compile, bool):
+            compile = "on" if compile else "off"
+        settings = {
+            "steps": self._steps(size),
+            "batch_size": self.batch_size,
+            "accumulate": self.grad_accum_every,
+            "seed": self.seed,
+            "precision": checked_precision(self.precision),
+            "compile": compile,
+            "device": self.device,
+            "workers": self.num_workers,
+            "log_every": self.log_every,
+            "evaluate_every": self.val_every,
+            "save_every": self.checkpoint_every,
+            "minutes": self.minutes,
+            "init_from": str(Path(self.init_from).resolve()) if self.init_from else None,
+            "deterministic": self.deterministic,
+            "trackers": tuple(self.trackers),
             **more,
-        )
+        }
+        return from_json(kind, {name: to_json(value) for name, value in settings.items()})
 
     def _steps(self, size: int) -> int:
         if (self.num_train_steps is None) == (self.num_epochs is None):
@@ -164,6 +168,8 @@ def modern(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
         new = name if name in known else OLD.get(name, name)
         if new not in known:
             raise TypeError(f"unknown keyword {name!r}; known: {', '.join(sorted(known))}")
+        if new in found:
+            raise TypeError(f"{new} is given twice, once by an old name")
         if new != name:
             warnings.warn(f"{name} is now called {new}", FutureWarning, stacklevel=4)
         if new == "ema_decay" and isinstance(value, bool):
@@ -211,15 +217,19 @@ def split(source: Any, fraction: float, seed: int) -> dict[str, Any]:
     }
 
 
+RESERVED = {"norm", "skipped", "rate", "update_ratio"}  # the engine's own names in a report
+
+
 def loss_of(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss and its named parts, from whatever a module returned."""
     parts: Mapping[str, Any] = {}
+    loss = getattr(output, "loss", None)
     if isinstance(output, Tensor):
         loss = output
     elif isinstance(output, Mapping) and "loss" in output:
         loss, parts = output["loss"], output
     elif hasattr(output, "loss"):
-        loss = output.loss
+        pass
     elif isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor):
         loss = output[0]
         second = output[1] if len(output) > 1 else {}
@@ -232,8 +242,12 @@ def loss_of(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
         )
     if loss is None or loss.ndim != 0:
         raise RunError("the model's loss must be a single number; does the batch hold labels?")
-    scalars = {k: v for k, v in parts.items() if isinstance(v, Tensor) and v.numel() == 1}
-    return loss, {**{k: v.reshape(()) for k, v in scalars.items()}, "loss": loss}
+    scalars = {
+        f"own_{name}" if name in RESERVED else str(name): value.reshape(())
+        for name, value in parts.items()
+        if isinstance(value, Tensor) and value.numel() == 1
+    }
+    return loss, {**scalars, "loss": loss}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -284,7 +298,7 @@ class AnyTask(Task):
         return loss_of(self._call(nets["model"], batch.data))
 
     def measure(self, nets: Any, batch: Batch) -> Measured:
-        loss, parts = loss_of(self._call(nets["model"], batch.data))
+        _, parts = loss_of(self._call(nets["model"], batch.data))
         return {n: Tally(v.detach().double() * batch.size, batch.size) for n, v in parts.items()}
 
 
@@ -292,6 +306,8 @@ class BaseTrainer:
     """What the named trainers and `Trainer` have in common: a recipe, a task, and a folder."""
 
     name: str | None = None
+    main = "model"
+    """The part that is the model."""
 
     def __init__(self, model: nn.Module, keywords: Keywords, recipe: Recipe):
         self.model, self.keywords, self.recipe = model, keywords, recipe
@@ -304,6 +320,7 @@ class BaseTrainer:
     def train(self, resume: bool = False) -> int:
         """Train, and return the step reached. `resume=True` starts the run or goes on with it."""
         self.stopped = None
+        wanted = {parameter: parameter.requires_grad for parameter in self.model.parameters()}
         try:
             return start(
                 self.task,
@@ -312,7 +329,7 @@ class BaseTrainer:
                 name=self.name,
                 mode="continue" if resume else "new",
                 sinks=self._sinks,
-                weights=lambda source, task: {task.main: weights_of(Path(source), task.main)},
+                weights=initial_weights,
                 progress=self.keywords.progress,
             )
         except Stopped as stop:
@@ -320,6 +337,9 @@ class BaseTrainer:
                 raise
             self.stopped = stop  # the clock: a clean end
             return max(RunFolder.open(self.folder).steps())
+        finally:
+            for parameter, grad in wanted.items():  # an update of another part has frozen them
+                parameter.requires_grad_(grad)
 
     __call__ = train
 
@@ -328,8 +348,7 @@ class BaseTrainer:
 
     def averaged_model(self) -> nn.Module:
         """The model with the averaged weights of the newest checkpoint, in eval mode."""
-        part = self.task(self.recipe).main
-        load_strictly(self.model, weights_of(self.folder, part), str(self.folder))
+        load_strictly(self.model, weights_of(self.folder, self.main), str(self.folder))
         return self.model.eval()
 
 

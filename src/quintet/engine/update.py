@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def apply(run: "Run", update: Update, batches: Sequence[Batch], at: At) -> None:
     live = run.parts[update.part]
-    at.update = update.part
+    at.turn += 1
     nets = run.only(live)
     losses = update.losses(nets, batches, at)
     for index, batch in enumerate(batches):

@@ -32,8 +32,8 @@ class When:
         never = self.every == 0 or outer.every == 0
         if not never and (self.start - outer.start) % math.gcd(self.every, outer.every):
             raise ValueError(
-                f"{self} can never be due at a step of {outer}: make start equal, "
-                f"or every a multiple of {outer.every}"
+                f"{self} can never be due at a step of {outer}: make start equal, or let them "
+                f"differ by a multiple of {math.gcd(self.every, outer.every)}"
             )
         return self
 

@@ -30,7 +30,7 @@ class VQGanVAEConfig:
     """fsq: weight of the term that holds latent dimensions apart, so that codes are in use."""
     codebook_bits: int = 12
     """lfq and vq: the codebook holds 2 ** codebook_bits codes."""
-    entropy_weight: float = 0.05
+    entropy_weight: float = 0.2
     """lfq: weight of the entropy term that keeps codes in use."""
     commitment_weight: float = 0.25
     """lfq and vq: weight that keeps the encoder near its codes."""

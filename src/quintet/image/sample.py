@@ -22,20 +22,31 @@ class Flags:
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
-    """Writes NAME.reconstruction.png beside NAME.ids.safetensors; ids alone give NAME.png."""
+    """Writes NAME.reconstruction.png beside NAME.ids.safetensors; ids give NAME.decoded.png."""
     import quintet
 
     model: VQGanVAE = quintet.load(run)
+    _check(inputs, flags, model.factor)
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for path in inputs or _held_out(run, out, flags.count):
-        if not path.is_file():
-            raise RunError(f"{path} is not a file; give pictures, or ids as .safetensors")
         if path.suffix == ".safetensors":
-            written.append(_decode(model, path, out))
+            written += _decode(model, path, out)
         else:
             written += _reconstruct(model, path, out, flags)
     return written
+
+
+def _check(inputs: Sequence[Path], flags: Flags, factor: int) -> None:
+    for path in inputs:
+        if not path.is_file():
+            raise RunError(f"{path} is not a file; give pictures, or ids as .safetensors")
+    names = [path.stem for path in inputs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RunError(f"two inputs are called {twice}; rename one, or sample them apart")
+    if flags.size and any(side < 1 or side % factor for side in flags.size):
+        raise RunError(f"size is {flags.size}; it must be divisible by the factor {factor}")
 
 
 def _held_out(run: Path, out: Path, count: int) -> list[Path]:
@@ -44,7 +55,12 @@ def _held_out(run: Path, out: Path, count: int) -> list[Path]:
     from quintet.image.task import build
     from quintet.media.pixels import write_png
 
-    name, recipe = rooms.recorded(RunFolder.open(run).about, run)
+    about = RunFolder.open(run).about
+    if "model" in about:
+        raise RunError(f"{run} is an exported model and has no data; give pictures")
+    _, recipe = rooms.recorded(about, run)
+    if recipe.data is not None and recipe.data.startswith("python:"):
+        raise RunError(f"{run} reads a data set from Python; give pictures")
     held = build(recipe).data("valid")
     found = []
     for index in range(min(count, len(held))):
@@ -75,18 +91,19 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
     return [picture, numbers]
 
 
-def _decode(model: "VQGanVAE", path: Path, out: Path) -> Path:
+def _decode(model: "VQGanVAE", path: Path, out: Path) -> list[Path]:
     from quintet.engine.pretrained import read_weights
     from quintet.image.task import to_bytes
     from quintet.media.pixels import write_png
 
     ids = read_weights(path).get("ids")
-    if ids is None or ids.ndim != 3 or ids.is_floating_point():
+    if ids is None or ids.ndim != 3 or ids.is_floating_point() or not ids.numel():
         raise RunError(f"{path} must hold integers (b, h, w) under the name 'ids'")
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < model.codebook_size:
+    if not 0 <= int(ids.min()) <= int(ids.max()) < model.codebook_size:
         raise RunError(f"{path} holds ids outside 0 … {model.codebook_size - 1}")
-    picture = out / f"{path.name.removesuffix('.safetensors').removesuffix('.ids')}.decoded.png"
-    for index, image in enumerate(model.decode_from_ids(ids.long())):
-        name = picture if len(ids) == 1 else picture.with_stem(f"{picture.stem}-{index:03d}")
-        write_png(name, to_bytes(image))
-    return picture
+    stem = path.name.removesuffix(".safetensors").removesuffix(".ids")
+    endings = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
+    pictures = [out / f"{stem}.decoded{ending}.png" for ending in endings]
+    for picture, image in zip(pictures, model.decode_from_ids(ids.long())):
+        write_png(picture, to_bytes(image))
+    return pictures

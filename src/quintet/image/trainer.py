@@ -12,6 +12,7 @@ from quintet.engine.keys import Key
 from quintet.engine.stream import name_of, read_sample
 from quintet.engine.trainer import BaseTrainer, Keywords, modern, shared_keywords, split
 from quintet.image.config import DiscriminatorConfig, ImageDataConfig, ImageLossConfig, VQGanRecipe
+from quintet.image.data import open_data
 from quintet.image.model import VQGanVAE
 from quintet.image.task import VQGanTask
 
@@ -48,7 +49,8 @@ class AsImages:
 class VQGanVAETrainer(BaseTrainer):
     """Train a VQGanVAE on a folder of images, on a data set, or on the built-in scenes.
 
-        VQGanVAETrainer(VQGanVAE(dim=64), folder="photos", image_size=128, num_train_steps=10_000).train()
+        vae = VQGanVAE(dim=64)
+        VQGanVAETrainer(vae, folder="photos", image_size=128, num_train_steps=10_000).train()
 
     Beside what every trainer takes: `image_size`, `adversarial` (none, hinge, relativistic),
     `adversarial_from` (share of the run before the critic starts), `discriminator` (its settings),
@@ -56,6 +58,7 @@ class VQGanVAETrainer(BaseTrainer):
     """
 
     name = "image/vqgan"
+    main = "vae"
     own = frozenset(
         {"adversarial", "adversarial_from", "penalty", "penalty_every", "perceptual", "vgg"}
     )
@@ -75,21 +78,25 @@ class VQGanVAETrainer(BaseTrainer):
         given = modern(keywords, shared_keywords() | self.own)
         losses = ImageLossConfig(**{n: given.pop(n) for n in list(given) if n in self.own})
         shared = Keywords(**given)
-        size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-        images = ImageDataConfig(size=size, valid_fraction=shared.valid_frac)  # type: ignore[arg-type]
+        if shared.val_dataset is not None and dataset is None:
+            raise RunError("val_dataset goes with dataset; a folder holds out its valid_frac")
+        height, width = (image_size,) * 2 if isinstance(image_size, int) else image_size
+        images = ImageDataConfig(size=(height, width), valid_fraction=shared.valid_frac)
         self.sets = self._own_sets(dataset, shared) if dataset is not None else None
-        recipe = VQGanRecipe(
+        place = str(Path(folder).resolve()) if folder is not None else None
+        train = self.sets["train"] if self.sets else open_data(place, images, "train", shared.seed)
+        recipe = shared.recipe(
+            len(train),
+            VQGanRecipe,
             model=vae.config,
             images=images,
             losses=losses,
             discriminator=discriminator or DiscriminatorConfig(),
             vae=shared.optimiser(),
             critic=shared.optimiser(average=0.0),
-            data=str(folder) if folder is not None else "python:dataset" if dataset else None,
+            data="python:dataset" if self.sets else place,
         )
-        count = len(VQGanTask(recipe, vae, self.sets).data("train"))
-        settings = {f: getattr(recipe, f) for f in _FIELDS}
-        super().__init__(vae, shared, shared.recipe(count, VQGanRecipe, **settings))
+        super().__init__(vae, shared, recipe)
 
     @staticmethod
     def _own_sets(dataset: Any, shared: Keywords) -> dict[str, Any]:
@@ -100,16 +107,19 @@ class VQGanVAETrainer(BaseTrainer):
     def task(self, recipe: VQGanRecipe) -> VQGanTask:
         return VQGanTask(recipe, self.model, self.sets)  # type: ignore[arg-type]
 
-    @torch.no_grad()
     def tokenize(self, images: Tensor) -> Tensor:
         """Ids of images in 0..1, by the averaged weights."""
-        model = self.averaged_model()
-        return model.tokenize(images)  # type: ignore[operator]
+        return self._averaged().tokenize(images.to(self._device))
 
-    @torch.no_grad()
     def reconstruct(self, images: Tensor) -> Tensor:
         """Images after a trip through their ids, by the averaged weights."""
-        return self.averaged_model().reconstruct(images)  # type: ignore[operator]
+        return self._averaged().reconstruct(images.to(self._device))
 
+    def _averaged(self) -> VQGanVAE:
+        model = self.averaged_model()
+        assert isinstance(model, VQGanVAE)
+        return model
 
-_FIELDS = ("data", "model", "images", "losses", "discriminator", "vae", "critic")
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device

@@ -118,16 +118,19 @@ class Head(nn.Module):
         return F.pixel_shuffle(self.conv(F.silu(self.norm(x))), self.patch)
 
 
+def head_width(dim: int, most: int = 64) -> int:
+    """The widest head that divides `dim` and whose quarters can turn."""
+    if dim % 4:
+        raise ValueError(f"attention needs a width divisible by 4, not {dim}")
+    return max(width for width in range(4, most + 1, 4) if dim % width == 0)
+
+
 class AttentionBlock(nn.Module):
     """Every position attends to every other; where they are is a rotation of queries and keys."""
 
     def __init__(self, dim: int, head_dim: int = 64) -> None:
         super().__init__()
-        self.head_dim = min(head_dim, dim)
-        if dim % self.head_dim or self.head_dim % 4:
-            raise ValueError(
-                f"attention needs a width divisible by {head_dim} (or by 4), not {dim}"
-            )
+        self.head_dim = head_width(dim, head_dim)
         self.norm = group_norm(dim)
         self.to_qkv = nn.Conv2d(dim, 3 * dim, 1)
         self.to_out = zeroed(nn.Conv2d(dim, dim, 1))

@@ -67,7 +67,7 @@ class LFQ(nn.Module):
         dim: int,
         bits: int,
         *,
-        entropy_weight: float = 0.05,
+        entropy_weight: float = 0.2,
         commitment_weight: float = 0.25,
         temperature: float = 1.0,
     ) -> None:

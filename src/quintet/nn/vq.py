@@ -53,6 +53,7 @@ class VectorQuantiser(nn.Module):
 
     codebook: Tensor
     counts: Tensor
+    commits: Tensor
     new_counts: Tensor
     new_sums: Tensor
     new_error: Tensor
@@ -63,9 +64,9 @@ class VectorQuantiser(nn.Module):
         codes: int,
         *,
         code_dim: int = 16,
-        decay: float = 0.99,
+        decay: float = 0.98,
         commitment_weight: float = 0.25,
-        dead_below: float = 0.03,
+        dead_below: float = 0.1,
     ) -> None:
         super().__init__()
         self.codes, self.decay = codes, decay
@@ -74,6 +75,7 @@ class VectorQuantiser(nn.Module):
         self.project_out = ProjectOut(code_dim, dim)
         self.register_buffer("codebook", torch.randn(codes, code_dim))
         self.register_buffer("counts", torch.ones(codes))
+        self.register_buffer("commits", torch.zeros(()))
         self.register_buffer("new_counts", accumulator(codes), persistent=False)
         self.register_buffer("new_sums", accumulator(codes, code_dim), persistent=False)
         self.register_buffer("new_error", accumulator(), persistent=False)
@@ -111,13 +113,16 @@ class VectorQuantiser(nn.Module):
     def commit(self, at: CommitContext) -> None:
         """Move the codebook by what the step saw, then revive codes that nobody uses."""
         step = self.take(at)
-        counts = torch.lerp(step.counts, self.counts, self.decay)
-        sums = torch.lerp(step.sums, self.codebook * self.counts[:, None], self.decay)
+        # A shorter memory at the start: within some ten steps the codebook grows out of the data.
+        decay = ((1 + self.commits) / (10 + self.commits)).clamp_max(self.decay)
+        counts = torch.lerp(step.counts, self.counts, decay)
+        sums = torch.lerp(step.sums, self.codebook * self.counts[:, None], decay)
         codebook = sums / counts.clamp_min(1e-6)[:, None]
         noise = step.error * keyed_normal(codebook, at.key("vq.revive"))
         codebook, counts = self.revive(codebook, counts, noise)
         self.codebook.copy_(torch.where(step.usable, codebook, self.codebook))
         self.counts.copy_(torch.where(step.usable, counts, self.counts))
+        self.commits.add_(step.usable)
 
     def take(self, at: CommitContext) -> Statistics:
         """Sum over processes, empty the accumulators, and scale."""
@@ -138,4 +143,4 @@ class VectorQuantiser(nn.Module):
         order = counts.argsort(descending=True, stable=True)
         donors = order[(dead.cumsum(0) - 1).clamp_min(0) % alive]
         fresh = codebook[donors] + noise
-        return torch.where(dead[:, None], fresh, codebook), torch.where(dead, 1.0, counts)
+        return torch.where(dead[:, None], fresh, codebook), torch.where(dead, 0.5, counts)

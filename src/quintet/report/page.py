@@ -6,6 +6,7 @@ Curves are drawn as SVG on the page itself. Every text from a file is escaped.
 import base64
 import html
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from quintet.engine.sinks import Sink
 STYLE = """
 :root{color-scheme:light dark;--ink:#1c2024;--soft:#667;--line:#3b6fd4;--paper:#fff;--card:#f4f5f7}
 @media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--soft:#9aa3ad;--line:#7aa7ff;--paper:#15181c;--card:#20252b}}
-body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:72rem;padding:1rem;background:var(--paper);color:var(--ink)}
+body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:72rem;padding:1rem}
+body{background:var(--paper);color:var(--ink)}
 h1{margin:.2em 0}h2{margin-top:2em}.soft{color:var(--soft)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(17rem,1fr));gap:1rem}
 .card{background:var(--card);border-radius:.5rem;padding:.75rem}
@@ -54,6 +56,7 @@ def write_report(run: Path) -> Path:
     folder = RunFolder.open(run)
     path = run / "report.html"
     aside = run / ".report.html.writing"
+    aside.unlink(missing_ok=True)  # it could be a link that leads elsewhere
     aside.write_text(page(folder), encoding="utf-8")
     aside.replace(path)
     return path
@@ -89,33 +92,42 @@ def summary(folder: RunFolder, records: Sequence[Mapping[str, Any]]) -> str:
     trained = [r for r in records if "samples_per_second" in r]
     if not trained:
         return "No reports yet."
-    last = trained[-1]
-    best = folder.best()
+    last, about, best = trained[-1], folder.about, folder.best()
+    settings = about.get("settings")
+    steps = settings.get("steps") if isinstance(settings, Mapping) else None
     words = [
-        f"step {last['step']} of {folder.about.get('settings', {}).get('steps')}",
-        f"{last['samples']} samples ({last['epoch']} epochs)",
-        f"{last['seconds']:.0f} seconds",
-        f"{last['samples_per_second']:.4g} samples per second",
-        f"{last['waiting']:.0%} of the time waiting for data",
-        f"global batch {folder.about.get('global_batch')} on {folder.about.get('processes')} process(es)",
+        f"step {last.get('step')} of {steps}",
+        f"{last.get('samples')} samples ({last.get('epoch')} epochs)",
+        f"{shown(last.get('seconds'), '.0f')} seconds",
+        f"{shown(last['samples_per_second'], '.4g')} samples per second",
+        f"{shown(last.get('waiting'), '.0%')} of the time waiting for data",
+        f"global batch {about.get('global_batch')} on {about.get('processes')} process(es)",
     ]
     if best:
-        words.append(f"best {best['metric']} {best['value']:.5g} at step {best['step']}")
+        value = shown(best.get("value"), ".5g")
+        words.append(f"best {best.get('metric')} {value} at step {best.get('step')}")
     return html.escape(" · ".join(words))
+
+
+def shown(value: Any, style: str) -> str:
+    """A number in its style; anything else that a file holds there, as text."""
+    return format(value, style) if isinstance(value, (int, float)) else str(value)
 
 
 def exhibits(folder: RunFolder) -> str:
     """The newest pictures, inside the page, so that it can be sent around alone."""
     steps = sorted(folder.exhibits.glob("step-*")) if folder.exhibits.is_dir() else []
-    shown = []
+    figures = []
     for path in sorted(steps[-1].glob("*.png")) if steps else []:
+        if path.is_symlink() or not path.is_file():
+            continue  # the page travels: it holds nothing from outside the run
         data = base64.b64encode(path.read_bytes()).decode()
         label = html.escape(f"{path.stem} at {steps[-1].name}")
-        shown.append(
+        figures.append(
             f'<figure><img alt="{label}" src="data:image/png;base64,{data}">'
             f"<figcaption class=soft>{label}</figcaption></figure>"
         )
-    return "".join(shown)
+    return "".join(figures)
 
 
 def last_values(records: Sequence[Mapping[str, Any]], prefix: str) -> str:
@@ -127,11 +139,12 @@ def last_values(records: Sequence[Mapping[str, Any]], prefix: str) -> str:
         for name, value in found[-1].items()
         if name.startswith(prefix)
     )
-    return f"<table>{rows}</table><p class=soft>averaged weights, step {found[-1]['step']}</p>"
+    step = number(found[-1].get("step"))
+    return f"<table>{rows}</table><p class=soft>averaged weights, step {step}</p>"
 
 
 def number(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, (int, float)) else html.escape(str(value))
+    return html.escape(shown(value, "d" if isinstance(value, int) else ".5g"))
 
 
 def curves(records: Sequence[Mapping[str, Any]]) -> str:
@@ -141,24 +154,28 @@ def curves(records: Sequence[Mapping[str, Any]]) -> str:
         points = [
             (r["step"], r[name])
             for r in records
-            if isinstance(r.get(name), (int, float)) and "step" in r
+            if is_finite(r.get(name)) and is_finite(r.get("step"))
         ]
         if len(points) > 1:
             drawn.append(f"<div class=card><b>{html.escape(name)}</b>{curve(points)}</div>")
     return f"<div class=cards>{''.join(drawn)}</div>" if drawn else ""
 
 
+def is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 def curve(points: Sequence[tuple[float, float]], width: int = 300, height: int = 120) -> str:
     points = thin(points, 400)
     xs, ys = [x for x, _ in points], [y for _, y in points]
     left, right, low, high = min(xs), max(xs), min(ys), max(ys)
-    across, up = (right - left) or 1, (high - low) or 1
+    along, up = (width - 10) / ((right - left) or 1), (height - 30) / ((high - low) or 1)
     line = " ".join(
-        f"{5 + (x - left) / across * (width - 10):.1f},{height - 15 - (y - low) / up * (height - 30):.1f}"
-        for x, y in points
+        f"{5 + (x - left) * along:.1f},{height - 15 - (y - low) * up:.1f}" for x, y in points
     )
+    label = f"from {ys[0]:.4g} to {ys[-1]:.4g}"
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="from {ys[0]:.4g} to {ys[-1]:.4g}">'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
         f'<polyline points="{line}"/><text x="5" y="10">{high:.4g}</text>'
         f'<text x="5" y="{height - 3}">{low:.4g}</text>'
         f'<text x="{width - 5}" y="{height - 3}" text-anchor="end">now {ys[-1]:.4g}</text></svg>'
@@ -172,7 +189,7 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> Sequence[tuple[flo
 
 def listed(events: Sequence[Mapping[str, Any]]) -> str:
     items = "".join(
-        f"<li><b>step {int(e.get('step', 0))}</b> {html.escape(str(e.get('message')))}</li>"
+        f"<li><b>step {number(e.get('step'))}</b> {html.escape(str(e.get('message')))}</li>"
         for e in events
     )
     return f"<ul>{items}</ul>" if items else ""

@@ -1,0 +1,502 @@
+"""Every command, from the words on the command line to what is on the disk."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command import TINY, Quintet, picture
+from PIL import Image
+from safetensors.torch import load_file
+
+import quintet as library
+from harness import assert_same, lines, tensors, trajectory
+from quintet.cli import COMMANDS
+from quintet.image.task import to_bytes
+from quintet.media.pixels import read_image
+
+TRAIN = ["train", "image/vqgan_tiny"]
+MOMENT = 1e-9
+
+
+def settings(run: Path) -> dict:
+    return json.loads((run / "config.json").read_text())["settings"]
+
+
+def last_json(text: str) -> dict:
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def some_images(count: int = 3) -> torch.Tensor:
+    return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+# -- help -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: str, quintet: Quintet) -> None:
+    said = quintet(command, "--help")
+    assert said.status == 0
+    assert f"  quintet {command}" in said.out
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_names_every_command(words: list[str], quintet: Quintet) -> None:
+    said = quintet(*words)
+    assert said.status == 0
+    assert all(f"  quintet {command}" in said.out for command in COMMANDS)
+
+
+def test_help_of_a_recipe_shows_every_setting_with_its_sentence(quintet: Quintet) -> None:
+    said = quintet("train", "image/vqgan", "--help")
+    assert said.status == 0
+    for words in ("--steps", "--model.dim", "--losses.adversarial-from", "--continue", "--minutes"):
+        assert words in said.out
+    assert "The critic starts after this share of the run" in said.out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "image/vqgan", "--help"], ["list"]])
+def test_help_loads_no_torch(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom quintet.cli import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit as ended:\n    assert not ended.code\n"
+        "print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "False"
+
+
+def test_the_version_is_the_librarys(quintet: Quintet) -> None:
+    assert quintet("--version").out.strip() == library.__version__
+
+
+def test_the_list_names_every_recipe_and_its_twin(quintet: Quintet) -> None:
+    said = quintet("list")
+    names = [line.split()[0] for line in said.out.splitlines()]
+    assert {"image/vqgan", "image/vqgan_tiny"} <= set(names)
+    assert {f"{name}_tiny" for name in names if not name.endswith("_tiny")} <= set(names)
+
+
+# -- train ----------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_reports_checkpoints_pictures_and_a_page(trained: Path) -> None:
+    assert [r["step"] for r in lines(trained) if "vae/loss" in r] == [1, 2, 3, 4, 5, 6]
+    assert [r["step"] for r in lines(trained) if "val/psnr" in r] == [3, 6]
+    steps = sorted(path.name for path in (trained / "checkpoints").iterdir())
+    assert {"step-00000002", "step-00000004", "step-00000006"} <= set(steps)
+    assert read_image(trained / "exhibits/step-00000006/reconstructions.png").size
+    assert (trained / "report.html").stat().st_size > 1000
+    assert not (trained / "tensorboard").exists()
+    assert not list(trained.rglob("*writing*"))
+
+
+def test_the_critic_is_reported_from_its_start_on(trained: Path) -> None:
+    assert [r["step"] for r in lines(trained) if "critic/loss" in r] == [4, 5, 6]
+
+
+def test_dotted_flags_reach_the_recorded_configuration(trained: Path) -> None:
+    found = settings(trained)
+    assert found["images"]["size"] == [32, 32]
+    assert found["model"]["dim"] == 16
+    assert found["losses"]["adversarial_from"] == 0.5
+    assert found["trackers"] == []
+    assert (found["steps"], found["batch_size"], found["precision"]) == (6, 4, "fp32")
+    assert json.loads((trained / "config.json").read_text())["global_batch"] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--no-compile"], "off"),
+        (["--compile", "off"], "off"),
+        (["--compile", "auto"], "auto"),
+        ([], "auto"),
+    ],
+)
+def test_compile_is_spelt_as_people_spell_it(
+    words: list[str], value: str, tmp_path: Path, quintet: Quintet
+) -> None:
+    said = quintet(*TRAIN, "--run", tmp_path / "run", *TINY, "--steps", 1, *words)
+    assert said.status == 0
+    assert settings(tmp_path / "run")["compile"] == value
+
+
+def test_a_bare_compile_flag_means_on() -> None:
+    from quintet.cli import spell_compile
+
+    assert spell_compile(["--compile", "--steps", "2"]) == ["--compile", "on", "--steps", "2"]
+    assert spell_compile(["--steps", "2", "--compile"]) == ["--steps", "2", "--compile", "on"]
+
+
+def test_a_folder_of_mixed_images_trains_and_is_recorded_in_full(
+    photos: Path, tmp_path: Path, quintet: Quintet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = quintet(*TRAIN, "photos", "--run", "run", *TINY, "--images.valid-fraction", 0.2)
+    assert said.status == 0, said.err
+    assert settings(tmp_path / "run")["data"] == str(photos)
+    assert lines(tmp_path / "run")[-2]["data/damaged"] == 0
+    assert "run is at step 6" in said.out
+
+
+def test_a_run_on_a_folder_resumes_from_another_working_folder(
+    photos: Path, tmp_path: Path, quintet: Quintet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert quintet(*TRAIN, "photos", "--run", "run", *TINY, "--steps", 2).status == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    said = quintet("resume", "../run", "--steps", 3)
+    assert said.status == 0, said.err
+    assert (tmp_path / "run/checkpoints/step-00000003").is_dir()
+
+
+# -- going on -------------------------------------------------------------------------------
+
+
+def test_resume_gives_a_run_more_steps_on_its_recorded_schedule(
+    copied: Path, quintet: Quintet
+) -> None:
+    said = quintet("resume", copied, "--steps", 8)
+    assert said.status == 0
+    assert settings(copied)["steps"] == 8
+    assert settings(copied)["schedule_steps"] == 6
+    assert [r["step"] for r in lines(copied) if "vae/loss" in r] == list(range(1, 9))
+
+
+def test_a_run_in_two_parts_is_the_run_in_one(
+    trained: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    run = tmp_path / "run"
+    short = quintet(*TRAIN, "--run", run, *TINY, "--minutes", MOMENT)
+    assert short.status == 0
+    assert "stopped at step 1" in short.err
+    assert quintet("resume", run).status == 0
+    assert_same(tensors(trained, 6), tensors(run, 6))
+    assert trajectory(trained) == trajectory(run)
+
+
+def test_resume_past_the_end_changes_nothing(copied: Path, quintet: Quintet) -> None:
+    before = tensors(copied, 6)
+    assert quintet("resume", copied).status == 0
+    assert_same(before, tensors(copied, 6))
+
+
+def test_a_new_schedule_length_is_taken_only_when_asked_for(copied: Path, quintet: Quintet) -> None:
+    assert quintet("resume", copied, "--steps", 7, "--schedule-steps", 9).status == 0
+    assert settings(copied)["schedule_steps"] == 9
+
+
+def test_continue_starts_a_run_and_then_goes_on_with_it(tmp_path: Path, quintet: Quintet) -> None:
+    words = [*TRAIN, "--run", tmp_path / "run", *TINY, "--continue"]
+    assert quintet(*words, "--minutes", MOMENT).status == 0
+    assert not (tmp_path / "run/checkpoints/step-00000006").exists()
+    again = quintet(*words)
+    assert again.status == 0, again.err
+    assert "resuming at step 1" in again.err
+    assert (tmp_path / "run/checkpoints/step-00000006").is_dir()
+
+
+def test_continue_refuses_a_changed_configuration_by_the_fields_name(
+    copied: Path, quintet: Quintet
+) -> None:
+    said = quintet(*TRAIN, "--run", copied, *TINY, "--continue", "--losses.l1", 3)
+    assert said.status == 2
+    assert "losses.l1 was 1.0 and is now 3.0" in said.err
+
+
+@pytest.mark.slow
+def test_a_signal_stops_a_real_process_cleanly_and_it_resumes(
+    tmp_path: Path, quintet: Quintet
+) -> None:
+    import signal
+    import time
+
+    run = tmp_path / "run"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "quintet", *TRAIN, "--run", str(run), *TINY, "--steps", "10000"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 60
+    while len(lines(run)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 143, said
+    assert f"Go on with: quintet resume {run}" in said
+    assert "Traceback" not in said
+    reached = lines(run)[-1]["step"]
+    assert quintet("resume", run, "--steps", reached + 1).status == 0
+
+
+# -- after training -------------------------------------------------------------------------
+
+
+def test_evaluate_repeats_the_runs_own_numbers(trained: Path, quintet: Quintet) -> None:
+    said = quintet("evaluate", trained)
+    assert said.status == 0
+    found = last_json(said.out)
+    own = next(r for r in reversed(lines(trained)) if "val/psnr" in r)
+    expected = {k.removeprefix("val/"): v for k, v in own.items() if k.startswith("val/")}
+    assert found == {"step": 6, "samples": 8, **expected}
+    assert "psnr" in said.out.splitlines()[5]
+
+
+def test_evaluate_takes_the_checkpoint_that_is_named(trained: Path, quintet: Quintet) -> None:
+    found = last_json(quintet("evaluate", trained, "--step", 3).out)
+    own = next(r for r in lines(trained) if "val/psnr" in r)
+    assert (found["step"], found["psnr"]) == (3, own["val/psnr"])
+
+
+def test_evaluate_measures_all_of_a_folder(trained: Path, photos: Path, quintet: Quintet) -> None:
+    found = last_json(quintet("evaluate", trained, photos).out)
+    assert found["samples"] == 12
+    smaller = last_json(quintet("evaluate", trained, photos, "--batch-size", 5).out)
+    assert smaller["psnr"] == pytest.approx(found["psnr"], rel=1e-5)
+
+
+def test_evaluate_and_replay_write_nothing(trained: Path, quintet: Quintet) -> None:
+    before = digests(trained)
+    assert quintet("evaluate", trained).status == 0
+    assert quintet("replay", trained, "--step", 4).status == 0
+    assert digests(trained) == before
+
+
+def test_sample_reconstructs_pictures_and_ids_decode_to_the_same(
+    trained: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    photo = picture(tmp_path / "cat.png", 5)
+    said = quintet("sample", trained, photo, "--out", tmp_path / "out")
+    assert said.status == 0
+    sheet, ids = [Path(line) for line in said.out.split()]
+    assert ids.name == "cat.ids.safetensors"
+    again = quintet("sample", trained, ids, "--out", tmp_path / "out")
+    decoded = read_image(Path(again.out.strip()))
+    made = library.load(trained).decode_from_ids(load_file(ids)["ids"])[0]
+    assert np.array_equal(decoded, to_bytes(made))
+    assert decoded.shape == (40, 48, 3)
+    whole = read_image(sheet)
+    assert any(
+        np.array_equal(whole[y : y + 40, x : x + 48], decoded)
+        for y in range(whole.shape[0] - 39)
+        for x in range(whole.shape[1] - 47)
+    )
+
+
+def test_sample_without_input_shows_held_out_pictures(
+    trained: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    said = quintet("sample", trained, "--out", tmp_path / "out", "--count", 2)
+    assert said.status == 0
+    written = [Path(line) for line in said.out.split()]
+    assert len(written) == 4
+    assert all(path.is_file() for path in written)
+
+
+def test_sample_names_every_picture_of_several_ids(
+    trained: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    from quintet.engine.checkpoint import write_safetensors
+
+    write_safetensors(tmp_path / "two.safetensors", {"ids": torch.ones(2, 4, 5, dtype=torch.int32)})
+    said = quintet("sample", trained, tmp_path / "two.safetensors", "--out", tmp_path / "out")
+    written = [Path(line) for line in said.out.split()]
+    assert len(written) == 2
+    assert all(read_image(path).shape == (32, 40, 3) for path in written)
+
+
+def test_sample_works_on_an_export(
+    trained: Path, exported: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    photo = picture(tmp_path / "cat.png", 5)
+    for name, source in (("run", trained), ("export", exported)):
+        assert quintet("sample", source, photo, "--out", tmp_path / name).status == 0
+    one, other = (tmp_path / n / "cat.reconstruction.png" for n in ("run", "export"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_an_export_is_the_runs_averaged_model(trained: Path, exported: Path) -> None:
+    images = some_images()
+    loaded = library.load(trained)
+    back = library.VQGanVAE.from_pretrained(exported)
+    assert not back.training
+    assert torch.equal(loaded(images).images, back(images).images)
+    assert torch.equal(loaded.tokenize(images), library.load(exported).tokenize(images))
+    weights = load_file(exported / "model.safetensors")
+    averaged = load_file(trained / "checkpoints/step-00000006/vae.ema.safetensors")
+    assert averaged
+    assert all(weights[name].equal(value) for name, value in averaged.items())
+
+
+def test_from_pretrained_reads_a_run_too(trained: Path) -> None:
+    images = some_images()
+    model = library.VQGanVAE.from_pretrained(trained)
+    assert torch.equal(model.tokenize(images), library.load(trained).tokenize(images))
+
+
+def test_the_model_card_shows_the_numbers_and_not_the_path_of_the_data(
+    trained: Path, exported: Path
+) -> None:
+    card = (exported / "README.md").read_text()
+    psnr = lines(trained)[-1]["val/psnr"]
+    assert f"| psnr | {psnr:.5g} |" in card
+    assert "from_pretrained" in card
+    assert '"data"' not in card
+
+
+@pytest.mark.parametrize("step", [1, 4, 6])
+def test_replay_gives_the_numbers_of_that_step_bit_for_bit(
+    step: int, trained: Path, quintet: Quintet
+) -> None:
+    found = last_json(quintet("replay", trained, "--step", step).out)
+    own = next(r for r in lines(trained) if r["step"] == step and "vae/loss" in r)
+    expected = {
+        name: value
+        for name, value in own.items()
+        if name.startswith(("vae/", "critic/")) and not name.endswith("/rate")
+    }
+    assert found["losses"] == expected
+    assert len(found["samples"]) == 4
+
+
+def test_doctor_describes_the_machine(quintet: Quintet) -> None:
+    said = quintet("doctor")
+    assert said.status == 0
+    assert torch.__version__ in said.out
+
+
+def test_doctor_names_what_training_would_skip(photos: Path, quintet: Quintet) -> None:
+    assert "12 files, 12 sound, 0" in quintet("doctor", "image", photos).out
+    (photos / "broken.png").write_bytes(b"\x89PNG\r\n")
+    said = quintet("doctor", "image", photos)
+    assert said.status == 0
+    assert "broken.png" in said.out
+    assert "13 files, 12 sound, 1" in said.out
+
+
+def test_doctor_refuses_a_folder_of_which_nothing_can_be_used(
+    tmp_path: Path, quintet: Quintet
+) -> None:
+    (tmp_path / "broken.png").write_bytes(b"")
+    said = quintet("doctor", "image", tmp_path)
+    assert said.status == 2
+    assert "nothing" in said.err
+
+
+def test_the_demo_starts_and_goes_on(
+    tmp_path: Path, quintet: Quintet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    from quintet import rooms
+    from quintet.image import recipes
+
+    small = dataclasses.replace(recipes.vqgan_tiny(), batch_size=2, workers=0, trackers=())
+    images = dataclasses.replace(small.images, size=(16, 16), valid_limit=4)
+    small = dataclasses.replace(small, images=images)
+    monkeypatch.setattr(rooms, "recipe_function", lambda name: lambda: small)
+    assert quintet("demo", "--run", tmp_path / "demo", "--steps", 1).status == 0
+    said = quintet("demo", "--run", tmp_path / "demo", "--steps", 1)
+    assert said.status == 0
+    assert "resuming at step 1" in said.err
+
+
+# -- starting from weights ------------------------------------------------------------------
+
+
+def first_loss(run: Path) -> float:
+    return lines(run)[0]["vae/loss"]
+
+
+def test_a_run_starts_from_the_weights_of_a_run_or_of_an_export(
+    trained: Path, exported: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    for name, source in (("a", trained), ("b", exported)):
+        run = tmp_path / name
+        said = quintet(*TRAIN, "--run", run, *TINY, "--steps", 1, "--init-from", source)
+        assert said.status == 0, said.err
+    assert first_loss(tmp_path / "a") == first_loss(tmp_path / "b")
+    assert first_loss(tmp_path / "a") != first_loss(trained)
+    assert settings(tmp_path / "a")["init_from"] == str(trained)
+
+
+def test_replay_begins_with_the_weights_that_the_run_began_with(
+    trained: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    run = tmp_path / "run"
+    quintet(*TRAIN, "--run", run, *TINY, "--steps", 1, "--init-from", trained)
+    found = last_json(quintet("replay", run, "--step", 1).out)
+    assert found["losses"]["vae/loss"] == first_loss(run)
+
+
+def test_weights_of_another_model_are_refused_by_name(
+    exported: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    run = tmp_path / "run"
+    said = quintet(*TRAIN, "--run", run, *TINY, "--init-from", exported, "--model.dim", 32)
+    assert said.status == 2
+    assert str(exported) in said.err
+    assert "has shape" in said.err
+    said = quintet(
+        *TRAIN, "--run", tmp_path / "x", *TINY, "--init-from", exported, "--model.blocks", 1
+    )
+    assert said.status == 2
+    assert "does not fit" in said.err
+
+
+def test_a_run_resumes_after_the_weights_it_began_with_are_gone(
+    copied: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    words = [*TRAIN, "--run", run, *TINY, "--steps", 2, "--init-from", copied]
+    assert quintet(*words).status == 0
+    shutil.rmtree(copied)
+    said = quintet("resume", run, "--steps", 3)
+    assert said.status == 0, said.err
+
+
+# -- the page -------------------------------------------------------------------------------
+
+
+def test_report_writes_one_page_that_needs_no_network(copied: Path, quintet: Quintet) -> None:
+    (copied / "report.html").unlink()
+    said = quintet("report", copied)
+    assert said.status == 0
+    page = (copied / "report.html").read_text()
+    assert said.out.strip() == str(copied / "report.html")
+    assert "data:image/png;base64," in page
+    assert "vae/loss" in page
+    for outside in ("http:", "https:", "<script", "<link", "@import", "src=/", 'src="/'):
+        assert outside not in page, outside
+
+
+def test_a_picture_in_the_page_is_the_exhibit(copied: Path, quintet: Quintet) -> None:
+    import base64
+    import io
+    import re
+
+    quintet("report", copied)
+    found = re.search(r"base64,([^\"]+)", (copied / "report.html").read_text())
+    assert found
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[1]))))
+    newest = copied / "exhibits/step-00000006/reconstructions.png"
+    assert np.array_equal(shown, read_image(newest))

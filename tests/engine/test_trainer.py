@@ -1,0 +1,443 @@
+"""`quintet.Trainer`: any module that returns a loss, on any data that can be indexed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import quintet
+from harness import assert_same, lines, tensors
+from quintet.engine.config import ConfigError
+from quintet.engine.errors import RunError
+from quintet.engine.trainer import loss_of, split
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _single_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# -- models of every kind, and their data ---------------------------------------------------
+
+
+class Parts(NamedTuple):
+    error: Tensor
+    weight: Tensor
+
+
+@dataclass
+class Output:
+    loss: Tensor
+    logits: Tensor
+
+
+class Line(nn.Module):
+    """Fits y = 2 x - 1, with dropout so that a resume has something to get wrong."""
+
+    def __init__(self, returns: str = "loss"):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1))
+        self.returns = returns
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        made = self.body(x)
+        loss = (made - y).square().mean()
+        error = (made - y).abs().mean()
+        return {
+            "loss": loss,
+            "tuple-dict": (loss, {"error": error, "picture": made, "name": "text"}),
+            "tuple-named": (loss, Parts(error, self.body[0].weight.norm())),
+            "tuple-alone": (loss,),
+            "dict": {"loss": loss, "error": error, "norm": error, "skipped": torch.ones(())},
+            "object": Output(loss, made),
+        }[self.returns]
+
+
+class Pairs:
+    """y = 2 x - 1, as tuples or as dicts."""
+
+    def __init__(self, kind: str = "tuple", size: int = 40):
+        self.kind, self.size = kind, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        x = torch.tensor([index / self.size]) + 0.01 * torch.randn(1)  # seeded per sample
+        pair = (x, 2 * x - 1)
+        return pair if self.kind == "tuple" else dict(zip("xy", pair))
+
+
+class Sentences:
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        ids = (torch.arange(8) * (index + 1)) % 17
+        return {"input_ids": ids, "labels": ids}
+
+
+def gpt2() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=17,
+        n_positions=8,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def trainer(model: nn.Module, data: Any, folder: Path, **changes: Any) -> quintet.Trainer:
+    keywords: dict[str, Any] = {
+        "num_train_steps": 6,
+        "batch_size": 4,
+        "learning_rate": 1e-2,
+        "warmup_steps": 2,
+        "val_every": 4,
+        "checkpoint_every": 2,
+        "log_every": 1,
+        "num_workers": 0,
+        "device": "cpu",
+        "trackers": (),
+        "progress": False,
+        "results_folder": folder,
+        **changes,
+    }
+    return quintet.Trainer(model, data, **keywords)
+
+
+KINDS: dict[str, Callable[[], tuple[nn.Module, Any, dict[str, Any]]]] = {
+    "loss": lambda: (Line("loss"), Pairs(), {}),
+    "tuple-dict": lambda: (Line("tuple-dict"), Pairs(), {}),
+    "tuple-named": lambda: (Line("tuple-named"), Pairs("dict"), {}),
+    "tuple-alone": lambda: (Line("tuple-alone"), Pairs(), {"data_kwargs": ("x", "y")}),
+    "dict": lambda: (Line("dict"), Pairs("dict"), {"grad_accum_every": 2}),
+    "object": lambda: (Line("object"), Pairs(), {"optimizer": "lion", "learning_rate": 1e-3}),
+    "gpt2": lambda: (gpt2(), Sentences(), {"ema_decay": 0.9}),
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+@EVERY_KIND
+def test_a_module_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
+    model, data, changes = KINDS[kind]()
+    assert trainer(model, data, tmp_path / "run", **changes).train() == 6
+    losses = [r["model/loss"] for r in lines(tmp_path / "run") if "model/loss" in r]
+    assert len(losses) == 6
+    assert [r["step"] for r in lines(tmp_path / "run") if "val/loss" in r] == [4, 6]
+    assert not [e for e in lines(tmp_path / "run", "events") if "skipped" in e["message"]]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
+    def note(report: dict[str, Any]) -> None:
+        if report["step"] == step:
+            raise Interrupted
+
+    return note
+
+
+@EVERY_KIND
+def test_a_run_cut_short_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    model, data, changes = KINDS[kind]()
+    trainer(model, data, tmp_path / "straight", **changes).train()
+    model, data, changes = KINDS[kind]()
+    with pytest.raises(Interrupted):
+        trainer(model, data, tmp_path / "cut", log_fn=interrupt_at(3), **changes).train()
+    assert not (tmp_path / "cut/checkpoints/step-00000003").exists()
+    model, data, changes = KINDS[kind]()
+    assert trainer(model, data, tmp_path / "cut", **changes).train(resume=True) == 6
+    assert_same(tensors(tmp_path / "straight", 6), tensors(tmp_path / "cut", 6))
+
+
+def test_a_run_stopped_by_the_clock_resumes_bit_for_bit(tmp_path: Path) -> None:
+    trainer(Line(), Pairs(), tmp_path / "straight").train()
+    stopped = trainer(Line(), Pairs(), tmp_path / "cut", minutes=1e-9)
+    assert stopped.train() == 1
+    assert stopped.stopped is not None
+    for expected in (2, 6):
+        minutes = 1e-9 if expected == 2 else None
+        again = trainer(Line(), Pairs(), tmp_path / "cut", minutes=minutes)
+        assert again.train(resume=True) == expected
+    assert_same(tensors(tmp_path / "straight", 6), tensors(tmp_path / "cut", 6))
+
+
+class Pictures:
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor]:
+        return (torch.rand(3, 8, 8),)
+
+
+class ChannelsLast(nn.Module):
+    """Weights whose memory is laid out as convolutions like it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GELU(), nn.Conv2d(8, 3, 3))
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.body(x) - x[..., 1:-1, 1:-1]).square().mean()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "lion"])
+def test_weights_in_channels_last_memory_resume_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
+    changes = {"optimizer": optimizer, "learning_rate": 1e-2}
+    trainer(ChannelsLast(), Pictures(), tmp_path / "straight", **changes).train()
+    with pytest.raises(Interrupted):
+        cut = trainer(
+            ChannelsLast(), Pictures(), tmp_path / "cut", log_fn=interrupt_at(3), **changes
+        )
+        cut.train()
+    trainer(ChannelsLast(), Pictures(), tmp_path / "cut", **changes).train(resume=True)
+    assert_same(tensors(tmp_path / "straight", 6), tensors(tmp_path / "cut", 6))
+
+
+def test_the_same_trainer_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    once = trainer(Line(), Pairs(), tmp_path / "run", minutes=1e-9)
+    assert once.train() == 1
+    assert once.train(resume=True) == 2
+
+
+def test_a_trainer_leaves_what_may_be_trained_as_it_was(tmp_path: Path) -> None:
+    model = Line()
+    model.body[0].bias.requires_grad_(False)
+    before = [p.requires_grad for p in model.parameters()]
+    trainer(model, Pairs(), tmp_path / "run").train()
+    assert [p.requires_grad for p in model.parameters()] == before
+
+
+# -- what comes out -------------------------------------------------------------------------
+
+
+def test_the_averaged_model_holds_the_averaged_weights(tmp_path: Path) -> None:
+    found = trainer(Line(), Pairs(), tmp_path / "run", ema_decay=0.5)
+    found.train()
+    model = found.averaged_model()
+    assert not model.training
+    saved = tensors(tmp_path / "run", 6)
+    for name, value in model.state_dict().items():
+        assert value.equal(saved[f"model.ema.safetensors:{name}"])
+        assert not value.equal(saved[f"model.safetensors:{name}"])
+
+
+class Tied(nn.Module):
+    """Two names for one matrix; the averaged one comes first in the alphabet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Linear(4, 4, bias=False)
+        self.head = nn.Linear(4, 4, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.head(torch.tanh(self.embed(x))) - x).square().mean()
+
+
+def test_tied_weights_are_averaged_under_both_names(tmp_path: Path) -> None:
+    data = [torch.rand(4, generator=torch.Generator().manual_seed(i)) for i in range(24)]
+    found = trainer(Tied(), data, tmp_path / "run", ema_decay=0.5)
+    found.train()
+    saved = tensors(tmp_path / "run", 6)
+    averaged = saved["model.ema.safetensors:embed.weight"]
+    model = found.averaged_model()
+    assert model.embed.weight.equal(averaged)  # type: ignore[union-attr,operator]
+    assert model.head.weight.equal(averaged)  # type: ignore[union-attr,operator]
+
+
+def test_every_report_reaches_the_users_function(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    trainer(Line("tuple-dict"), Pairs(), tmp_path / "run", log_fn=heard.append).train()
+    assert [r["step"] for r in heard if "model/loss" in r] == [1, 2, 3, 4, 5, 6]
+    assert all("model/error" in r for r in heard if "model/loss" in r)
+    assert [r["step"] for r in heard if "val/loss" in r] == [4, 6]
+
+
+def test_numbers_of_the_models_own_do_not_meet_the_engines(tmp_path: Path) -> None:
+    """A model may report something called norm or skipped; it is no gradient and no skip."""
+    trainer(Line("dict"), Pairs("dict"), tmp_path / "run", max_grad_norm=None).train()
+    report = lines(tmp_path / "run")[0]
+    assert report["model/own_norm"] == report["model/error"]
+    assert report["model/skipped"] == 0
+    assert report["model/own_skipped"] == 1
+
+
+def test_a_run_of_epochs_takes_as_many_steps_as_the_data_asks_for(tmp_path: Path) -> None:
+    changes = {"num_train_steps": None, "num_epochs": 1.5, "valid_frac": 0.1}
+    found = trainer(Line(), Pairs(size=40), tmp_path / "run", **changes)
+    assert found.recipe.steps == 14  # 36 x 1.5 / 4, rounded up
+    assert found.train() == 14
+    assert lines(tmp_path / "run")[-2]["epoch"] == pytest.approx(56 / 36, abs=1e-4)
+
+
+def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
+    trainer(Line(), Pairs(), tmp_path / "first").train()
+    trainer(Line(), Pairs(), tmp_path / "next", init_from=tmp_path / "first").train()
+    first = [lines(tmp_path / name)[0]["model/loss"] for name in ("first", "next")]
+    assert first[0] != first[1]
+
+
+def test_a_run_from_python_is_recognised_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from quintet.cli import main
+
+    trainer(Line(), Pairs(), tmp_path / "run").train()
+    with pytest.raises(SystemExit) as ended:
+        main(["resume", str(tmp_path / "run")])
+    assert ended.value.code == 2
+    assert "trainer.train(resume=True)" in capsys.readouterr().err
+
+
+# -- keywords -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("lr", "learning_rate", 1e-3),
+        ("wd", "weight_decay", 0.1),
+        ("save_model_every", "checkpoint_every", 3),
+        ("validate_every", "val_every", 3),
+        ("gradient_accumulation_steps", "grad_accum_every", 2),
+        ("num_warmup_steps", "warmup_steps", 1),
+        ("random_split_seed", "seed", 5),
+    ],
+)
+def test_an_old_spelling_works_and_names_the_new_one(
+    old: str, new: str, value: Any, tmp_path: Path
+) -> None:
+    with pytest.warns(FutureWarning, match=f"{old} is now called {new}") as caught:
+        found = quintet.Trainer(Line(), Pairs(), num_train_steps=1, **{old: value})
+    assert getattr(found.keywords, new) == value
+    assert caught[0].filename == __file__
+
+
+def test_use_ema_becomes_a_decay() -> None:
+    for asked, decay in ((True, 0.999), (False, 0.0)):
+        with pytest.warns(FutureWarning, match="ema_decay"):
+            found = quintet.Trainer(Line(), Pairs(), num_train_steps=1, use_ema=asked)
+        assert found.recipe.optimiser.average == decay
+
+
+def test_an_unknown_keyword_is_refused_with_those_there_are() -> None:
+    with pytest.raises(TypeError, match=r"unknown keyword 'learning_rat'.*learning_rate"):
+        quintet.Trainer(Line(), Pairs(), num_train_steps=1, learning_rat=1)
+    with pytest.raises(TypeError, match="unknown keyword 'penalty_every'"):
+        quintet.Trainer(Line(), Pairs(), num_train_steps=1, penalty_every=1)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_keyword_given_under_both_names_is_refused() -> None:
+    with pytest.raises(TypeError, match="learning_rate is given twice"):
+        quintet.Trainer(Line(), Pairs(), num_train_steps=1, learning_rate=1e-3, lr=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_train_steps": 3, "num_epochs": 1}])
+def test_the_length_is_given_once(changes: dict[str, Any]) -> None:
+    with pytest.raises(RunError, match="num_train_steps or num_epochs"):
+        quintet.Trainer(Line(), Pairs(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "fp8"}, "precision is 'fp8'.*'bf16'"),
+        ({"device": "tpu"}, "device is 'tpu'.*'cuda'"),
+        ({"optimizer": "sgd"}, r"optimiser\.name is 'sgd'.*'adamw'"),
+        ({"scheduler": "step"}, r"optimiser\.schedule is 'step'.*'cosine'"),
+        ({"compile": "yes"}, "compile is 'yes'.*'on'"),
+        ({"batch_size": 2.5}, "batch_size is 2.5.*int"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"trackers": ("paper",)}, "trackers"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        quintet.Trainer(Line(), Pairs(), num_train_steps=1, **changes)
+
+
+@pytest.mark.parametrize("spelling", ["fp16", "float16", "half"])
+def test_fp16_is_refused_with_the_reason(spelling: str) -> None:
+    with pytest.raises(RunError, match="overflows.*bf16"):
+        quintet.Trainer(Line(), Pairs(), num_train_steps=1, precision=spelling)
+
+
+# -- data -----------------------------------------------------------------------------------
+
+
+def test_a_split_is_disjoint_complete_and_follows_the_seed() -> None:
+    sets = split(Pairs(size=50), 0.2, seed=3)
+    train, valid = sets["train"].indices, sets["valid"].indices
+    assert (len(train), len(valid)) == (40, 10)
+    assert sorted(train + valid) == list(range(50))
+    assert split(Pairs(size=50), 0.2, seed=3)["valid"].indices == valid
+    assert split(Pairs(size=50), 0.2, seed=4)["valid"].indices != valid
+
+
+def test_held_out_data_of_the_users_own_is_used(tmp_path: Path) -> None:
+    found = trainer(Line(), Pairs(), tmp_path / "run", val_dataset=Pairs(size=3))
+    found.train()
+    assert len(found.sets["train"]) == 40
+    assert "val/loss" in lines(tmp_path / "run")[-1]
+
+
+def test_data_without_a_length_is_refused_with_the_remedy() -> None:
+    with pytest.raises(RunError, match="__len__"):
+        quintet.Trainer(Line(), iter([1, 2]), num_train_steps=1)
+
+
+def test_names_that_do_not_match_the_data_are_counted(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="names 1 fields, the data has 2"):
+        trainer(Line(), Pairs(), tmp_path / "run", data_kwargs=("x",)).train()
+
+
+def test_a_collate_function_of_the_users_own_is_used(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def collate(items: Sequence[Any]) -> dict[str, Tensor]:
+        seen.append(len(items))
+        return {name: torch.stack([item[i] for item in items]) for i, name in enumerate("xy")}
+
+    trainer(Line(), Pairs(), tmp_path / "run", collate_fn=collate).train()
+    assert seen
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("text", "returned str"),
+        (None, "returned NoneType"),
+        ({"logits": torch.ones(())}, "returned dict"),
+        ((), "returned tuple"),
+        (torch.ones(3), "single number"),
+        (Output(None, torch.ones(1)), "labels"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_model_without_a_loss_is_told_what_to_return(output: Any, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        loss_of(output)

@@ -1,0 +1,304 @@
+"""VQGanVAETrainer: the image room for Python users."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import quintet
+from harness import assert_same, lines, tensors
+from quintet.engine.config import ConfigError
+from quintet.engine.errors import RunError
+from quintet.image.config import DiscriminatorConfig
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _single_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def vae(**changes: Any) -> quintet.VQGanVAE:
+    torch.manual_seed(0)
+    settings = {"dim": 8, "multipliers": (1, 2), "patch": 2, "blocks": 1, "levels": (4, 4)}
+    return quintet.VQGanVAE(**settings | changes)
+
+
+def trainer(folder: Path, model: Any = None, **changes: Any) -> quintet.VQGanVAETrainer:
+    keywords: dict[str, Any] = {
+        "image_size": 16,
+        "num_train_steps": 6,
+        "batch_size": 4,
+        "warmup_steps": 2,
+        "val_every": 3,
+        "checkpoint_every": 2,
+        "log_every": 1,
+        "num_workers": 0,
+        "device": "cpu",
+        "trackers": (),
+        "progress": False,
+        "adversarial_from": 0.5,
+        "penalty_every": 1,
+        "discriminator": DiscriminatorConfig(dim=8, layers=1),
+        "results_folder": folder,
+        **changes,
+    }
+    return quintet.VQGanVAETrainer(model if model is not None else vae(), **keywords)
+
+
+class Pictures:
+    """Sixteen pictures, as a person might hand them over."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < 16:
+            raise IndexError(index)
+        image = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(index))
+        match self.kind:
+            case "tensor":
+                return image
+            case "bytes":
+                return (image * 255).byte()
+            case "array":
+                return image.numpy()
+            case "tuple":
+                return image, index
+            case "dict":
+                return {"image": image, "text": f"picture {index}"}
+            case "images":
+                return {"images": image}
+            case _:
+                return "picture.png"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for index in range(16):
+        values = np.random.default_rng(index).integers(0, 255, (20 + index, 24, 3), np.uint8)
+        Image.fromarray(values).save(folder / f"{index:02d}.png")
+    return folder
+
+
+# -- data -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tensor", "bytes", "array", "tuple", "dict", "images"])
+def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
+    found = trainer(tmp_path / "run", dataset=Pictures(kind), valid_frac=0.25)
+    assert found.train() == 6
+    assert [r["step"] for r in lines(tmp_path / "run") if "val/psnr" in r] == [3, 6]
+    assert [r["step"] for r in lines(tmp_path / "run") if "critic/loss" in r] == [4, 5, 6]
+
+
+def test_pictures_in_one_tensor_are_a_data_set(tmp_path: Path) -> None:
+    assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 16, 16)).train() == 6
+
+
+def test_a_folder_trains_and_the_command_line_knows_the_run(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from quintet.cli import main
+
+    trainer(tmp_path / "run", folder=photos).train()
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(tmp_path / "run")])
+    assert not ended.value.code
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["psnr"] == lines(tmp_path / "run")[-1]["val/psnr"]
+    with pytest.raises(SystemExit) as ended:
+        main(["resume", str(tmp_path / "run"), "--steps", "7"])
+    assert not ended.value.code
+
+
+def test_a_folder_is_recorded_in_full(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = trainer(tmp_path / "run", folder=os.path.relpath(photos))
+    assert found.recipe.data == str(photos)
+
+
+@pytest.mark.parametrize("words", [["resume"], ["evaluate"], ["replay", "--step", "1"], ["sample"]])
+def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from quintet.cli import main
+
+    trainer(tmp_path / "run", dataset=Pictures("tensor"), num_train_steps=1).train()
+    capsys.readouterr()
+    out = ["--out", str(tmp_path / "out")] if words == ["sample"] else []
+    with pytest.raises(SystemExit) as ended:
+        main([words[0], str(tmp_path / "run"), *words[1:], *out])
+    assert ended.value.code == 2
+    assert "reads a data set from Python" in capsys.readouterr().err
+
+
+def test_built_in_scenes_are_there_without_any_data(tmp_path: Path) -> None:
+    assert trainer(tmp_path / "run", num_train_steps=1, val_every=0).recipe.data is None
+
+
+def test_items_that_are_no_images_are_refused_by_their_number(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"must be an image.*sample \d+ is str"):
+        trainer(tmp_path / "run", dataset=Pictures("names")).train()
+
+
+def test_data_is_given_once(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="folder or dataset"):
+        trainer(tmp_path / "run", dataset=Pictures("tensor"), folder=photos)
+    with pytest.raises(RunError, match="val_dataset goes with dataset"):
+        trainer(tmp_path / "run", folder=photos, val_dataset=Pictures("tensor"))
+
+
+def test_held_out_pictures_of_the_users_own_are_measured(tmp_path: Path) -> None:
+    found = trainer(tmp_path / "run", dataset=Pictures("tuple"), val_dataset=Pictures("dict"))
+    found.train()
+    assert len(found.task(found.recipe).data("train")) == 16
+    assert "val/psnr" in lines(tmp_path / "run")[-1]
+
+
+# -- keywords -------------------------------------------------------------------------------
+
+
+def test_old_spellings_work_and_name_the_new_ones(tmp_path: Path) -> None:
+    with pytest.warns(FutureWarning) as caught:
+        found = quintet.VQGanVAETrainer(
+            vae(),
+            dataset=Pictures("tensor"),
+            image_size=16,
+            num_train_steps=2,
+            lr=1e-3,
+            save_model_every=5,
+            save_results_every=7,
+            apply_grad_penalty_every=3,
+        )
+    said = {str(warning.message) for warning in caught}
+    assert "lr is now called learning_rate" in said
+    assert "apply_grad_penalty_every is now called penalty_every" in said
+    assert all(warning.filename == __file__ for warning in caught)
+    assert found.recipe.vae.rate == 1e-3
+    assert found.recipe.losses.penalty_every == 3
+    assert (found.recipe.save_every, found.recipe.evaluate_every) == (5, 7)
+
+
+def test_an_unknown_keyword_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"unknown keyword 'adverserial'.*adversarial"):
+        trainer(tmp_path / "run", adverserial="hinge")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_size": 18}, r"images\.size"),
+        ({"adversarial": "wasserstein"}, r"losses\.adversarial.*'hinge'"),
+        ({"penalty": "r2"}, r"losses\.penalty.*'lecam'"),
+        ({"precision": "fp8"}, "precision"),
+        ({"adversarial_from": 3}, "adversarial_from"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainer(tmp_path / "run", **changes)
+
+
+def test_epochs_are_counted_in_training_pictures(tmp_path: Path) -> None:
+    changes = {"num_train_steps": None, "num_epochs": 2, "valid_frac": 0.25}
+    found = trainer(tmp_path / "run", dataset=Pictures("tensor"), **changes)
+    assert found.recipe.steps == 6  # 12 x 2 / 4
+    assert found.train() == 6
+
+
+def test_every_report_reaches_the_users_function(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    trainer(tmp_path / "run", dataset=Pictures("tensor"), log_fn=heard.append).train()
+    assert [r["step"] for r in heard if "vae/loss" in r] == [1, 2, 3, 4, 5, 6]
+
+
+def test_building_a_trainer_leaves_the_users_randomness_alone(tmp_path: Path) -> None:
+    model = vae()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    trainer(tmp_path / "run", model, dataset=Pictures("tensor"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# -- going on, and afterwards ---------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
+    def note(report: dict[str, Any]) -> None:
+        if report["step"] == step:
+            raise Interrupted
+
+    return note
+
+
+@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
+def test_a_run_cut_short_resumes_bit_for_bit(quantiser: str, tmp_path: Path) -> None:
+    choice = {"quantiser": quantiser, "codebook_bits": 4}
+    data = Pictures("tensor")
+    trainer(tmp_path / "straight", vae(**choice), dataset=data).train()
+    with pytest.raises(Interrupted):
+        trainer(tmp_path / "cut", vae(**choice), dataset=data, log_fn=interrupt_at(5)).train()
+    trainer(tmp_path / "cut", vae(**choice), dataset=data).train(resume=True)
+    assert_same(tensors(tmp_path / "straight", 6), tensors(tmp_path / "cut", 6))
+
+
+def test_the_same_trainer_goes_on_after_the_critic_had_its_turn(tmp_path: Path) -> None:
+    found = trainer(
+        tmp_path / "run", dataset=Pictures("tensor"), adversarial_from=0.0, minutes=1e-9
+    )
+    assert found.train() == 1
+    assert all(p.requires_grad for p in found.model.parameters())
+    assert found.train(resume=True) == 2
+
+
+def test_ids_and_reconstructions_come_from_the_averaged_weights(tmp_path: Path) -> None:
+    found = trainer(tmp_path / "run", dataset=Pictures("tensor"))
+    found.train()
+    images: Tensor = torch.rand(2, 3, 16, 24)
+    loaded = quintet.load(tmp_path / "run")
+    ids, made = found.tokenize(images), found.reconstruct(images)
+    assert ids.shape == (2, 4, 6)
+    assert torch.equal(ids, loaded.tokenize(images))
+    assert torch.equal(made, loaded.reconstruct(images))
+    assert 0 <= made.min() <= made.max() <= 1
+    assert not made.requires_grad
+
+
+def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
+    first = trainer(tmp_path / "first", dataset=Pictures("tensor"))
+    first.train()
+    quintet.load(tmp_path / "first").save_pretrained(tmp_path / "model")
+    for name, source in (("a", "first"), ("b", "model")):
+        again = trainer(
+            tmp_path / name,
+            vae(),
+            dataset=Pictures("tensor"),
+            num_train_steps=1,
+            init_from=tmp_path / source,
+        )
+        again.train()
+    losses = [lines(tmp_path / name)[0]["vae/loss"] for name in ("first", "a", "b")]
+    assert losses[1] == losses[2] != losses[0]
