@@ -2,9 +2,10 @@
 
     python benchmarks/overhead.py [--device cpu|cuda] [--blocks 12] [--steps 20]
 
-Both sides load with torch's DataLoader, clip, step a fused AdamW, keep a moving average, and show their loss every 10 steps. The
-engine's side is `take_step` and `report` as the loop calls them. Blocks of the two alternate, which
-side begins changes too, and the medians are compared; the spread of each side is shown beside it.
+Both sides load with torch's DataLoader, clip, step a fused AdamW, keep a moving average, and show
+their loss every 10 steps. The engine's side is `take_step` and `report` as the loop calls them.
+Blocks of the two alternate, which side begins changes too, and the medians are compared; the spread
+of each side is shown beside it.
 """
 
 import argparse
@@ -79,10 +80,7 @@ class Bare:
     def run(self, steps: int) -> None:
         total = torch.zeros((), device=self.world.device)
         for _ in range(steps):
-            rows = [
-                self.data[(self.step * self.batch + i) % 64]["image"] for i in range(self.batch)
-            ]
-            image = torch.stack(rows).to(self.world.device, non_blocking=True)
+            image = next(self.batches)["image"].to(self.world.device, non_blocking=True)
             with self.world.autocast():
                 loss = self.module(image)
             loss.backward()

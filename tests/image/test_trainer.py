@@ -33,7 +33,7 @@ def vae(**changes: Any) -> quintet.VQGanVAE:
     return quintet.VQGanVAE(**settings | changes)
 
 
-def trainer(folder: Path, model: Any = None, **changes: Any) -> quintet.VQGanVAETrainer:
+def trainer(run: Path, model: Any = None, **changes: Any) -> quintet.VQGanVAETrainer:
     keywords: dict[str, Any] = {
         "image_size": 16,
         "num_train_steps": 6,
@@ -49,7 +49,7 @@ def trainer(folder: Path, model: Any = None, **changes: Any) -> quintet.VQGanVAE
         "adversarial_from": 0.5,
         "penalty_every": 1,
         "discriminator": DiscriminatorConfig(dim=8, layers=1),
-        "results_folder": folder,
+        "results_folder": run,
         **changes,
     }
     return quintet.VQGanVAETrainer(model if model is not None else vae(), **keywords)

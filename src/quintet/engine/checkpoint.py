@@ -129,7 +129,7 @@ def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Pa
     final = folder / f"step-{step:08d}"
     aside = folder / f"{TEMPORARY}{step:08d}"
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    aside.mkdir()  # no parents: a run whose folder vanished must stop, not begin another
     try:
         listed = {}
         for name, tensors in files.items():

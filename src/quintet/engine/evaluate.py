@@ -32,7 +32,7 @@ def at_rest(parts: Sequence[LivePart], averaged: bool) -> Iterator[None]:
             part.module.eval()
             if averaged:
                 stack.enter_context(part.averaged())
-        torch.manual_seed(fold("evaluate"))
+        torch.default_generator.manual_seed(fold("evaluate"))
         try:
             yield
         finally:

@@ -113,6 +113,7 @@ def _open(
     folder = RunFolder.open(path)
     folder.lock()
     try:
+        folder.checkpoints.mkdir(exist_ok=True)
         if folder.about.get("recipe") != name:
             raise RunError(f"{path} is a run of {folder.about.get('recipe')}, not of {name}")
         recipe = _same_run(folder, recipe, mode)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from quintet.engine.config import OptimiserConfig
@@ -54,7 +53,7 @@ class At:
     @contextmanager
     def keyed(self, index: int) -> Iterator[None]:
         """Dropout inside networks follows from where it happens, not from what ran before."""
-        torch.manual_seed(fold(self.seed, self.step, self.turn, index, self.world.rank))
+        self.world.seed(fold(self.seed, self.step, self.turn, index, self.world.rank))
         yield
 
     def key(self, name: str) -> int:

@@ -171,7 +171,7 @@ def modern(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
         if new in found:
             raise TypeError(f"{new} is given twice, once by an old name")
         if new != name:
-            warnings.warn(f"{name} is now called {new}", FutureWarning, stacklevel=4)
+            warnings.warn(f"{name} is now called {new}", FutureWarning, stacklevel=3)
         if new == "ema_decay" and isinstance(value, bool):
             value = 0.999 if value else 0.0
         found[new] = value

@@ -103,6 +103,13 @@ class World:
             return torch.autocast(self.device.type, torch.bfloat16)
         return nullcontext()
 
+    def seed(self, number: int) -> None:
+        """Generators of the host and of this device. `torch.manual_seed` would, without a GPU,
+        format a stack trace and keep it for later, at every call."""
+        torch.default_generator.manual_seed(number)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(number)
+
     @contextmanager
     def no_sync_but_last(self, wrapped: nn.Module, index: int, count: int) -> Iterator[None]:
         with nullcontext() if index == count - 1 else self._accelerator.no_sync(wrapped):

@@ -112,7 +112,7 @@ class ImageLossConfig:
     perceptual: float = 0.5
     """Weight of the perceptual distance; 0 leaves it out."""
     vgg: str | None = None
-    """A local safetensors file of VGG16 (and LPIPS) weights; without it the weight-free distance."""
+    """A local safetensors file of VGG16 or LPIPS weights; else the distance without weights."""
     adversarial: Literal["none", "hinge", "relativistic"] = "hinge"
     """How the critic's judgement counts; none trains without a critic."""
     adversarial_from: float = 0.6

@@ -11,19 +11,24 @@ from quintet.image.config import (
 
 
 def vqgan() -> VQGanRecipe:
-    """A tokenizer of 128 x 128 pictures, 4,000 codes, one id for 8 x 8 pixels; wants a GPU."""
+    """A tokenizer of 128 x 128 pictures, 64,000 codes, one id for 8 x 8 pixels; wants a GPU."""
     return VQGanRecipe(
-        steps=6000,
+        steps=5500,
         batch_size=64,
         workers=12,
-        evaluate_every=1500,
-        save_every=1500,
+        evaluate_every=2750,
+        save_every=2750,
         model=VQGanVAEConfig(
-            dim=128, patch=2, multipliers=(1, 2, 4), blocks=(2,), levels=(8, 5, 5, 5, 4)
+            dim=256,
+            patch=4,
+            multipliers=(1, 2),
+            blocks=(3, 4),
+            attention_layers=1,
+            levels=(8, 8, 8, 5, 5, 5),
         ),
         discriminator=DiscriminatorConfig(dim=64, layers=3),
-        images=ImageDataConfig(size=(128, 128)),
-        losses=ImageLossConfig(),
+        images=ImageDataConfig(size=(128, 128), builtin_count=1_000_000, valid_limit=1024),
+        losses=ImageLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
         vae=OptimiserConfig(rate=5e-4, warmup=200),
         critic=OptimiserConfig(rate=2e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
     )

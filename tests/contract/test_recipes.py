@@ -1,0 +1,267 @@
+"""What every recipe promises, whichever room it is in: found by name, run through the same claims.
+
+A room joins by having recipes.py; nothing here is to be edited.
+"""
+
+import dataclasses
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from harness import assert_same, tensors, trajectory
+from quintet import rooms
+from quintet.cli import main
+from quintet.engine.config import Recipe, from_json, to_json
+from quintet.engine.errors import Stopped
+from quintet.engine.folder import RunFolder
+from quintet.engine.launch import start
+from quintet.engine.loop import take_step
+from quintet.engine.run import Run
+from quintet.engine.world import World
+
+NAMES = [name for name in rooms.names() if name.endswith("_tiny")]
+EVERY = pytest.mark.parametrize("name", NAMES)
+
+# Where a recipe has such a field, a smaller value; the claims do not depend on it.
+SMALLER = {
+    "batch_size": 2,
+    "workers": 0,
+    "trackers": (),
+    "device": "cpu",
+    "compile": "off",
+    "log_every": 1,
+    "save_every": 0,
+    "evaluate_every": 0,
+    "valid_limit": 4,
+    "builtin_count": 32,
+}
+LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of four steps
+
+
+def smaller(value: Any) -> Any:
+    """The same settings, small: fields are replaced by name, at whatever depth they are."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        if field.name in SMALLER | LATE:
+            changes[field.name] = (SMALLER | LATE)[field.name]
+        elif dataclasses.is_dataclass(getattr(value, field.name)):
+            changes[field.name] = smaller(getattr(value, field.name))
+    return dataclasses.replace(value, **changes)
+
+
+def small(name: str, **changes: Any) -> Recipe:
+    return dataclasses.replace(smaller(rooms.recipe_function(name)()), steps=4, **changes)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _single_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def run(name: str, tmp_path: Path) -> Iterator[Run]:
+    """The recipe as a run that has taken three of its four steps."""
+    recipe = small(name)
+    opened = Run(rooms.build(name, recipe), recipe, World(recipe), RunFolder(tmp_path))
+    for _ in range(3):
+        take_step(opened)
+    yield opened
+    opened.close()
+
+
+def state(run: Run) -> dict[str, Tensor]:
+    return {
+        f"{file}:{name}": value.clone()
+        for part in run.parts.values()
+        for file, tensors in part.state().items()
+        for name, value in tensors.items()
+    }
+
+
+def test_every_room_has_a_tiny_recipe_for_each_of_its_recipes() -> None:
+    names = set(rooms.names())
+    assert {f"{name}_tiny" for name in names if not name.endswith("_tiny")} <= names
+    assert {name.partition("/")[0] for name in NAMES} == set(rooms.rooms())
+
+
+@pytest.mark.parametrize("name", rooms.names())
+def test_a_recipe_survives_json_and_back(name: str) -> None:
+    recipe = rooms.recipe_function(name)()
+    text = json.dumps(to_json(recipe), allow_nan=False)
+    assert from_json(type(recipe), json.loads(text)) == recipe
+
+
+@pytest.mark.parametrize("name", rooms.names())
+def test_a_recipe_says_in_its_first_line_what_it_is(name: str) -> None:
+    assert (rooms.recipe_function(name).__doc__ or "").splitlines()[0].strip()
+
+
+@pytest.mark.parametrize("name", rooms.names())
+def test_help_shows_every_setting_of_a_recipe(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", name, "--help"])
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    for field in dataclasses.fields(rooms.recipe_function(name)()):
+        assert f"--{field.name.replace('_', '-')}" in shown
+
+
+@pytest.mark.parametrize("name", rooms.names())
+def test_every_setting_of_a_recipe_has_a_sentence(name: str) -> None:
+    import ast
+    import inspect
+
+    waiting, lacking = [type(rooms.recipe_function(name)())], []
+    while waiting:
+        kind = waiting.pop()
+        for owner in (k for k in kind.__mro__ if dataclasses.is_dataclass(k)):
+            body = ast.parse(inspect.cleandoc(inspect.getsource(owner))).body[0].body  # type: ignore[attr-defined]
+            for line, following in zip(body, [*body[1:], None]):
+                if isinstance(line, ast.AnnAssign):
+                    said = isinstance(following, ast.Expr)
+                    lacking += [] if said else [f"{owner.__name__}.{ast.unparse(line.target)}"]
+        defaults = [f.default_factory for f in dataclasses.fields(kind)]
+        made = [make() for make in defaults if make is not dataclasses.MISSING]
+        waiting += [type(value) for value in made if dataclasses.is_dataclass(value)]
+    assert lacking == []
+
+
+@EVERY
+def test_four_steps_are_two_and_two_more(name: str, tmp_path: Path) -> None:
+    recipe = small(name, evaluate_every=2, save_every=2, keep_last=5)
+
+    def go(path: str, mode: Any, **changes: Any) -> None:
+        start(
+            lambda settings: rooms.build(name, settings),
+            dataclasses.replace(recipe, **changes),
+            tmp_path / path,
+            name=name,
+            mode=mode,
+            progress=False,
+        )
+
+    go("straight", "new")
+    for mode in ("new", "resume"):
+        with pytest.raises(Stopped):
+            go("cut", mode, minutes=1e-9)
+    go("cut", "resume")
+    assert_same(tensors(tmp_path / "straight", 4), tensors(tmp_path / "cut", 4))
+    assert trajectory(tmp_path / "straight") == trajectory(tmp_path / "cut")
+
+
+@EVERY
+def test_evaluation_changes_nothing(name: str, run: Run) -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    before = state(run)
+    modes = {n: [m.training for m in p.module.modules()] for n, p in run.parts.items()}
+    grads = {
+        n: [p.requires_grad for p in part.module.parameters()] for n, part in run.parts.items()
+    }
+    place = (run.step, run.stream.position)
+    chance = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
+    assert run.evaluate()
+    assert_same(before, state(run))
+    assert modes == {n: [m.training for m in p.module.modules()] for n, p in run.parts.items()}
+    assert grads == {
+        n: [p.requires_grad for p in part.module.parameters()] for n, part in run.parts.items()
+    }
+    assert place == (run.step, run.stream.position)
+    assert torch.equal(chance[0], torch.get_rng_state())
+    assert chance[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+    assert all(p.grad is None for part in run.parts.values() for p in part.module.parameters())
+
+
+@EVERY
+def test_evaluation_gives_finite_numbers_and_the_one_that_picks_the_best(
+    name: str, run: Run
+) -> None:
+    metrics = run.evaluate()
+    assert all(value == value and abs(value) != float("inf") for value in metrics.values())
+    assert run.task.best is None or run.task.best[0] in metrics
+
+
+@EVERY
+def test_two_evaluations_give_the_same_numbers(name: str, run: Run) -> None:
+    assert run.evaluate() == run.evaluate()
+
+
+@EVERY
+def test_exhibits_are_written_and_can_be_read(name: str, run: Run) -> None:
+    run.evaluate()
+    files = [path for path in run.folder.exhibits.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        assert path.stat().st_size > 0
+        if path.suffix == ".png":
+            from quintet.media.pixels import read_image
+
+            assert read_image(path).std() > 0
+
+
+@EVERY
+def test_every_trainable_parameter_is_in_one_optimiser(name: str, run: Run) -> None:
+    owned = [
+        id(p)
+        for part in run.parts.values()
+        for group in part.optimiser.param_groups
+        for p in group["params"]
+    ]
+    assert len(owned) == len(set(owned))
+    trainable = [
+        p
+        for part in rooms.build(name, run.recipe).parts.values()
+        if part.optimiser is not None
+        for p in part.network.parameters()
+        if p.requires_grad
+    ]
+    assert len(owned) == len(trainable)
+    assert not any(p.requires_grad for net in run.frozen.values() for p in net.parameters())
+
+
+@EVERY
+def test_every_parameter_of_a_live_part_learns(name: str, run: Run) -> None:
+    fresh = rooms.build(name, run.recipe)
+    for part, live in run.parts.items():
+        began = dict(fresh.parts[part].network.named_parameters())
+        still = [n for n, p in live.parameters.items() if p.equal(began[n])]
+        assert not still, (part, still)
+
+
+@EVERY
+def test_an_update_touches_its_own_part_only(name: str, run: Run) -> None:
+    """Weights, averages and the optimiser's memory of the others stay as they were."""
+    from quintet.engine.update import apply
+
+    batches = run.stream.take(run.recipe.accumulate)
+    at = run.begin(batches)
+    for update in run.task.updates:
+        if not update.when.due(run.step):
+            continue
+        before = state(run)
+        apply(run, update, batches, at)
+        after = state(run)
+        changed = {
+            key.split(":")[0].split(".")[0] for key in after if not after[key].equal(before[key])
+        }
+        assert changed == {update.part}
+        assert all(p.grad is None for part in run.parts.values() for p in part.module.parameters())
+
+
+@EVERY
+def test_every_update_has_had_its_turn(name: str, run: Run) -> None:
+    """Or the claims above would hold of nothing."""
+    assert all(update.when.due(run.step) for update in run.task.updates)
