@@ -64,7 +64,7 @@ def recipe(**changes: Any) -> VQGanRecipe:
 
 
 def open_run(settings: VQGanRecipe, path: Path) -> Run:
-    path.mkdir(parents=True, exist_ok=True)
+    (path / "checkpoints").mkdir(parents=True, exist_ok=True)
     return Run(VQGanTask(settings), settings, World(settings), RunFolder(path))
 
 
