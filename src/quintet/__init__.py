@@ -4,7 +4,13 @@ The public names are loaded on first use, so that `import quintet` and `quintet 
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quintet.engine.trainer import Trainer
+    from quintet.image.model import VQGanVAE
+    from quintet.image.trainer import VQGanVAETrainer
+    from quintet.rooms import load
 
 __version__ = "0.1.0"
 

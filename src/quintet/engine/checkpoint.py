@@ -69,7 +69,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
             digest.update(piece)
         for name in ordered:
             flat = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
-            data = memoryview(flat.numpy())
+            data = memoryview(flat.numpy())  # pyright: ignore[reportArgumentType]
             for begin in range(0, len(data), CHUNK):
                 file.write(data[begin : begin + CHUNK])
                 digest.update(data[begin : begin + CHUNK])
@@ -86,7 +86,8 @@ def digest_of(path: Path) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Aside, synced, renamed."""
     aside = path.with_name(f".{path.name}.writing")
-    with open(aside, "w", encoding="utf-8") as file:
+    aside.unlink(missing_ok=True)  # it could be a link that leads elsewhere
+    with open(aside, "x", encoding="utf-8") as file:
         json.dump(value, file, indent=2, allow_nan=False)
         file.write("\n")
         file.flush()

@@ -1,8 +1,10 @@
 """The run folder: who holds it, what it was asked for, and what it has reported."""
 
+import contextlib
 import fcntl
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +19,8 @@ from quintet.engine.errors import RunError
 class RunFolder:
     path: Path
     about: dict[str, Any] = field(default_factory=dict)
+    created: bool = False
+    """Made by this very process."""
     _lock: int | None = None
 
     @property
@@ -45,7 +49,7 @@ class RunFolder:
             )
         if os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
             raise RunError(f"{path} exists and is not a run of Quintet; choose another --run")
-        folder = cls(path)
+        folder = cls(path, created=True)
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
@@ -86,6 +90,15 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
+    def discard(self) -> None:
+        """Undo `create`, for a start that failed before its first step."""
+        for name in ("config.json", "events.jsonl", "metrics.jsonl", "report.html", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+        for folder in (self.checkpoints, self.path):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
     def write_config(self, about: Mapping[str, Any]) -> None:
         self.about = dict(about)
         write_json(self.path / "config.json", self.about)
@@ -103,6 +116,8 @@ class RunFolder:
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
         line = json.dumps(finite(record), allow_nan=False) + "\n"
+        if path.is_symlink():
+            raise RunError(f"{path} is a link; a run writes only inside its own folder")
         try:
             with open(path, "ab") as file:
                 cut = file.tell() > 0 and not _ends_a_line(path)
@@ -117,6 +132,7 @@ class RunFolder:
                 continue
             kept = [r for r in read_lines(path) if r.get("step", 0) <= step]
             aside = path.with_name(f".{path.name}.writing")
+            aside.unlink(missing_ok=True)
             aside.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
             os.replace(aside, path)
 

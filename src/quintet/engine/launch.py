@@ -1,6 +1,7 @@
 """From a recipe and a folder to a run that trains; every process agrees, or none starts."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -41,13 +42,15 @@ def start(
             task = build(recipe)
             shown = _sinks(world, folder, recipe, name, sinks, progress)
             run = Run(task, recipe, world, folder, shown, signals)
-            if recipe.init_from and weights:
+            if recipe.init_from and weights and not folder.steps():
                 _initialise(run, weights(recipe.init_from, task))
             _announce(run)
             train(run)
             return run.step
         finally:
             run.close() if run else folder.unlock()
+            if folder.created and (run is None or run.step == 0):
+                folder.discard()  # so that the corrected command can be given again
 
 
 def _sinks(
@@ -171,14 +174,19 @@ def _initialise(run: Run, weights: Mapping[str, Any]) -> None:
             part.average.load({key: state[key] for key in part.average.names})
 
 
+def _warn(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+
+
 def weights_of(path: Path, part: str) -> dict[str, Any]:
     """Averaged weights of a run's newest sound checkpoint, by the part's name."""
     folder = RunFolder.open(path)
-    problems: list[str] = []
-    step = checkpoint.newest_sound(folder.checkpoints, problems.append)
+    step = checkpoint.newest_sound(folder.checkpoints, _warn)
     if step is None:
         raise RunError(f"{path} has no checkpoint yet")
     files = checkpoint.read(checkpoint.path_of(folder.checkpoints, step))
     if part not in files:
         raise RunError(f"{path} has no part '{part}'; it holds {', '.join(sorted(files))}")
-    return {**files[part], **files.get(f"{part}.ema", {})}
+    averaged = files.get(f"{part}.ema", {})
+    # The averaged ones last: of two names for one tensor only one is averaged, and it must win.
+    return {**{n: t for n, t in files[part].items() if n not in averaged}, **averaged}

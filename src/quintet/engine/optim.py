@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def groups(parameters: Mapping[str, nn.Parameter], decay: float) -> list[dict]:
+def groups(parameters: Mapping[str, nn.Parameter], decay: float) -> list[dict[str, Any]]:
     """Two groups: matrices decay, vectors (norms, biases, scales) do not."""
     matrices = [p for p in parameters.values() if p.ndim >= 2]
     vectors = [p for p in parameters.values() if p.ndim < 2]
@@ -69,12 +70,12 @@ class Lion(torch.optim.Optimizer):
             if live:
                 self._step_group(live, group)
 
-    def _step_group(self, live: list[nn.Parameter], group: dict) -> None:
+    def _step_group(self, live: list[Tensor], group: dict[str, Any]) -> None:
         for p in live:
             if not self.state[p]:
                 self.state[p]["exp_avg"] = torch.zeros_like(p)
         moments = [self.state[p]["exp_avg"] for p in live]
-        grads = [p.grad for p in live]
+        grads = [p.grad for p in live if p.grad is not None]
         first, second = group["betas"]
         sound = torch.ones((), device=live[0].device)
         if self.grad_scale is not None:

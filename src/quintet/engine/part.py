@@ -53,7 +53,7 @@ class LivePart:
         if config is None or not self.parameters:
             raise RunError(f"part '{name}' is in an update but has nothing to train")
         self.config: OptimiserConfig = config
-        if world.compiles:
+        if world.compiles and part.compiles:
             self.module.compile(dynamic=False)
         self.wrapped = world.wrap(self.module)
         self.handle = LiveHandle(name, self.wrapped, self.module)
@@ -171,8 +171,10 @@ class LivePart:
         for name, p in self.parameters.items():
             for kind in kinds:
                 value = state[f"{kind}/{name}"]
-                dtype = p.dtype if value.shape == p.shape else value.dtype
-                self.optimiser.state[p][kind] = value.to(p.device, dtype, copy=True)
+                # Laid out like its parameter: the fused kernels walk both as plain memory.
+                like = p if value.shape == p.shape else value
+                place = torch.empty_like(like, device=p.device, requires_grad=False)
+                self.optimiser.state[p][kind] = place.copy_(value)
 
 
 def compare_names(found: Mapping[str, Any], expected: list[str], where: str) -> None:

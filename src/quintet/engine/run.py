@@ -65,7 +65,7 @@ class Run:
             whens = [update.when for update in self.task.updates if update.part == name]
             if part.optimiser is None:
                 frozen[name] = self.world.place_module(part.network).eval().requires_grad_(False)
-                if self.world.compiles:
+                if self.world.compiles and part.compiles:
                     frozen[name].compile(dynamic=False)
             elif not whens:
                 raise RunError(f"part '{name}' has an optimiser but no update; give it one")
@@ -256,6 +256,11 @@ class Run:
         about, files = checkpoint.read_about(path), checkpoint.read(path)
         if about.get("run") != self.folder.id:
             raise RunError(f"{path} belongs to another run ({about.get('run')})")
+        if about.get("seed") != self.recipe.seed:
+            raise RunError(
+                f"{path} was written with seed {about.get('seed')}, but config.json says "
+                f"{self.recipe.seed}; put the seed back"
+            )
         wanted = {name for part in self.parts.values() for name in part.state()}
         if wanted != set(files):
             raise RunError(

@@ -21,7 +21,8 @@ class Sink(Protocol):
     def exhibits(self, step: int, files: Sequence[Path]) -> None:
         """Files that a person should see or hear."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The run is over."""
 
 
 class Journal(Sink):

@@ -73,6 +73,8 @@ class Part:
 
     network: nn.Module
     optimiser: OptimiserConfig | None = None
+    compiles: bool = True
+    """Whether compiling it pays; a small network runs for less time than its compiling takes."""
     aside: nn.Module | None = None
     """Statistics of training that are saved with the part but are not of the network."""
 
@@ -128,8 +130,8 @@ class Exhibit(Protocol):
 
 
 class Task(Protocol):
-    parts: Mapping[str, Part]
-    updates: Sequence[Update]
+    parts: dict[str, Part]
+    updates: list[Update]
     main: str
     """The part that users know as the model: what `load` and `export` give."""
     best: tuple[str, str] | None = None

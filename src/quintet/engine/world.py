@@ -65,7 +65,7 @@ class World:
         if self.precision == "bf16":
             torch.set_float32_matmul_precision("high")
 
-    def _side_group(self) -> dist.ProcessGroup | None:
+    def _side_group(self) -> Any:
         # Signals travel over gloo, so that agreeing on them never waits for the GPU.
         if self.size == 1:
             return None

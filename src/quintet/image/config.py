@@ -100,6 +100,14 @@ class ImageDataConfig:
     max_bytes: int = 256_000_000
     """Files with more bytes than this are skipped before they are opened."""
 
+    def __post_init__(self) -> None:
+        require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
+        require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
+        share = self.valid_fraction
+        require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
+        for name in ("valid_limit", "builtin_count"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLossConfig:
@@ -125,7 +133,7 @@ class ImageLossConfig:
     """Steps over which the adversarial weight grows in."""
     penalty: Literal["none", "r1", "r1_difference", "lecam"] = "r1_difference"
     """What keeps the critic smooth: R1 by double backward, by finite difference, or LeCam."""
-    penalty_weight: float = 1.0
+    penalty_weight: float = 0.1
     """Weight of the penalty."""
     penalty_every: int = 4
     """Steps of the critic between penalties; their weight is scaled up to match."""
@@ -134,6 +142,8 @@ class ImageLossConfig:
         share = self.adversarial_from
         require(0 <= share <= 1, "adversarial_from", share, "a share of the run between 0 and 1")
         require(self.penalty_every >= 1, "penalty_every", self.penalty_every, "1 step or more")
+        cap = self.adversarial_cap
+        require(cap >= 1e-4, "adversarial_cap", cap, "1e-4 or more; adversarial none does without")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,17 +39,6 @@ class ImageData(Protocol):
     def name(self, index: int) -> str: ...
 
 
-def _check_config(config: ImageDataConfig) -> None:
-    if min(config.size) < 1:
-        raise ValueError(f"size is {config.size}: give a height and a width of at least 1")
-    if not 0 < config.min_crop <= 1:
-        raise ValueError(f"min_crop is {config.min_crop}: give a share above 0, at most 1")
-    if not 0 <= config.valid_fraction < 1:
-        raise ValueError(f"valid_fraction is {config.valid_fraction}: give a share from 0, below 1")
-    if config.valid_limit < 1 or config.builtin_count < 1:
-        raise ValueError("valid_limit and builtin_count: give at least 1 of each")
-
-
 def _check_split(split: str) -> None:
     if split not in ("train", "valid"):
         raise ValueError(f"split is {split!r}: give 'train' or 'valid'")
@@ -95,7 +84,6 @@ class ImageFolder:
     def __init__(
         self, folder: Path | str, config: ImageDataConfig, split: Split, seed: int
     ) -> None:
-        _check_config(config)
         _check_split(split)
         self.folder = Path(folder)
         self.config = config
@@ -172,7 +160,6 @@ class BuiltinImages:
     """
 
     def __init__(self, config: ImageDataConfig, split: Split, seed: int = 0) -> None:
-        _check_config(config)
         _check_split(split)
         self.config = config
         self.split = split

@@ -37,10 +37,10 @@ def build(recipe: VQGanRecipe) -> "VQGanTask":
     return VQGanTask(recipe)
 
 
-def load_image(batch: Batch) -> Tensor:
+def load_image(batch: Batch, dtype: torch.dtype = torch.float32) -> Tensor:
     """Pictures in 0..1, channels last; they travel as bytes, a quarter of the way to the device."""
     image = batch.data["image"]
-    image = image.float() / 255 if image.dtype == torch.uint8 else image
+    image = image.to(dtype) / 255 if image.dtype == torch.uint8 else image
     return image.contiguous(memory_format=torch.channels_last)
 
 
@@ -50,13 +50,14 @@ class VQGanTask(Task):
 
     def __init__(self, recipe: VQGanRecipe, model: VQGanVAE | None = None, sets: Any = None):
         self.recipe, self.losses, self.sets = recipe, recipe.losses, sets
+        self.dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
         torch.manual_seed(fold(recipe.seed, "weights"))
         vae = model if model is not None else VQGanVAE(recipe.model)
         self.perceptual = bool(self.losses.perceptual)
         self.balancer = Balancer(
             share=self.losses.adversarial_share, cap=self.losses.adversarial_cap
         )
-        self.parts: dict[str, Part] = {"vae": Part(channels_last(vae), recipe.vae, self.balancer)}
+        self.parts = {"vae": Part(channels_last(vae), recipe.vae, aside=self.balancer)}
         self.updates = [Update("vae", each(self.vae_loss))]
         if self.perceptual:
             vgg = self.losses.vgg
@@ -73,7 +74,8 @@ class VQGanTask(Task):
         self.lecam = adversarial.LeCam() if lecam else None
         self.penalty = When(every=self.losses.penalty_every, start=when.start).inside(when)
         critic = channels_last(Discriminator(self.recipe.discriminator))
-        self.parts["critic"] = Part(critic, self.recipe.critic, self.lecam)
+        # Live, frozen and measured it would be compiled three times: a minute for a small network.
+        self.parts["critic"] = Part(critic, self.recipe.critic, compiles=False, aside=self.lecam)
         self.updates.append(Update("critic", each(self.critic_loss), when))
         return when
 
@@ -112,7 +114,7 @@ class VQGanTask(Task):
     # -- the two updates --------------------------------------------------------------------
 
     def vae_loss(self, nets: Mapping[str, Any], batch: Batch, at: At) -> Loss:
-        real = load_image(batch)
+        real = load_image(batch, self.dtype)
         made = nets["vae"](real)
         at.scratch.setdefault("pairs", []).append((real, made.images.detach()))
         picture, term, weight = made.images, None, None
@@ -180,7 +182,7 @@ class VQGanTask(Task):
     # -- measuring and showing --------------------------------------------------------------
 
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
-        real = load_image(batch)
+        real = load_image(batch, self.dtype)
         made = nets["vae"](real)
         picture = made.images.clamp(0, 1)
         mean = real.mean((2, 3), keepdim=True).expand_as(real)
@@ -209,7 +211,7 @@ class VQGanTask(Task):
         }
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
-        real = load_image(batch)
+        real = load_image(batch, self.dtype)
         made = nets["vae"](real).images.clamp(0, 1)
         return [ReconstructionSheet("reconstructions", real[:8], made[:8])]
 
