@@ -128,12 +128,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     asked = parser.parse_args()
     gpu = asked.device == "cuda"
-    config = VQGanVAEConfig(
-        dim=128 if gpu else 64, patch=2 if gpu else 4, multipliers=(1, 2, 4) if gpu else (1, 2)
-    )
+    config = VQGanVAEConfig(dim=256 if gpu else 64, patch=4, multipliers=(1, 2), blocks=(1,))
     recipe = AnyRecipe(
         steps=10**6,
-        batch_size=32 if gpu else 16,
+        batch_size=64 if gpu else 16,
         workers=4 if gpu else 0,
         log_every=10,
         device=asked.device,

@@ -364,26 +364,30 @@ def test_loading_leaves_the_generator_of_the_main_process_alone(seat):
 def test_held_out_samples_come_once_each(seat, size, samples):
     ids = []
     for rank in range(size):
-        for batch, count in Fixed(Points(samples), stack, 4, seat(rank, size), 0):
-            assert batch.size == count
-            assert batch.ids == list(range(batch.ids[0], batch.ids[0] + count))
+        for batch in Fixed(Points(samples), stack, 4, seat(rank, size), 0):
+            assert batch.ids == list(range(batch.ids[0], batch.ids[0] + batch.size))
             expected = [Points(samples).keyed(i, None)["point"] for i in batch.ids]
-            assert torch.equal(batch.data["point"][:count], torch.stack(expected))
+            assert torch.equal(batch.data["point"], torch.stack(expected))
             ids += batch.ids
     assert sorted(ids) == list(range(samples))
 
 
 def test_held_out_data_is_the_same_every_time_and_with_workers(seat):
     fixed, worked = Fixed(Plain(), stack, 4, seat(), 0), Fixed(Plain(), stack, 4, seat(), 2)
-    first = torch.cat([batch.data["point"][:count] for batch, count in fixed])
+    first = torch.cat([batch.data["point"] for batch in fixed])
     for again in (fixed, worked, worked):
-        found = torch.cat([batch.data["point"][:count] for batch, count in again])
+        found = torch.cat([batch.data["point"] for batch in again])
         assert torch.equal(first, found)
 
 
-def test_a_damaged_held_out_sample_gives_way_to_the_next_sound_one(seat):
-    ((batch, _),) = Fixed(Recorded(4, broken=[1, 2]), list, 4, seat(), 0)
-    assert [index for index, _ in batch.data] == [0, 3, 3, 3]
+def test_a_damaged_held_out_sample_gives_way_to_a_sound_one_and_is_noted(seat):
+    fixed = Fixed(Recorded(4, broken=[1, 2]), list, 4, seat(), 0)
+    (batch,) = fixed
+    read = [index for index, _ in batch.data]
+    assert read[0] == 0
+    assert read[3] == 3
+    assert set(read) <= {0, 3}
+    assert {note.index for note in fixed.damaged} == {1, 2}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -79,7 +79,7 @@ class Recipe:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes the GPU where there is one."""
     precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
-    """Arithmetic of the networks; auto is bf16 on a GPU and fp32 elsewhere. fp64 is for tests."""
+    """Arithmetic of the networks; auto is bf16 where the device is fast at it. fp64: for tests."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the networks; auto does so on a GPU only (a CPU takes a minute to gain a tenth)."""
     workers: int = 2

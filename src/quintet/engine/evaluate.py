@@ -47,9 +47,9 @@ def measure(task: Task, nets: Mapping[str, Any], fixed: Fixed, world: World) -> 
     """Every held-out sample once. One or several processes give the same numbers, bit for bit:
     batches are the same, and their results are added in the order of the data."""
     mine = []
-    for batch, count in fixed:
+    for batch in fixed:
         with world.autocast():
-            mine.append(_on_host(task.measure(nets, batch), count))
+            mine.append(_on_host(task.measure(nets, batch)))
     dealt = world.gather_objects(mine)
     ordered = [dealt[i % world.size][i // world.size] for i in range(len(fixed.batches))]
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -65,18 +65,18 @@ def measure(task: Task, nets: Mapping[str, Any], fixed: Fixed, world: World) -> 
     return {name: total / max(count, 1e-12) for name, (total, count) in totals.items()} | metrics
 
 
-def _on_host(measured: Mapping[str, Any], count: int) -> dict[str, tuple[str, Any, Any]]:
+def _on_host(measured: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any]]:
     found: dict[str, tuple[str, Any, Any]] = {}
     for name, value in measured.items():
         if isinstance(value, Rows):
-            found[name] = ("rows", value.values[:count].cpu(), None)
+            found[name] = ("rows", value.values.cpu(), None)
         else:
             found[name] = ("tally", float(value.total), float(value.count))
     return found
 
 
 def first_batch(fixed: Fixed) -> Batch | None:
-    return next((batch for batch, _ in fixed), None)
+    return next(iter(fixed), None)
 
 
 class Joined:

@@ -37,6 +37,7 @@ def start(
     with Signals(recipe.minutes) as signals:
         world = World(recipe)
         folder, recipe = _agree_on_folder(world, recipe, path, name, mode)
+        world.precision = recipe.precision
         run: Run | None = None
         try:
             task = build(recipe)
@@ -111,7 +112,12 @@ def _open(
 ) -> tuple[RunFolder, Recipe]:
     exists = (path / "config.json").exists()
     if mode == "new" or (mode == "continue" and not exists):
-        recipe = dataclasses.replace(recipe, schedule_steps=recipe.schedule_steps or recipe.steps)
+        # What was left open is written down as it turned out, or another machine would differ.
+        recipe = dataclasses.replace(
+            recipe,
+            schedule_steps=recipe.schedule_steps or recipe.steps,
+            precision=world.precision,  # type: ignore[arg-type]
+        )
         return RunFolder.create(path, _about(world, recipe, name)), recipe
     folder = RunFolder.open(path)
     folder.lock()
@@ -144,6 +150,8 @@ def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
     length = old.get("schedule_steps")
     if recipe.schedule_steps is None:
         recipe = dataclasses.replace(recipe, schedule_steps=length)
+    if recipe.precision == "auto":
+        recipe = dataclasses.replace(recipe, precision=old.get("precision"))
     found = differences(old, to_json(recipe))
     changed = {n: v for n, v in found.items() if n.split(".")[0] not in FREE | {"steps"}}
     if mode == "continue" and "steps" in found:

@@ -19,7 +19,7 @@ from quintet.engine.meters import Meters
 from quintet.engine.part import LivePart
 from quintet.engine.signals import REASON, STATUS, Signals
 from quintet.engine.sinks import Sink
-from quintet.engine.stream import CountPlan, Fixed, Stream
+from quintet.engine.stream import CountPlan, Damaged, Fixed, Stream
 from quintet.engine.task import At, Batch, Task
 from quintet.engine.when import When
 from quintet.engine.world import World
@@ -51,7 +51,7 @@ class Run:
         self.meters = Meters(world)
         self.monitors = [*health.common(list(self.parts)), *task.monitors]
         self.skips = dict.fromkeys(self.parts, 0)
-        self.named_damage: set[int] = set()
+        self.damaged: dict[str, set[int]] = {"train": set(), "valid": set()}
         self.writer = checkpoint.Writer() if world.is_main else None
         self.checked = False
 
@@ -174,6 +174,7 @@ class Run:
         for sink in self.sinks:
             sink.report(record)
         self._watch(record)
+        self._name(self.fixed.damaged, "valid")
         self._note_best(metrics)
         self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
         return metrics
@@ -313,18 +314,21 @@ class Run:
         """`seen` was summed over processes, so that all of them come here or none does."""
         if not seen:
             return
-        for notes in self.world.gather_objects(self.stream.damaged):
-            for note in notes:
-                if note.index not in self.named_damage:
-                    self.named_damage.add(note.index)
-                    self.say(f"skipped {note.name}: {note.reason}")
-        self.stream.damaged.clear()
-        size = self.stream.samples.size
-        if len(self.named_damage) > self.recipe.max_damaged * size:
+        self._name(self.stream.damaged, "train")
+        size, count = self.stream.samples.size, len(self.damaged["train"])
+        if count > self.recipe.max_damaged * size:
             raise RunError(
-                f"{len(self.named_damage)} of {size} samples could not be read, more than "
+                f"{count} of {size} samples could not be read, more than "
                 f"max_damaged = {self.recipe.max_damaged:.0%}; 'quintet doctor' lists them"
             )
+
+    def _name(self, noted: list[Damaged], split: str) -> None:
+        """Each damaged sample once, whichever process met it."""
+        for note in (note for notes in self.world.gather_objects(noted) for note in notes):
+            if note.index not in self.damaged[split]:
+                self.damaged[split].add(note.index)
+                self.say(f"skipped {note.name}: {note.reason}")
+        noted.clear()
 
     def _guard(self, table: Mapping[int, Mapping[str, float]]) -> None:
         """Name skipped steps; stop past the limit. Every process reads the same numbers."""

@@ -132,8 +132,8 @@ class Loaded(NamedTuple):
 class Samples(Dataset):
     """Reads requests, keyed. A damaged sample is replaced by a keyed draw: batches stay full."""
 
-    def __init__(self, source: Any, seed: int):
-        self.source, self.seed, self.size = source, seed, len(source)
+    def __init__(self, source: Any, seed: int, augmented: bool = True):
+        self.source, self.seed, self.augmented, self.size = source, seed, augmented, len(source)
 
     def __getitem__(self, request: Request) -> tuple[Any, int, Key, list[Damaged]]:
         key = Key(self.seed, *request)
@@ -143,7 +143,8 @@ class Samples(Dataset):
             if attempt:
                 index = Permutation(self.size, key.fold("replacement"))(attempt % self.size)
             try:
-                return read_sample(self.source, index, key), index, key, damaged
+                item = read_sample(self.source, index, key if self.augmented else None)
+                return item, index, key, damaged
             except DAMAGE as error:
                 damaged.append(Damaged(index, name_of(self.source, index), str(error)))
         return None, request.sample, key, damaged
@@ -204,6 +205,17 @@ def stop_workers(batches: Any) -> None:
                 worker.kill()
 
 
+def place(loaded: Loaded, damaged: list[Damaged], world: World) -> Batch:
+    damaged.extend(loaded.damaged)
+    if loaded.data is None:
+        last = loaded.damaged[-1]
+        raise RunError(
+            f"{TRIES} samples in a row could not be read; the last: {last.name}: {last.reason}"
+        )
+    keys = loaded.keys.to(world.device, non_blocking=True)
+    return Batch(world.place(loaded.data), loaded.ids, keys)
+
+
 class Stream:
     def __init__(
         self,
@@ -245,7 +257,7 @@ class Stream:
         self.waited += time.perf_counter() - begin
         self.step_requests = self._ahead.popleft()
         self.position += len(self.step_requests)
-        return [self._place(item) for item in loaded]
+        return [place(item, self.damaged, self.world) for item in loaded]
 
     def _requests(self) -> Iterator[list[Request]]:
         """Endless micro-batches of this process. Runs ahead of `take` by what workers prefetch."""
@@ -255,19 +267,6 @@ class Stream:
             self._ahead.append([request for batch in step for request in batch])
             position += len(self._ahead[-1])
             yield from (batch for turn, batch in enumerate(step) if turn % size == rank)
-
-    def _place(self, loaded: Loaded) -> Batch:
-        self.damaged.extend(loaded.damaged)
-        if loaded.data is None:
-            last = loaded.damaged[-1]
-            raise RunError(
-                f"{TRIES} samples in a row could not be read; the last: {last.name}: {last.reason}"
-            )
-        return Batch(
-            self.world.place(loaded.data),
-            loaded.ids,
-            loaded.keys.to(self.world.device, non_blocking=True),
-        )
 
     def close(self) -> None:
         stop_workers(self._batches)
@@ -283,57 +282,20 @@ class Fixed:
     """
 
     def __init__(self, source: Any, collate: Callable, batch_size: int, world: World, workers: int):
-        self.source, self.world, self.size = source, world, len(source)
-        self.batches = [
-            range(i, min(i + batch_size, self.size)) for i in range(0, self.size, batch_size)
-        ]
-        mine = self.batches[world.rank :: world.size]
-        self.counts = [len(b) for b in mine]
+        self.world, self.damaged = world, list[Damaged]()
+        requests = [Request(0, index) for index in range(len(source))]
+        self.batches = [requests[i : i + batch_size] for i in range(0, len(requests), batch_size)]
         self.loader = loader(
-            FixedSamples(source),
-            [list(b) for b in mine],
-            FixedCollate(collate),
+            Samples(source, seed=0, augmented=False),
+            self.batches[world.rank :: world.size],
+            Collate(collate),
             min(workers, 2),
             world,
         )
 
-    def __iter__(self) -> Iterator[tuple[Batch, int]]:
-        for (data, ids), count in zip(self.loader, self.counts):
-            if isinstance(data, Unread):
-                raise RunError(f"held-out data cannot be read: {data.reason}")
-            keys = torch.tensor([fold("fixed", index) for index in ids], device=self.world.device)
-            yield Batch(self.world.place(data), ids[:count], keys), count
+    def __iter__(self) -> Iterator[Batch]:
+        for loaded in self.loader:
+            yield place(loaded, self.damaged, self.world)
 
     def close(self) -> None:
         stop_workers(self.loader._iterator)
-
-
-class Unread(NamedTuple):
-    """A reason that leaves a worker as a value: an exception would bring its traceback along."""
-
-    reason: str
-
-
-class FixedSamples(Dataset):
-    def __init__(self, source: Any):
-        self.source = source
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        """A damaged sample is replaced by the next sound one, so that every process agrees."""
-        size, reason = len(self.source), "it is empty"
-        for step in range(min(TRIES, size)):
-            try:
-                return read_sample(self.source, (index + step) % size, None), index
-            except DAMAGE as error:
-                reason = f"{name_of(self.source, index)}: {error}"
-        return Unread(reason), index
-
-
-class FixedCollate:
-    def __init__(self, collate: Callable[[list[Any]], Any]):
-        self.collate = collate
-
-    def __call__(self, read: list[tuple[Any, int]]) -> tuple[Any, list[int]]:
-        ids = [index for _, index in read]
-        lost = next((item for item, _ in read if isinstance(item, Unread)), None)
-        return lost or self.collate([item for item, _ in read]), ids

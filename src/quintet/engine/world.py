@@ -200,4 +200,6 @@ def shut_down() -> None:
 def _precision(asked: str, device: torch.device) -> str:
     if asked != "auto":
         return asked
-    return "bf16" if device.type == "cuda" else "fp32"
+    # Tiles multiply bf16 two to three times as fast as fp32; other CPUs only emulate it.
+    tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
+    return "bf16" if device.type == "cuda" or tiles else "fp32"

@@ -239,6 +239,12 @@ def shrink_and_enlarge(images: Tensor, factor: int) -> Tensor:
     return F.interpolate(F.interpolate(images, small, **options), size, **options).clamp(0, 1)
 
 
+def enlarged(image: np.ndarray, side: int = 128) -> np.ndarray:
+    """Small pictures at a whole multiple of their size, for the eye."""
+    factor = max(1, round(side / max(image.shape[:2])))
+    return image.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
 def to_bytes(image: Tensor) -> np.ndarray:
     """(3, h, w) in 0..1 to (h, w, 3) bytes."""
     return (image.float() * 255).round().byte().permute(1, 2, 0).cpu().numpy()
@@ -253,10 +259,11 @@ class ReconstructionSheet:
     made: Tensor
 
     def write(self, folder: Path) -> list[Path]:
-        rows = [
-            [to_bytes(real), to_bytes(made), to_bytes((real - made).abs().clamp(0, 1))]
+        triples = [
+            (real, made, (real - made).abs().clamp(0, 1))
             for real, made in zip(self.real, self.made)
         ]
+        rows = [[enlarged(to_bytes(image)) for image in triple] for triple in triples]
         path = folder / f"{self.name}.png"
         write_png(path, grid(rows, ["original", "reconstruction", "difference"]))
         return [path]
