@@ -16,7 +16,7 @@ def vqgan() -> VQGanRecipe:
         steps=3200,
         batch_size=64,
         workers=12,
-        evaluate_every=1600,
+        evaluate_every=3200,
         save_every=1600,
         model=VQGanVAEConfig(
             dim=256,
@@ -27,7 +27,7 @@ def vqgan() -> VQGanRecipe:
             levels=(8, 8, 8, 5, 5, 5),
         ),
         discriminator=DiscriminatorConfig(dim=64, layers=3),
-        images=ImageDataConfig(size=(128, 128), builtin_count=1_000_000, valid_limit=1024),
+        images=ImageDataConfig(size=(128, 128), builtin_count=1_000_000, valid_limit=5120),
         losses=ImageLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
         vae=OptimiserConfig(rate=5e-4, warmup=200),
         critic=OptimiserConfig(rate=2e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
