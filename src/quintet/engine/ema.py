@@ -23,13 +23,10 @@ class Average:
     def update(self, count: int, skipped: Tensor) -> None:
         """Move towards the live weights; a skipped step weighs nothing, without asking the host."""
         weight = (1 - skipped) * (1 - decay_at(self.decay, count))
-        live = [p.detach() for p in self.live]
-        if weight.is_cuda:  # a list of broadcast weights would leave the fused kernel there
-            change = torch._foreach_sub(live, self.values)
-            torch._foreach_mul_(change, weight)
-            torch._foreach_add_(self.values, change)
-        else:
-            torch._foreach_lerp_(self.values, live, [weight.to(v.dtype) for v in self.values])
+        by_type = {value.dtype: weight.to(value.dtype) for value in self.values}
+        # One pass over memory. A scalar weight would be one kernel for all, but live on the host.
+        weights = [by_type[value.dtype] for value in self.values]
+        torch._foreach_lerp_(self.values, [p.detach() for p in self.live], weights)
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
