@@ -463,7 +463,7 @@ def test_sample_names_the_input_that_cannot_be_used(
         ("wrong.safetensors", "'ids'"),
         ("floats.safetensors", "'ids'"),
         ("none.safetensors", "'ids'"),
-        ("high.safetensors", "outside 0 … 999"),
+        ("high.safetensors", "outside 0 … 1599"),
     ]:
         assert_one_sentence(quintet("sample", trained, tmp_path / name, *out), name, word)
     said = quintet("sample", trained, small, *out, "--size", 30, 30)
