@@ -31,7 +31,7 @@ HELP = f"""Quintet {__version__} trains generative models of meshes, video, imag
   quintet doctor [image PHOTOS]                  what the machine has; what is wrong with a folder
 
 Each command explains itself: quintet train --help, quintet train image/vqgan --help.
-On several GPUs: torchrun --nproc-per-node 8 -m quintet train image/vqgan PHOTOS --run runs/b
+On several GPUs: torchrun --nproc-per-node 8 -m quintet -- train image/vqgan PHOTOS --run runs/b
 --debug shows the traceback of an error.
 """
 
@@ -79,7 +79,7 @@ def fail(message: str) -> int:
 
 def say(message: str) -> None:
     """Every process comes here alike; one of them speaks."""
-    if os.environ.get("RANK", "0") == "0":
+    if is_main():
         print(f"quintet: {message}", file=sys.stderr, flush=True)
 
 

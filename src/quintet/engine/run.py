@@ -215,8 +215,7 @@ class Run:
             return
         if self.saved_step != self.step:
             self.save()
-        if self.writer:
-            self.writer.wait()
+        self.finish()  # together: a launcher kills the rest once one process is gone
         raise Stopped(
             f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
             f"Go on with: quintet resume {self.folder.path}",
@@ -243,12 +242,17 @@ class Run:
 
     def restore_latest(self) -> None:
         """Go on from the newest sound checkpoint, or from step 0."""
-        step = None
+        step = problem = None
         if self.world.is_main:
             checkpoint.clean(self.folder.checkpoints)
-            step = checkpoint.newest_sound(self.folder.checkpoints, self.say)
-            self.folder.forget_after(step or 0)
-        step = self.world.from_main(step)
+            try:
+                step = checkpoint.newest_sound(self.folder.checkpoints, self.say)
+                self.folder.forget_after(step or 0)
+            except RunError as error:
+                problem = str(error)
+        step, problem = self.world.from_main((step, problem))
+        if problem:
+            raise RunError(problem)
         if step is not None:
             self.restore(step)
 

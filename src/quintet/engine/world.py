@@ -54,7 +54,7 @@ class World:
         if recipe.processes not in (None, self.size):
             raise ConfigError(
                 f"processes is {recipe.processes}, but {self.size} took part; "
-                f"start with torchrun --nproc-per-node {recipe.processes} -m quintet …"
+                f"start with torchrun --nproc-per-node {recipe.processes} -m quintet -- train …"
             )
 
     def _choose_kernels(self) -> None:
