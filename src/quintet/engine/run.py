@@ -140,7 +140,7 @@ class Run:
             "seconds": round(self.elapsed(), 3),
             "order": f"{fold(*(i for ids in self.meters.ids.values() for i in ids)):016x}",
             **means,
-            **{f"{name}/rate": part.rate for name, part in self.parts.items()},
+            **{f"{n}/rate": part.rate for n, part in self.parts.items() if self.step > part.start},
             **self._timing(),
         }
         for sink in self.sinks:
