@@ -242,7 +242,7 @@ def _value(kind: Any, item: Any, at: str) -> Any:
     raise ConfigError(f"{at} is {item!r}; it must be {getattr(kind, '__name__', kind)}")
 
 
-def _tuple(arguments: tuple, item: Any, at: str) -> tuple:
+def _tuple(arguments: tuple[Any, ...], item: Any, at: str) -> tuple[Any, ...]:
     if not isinstance(item, (list, tuple)):
         raise ConfigError(f"{at} is {item!r}; it must be a list")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -252,7 +252,7 @@ def _tuple(arguments: tuple, item: Any, at: str) -> tuple:
     return tuple(_value(kind, x, f"{at}[{i}]") for i, (kind, x) in enumerate(zip(arguments, item)))
 
 
-def _first_that_fits(kinds: tuple, item: Any, at: str) -> Any:
+def _first_that_fits(kinds: tuple[Any, ...], item: Any, at: str) -> Any:
     problems = []
     for kind in kinds:
         try:

@@ -1,7 +1,6 @@
 """What this machine has, for `quintet doctor`."""
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil

@@ -1,6 +1,6 @@
 """The moving average of a part's weights: a mapping from name to tensor, never a second module."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -29,7 +29,7 @@ class Average:
         torch._foreach_lerp_(self.values, [p.detach() for p in self.live], weights)
 
     @contextmanager
-    def swapped_in(self) -> Iterator[None]:
+    def swapped_in(self) -> Generator[None, None, None]:
         self._swap()
         try:
             yield

@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from quintet.engine.world import World
 
 
 @contextmanager
-def at_rest(parts: Sequence[LivePart], averaged: bool) -> Iterator[None]:
+def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, None]:
     """Eval mode, no gradients, averaged weights if asked; random numbers as before afterwards."""
     modes = {module: module.training for part in parts for module in part.module.modules()}
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()

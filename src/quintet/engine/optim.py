@@ -60,7 +60,7 @@ class Lion(torch.optim.Optimizer):
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
 
-    def __init__(self, params: Iterable, lr: float, betas: tuple[float, float]):
+    def __init__(self, params: Iterable[Any], lr: float, betas: tuple[float, float]):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
 
     @torch.no_grad()

@@ -1,6 +1,6 @@
 """A live part: a network with its optimiser and its average, stepping and saving itself by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -130,7 +130,7 @@ class LivePart:
         return (self.rate * (total / weight.clamp(min=1e-20)).sqrt()).item()
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged(self) -> Generator[None, None, None]:
         if self.average is None:
             yield
             return

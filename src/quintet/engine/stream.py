@@ -129,7 +129,7 @@ class Loaded(NamedTuple):
     damaged: list[Damaged]
 
 
-class Samples(Dataset):
+class Samples(Dataset[Any]):
     """Reads requests, keyed. A damaged sample is replaced by a keyed draw: batches stay full."""
 
     def __init__(self, source: Any, seed: int, augmented: bool = True):
@@ -179,7 +179,9 @@ def leave_signals_to_main(_: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def loader(samples: Dataset, batches: Any, collate: Any, workers: int, world: World) -> DataLoader:
+def loader(
+    samples: Dataset[Any], batches: Any, collate: Any, workers: int, world: World
+) -> DataLoader[Any]:
     return DataLoader(
         samples,
         batch_sampler=batches,
@@ -281,7 +283,7 @@ class Fixed:
     last one may be short; filling it up would count a sample twice in every mean over a batch.
     """
 
-    def __init__(self, source: Any, collate: Callable, batch_size: int, world: World, workers: int):
+    def __init__(self, source: Any, collate: Any, batch_size: int, world: World, workers: int):
         self.world, self.damaged = world, list[Damaged]()
         requests = [Request(0, index) for index in range(len(source))]
         self.batches = [requests[i : i + batch_size] for i in range(0, len(requests), batch_size)]

@@ -1,6 +1,6 @@
 """What a room says to the engine: parts, updates, data, measures and exhibits."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,7 @@ class At:
     """Which update of the step this is; two updates of one part draw different dropout."""
 
     @contextmanager
-    def keyed(self, index: int) -> Iterator[None]:
+    def keyed(self, index: int) -> Generator[None, None, None]:
         """Dropout inside networks follows from where it happens, not from what ran before."""
         self.world.seed(fold(self.seed, self.step, self.turn, index, self.world.rank))
         yield

@@ -7,7 +7,7 @@ own versions of those step once per process and cannot be resumed exactly.
 import datetime
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -98,7 +98,7 @@ class World:
         with quiet():
             return self._accelerator.prepare_model(module)
 
-    def autocast(self) -> AbstractContextManager:
+    def autocast(self) -> AbstractContextManager[Any]:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, torch.bfloat16)
         return nullcontext()
@@ -110,10 +110,10 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.manual_seed(number)
 
-    @contextmanager
-    def no_sync_but_last(self, wrapped: nn.Module, index: int, count: int) -> Iterator[None]:
-        with nullcontext() if index == count - 1 else self._accelerator.no_sync(wrapped):
-            yield
+    def no_sync_but_last(
+        self, wrapped: nn.Module, index: int, count: int
+    ) -> AbstractContextManager[Any]:
+        return nullcontext() if index == count - 1 else self._accelerator.no_sync(wrapped)
 
     def backward(self, loss: Tensor) -> None:
         # Wrapped gradients are averaged over processes; losses are shares, whose gradients add up.
@@ -180,7 +180,7 @@ class World:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None, None, None]:
     """Accelerate advises on threads that a launcher has set, and on a setting that it renamed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

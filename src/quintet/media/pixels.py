@@ -8,7 +8,7 @@ import stat
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import accumulate, zip_longest
@@ -86,7 +86,7 @@ def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
 
 
 @contextmanager
-def _opened(path: Path, max_pixels: int, max_bytes: int) -> "Iterator[Image]":
+def _opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, None, None]":
     """The image with its header read and checked; whatever goes wrong inside is a BadFile."""
     from PIL import Image, UnidentifiedImageError
 
