@@ -45,7 +45,6 @@ def start(
             run = Run(task, recipe, world, folder, shown, signals)
             if recipe.init_from and weights and not folder.steps():
                 _initialise(run, weights(recipe.init_from, task))
-            _announce(run)
             train(run)
             return run.step
         finally:
@@ -71,22 +70,6 @@ def _sinks(
             Progress(name or folder.path.name, recipe.steps, lambda: done[-1] if done else 0)
         )
     return found
-
-
-def _announce(run: Run) -> None:
-    counts = ", ".join(
-        f"{name} {sum(p.numel() for p in part.parameters.values()) / 1e6:.2f} M"
-        for name, part in run.parts.items()
-    )
-    batch = run.recipe.batch_size * run.recipe.accumulate * run.world.size
-    if run.world.is_main:
-        steps = run.folder.steps()
-        begun = f"resuming at step {steps[-1]}" if steps else "starting at step 0"
-        run.say(
-            f"{begun}; {run.world.size} process(es) on {run.world.device.type}, "
-            f"{run.world.precision}; global batch {batch} from {run.stream.samples.size} samples; "
-            f"parameters: {counts}"
-        )
 
 
 def _agree_on_folder(

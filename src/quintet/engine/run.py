@@ -255,6 +255,19 @@ class Run:
             raise RunError(problem)
         if step is not None:
             self.restore(step)
+        self.say(self._greeting("starting" if step is None else "resuming"))
+
+    def _greeting(self, verb: str) -> str:
+        counts = ", ".join(
+            f"{name} {sum(p.numel() for p in part.parameters.values()) / 1e6:.2f} M"
+            for name, part in self.parts.items()
+        )
+        batch = self.recipe.batch_size * self.recipe.accumulate * self.world.size
+        return (
+            f"{verb} at step {self.step}; {self.world.size} process(es) on "
+            f"{self.world.device.type}, {self.world.precision}; global batch {batch} from "
+            f"{self.stream.samples.size} samples; parameters: {counts}"
+        )
 
     def restore(self, step: int) -> None:
         path = checkpoint.path_of(self.folder.checkpoints, step)

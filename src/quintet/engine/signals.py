@@ -7,7 +7,7 @@ import time
 from types import FrameType
 
 STATUS = {1: 0, 2: 143, 3: 130}
-REASON = {1: "the time was up", 2: "SIGTERM", 3: "an interrupt"}
+REASON = {1: "the clock", 2: "SIGTERM", 3: "an interrupt"}
 
 
 class Signals:
