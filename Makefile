@@ -42,6 +42,8 @@ bench: $(READY)  ## the benchmarks, in their forms for a CPU
 	$(BIN)/python benchmarks/overhead.py --device cpu
 	$(BIN)/python benchmarks/checkpoint_pause.py --device cpu
 	$(BIN)/python benchmarks/image_speed.py --device cpu --size tiny --batch-size 16 --workers 1
+	$(BIN)/python benchmarks/kills.py --kills 50
+	$(BIN)/python benchmarks/learning.py image/vqgan_tiny --compare
 
 clean:  ## remove .venv and caches, and nothing else
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -73,7 +73,10 @@ class Tracker(Sink):
 
     def __init__(self, name: str, folder: RunFolder):
         self.module = importlib.import_module(name)
-        self.module.init(project="quintet", name=folder.path.name, config=folder.about)
+        facts: dict[str, Any] = {"name": folder.path.name, "config": folder.about}
+        if name == "wandb":  # its files beside ours; a run that goes on stays one run there too
+            facts |= {"dir": str(folder.path), "id": folder.id, "resume": "allow"}
+        self.module.init(project="quintet", **facts)
 
     def report(self, record: Mapping[str, Any]) -> None:
         self.module.log(numbers(record), step=int(record["step"]))
