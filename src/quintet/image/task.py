@@ -74,7 +74,7 @@ class VQGanTask(Task):
         self.lecam = adversarial.LeCam() if lecam else None
         self.penalty = When(every=self.losses.penalty_every, start=when.start).inside(when)
         critic = channels_last(Discriminator(self.recipe.discriminator))
-        # Live, frozen and measured it would be compiled three times: a minute for a small network.
+        # Live and frozen it would be compiled twice, and was no faster for it (docs/log.md).
         self.parts["critic"] = Part(critic, self.recipe.critic, compiles=False, aside=self.lecam)
         self.updates.append(Update("critic", each(self.critic_loss), when))
         return when
