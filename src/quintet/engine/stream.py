@@ -6,6 +6,7 @@
 The position is one integer, the samples consumed over all processes. Nothing else is saved.
 """
 
+import ctypes
 import itertools
 import signal
 import sys
@@ -27,6 +28,7 @@ from quintet.engine.task import Batch
 from quintet.engine.world import World
 
 TRIES = 16
+PR_SET_PDEATHSIG = 1
 DAMAGE = (OSError, ValueError, EOFError)
 
 
@@ -174,9 +176,12 @@ class Collate:
 
 
 def leave_signals_to_main(_: int) -> None:
-    """A launcher signals the whole group; workers must outlive the step that is under way."""
+    """A launcher signals the whole group; workers must outlive the step that is under way, but
+    not the process that they work for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":  # torch's own watch takes seconds to notice a killed parent
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def loader(
