@@ -3,6 +3,7 @@
     python benchmarks/beside_peer.py --peer "python bench_peers.py image_vqgan --size base …"
 
 The other command must print a JSON line with `samples_per_s`. Ours is `image_speed.py --size peer`.
+Exits with 1 where ours is less than three times as fast.
 """
 
 import argparse
@@ -34,6 +35,7 @@ def main() -> None:
     print(json.dumps({"peer": peer}))
     print(json.dumps({"ours": ours}))
     print(json.dumps({"benchmark": "beside_peer", "ratio": ratio}))
+    sys.exit(1 if ratio < 3 else 0)
 
 
 if __name__ == "__main__":

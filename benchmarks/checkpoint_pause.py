@@ -3,12 +3,13 @@
     python benchmarks/checkpoint_pause.py [--megabytes 1000]
 
 The pause is the time that `save` takes from the loop; steps while the writer works are compared
-with steps before it.
+with steps before it. Exits with 1 where a pause reaches one second.
 """
 
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -73,6 +74,7 @@ def main() -> None:
         "megabytes": round(size),
         "pause_s": statistics.median(pauses),
         "longest_pause_s": max(pauses),
+        "pauses_s": [round(pause, 3) for pause in pauses],
         "step_before_s": statistics.median(before),
         "step_while_writing_s": statistics.median(during) if during else None,
         "writing_s": statistics.median(writing),
@@ -80,6 +82,7 @@ def main() -> None:
     for name, value in row.items():
         print(f"{name:22} {value}")
     print(json.dumps(row))
+    sys.exit(1 if row["longest_pause_s"] >= 1.0 else 0)
 
 
 def timed(call) -> float:

@@ -77,10 +77,16 @@ class Processes:
     """A run under way on `size` processes."""
 
     def __init__(
-        self, recipe: ToyRecipe, path: Path, mode: str = "new", size: int = 1, name: str = "toy"
+        self,
+        recipe: ToyRecipe,
+        path: Path,
+        mode: str = "new",
+        size: int = 1,
+        name: str = "toy",
+        log: Path | None = None,
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.log = path, path.parent / f"{path.name}.log"
+        self.path, self.log = path, log or path.parent / f"{path.name}.log"
         port = free_port()
         self.children = [
             _context.Process(

@@ -60,14 +60,6 @@ def small(name: str, **changes: Any) -> Recipe:
     return dataclasses.replace(smaller(rooms.recipe_function(name)()), steps=4, **changes)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def run(name: str, tmp_path: Path) -> Iterator[Run]:
     """The recipe as a run that has taken three of its four steps."""

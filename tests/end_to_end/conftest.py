@@ -2,25 +2,15 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests can name what is here
 
 from command import TINY, Quintet, Said, picture
 
 from quintet.cli import main
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -132,6 +133,24 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_what_was_saved(tmp_
         )
         assert not list((disk / "run/checkpoints").glob(".writing-*"))
         assert "No space left on device" in said
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+
+
+def test_a_read_only_run_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        run(variant(steps=4), disk / "run")
+        shutil.move(disk / "run.log", tmp_path / "run.log")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        processes = Processes(variant(steps=8), disk / "run", "resume", log=tmp_path / "again.log")
+        assert processes.wait() == [2]
+        assert f"{disk / 'run'} cannot be written: Read-only file system" in processes.said()
+        assert checkpoint.examine(checkpoint.path_of(disk / "run/checkpoints", 4)) is None
     finally:
         subprocess.run(["umount", str(disk)], check=False)
 

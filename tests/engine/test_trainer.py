@@ -1,6 +1,6 @@
 """`quintet.Trainer`: any module that returns a loss, on any data that can be indexed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,15 +14,6 @@ from harness import assert_same, lines, tensors
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 from quintet.engine.trainer import loss_of, split
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
 
 # -- models of every kind, and their data ---------------------------------------------------
 

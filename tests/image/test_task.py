@@ -1,7 +1,6 @@
 """The image task through the engine: two updates that keep out of each other's way."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ from quintet.image.config import (
 )
 from quintet.image.task import VQGanTask, shrink_and_enlarge, steepness
 from quintet.nn.similarity import psnr
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def recipe(**changes: Any) -> VQGanRecipe:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,6 @@ from harness import assert_same, lines, tensors
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 from quintet.image.config import DiscriminatorConfig
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def vae(**changes: Any) -> quintet.VQGanVAE:

@@ -17,14 +17,15 @@ from torch import Tensor
 
 def fold(*parts: int | str) -> int:
     """A 63-bit number that depends on every part and on their order."""
-    text = "\x1f".join(f"{type(part).__name__[0]}{_escaped(part)}" for part in parts)
+    text = "\x1f".join([f"i{p}" if type(p) is int else _spelled(p) for p in parts])
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
-def _escaped(part: int | str) -> str:
+def _spelled(part: int | str) -> str:
     """The separator inside a name must not make it look like two."""
-    return str(part).replace("\x1e", "\x1e\x1e").replace("\x1f", "\x1e.")
+    text = str(part).replace("\x1e", "\x1e\x1e").replace("\x1f", "\x1e.")
+    return f"{type(part).__name__[0]}{text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class CountPlan:
 
     def __init__(self, size: int, seed: int, batch_size: int):
         self.size, self.seed, self.batch_size = size, seed, batch_size
+        self._order = lru_cache(maxsize=2)(lambda epoch: Permutation(size, seed, epoch))
 
     def micro_batches(self, position: int, count: int) -> list[list[Request]]:
         end = position + count * self.batch_size
@@ -57,7 +58,7 @@ class CountPlan:
         while position < end:
             epoch, first = divmod(position, self.size)
             taken = min(end - position, self.size - first)
-            order = Permutation(self.size, self.seed, epoch).many(first, taken)
+            order = self._order(epoch).many(first, taken)
             requests.extend(Request(epoch, index) for index in order)
             position += taken
         width = self.batch_size

