@@ -1,7 +1,8 @@
 """What the engine costs over a bare PyTorch loop: same network, batch and precision, interleaved.
 
-    python benchmarks/overhead.py [--device cpu|cuda] [--blocks 24] [--steps 20]
+    python benchmarks/overhead.py [--device cpu|cuda] [--size small|recipe] [--blocks 40]
 
+`small` is a network of few operations, `recipe` the tokenizer of image/vqgan.
 Both sides load with torch's DataLoader, clip, step a fused AdamW, keep a moving average, and show
 their loss every 10 steps. The engine's side is `take_step` and `report` as the loop calls them.
 Blocks of the two alternate, and which side begins changes too. The verdict is the median of the
@@ -25,11 +26,13 @@ from torch.utils.data import DataLoader
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.ema import decay_at
 from quintet.engine.folder import RunFolder
+from quintet.engine.keys import Key
 from quintet.engine.loop import take_step
 from quintet.engine.run import Run
 from quintet.engine.sinks import Journal
 from quintet.engine.trainer import AnyRecipe, AnyTask
 from quintet.engine.world import World
+from quintet.image import recipes
 from quintet.image.config import VQGanVAEConfig
 from quintet.image.model import VQGanVAE
 
@@ -55,6 +58,10 @@ class Images:
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {"image": self.values[index % 64]}
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, torch.Tensor]:
+        """As the rooms' data: randomness comes from the key, so no global state is seeded."""
+        return self[index]
 
 
 class Bare:
@@ -126,11 +133,14 @@ def synchronise(world: World) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--blocks", type=int, default=24)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--size", choices=("small", "recipe"), help="recipe on a GPU, else small")
+    parser.add_argument("--blocks", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=10)
     asked = parser.parse_args()
     gpu = asked.device == "cuda"
-    config = VQGanVAEConfig(dim=256 if gpu else 64, patch=4, multipliers=(1, 2), blocks=(1,))
+    size = asked.size or ("recipe" if gpu else "small")
+    small = VQGanVAEConfig(dim=256 if gpu else 64, patch=4, multipliers=(1, 2), blocks=(1,))
+    config = small if size == "small" else recipes.vqgan().model
     recipe = AnyRecipe(
         steps=10**6,
         batch_size=64 if gpu else 16,
@@ -167,6 +177,7 @@ def main() -> None:
                 "benchmark": "overhead",
                 "limit": limit,
                 "device": asked.device,
+                "size": size,
                 "precision": world.precision,
                 "bare_ms": middle["bare"] * 1e3,
                 "engine_ms": middle["engine"] * 1e3,

@@ -18,15 +18,29 @@ class Average:
         self.names = list(parameters)
         self.live = list(parameters.values())
         self.values = [p.detach().clone() for p in self.live]
+        self.by_type: dict[torch.dtype, list[int]] = {}
+        for index, value in enumerate(self.values):
+            self.by_type.setdefault(value.dtype, []).append(index)
 
     @torch.no_grad()
     def update(self, count: int, skipped: Tensor) -> None:
         """Move towards the live weights; a skipped step weighs nothing, without asking the host."""
-        weight = (1 - skipped) * (1 - decay_at(self.decay, count))
-        by_type = {value.dtype: weight.to(value.dtype) for value in self.values}
-        # One pass over memory. A scalar weight would be one kernel for all, but live on the host.
-        weights = [by_type[value.dtype] for value in self.values]
-        torch._foreach_lerp_(self.values, [p.detach() for p in self.live], weights)
+        for indices in self.by_type.values():
+            # SGD with a decay of 1 towards the weights as gradients: v - w (v - p). Of all kernels
+            # it alone passes once over all tensors and takes the flag from the device.
+            torch._fused_sgd_(
+                [self.values[i] for i in indices],
+                [self.live[i].detach() for i in indices],
+                [],
+                lr=1 - decay_at(self.decay, count),
+                weight_decay=1.0,
+                maximize=True,
+                momentum=0.0,
+                dampening=0.0,
+                nesterov=False,
+                is_first_step=False,
+                found_inf=skipped,
+            )
 
     @contextmanager
     def swapped_in(self) -> Generator[None, None, None]:

