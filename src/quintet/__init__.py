@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from quintet.engine.trainer import Trainer
     from quintet.image.model import VQGanVAE
     from quintet.image.trainer import VQGanVAETrainer
+    from quintet.mesh.model import MeshAutoencoder, MeshTransformer
+    from quintet.mesh.trainer import MeshAutoencoderTrainer, MeshTransformerTrainer
     from quintet.rooms import load
 
 __version__ = "0.1.0"
@@ -19,9 +21,23 @@ _PLACES = {
     "load": "quintet.rooms",
     "VQGanVAE": "quintet.image.model",
     "VQGanVAETrainer": "quintet.image.trainer",
+    "MeshAutoencoder": "quintet.mesh.model",
+    "MeshAutoencoderTrainer": "quintet.mesh.trainer",
+    "MeshTransformer": "quintet.mesh.model",
+    "MeshTransformerTrainer": "quintet.mesh.trainer",
 }
 
-__all__ = ["Trainer", "VQGanVAE", "VQGanVAETrainer", "__version__", "load"]
+__all__ = [
+    "MeshAutoencoder",
+    "MeshAutoencoderTrainer",
+    "MeshTransformer",
+    "MeshTransformerTrainer",
+    "Trainer",
+    "VQGanVAE",
+    "VQGanVAETrainer",
+    "__version__",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

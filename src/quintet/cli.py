@@ -132,8 +132,11 @@ def train(given: list[str]) -> None:
     )
     asked = parse(kind, rest, f"train {name}")
     data = asked.data if asked.data is not None else asked.settings.data
+    paths = {name: getattr(asked.settings, name) for name in ("init_from", *default.stages)}
     recipe = dataclasses.replace(
-        asked.settings, data=resolved(data), init_from=resolved(asked.settings.init_from)
+        asked.settings,
+        data=resolved(data),
+        **{name: resolved(path) for name, path in paths.items()},
     )
     launch(name, recipe, asked.run, "continue" if asked.go_on else "new")
 
@@ -296,7 +299,7 @@ def evaluate(given: list[str]) -> None:
         batch_size=asked.batch_size or recipe.batch_size,
         data=resolved(asked.data) or recipe.data,
     )
-    task = rooms.build(name, recipe)
+    task = rooms.build(name, recipe, asked.run)
     metrics = of_run(task, recipe, asked.run, World(recipe), asked.step, whole=bool(asked.data))
     if is_main():
         table(metrics)
@@ -409,7 +412,9 @@ def replay(given: list[str]) -> None:
     asked = parse(Replay, given, "replay")
     name, recipe = recorded(asked.run)
     need_data(recipe, asked.run, "so its steps can be taken again only there")
-    found = again(lambda settings: rooms.build(name, settings), recipe, asked.run, asked.step)
+    found = again(
+        lambda settings: rooms.build(name, settings, asked.run), recipe, asked.run, asked.step
+    )
     table(found.losses)
     print(f"samples: {', '.join(found.samples)}")
     print(json.dumps({"step": asked.step, "losses": found.losses, "samples": found.ids}))

@@ -54,7 +54,12 @@ def part_of_room(name: str, module: str) -> Any:
     return importlib.import_module(f"quintet.{room_of(name)}.{module}")
 
 
-def build(name: str, recipe: Recipe) -> "Task":
+def build(name: str, recipe: Recipe, run: Path | None = None) -> "Task":
+    """The task of a recipe; of a `run` that is there, with the frozen stages that it keeps."""
+    if run is not None:
+        from quintet.engine.frozen import resolved
+
+        recipe = resolved(recipe, run)
     return part_of_room(name, "task").build(recipe)
 
 
@@ -78,15 +83,15 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
 def load(source: str | Path) -> Any:
     """A model ready to use, with averaged weights, from a run or an exported folder."""
     from quintet.engine.folder import RunFolder
-    from quintet.engine.launch import weights_of
     from quintet.engine.part import load_strictly
+    from quintet.engine.pretrained import weights_of
 
     path = Path(source)
     folder = RunFolder.open(path)
     if "model" in folder.about:
         return model_class(folder.about, path).from_pretrained(path)
     name, recipe = recorded(folder.about, path)
-    task = build(name, recipe)
+    task = build(name, recipe, path)
     network = task.parts[task.main].network
     load_strictly(network, weights_of(path, task.main), str(path))
     return network.eval()

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from quintet.engine.when import When
 
@@ -66,6 +66,8 @@ class OptimiserConfig:
 class Recipe:
     """What every run has in common. A room's recipe adds its model, its data and its losses."""
 
+    stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
+    """Settings that name a frozen model the run is built on, and the recipe that trains one."""
     data: str | None = None
     """Folder of data; without it the room's built-in data is used."""
     steps: int = 1000

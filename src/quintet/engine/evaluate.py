@@ -107,6 +107,7 @@ def of_run(
         nets[name] = world.place_module(part.network).eval().requires_grad_(False)
         if part.optimiser is not None:
             load_strictly(nets[name], {**files[name], **files.get(f"{name}.ema", {})}, name)
+    task.prepare(world)
     held = task.data("valid")
     source = Joined([s for s in (task.data("train"), held) if s is not None]) if whole else held
     if source is None or not len(source):

@@ -36,6 +36,10 @@ class RunFolder:
         return self.path / "events.jsonl"
 
     @property
+    def frozen(self) -> Path:
+        return self.path / "frozen"
+
+    @property
     def exhibits(self) -> Path:
         return self.path / "exhibits"
 
@@ -94,7 +98,8 @@ class RunFolder:
         """Undo `create`, for a start that failed before its first step."""
         for name in ("config.json", "events.jsonl", "metrics.jsonl", "report.html", ".lock"):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+        for written in (self.path / "tensorboard", self.frozen):
+            shutil.rmtree(written, ignore_errors=True)
         for folder in (self.checkpoints, self.path):
             with contextlib.suppress(OSError):
                 folder.rmdir()

@@ -1,13 +1,12 @@
 """From a recipe and a folder to a run that trains; every process agrees, or none starts."""
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import quintet
-from quintet.engine import checkpoint
+from quintet.engine import frozen
 from quintet.engine.config import FREE, Recipe, differences, to_json
 from quintet.engine.errors import RunError
 from quintet.engine.folder import RunFolder
@@ -31,16 +30,19 @@ def start(
     mode: Mode = "new",
     sinks: Callable[[RunFolder], Sequence[Sink]] = lambda folder: (),
     weights: Callable[[str, Task], Mapping[str, Any]] | None = None,
+    stages: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> int:
-    """Train to the end and return the step reached. `name` is the recipe's, None from Python."""
+    """Train to the end and return the step reached. `name` is the recipe's, None from Python,
+    which may hand over frozen stages as they are."""
     with Signals(recipe.minutes) as signals:
         world = World(recipe)
         folder, recipe = _agree_on_folder(world, recipe, path, name, mode)
         world.precision = recipe.precision
         run: Run | None = None
         try:
-            task = build(recipe)
+            _settle_stages(world, folder, recipe, stages or {})
+            task = build(frozen.resolved(recipe, folder.path))
             shown = _sinks(world, folder, recipe, name, sinks, progress)
             run = Run(task, recipe, world, folder, shown, signals)
             if recipe.init_from and weights and not folder.steps():
@@ -110,11 +112,26 @@ def _open(
             raise RunError(f"{path} is a run of {folder.about.get('recipe')}, not of {name}")
         recipe = _same_run(folder, recipe, mode)
         recipe = _keep_global_batch(folder, recipe, world)
-        folder.write_config({**_about(world, recipe, name), "id": folder.id})
+        about = {key: folder.about[key] for key in ("id", "frozen") if key in folder.about}
+        folder.write_config({**_about(world, recipe, name), **about})
     except BaseException:
         folder.unlock()
         raise
     return folder, recipe
+
+
+def _settle_stages(
+    world: World, folder: RunFolder, recipe: Recipe, live: Mapping[str, Any]
+) -> None:
+    problem = None
+    if world.is_main and recipe.stages:
+        try:
+            frozen.keep(folder, recipe, live)
+        except (RunError, OSError) as error:
+            problem = str(error)
+    problem, folder.about = world.from_main((problem, folder.about))
+    if problem:
+        raise RunError(problem)
 
 
 def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
@@ -163,21 +180,3 @@ def _initialise(run: Run, weights: Mapping[str, Any]) -> None:
         load_strictly(part.module, state, f"init_from {run.recipe.init_from}: {name}")
         if part.average is not None:
             part.average.load({key: state[key] for key in part.average.names})
-
-
-def _warn(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
-
-
-def weights_of(path: Path, part: str) -> dict[str, Any]:
-    """Averaged weights of a run's newest sound checkpoint, by the part's name."""
-    folder = RunFolder.open(path)
-    step = checkpoint.newest_sound(folder.checkpoints, _warn)
-    if step is None:
-        raise RunError(f"{path} has no checkpoint yet")
-    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, step))
-    if part not in files:
-        raise RunError(f"{path} has no part '{part}'; it holds {', '.join(sorted(files))}")
-    averaged = files.get(f"{part}.ema", {})
-    # The averaged ones last: of two names for one tensor only one is averaged, and it must win.
-    return {**{n: t for n, t in files[part].items() if n not in averaged}, **averaged}

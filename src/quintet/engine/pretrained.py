@@ -1,14 +1,15 @@
 """A model as a folder: config.json and model.safetensors; `from_pretrained` and the Hub read it."""
 
+import sys
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import quintet
+from quintet.engine import checkpoint
 from quintet.engine.checkpoint import write_json, write_safetensors
 from quintet.engine.config import ConfigError, from_json, to_json
 from quintet.engine.errors import RunError
 from quintet.engine.folder import RunFolder, read_json
-from quintet.engine.launch import weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.task import Task
 
@@ -64,6 +65,24 @@ def initial_weights(source: str, task: Task) -> dict[str, dict[str, Any]]:
     if "model" in RunFolder.open(path).about:
         return {task.main: read_weights(path / WEIGHTS)}
     return {task.main: weights_of(path, task.main)}
+
+
+def _warn(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+
+
+def weights_of(path: Path, part: str) -> dict[str, Any]:
+    """Averaged weights of a run's newest sound checkpoint, by the part's name."""
+    folder = RunFolder.open(path)
+    step = checkpoint.newest_sound(folder.checkpoints, _warn)
+    if step is None:
+        raise RunError(f"{path} has no checkpoint yet")
+    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, step))
+    if part not in files:
+        raise RunError(f"{path} has no part '{part}'; it holds {', '.join(sorted(files))}")
+    averaged = files.get(f"{part}.ema", {})
+    # The averaged ones last: of two names for one tensor only one is averaged, and it must win.
+    return {**{n: t for n, t in files[part].items() if n not in averaged}, **averaged}
 
 
 def read_weights(path: Path) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Run:
         self.began = time.monotonic()
         self.parts, self.frozen = self._parts()
         self.focus: LivePart | None = None
+        task.prepare(world)
         self.stream = self._stream()
         self.fixed = self._fixed()
         self.meters = Meters(world)

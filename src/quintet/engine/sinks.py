@@ -165,8 +165,9 @@ class Progress(Sink):
         self.console.print(f"step {step}: {message}", markup=False)
 
     def exhibits(self, step: int, files: Sequence[Path]) -> None:
-        for file in files:
-            self.console.print(f"step {step}: wrote {file}", markup=False)
+        *others, last = files
+        beside = f" and {len(others)} files beside it" if others else ""
+        self.console.print(f"step {step}: wrote {last}{beside}", markup=False)
 
     def close(self) -> None:
         if self.bar:

@@ -138,6 +138,10 @@ class Task(Protocol):
     """The measure that picks the best checkpoint, and whether `max` or `min` is better."""
     monitors: Sequence[Monitor] = ()
 
+    def prepare(self, world: World) -> None:
+        """Compute, once and on all processes together, what the data is made of; networks are on
+        the device by then."""
+
     def data(self, split: str) -> Any:
         """The `train` or `valid` data set, or None where there is none to validate on."""
         ...

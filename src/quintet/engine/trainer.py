@@ -15,9 +15,9 @@ from quintet.engine.config import OptimiserConfig, Recipe, from_json, to_json
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.folder import RunFolder
 from quintet.engine.keys import Key, fold
-from quintet.engine.launch import start, weights_of
+from quintet.engine.launch import start
 from quintet.engine.part import load_strictly
-from quintet.engine.pretrained import initial_weights
+from quintet.engine.pretrained import initial_weights, weights_of
 from quintet.engine.sinks import Callback, Sink
 from quintet.engine.stream import name_of, read_sample
 from quintet.engine.task import At, Batch, Loss, Measured, Part, Tally, Task, Update, each
@@ -317,6 +317,10 @@ class BaseTrainer:
     def task(self, recipe: Any) -> Task:
         raise NotImplementedError
 
+    def stages(self) -> Mapping[str, Any]:
+        """Frozen models that the run is built on, by the name of the recipe's setting."""
+        return {}
+
     def train(self, resume: bool = False) -> int:
         """Train, and return the step reached. `resume=True` starts the run or goes on with it."""
         self.stopped = None
@@ -330,6 +334,7 @@ class BaseTrainer:
                 mode="continue" if resume else "new",
                 sinks=self._sinks,
                 weights=initial_weights,
+                stages=self.stages(),
                 progress=self.keywords.progress,
             )
         except Stopped as stop:

@@ -37,3 +37,11 @@ def rotate_pairs(heads: Tensor, where: Rotation) -> Tensor:
     """(..., positions, head_dim): channel i turns with channel i + head_dim / 2."""
     a, b = heads.chunk(2, dim=-1)
     return torch.cat((a * where.cos - b * where.sin, b * where.cos + a * where.sin), dim=-1)
+
+
+def line_rotation(positions: Tensor, head_dim: int, longest: float = 10_000.0) -> Rotation:
+    """(positions, head_dim / 2) along one axis; the positions may live on the device."""
+    pairs = head_dim // 2
+    steps = torch.arange(pairs, device=positions.device, dtype=torch.float32)
+    angles = positions.float()[:, None] * longest ** -(steps / pairs)
+    return Rotation(angles.cos(), angles.sin())

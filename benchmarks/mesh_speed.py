@@ -1,0 +1,294 @@
+"""Speed and memory of the mesh room: training both models, and writing meshes.
+
+    python benchmarks/mesh_speed.py [--size peer|tiny] [--only autoencoder transformer writing]
+    python benchmarks/mesh_speed.py --peer "python bench_peers.py"
+
+Bumpy sheets of 600 to 800 faces in memory; the engine's own steps, bf16 and compiled on a GPU. With
+`--peer` the benchmark of another package runs in the same call (systems mesh_autoencoder,
+mesh_transformer, bench_generate; one JSON line each with samples_per_s or tokens_per_s), and the
+exit status is 1 where ours is less than 3, 6 and 10 times as fast, or where the transformer takes
+more than a third of the other's memory for a mesh.
+"""
+
+import argparse
+import dataclasses
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from image_speed import matrix_rate, measured, synchronise
+from torch.utils.flop_counter import FlopCounterMode
+
+from quintet.engine.folder import RunFolder
+from quintet.engine.loop import take_step
+from quintet.engine.run import Run
+from quintet.engine.world import World
+from quintet.mesh import recipes
+from quintet.mesh.autoencoder import MeshAutoencoder
+from quintet.mesh.autoencoder_task import AutoencoderTask
+from quintet.mesh.config import MeshAutoencoderConfig, MeshDataConfig, MeshTransformerConfig
+from quintet.mesh.geometry import face_neighbours
+from quintet.mesh.transformer import MeshTransformer
+from quintet.mesh.transformer_task import TransformerTask
+
+FLOORS = {"autoencoder": 3.0, "transformer": 6.0, "writing": 10.0}
+SYSTEMS = {
+    "autoencoder": "mesh_autoencoder --batch-size 256 --warmup 4 --steps 12",
+    "transformer": "mesh_transformer --batch-size 16 --warmup 4 --steps 12",
+    "writing": "bench_generate --batch-size 8 --tokens 600 --repeats 1",
+}
+
+
+class Sheets:
+    """Sheets over a grid with random heights, a few of them, as often as asked."""
+
+    def __init__(self, least: int, most: int, distinct: int, length: int):
+        self.length = length
+        sizes = torch.linspace(least, most, distinct).int().tolist()
+        self.items = [sheet(faces, seed) for seed, faces in enumerate(sizes)]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def keyed(self, index: int, key: object) -> dict[str, Any]:
+        return self.items[index % len(self.items)]
+
+    def variant(self, index: int, number: int) -> dict[str, Any]:
+        return self.keyed(index, None)
+
+    def digest(self, index: int) -> str:
+        return f"sheet-{len(self.items)}-{len(self.keyed(index, None)['faces'])}"
+
+    def text(self, index: int) -> str:
+        return ""
+
+    def name(self, index: int) -> str:
+        return f"sheet {index}"
+
+
+def sheet(faces: int, seed: int) -> dict[str, Any]:
+    side = int((faces / 2) ** 0.5 + 0.999)
+    rows = -(-faces // (2 * side))
+    draw = torch.Generator().manual_seed(seed)
+    y, x = torch.meshgrid(
+        torch.linspace(-0.9, 0.9, rows + 1), torch.linspace(-0.9, 0.9, side + 1), indexing="ij"
+    )
+    z = torch.rand(x.shape, generator=draw) * 1.8 - 0.9
+    corner = torch.arange(x.numel()).view_as(x)
+    a, b, c, d = corner[:-1, :-1], corner[:-1, 1:], corner[1:, :-1], corner[1:, 1:]
+    triangles = torch.stack([torch.stack([a, b, c], -1), torch.stack([b, d, c], -1)], 2)
+    triangles = triangles.reshape(-1, 3)[:faces]
+    vertices = torch.stack([x, y, z], -1).view(-1, 3)
+    table = torch.as_tensor(face_neighbours(triangles.numpy()))
+    return {"vertices": vertices, "faces": triangles, "neighbours": table, "text": ""}
+
+
+def settings(asked: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "device": asked.device,
+        "steps": 10**6,
+        "workers": asked.workers,
+        "trackers": (),
+        "log_every": 10,
+    }
+
+
+def sizes(size: str) -> tuple[Sheets, MeshDataConfig]:
+    if size == "tiny":
+        return Sheets(48, 64, 16, 4096), MeshDataConfig(max_faces=64)
+    return Sheets(600, 800, 64, 4096), MeshDataConfig(max_faces=800)
+
+
+def timed_run(task: Any, recipe: Any, place: Path, steps: int) -> dict[str, Any]:
+    run = Run(task, recipe, World(recipe), RunFolder.create(place, {}))
+    device = run.world.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    begin = time.perf_counter()
+    for _ in range(5):
+        take_step(run)
+    synchronise(device)
+    warmed = time.perf_counter() - begin
+    run.stream.waited = 0.0
+    seconds = measured(lambda: take_step(run), steps, device)
+    row = {
+        "precision": run.world.precision,
+        "compiled": run.world.compiles,
+        "batch": recipe.batch_size,
+        "meshes_per_second": recipe.batch_size / seconds,
+        "ms_per_step": seconds * 1e3,
+        "warm_up_s": warmed,
+        "waiting": run.stream.waited / (seconds * steps),
+        "parameters_m": {
+            n: round(sum(p.numel() for p in part.parameters.values()) / 1e6, 1)
+            for n, part in run.parts.items()
+        },
+    }
+    if device.type == "cuda":
+        row["gib"] = torch.cuda.max_memory_allocated() / 2**30
+        row["gib_per_mesh"] = row["gib"] / recipe.batch_size
+    run.close()
+    return row
+
+
+def step_operations(task: Any, recipe: Any, place: Path) -> float:
+    """Floating-point operations of a step for one mesh, counted by torch on the eager network."""
+    small = dataclasses.replace(recipe, batch_size=2, compile="off", workers=0)
+    run = Run(task, small, World(small), RunFolder.create(place, {}))
+    take_step(run)
+    with FlopCounterMode(display=False) as counter:
+        take_step(run)
+    run.close()
+    return counter.get_total_flops() / 2
+
+
+def autoencoder(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, Any]:
+    data, meshes = sizes(asked.size)
+    base = recipes.autoencoder() if asked.size == "peer" else recipes.autoencoder_tiny()
+    recipe = dataclasses.replace(
+        base, meshes=meshes, batch_size=256 if asked.size == "peer" else 16, **settings(asked)
+    )
+
+    def task() -> AutoencoderTask:
+        return AutoencoderTask(recipe, sets={"train": data, "valid": None})
+
+    operations = step_operations(task(), recipe, place / "count")
+    row = timed_run(task(), recipe, place / "run", asked.steps)
+    share = row["meshes_per_second"] * operations / rate
+    return row | {"step_gflop": operations / 1e9, "share_of_matrix_rate": share}
+
+
+def transformer(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, Any]:
+    data, meshes = sizes(asked.size)
+    tiny = asked.size == "tiny"
+    frozen = MeshAutoencoder(
+        recipes.autoencoder_tiny().model if tiny else MeshAutoencoderConfig()
+    ).save_pretrained(place / "autoencoder")
+    base = recipes.transformer_tiny() if tiny else recipes.transformer()
+    model = base.model if tiny else MeshTransformerConfig(text="none")
+    model = dataclasses.replace(model, text="none")
+    recipe = dataclasses.replace(
+        base,
+        autoencoder=str(frozen),
+        model=model,
+        meshes=meshes,
+        batch_size=16 if tiny else asked.batch_size,
+        **settings(asked),
+    )
+
+    def task() -> TransformerTask:
+        return TransformerTask(recipe, sets={"train": data, "valid": None})
+
+    operations = step_operations(task(), recipe, place / "count")
+    row = timed_run(task(), recipe, place / "run", asked.steps)
+    share = row["meshes_per_second"] * operations / rate
+    encode = encoding_seconds(task(), data, recipe)
+    row |= {"step_gflop": operations / 1e9, "share_of_matrix_rate": share}
+    without = recipe.batch_size / (row["ms_per_step"] / 1e3 + encode)
+    return row | {"encode_ms": encode * 1e3, "meshes_per_second_without_cache": without}
+
+
+def encoding_seconds(task: TransformerTask, data: Sheets, recipe: Any) -> float:
+    """What a batch's codes would cost at every step, were they not kept."""
+    from quintet.mesh.data import Collate
+
+    device = World(recipe).device
+    batch = Collate(recipe.meshes.max_faces, 3)(
+        [data.keyed(i, None) for i in range(recipe.batch_size)]
+    )
+    meshes = {n: batch[n].to(device) for n in ("vertices", "faces", "neighbours")}
+    network = task.autoencoder.to(device)
+
+    def encode() -> None:
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
+            network.tokenize(**meshes)
+
+    encode()
+    return measured(encode, 5, device)
+
+
+def writing(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, Any]:
+    tiny = asked.size == "tiny"
+    config = recipes.transformer_tiny().model if tiny else MeshTransformerConfig()
+    config = dataclasses.replace(config, text="bytes", max_faces=64 if tiny else 800)
+    faces = 16 if tiny else 200
+    recipe = dataclasses.replace(recipes.transformer_tiny(), device=asked.device)
+    device = World(recipe).device
+    model = MeshTransformer(config).to(device).eval()
+    torch.nn.init.constant_(model.to_end.bias, -1e4)  # never ends: every batch is as long
+    rows: dict[str, Any] = {}
+    cases = [
+        (8, 1.0, None),
+        (1, 1.0, None),
+        (32, 1.0, None),
+        (8, 2.0, None),
+        (8, 1.0, torch.float32),
+    ]
+    for count, scale, dtype in cases[: 2 if tiny else None]:
+        name = f"batch_{count}" + ("_guided" if scale != 1 else "") + ("_fp32" if dtype else "")
+
+        def write(count: int = count, scale: float = scale, dtype: Any = dtype) -> None:
+            context = model.context_of(["a table with three legs"] * count)
+            options = {"cond_scale": scale, "max_faces": faces, "dtype": dtype}
+            codes = model.write(context, count, **options)
+            assert codes.shape[1] == faces
+            assert int(codes.min()) >= 0
+
+        write()
+        rows[name] = count * faces * config.tokens / measured(write, 2, device)
+    return {"tokens_per_second": rows, "faces": faces}
+
+
+def peer(command: str, system: str, device: str) -> dict[str, Any]:
+    words = [*shlex.split(command), *system.split(), "--size", "base", "--device", device]
+    words += ["--precision", "fp32" if "generate" in system else "bf16", "--threads", "16"]
+    said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
+
+
+def compare(name: str, ours: dict[str, Any], other: dict[str, Any]) -> tuple[float, bool]:
+    if name == "writing":
+        ratio = ours["tokens_per_second"]["batch_8"] / other["tokens_per_s"]
+    else:
+        ratio = ours["meshes_per_second"] / other["samples_per_s"]
+    sound = ratio >= FLOORS[name]
+    if name == "transformer":
+        third = other["peak_mem_gib"] / other["batch_size"] / 3
+        sound = sound and ours["gib_per_mesh"] <= third
+    return ratio, sound
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", default="peer", choices=("peer", "tiny"))
+    parser.add_argument("--only", nargs="+", default=list(FLOORS), choices=list(FLOORS))
+    parser.add_argument("--batch-size", type=int, default=32, help="of the transformer")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--peer", help="the other package's benchmark command")
+    asked = parser.parse_args()
+    gpu = asked.device != "cpu" and torch.cuda.is_available()
+    rate = matrix_rate(torch.device("cuda" if gpu else "cpu"), 8192 if gpu else 1024)
+    good = True
+    for name in asked.only:
+        other = peer(asked.peer, SYSTEMS[name], "cuda" if gpu else "cpu") if asked.peer else None
+        with tempfile.TemporaryDirectory() as place:
+            row = globals()[name](asked, Path(place), rate)
+        row = {"benchmark": "mesh_speed", "what": name, "matrix_tflops": rate / 1e12, **row}
+        if other is not None:
+            row["ratio"], sound = compare(name, row, other)
+            good = good and sound
+            print(json.dumps({"peer": other}), flush=True)
+        print(json.dumps(row), flush=True)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,372 @@
+"""Pictures of meshes with numpy alone: a z-buffer, flat shading and the edges of the faces.
+
+All triangles are drawn at once. For each row of pixels that a triangle meets, its span follows from
+its three edges; all spans together are a list of pixels, and the nearest triangle of each stays.
+Pictures are drawn at twice their size and averaged.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from math import radians
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.media.errors import printable
+from quintet.media.pixels import Pixels, grid
+
+Floats = npt.NDArray[np.floating]  # float64 but for pictures; the stubs cannot follow it
+Ints = npt.NDArray[np.int64]
+Colour = tuple[int, int, int]
+
+BLUE: Colour = (136, 184, 232)
+PAPER: Colour = (244, 245, 247)
+INK = 0.30
+"""Brightness of an edge, as a share of its face's."""
+SAMPLES = 2
+DISTANCE = 4.5
+"""Of the eye from the middle, in radii of what is seen."""
+MAX_SPANS = 2_000_000
+"""Pixels, hidden ones included, that are held at a time: about 100 MB."""
+LIGHTS = (((-0.70, 0.75, 0.55), 0.60), ((0.80, 0.05, 0.45), 0.16))
+"""Directions (right, up, towards the eye) and strengths."""
+AMBIENT = 0.44
+
+
+class _Screen(NamedTuple):
+    """Corners of triangles on a picture, in pixels; `near` is larger for what is nearer."""
+
+    x: Floats  # (t, 3)
+    y: Floats  # (t, 3)
+    near: Floats  # (t, 3)
+
+
+class _Edges(NamedTuple):
+    """a x + b y + c is the distance in pixels from an edge, positive inside; each (t, 3)."""
+
+    a: Floats
+    b: Floats
+    c: Floats
+
+
+def render(
+    vertices: npt.ArrayLike,
+    faces: npt.ArrayLike,
+    size: int = 256,
+    azimuth: float = 35,
+    elevation: float = 25,
+    *,
+    colour: Colour = BLUE,
+    background: Colour = PAPER,
+    edges: bool = True,
+    shadow: bool = True,
+    like: npt.ArrayLike | None = None,
+) -> Pixels:
+    """The mesh from the front right and above, as uint8 (size, size, 3).
+
+    Faces are (f, 3) or (f, 4); padding (-1) and whatever cannot be drawn is left out, and a mesh
+    of nothing else gives a cross. The picture is fitted to the mesh, or, to draw two of them
+    alike, to the vertices `like`. Both sides of a face are lit. The last coordinate is up.
+    """
+    points, polygons = _drawable(vertices, faces)
+    picture = np.empty((size * SAMPLES, size * SAMPLES, 3), np.float32)
+    picture[:] = background
+    if len(polygons) == 0:
+        return _averaged(_crossed(picture))
+    turn = _view(azimuth, elevation)
+    model = points[polygons]
+    extent = np.asarray(model if like is None else like, np.float64).reshape(-1, 3)
+    model = _fitted(model, extent)
+    if shadow and elevation > 0:
+        _lay_shadow(picture, _flat(model) @ turn.T)
+    corners, borders = _triangles(model @ turn.T)
+    if not edges:
+        borders[:] = False
+    _paint(picture, corners, borders, np.array(colour, np.float32))
+    return _averaged(picture)
+
+
+def _drawable(vertices: npt.ArrayLike, faces: npt.ArrayLike) -> tuple[Floats, Ints]:
+    points = np.asarray(vertices, np.float64).reshape(-1, 3)
+    polygons = np.asarray(faces, np.int64)
+    if polygons.size == 0:
+        return points, np.zeros((0, 3), np.int64)
+    polygons = polygons.reshape(-1, polygons.shape[-1])
+    polygons = polygons[((polygons >= 0) & (polygons < len(points))).all(axis=1)]
+    return points, polygons[_usable(points[polygons]).all(axis=1)]
+
+
+def _usable(points: Floats) -> npt.NDArray[np.bool_]:
+    """Which points are numbers that can be squared and still compared."""
+    return np.all(np.abs(points) < 1e30, axis=-1)
+
+
+def _fitted(model: Floats, extent: Floats) -> Floats:
+    """Moved and scaled so that the extent's ball has its middle at 0 and radius 1."""
+    extent = extent[_usable(extent)]
+    if len(extent) == 0:
+        extent = np.zeros((1, 3))
+    middle = (extent.min(axis=0) + extent.max(axis=0)) / 2
+    radius = float(np.sqrt(((extent - middle) ** 2).sum(axis=1)).max())
+    return (model - middle) / max(radius, 1e-30)
+
+
+def _view(azimuth: float, elevation: float) -> Floats:
+    """Rows: right, up and towards the eye."""
+    around, above = radians(azimuth), radians(elevation)
+    eye = np.array([np.sin(around) * np.cos(above), -np.cos(around) * np.cos(above), np.sin(above)])
+    right = np.array([np.cos(around), np.sin(around), 0.0])
+    return np.stack([right, np.cross(eye, right), eye])
+
+
+def _flat(model: Floats) -> Floats:
+    """Its shadow from straight above, on the ground that it stands on."""
+    ground = model.copy()
+    ground[..., 2] = model[..., 2].min()
+    return ground
+
+
+def _triangles(polygons: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Fans of triangles (t, 3, 3), and which sides of them are sides of the polygon.
+
+    Side 0 runs from corner 0 to corner 1, and so on.
+    """
+    last = polygons.shape[1] - 2
+    corners = [polygons[:, [0, at, at + 1]] for at in range(1, last + 1)]
+    sides = [np.array([at == 1, True, at == last]) for at in range(1, last + 1)]
+    borders = np.repeat(np.stack(sides), len(polygons), axis=0)
+    return np.concatenate(corners), borders
+
+
+def _project(model: Floats, side: int) -> _Screen:
+    """Perspective; the inverse distance from the eye is what is linear on the picture."""
+    near = 1 / np.maximum(DISTANCE - model[..., 2], 0.1)
+    scale = 0.5 * side * np.sqrt(DISTANCE**2 - 1) * 0.96  # the ball just fits
+    x = side / 2 + model[..., 0] * near * scale
+    y = side / 2 - model[..., 1] * near * scale
+    return _Screen(x, y, near)
+
+
+def _sound(screen: _Screen) -> tuple[_Screen, _Edges, npt.NDArray[np.bool_]]:
+    """The triangles that have an area on the picture, their edges, and which ones they are."""
+    nx, ny = np.roll(screen.x, -1, axis=1), np.roll(screen.y, -1, axis=1)
+    a, b = screen.y - ny, nx - screen.x
+    c = -(a * screen.x + b * screen.y)
+    area = a[:, 0] * screen.x[:, 2] + b[:, 0] * screen.y[:, 2] + c[:, 0]
+    length = np.maximum(np.hypot(a, b), 1e-12) * np.where(area < 0, -1.0, 1.0)[:, None]
+    kept = np.abs(area) > 1e-9
+    edges = _Edges((a / length)[kept], (b / length)[kept], (c / length)[kept])
+    return _Screen(screen.x[kept], screen.y[kept], screen.near[kept]), edges, kept
+
+
+def _ranges(counts: Ints) -> tuple[Ints, Ints]:
+    """For counts 2, 0, 3: owners 0 0 2 2 2 and positions 0 1 0 1 2."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
+
+
+def _spans(screen: _Screen, edges: _Edges, side: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Of every row that a triangle meets: the triangle, the row, the first pixel and the end."""
+    top = np.clip(np.ceil(screen.y.min(axis=1) - 0.5), 0, side).astype(np.int64)
+    end = np.clip(np.ceil(screen.y.max(axis=1) - 0.5), 0, side).astype(np.int64)
+    owner, row = _ranges(np.maximum(end - top, 0))
+    row = row + top[owner]
+    a = edges.a[owner]
+    rest = edges.b[owner] * (row + 0.5)[:, None] + edges.c[owner]
+    level = np.abs(a) < 1e-9
+    cut = -rest / np.where(level, 1.0, a)
+    low = np.where(~level & (a > 0), cut, -np.inf).max(axis=1)
+    high = np.where(~level & (a < 0), cut, np.inf).min(axis=1)
+    high = np.where((level & (rest < 0)).any(axis=1), -np.inf, high)
+    start = np.clip(np.ceil(low - 0.5), 0, side).astype(np.int64)
+    stop = np.clip(np.floor(high - 0.5) + 1, 0, side).astype(np.int64)
+    kept = stop > start
+    return owner[kept], row[kept], start[kept], stop[kept]
+
+
+def _covered(screen: _Screen, edges: _Edges, side: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Triangles, rows and columns of all pixels inside triangles, some millions at a time."""
+    owner, row, start, stop = _spans(screen, edges, side)
+    total = np.cumsum(stop - start)
+    begin = 0
+    while begin < len(owner):
+        done = int(total[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(total, done + MAX_SPANS, "right")))
+        span, step = _ranges(stop[begin:end] - start[begin:end])
+        span += begin
+        yield owner[span], row[span], start[span] + step
+        begin = end
+
+
+def _planes(screen: _Screen, edges: _Edges) -> Floats:
+    """Coefficients (t, 3) of the nearness as a linear function of x, y and 1."""
+    weights = []
+    for corner, edge in ((0, 1), (1, 2), (2, 0)):  # each corner lies opposite an edge
+        a, b, c = edges.a[:, edge], edges.b[:, edge], edges.c[:, edge]
+        height = a * screen.x[:, corner] + b * screen.y[:, corner] + c
+        share = screen.near[:, corner] / np.maximum(height, 1e-9)
+        weights.append(np.stack([a, b, c], axis=1) * share[:, None])
+    return weights[0] + weights[1] + weights[2]
+
+
+def _paint(
+    picture: Floats,
+    corners: Floats,
+    borders: npt.NDArray[np.bool_],
+    colour: Floats,
+) -> None:
+    side = len(picture)
+    screen, edges, sound = _sound(_project(corners, side))
+    plane, shade = _planes(screen, edges).T, _shade(corners[sound])
+    fade, borders = _fade(screen, edges), borders[sound]
+    nearest, front = np.zeros(side * side), np.full(side * side, -1)
+    for owner, row, column in _covered(screen, edges, side):
+        near = _linear(plane, owner, column + 0.5, row + 0.5)
+        pixel = row * side + column
+        np.maximum.at(nearest, pixel, near)
+        won = near >= nearest[pixel]
+        front[pixel[won]] = owner[won]
+    seen = np.flatnonzero(front >= 0)
+    owner, y, x = front[seen], seen // side + 0.5, seen % side + 0.5
+    away = np.full(len(seen), np.inf)
+    for at in range(3):  # a loop: numpy is slow along an axis of three
+        edge = np.stack([edges.a[:, at], edges.b[:, at], edges.c[:, at]])
+        edge[2, ~borders[:, at]] = np.inf
+        np.minimum(away, _linear(edge, owner, x, y), out=away)
+    ink = np.clip(1.6 - away, 0, 1) * fade[owner] * (1 - INK)
+    tone = (shade[owner] * (1 - ink)).astype(np.float32)
+    picture.reshape(-1, 3)[seen] = np.minimum(tone[:, None] * colour, 255)
+
+
+def _linear(plane: Floats, owner: Ints, x: Floats, y: Floats) -> Floats:
+    """a x + b y + c with the coefficients (3, t) of each pixel's triangle."""
+    out = plane[0][owner] * x
+    out += plane[1][owner] * y
+    out += plane[2][owner]
+    return out
+
+
+def _shade(corners: Floats) -> Floats:
+    """Brightness of each triangle: the side that faces the eye is lit by two lights."""
+    normal = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-300)
+    eye = np.array([0, 0, DISTANCE]) - corners.mean(axis=1)
+    normal *= np.where((normal * eye).sum(axis=1) < 0, -1.0, 1.0)[:, None]
+    tone = np.full(len(corners), AMBIENT)
+    for direction, strength in LIGHTS:
+        light = np.array(direction) / np.linalg.norm(direction)
+        tone += strength * np.maximum(normal @ light, 0)
+    return tone
+
+
+def _fade(screen: _Screen, edges: _Edges) -> Floats:
+    """How dark a triangle's edges are: those of small ones fade, or they would be all that is seen.
+
+    Judged by the least of its three heights.
+    """
+    heights = [
+        edges.a[:, at] * screen.x[:, (at + 2) % 3]
+        + edges.b[:, at] * screen.y[:, (at + 2) % 3]
+        + edges.c[:, at]
+        for at in range(3)
+    ]
+    return np.clip(np.min(heights, axis=0) / 16, 0.12, 1.0)
+
+
+def _lay_shadow(picture: Floats, flat: Floats) -> None:
+    """Darken the ground. Soft as it is, it needs no finer pixels than the averaged picture has."""
+    side = len(picture) // SAMPLES
+    screen, edges, _ = _sound(_project(_triangles(flat)[0], side))
+    mask = np.zeros((side, side), np.float32)
+    for _, row, column in _covered(screen, edges, side):
+        mask[row, column] = 1
+    soft = _blurred(_blurred(mask, side // 48), side // 24)
+    light = 1 - 0.26 * np.repeat(np.repeat(soft, SAMPLES, axis=0), SAMPLES, axis=1)
+    picture *= light[:, :, None]
+
+
+def _blurred(mask: Floats, reach: int) -> Floats:
+    """The mean of a square of 2 reach + 1 pixels a side."""
+    width = 2 * reach + 1
+    for _ in range(2):
+        total = np.cumsum(np.pad(mask, ((reach + 1, reach), (0, 0))), axis=0)
+        mask = ((total[width:] - total[:-width]) / np.float32(width)).T
+    return mask
+
+
+def _crossed(picture: Floats) -> Floats:
+    """A grey cross: there is nothing to see, and that is no mistake of the picture."""
+    side = len(picture)
+    at = np.arange(side)
+    first, second = np.abs(at[:, None] - at), np.abs(at[:, None] + at - side + 1)
+    middle = np.abs(at - side / 2) < side / 5
+    cross = (np.minimum(first, second) <= max(1, side // 200)) & middle & middle[:, None]
+    picture[cross] = (176, 180, 188)
+    return picture
+
+
+def _averaged(picture: Floats) -> Pixels:
+    side = len(picture) // SAMPLES
+    tall = picture.reshape(side, SAMPLES, -1).sum(axis=1).reshape(side, side, SAMPLES, 3)
+    total = np.sum(tall, axis=2)
+    return (total / SAMPLES**2 + 0.5).astype(np.uint8)
+
+
+# -- contact sheets -------------------------------------------------------------------------
+
+
+def contact_sheet(
+    rows: Sequence[Sequence[Pixels]],
+    titles: Sequence[str] = (),
+    captions: Sequence[Sequence[str] | str] = (),
+) -> Pixels:
+    """Pictures in rows, with a title over each column and a caption under each picture.
+
+    `captions` has a row of texts for each row of pictures, and may be shorter; a single text stands
+    under the first picture of its row. Long ones are wrapped, and cut after three lines.
+    """
+    cells: list[list[Pixels]] = []
+    for row, texts in zip_longest(rows, captions[: len(rows)], fillvalue=()):
+        texts = [texts] if isinstance(texts, str) else texts[: len(row)]
+        cells.append([_captioned(picture, text) for picture, text in zip_longest(row, texts)])
+    return grid(cells, titles)
+
+
+def _captioned(picture: Pixels, text: str | None) -> Pixels:
+    if not text:
+        return picture
+    strip = _text(text, picture.shape[1])
+    return np.concatenate([picture, strip])
+
+
+def _text(text: str, width: int, most: int = 3) -> Pixels:
+    """Lines of small dark grey text on white, as wide as asked."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(12)
+    lines = _wrapped(printable(text[:500]), width - 4, font.getlength)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1][:-3] + "..."]
+    strip = Image.new("RGB", (width, 15 * len(lines) + 5), (255, 255, 255))
+    draw = ImageDraw.Draw(strip)
+    for at, line in enumerate(lines):
+        draw.text((2, 2 + 15 * at), line, fill=(60, 60, 60), font=font)
+    return np.array(strip)
+
+
+def _wrapped(text: str, width: int, length_of: Callable[[str], float]) -> list[str]:
+    """Lines no wider than asked, broken between words and, where a word is too long, inside it."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if length_of(longer) <= width:
+            lines[-1] = longer
+            continue
+        if lines[-1]:
+            lines.append("")
+        for letter in word:
+            if lines[-1] and length_of(lines[-1] + letter) > width:
+                lines.append("")
+            lines[-1] += letter
+    return lines

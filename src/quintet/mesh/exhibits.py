@@ -1,0 +1,49 @@
+"""Meshes for a person to look at: a sheet of pictures, and files that open in Blender."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from quintet.media.meshes import write_mesh
+from quintet.media.pixels import write_png
+from quintet.media.shading import contact_sheet, render
+
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Vertices (v, 3) and faces (f, k)."""
+
+
+def mesh_of_corners(corners: Tensor, mask: Tensor) -> Arrays:
+    """(f, k, 3) places of corners as a mesh: corners in one place are one vertex."""
+    real = corners[mask].float().cpu().numpy()
+    vertices, index = np.unique(real.reshape(-1, 3), axis=0, return_inverse=True)
+    return vertices, index.reshape(real.shape[:2])
+
+
+@dataclass
+class MeshSheet:
+    """A row of pictures for each text; every mesh also as a file of its own."""
+
+    name: str
+    rows: Sequence[Sequence[Arrays]]
+    titles: Sequence[str]
+    texts: Sequence[str]
+    suffix: str = ".glb"
+    files: bool = True
+
+    def write(self, folder: Path) -> list[Path]:
+        pictures = [[render(*mesh) for mesh in row] for row in self.rows]
+        sheet = folder / f"{self.name}.png"
+        write_png(sheet, contact_sheet(pictures, self.titles, [[text] for text in self.texts]))
+        return [*self._meshes(folder), sheet] if self.files else [sheet]
+
+    def _meshes(self, folder: Path) -> list[Path]:
+        written = []
+        for number, row in enumerate(self.rows):
+            for title, (vertices, faces) in zip(self.titles, row):
+                path = folder / f"{self.name}-{number}-{title.replace(' ', '-')}{self.suffix}"
+                write_mesh(path, vertices, faces)
+                written.append(path)
+        return written

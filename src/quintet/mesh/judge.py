@@ -1,0 +1,230 @@
+"""A rule that looks at a mesh alone and says what it is: the referee of generated meshes.
+
+It knows the built-in kinds and allows for coordinates that are off by a bin or two. Parts are found
+by shared vertices (those of neighbouring cells count as one, so that small cracks do no harm);
+legs and kinds follow from which parts stand on the floor and from their proportions.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.mesh.geometry import BINS, Floats, Ints, discretise, has_area, normalised
+from quintet.mesh.shapes import KINDS, NUMBERS
+
+Points = npt.NDArray[np.float64]
+_BIN = 2 / BINS
+_LEVEL = 3.5 * _BIN  # heights this close are the same height
+_CRUMB = 4  # parts with fewer faces are not looked at
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a mesh shows."""
+
+    kind: str | None
+    """One of the built-in kinds, or None."""
+    legs: int | None
+    """Parts that stand on the floor and carry something; None for what has no legs."""
+    count: int | None
+    """The number that a caption would name: legs, boards or steps."""
+    components: int
+
+
+def parts(vertices: Floats, faces: Ints) -> list[Points]:
+    """The vertices of each connected part that has at least four faces."""
+    cells = discretise(np.asarray(vertices))
+    label = _labels(_near_pairs(cells), faces, len(cells))
+    weight = np.bincount(label[faces[:, 0]], minlength=label.max(initial=-1) + 1)
+    kept = np.flatnonzero(weight >= _CRUMB)
+    used = np.zeros(len(vertices), bool)
+    used[faces] = True
+    points = np.asarray(vertices, np.float64)
+    return [points[(label == one) & used] for one in kept]
+
+
+def _near_pairs(cells: Ints) -> Ints:
+    """(e, 2): pairs of vertices in the same or adjacent cells, from sorted lists of cells."""
+    size = BINS + 2
+    keys = ((cells[:, 2] + 1) * size + cells[:, 1] + 1) * size + cells[:, 0] + 1
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    found: list[Ints] = []
+    steps = [(z * size + y) * size + x for z in (0, 1) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+    for step in (step for step in steps if step >= 0):
+        # One vertex of the cell is enough: the vertices of a cell are linked among themselves.
+        place = np.searchsorted(ordered, keys + step).clip(max=len(keys) - 1)
+        hit = ordered[place] == keys + step
+        found.append(np.stack([np.flatnonzero(hit), order[place[hit]]], 1))
+    return np.concatenate(found)
+
+
+def _labels(pairs: Ints, faces: Ints, count: int) -> Ints:
+    """A number for each vertex, the same for all that are linked; 0, 1, 2 … in order."""
+    rim = np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2)
+    links = np.concatenate([pairs, rim])
+    label = np.arange(count)
+    while True:
+        least = np.minimum(label[links[:, 0]], label[links[:, 1]])
+        lower = label.copy()
+        np.minimum.at(lower, links[:, 0], least)
+        np.minimum.at(lower, links[:, 1], least)
+        lower = lower[lower]  # halves the way to the root
+        if (lower == label).all():
+            return np.unique(label, return_inverse=True)[1].reshape(-1)
+        label = lower
+
+
+def _footprint(points: Points) -> tuple[float, float]:
+    """Length and width of the narrowest upright box around the points, at any angle."""
+    angles = np.arange(0, np.pi / 2, np.pi / 90)
+    axes = np.stack([np.cos(angles), np.sin(angles)])
+    along = points[:, :2] @ axes
+    across = points[:, :2] @ np.stack([-axes[1], axes[0]])
+    sides = np.stack([np.ptp(along, 0), np.ptp(across, 0)])
+    best = sides[:, sides.prod(0).argmin()]
+    return float(best.max()), float(best.min())
+
+
+def _levels(heights: Points, apart: float = _LEVEL) -> list[Ints]:
+    """Groups of vertex numbers, upwards, wherever a step separates their heights."""
+    order = np.argsort(heights, kind="stable")
+    breaks = np.flatnonzero(np.diff(heights[order]) > apart) + 1
+    return [np.asarray(group, np.int64) for group in np.split(order, breaks)]
+
+
+def _distinct(points: Points) -> Points:
+    """One point of each group of points that lie in adjacent cells."""
+    cells = discretise(points)
+    nothing = np.zeros((0, 3), np.int64)
+    label = _labels(_near_pairs(cells), nothing, len(cells))
+    return points[np.unique(label, return_index=True)[1]]
+
+
+def _corners(points: Points) -> int:
+    """How many points surround the middle of a level; 0 where it is a single point."""
+    points = _distinct(points)
+    radius = np.linalg.norm(points[:, :2] - points[:, :2].mean(0), axis=1)
+    return 0 if radius.max() < 2.5 * _BIN else int((radius > 0.4 * radius.max()).sum())
+
+
+def _has_hole(points: Points, triangles: Points) -> bool:
+    """Whether the vertical line through the middle meets no face."""
+    middle = (points[:, :2].min(0) + points[:, :2].max(0)) / 2
+    flat = triangles[..., :2] - middle
+    after = np.roll(flat, -1, 1)
+    turns = flat[..., 0] * after[..., 1] - flat[..., 1] * after[..., 0]
+    return not ((turns >= 0).all(1) | (turns <= 0).all(1)).any()
+
+
+def _solid(points: Points, triangles: Points) -> tuple[str | None, int | None]:
+    """The kind of a single part, and its number of steps where it has some."""
+    if _has_hole(points, triangles):
+        return "ring", None
+    levels = _levels(points[:, 2])
+    corners = [_corners(points[level]) for level in levels]
+    if len(levels) >= 4:
+        flights = all(count >= 2 for count in corners)
+        return ("stairs", len(levels) - 1) if flights else (None, None)
+    if len(levels) == 3:
+        return ("diamond" if corners[0] == corners[2] == 0 else None), None
+    if len(levels) < 2:
+        return None, None
+    if corners[1] == 0:
+        return ("pyramid" if corners[0] <= 5 else "cone"), None
+    return _straight(*corners), None
+
+
+def _straight(below: int, above: int) -> str | None:
+    """The kind of walls that stand on so many corners and end in so many."""
+    if min(below, above) >= 9:
+        return "cylinder"
+    if below != above:
+        return None
+    return {3: "prism", 4: "box", 5: "prism", 6: "prism"}.get(below)
+
+
+def _furniture(pieces: list[Points]) -> tuple[str | None, int | None]:
+    """The kind of several parts, and their number of legs or boards."""
+    low = min(float(piece[:, 2].min()) for piece in pieces)
+    height = max(float(piece[:, 2].max()) for piece in pieces) - low
+    standing = [piece for piece in pieces if piece[:, 2].min() < low + _LEVEL]
+    carried = [piece for piece in pieces if piece[:, 2].min() >= low + _LEVEL]
+    if not carried:
+        return None, None
+    if len(standing) == 1:
+        return ("lamp" if len(carried) == 2 else None), None
+    if len(standing) == 2:
+        upright = all(np.ptp(piece[:, 2]) > 0.8 * height for piece in standing)
+        return ("shelf", len(carried)) if upright else (None, None)
+    slab = min(carried, key=lambda piece: float(piece[:, 2].mean()))
+    reach = float(slab[:, 2].min()) - _LEVEL
+    legs = sum(bool(piece[:, 2].max() > reach) for piece in standing)
+    return _on_legs(slab, len(carried) - 1, height), legs
+
+
+def _on_legs(slab: Points, more: int, height: float) -> str:
+    """What the slab on three legs or more is, with so many parts above it."""
+    length, width = _footprint(slab)
+    if more:
+        return "bed" if length > 1.15 * height else "chair"
+    if length > 1.9 * width:
+        return "bench"
+    return "stool" if height > 1.07 * np.sqrt(length * width) else "table"
+
+
+def read(vertices: Floats, faces: Ints) -> Reading:
+    """What the mesh shows; kind None where it is nothing that the built-in data knows."""
+    if not len(faces) or not np.isfinite(vertices).all():
+        return Reading(None, None, None, 0)
+    points = np.asarray(normalised(np.asarray(vertices, np.float64)), np.float64)
+    pieces = parts(points, faces)
+    if not pieces:
+        return Reading(None, None, None, 0)
+    if len(pieces) == 1:
+        kind, count = _solid(pieces[0], points[faces])
+        return Reading(kind, None, count, 1)
+    kind, count = _furniture(pieces)
+    legs = None if kind in ("shelf", "lamp", None) else count
+    return Reading(kind, legs, count, len(pieces))
+
+
+_KIND = re.compile(rf"\b({'|'.join(KINDS)})\b")
+_COUNT = re.compile(rf"\b({'|'.join(NUMBERS.values())})\b[\w\s]*?\b(?:legs|boards|steps)\b")
+_VALUES = {word: number for number, word in NUMBERS.items()}
+
+
+def caption_says(caption: str) -> tuple[str | None, int | None]:
+    """The kind and the number of legs, boards or steps that a caption names."""
+    kind, count = _KIND.search(caption), _COUNT.search(caption)
+    return kind and kind[1], _VALUES[count[1]] if count else None
+
+
+def agrees(caption: str, vertices: Floats, faces: Ints) -> bool:
+    """Whether the mesh is of the kind, and has the number of parts, that the caption names."""
+    kind, count = caption_says(caption)
+    seen = read(vertices, faces)
+    return kind is not None and kind == seen.kind and count in (None, seen.count)
+
+
+def valid(vertices: Floats, faces: Ints) -> bool:
+    """Whether it is a mesh: four faces or more, all with an area, none twice."""
+    if len(faces) < 4 or faces.min() < 0 or faces.max() >= len(vertices):
+        return False
+    if not np.isfinite(vertices).all():
+        return False
+    corners = np.sort(faces, 1)
+    distinct = bool((corners[:, 1:] != corners[:, :-1]).all())
+    once = len(np.unique(corners, axis=0)) == len(corners)
+    return distinct and once and bool(has_area(vertices, faces).all())
+
+
+def closedness(faces: Ints) -> float:
+    """Share of edges that belong to exactly two faces; 1 for a closed surface."""
+    if not len(faces):
+        return 0.0
+    rim = np.sort(np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2), 1)
+    _, uses = np.unique(rim, axis=0, return_counts=True)
+    return float((uses == 2).mean())

@@ -1,0 +1,70 @@
+"""Recipes of the mesh room. `quintet train mesh/NAME` calls the function NAME."""
+
+from quintet.engine.config import OptimiserConfig
+from quintet.mesh.config import (
+    MeshAutoencoderConfig,
+    MeshAutoencoderRecipe,
+    MeshDataConfig,
+    MeshTransformerConfig,
+    MeshTransformerRecipe,
+    WritingConfig,
+)
+
+
+def autoencoder() -> MeshAutoencoderRecipe:
+    """Meshes of up to 250 faces to two codes of 13,824 at each vertex and back; wants a GPU."""
+    return MeshAutoencoderRecipe(
+        steps=2000,
+        batch_size=64,
+        workers=12,
+        evaluate_every=2000,
+        save_every=1000,
+        meshes=MeshDataConfig(max_faces=256, builtin_count=1_000_000, valid_limit=2048),
+        autoencoder=OptimiserConfig(rate=5e-4, warmup=100),
+    )
+
+
+def autoencoder_tiny() -> MeshAutoencoderRecipe:
+    """The same, smaller, for two CPU cores and two minutes."""
+    return MeshAutoencoderRecipe(
+        steps=400,
+        batch_size=16,
+        workers=1,
+        evaluate_every=200,
+        save_every=200,
+        model=MeshAutoencoderConfig(dim=96, message_dim=32, encoder_layers=2, decoder_layers=2),
+        meshes=MeshDataConfig(max_faces=256, builtin_count=20_000, valid_limit=512),
+        autoencoder=OptimiserConfig(rate=2e-3, warmup=50, average=0.99),
+    )
+
+
+def transformer() -> MeshTransformerRecipe:
+    """Writes meshes from a sentence, in the codes of a trained autoencoder; wants a GPU."""
+    return MeshTransformerRecipe(
+        steps=4000,
+        batch_size=64,
+        workers=8,
+        evaluate_every=4000,
+        save_every=2000,
+        model=MeshTransformerConfig(text_length=64),
+        meshes=MeshDataConfig(max_faces=256, builtin_count=50_000, valid_limit=512),
+        writing=WritingConfig(count=256),
+        transformer=OptimiserConfig(rate=6e-4, warmup=300, decay=0.05, average=0.998),
+    )
+
+
+def transformer_tiny() -> MeshTransformerRecipe:
+    """The same, smaller, for two CPU cores and five minutes."""
+    return MeshTransformerRecipe(
+        steps=600,
+        batch_size=16,
+        workers=1,
+        evaluate_every=600,
+        save_every=200,
+        model=MeshTransformerConfig(
+            dim=128, layers=4, heads=4, head_dim=32, fine_layers=1, fine_heads=4, text_length=64
+        ),
+        meshes=MeshDataConfig(max_faces=256, builtin_count=4000, valid_limit=64),
+        writing=WritingConfig(count=16),
+        transformer=OptimiserConfig(rate=1e-3, warmup=50, average=0.99),
+    )

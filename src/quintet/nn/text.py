@@ -1,0 +1,125 @@
+"""Text as something to look at: a byte-level encoder that trains along, or a frozen one from disk.
+
+Bytes need no vocabulary file and know every language (ByT5, arXiv 2105.13626). A frozen encoder is
+any T5-like folder in the format of `transformers` (T5, arXiv 1910.10683), read from disk only.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quintet.nn.attention import Block, Context
+from quintet.nn.quantise import full_precision
+from quintet.nn.rotary import line_rotation
+
+PAD, START, FIRST = 0, 1, 2
+VOCABULARY = FIRST + 256
+
+
+class ByteTokenizer:
+    """Text to a fixed number of ids: a start, one for each byte of UTF-8, then padding."""
+
+    def __init__(self, length: int) -> None:
+        if length < 1:
+            raise ValueError(f"length must be 1 or more, not {length}")
+        self.length = length
+
+    def bytes_of(self, text: str) -> bytes:
+        """What fits, cut between characters; what UTF-8 cannot write becomes a question mark."""
+        whole = text.encode("utf-8", "replace")
+        return whole[: self.length - 1].decode("utf-8", "ignore").encode("utf-8")
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """(b, length) int64."""
+        rows = torch.full((len(texts), self.length), PAD, dtype=torch.int64)
+        for row, text in zip(rows, texts):
+            ids = [START, *(FIRST + byte for byte in self.bytes_of(text))]
+            row[: len(ids)] = torch.tensor(ids)
+        return rows
+
+    def decode(self, ids: Tensor) -> list[str]:
+        return [
+            bytes(i - FIRST for i in row if i >= FIRST).decode("utf-8", "replace")
+            for row in ids.tolist()
+        ]
+
+
+class TextEncoder(nn.Module):
+    """Ids of `ByteTokenizer` (b, n) -> a context of width d; every byte sees every other."""
+
+    def __init__(
+        self, dim: int, layers: int, heads: int, *, head_dim: int | None = None, dropout: float = 0
+    ) -> None:
+        super().__init__()
+        self.head_dim = head_dim or dim // heads
+        self.embedding = nn.Embedding(VOCABULARY, dim)
+        nn.init.normal_(self.embedding.weight, std=dim**-0.5)
+        blocks = (Block(dim, heads, self.head_dim, dropout=dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.RMSNorm(dim)
+
+    def forward(self, ids: Tensor) -> Context:
+        mask = ids != PAD
+        x = self.embedding(ids)
+        rotation = line_rotation(torch.arange(ids.shape[1], device=ids.device), self.head_dim)
+        for block in self.blocks:
+            x = block(x, rotation, mask=mask)
+        return Context(self.norm(x), mask)
+
+
+class FrozenText:
+    """A T5-like encoder from a folder on disk, never trained and never saved with a model."""
+
+    def __init__(self, path: str | Path, *, length: int = 64) -> None:
+        self.path, self.length = Path(path), length
+        if not (self.path / "config.json").is_file():
+            raise FileNotFoundError(
+                f"{self.path} is no text encoder: give a folder with config.json,"
+                " model.safetensors and a tokenizer"
+            )
+        self.tokenizer, self.model = load_encoder(self.path)
+
+    @property
+    def dim(self) -> int:
+        return int(self.model.config.d_model)
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str], device: torch.device | str = "cpu") -> Context:
+        """(b, length, dim) in fp32, zero where the mask is false; the encoder moves to `device`."""
+        ids = self.tokenizer(
+            list(texts),
+            padding="max_length",
+            truncation=True,
+            max_length=self.length,
+            return_tensors="pt",
+        ).to(device)
+        model = self.model.to(device)
+        found = model(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"])
+        mask = ids["attention_mask"].bool()
+        return Context(full_precision(found.last_hidden_state) * mask[..., None], mask)
+
+
+def load_encoder(path: Path) -> tuple[Any, Any]:
+    """Tokenizer and model, from this folder alone: no download, no pickle, no code from it."""
+    try:
+        from transformers import AutoModelForTextEncoding, AutoTokenizer
+    except ImportError:
+        raise ImportError(
+            f"the text encoder at {path} needs transformers: pip install 'quintet[text]'"
+        ) from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False
+        )
+        model = AutoModelForTextEncoding.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"the text encoder at {path} cannot be read (a T5-like folder with safetensors and a"
+            f" fast tokenizer is needed): {error}"
+        ) from error
+    return tokenizer, model.eval().requires_grad_(False)

@@ -1,0 +1,433 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quintet.mesh.assemble import assemble
+from quintet.mesh.config import MeshTransformerConfig
+from quintet.mesh.transformer import MeshTransformer
+from quintet.mesh.writer import Sampling, draw, keep_likeliest
+from quintet.nn.attention import Context
+from quintet.nn.text import ByteTokenizer
+
+SMALL: dict[str, Any] = {
+    "dim": 32,
+    "layers": 2,
+    "heads": 2,
+    "head_dim": 16,
+    "fine_layers": 2,
+    "fine_heads": 2,
+    "fine_head_dim": 8,
+    "codes": 27,
+    "levels": (3, 3, 3),
+    "max_faces": 7,
+    "text_length": 12,
+    "text_layers": 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def _single() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def small(**changes: Any) -> MeshTransformer:
+    """A model whose branches are awake: at the start they end in zeros."""
+    torch.manual_seed(0)
+    model = MeshTransformer(**(SMALL | changes))
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and not parameter.any():
+            nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def random_codes(*lengths: int, faces: int = 7, codes: int = 27) -> Tensor:
+    rows = torch.randint(codes, (len(lengths), faces, 6))
+    for row, length in zip(rows, lengths):
+        row[length:] = -1
+    return rows
+
+
+def text_ids(*texts: str) -> Tensor:
+    return ByteTokenizer(12).encode(texts)
+
+
+class Toy(nn.Module):
+    """Places a corner by its first code; stands for the autoencoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def decode_codes(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        return codes[..., ::2, None].expand(*codes.shape[:2], 3, 3) / 27.0, codes[..., 0] >= 0
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", [0, 3, 6])
+def test_a_face_depends_only_on_those_before_it(face: int) -> None:
+    model, codes = small().double(), random_codes(7, 7)
+    context = model.look(2, text_ids("box", "cone"))
+    changed = codes.clone()
+    changed[:, face] = (changed[:, face] + 1) % 27
+    (before, end), (after, end_after) = (model.logits(c, context) for c in (codes, changed))
+    assert torch.equal(before[:, :face], after[:, :face])
+    assert torch.equal(end[:, : face + 1], end_after[:, : face + 1])
+    assert torch.equal(before[:, face, 0], after[:, face, 0])
+    assert not torch.allclose(before[:, face:], after[:, face:])
+
+
+def test_a_code_depends_only_on_those_before_it_in_its_face() -> None:
+    model, codes = small().double(), random_codes(7)
+    for slot in range(6):
+        changed = codes.clone()
+        changed[:, 4, slot] = (changed[:, 4, slot] + 1) % 27
+        before, after = (model.logits(c, model.look(1))[0] for c in (codes, changed))
+        assert torch.equal(before[:, 4, : slot + 1], after[:, 4, : slot + 1])
+        if slot < 5:
+            assert not torch.allclose(before[:, 4, slot + 1], after[:, 4, slot + 1])
+        assert not torch.allclose(before[:, 5], after[:, 5])
+
+
+def test_padding_never_leaks() -> None:
+    model, codes, text = small().double(), random_codes(4, 7, 2), text_ids("a", "bb", "ccc")
+    whole = model(codes, text)
+    for row, length in enumerate((4, 7, 2)):
+        alone = model(codes[row : row + 1, : length + 1], text[row : row + 1])
+        for name in ("loss_sum", "tokens", "end_loss", "decisions", "correct", "end_correct"):
+            a, b = getattr(whole, name)[row].double(), getattr(alone, name)[0].double()
+            assert torch.allclose(a, b, atol=1e-9), name
+    assert whole.tokens.tolist() == [24, 42, 12]
+    assert whole.decisions.tolist() == [5, 7, 3]
+
+
+def test_the_loss_is_the_sum_of_codes_and_decisions() -> None:
+    model, codes = small().double(), random_codes(3, 7)
+    found = model(codes)
+    logits, end = model.logits(codes, model.look(2))
+    chances = logits.log_softmax(-1)
+    for row, length in enumerate((3, 7)):
+        picked = chances[row, :length].gather(-1, codes[row, :length, :, None])
+        going_on = nn.functional.logsigmoid(-end[row, :length]).sum()
+        ending = nn.functional.logsigmoid(end[row, length]) if length < 7 else 0.0
+        assert torch.allclose(found.loss_sum[row], -picked.sum() - going_on - ending, atol=1e-9)
+        assert torch.allclose(found.end_loss[row], -going_on - ending, atol=1e-9)
+
+
+def test_a_dropped_caption_is_as_good_as_none() -> None:
+    model, codes = small().double(), random_codes(7, 5)
+    without = model(codes).loss_sum
+    both = model(codes, text_ids("box", "cone"), drop=torch.tensor([True, False])).loss_sum
+    assert torch.allclose(both[0], without[0], atol=1e-10)
+    assert not torch.allclose(both[1], without[1])
+
+
+@pytest.mark.parametrize("text", ["bytes", "frozen", "none"])
+def test_every_parameter_receives_a_gradient(text: str) -> None:
+    model = small(text=text, text_dim=10)
+    given: dict[str, tuple[Any, ...]] = {
+        "bytes": (text_ids("box", "a cone"),),
+        "frozen": (torch.randn(2, 4, 10), torch.tensor([[True] * 4, [True, True, False, False]])),
+        "none": (),
+    }
+    model(random_codes(7, 4), *given[text]).loss_sum.sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's
+def test_it_compiles_whole_and_answers_alike() -> None:
+    model, codes, text = small(), random_codes(7, 4), text_ids("box", "cone")
+    drop = torch.tensor([False, True])
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
+    found = compiled(codes, text, drop=drop)
+    found.loss_sum.sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    expected = model(codes, text, drop=drop)
+    expected.loss_sum.sum().backward()
+    assert torch.allclose(found.loss_sum, expected.loss_sum, rtol=1e-5)
+    for a, b in zip(gradients, [p.grad for p in model.parameters()]):
+        assert b is not None
+        assert torch.allclose(a, b, atol=1e-4)
+
+
+def test_it_trains_under_bf16_autocast_and_answers_in_fp32() -> None:
+    model, codes = small(dropout=0.1, smoothing=0.1), random_codes(7, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(codes, text_ids("box", "cone"))
+    found.loss_sum.sum().backward()
+    assert found.loss_sum.dtype == torch.float32
+    assert found.loss_sum.isfinite().all()
+
+
+def test_wrong_shapes_are_refused() -> None:
+    model = small()
+    with pytest.raises(ValueError, match=r"expected codes \(b, faces, 6\)"):
+        model(torch.zeros(1, 42, dtype=torch.int64))
+    with pytest.raises(ValueError, match="exceeds max_faces 7"):
+        model(random_codes(8, faces=8))
+    with pytest.raises(ValueError, match="takes no text"):
+        small(text="none")(random_codes(7), text_ids("box"))
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def by_recomputation(
+    model: MeshTransformer, context: Context | None, count: int, scale: float
+) -> Tensor:
+    """Greedy writing where every code is read off a whole new pass."""
+    codes = torch.full((count, 7, 6), -1)
+    ended = torch.zeros(count, dtype=torch.bool)
+    nothing = model.look(count)
+
+    def passes() -> tuple[Tensor, Tensor]:
+        (a, end_a), (b, end_b) = model.logits(codes, context), model.logits(codes, nothing)
+        return b + scale * (a - b), end_b + scale * (end_a - end_b)
+
+    for face in range(7):
+        ended |= (passes()[1][:, face] > 0) & (face > 0)
+        for slot in range(6):
+            codes[:, face, slot] = passes()[0][:, face, slot].argmax(-1)
+        codes[ended, face] = -1
+    return codes
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+def test_cached_writing_equals_recomputation_code_for_code(scale: float) -> None:
+    model = small()
+    nn.init.constant_(model.to_end.bias, -0.3)
+    context = model.look(4, text_ids("box", "a cone", "ball", "lamp"))
+    found = model.write(context, 4, temperature=0.0, cond_scale=scale, distinct=False)
+    expected = by_recomputation(model, context, 4, scale)
+    assert torch.equal(found, expected)
+    assert len(found.unique()) > 5
+
+
+def test_a_long_mesh_is_the_same_whatever_the_cache_it_is_read_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = small(max_faces=40, text="none").double()
+    nn.init.constant_(model.to_end.bias, -50.0)
+    one_length = model.write(None, 2, seed=3)
+    monkeypatch.setattr("quintet.mesh.writer.SHORTEST", 4)
+    assert torch.equal(model.write(None, 2, seed=3), one_length)
+    assert (one_length >= 0).all()
+
+
+def test_guidance_moves_away_from_the_pass_without_text() -> None:
+    model = small().double()
+    context = model.look(2, text_ids("box", "a cone"))
+    plain = model.write(context, 2, seed=1)
+    assert torch.equal(model.write(context, 2, seed=1, cond_scale=1.0 + 1e-12), plain)
+    assert not torch.equal(model.write(context, 2, seed=1, cond_scale=8.0), plain)
+    unguided = model.write(model.look(2), 2, seed=1)
+    assert torch.equal(model.write(context, 2, seed=1, cond_scale=0.0), unguided)
+
+
+def test_what_is_drawn_does_not_depend_on_the_batch() -> None:
+    model = small().double()
+    texts = ["box", "a cone", "ball"]
+    many = model.generate(texts, seed=4, return_codes=True)
+    first = model.generate(texts[:1], seed=4, return_codes=True)
+    assert torch.equal(many[:1], first)
+    assert not torch.equal(many[0], many[1])
+    assert not torch.equal(model.generate(texts[:1], seed=5, return_codes=True), first)
+
+
+@pytest.mark.parametrize("bias", [-50.0, 50.0])
+def test_the_end_stops_a_mesh_after_whole_faces(bias: float) -> None:
+    model = small()
+    nn.init.constant_(model.to_end.bias, bias)
+    codes = model.generate(batch_size=3, return_codes=True)
+    assert isinstance(codes, Tensor)
+    lengths = (codes >= 0).all(-1).sum(-1)
+    assert lengths.tolist() == ([7] * 3 if bias < 0 else [1] * 3)
+    assert ((codes >= 0).any(-1) == (codes >= 0).all(-1)).all()
+
+
+def test_a_prompt_is_kept_and_continued() -> None:
+    model = small()
+    nn.init.constant_(model.to_end.bias, 50.0)
+    prompt = random_codes(3, 1, faces=4)
+    codes = model.generate(batch_size=2, prompt=prompt, return_codes=True)
+    assert isinstance(codes, Tensor)
+    assert torch.equal(codes[0, :3], prompt[0, :3])
+    assert torch.equal(codes[1, :1], prompt[1, :1])
+    assert (codes[0, 3:] == -1).all()
+    nn.init.constant_(model.to_end.bias, -50.0)
+    whole = model.generate(batch_size=2, seed=1, return_codes=True)
+    assert isinstance(whole, Tensor)
+    again = model.generate(batch_size=2, seed=1, prompt=whole[:, :4], return_codes=True)
+    assert torch.equal(again, whole)
+
+
+def test_corners_of_a_written_face_are_distinct() -> None:
+    model = small(codes=3, levels=(), max_faces=60)
+    nn.init.constant_(model.to_end.bias, -50.0)
+
+    def repeats(distinct: bool) -> bool:
+        corners = model.write(model.look(4), 4, distinct=distinct).view(-1, 3, 2)
+        pairs = [(corners[:, a] == corners[:, b]).all(-1) for a, b in ((0, 1), (0, 2), (1, 2))]
+        return bool(torch.stack(pairs).any())
+
+    assert repeats(distinct=False)
+    assert not repeats(distinct=True)
+
+
+def test_drawing_follows_the_softmax_and_its_limits() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(20_000, 4)
+    keys = torch.arange(20_000)
+    found = torch.bincount(draw(logits, Sampling(temperature=2.0), keys), minlength=4) / 20_000
+    assert torch.allclose(found, (logits[0] / 2).softmax(-1), atol=0.015)
+    assert set(draw(logits, Sampling(top_k=2), keys).tolist()) == {0, 1}
+    assert set(draw(logits, Sampling(temperature=0.0), keys).tolist()) == {0}
+    assert keep_likeliest(logits[:1], None, 0.7).isfinite().tolist() == [[True, True, False, False]]
+    assert keep_likeliest(logits[:1], None, 0.6).isfinite().tolist() == [[True] + [False] * 3]
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}])
+def test_impossible_sampling_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sampling(**wrong)
+
+
+def test_writing_leaves_the_model_as_it_was() -> None:
+    model = small(dropout=0.5).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    first = model.generate(["box"], return_codes=True)
+    assert torch.equal(first, model.generate(["box"], return_codes=True))
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_it_learns_captions_and_writes_the_mesh_of_each() -> None:
+    texts = ["a box", "a low box", "two legs", "a stool"]
+    codes = random_codes(3, 7, 5, 6)
+    model = small(dim=64, layers=2)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(150):
+        found = model(codes, text_ids(*texts), drop=torch.rand(4) < 0.1)
+        optimiser.zero_grad()
+        (found.loss_sum.sum() / found.tokens.sum()).backward()
+        optimiser.step()
+    for scale in (1.0, 2.0):
+        written = model.generate(texts, temperature=0.0, cond_scale=scale, return_codes=True)
+        assert torch.equal(written, codes)
+
+
+# -- meshes -----------------------------------------------------------------------------------
+
+
+def test_assembling_merges_corners_and_drops_what_is_no_face() -> None:
+    corner = {name: [ord(name) - 97, 5] for name in "abcde"}
+    written = ["bac", "acd", "aab", "cba", "dca", "bce"]
+    codes = torch.tensor([[corner[c] for c in face] for face in written]).flatten(1)
+    codes = torch.cat((codes, torch.full((1, 6), -1)))
+    places = codes.view(-1, 3, 2)[..., :1].expand(-1, 3, 3).double()
+    places[0, 1] += 0.6  # of the six corners that are "a"
+    mesh = assemble(codes, places)
+    assert mesh.faces.tolist() == [[0, 1, 2], [1, 2, 3], [0, 2, 4]]
+    assert mesh.vertices[:, 0].tolist() == pytest.approx([1.0, 0.1, 2.0, 3.0, 4.0])
+    assert mesh.vertices.dtype == torch.float32
+
+
+def test_assembling_keeps_the_winding_of_quads() -> None:
+    codes = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0], [0, 1, 2, 2], [3, 2, 4, 5]])
+    places = torch.rand(4, 4, 3)
+    assert assemble(codes, places, corners=4).faces.tolist() == [[0, 1, 2, 3], [3, 2, 4, 5]]
+
+
+def test_nothing_written_is_an_empty_mesh() -> None:
+    mesh = assemble(torch.full((3, 6), -1), torch.zeros(3, 3, 3))
+    assert mesh.vertices.shape == (0, 3)
+    assert mesh.faces.shape == (0, 3)
+
+
+def test_generating_yields_meshes_through_the_autoencoder() -> None:
+    model = small()
+    model.hold(Toy())
+    for vertices, faces in model.generate(["box", "cone"]):
+        assert len(faces) >= 1
+        assert faces.unique().tolist() == list(range(len(vertices)))
+        assert vertices.isfinite().all()
+    assert len(model.generate("box", batch_size=3)) == 3
+    with pytest.raises(ValueError, match="2 texts do not make a batch of 3"):
+        model.generate(["box", "cone"], batch_size=3)
+
+
+def test_without_an_autoencoder_only_codes_can_be_had() -> None:
+    with pytest.raises(ValueError, match="return_codes"):
+        small().generate()
+
+
+def test_the_autoencoder_is_held_and_no_part_of_the_model() -> None:
+    model, toy = small(), Toy()
+    names = set(model.state_dict())
+    model.hold(toy)
+    assert model.autoencoder is toy
+    assert set(model.state_dict()) == names
+    assert not any(parameter is toy.weight for parameter in model.parameters())
+    model.train()
+    assert not toy.training
+    assert not toy.weight.requires_grad
+
+
+# -- building and saving ----------------------------------------------------------------------
+
+
+def test_keywords_and_older_names_build_the_same_configuration() -> None:
+    assert MeshTransformer(**SMALL).config == MeshTransformerConfig(**SMALL)
+    older = {"attn_depth": 2, "attn_heads": 2, "attn_dim_head": 16, "fine_attn_depth": 2}
+    same = {n: v for n, v in SMALL.items() if n not in ("layers", "heads", "head_dim", "max_faces")}
+    del same["fine_layers"]
+    built = MeshTransformer(**same, **older, max_seq_len=47, condition_on_text=False)
+    assert built.config == MeshTransformerConfig(**(SMALL | {"text": "none"}))
+    with pytest.raises(TypeError, match="coarse_pre_gateloop_depth, wings"):
+        MeshTransformer(wings=1, coarse_pre_gateloop_depth=2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"levels": (3, 4)}, {"dim": 7}, {"layers": 0}, {"dropout": 1.0}, {"max_faces": 0}]
+)
+def test_contradictions_are_refused_at_construction(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        MeshTransformerConfig(**(SMALL | wrong))
+
+
+def test_a_saved_model_writes_the_same(tmp_path: Path) -> None:
+    model = small()
+    model.save_pretrained(tmp_path)
+    again = MeshTransformer.from_pretrained(tmp_path)
+    assert again.config == model.config
+    assert again.autoencoder is None
+    expected = model.generate(["box"], seed=2, return_codes=True)
+    assert torch.equal(again.generate(["box"], seed=2, return_codes=True), expected)
+
+
+def test_the_autoencoder_is_saved_beside_it(tmp_path: Path) -> None:
+    from quintet.mesh.autoencoder import MeshAutoencoder
+
+    tokenizer = MeshAutoencoder(dim=16, message_dim=8, levels=(3, 3, 3))
+    model = MeshTransformer(tokenizer, **{k: v for k, v in SMALL.items() if k != "codes"})
+    assert (model.config.codes, model.config.levels) == (27, (3, 3, 3))
+    model.save_pretrained(tmp_path)
+    again = MeshTransformer.from_pretrained(tmp_path)
+    assert again.autoencoder.config == tokenizer.config
+    for a, b in zip(model.generate(["box"]), again.generate(["box"])):
+        assert torch.equal(a.vertices, b.vertices)
+        assert torch.equal(a.faces, b.faces)
+    taken = MeshTransformer(MeshTransformerConfig(dim=16, layers=1), autoencoder=tokenizer)
+    assert (taken.config.codes, taken.config.levels, taken.config.dim) == (27, (3, 3, 3), 16)
