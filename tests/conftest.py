@@ -1,3 +1,4 @@
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +7,17 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is kept between runs is kept for this session alone."""
+    before = os.environ.get("QUINTET_CACHE")
+    os.environ["QUINTET_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    os.environ.pop("QUINTET_CACHE")
+    if before is not None:
+        os.environ["QUINTET_CACHE"] = before
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -19,6 +19,8 @@ import torch._dynamo  # the first optimiser would import it, in every child anew
 from safetensors.torch import load_file
 from torch import Tensor
 
+from quintet import rooms
+from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.launch import start
 from quintet.engine.world import shut_down
@@ -33,6 +35,11 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["harness"])
 
 
+def task_of(name: str) -> Callable[[Any], Any]:
+    """A task of the tests, or of the recipe that is called so."""
+    return TASKS[name] if name in TASKS else lambda settings: rooms.build(name, settings)
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -40,7 +47,7 @@ def free_port() -> int:
 
 
 def _child(
-    rank: int, size: int, port: int, recipe: ToyRecipe, path: Path, mode: str, name: str, log: Path
+    rank: int, size: int, port: int, recipe: Recipe, path: Path, mode: str, name: str, log: Path
 ) -> None:
     os.setsid()  # so that a kill reaches the workers of the data loader too
     handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -59,7 +66,7 @@ def _child(
     torch.set_num_threads(1)
     status = 0
     try:
-        start(TASKS[name], recipe, path, name=name, mode=mode)  # type: ignore[arg-type]
+        start(task_of(name), recipe, path, name=name, mode=mode)  # type: ignore[arg-type]
     except (RunError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         status = 2
@@ -78,7 +85,7 @@ class Processes:
 
     def __init__(
         self,
-        recipe: ToyRecipe,
+        recipe: Recipe,
         path: Path,
         mode: str = "new",
         size: int = 1,
@@ -127,7 +134,7 @@ class Processes:
         return self.log.read_text() if self.log.exists() else ""
 
 
-def run(recipe: ToyRecipe, path: Path, mode: str = "new", size: int = 1, name: str = "toy") -> str:
+def run(recipe: Recipe, path: Path, mode: str = "new", size: int = 1, name: str = "toy") -> str:
     """Run to the end; returns what was said."""
     processes = Processes(recipe, path, mode, size, name)
     statuses = processes.wait()

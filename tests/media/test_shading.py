@@ -106,6 +106,12 @@ def test_turning_changes_the_picture_and_moving_or_scaling_does_not():
     np.testing.assert_array_equal(first, render(vertices, SIDES, 64))
 
 
+def test_faces_are_lit_from_whichever_side_they_are_seen():
+    np.testing.assert_array_equal(
+        render(CUBE, SIDES, 64, **PLAIN), render(CUBE, SIDES[:, ::-1], 64, **PLAIN)
+    )
+
+
 def test_a_frame_can_be_shared():
     small = render(CUBE * 0.5, SIDES, 64, like=CUBE, **PLAIN)
     share = covered(small).sum() / covered(render(CUBE, SIDES, 64, **PLAIN)).sum()
@@ -118,6 +124,8 @@ def test_edges_show_the_triangles_and_quads_have_no_diagonal():
         for faces, edges in ((SIDES, False), (SIDES, True), (QUADS, True))
     )
     assert bare > quads > triangles
+    inked = render(wall(0, 1), [[0, 1, 2, 3]], 64, 0, 0, shadow=False)[12:-12, 12:-12]
+    assert len(np.unique(inked.reshape(-1, 3), axis=0)) == 1
     np.testing.assert_array_equal(
         render(CUBE, QUADS, 64, **PLAIN), render(CUBE, SIDES, 64, **PLAIN)
     )

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from quintet.mesh.assemble import assemble
 from quintet.mesh.config import MeshTransformerConfig
+from quintet.mesh.heads import CodeTable, DigitHead
 from quintet.mesh.transformer import MeshTransformer
 from quintet.mesh.writer import Sampling, draw, keep_likeliest
 from quintet.nn.attention import Context
@@ -78,7 +79,7 @@ def test_a_face_depends_only_on_those_before_it(face: int) -> None:
     context = model.look(2, text_ids("box", "cone"))
     changed = codes.clone()
     changed[:, face] = (changed[:, face] + 1) % 27
-    (before, end), (after, end_after) = (model.logits(c, context) for c in (codes, changed))
+    (before, end), (after, end_after) = (model.states(c, context) for c in (codes, changed))
     assert torch.equal(before[:, :face], after[:, :face])
     assert torch.equal(end[:, : face + 1], end_after[:, : face + 1])
     assert torch.equal(before[:, face, 0], after[:, face, 0])
@@ -90,7 +91,7 @@ def test_a_code_depends_only_on_those_before_it_in_its_face() -> None:
     for slot in range(6):
         changed = codes.clone()
         changed[:, 4, slot] = (changed[:, 4, slot] + 1) % 27
-        before, after = (model.logits(c, model.look(1))[0] for c in (codes, changed))
+        before, after = (model.states(c, model.look(1))[0] for c in (codes, changed))
         assert torch.equal(before[:, 4, : slot + 1], after[:, 4, : slot + 1])
         if slot < 5:
             assert not torch.allclose(before[:, 4, slot + 1], after[:, 4, slot + 1])
@@ -109,17 +110,52 @@ def test_padding_never_leaks() -> None:
     assert whole.decisions.tolist() == [5, 7, 3]
 
 
-def test_the_loss_is_the_sum_of_codes_and_decisions() -> None:
-    model, codes = small().double(), random_codes(3, 7)
+HEADS = pytest.mark.parametrize("head", ["digits", "codes"])
+
+
+def chances(model: MeshTransformer, states: Tensor, slot: int) -> Tensor:
+    """Log-probabilities (n, codes) of every code, by asking for each one's loss."""
+    every = [
+        model.head.losses(slot % 2, states, torch.full((len(states),), code), model.table(), 0.0)
+        for code in range(model.config.codes)
+    ]
+    return -torch.stack([found.loss for found in every], -1)
+
+
+@HEADS
+def test_the_loss_is_the_sum_of_codes_and_decisions(head: str) -> None:
+    model, codes = small(head=head).double(), random_codes(3, 7)
     found = model(codes)
-    logits, end = model.logits(codes, model.look(2))
-    chances = logits.log_softmax(-1)
+    states, end = model.states(codes, model.look(2))
     for row, length in enumerate((3, 7)):
-        picked = chances[row, :length].gather(-1, codes[row, :length, :, None])
         going_on = nn.functional.logsigmoid(-end[row, :length]).sum()
         ending = nn.functional.logsigmoid(end[row, length]) if length < 7 else 0.0
-        assert torch.allclose(found.loss_sum[row], -picked.sum() - going_on - ending, atol=1e-9)
         assert torch.allclose(found.end_loss[row], -going_on - ending, atol=1e-9)
+        total = found.end_loss[row].clone()
+        for slot in range(6):
+            table = chances(model, states[row, :length, slot], slot)
+            assert torch.allclose(table.exp().sum(-1), torch.ones(()).double(), atol=1e-9)
+            total -= table.gather(-1, codes[row, :length, slot, None]).sum()
+        assert torch.allclose(found.loss_sum[row], total, atol=1e-9)
+
+
+def test_digits_split_and_join() -> None:
+    head = DigitHead(4, (2, 3, 5), 2)
+    codes = torch.arange(30)
+    assert torch.equal(head.join(head.split(codes)), codes)
+    assert [digit.max().item() for digit in head.split(codes)] == [4, 2, 1]
+    assert torch.equal(head.split(codes)[0], codes // 6)
+
+
+def test_codes_that_share_digits_share_vectors() -> None:
+    table = CodeTable(4, 24, 2, (2, 3, 4))
+    nn.init.zeros_(table.own)
+    for term in table.shared:
+        nn.init.zeros_(term)
+    nn.init.ones_(table.shared[0])
+    with torch.no_grad():
+        table.shared[0][:, 1] = 5.0  # the last digit is the slowest
+    assert table()[0, :, 0].tolist() == [1.0] * 6 + [5.0] * 6 + [1.0] * 12
 
 
 def test_a_dropped_caption_is_as_good_as_none() -> None:
@@ -130,9 +166,10 @@ def test_a_dropped_caption_is_as_good_as_none() -> None:
     assert not torch.allclose(both[1], without[1])
 
 
+@HEADS
 @pytest.mark.parametrize("text", ["bytes", "frozen", "none"])
-def test_every_parameter_receives_a_gradient(text: str) -> None:
-    model = small(text=text, text_dim=10)
+def test_every_parameter_receives_a_gradient(text: str, head: str) -> None:
+    model = small(text=text, text_dim=10, head=head)
     given: dict[str, tuple[Any, ...]] = {
         "bytes": (text_ids("box", "a cone"),),
         "frozen": (torch.randn(2, 4, 10), torch.tensor([[True] * 4, [True, True, False, False]])),
@@ -146,8 +183,9 @@ def test_every_parameter_receives_a_gradient(text: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's
-def test_it_compiles_whole_and_answers_alike() -> None:
-    model, codes, text = small(), random_codes(7, 4), text_ids("box", "cone")
+@HEADS
+def test_it_compiles_whole_and_answers_alike(head: str) -> None:
+    model, codes, text = small(head=head), random_codes(7, 4), text_ids("box", "cone")
     drop = torch.tensor([False, True])
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
     found = compiled(codes, text, drop=drop)
@@ -184,6 +222,7 @@ def test_wrong_shapes_are_refused() -> None:
 # -- writing ----------------------------------------------------------------------------------
 
 
+@torch.no_grad()
 def by_recomputation(
     model: MeshTransformer, context: Context | None, count: int, scale: float
 ) -> Tensor:
@@ -192,21 +231,33 @@ def by_recomputation(
     ended = torch.zeros(count, dtype=torch.bool)
     nothing = model.look(count)
 
-    def passes() -> tuple[Tensor, Tensor]:
-        (a, end_a), (b, end_b) = model.logits(codes, context), model.logits(codes, nothing)
-        return b + scale * (a - b), end_b + scale * (end_a - end_b)
+    def guided(a: Tensor, b: Tensor) -> Tensor:
+        return b + scale * (a - b)
 
+    def likeliest(face: int, slot: int) -> Tensor:
+        (with_text, _), (without, _) = model.states(codes, context), model.states(codes, nothing)
+        a, b = with_text[:, face, slot], without[:, face, slot]
+        parts: list[Tensor] = []
+        for part in range(model.head.parts):
+            x, y = (model.head.logits(slot % 2, part, state, table) for state in (a, b))
+            parts.append(guided(x, y).argmax(-1))
+            a, b = (model.head.hear(slot % 2, part, state, parts[-1]) for state in (a, b))
+        return model.head.join(parts)
+
+    table = model.table()
     for face in range(7):
-        ended |= (passes()[1][:, face] > 0) & (face > 0)
+        end = guided(model.states(codes, context)[1], model.states(codes, nothing)[1])
+        ended |= (end[:, face] > 0) & (face > 0)
         for slot in range(6):
-            codes[:, face, slot] = passes()[0][:, face, slot].argmax(-1)
+            codes[:, face, slot] = likeliest(face, slot)
         codes[ended, face] = -1
     return codes
 
 
+@HEADS
 @pytest.mark.parametrize("scale", [1.0, 2.5])
-def test_cached_writing_equals_recomputation_code_for_code(scale: float) -> None:
-    model = small()
+def test_cached_writing_equals_recomputation_code_for_code(scale: float, head: str) -> None:
+    model = small(head=head)
     nn.init.constant_(model.to_end.bias, -0.3)
     context = model.look(4, text_ids("box", "a cone", "ball", "lamp"))
     found = model.write(context, 4, temperature=0.0, cond_scale=scale, distinct=False)
@@ -273,8 +324,9 @@ def test_a_prompt_is_kept_and_continued() -> None:
     assert torch.equal(again, whole)
 
 
-def test_corners_of_a_written_face_are_distinct() -> None:
-    model = small(codes=3, levels=(), max_faces=60)
+@pytest.mark.parametrize(("codes", "levels"), [(3, ()), (9, (3, 3))])
+def test_corners_of_a_written_face_are_distinct(codes: int, levels: tuple[int, ...]) -> None:
+    model = small(codes=codes, levels=levels, max_faces=60)
     nn.init.constant_(model.to_end.bias, -50.0)
 
     def repeats(distinct: bool) -> bool:
@@ -313,10 +365,11 @@ def test_writing_leaves_the_model_as_it_was() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_it_learns_captions_and_writes_the_mesh_of_each() -> None:
+@HEADS
+def test_it_learns_captions_and_writes_the_mesh_of_each(head: str) -> None:
     texts = ["a box", "a low box", "two legs", "a stool"]
     codes = random_codes(3, 7, 5, 6)
-    model = small(dim=64, layers=2)
+    model = small(dim=64, layers=2, head=head)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(150):
         found = model(codes, text_ids(*texts), drop=torch.rand(4) < 0.1)

@@ -14,7 +14,6 @@ discretised logistic around that place (PixelCNN++, arXiv 1701.05517).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,17 +23,31 @@ from torch.nn import functional as F
 
 from quintet.engine.pretrained import Pretrained
 from quintet.mesh import geometry
+from quintet.mesh.bottleneck import (
+    Latent,
+    Position,
+    logistic_loss,
+    mean_by_slot,
+    merged,
+    octaves_of,
+    waves,
+)
 from quintet.mesh.config import MeshAutoencoderConfig
-from quintet.nn.lfq import LFQ
-from quintet.nn.quantise import Quantised, full_precision, without_autocast
-from quintet.nn.residual import Residual, ResidualFSQ
+from quintet.mesh.graph import (
+    Layer,
+    Links,
+    Norm,
+    Stem,
+    hear_neighbours,
+    hear_window,
+    links_of,
+    zeroed,
+)
+from quintet.nn.quantise import full_precision, without_autocast
 from quintet.nn.statistics import CommitContext
-from quintet.nn.vq import VectorQuantiser
 
 SHARPEST = 0.05
 """The smallest scale of a logistic, in bins: below it there is only rounding noise to gain."""
-
-Hear = Callable[[Tensor], Tensor]
 
 
 class Reconstruction(NamedTuple):
@@ -72,270 +85,7 @@ class Mesh(NamedTuple):
     """(b, v, 3): bins."""
     corners: Tensor
     """(b, f, k, 3): bins."""
-    links: "Links"
-
-
-class Links(NamedTuple):
-    """Which faces hear which; symmetric."""
-
-    places: Tensor
-    """(b, f, n): the row of each neighbour among all faces of the batch."""
-    linked: Tensor
-    """(b, f, n): whether there is one."""
-    degree: Tensor
-    """(b, f, 1): how many there are, at least 1."""
-
-
-# -- what faces tell each other -------------------------------------------------------------------
-
-
-def links_of(neighbours: Tensor, mask: Tensor) -> Links:
-    """Links where both sides name each other, once: a table cut at n may name only one way."""
-    batch, count = mask.shape
-    table = torch.where(mask[..., None], neighbours, -1)
-    own = torch.arange(count, device=mask.device)[:, None]
-    offset = count * torch.arange(batch, device=mask.device)[:, None, None]
-    places = table.clamp_min(0) + offset
-    mutual = (table.flatten(0, 1)[places] == own[..., None]).any(-1)
-    earlier = torch.ones(table.shape[-1], table.shape[-1], device=mask.device).tril(-1).bool()
-    repeated = ((table[..., :, None] == table[..., None, :]) & earlier).any(-1)
-    linked = (table >= 0) & (table != own) & mutual & ~repeated
-    return Links(places, linked, linked.sum(-1, keepdim=True).clamp_min(1))
-
-
-def neighbour_sum(messages: Tensor, places: Tensor, linked: Tensor) -> Tensor:
-    """(b, f, w) -> (b, f, w), one column of the table after the other: never (b, f, n, w)."""
-    rows, total = messages.flatten(0, 1), torch.zeros_like(messages)
-    for place, there in zip(places.unbind(-1), linked.unbind(-1)):
-        total = total + torch.where(there[..., None], rows[place], 0)
-    return total
-
-
-class NeighbourSum(torch.autograd.Function):
-    """`neighbour_sum`, whose backward is itself: links are symmetric, so nothing is scattered."""
-
-    @staticmethod
-    def forward(ctx: Any, messages: Tensor, places: Tensor, linked: Tensor) -> Tensor:
-        ctx.save_for_backward(places, linked)
-        return neighbour_sum(messages, places, linked)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        places, linked = ctx.saved_tensors
-        return neighbour_sum(gradients[0], places, linked), None, None
-
-
-def hear_neighbours(links: Links) -> Hear:
-    """A face's own message beside the mean of its neighbours' (GraphSAGE, arXiv 1706.02216)."""
-
-    def hear(messages: Tensor) -> Tensor:
-        total: Any = NeighbourSum.apply(messages, links.places, links.linked)
-        return torch.cat((messages, total / links.degree.to(messages.dtype)), -1)
-
-    return hear
-
-
-def hear_window(mask: Tensor, reach: int) -> Hear:
-    """The messages of the faces up to `reach` before and after, side by side; padding is zero."""
-
-    def hear(messages: Tensor) -> Tensor:
-        padded = F.pad(torch.where(mask[..., None], messages, 0), (0, 0, reach, reach))
-        count = mask.shape[1]
-        return torch.cat([padded[:, i : i + count] for i in range(2 * reach + 1)], -1)
-
-    return hear
-
-
-def zeroed(linear: nn.Linear) -> nn.Linear:
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear
-
-
-class Norm(nn.RMSNorm):
-    """With its weight in the features' own precision, as the fused kernels want it."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim, eps=1e-6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
-
-
-class Layer(nn.Module):
-    """x + out(gelu(heard messages)), then x + a gated MLP."""
-
-    def __init__(self, dim: int, message_dim: int, heard: int) -> None:
-        super().__init__()
-        self.message_norm = Norm(dim)
-        self.to_message = nn.Linear(dim, message_dim)
-        self.from_messages = zeroed(nn.Linear(heard * message_dim, dim))
-        self.norm = Norm(dim)
-        self.widen = nn.Linear(dim, 2 * dim)
-        self.narrow = zeroed(nn.Linear(dim, dim))
-
-    def forward(self, x: Tensor, hear: Hear) -> Tensor:
-        messages = self.to_message(self.message_norm(x))
-        x = x + self.from_messages(F.gelu(hear(messages)))
-        gate, value = self.widen(self.norm(x)).chunk(2, -1)
-        return x + self.narrow(F.gelu(gate) * value)
-
-
-# -- places and bins ------------------------------------------------------------------------------
-
-
-def waves(coordinates: Tensor, octaves: int) -> Tensor:
-    """(..., c) in -1..1 -> (..., c (1 + 2 octaves)): themselves, sines and cosines."""
-    speeds = math.pi * 2.0 ** torch.arange(octaves, device=coordinates.device)
-    angles = coordinates[..., None] * speeds.to(coordinates.dtype)
-    return torch.cat((coordinates[..., None], angles.sin(), angles.cos()), -1).flatten(-2)
-
-
-def octaves_of(bins: int) -> int:
-    """Down to a wave of two bins."""
-    return max(1, math.ceil(math.log2(bins)))
-
-
-def logistic_loss(target: Tensor, place: Tensor, log_scale: Tensor, bins: int) -> Tensor:
-    """-log of the logistic's mass in the target's bin, all in bins; the outer bins have no end.
-
-    sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - e^(b - a)) with a - b = 1 / scale: no
-    difference of near equals, and two sigmoids instead of a softmax over all bins.
-    """
-    sharpness = torch.exp(-log_scale)
-    error = (target - place) * sharpness
-    below = F.softplus(-error - 0.5 * sharpness)
-    above = F.softplus(error - 0.5 * sharpness)
-    between = -torch.log(-torch.expm1(-sharpness))
-    first, last = target == 0, target == bins - 1
-    inner = torch.where(last, above, below + above + between)
-    return torch.where(first, below, inner)
-
-
-class Position(nn.Module):
-    """The straight way: a vertex's own place, moved a little, rounded by residual FSQ.
-
-    The first and the last bin lie on the first and the last step, so every code is in reach, and
-    steps that are no multiple of bins let all fine digits occur.
-    """
-
-    steps: Tensor
-
-    def __init__(self, config: MeshAutoencoderConfig) -> None:
-        super().__init__()
-        self.bins, self.freedom = config.bins, config.freedom
-        self.stay_weight = config.stay_weight
-        self.quantiser = ResidualFSQ(config.levels, config.depth)
-        self.octaves = octaves_of(config.bins)
-        self.width, self.seen = 3, 3 * (1 + 2 * self.octaves)
-        self.scale = 1.0
-        self.register_buffer("steps", torch.tensor(self.quantiser.steps), persistent=False)
-
-    def latents(self, vertices: Tensor, words: Tensor) -> Tensor:
-        ends = 1 - 1 / self.steps.to(words.dtype)
-        place = (2 * vertices.to(words.dtype) / (self.bins - 1) - 1) * ends
-        return place + self.move(words) * 2 / self.steps
-
-    def move(self, words: Tensor) -> Tensor:
-        """In finest steps."""
-        return self.freedom * torch.tanh(words)
-
-    def forward(self, vertices: Tensor, words: Tensor, used: Tensor) -> Quantised:
-        """A vertex should stay where it is, unless that costs precision."""
-        values, ids, _ = self.quantiser(self.latents(vertices, words).movedim(-1, 1))
-        moved = torch.where(used[..., None], self.move(words).square(), 0).sum((1, 2))
-        loss = self.stay_weight * (moved / (3 * used.sum(1)).clamp_min(1)).mean()
-        return Quantised(values.movedim(1, -1), ids, loss)
-
-    def to_ids(self, vertices: Tensor, words: Tensor) -> Tensor:
-        return self.quantiser.to_ids(self.latents(vertices, words).movedim(-1, 1))
-
-    def ids_to_values(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.quantiser.ids_to_values(ids, dtype).movedim(1, -1)
-
-    def features(self, values: Tensor) -> Tensor:
-        """Detached: the slope of a fast wave says nothing about where a vertex should go."""
-        return waves(values.detach(), self.octaves)
-
-    def place(self, values: Tensor, correction: Tensor) -> Tensor:
-        """In bins: linear in the code, and one finest step of freedom around it."""
-        ends = 1 - 1 / self.steps.to(values.dtype)
-        step = (self.bins - 1) / (self.steps.to(values.dtype) - 1)
-        return (values / ends + 1) * ((self.bins - 1) / 2) + step * torch.tanh(correction)
-
-
-class Latent(nn.Module):
-    """The learned way: numbers of the encoder beside a projection of the place, by LFQ or VQ."""
-
-    def __init__(self, config: MeshAutoencoderConfig) -> None:
-        super().__init__()
-        self.bins, self.width = config.bins, config.latent_dim
-        self.octaves, self.seen = octaves_of(config.bins), config.latent_dim
-        self.scale = config.bins / 16
-        self.straight_in = nn.Linear(3 * (1 + 2 * self.octaves), self.width)
-        self.quantiser = Residual([quantiser_of(config) for _ in range(config.depth)])
-        self.straight_out = zeroed(nn.Linear(self.width, 3))
-
-    def latents(self, vertices: Tensor, words: Tensor) -> Tensor:
-        place = geometry.undiscretise(vertices, self.bins).to(words.dtype)
-        return (self.straight_in(waves(place, self.octaves)) + words).movedim(-1, 1)
-
-    def forward(self, vertices: Tensor, words: Tensor, used: Tensor) -> Quantised:
-        """Unused slots repeat used ones, so that they move no statistics of the codebook far."""
-        latents = self.latents(vertices, words)
-        order = (~used).to(torch.uint8).argsort(dim=1, stable=True)
-        slot = torch.arange(used.shape[1], device=used.device).expand_as(used)
-        copied = order.gather(1, slot % used.sum(1, keepdim=True).clamp_min(1))
-        source = torch.where(used, slot, copied)[:, None]
-        values, ids, loss = self.quantiser(latents.gather(2, source.expand_as(latents)))
-        return Quantised(values.movedim(1, -1), ids, loss)
-
-    def to_ids(self, vertices: Tensor, words: Tensor) -> Tensor:
-        return self.quantiser.to_ids(self.latents(vertices, words))
-
-    def ids_to_values(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.quantiser.ids_to_values(ids).movedim(1, -1).to(dtype)
-
-    def features(self, values: Tensor) -> Tensor:
-        return values
-
-    def place(self, values: Tensor, correction: Tensor) -> Tensor:
-        return (self.straight_out(values) + correction + 1) * ((self.bins - 1) / 2)
-
-
-def quantiser_of(config: MeshAutoencoderConfig) -> nn.Module:
-    dim, bits = config.latent_dim, config.codebook_bits
-    if config.quantiser == "lfq":
-        weights = {"entropy_weight": config.entropy_weight}
-        return LFQ(dim, bits, commitment_weight=config.commitment_weight, **weights)
-    return VectorQuantiser(dim, 2**bits, commitment_weight=config.commitment_weight)
-
-
-def mean_by_slot(rows: Tensor, weights: Tensor, slots: Tensor, count: int) -> Tensor:
-    """(m, w) rows and (m, 1) weights -> (count, w + 1): means of each slot, and its weight.
-
-    One index_add over both: it has a deterministic version on every device.
-    """
-    totals = rows.new_zeros(count, rows.shape[1] + 1)
-    totals = totals.index_add(0, slots, torch.cat((rows * weights, weights), 1))
-    return torch.cat((totals[:, :-1] / totals[:, -1:].clamp_min(1), totals[:, -1:]), 1)
-
-
-def merged(codes: Tensor, values: Tensor, size: int) -> Tensor:
-    """(b, c, q) and (b, c, w): values averaged over the corners of a mesh with equal codes."""
-    keys = codes[..., 0]
-    for level in codes.unbind(-1)[1:]:
-        keys = keys * size + level
-    ordered, order = keys.sort(dim=1)
-    new = F.pad((ordered[:, 1:] != ordered[:, :-1]).long(), (1, 0))
-    offset = keys.shape[1] * torch.arange(keys.shape[0], device=keys.device)[:, None]
-    group = torch.empty_like(keys).scatter(1, order, new.cumsum(1) + offset).flatten()
-    rows = values.flatten(0, 1)
-    means = mean_by_slot(rows, torch.ones_like(rows[:, :1]), group, rows.shape[0])
-    return means[group, :-1].view_as(values)
-
-
-# -- the model ------------------------------------------------------------------------------------
+    links: Links
 
 
 def config_from_keywords(**keywords: Any) -> MeshAutoencoderConfig:
@@ -364,11 +114,11 @@ class MeshAutoencoder(Pretrained, nn.Module):
         def layers(count: int, heard: int) -> nn.ModuleList:
             return nn.ModuleList(Layer(dim, config.message_dim, heard) for _ in range(count))
 
-        self.encoder_stem = nn.Linear(seen, dim)
+        self.encoder_stem = Stem(seen, dim)
         self.encoder = layers(config.encoder_layers, 2)
         self.encoder_norm = Norm(dim)
         self.to_words = zeroed(nn.Linear(dim, corners * self.bottleneck.width))
-        self.decoder_stem = nn.Linear(corners * self.bottleneck.seen, dim)
+        self.decoder_stem = Stem(corners * self.bottleneck.seen, dim)
         self.decoder = layers(config.decoder_layers, 2 * config.window + 1)
         self.decoder_norm = Norm(dim)
         self.head = zeroed(nn.Linear(dim, corners * 3 * 2))
@@ -434,15 +184,16 @@ class MeshAutoencoder(Pretrained, nn.Module):
         Corners with equal codes in one mesh come out equal, so surfaces have no cracks.
         """
         batch, corners, depth = codes.shape[0], self.config.corners, self.depth
-        codes = codes.reshape(batch, -1, corners * depth)
+        count = math.prod(codes.shape[1:]) // (corners * depth)
+        codes = codes.reshape(batch, count, corners * depth)
         mask = (codes >= 0).all(-1)
         ids = torch.where(mask[..., None], codes, 0).clamp_max(self.codebook_size - 1)
-        ids = ids.reshape(batch, -1, depth)
+        ids = ids.view(batch, count, corners, depth)
         with without_autocast(codes):
             values = self.bottleneck.ids_to_values(ids, full_precision(self.head.weight).dtype)
-        place, _ = self.decode(values.unflatten(1, (-1, corners)), mask)
+        place, _ = self.decode(values, mask)
         # Padding has codes of its own here, or it would be averaged with the corners of code 0.
-        apart = torch.where(mask[..., None], codes, -1).reshape(batch, -1, depth)
+        apart = torch.where(mask[..., None], codes, -1).view(batch, count * corners, depth)
         place = merged(apart, place.flatten(1, 2), self.codebook_size).view_as(place)
         coordinates = geometry.undiscretise(self.to_bins(place), self.config.bins)
         return Decoded(torch.where(mask[..., None, None], coordinates, 0), mask)

@@ -77,7 +77,8 @@ class CodeData:
         """Every process encodes its share of what is missing, then all read the same shards."""
         kept = Kept("mesh-codes")
         found = kept.find(self.keys)
-        missing = [place for place, key in enumerate(self.keys) if key not in found]
+        places = {key: place for place, key in enumerate(self.keys)}  # equal meshes only once
+        missing = [place for key, place in places.items() if key not in found]
         if world.gather_objects(len(missing)) != [0] * world.size:
             self._encode(kept, missing[world.rank :: world.size], autoencoder, collate, workers)
             world.barrier()
@@ -111,7 +112,7 @@ class CodeData:
         self, places: list[int], autoencoder: Any, collate: Collate, workers: int
     ) -> Iterator[tuple[int, int, Tensor]]:
         wanted = [divmod(place, self.variants) for place in places]
-        # Small batches on a CPU, so that the fit in its cache; the same results either way.
+        # Small batches on a CPU, so that they fit into its cache; the same results either way.
         device = next(autoencoder.parameters()).device
         size = 256 if device.type == "cuda" else 16
         loader = DataLoader(

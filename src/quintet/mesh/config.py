@@ -116,6 +116,8 @@ class MeshTransformerConfig:
     levels: tuple[int, ...] = ()
     """Steps of the digits that a code is joined of (fsq: 24, 24, 24), the fastest first; codes that
     share digits then share what is learned. Empty: every code stands alone."""
+    head: Literal["digits", "codes"] = "digits"
+    """How a code is written: digit by digit, where it has levels, or as one of all codes."""
     max_faces: int = 800
     """The longest mesh; one of so many faces ends by itself."""
     dim: int = 512
@@ -209,7 +211,7 @@ class MeshTransformerRecipe(Recipe):
     """Everything that a run of the transformer is made of."""
 
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"autoencoder": "mesh/autoencoder"})
-
+    """The autoencoder is copied into the run once, and frozen."""
     autoencoder: str | None = None
     """The run (or exported folder) of the autoencoder whose codes are learned."""
     model: MeshTransformerConfig = field(default_factory=MeshTransformerConfig)

@@ -12,28 +12,30 @@ from quintet.mesh.config import (
 
 
 def autoencoder() -> MeshAutoencoderRecipe:
-    """Meshes of up to 250 faces to two codes of 13,824 at each vertex and back; wants a GPU."""
+    """Meshes of up to 192 faces to two codes of 13,824 at each vertex and back; wants a GPU."""
     return MeshAutoencoderRecipe(
-        steps=2000,
+        steps=1000,
         batch_size=64,
         workers=12,
-        evaluate_every=2000,
+        evaluate_every=1000,
         save_every=1000,
-        meshes=MeshDataConfig(max_faces=256, builtin_count=1_000_000, valid_limit=2048),
+        meshes=MeshDataConfig(max_faces=192, builtin_count=1_000_000, valid_limit=2048),
         autoencoder=OptimiserConfig(rate=5e-4, warmup=100),
     )
 
 
 def autoencoder_tiny() -> MeshAutoencoderRecipe:
-    """The same, smaller, for two CPU cores and two minutes."""
+    """The same to 64 faces and 1,728 codes, for two CPU cores and two minutes."""
     return MeshAutoencoderRecipe(
         steps=400,
         batch_size=16,
         workers=1,
         evaluate_every=200,
         save_every=200,
-        model=MeshAutoencoderConfig(dim=96, message_dim=32, encoder_layers=2, decoder_layers=2),
-        meshes=MeshDataConfig(max_faces=256, builtin_count=20_000, valid_limit=512),
+        model=MeshAutoencoderConfig(
+            dim=96, message_dim=32, encoder_layers=2, decoder_layers=2, levels=(12, 12, 12)
+        ),
+        meshes=MeshDataConfig(max_faces=64, builtin_count=20_000, valid_limit=512),
         autoencoder=OptimiserConfig(rate=2e-3, warmup=50, average=0.99),
     )
 
@@ -54,7 +56,7 @@ def transformer() -> MeshTransformerRecipe:
 
 
 def transformer_tiny() -> MeshTransformerRecipe:
-    """The same, smaller, for two CPU cores and five minutes."""
+    """The same to 64 faces, for two CPU cores and five minutes."""
     return MeshTransformerRecipe(
         steps=600,
         batch_size=16,
@@ -64,7 +66,7 @@ def transformer_tiny() -> MeshTransformerRecipe:
         model=MeshTransformerConfig(
             dim=128, layers=4, heads=4, head_dim=32, fine_layers=1, fine_heads=4, text_length=64
         ),
-        meshes=MeshDataConfig(max_faces=256, builtin_count=4000, valid_limit=64),
-        writing=WritingConfig(count=16),
+        meshes=MeshDataConfig(max_faces=64, builtin_count=8000, valid_limit=64),
+        writing=WritingConfig(count=64, temperature=0.8),
         transformer=OptimiserConfig(rate=1e-3, warmup=50, average=0.99),
     )

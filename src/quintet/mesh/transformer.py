@@ -23,11 +23,11 @@ from torch.nn import functional as F
 from quintet.engine.pretrained import Pretrained, download
 from quintet.mesh.assemble import Mesh, assemble
 from quintet.mesh.config import MeshTransformerConfig
+from quintet.mesh.heads import CodeHead, CodeTable, DigitHead
 from quintet.mesh.writer import FaceWriter, Sampling
 from quintet.nn.attention import Block, Context, linear
 from quintet.nn.quantise import full_precision, without_autocast
 from quintet.nn.rotary import line_rotation
-from quintet.nn.sequence_loss import linear_cross_entropy
 from quintet.nn.text import ByteTokenizer, FrozenText, TextEncoder
 
 OLD_NAMES = {
@@ -80,46 +80,6 @@ def by_mesh(faces: Tensor, codes: Tensor, real: Tensor | None) -> Tensor:
     if real is None:
         return faces.view(codes.shape[:2]).sum(-1)
     return faces.new_zeros(codes.shape[0]).index_add(0, real // codes.shape[1], faces)
-
-
-class CodeTable(nn.Module):
-    """A vector for each code at each residual level; both the reading and the writing use it.
-
-    One table for both lets a code be copied from an earlier face by attention alone, and most codes
-    are copies: a vertex belongs to about six faces. Where codes are joined digits, a vector is the
-    code's own plus one for each digit and each pair of digits: a code that was never seen then
-    resembles its neighbours.
-    """
-
-    def __init__(self, dim: int, codes: int, depth: int, levels: Sequence[int]) -> None:
-        super().__init__()
-        self.dim, self.levels = dim, tuple(levels)
-        # Digits as axes, the fastest last: adding a vector for each digit is broadcasting.
-        axes = self.levels[::-1]
-        shapes = [
-            tuple(size if axis in kept else 1 for axis, size in enumerate(axes))
-            for kept in parts_of(len(axes))
-        ]
-        terms = 1 + len(shapes)
-        scale = (dim * terms) ** -0.5
-        self.own = nn.Parameter(torch.randn(depth, codes, dim) * scale)
-        self.shared = nn.ParameterList(torch.randn(depth, *shape, dim) * scale for shape in shapes)
-
-    def forward(self) -> Tensor:
-        """(depth, codes, d)."""
-        if not self.shared:
-            return self.own
-        table = self.own.unflatten(1, self.levels[::-1])
-        for term in self.shared:
-            table = table + term
-        return table.flatten(1, -2)
-
-
-def parts_of(axes: int) -> list[tuple[int, ...]]:
-    """Each axis, and each pair of axes where there are more than two."""
-    singles = [(axis,) for axis in range(axes)] if axes > 1 else []
-    pairs = [(a, b) for a in range(axes) for b in range(a)] if axes > 2 else []
-    return singles + pairs
 
 
 def config_from_keywords(
@@ -191,6 +151,8 @@ class MeshTransformer(Pretrained, nn.Module):
             for _ in range(config.fine_layers)
         )
         self.fine_norm = nn.RMSNorm(dim)
+        by_digits = config.head == "digits" and len(config.levels) > 1
+        self.head = DigitHead(dim, config.levels, config.depth) if by_digits else CodeHead()
         if config.text != "none":
             self.null = nn.Parameter(torch.randn(dim))
         if config.text == "bytes":
@@ -312,29 +274,23 @@ class MeshTransformer(Pretrained, nn.Module):
         return full_precision(self.to_end(coarse)[..., 0])
 
     def code_losses(self, states: Tensor, table: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """(n,) sums over each face: losses in fp32, and hits. Each level has its own table."""
+        """(n,) sums over each face: losses in fp32, and hits."""
         depth = self.config.depth
         losses: list[Tensor] = []
         hits: list[Tensor] = []
         for level in range(depth):
             rows, targets = states[:, level::depth].flatten(0, 1), codes[:, level::depth].flatten()
-            found = linear_cross_entropy(
-                rows, table[level], targets, smoothing=self.config.smoothing
-            )
+            found = self.head.losses(level, rows, targets, table, self.config.smoothing)
             losses.append(found.loss.view(len(codes), -1).sum(-1))
             hits.append(found.correct.view(len(codes), -1).sum(-1))
         return torch.stack(losses).sum(0), torch.stack(hits).sum(0)
 
-    @torch.no_grad()
-    def logits(self, codes: Tensor, context: Context | None = None) -> tuple[Tensor, Tensor]:
-        """All logits at once, (b, f, t, codes) and (b, f), for small batches."""
-        table, depth = self.table(), self.config.depth
-        vectors = self.embed(codes, table)
+    def states(self, codes: Tensor, context: Context | None = None) -> tuple[Tensor, Tensor]:
+        """What every code is read off, (b, f, t, d), and the logits (b, f) of the end."""
+        vectors = self.embed(codes, self.table())
         coarse = self.read(vectors, context)
         states = self.refine(coarse.flatten(0, 1), vectors.flatten(0, 1))
-        levels = [states[:, level::depth] @ table[level].T for level in range(depth)]
-        logits = torch.stack(levels, 2).flatten(1, 2).unflatten(0, codes.shape[:2])
-        return full_precision(logits), self.end_logits(coarse)
+        return states.unflatten(0, codes.shape[:2]), self.end_logits(coarse)
 
     def check(self, codes: Tensor) -> None:
         if codes.ndim != 3 or codes.shape[2] != self.config.tokens:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from quintet.engine.keys import fold, uniform
 from quintet.nn.attention import Context, place
-from quintet.nn.quantise import full_precision
 
 if TYPE_CHECKING:
     from quintet.mesh.transformer import MeshTransformer
@@ -26,7 +25,7 @@ LOOK_EVERY = 16
 SHORTEST = 64
 """The first length of cache that attention reads; each next one is twice as long."""
 STRIDE = 0x632BE59BD9B4E019
-"""Odd, so that (face, code) never meet in one key."""
+"""Odd, so that no two draws of a row share a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Sampling:
     temperature: float = 1.0
     """Above 1 wilder, below 1 tamer, 0 always the likeliest."""
     top_k: int | None = None
-    """Only the k likeliest codes are drawn from."""
+    """Only the k likeliest codes (or steps of a digit) are drawn from."""
     top_p: float | None = None
     """Only the likeliest codes that hold this much probability together are drawn from."""
     cond_scale: float = 1.0
@@ -81,18 +80,20 @@ def draw(logits: Tensor, sampling: Sampling, keys: Tensor) -> Tensor:
     return (kept - torch.log(-torch.log(noise))).argmax(-1)
 
 
-def bar_repetition(logits: Tensor, written: list[Tensor], depth: int) -> Tensor:
-    """Before the last code of a corner: not the one that would repeat an earlier corner."""
-    slot = len(written)
-    if slot % depth != depth - 1 or slot < depth:
+def bar_repetition(logits: Tensor, face: list[Tensor], corner: int) -> Tensor:
+    """Before the last draw of a corner: not the one that would repeat an earlier corner.
+
+    `face` holds what was drawn so far for this face, `corner` draws for each of its corners.
+    """
+    begin = len(face) // corner * corner
+    if len(face) - begin != corner - 1:
         return logits
-    own = written[slot - depth + 1 :]
-    for first in range(0, slot - depth + 1, depth):
-        other = written[first : first + depth]
-        same = torch.ones_like(other[-1], dtype=torch.bool)
-        for a, b in zip(own, other):
+    for other in range(0, begin, corner):
+        last = face[other + corner - 1]
+        same = torch.ones_like(last, dtype=torch.bool)
+        for a, b in zip(face[begin:], face[other:]):
             same = same & (a == b)
-        barred = logits.scatter(1, other[-1][:, None], float("-inf"))
+        barred = logits.scatter(1, last[:, None], float("-inf"))
         logits = torch.where(same[:, None], barred, logits)
     return logits
 
@@ -200,30 +201,44 @@ class FaceWriter:
 
     def write_face(self, coarse: Tensor, given: Tensor, forced: Tensor) -> Tensor:
         """The codes (b, t) of one face; those of a prompt are taken as they are."""
-        depth, written = self.config.depth, list[Tensor]()
+        head = self.model.head
+        written: list[Tensor] = []
+        drawn: list[Tensor] = []
         for slot, at in enumerate(self.fine_places):
             x = coarse + self.model.slots[slot]
             if slot:
                 x = x + self.for_both(self.model.to_token(self.vector(written[-1], slot - 1)))
-            logits = self.guide(self.fine_logits(x, at, slot % depth))
-            if self.sampling.distinct:
-                logits = bar_repetition(logits, written, depth)
-            drawn = draw(logits, self.sampling, self.keys_of(slot))
-            written.append(torch.where(forced, given[:, slot].clamp_min(0), drawn))
+            parts = self.write_code(self.fine_state(x, at), slot, drawn)
+            code = torch.where(forced, given[:, slot].clamp_min(0), head.join(parts))
+            drawn += head.split(code)
+            written.append(code)
         return torch.stack(written, dim=1)
 
-    def fine_logits(self, x: Tensor, at: Any, level: int) -> Tensor:
+    def write_code(self, state: Tensor, slot: int, face: list[Tensor]) -> list[Tensor]:
+        """The parts of one code; `face` holds those of the codes before it."""
+        head, level, parts = self.model.head, slot % self.config.depth, list[Tensor]()
+        for part in range(head.parts):
+            logits = self.guide(head.logits(level, part, state, self.table))
+            if self.sampling.distinct:
+                logits = bar_repetition(logits, face + parts, self.config.depth * head.parts)
+            parts.append(draw(logits, self.sampling, self.keys_of(slot * head.parts + part)))
+            state = head.hear(level, part, state, self.for_both(parts[-1]))
+        return parts
+
+    def fine_state(self, x: Tensor, at: Any) -> Tensor:
         x = x[:, None]
         for block, cache in zip(self.blocks(self.model.fine), self.fine_caches):
             x = block.step(x, at, cache)
-        return full_precision(self.model.fine_norm(x)[:, 0] @ self.table[level].T)
+        return self.model.fine_norm(x)[:, 0]
 
     def vector(self, codes: Tensor, slot: int) -> Tensor:
         rows = self.table[slot % self.config.depth].index_select(0, codes)
         return torch.nn.functional.rms_norm(rows, (self.config.dim,))
 
-    def keys_of(self, slot: int) -> Tensor:
-        return self.keys + (self.position * self.config.tokens + slot) * STRIDE
+    def keys_of(self, draw: int) -> Tensor:
+        """A key for each row, by the face and the number of the draw in it."""
+        draws = self.config.tokens * self.model.head.parts
+        return self.keys + (self.position * draws + draw) * STRIDE
 
     def for_both(self, rows: Tensor) -> Tensor:
         """The same rows for the pass with the caption and for the one without."""
