@@ -277,6 +277,19 @@ def test_a_long_mesh_is_the_same_whatever_the_cache_it_is_read_from(
     assert (one_length >= 0).all()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_a_captured_step_writes_the_same(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small(max_faces=150).cuda()
+    nn.init.constant_(model.to_end.bias, -8.0)
+    context = model.look(3, text_ids("box", "a cone", "ball").cuda())
+    settings: dict[str, Any] = {"seed": 2, "cond_scale": scale, "dtype": torch.float32}
+    captured = model.write(context, 3, **settings)
+    monkeypatch.setattr("quintet.mesh.writer.Captured", lambda step: step)
+    assert torch.equal(captured, model.write(context, 3, **settings))
+
+
 def test_guidance_moves_away_from_the_pass_without_text() -> None:
     model = small().double()
     context = model.look(2, text_ids("box", "a cone"))

@@ -42,6 +42,20 @@ class Variants(Dataset[Any]):
             return str(error)
 
 
+class Batches:
+    """Collates, in the workers, what can be encoded: (places in the batch, their lengths, batch),
+    beside the reasons of what cannot."""
+
+    def __init__(self, collate: Collate):
+        self.collate = collate
+
+    def __call__(self, items: list[dict[str, Any] | str]) -> Any:
+        sound = [(place, item) for place, item in enumerate(items) if not isinstance(item, str)]
+        reasons = {place: item for place, item in enumerate(items) if isinstance(item, str)}
+        lengths = [(place, len(item["faces"])) for place, item in sound]
+        return lengths, self.collate([item for _, item in sound]) if sound else None, reasons
+
+
 class CodeData:
     """A data set of codes (f, t) and captions, over the meshes of `source`."""
 
@@ -119,20 +133,20 @@ class CodeData:
             Variants(self.source, wanted),
             batch_size=size,
             num_workers=workers,
-            collate_fn=list,
+            collate_fn=Batches(collate),
             multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
             generator=torch.Generator().manual_seed(0),
         )
         batches = iter(loader)
         try:
-            for turn, items in enumerate(batches):
-                here = places[turn * size : turn * size + len(items)]
-                sound = [(p, item) for p, item in zip(here, items) if not isinstance(item, str)]
-                self.reasons |= {p: item for p, item in zip(here, items) if isinstance(item, str)}
-                if sound:
-                    codes = encode(autoencoder, collate([item for _, item in sound]), device)
-                    for (place, item), row in zip(sound, codes):
-                        yield turn * size + len(items), place, row[: len(item["faces"])]
+            for turn, (lengths, batch, reasons) in enumerate(batches):
+                here = places[turn * size : (turn + 1) * size]
+                self.reasons |= {here[place]: reason for place, reason in reasons.items()}
+                if batch is not None:
+                    codes = encode(autoencoder, batch, device)
+                    for (place, length), row in zip(lengths, codes):
+                        # A copy: a view would keep the whole batch.
+                        yield turn * size + place + 1, here[place], row[:length].clone()
         finally:
             stop_workers(batches)
 

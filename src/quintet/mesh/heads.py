@@ -34,9 +34,13 @@ class CodeTable(nn.Module):
             tuple(size if axis in shared else 1 for axis, size in enumerate(self.axes))
             for shared in parts_of(len(self.axes))
         ]
-        scale = (dim * (1 + len(shapes))) ** -0.5
-        self.own = nn.Parameter(torch.randn(depth, codes, dim) * scale)
-        self.shared = nn.ParameterList(torch.randn(depth, *shape, dim) * scale for shape in shapes)
+        # Only the vectors of single digits begin at full size: the others would be noise to them.
+        full, faint = dim**-0.5, 0.05 * dim**-0.5
+        self.own = nn.Parameter(torch.randn(depth, codes, dim) * (faint if shapes else full))
+        self.shared = nn.ParameterList(
+            torch.randn(depth, *shape, dim) * (full if index < len(self.axes) else faint)
+            for index, shape in enumerate(shapes)
+        )
 
     def forward(self) -> Tensor:
         """(depth, codes, d)."""

@@ -43,15 +43,15 @@ def autoencoder_tiny() -> MeshAutoencoderRecipe:
 def transformer() -> MeshTransformerRecipe:
     """Writes meshes from a sentence, in the codes of a trained autoencoder; wants a GPU."""
     return MeshTransformerRecipe(
-        steps=4000,
+        steps=8000,
         batch_size=64,
         workers=8,
-        evaluate_every=4000,
-        save_every=2000,
-        model=MeshTransformerConfig(text_length=64),
-        meshes=MeshDataConfig(max_faces=256, builtin_count=50_000, valid_limit=512),
-        writing=WritingConfig(count=256),
-        transformer=OptimiserConfig(rate=6e-4, warmup=300, decay=0.05, average=0.998),
+        evaluate_every=8000,
+        save_every=4000,
+        model=MeshTransformerConfig(layers=8, heads=8, text_length=64),
+        meshes=MeshDataConfig(max_faces=192, builtin_count=60_000, valid_limit=512),
+        writing=WritingConfig(count=256, temperature=0.8),
+        transformer=OptimiserConfig(rate=8e-4, warmup=300, decay=0.05, average=0.998),
     )
 
 

@@ -282,6 +282,7 @@ class Captured:
     def record(self, length: int) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self.graphs.values())).pool() if self.graphs else None
-        with torch.cuda.graph(graph, pool=pool):
+        # Only this thread is held to what a capture allows: a loader's may pin memory meanwhile.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self.step(length)
         return graph
