@@ -20,6 +20,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 
 SMALL = "--steps 4 --workers 0 --batch-size 4 --images.valid-limit 8 --evaluate-every 0"
+MESHES = (
+    "--steps 2 --workers 0 --batch-size 4 --evaluate-every 0 --device cpu"
+    " --meshes.valid-limit 4 --meshes.builtin-count 16 --meshes.max-faces 24"
+)
 NARROW = "--model.dim 16 --discriminator.dim 8 --images.size 32 32"
 
 # Commands that would take long: what they begin with, and what is put after them.
@@ -27,6 +31,9 @@ APPENDED = {
     "quintet train image/vqgan_tiny --run": SMALL,
     "quintet train image/vqgan photos --run": f"{SMALL} {NARROW}",
     "quintet sample runs/first": "--count 2",
+    "quintet train mesh/autoencoder_tiny --run": MESHES,
+    "quintet train mesh/transformer_tiny --auto": f"{MESHES} --writing.count 2 --writing.compared 8",
+    "quintet sample runs/writer": "--max-faces 8",
 }
 # Numbers that would take long: what the page says, and what is run.
 REPLACED = {

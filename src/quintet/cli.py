@@ -24,7 +24,10 @@ HELP = f"""Quintet {__version__} trains generative models of meshes, video, imag
   quintet train image/vqgan PHOTOS --run runs/b  train on a folder of your own
   quintet resume runs/b --steps 20000            go on, exactly where it stopped
   quintet evaluate runs/b [FOLDER]               measure on held-out data, or on a folder
+  quintet train mesh/autoencoder --run runs/c    meshes take two steps: codes first,
+  quintet train mesh/transformer --autoencoder runs/c --run runs/d
   quintet sample runs/b photo.jpg --out out      use the model
+  quintet sample runs/d --text "a table with three legs" --count 8 --format obj
   quintet export runs/b model                    weights, configuration and a model card
   quintet report runs/b                          one page that shows the run
   quintet replay runs/b --step 1200              take one step again and show what was in it
@@ -339,9 +342,24 @@ def sample(given: list[str]) -> None:
         f"{room.Flags.__doc__}\n\nArgs:\n    inputs: Files to work on.\n"
         "    out: Folder for what is made.\n    flags: What to make."
     )
-    asked = parse(kind, given[1:], f"sample {run}")
+    asked = parse(kind, gathered(given[1:]), f"sample {run}")
     for path in room.sample(run, asked.inputs, asked.out, asked.flags):
         print(path)
+
+
+def gathered(given: list[str]) -> list[str]:
+    """`--text a --text b` as `--text a b`, of which otherwise the last would silently win."""
+    words: list[str] = []
+    flags: dict[str, list[str]] = {}
+    values = words
+    for word in given:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            values = flags.setdefault(name, [])
+            values += [value] if equals else []
+        else:
+            values.append(word)
+    return words + [word for name, found in flags.items() for word in (name, *found)]
 
 
 def room_of(source: Path) -> str:

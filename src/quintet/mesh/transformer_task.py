@@ -121,15 +121,17 @@ class TransformerTask(Task):
             }
             yield loss, metrics
 
-    def _call(self, transformer: Any, batch: Batch, drop: Tensor | None = None) -> Any:
+    def _call(self, transformer: Any, batch: Batch, drop: Tensor) -> Any:
         found = batch.data
         return transformer(found["codes"].long(), found.get("text"), found.get("mask"), drop)
 
     # -- measuring and showing ------------------------------------------------------------------
 
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
-        written = self._call(nets["transformer"], batch)
-        alone = self._call(nets["transformer"], batch, torch.ones_like(written.tokens).bool())
+        # Both calls have the same arguments, so that compiling knows only one.
+        told = torch.zeros(len(batch.ids), dtype=torch.bool, device=self.device)
+        written = self._call(nets["transformer"], batch, told)
+        alone = self._call(nets["transformer"], batch, ~told)
         tokens = written.tokens.sum()
         found: dict[str, Tally | Rows] = {
             "loss": Tally(written.loss_sum.sum(), tokens),
