@@ -32,7 +32,7 @@ APPENDED = {
     "quintet train image/vqgan photos --run": f"{SMALL} {NARROW}",
     "quintet sample runs/first": "--count 2",
     "quintet train mesh/autoencoder_tiny --run": MESHES,
-    "quintet train mesh/transformer_tiny --auto": f"{MESHES} --writing.count 2 --writing.compared 8",
+    "quintet train mesh/transformer_tiny --auto": f"{MESHES} --writing.count 2",
     "quintet sample runs/writer": "--max-faces 8",
 }
 # Numbers that would take long: what the page says, and what is run.

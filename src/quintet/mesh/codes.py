@@ -61,7 +61,7 @@ class CodeData:
 
     def __init__(self, source: Any, variants: int, weights: str):
         self.source, self.variants = source, variants
-        keys = [f"{weights}/{source.digest(index)}" for index in range(len(source))]
+        keys = [f"{weights}/{content_of(source, index)}" for index in range(len(source))]
         self.keys = [f"{key}/{number}" for key in keys for number in range(variants)]
         self.reasons: dict[int, str] = {}
         self.flat = np.zeros((0, 1), np.int32)
@@ -79,11 +79,16 @@ class CodeData:
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """Each epoch shows another variant; without a key it is the mesh as it stands."""
         number = key.epoch % self.variants if key else 0
-        place = index * self.variants + number
-        codes = self.flat[self.offsets[place] : self.offsets[place + 1]]
+        codes = self.codes_of(index, number)
         if not len(codes):
+            place = index * self.variants + number
             raise ValueError(self.reasons.get(place, f"{self.name(index)} has no codes"))
-        return {"codes": torch.from_numpy(codes), "text": self.text(index)}
+        return {"codes": codes, "text": self.text(index)}
+
+    def codes_of(self, index: int, number: int = 0) -> Tensor:
+        """Codes (f, t) of one variant; none where the mesh could not be encoded."""
+        place = index * self.variants + number
+        return torch.from_numpy(self.flat[self.offsets[place] : self.offsets[place + 1]])
 
     # -- filling --------------------------------------------------------------------------------
 
@@ -149,6 +154,13 @@ class CodeData:
                         yield turn * size + place + 1, here[place], row[:length].clone()
         finally:
             stop_workers(batches)
+
+
+def content_of(source: Any, index: int) -> str:
+    try:
+        return source.digest(index)
+    except DAMAGE:
+        return f"unreadable-{index}"  # reading it will say why
 
 
 @torch.no_grad()

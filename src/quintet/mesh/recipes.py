@@ -43,11 +43,11 @@ def autoencoder_tiny() -> MeshAutoencoderRecipe:
 def transformer() -> MeshTransformerRecipe:
     """Writes meshes from a sentence, in the codes of a trained autoencoder; wants a GPU."""
     return MeshTransformerRecipe(
-        steps=8000,
+        steps=7000,
         batch_size=64,
         workers=8,
-        evaluate_every=8000,
-        save_every=4000,
+        evaluate_every=7000,
+        save_every=3500,
         model=MeshTransformerConfig(layers=8, heads=8, text_length=64),
         meshes=MeshDataConfig(max_faces=192, builtin_count=60_000, valid_limit=512),
         writing=WritingConfig(count=256, temperature=0.8),
@@ -58,16 +58,16 @@ def transformer() -> MeshTransformerRecipe:
 def transformer_tiny() -> MeshTransformerRecipe:
     """The same for solids of up to 32 faces, for two CPU cores and five minutes."""
     return MeshTransformerRecipe(
-        steps=1700,
+        steps=1300,
         batch_size=16,
         precision="fp32",  # at this width a CPU converts longer than it gains
         workers=1,
-        evaluate_every=1700,
-        save_every=850,
+        evaluate_every=1300,
+        save_every=650,
         model=MeshTransformerConfig(
             dim=128, layers=4, heads=4, head_dim=32, fine_layers=1, fine_heads=4, text_length=64
         ),
-        meshes=MeshDataConfig(max_faces=32, builtin_count=20_000, valid_limit=256),
-        writing=WritingConfig(count=64, temperature=0.6, compared=512),
+        meshes=MeshDataConfig(max_faces=32, builtin_count=8000, valid_limit=128),
+        writing=WritingConfig(count=64, temperature=0.4, compared=512),
         transformer=OptimiserConfig(rate=2e-3, warmup=100, average=0.99),
     )

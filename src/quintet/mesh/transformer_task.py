@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from quintet.engine.frozen import digest
 from quintet.engine.health import below
@@ -148,7 +149,7 @@ class TransformerTask(Task):
         captions = [batch.data["caption"][row] for row in rows]
         codes, meshes = self.write(captions, seed=batch.ids[rows[0]])
         lengths = (codes[..., 0] >= 0).sum(1).tolist()
-        real = [self.mesh(batch.data["codes"][row]) for row in rows]
+        real = self.decode([batch.data["codes"][row] for row in rows])
         known = self._known()
         shares = {
             # It ended by itself, and nothing had to be mended: no face without area, none twice.
@@ -184,10 +185,14 @@ class TransformerTask(Task):
         )
         return codes, [(m.vertices.numpy(), m.faces.numpy()) for m in model.meshes(codes)]
 
-    def mesh(self, codes: Tensor) -> Arrays:
-        """What the autoencoder makes of codes (f, t)."""
-        places, mask = self.autoencoder.decode_codes(codes[None].long())
-        return mesh_of_corners(places[0], mask[0])
+    def decode(self, rows: Sequence[Tensor]) -> list[Arrays]:
+        """What the autoencoder makes of codes (f, t), a batch at a time."""
+        meshes: list[Arrays] = []
+        for begin in range(0, len(rows), 64):
+            codes = pad_sequence(list(rows[begin : begin + 64]), True, -1).long().to(self.device)
+            places, mask = self.autoencoder.decode_codes(codes)
+            meshes += [mesh_of_corners(*pair) for pair in zip(places, mask)]
+        return meshes
 
     def _points(self, meshes: Sequence[Arrays]) -> Tensor:
         return torch.from_numpy(np.stack([surface_points(*m) for m in meshes])).to(self.device)
@@ -198,16 +203,14 @@ class TransformerTask(Task):
             train = self.codes["train"]
             assert train is not None
             count = min(len(train), self.recipe.writing.compared)
-            samples = (train.source.variant(index, 0) for index in range(count))
-            self.known = self._points(
-                [(s["vertices"].numpy(), s["faces"].numpy()) for s in samples]
-            )
+            codes = [train.codes_of(index) for index in range(count)]
+            self.known = self._points(self.decode([row for row in codes if len(row)]))
         return self.known
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         captions = list(batch.data["caption"][:6])
         with torch.autocast(self.device.type, enabled=False):
-            real = [self.mesh(codes) for codes in batch.data["codes"][: len(captions)]]
+            real = self.decode(list(batch.data["codes"][: len(captions)]))
             tries = [self.write(captions, seed)[1] for seed in (0, 1, 2)]
         rows = [[mesh, *(written[i] for written in tries)] for i, mesh in enumerate(real)]
         titles = ["held out", "written 1", "written 2", "written 3"]
