@@ -135,13 +135,20 @@ def train(given: list[str]) -> None:
     )
     asked = parse(kind, rest, f"train {name}")
     data = asked.data if asked.data is not None else asked.settings.data
-    paths = {name: getattr(asked.settings, name) for name in ("init_from", *default.stages)}
-    recipe = dataclasses.replace(
-        asked.settings,
-        data=resolved(data),
-        **{name: resolved(path) for name, path in paths.items()},
-    )
+    recipe = dataclasses.replace(with_whole_paths(asked.settings), data=resolved(data))
     launch(name, recipe, asked.run, "continue" if asked.go_on else "new")
+
+
+def with_whole_paths(settings: Any) -> Any:
+    """The same settings, at whatever depth, with the paths among them resolved."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = with_whole_paths(value)
+        elif field.metadata.get("path"):
+            changes[field.name] = resolved(value)
+    return dataclasses.replace(settings, **changes)
 
 
 def resolved(path: str | None) -> str | None:

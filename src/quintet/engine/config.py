@@ -22,6 +22,12 @@ class ConfigError(ValueError):
     """A setting that cannot be: the message names the field and the remedy."""
 
 
+def path() -> Any:
+    """A setting that is a path, or None: the command line writes it down whole, so that a run can
+    go on from another working folder."""
+    return dataclasses.field(default=None, metadata={"path": True})
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig:
     """How one part learns."""
@@ -98,7 +104,7 @@ class Recipe:
     """Checkpoints at multiples of this stay for good; 0 keeps none of them."""
     minutes: float | None = None
     """Stop cleanly after so many minutes; resume goes on from there."""
-    init_from: str | None = None
+    init_from: str | None = path()
     """Start from the weights of this run or exported folder, at step 0."""
     deterministic: bool = False
     """Choose kernels whose results do not vary between runs (a GPU is slower with them)."""

@@ -9,9 +9,11 @@ as good as absent.
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
@@ -50,7 +52,7 @@ class Kept:
         keys = sorted(values)
         for begin in range(0, len(keys), SHARD):
             shard = {key: values[key].cpu() for key in keys[begin : begin + SHARD]}
-            aside = self.folder / f".{os.getpid()}.writing"
+            aside = self.folder / f".{uuid.uuid4().hex}.writing"
             digest = write_safetensors(aside, shard)
             os.replace(aside, self.folder / f"{digest}.safetensors")
 
@@ -62,7 +64,7 @@ def _names(path: Path) -> set[str]:
             if size > path.stat().st_size:
                 return set()
             return set(json.loads(file.read(size)))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return set()
 
 
@@ -71,4 +73,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         content = path.read_bytes()
     except OSError:
         return {}
-    return load(content) if hashlib.sha256(content).hexdigest() == path.stem else {}
+    if hashlib.sha256(content).hexdigest() != path.stem:
+        return {}
+    try:
+        return load(content)
+    except SafetensorError:
+        return {}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, require
+from quintet.engine.config import OptimiserConfig, Recipe, path, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class ImageLossConfig:
     """Weight of the mean squared error."""
     perceptual: float = 0.5
     """Weight of the perceptual distance; 0 leaves it out."""
-    vgg: str | None = None
+    vgg: str | None = path()
     """A local safetensors file of VGG16 or LPIPS weights; else the distance without weights."""
     adversarial: Literal["none", "hinge", "relativistic"] = "hinge"
     """How the critic's judgement counts; none trains without a critic."""

@@ -141,7 +141,7 @@ def check_meshes(meshes: Mapping[str, Any]) -> None:
     """Raise ValueError where the model would learn nonsense from these."""
     vertices, faces = meshes["vertices"], meshes["faces"]
     reach = vertices.abs().max().item()
-    if reach > 1 + 1e-3:
+    if not reach <= 1 + 1e-3:  # NaN is not
         raise ValueError(
             f"vertices reach {reach:.3g}, but the model takes -1 to 1: "
             "centre each mesh and divide it by half its longest side"

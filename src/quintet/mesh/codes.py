@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from quintet.engine.kept import SHARD, Kept
@@ -92,7 +92,7 @@ class CodeData:
 
     # -- filling --------------------------------------------------------------------------------
 
-    def fill(self, autoencoder: nn.Module, collate: Collate, world: World, workers: int) -> None:
+    def fill(self, autoencoder: Any, collate: Collate, world: World, workers: int) -> None:
         """Every process encodes its share of what is missing, then all read the same shards."""
         kept = Kept("mesh-codes")
         found = kept.find(self.keys)
@@ -104,7 +104,8 @@ class CodeData:
             found |= kept.find(self.keys[place] for place in missing)
             for reasons in world.gather_objects(self.reasons):
                 self.reasons |= reasons
-        empty = torch.zeros(0, autoencoder.config.corners * autoencoder.config.depth)  # type: ignore[union-attr,operator]
+        config = autoencoder.config
+        empty = torch.zeros(0, config.corners * config.depth, dtype=torch.int32)
         rows = [found.get(key, empty) for key in self.keys]
         self.offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
         self.flat = torch.cat(rows).numpy().astype(np.int32)

@@ -6,7 +6,7 @@ from math import prod
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, require
+from quintet.engine.config import OptimiserConfig, Recipe, path, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class MeshTransformerConfig:
     """bytes: layers of the encoder."""
     text_dim: int = 512
     """frozen: width of its embeddings."""
-    text_path: str | None = None
+    text_path: str | None = path()
     """frozen: folder of the encoder on disk, to generate from texts."""
     cross_every: int = 2
     """Every n-th coarse layer, beginning with the first, looks at the caption."""
@@ -212,7 +212,7 @@ class MeshTransformerRecipe(Recipe):
 
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"autoencoder": "mesh/autoencoder"})
     """The autoencoder is copied into the run once, and frozen."""
-    autoencoder: str | None = None
+    autoencoder: str | None = path()
     """The run (or exported folder) of the autoencoder whose codes are learned."""
     model: MeshTransformerConfig = field(default_factory=MeshTransformerConfig)
     """The transformer; what the autoencoder decides (codes, corners) is taken from it."""

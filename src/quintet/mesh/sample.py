@@ -140,7 +140,7 @@ def _read(path: Path, model: "MeshAutoencoder") -> "Arrays":
     if model.config.corners != 3:
         raise RunError("this autoencoder takes quads, and files are read as triangles")
     try:
-        vertices, faces = prepare(*read_mesh(path), MeshDataConfig(max_faces=100_000))
+        vertices, faces = prepare(*read_mesh(path, upright=True), MeshDataConfig(max_faces=100_000))
     except ValueError as error:
         raise RunError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     return vertices, faces
@@ -158,8 +158,18 @@ def _held_out(run: Path, count: int) -> list["Arrays"]:
     if recipe.data is not None and recipe.data.startswith("python:"):
         raise RunError(f"{run} reads a data set from Python; give files of meshes")
     held = open_data(recipe.data, recipe.meshes, "valid", recipe.seed)
-    samples = [held.keyed(index, None) for index in range(min(count, len(held)))]
-    return [(sample["vertices"].numpy(), sample["faces"].numpy()) for sample in samples]
+    found: list[Arrays] = []
+    for index in range(len(held)):
+        if len(found) == count:
+            break
+        try:
+            sample = held.keyed(index, None)
+        except (OSError, ValueError):  # as in training, a file that cannot be used is left out
+            continue
+        found.append((sample["vertices"].numpy(), sample["faces"].numpy()))
+    if not found:
+        raise RunError(f"{run} has no held-out mesh that can be read; give files of meshes")
+    return found
 
 
 def _through_codes(model: "MeshAutoencoder", mesh: "Arrays") -> "Arrays":

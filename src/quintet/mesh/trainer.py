@@ -22,6 +22,7 @@ from quintet.mesh.config import (
     WritingConfig,
 )
 from quintet.mesh.data import open_data
+from quintet.mesh.geometry import canonical
 from quintet.mesh.transformer import MeshTransformer
 from quintet.mesh.transformer_task import TransformerTask
 
@@ -78,13 +79,36 @@ class AsMeshes:
             raise TypeError(f"sample {index} has {unknown[0]!r}; known: {', '.join(NAMES)}")
         found = {NAMES[name]: value for name, value in item.items() if name in NAMES}
         vertices, faces = (_tensor(found.get(name), name) for name in ("vertices", "faces"))
-        if vertices.ndim != 2 or faces.ndim != 2 or vertices.shape[1] != 3:
-            raise TypeError(
-                f"sample {index} has vertices {tuple(vertices.shape)} and faces "
-                f"{tuple(faces.shape)}; give (v, 3) and (f, 3 or 4)"
-            )
-        faces = faces[(faces >= 0).all(1)]
-        return {"vertices": vertices.float(), "faces": faces, "text": str(found.get("text", ""))}
+        faces = _checked(vertices, faces, f"sample {index}")
+        ordered = canonical(vertices.float().numpy(), faces.numpy())
+        text = found.get("text")
+        return {
+            "vertices": torch.from_numpy(np.ascontiguousarray(ordered[0])),
+            "faces": torch.from_numpy(np.ascontiguousarray(ordered[1])),
+            "text": "" if text is None else str(text),
+        }
+
+
+def _checked(vertices: Tensor, faces: Tensor, name: str) -> Tensor:
+    """The faces that are not padding; RunError or TypeError where this is no mesh."""
+    if vertices.ndim != 2 or faces.ndim != 2 or vertices.shape[1] != 3:
+        raise TypeError(
+            f"{name} has vertices {tuple(vertices.shape)} and faces {tuple(faces.shape)}; "
+            "give (v, 3) and (f, 3 or 4)"
+        )
+    faces = faces[(faces >= 0).all(1)]
+    if not len(faces):
+        raise RunError(f"{name} has no faces")
+    most, count = int(faces.max()), len(vertices)
+    if most >= count:
+        raise RunError(f"{name} has a face with vertex {most}, but only {count} vertices")
+    reach = vertices.abs().max().item()
+    if not reach <= 1 + 1e-3:  # NaN is not
+        raise RunError(
+            f"vertices of {name} reach {reach:.3g}, but the model takes -1 to 1: "
+            "centre each mesh and divide it by half its longest side"
+        )
+    return faces
 
 
 def _tensor(value: Any, name: str) -> Tensor:
@@ -92,7 +116,11 @@ def _tensor(value: Any, name: str) -> Tensor:
         value = torch.from_numpy(value)
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or an array, not {type(value).__name__}")
-    return value.detach() if value.is_floating_point() else value.long()
+    if name == "vertices":
+        return value.detach()
+    if value.is_floating_point():
+        raise TypeError("faces must be whole numbers, the numbers of vertices, not fractions")
+    return value.long()
 
 
 class _MeshTrainer(BaseTrainer):
@@ -213,6 +241,11 @@ class MeshTransformerTrainer(_MeshTrainer):
         shared = Keywords(**modern(keywords, shared_keywords()))
         longest = model.config.max_faces
         meshes = meshes or MeshDataConfig(max_faces=longest, valid_fraction=shared.valid_frac)
+        if meshes.max_faces > longest:
+            raise RunError(
+                f"meshes.max_faces is {meshes.max_faces}, but the model's max_faces is {longest}: "
+                "raise the model's, or lower that of the data"
+            )
         place, size = self._sources(folder, dataset, data_kwargs, meshes, shared)
         recipe = shared.recipe(
             size,

@@ -378,6 +378,8 @@ class MeshTransformer(Pretrained, nn.Module):
                 "codes become meshes by the autoencoder: pass it to MeshTransformer(autoencoder=…)"
                 " or hold(…), or ask for return_codes=True"
             )
+        if max_faces is not None and max_faces < 1:
+            raise ValueError(f"max_faces must be 1 or more, not {max_faces}")
         texts = [texts] if isinstance(texts, str) else texts
         if texts is not None and batch_size not in (None, len(texts)):
             if len(texts) != 1:

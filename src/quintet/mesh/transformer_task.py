@@ -6,6 +6,7 @@ held-out captions ─ transformer writes ─> codes ─ autoencoder ─> meshes 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,19 @@ from torch.nn.utils.rnn import pad_sequence
 
 from quintet.engine.frozen import digest
 from quintet.engine.health import below
-from quintet.engine.kept import Kept
 from quintet.engine.keys import fold, uniform
 from quintet.engine.task import At, Batch, Exhibit, Loss, Measured, Part, Rows, Tally, Task, Update
 from quintet.engine.world import World
 from quintet.mesh import data, judge
 from quintet.mesh.autoencoder import MeshAutoencoder
+from quintet.mesh.captions import TextTable
 from quintet.mesh.codes import CodeData
 from quintet.mesh.config import MeshTransformerRecipe
 from quintet.mesh.exhibits import Arrays, MeshSheet, mesh_of_corners
 from quintet.mesh.measures import nearest, surface_points
 from quintet.mesh.transformer import MeshTransformer
 from quintet.mesh.writer import Sampling
-from quintet.nn.text import ByteTokenizer, FrozenText
+from quintet.nn.text import ByteTokenizer
 
 
 class TransformerTask(Task):
@@ -46,6 +47,7 @@ class TransformerTask(Task):
         if model is None:
             wanted = replace(recipe.model, max_faces=recipe.meshes.max_faces)
             model = MeshTransformer(wanted, autoencoder=self.autoencoder)
+        model.hold(self.autoencoder)  # the run's own, whichever was handed over
         self.model, self.config = model, model.config
         self.parts = {
             "transformer": Part(model, recipe.transformer),
@@ -75,7 +77,9 @@ class TransformerTask(Task):
                 self.codes[split] = found
         if self.config.text == "frozen":
             sets = [codes for codes in self.codes.values() if codes is not None]
-            captions = sorted({codes.text(i) for codes in sets for i in range(len(codes))})
+            captions = sorted(
+                {c.text(i) for c in sets for i in range(len(c)) if len(c.codes_of(i))}
+            )
             self.texts = TextTable(self.config, captions, world)
         self.device = world.device
 
@@ -202,9 +206,9 @@ class TransformerTask(Task):
         if self.known is None:
             train = self.codes["train"]
             assert train is not None
-            count = min(len(train), self.recipe.writing.compared)
-            codes = [train.codes_of(index) for index in range(count)]
-            self.known = self._points(self.decode([row for row in codes if len(row)]))
+            rows = (train.codes_of(index) for index in range(len(train)))
+            sound = islice((row for row in rows if len(row)), self.recipe.writing.compared)
+            self.known = self._points(self.decode(list(sound)))
         return self.known
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
@@ -219,51 +223,3 @@ class TransformerTask(Task):
 
 def codes_in(batch: Batch) -> Tensor:
     return (batch.data["codes"] >= 0).sum().float()
-
-
-class TextTable:
-    """Embeddings of captions by a frozen encoder, computed once and kept by content."""
-
-    def __init__(self, config: Any, captions: Sequence[str], world: World):
-        if config.text_path is None:
-            raise ValueError("text is 'frozen', so text_path must name the encoder's folder")
-        path = Path(config.text_path)
-        weights = f"{digest_of(path)}/{config.text_length}"
-        keys = {text: f"{weights}/{fold(text):016x}" for text in captions}
-        kept = Kept("text-embeddings")
-        if world.is_main:
-            self._fill(kept, path, keys, config.text_length, world)
-        world.barrier()
-        self.rows = kept.find(keys.values())
-        self.keys = keys
-
-    @staticmethod
-    def _fill(kept: Kept, path: Path, keys: Mapping[str, str], length: int, world: World) -> None:
-        found = kept.find(keys.values())
-        missing = [text for text, key in keys.items() if key not in found]
-        encoder = FrozenText(path, length=length) if missing else None
-        for begin in range(0, len(missing), 256):
-            texts = missing[begin : begin + 256]
-            assert encoder is not None
-            values, mask = encoder(texts, world.device)
-            kept.add({keys[t]: row[m].cpu() for t, row, m in zip(texts, values, mask)})
-
-    def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """`text` (b, n, d) zero padded, and its `mask`."""
-        rows = [self.rows[self.keys[text]] for text in texts]
-        longest = max(len(row) for row in self.rows.values())
-        values = torch.zeros(len(rows), longest, rows[0].shape[1])
-        mask = torch.zeros(len(rows), longest, dtype=torch.bool)
-        for row, value, seen in zip(rows, values, mask):
-            value[: len(row)], seen[: len(row)] = row, True
-        return {"text": values, "mask": mask}
-
-
-def digest_of(folder: Path) -> str:
-    """Of all files of a folder, by name and content."""
-    import hashlib
-
-    found = hashlib.blake2b(digest_size=16)
-    for path in sorted(p for p in folder.iterdir() if p.is_file()):
-        found.update(path.name.encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()

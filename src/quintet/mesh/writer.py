@@ -7,6 +7,7 @@ the host only looks every few faces whether all meshes have ended. Attention rea
 128, 256, ... places of the cache, whichever is enough, each with a graph of its own.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,9 @@ class Sampling:
     """A face's corners are never written with the same codes, so that every face has an area."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not math.isfinite(self.cond_scale):
+            raise ValueError(f"cond_scale must be a number, not {self.cond_scale}")
+        if not self.temperature >= 0:
             raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be 1 or more, not {self.top_k}")

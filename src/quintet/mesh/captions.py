@@ -1,0 +1,74 @@
+"""What a frozen text encoder makes of captions: computed once, kept on disk by content."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quintet.engine.errors import RunError
+from quintet.engine.kept import Kept
+from quintet.engine.keys import fold
+from quintet.engine.world import World
+from quintet.nn.text import FrozenText
+
+
+class TextTable:
+    """Embeddings of captions by a frozen encoder, computed once and kept by content."""
+
+    def __init__(self, config: Any, captions: Sequence[str], world: World):
+        if config.text_path is None:
+            raise RunError("text is 'frozen', so text_path must name the encoder's folder")
+        path, problem = Path(config.text_path), None
+        try:
+            weights = f"{digest_of(path)}/{config.text_length}"
+        except OSError as error:
+            raise RunError(f"text_path {path} cannot be read: {error.strerror}") from None
+        keys = {text: f"{weights}/{fold(text):016x}" for text in captions}
+        kept = Kept("text-embeddings")
+        if world.is_main:
+            try:
+                self._fill(kept, path, keys, config.text_length, world)
+            except (OSError, ValueError, ImportError) as error:
+                problem = str(error)
+        problem = world.from_main(problem)
+        if problem:
+            raise RunError(problem)
+        self.rows = kept.find(keys.values())
+        self.keys = keys
+        width = next(iter(self.rows.values())).shape[1]
+        if width != config.text_dim:
+            raise RunError(
+                f"text_dim is {config.text_dim}, but the encoder at {path} gives {width}"
+            )
+
+    @staticmethod
+    def _fill(kept: Kept, path: Path, keys: Mapping[str, str], length: int, world: World) -> None:
+        found = kept.find(keys.values())
+        missing = [text for text, key in keys.items() if key not in found]
+        encoder = FrozenText(path, length=length) if missing else None
+        for begin in range(0, len(missing), 256):
+            texts = missing[begin : begin + 256]
+            assert encoder is not None
+            values, mask = encoder(texts, world.device)
+            kept.add({keys[t]: row[m].cpu() for t, row, m in zip(texts, values, mask)})
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """`text` (b, n, d) zero padded, and its `mask`."""
+        rows = [self.rows[self.keys[text]] for text in texts]
+        longest = max(len(row) for row in self.rows.values())
+        values = torch.zeros(len(rows), longest, rows[0].shape[1])
+        mask = torch.zeros(len(rows), longest, dtype=torch.bool)
+        for row, value, seen in zip(rows, values, mask):
+            value[: len(row)], seen[: len(row)] = row, True
+        return {"text": values, "mask": mask}
+
+
+def digest_of(folder: Path) -> str:
+    """Of all files of a folder, by name and content."""
+    found = hashlib.blake2b(digest_size=16)
+    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+        found.update(path.name.encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()

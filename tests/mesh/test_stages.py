@@ -1,0 +1,424 @@
+"""Two stages: an autoencoder that is copied and frozen, and the transformer that is built on it."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import harness
+import quintet
+from harness import assert_same, lines, tensors, trajectory
+from quintet.engine.errors import RunError, Stopped
+from quintet.engine.frozen import digest
+from quintet.engine.kept import Kept
+from quintet.engine.world import World
+from quintet.media.meshes import read_mesh, write_mesh
+from quintet.mesh.autoencoder import MeshAutoencoder
+from quintet.mesh.codes import CodeData, encode
+from quintet.mesh.config import MeshAutoencoderConfig, MeshDataConfig
+from quintet.mesh.data import BuiltinMeshes, Collate, open_data
+from quintet.mesh.transformer import MeshTransformer
+from quintet.mesh.transformer_task import TransformerTask
+
+TRANSFORMER = "mesh/transformer_tiny"
+TRAIN = ["train", TRANSFORMER, "--device", "cpu", "--workers", "0", "--trackers"]
+
+
+def frozen_of(run: Path) -> Path:
+    return run / "frozen/autoencoder"
+
+
+def shards(cache: Path, kind: str = "mesh-codes") -> dict[str, dict[str, Tensor]]:
+    return {path.name: load_file(path) for path in sorted((cache / kind).glob("*.safetensors"))}
+
+
+# -- what a transformer is built on -----------------------------------------------------------
+
+
+def test_a_transformer_asks_for_its_autoencoder_and_leaves_nothing(
+    tmp_path: Path, cli: Callable
+) -> None:
+    said = cli(*TRAIN, "--run", tmp_path / "run")
+    assert "--autoencoder" in said.sentence
+    assert "mesh/autoencoder" in said.sentence
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("what", ["nowhere", "empty", "a file"])
+def test_an_autoencoder_that_is_none_is_named(what: str, tmp_path: Path, cli: Callable) -> None:
+    place = tmp_path / "given"
+    if what == "empty":
+        place.mkdir()
+    if what == "a file":
+        place.write_text("x")
+    said = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", place)
+    assert str(place) in said.sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_another_kind_is_refused(
+    tmp_path: Path, cli: Callable, transformer_run: Path
+) -> None:
+    vae = quintet.VQGanVAE(dim=8, multipliers=(1, 2), blocks=1, levels=(4, 4))
+    vae.save_pretrained(tmp_path / "vae")
+    for given, kind in ((tmp_path / "vae", "VQGanVAE"), (transformer_run, "MeshTransformer")):
+        said = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", given)
+        assert kind in said.sentence
+        assert "MeshAutoencoder" in said.sentence
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_another_room_is_refused(tmp_path: Path, cli: Callable) -> None:
+    words = ["--steps", 1, "--batch-size", 2, "--images.size", 16, 16, "--model.dim", 8]
+    more = ["--images.valid-limit", 2, "--losses.adversarial", "none", "--trackers"]
+    image = ["train", "image/vqgan_tiny", "--workers", 0, "--device", "cpu", *words, *more]
+    assert cli(*image, "--run", tmp_path / "image").status == 0
+    said = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", tmp_path / "image")
+    assert "VQGanVAE" in said.sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_copy_holds_the_averaged_weights_and_its_digest_is_written_down(
+    autoencoder_run: Path, transformer_run: Path
+) -> None:
+    copied = load_file(frozen_of(transformer_run) / "model.safetensors")
+    files = tensors(autoencoder_run, 4)
+    ema = "autoencoder.ema.safetensors:"
+    averaged = {k.removeprefix(ema): v for k, v in files.items() if k.startswith(ema)}
+    live = {k.partition(":")[2]: v for k, v in files.items() if k.startswith("autoencoder.saf")}
+    assert averaged
+    assert_same({name: copied[name] for name in averaged}, averaged)
+    assert any(not copied[name].equal(live[name]) for name in averaged)
+    about = json.loads((transformer_run / "config.json").read_text())
+    assert about["frozen"] == {"autoencoder": digest(frozen_of(transformer_run))}
+    assert not list((transformer_run / "frozen").glob(".*"))
+
+
+def test_the_copy_is_written_once(
+    transformer_copy: Path, train: Callable, transformer_recipe: Callable, autoencoder_run: Path
+) -> None:
+    files = [frozen_of(transformer_copy) / name for name in ("model.safetensors", "config.json")]
+    before = [path.stat().st_mtime_ns for path in files]
+    train(transformer_recipe(autoencoder_run, steps=5), transformer_copy, "resume")
+    assert [path.stat().st_mtime_ns for path in files] == before
+
+
+def test_an_exported_autoencoder_is_as_good_as_its_run(
+    autoencoder_model: Path,
+    transformer_run: Path,
+    tmp_path: Path,
+    train: Callable,
+    transformer_recipe: Callable,
+) -> None:
+    train(transformer_recipe(autoencoder_model), tmp_path / "run")
+    assert_same(tensors(tmp_path / "run", 4), tensors(transformer_run, 4))
+    assert digest(frozen_of(tmp_path / "run")) == digest(frozen_of(transformer_run))
+
+
+def test_a_run_in_two_parts_is_the_run_in_one(
+    autoencoder_run: Path,
+    transformer_run: Path,
+    tmp_path: Path,
+    train: Callable,
+    transformer_recipe: Callable,
+) -> None:
+    with pytest.raises(Stopped):
+        train(transformer_recipe(autoencoder_run, minutes=1e-9), tmp_path / "run")
+    train(transformer_recipe(autoencoder_run), tmp_path / "run", "resume")
+    assert_same(tensors(tmp_path / "run", 4), tensors(transformer_run, 4))
+    assert trajectory(tmp_path / "run") == trajectory(transformer_run)
+
+
+# -- alone ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(
+    autoencoder_run: Path,
+    tmp_path: Path,
+    train: Callable,
+    transformer_recipe: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """A transformer's run whose autoencoder is gone, and whose codes are kept nowhere."""
+    given = Path(shutil.copytree(autoencoder_run, tmp_path / "given"))
+    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "first cache"))
+    train(transformer_recipe(given), tmp_path / "run")
+    shutil.rmtree(given)
+    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "second cache"))
+    return tmp_path / "run"
+
+
+def test_a_run_depends_on_nothing_but_its_own_folder(
+    alone: Path, tmp_path: Path, cli: Callable
+) -> None:
+    """Every command, and each as if on another machine."""
+    run = Path(shutil.move(alone, tmp_path / "moved"))
+    reported = {r["step"]: r for r in lines(run) if "transformer/loss" in r}
+    measured = json.loads(cli("evaluate", run, "--device", "cpu").out.splitlines()[-1])
+    last = [r for r in lines(run) if "val/loss" in r][-1]
+    assert measured["loss"] == pytest.approx(last["val/loss"], rel=1e-6)
+    replayed = json.loads(cli("replay", run, "--step", 3).out.splitlines()[-1])
+    loss = replayed["losses"]["transformer/loss"]
+    assert loss == pytest.approx(reported[3]["transformer/loss"], rel=1e-6)
+    said = cli("resume", run, "--steps", 5)
+    assert said.status == 0, said.err
+    assert [r["step"] for r in lines(run) if "transformer/loss" in r] == [1, 2, 3, 4, 5]
+    said = cli("sample", run, "--text", "a box", "--count", 1, "--out", tmp_path / "out")
+    assert said.status == 0, said.err
+    assert list((tmp_path / "out").iterdir())
+    said = cli("report", run)
+    assert said.status == 0, said.err
+    said = cli("export", run, tmp_path / "model")
+    assert said.status == 0, said.err
+    assert (tmp_path / "model/README.md").stat().st_size > 100
+
+
+def test_a_loaded_and_an_exported_transformer_write_the_same(alone: Path, tmp_path: Path) -> None:
+    model = quintet.load(alone)
+    assert isinstance(model, MeshTransformer)
+    assert not model.training
+    wanted = load_file(frozen_of(alone) / "model.safetensors")
+    assert_same(model.autoencoder.state_dict(), wanted)
+    again = MeshTransformer.from_pretrained(model.save_pretrained(tmp_path / "model"))
+    for one, other in zip(model.generate(["a box"] * 2), again.generate(["a box"] * 2)):
+        assert torch.equal(one.vertices, other.vertices)
+        assert torch.equal(one.faces, other.faces)
+
+
+TAMPERED = {
+    "one byte of the weights": "model.safetensors",
+    "a setting": "config.json",
+    "no weights": "model.safetensors",
+    "no folder": "",
+}
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_a_frozen_model_that_was_tampered_with_is_named(
+    how: str, transformer_copy: Path, cli: Callable
+) -> None:
+    place = frozen_of(transformer_copy)
+    path = place / TAMPERED[how]
+    if how == "one byte of the weights":
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    elif how == "a setting":
+        path.write_text(path.read_text().replace('"freedom": 0.5', '"freedom": 0.25'))
+    elif how == "no weights":
+        path.unlink()
+    else:
+        shutil.rmtree(place)
+    before = tensors(transformer_copy, 4)
+    for words in (["resume", "--steps", 5], ["evaluate"], ["sample"], ["replay", "--step", 3]):
+        said = cli(words[0], transformer_copy, *words[1:])
+        assert str(place) in said.sentence
+    with pytest.raises(RunError, match=str(place)):
+        quintet.load(transformer_copy)
+    assert_same(before, tensors(transformer_copy, 4))
+
+
+# -- codes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(autoencoder_model: Path) -> MeshAutoencoder:
+    return MeshAutoencoder.from_pretrained(autoencoder_model)
+
+
+def prepare(recipe: Any) -> TransformerTask:
+    """All that happens between the start of a run and its first step."""
+    task = TransformerTask(recipe)
+    task.prepare(World(recipe))
+    return task
+
+
+def test_the_second_run_on_the_same_data_encodes_nothing(
+    autoencoder_model: Path, cache: Path, transformer_recipe: Callable
+) -> None:
+    prepare(transformer_recipe(autoencoder_model))
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    assert sum(len(shard) for shard in shards(cache).values()) == 32 + 2
+    prepare(transformer_recipe(autoencoder_model, seed=3))
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+
+
+def test_without_its_cache_a_run_goes_on_exactly(
+    transformer_run: Path,
+    transformer_copy: Path,
+    cache: Path,
+    autoencoder_run: Path,
+    train: Callable,
+    transformer_recipe: Callable,
+) -> None:
+    shutil.rmtree(transformer_copy / "checkpoints/step-00000004")
+    train(transformer_recipe(autoencoder_run), transformer_copy, "resume")
+    assert_same(tensors(transformer_copy, 4), tensors(transformer_run, 4))
+    assert shards(cache)
+
+
+def filled(source: Any, model: Any, recipe: Any, variants: int = 1) -> CodeData:
+    found = CodeData(source, variants, "weights")
+    corners = model.config.corners
+    found.fill(model, Collate(recipe.meshes.max_faces, corners), World(recipe), 0)
+    return found
+
+
+def test_a_changed_file_is_encoded_alone_and_another_autoencoder_encodes_all(
+    chairs: Path,
+    autoencoder_model: Path,
+    other_autoencoder: Path,
+    cache: Path,
+    transformer_recipe: Callable,
+) -> None:
+    def go(autoencoder: Path = autoencoder_model) -> list[str]:
+        before = shards(cache)
+        prepare(transformer_recipe(autoencoder, data=str(chairs)))
+        return [key for name, shard in shards(cache).items() if name not in before for key in shard]
+
+    assert len(set(go())) == 16
+    assert go() == []
+    path = sorted(chairs.rglob("*.ply"))[0]
+    vertices, faces = read_mesh(path)
+    write_mesh(path, vertices * [1, 1, 0.5], faces)
+    assert len(go()) == 1
+    shutil.copy(path, path.with_name("another.ply"))
+    assert len(go()) == 1
+    everything = go(other_autoencoder)
+    assert len(set(everything)) == len(everything) == 17
+    assert len({key.split("/")[0] for shard in shards(cache).values() for key in shard}) == 2
+
+
+def test_codes_in_the_data_are_those_of_the_autoencoder(
+    model: MeshAutoencoder, cache: Path, transformer_recipe: Callable
+) -> None:
+    recipe = transformer_recipe(None)
+    source = open_data(None, recipe.meshes, "train", 0)
+    found = filled(source, model, recipe)
+    assert len(found) == 32
+    for index in (0, 7, 31):
+        sample, item = source.keyed(index, None), found.keyed(index, None)
+        wanted = model.tokenize(sample["vertices"][None], sample["faces"][None])[0]
+        assert torch.equal(item["codes"].long(), wanted)
+        assert item["text"] == sample["text"] == found.text(index)
+
+
+def test_each_epoch_shows_the_next_of_the_fixed_variants(
+    model: MeshAutoencoder, cache: Path, transformer_recipe: Callable
+) -> None:
+    from quintet.engine.keys import Key
+
+    recipe = transformer_recipe(None)
+    source = open_data(None, recipe.meshes, "train", 0)
+    found = filled(source, model, recipe, variants=3)
+    assert sum(len(shard) for shard in shards(cache).values()) == 3 * 32
+    seen = [found.keyed(5, Key(0, epoch, 5))["codes"] for epoch in range(6)]
+    for epoch in range(3):
+        assert torch.equal(seen[epoch], seen[epoch + 3])
+        sample = source.variant(5, epoch)
+        wanted = model.tokenize(sample["vertices"][None], sample["faces"][None])[0]
+        assert torch.equal(seen[epoch].long(), wanted)
+    assert torch.equal(seen[0], found.keyed(5, None)["codes"])
+    assert seen[0].shape != seen[1].shape or not torch.equal(seen[0], seen[1])
+
+
+def test_codes_do_not_depend_on_what_else_is_in_the_batch(
+    model: MeshAutoencoder, other_autoencoder: Path, some_meshes: Callable
+) -> None:
+    """Nor on the padding, for an autoencoder whose graph moves vertices, too."""
+    meshes, cpu = some_meshes(12), torch.device("cpu")
+    for one in (model, MeshAutoencoder.from_pretrained(other_autoencoder)):
+        together = encode(one, Collate(24)(meshes), cpu)
+        backwards = encode(one, Collate(24)(meshes[::-1]), cpu).flip(0)
+        wide = encode(one, Collate(40)(meshes), cpu)
+        assert torch.equal(together, backwards)
+        assert torch.equal(together, wide[:, :24])
+        assert (wide[:, 24:] == -1).all()
+        for row, mesh in zip(together, meshes):
+            alone = encode(one, Collate(24)([mesh]), cpu)[0]
+            assert torch.equal(row, alone)
+
+
+def test_two_processes_make_the_codes_of_one(
+    autoencoder_model: Path,
+    tmp_path: Path,
+    train: Callable,
+    transformer_recipe: Callable,
+    replaced: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stretch that no other test has, so that the processes' cache knows nothing of it."""
+    recipe = replaced(transformer_recipe(autoencoder_model), meshes={"scale": 0.0625})
+    recipe = dataclasses.replace(recipe, variants=2, batch_size=2, steps=2)
+    before = shards(Path(Kept("mesh-codes").folder.parent))
+    harness.run(recipe, tmp_path / "two", size=2, name=TRANSFORMER)
+    after = shards(Path(Kept("mesh-codes").folder.parent))
+    new = [shard for name, shard in after.items() if name not in before]
+    assert len(new) == 4  # both encoded a share of both sides
+    found = {key: value for shard in new for key, value in shard.items()}
+    assert len(found) == sum(map(len, new)) == 2 * 32 + 2
+    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "cache"))
+    whole = dataclasses.replace(recipe, batch_size=4)
+    train(whole, tmp_path / "one")
+    alone = {k: v for shard in shards(tmp_path / "cache").values() for k, v in shard.items()}
+    assert_same(found, alone)
+    orders = [[r["order"] for r in lines(tmp_path / n) if "order" in r] for n in ("one", "two")]
+    assert orders[0] == orders[1]
+
+
+def test_a_mesh_without_codes_says_why_and_the_others_have_theirs(
+    chairs: Path, model: MeshAutoencoder, cache: Path, transformer_recipe: Callable
+) -> None:
+    (chairs / "box/broken.obj").write_text("v 0 0 0\nv nan 0 0\nv 0 1 0\nf 1 2 3\n")
+    recipe = transformer_recipe(None)
+    config = MeshDataConfig(max_faces=16, valid_fraction=0.0)
+    source = open_data(chairs, config, "train", 0)
+    found = filled(source, model, recipe)
+    names = [found.name(index) for index in range(len(found))]
+    assert "box/broken.obj" in names
+    for index, name in enumerate(names):
+        if name == "box/broken.obj":
+            with pytest.raises(ValueError, match=r"broken\.obj.*not finite"):
+                found.keyed(index, None)
+        else:
+            assert len(found.keyed(index, None)["codes"])
+
+
+class LargeCodes(nn.Module):
+    """Stands in for an autoencoder of 2 ** 25 codes, all of them odd."""
+
+    config = MeshAutoencoderConfig(quantiser="lfq", codebook_bits=25)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def tokenize(self, vertices: Tensor, faces: Tensor, neighbours: Tensor) -> Tensor:
+        return torch.where(faces[..., :1] >= 0, 2**24 + 1, -1).expand(-1, -1, 6)
+
+
+def test_large_codes_stay_exact_beside_a_mesh_that_has_none(
+    chairs: Path, cache: Path, transformer_recipe: Callable
+) -> None:
+    (chairs / "box/broken.obj").write_text("no mesh")
+    source = open_data(chairs, MeshDataConfig(max_faces=16, valid_fraction=0.0), "train", 0)
+    found = filled(source, LargeCodes(), transformer_recipe(None))
+    names = [found.name(index) for index in range(len(found))]
+    index = next(i for i, name in enumerate(names) if "broken" not in name)
+    assert set(found.keyed(index, None)["codes"].flatten().tolist()) == {2**24 + 1}
+
+
+def test_built_in_codes_of_the_two_sides_never_meet() -> None:
+    config = MeshDataConfig(max_faces=24, builtin_count=32, valid_limit=32)
+    sides = [BuiltinMeshes(config, side) for side in ("train", "valid")]
+    digests = [{side.digest(index) for index in range(32)} for side in sides]
+    assert len(digests[0]) == len(digests[1]) == 32
+    assert not digests[0] & digests[1]

@@ -1,0 +1,397 @@
+"""MeshAutoencoderTrainer and MeshTransformerTrainer: the mesh room for Python users."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import quintet
+from harness import assert_same, lines, tensors
+from quintet.engine.errors import RunError
+from quintet.mesh.config import MeshDataConfig, WritingConfig
+
+FIELDS = ["vertices", "faces", "face_edges", "texts"]
+SMALL = MeshDataConfig(max_faces=16, builtin_count=16, valid_limit=2)
+SHARED: dict[str, Any] = {
+    "num_train_steps": 4,
+    "batch_size": 4,
+    "warmup_steps": 2,
+    "val_every": 4,
+    "checkpoint_every": 2,
+    "log_every": 1,
+    "valid_frac": 0.25,
+    "num_workers": 0,
+    "device": "cpu",
+    "precision": "fp32",
+    "trackers": (),
+    "progress": False,
+}
+
+
+def autoencoder(**changes: Any) -> quintet.MeshAutoencoder:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {"dim": 32, "message_dim": 16, "levels": (12, 12, 12)}
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
+    return quintet.MeshAutoencoder(**settings | layers | changes)
+
+
+def transformer(inside: Any = None, **changes: Any) -> quintet.MeshTransformer:
+    held = inside if inside is not None else autoencoder()
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16}
+    fine = {"fine_layers": 1, "fine_heads": 2, "fine_head_dim": 16}
+    text = {"text_layers": 1, "text_length": 48, "max_faces": 16}
+    return quintet.MeshTransformer(held, **settings | fine | text | changes)
+
+
+def first_stage(run: Path, model: Any = None, **changes: Any) -> quintet.MeshAutoencoderTrainer:
+    keywords = {**SHARED, "results_folder": run, **changes}
+    if "meshes" not in keywords:
+        keywords.setdefault("max_faces", 16)
+    return quintet.MeshAutoencoderTrainer(model if model is not None else autoencoder(), **keywords)
+
+
+def second_stage(run: Path, model: Any = None, **changes: Any) -> quintet.MeshTransformerTrainer:
+    writing = WritingConfig(count=1, compared=4)
+    keywords = {**SHARED, "results_folder": run, "writing": writing, **changes}
+    return quintet.MeshTransformerTrainer(model if model is not None else transformer(), **keywords)
+
+
+ALONE = {"valid_frac": 0.0}  # nothing is held out, so nothing is measured and the test is quick
+STAGES = pytest.mark.parametrize("stage", [first_stage, second_stage])
+
+
+class Shapes:
+    """Twelve meshes, as a person might hand them over."""
+
+    def __init__(self, kind: str = "dict", **wrong: Any):
+        from quintet.mesh.data import BuiltinMeshes
+
+        self.kind, self.wrong = kind, wrong
+        self.data = BuiltinMeshes(MeshDataConfig(max_faces=16, builtin_count=12), "train")
+        if kind == "named":
+            self.data_kwargs = FIELDS
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self.data.keyed(index, None)
+        vertices, faces, text = sample["vertices"], sample["faces"], sample["text"]
+        edges = torch.zeros(1, 2, dtype=torch.int64)
+        match self.kind:
+            case "dict":
+                found = {"vertices": vertices, "faces": faces, "text": text}
+            case "arrays":
+                found = {"vertices": vertices.numpy(), "faces": faces.int().numpy()}
+            case "padded":
+                more = torch.full((3, 3), -1)
+                found = {"vertices": vertices, "faces": torch.cat([faces, more]), "texts": text}
+            case "pair":
+                return vertices, faces
+            case "triple":
+                return vertices, faces, text
+            case _:
+                return vertices, faces, edges, text
+        return {**found, **self.wrong}
+
+
+# -- data -------------------------------------------------------------------------------------
+
+
+@STAGES
+@pytest.mark.parametrize("kind", ["dict", "arrays", "padded", "triple", "named"])
+def test_a_data_set_of_any_kind_trains(stage: Callable, kind: str, tmp_path: Path) -> None:
+    found = stage(tmp_path / "run", dataset=Shapes(kind), num_train_steps=1, **ALONE)
+    assert found.train() == 1
+    assert found.recipe.data == "python:dataset"
+    assert lines(tmp_path / "run")[0]["data/damaged"] == 0
+
+
+@STAGES
+def test_tuples_are_named_by_data_kwargs(stage: Callable, tmp_path: Path) -> None:
+    """Both stages share one data set: the autoencoder has no use for texts."""
+    by_name, by_dict = tmp_path / "names", tmp_path / "dicts"
+    stage(by_name, dataset=Shapes("tuple"), data_kwargs=FIELDS, **ALONE).train()
+    stage(by_dict, dataset=Shapes("dict"), **ALONE).train()
+    assert_same(tensors(by_name, 4), tensors(by_dict, 4))
+
+
+@STAGES
+def test_built_in_shapes_are_there_without_any_data(stage: Callable, tmp_path: Path) -> None:
+    found = stage(tmp_path / "run", meshes=SMALL)
+    assert found.recipe.data is None
+    assert found.train() == 4
+    last = [r for r in lines(tmp_path / "run") if "val/loss" in r][-1]
+    assert last["step"] == 4
+    assert ("val/agrees" in last) == (stage is second_stage)
+
+
+@STAGES
+def test_a_folder_trains_and_the_command_line_knows_the_run(
+    stage: Callable, chairs: Path, tmp_path: Path, cli: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = stage(tmp_path / "run", folder=chairs.name, num_train_steps=2)
+    assert found.recipe.data == str(chairs)
+    assert found.train() == 2
+    monkeypatch.chdir("/")
+    measured = json.loads(cli("evaluate", tmp_path / "run").out.splitlines()[-1])
+    last = [r for r in lines(tmp_path / "run") if "val/loss" in r][-1]
+    assert measured["loss"] == pytest.approx(last["val/loss"], rel=1e-6)
+    said = cli("resume", tmp_path / "run", "--steps", 3)
+    assert said.status == 0, said.err
+
+
+@STAGES
+def test_held_out_meshes_of_the_users_own_are_measured(stage: Callable, tmp_path: Path) -> None:
+    found = stage(
+        tmp_path / "run", dataset=Shapes(), val_dataset=Shapes("triple"), num_train_steps=1
+    )
+    assert found.train() == 1
+    assert found.sets is not None
+    assert [len(side) for side in found.sets.values()] == [12, 12]
+    assert "val/loss" in lines(tmp_path / "run")[-1]
+
+
+@STAGES
+def test_nothing_held_out_is_a_choice(stage: Callable, tmp_path: Path) -> None:
+    found = stage(tmp_path / "run", dataset=Shapes(), num_train_steps=1, **ALONE)
+    assert found.train() == 1
+    assert not any("val/loss" in line for line in lines(tmp_path / "run"))
+
+
+@STAGES
+def test_data_is_given_once(stage: Callable, chairs: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="folder or dataset"):
+        stage(tmp_path / "run", dataset=Shapes(), folder=chairs)
+    with pytest.raises(RunError, match="val_dataset goes with dataset"):
+        stage(tmp_path / "run", folder=chairs, val_dataset=Shapes())
+
+
+class Damaged(Shapes):
+    """One of the meshes cannot be read."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            raise OSError("the disk says no to mesh 5")
+        return super().__getitem__(index)
+
+
+@STAGES
+def test_an_item_that_cannot_be_read_is_skipped_by_name(stage: Callable, tmp_path: Path) -> None:
+    found = stage(tmp_path / "run", dataset=Damaged(), num_train_steps=3, **ALONE)
+    assert found.train() == 3
+    said = [r["message"] for r in lines(tmp_path / "run", "events") if "message" in r]
+    assert [line for line in said if "mesh 5" in line or "sample 5" in line], said
+
+
+def test_an_item_that_cannot_be_read_has_no_caption_to_read_either(
+    encoder: Path, tmp_path: Path
+) -> None:
+    frozen = {"text": "frozen", "text_path": str(encoder), "text_dim": 12, "text_length": 10}
+    model = transformer(**frozen)
+    found = second_stage(tmp_path / "run", model, dataset=Damaged(), num_train_steps=1, **ALONE)
+    assert found.train() == 1
+
+
+# -- what a person gets wrong -----------------------------------------------------------------
+
+WRONG = {
+    "an unknown field": ({"colour": torch.zeros(3)}, "colour"),
+    "a missing field": ({"faces": None}, "faces"),
+    "vertices too far out": ({"vertices": torch.full((30, 3), 3.0)}, "-1 to 1"),
+    "vertices that are no numbers": ({"vertices": torch.full((30, 3), torch.nan)}, "-1 to 1"),
+    "vertices in a plane": ({"vertices": torch.zeros(8, 2)}, r"\(8, 2\)"),
+    "faces in a row": ({"faces": torch.arange(9)}, r"\(9,\)"),
+    "faces of five corners": ({"faces": torch.arange(5)[None]}, r"corners|\(f, 3"),
+    "faces of quads for triangles": ({"faces": torch.arange(4)[None]}, "corners"),
+    "a vertex that is not there": ({"faces": torch.tensor([[0, 1, 99]])}, "vertex 99"),
+    "too many faces": ({"faces": torch.tensor([[0, 1, 2]] * 17)}, "max_faces"),
+    "no faces": ({"faces": torch.zeros(0, 3, dtype=torch.int64)}, "no faces"),
+    "lists": ({"vertices": [[0, 0, 0]]}, "list"),
+    "numbers as faces": ({"faces": torch.rand(4, 3)}, "faces"),
+}
+
+
+@STAGES
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_items_are_refused_with_what_is_wrong(
+    stage: Callable, what: str, tmp_path: Path
+) -> None:
+    wrong, message = WRONG[what]
+    with pytest.raises((TypeError, ValueError, RunError), match=message):
+        stage(tmp_path / "run", dataset=Shapes(**wrong), **ALONE).train()
+    assert not (tmp_path / "run").exists()
+
+
+@STAGES
+def test_items_of_another_kind_are_refused_by_their_number(stage: Callable, tmp_path: Path) -> None:
+    class Names(Shapes):
+        def __getitem__(self, index: int) -> Any:
+            return f"{index}.obj"
+
+    with pytest.raises(TypeError, match=r"sample \d+ is str"):
+        stage(tmp_path / "run", dataset=Names()).train()
+    with pytest.raises(TypeError, match="data_kwargs names 2"):
+        stage(tmp_path / "run", dataset=Shapes("tuple"), data_kwargs=["vertices", "faces"]).train()
+    with pytest.raises(TypeError, match="data_kwargs names 3"):
+        stage(tmp_path / "run", dataset=Shapes("tuple")).train()
+
+
+def test_a_transformer_without_an_autoencoder_is_refused(tmp_path: Path) -> None:
+    model = quintet.MeshTransformer(dim=32, layers=1, heads=2, head_dim=16, max_faces=16)
+    with pytest.raises(RunError, match="autoencoder"):
+        second_stage(tmp_path / "run", model, dataset=Shapes())
+
+
+def test_meshes_longer_than_the_model_are_refused_by_name(tmp_path: Path) -> None:
+    longer = MeshDataConfig(max_faces=40, builtin_count=16, valid_limit=2)
+    with pytest.raises((RunError, ValueError), match="max_faces"):
+        second_stage(tmp_path / "run", meshes=longer).train()
+
+
+@STAGES
+def test_old_spellings_work_and_name_the_new_ones(stage: Callable, tmp_path: Path) -> None:
+    settings = {"num_train_steps": None, "checkpoint_every": None, "warmup_steps": None}
+    kept = {k: v for k, v in SHARED.items() if k not in (*settings, "val_every")}
+    kind, model = (
+        (quintet.MeshAutoencoderTrainer, autoencoder())
+        if stage is first_stage
+        else (quintet.MeshTransformerTrainer, transformer())
+    )
+    with pytest.warns(FutureWarning) as caught:
+        found = kind(
+            model,
+            Shapes(),
+            results_folder=tmp_path / "run",
+            num_steps=2,
+            lr=1e-3,
+            warmup=1,
+            checkpoint_every_step=5,
+            validate_every_step=7,
+            **kept,
+        )
+    said = {str(warning.message) for warning in caught}
+    assert "lr is now called learning_rate" in said
+    assert "checkpoint_every_step is now called checkpoint_every" in said
+    assert all(warning.filename == __file__ for warning in caught)
+    assert (found.recipe.steps, found.recipe.save_every, found.recipe.evaluate_every) == (2, 5, 7)
+
+
+@STAGES
+def test_an_unknown_keyword_is_refused(stage: Callable, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"unknown keyword 'max_face'"):
+        stage(tmp_path / "run", dataset=Shapes(), max_face=16)
+
+
+# -- going on, and afterwards -----------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt(report: dict[str, Any]) -> None:
+    if report["step"] == 3:
+        raise Interrupted
+
+
+@STAGES
+def test_a_run_cut_short_resumes_bit_for_bit(stage: Callable, tmp_path: Path) -> None:
+    data = {"dataset": Shapes(), **ALONE}
+    stage(tmp_path / "straight", **data).train()
+    with pytest.raises(Interrupted):
+        stage(tmp_path / "cut", **data, log_fn=interrupt).train()
+    assert stage(tmp_path / "cut", **data).train(resume=True) == 4
+    assert_same(tensors(tmp_path / "straight", 4), tensors(tmp_path / "cut", 4))
+
+
+def test_a_resumed_transformer_keeps_the_autoencoder_it_began_with(tmp_path: Path) -> None:
+    """Codes mean what the run's own autoencoder says, whatever is handed over later."""
+    data = {"dataset": Shapes(), "num_train_steps": 2, **ALONE}
+    first = second_stage(tmp_path / "run", **data)
+    first.train()
+    kept = {k: v.clone() for k, v in first.model.autoencoder.state_dict().items()}
+    other = autoencoder()
+    for parameter in other.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    again = second_stage(tmp_path / "run", transformer(other), **data)
+    again.train(resume=True)
+    assert_same(again.model.autoencoder.state_dict(), kept)
+
+
+def test_tokens_come_from_the_averaged_weights(tmp_path: Path) -> None:
+    found = first_stage(tmp_path / "run", dataset=Shapes(), learning_rate=0.05)
+    found.train()
+    sample = Shapes()[3]
+    vertices, faces = sample["vertices"][None], sample["faces"][None]
+    codes = found.tokenize(vertices, faces)
+    assert codes.shape == (1, faces.shape[1], 6)
+    assert 0 <= codes.min() <= codes.max() < 12**3
+    assert torch.equal(codes, quintet.load(tmp_path / "run").tokenize(vertices, faces))
+    assert not codes.requires_grad
+
+
+def same_meshes(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a.vertices, b.vertices) and torch.equal(a.faces, b.faces)
+        for a, b in zip(one, other)
+    )
+
+
+def test_meshes_are_generated_from_texts(tmp_path: Path) -> None:
+    trained = autoencoder()
+    first_stage(tmp_path / "first", trained, dataset=Shapes(), **ALONE).train()
+    found = second_stage(tmp_path / "run", transformer(trained), dataset=Shapes(), **ALONE)
+    found.train()
+    texts = ["a tall box", "a pyramid"]
+    meshes = found.generate(texts, temperature=0.8, cond_scale=2.0, seed=4)
+    assert len(meshes) == 2
+    for vertices, faces in meshes:
+        assert isinstance(vertices, Tensor)
+        assert vertices.shape[1:] == faces.shape[1:] == (3,)
+        assert len(faces) <= 16
+        assert not len(faces) or int(faces.max()) == len(vertices) - 1
+        assert not len(vertices) or vertices.abs().max() <= 1
+    again = found.generate(texts, temperature=0.8, cond_scale=2.0, seed=4)
+    assert same_meshes(meshes, again)
+    assert not same_meshes(meshes, found.generate(texts, temperature=0.8, cond_scale=2.0, seed=5))
+    loaded = quintet.load(tmp_path / "run")
+    assert same_meshes(meshes, loaded.generate(texts, temperature=0.8, cond_scale=2.0, seed=4))
+    assert len(found.generate(batch_size=3, max_faces=4)) == 3
+
+
+@pytest.mark.parametrize("quantiser", ["lfq", "vq"])
+def test_other_quantisers_go_through_both_stages(quantiser: str, tmp_path: Path) -> None:
+    model = autoencoder(quantiser=quantiser, codebook_bits=6, latent_dim=12)
+    few = {"dataset": Shapes(), "num_train_steps": 2, **ALONE}
+    assert first_stage(tmp_path / "first", model, **few).train() == 2
+    found = second_stage(tmp_path / "second", transformer(model), **few)
+    assert found.train() == 2
+    assert found.model.config.codes == 64
+    assert np.isfinite(lines(tmp_path / "second")[0]["transformer/loss"])
+
+
+def test_quads_go_through_both_stages(tmp_path: Path) -> None:
+    class Cubes:
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> Any:
+            sides = torch.tensor([0.4 + index / 20, 0.5, 0.9])
+            points = torch.tensor([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
+            quads = [[0, 1, 3, 2], [4, 6, 7, 5], [0, 4, 5, 1], [2, 3, 7, 6], [0, 2, 6, 4]]
+            return {"vertices": points * sides, "faces": torch.tensor([*quads, [1, 5, 7, 3]])}
+
+    few = {"dataset": Cubes(), "num_train_steps": 2}
+    model = autoencoder(corners=4)
+    assert first_stage(tmp_path / "first", model, **few).train() == 2
+    found = second_stage(tmp_path / "second", transformer(model), **few)
+    assert found.train() == 2
+    assert found.model.config.tokens == 8
