@@ -99,7 +99,8 @@ def values(kind: Any) -> st.SearchStrategy:
 
 def settings_of(kind: type) -> st.SearchStrategy:
     """Any instance that the type itself accepts."""
-    fields = {name: values(hint) for name, hint in typing.get_type_hints(kind).items()}
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: values(hints[field.name]) for field in dataclasses.fields(kind)}
     # What is drawn and refused by __post_init__ falls back to the default, field by field.
     return st.fixed_dictionaries({}, optional=fields).map(lambda found: accepted(kind, found))
 
