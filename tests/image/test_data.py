@@ -16,10 +16,10 @@ from quintet.image.data import (
     check,
     collate,
     open_data,
-    split_names,
 )
 from quintet.media import BadFile, scenes
 from quintet.media.drawing import TEXTURES, background
+from quintet.media.splits import split_names
 
 SMALL = ImageDataConfig(size=(32, 32), valid_limit=40, builtin_count=60)
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.media.errors import BadFile
+from quintet.media.splits import split_names
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.data import (
     BuiltinMeshes,
@@ -20,7 +21,6 @@ from quintet.mesh.data import (
     check,
     open_data,
     prepare,
-    split_names,
 )
 from quintet.mesh.geometry import canonical, discretise, face_neighbours
 from quintet.mesh.judge import agrees, valid

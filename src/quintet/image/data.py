@@ -5,11 +5,8 @@ without a key it is the largest centre crop, not mirrored.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
-from os import fsencode
 from pathlib import Path
-from random import Random
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +15,9 @@ import torch
 from quintet.image.config import ImageDataConfig
 from quintet.media import scenes
 from quintet.media.errors import BadFile
-from quintet.media.folder import files, read_metadata, relative_name
+from quintet.media.folder import relative_name
 from quintet.media.pixels import SUFFIXES, read_image, resize_crop
-
-Split = Literal["train", "valid"]
-
-
-class Key(Protocol):
-    """Randomness that belongs to one sample of one epoch."""
-
-    def random(self, name: str) -> Random: ...
-    def numpy(self, name: str) -> np.random.Generator: ...
+from quintet.media.splits import Key, Split, check_split, find, split_names, texts
 
 
 class ImageData(Protocol):
@@ -37,35 +26,6 @@ class ImageData(Protocol):
     def __len__(self) -> int: ...
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
     def name(self, index: int) -> str: ...
-
-
-def _check_split(split: str) -> None:
-    if split not in ("train", "valid"):
-        raise ValueError(f"split is {split!r}: give 'train' or 'valid'")
-
-
-def _rank(seed: int, name: str) -> int:
-    """A number of 64 bits that depends on nothing but the seed and the file's name."""
-    # fsencode, because a name on disk need not be valid UTF-8.
-    return int.from_bytes(blake2b(b"%d/" % seed + fsencode(name), digest_size=8).digest(), "big")
-
-
-def split_names(
-    names: Sequence[str], fraction: float, seed: int, limit: int | None = None
-) -> tuple[list[str], list[str]]:
-    """Names for training and for validation, each in the order given.
-
-    Every name decides for itself, so new files move no old ones. Only where one side would be empty
-    the nearest name changes sides; a single file is for training. Past `limit` the held-out names
-    that rank last are left out of both.
-    """
-    ranks = {name: _rank(seed, name) for name in names}
-    ordered = sorted(names, key=lambda name: ranks[name])
-    held = sum(rank < fraction * 2**64 for rank in ranks.values())
-    held = min(max(held, 1), len(names) - 1) if len(names) > 1 else 0
-    valid = set(ordered[:held])
-    kept = set(ordered[: held if limit is None else min(held, limit)])
-    return [n for n in names if n not in valid], [n for n in names if n in kept]
 
 
 def _mirrored(pixels: npt.NDArray[np.uint8], key: Key | None, wanted: bool) -> torch.Tensor:
@@ -84,15 +44,15 @@ class ImageFolder:
     def __init__(
         self, folder: Path | str, config: ImageDataConfig, split: Split, seed: int
     ) -> None:
-        _check_split(split)
+        check_split(split)
         self.folder = Path(folder)
         self.config = config
-        found = _find(self.folder)
+        found = find(self.folder, SUFFIXES, "images")
         names = [relative_name(self.folder, path) for path in found]
         limit = config.valid_limit if split == "valid" else None
         train, valid = split_names(names, config.valid_fraction, seed, limit)
         self._names = train if split == "train" else valid
-        self._texts = _texts(self.folder, names)
+        self._texts = texts(self.folder, names, "images")
 
     def __len__(self) -> int:
         return len(self._names)
@@ -107,23 +67,6 @@ class ImageFolder:
         pixels = _read_crop(self.folder / name, self.config, key).transpose(2, 0, 1)
         image = _mirrored(pixels, key, self.config.flip)
         return {"image": image, "text": self._texts.get(name, "")}
-
-
-def _find(folder: Path) -> list[Path]:
-    found = files(folder, SUFFIXES)
-    if not found:
-        reason = f"holds no images ({', '.join(SUFFIXES)})"
-        remedy = "put images there or in sub-folders; links that lead out of it are not followed"
-        raise BadFile(folder, reason, remedy)
-    return found
-
-
-def _texts(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    metadata = read_metadata(folder)
-    if metadata and not any(name in metadata for name in names):
-        reason = f"its metadata names none of its {len(names)} images"
-        raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
-    return {name: row["text"] for name, row in metadata.items() if row.get("text")}
 
 
 def _read_crop(path: Path, config: ImageDataConfig, key: Key | None) -> npt.NDArray[np.uint8]:
@@ -144,7 +87,7 @@ def check(
     config: ImageDataConfig = ImageDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each image of a folder, read in full, with what is wrong with it or None."""
-    for path in _find(Path(folder)):
+    for path in find(Path(folder), SUFFIXES, "images"):
         try:
             read_image(path, max_pixels=config.max_pixels, max_bytes=config.max_bytes)
         except BadFile as bad:
@@ -160,7 +103,7 @@ class BuiltinImages:
     """
 
     def __init__(self, config: ImageDataConfig, split: Split, seed: int = 0) -> None:
-        _check_split(split)
+        check_split(split)
         self.config = config
         self.split = split
         self.seed = seed

@@ -10,15 +10,16 @@ from math import cos, radians, sin
 from os import fsencode
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from quintet.media.errors import BadFile, printable
-from quintet.media.folder import files, read_metadata, relative_name
+from quintet.media.folder import relative_name
 from quintet.media.meshes import SUFFIXES, read_mesh, simplify
+from quintet.media.splits import Key, Split, check_split, find, split_names, texts
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import (
@@ -35,17 +36,9 @@ from quintet.mesh.geometry import (
     weld,
 )
 
-Split = Literal["train", "valid"]
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1
 """Goes up whenever a file would be prepared differently, so that codes of old ones are not used."""
-
-
-class Key(Protocol):
-    """Randomness that belongs to one sample of one epoch."""
-
-    def random(self, name: str) -> Random: ...
-    def numpy(self, name: str) -> np.random.Generator: ...
 
 
 class MeshData(Protocol):
@@ -160,35 +153,6 @@ def _sample(mesh: Mesh, key: Key | None, config: MeshDataConfig, text: str) -> d
 # -- folders --------------------------------------------------------------------------------
 
 
-def _check_split(split: str) -> None:
-    if split not in ("train", "valid"):
-        raise ValueError(f"split is {split!r}: give 'train' or 'valid'")
-
-
-def _rank(seed: int, name: str) -> int:
-    """A number of 64 bits that depends on nothing but the seed and the file's name."""
-    # fsencode, because a name on disk need not be valid UTF-8.
-    return int.from_bytes(blake2b(b"%d/" % seed + fsencode(name), digest_size=8).digest(), "big")
-
-
-def split_names(
-    names: Sequence[str], fraction: float, seed: int, limit: int | None = None
-) -> tuple[list[str], list[str]]:
-    """Names for training and for validation, each in the order given.
-
-    Every name decides for itself, so new files move no old ones. Only where one side would be empty
-    the nearest name changes sides; a single file is for training. Past `limit` the held-out names
-    that rank last are left out of both.
-    """
-    ranks = {name: _rank(seed, name) for name in names}
-    ordered = sorted(names, key=lambda name: ranks[name])
-    held = sum(rank < fraction * 2**64 for rank in ranks.values())
-    held = min(max(held, 1), len(names) - 1) if len(names) > 1 else 0
-    valid = set(ordered[:held])
-    kept = set(ordered[: held if limit is None else min(held, limit)])
-    return [n for n in names if n not in valid], [n for n in names if n in kept]
-
-
 def _settings(config: MeshDataConfig) -> str:
     """What decides how a mesh and its variants come out."""
     limit = (config.max_faces, config.too_large, config.upright)
@@ -203,14 +167,14 @@ class MeshFolder:
     """
 
     def __init__(self, folder: Path | str, config: MeshDataConfig, split: Split, seed: int) -> None:
-        _check_split(split)
+        check_split(split)
         self.folder = Path(folder)
         self.config = config
-        names = [relative_name(self.folder, path) for path in _find(self.folder)]
+        names = [relative_name(self.folder, path) for path in find(self.folder, SUFFIXES, "meshes")]
         limit = config.valid_limit if split == "valid" else None
         train, valid = split_names(names, config.valid_fraction, seed, limit)
         self._names = train if split == "train" else valid
-        self._texts = _texts(self.folder, names)
+        self._texts = texts(self.folder, names, "meshes")
 
     def __len__(self) -> int:
         return len(self._names)
@@ -247,23 +211,6 @@ class MeshFolder:
         return blake2b(content + settings + fsencode(name), digest_size=16).hexdigest()
 
 
-def _find(folder: Path) -> list[Path]:
-    found = files(folder, SUFFIXES)
-    if not found:
-        reason = f"holds no meshes ({', '.join(SUFFIXES)})"
-        remedy = "put meshes there or in sub-folders; links that lead out of it are not followed"
-        raise BadFile(folder, reason, remedy)
-    return found
-
-
-def _texts(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    metadata = read_metadata(folder)
-    if metadata and not any(name in metadata for name in names):
-        reason = f"its metadata names none of its {len(names)} meshes"
-        raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
-    return {name: row["text"] for name, row in metadata.items() if row.get("text")}
-
-
 def _by_folder(name: str) -> str:
     """`all/office_chair/a.obj` is an "office chair"; a mesh in no sub-folder has no caption."""
     above = name.rpartition("/")[0].rpartition("/")[2]
@@ -289,7 +236,7 @@ def check(
     config: MeshDataConfig = MeshDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each mesh of a folder, read and prepared in full, with what is wrong with it or None."""
-    for path in _find(Path(folder)):
+    for path in find(Path(folder), SUFFIXES, "meshes"):
         try:
             _read(path, config)
         except BadFile as bad:
@@ -308,7 +255,7 @@ class BuiltinMeshes:
     """
 
     def __init__(self, config: MeshDataConfig, split: Split, seed: int = 0) -> None:
-        _check_split(split)
+        check_split(split)
         self.config = config
         self.split = split
         self.seed = seed

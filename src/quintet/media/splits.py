@@ -1,0 +1,70 @@
+"""What all folders of data have in common: which files there are, held-out ones, and captions."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from os import fsencode
+from pathlib import Path
+from random import Random
+from typing import Literal, Protocol
+
+import numpy as np
+
+from quintet.media.errors import BadFile
+from quintet.media.folder import files, read_metadata
+
+Split = Literal["train", "valid"]
+
+
+class Key(Protocol):
+    """Randomness that belongs to one sample of one epoch."""
+
+    def random(self, name: str) -> Random: ...
+    def numpy(self, name: str) -> np.random.Generator: ...
+
+
+def check_split(split: str) -> None:
+    if split not in ("train", "valid"):
+        raise ValueError(f"split is {split!r}: give 'train' or 'valid'")
+
+
+def _rank(seed: int, name: str) -> int:
+    """A number of 64 bits that depends on nothing but the seed and the file's name."""
+    # fsencode, because a name on disk need not be valid UTF-8.
+    return int.from_bytes(blake2b(b"%d/" % seed + fsencode(name), digest_size=8).digest(), "big")
+
+
+def split_names(
+    names: Sequence[str], fraction: float, seed: int, limit: int | None = None
+) -> tuple[list[str], list[str]]:
+    """Names for training and for validation, each in the order given.
+
+    Every name decides for itself, so new files move no old ones. Only where one side would be empty
+    the nearest name changes sides; a single file is for training. Past `limit` the held-out names
+    that rank last are left out of both.
+    """
+    ranks = {name: _rank(seed, name) for name in names}
+    ordered = sorted(names, key=lambda name: ranks[name])
+    held = sum(rank < fraction * 2**64 for rank in ranks.values())
+    held = min(max(held, 1), len(names) - 1) if len(names) > 1 else 0
+    valid = set(ordered[:held])
+    kept = set(ordered[: held if limit is None else min(held, limit)])
+    return [n for n in names if n not in valid], [n for n in names if n in kept]
+
+
+def find(folder: Path, suffixes: Sequence[str], what: str) -> list[Path]:
+    """Files of these kinds; BadFile where there are none. `what` is what the files are called."""
+    found = files(folder, suffixes)
+    if not found:
+        reason = f"holds no {what} ({', '.join(suffixes)})"
+        remedy = f"put {what} there or in sub-folders; links that lead out of it are not followed"
+        raise BadFile(folder, reason, remedy)
+    return found
+
+
+def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
+    """Captions by file name, from the folder's metadata."""
+    metadata = read_metadata(folder)
+    if metadata and not any(name in metadata for name in names):
+        reason = f"its metadata names none of its {len(names)} {what}"
+        raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
+    return {name: row["text"] for name, row in metadata.items() if row.get("text")}
