@@ -8,6 +8,7 @@ No block mixes samples. Residual branches end in a layer that starts at zero.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn.quantise import full_precision
 from quintet.nn.rotary import Rotation, picture_rotation, rotate_pairs
 
 
@@ -147,5 +148,5 @@ class AttentionBlock(nn.Module):
 
 def unit(heads: Tensor, where: Rotation) -> Tensor:
     """Normalised over the head, so that logits stay bounded in bf16, and turned to its position."""
-    normed = F.rms_norm(heads.float(), (heads.shape[-1],))
+    normed = F.rms_norm(full_precision(heads), (heads.shape[-1],))
     return rotate_pairs(normed, where).to(heads.dtype)

@@ -1,0 +1,584 @@
+"""Videos in and out: uint8 of shape (t, h, w, 3), checked by their header before they are decoded.
+
+Only the frames that are wanted are decoded: from the key frame before them. A file is handed to
+FFmpeg as bytes and to one demuxer that its first bytes choose, so that it can name no other file
+and no address. PyAV (`quintet[video]`) is imported when it is first needed; GIFs need only Pillow.
+"""
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from io import BytesIO
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from quintet.media import pixels
+from quintet.media.errors import BadFile
+from quintet.media.folder import write_aside
+from quintet.media.pixels import Extent, Pixels
+
+if TYPE_CHECKING:
+    from av.container.input import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+    from PIL.Image import Image
+
+SUFFIXES = (".mp4", ".webm", ".mov", ".mkv", ".avi", ".gif")
+CODECS = (
+    "h264,hevc,av1,libdav1d,vp8,vp9,libvpx,libvpx-vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4v2,msmpeg4,"
+    "h263,flv,wmv1,wmv2,wmv3,vc1,mjpeg,png,theora,prores,dnxhd,dvvideo,ffv1,huffyuv,ffvhuff,"
+    "utvideo,rawvideo,qtrle,cinepak,svq3"
+)
+"""Decoders that are trusted with a file: those that people use, not the hundreds that exist."""
+PATIENCE = 3000
+"""Frames that are decoded in search of the next one wanted, before the file is given up."""
+UNTIMED = 0.1
+"""Seconds that a GIF's frame is shown which says nothing of it, as in browsers."""
+
+_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
+_DAMAGE = (
+    OSError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    MemoryError,
+)
+
+
+class Caps(NamedTuple):
+    """Files beyond any of these are refused before anything is decoded."""
+
+    max_pixels: int = 36_000_000
+    max_bytes: int = 4_000_000_000
+    max_seconds: float = 14_400.0
+    max_frames: int = 1_000_000
+
+
+class ClipInfo(NamedTuple):
+    """What a header says; height and width as stored, before a rotation is undone."""
+
+    frames: int | None
+    seconds: float
+    rate: float
+    height: int
+    width: int
+
+
+class Wanted(NamedTuple):
+    """Which frames: so many, `step` seconds apart, or as they are stored where it is None."""
+
+    frames: int
+    first: float
+    step: float | None
+
+
+class _Source(NamedTuple):
+    path: Path
+    family: str
+    caps: Caps
+
+
+class _Video(NamedTuple):
+    container: "InputContainer"
+    stream: "VideoStream"
+    info: ClipInfo
+
+
+# Which demuxer a file is for.
+
+
+def _family(path: Path) -> str:
+    """What the first bytes say that the file is, whatever its name says."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(12)
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
+    if head[:3] == b"GIF":
+        return "gif"
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "matroska"
+    if head[:4] == b"RIFF" and head[8:] == b"AVI ":
+        return "avi"
+    if head[4:8] in _BOXES:
+        return "mov"
+    reason = "is none of MP4, MOV, WebM, MKV, AVI and GIF, or its header is damaged"
+    raise BadFile(path, reason, "remove it or encode it again as MP4")
+
+
+# Headers.
+
+
+@contextmanager
+def _told(path: Path) -> Generator[None, None, None]:
+    """Whatever goes wrong inside is a BadFile."""
+    from av.error import FFmpegError
+
+    try:
+        yield
+    except BadFile:
+        raise
+    except (FFmpegError, *_DAMAGE) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise BadFile(path, f"is damaged ({why})", "remove it or copy it again") from error
+
+
+@contextmanager
+def _opened(source: _Source) -> Generator[_Video, None, None]:
+    """The file with its header read and checked."""
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError("videos need PyAV: pip install 'quintet[video]'") from error
+    path, family, caps = source
+    options = {
+        "protocol_whitelist": "none",
+        "codec_whitelist": CODECS,
+        "max_pixels": str(caps.max_pixels),
+        "threads": "1",
+    }
+    with (
+        _told(path),
+        path.open("rb") as file,
+        av.open(file, "r", family, options, metadata_errors="replace") as container,
+    ):
+        stream = _video_stream(path, container, caps)
+        yield _Video(container, stream, _describe(path, container, stream, caps))
+
+
+def _video_stream(path: Path, container: "InputContainer", caps: Caps) -> "VideoStream":
+    """The first one that is no cover picture, set to decode on one thread."""
+    from av.stream import Disposition
+
+    found = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+    if not found:
+        raise BadFile(path, "holds no video", "remove it from the data")
+    context = found[0].codec_context
+    name = getattr(context, "name", "something unknown")  # None where there is no such decoder
+    if name not in CODECS.split(","):
+        reason = f"is encoded as {name}, which is not read"
+        raise BadFile(path, reason, "encode it again, as H.264 or VP9")
+    context.thread_count = 1
+    context.options = {"max_pixels": str(caps.max_pixels)}
+    return found[0]
+
+
+def _describe(
+    path: Path, container: "InputContainer", stream: "VideoStream", caps: Caps
+) -> ClipInfo:
+    rate = float(stream.average_rate or stream.guessed_rate or 0)
+    seconds = 0.0
+    if stream.duration and stream.time_base:
+        seconds = float(stream.duration * stream.time_base)
+    elif container.duration:
+        seconds = container.duration / 1e6
+    info = ClipInfo(stream.frames or None, seconds, rate, stream.height, stream.width)
+    _check(path, info, caps)
+    return info
+
+
+def _check(path: Path, info: ClipInfo, caps: Caps) -> None:
+    if info.width < 1 or info.height < 1:
+        reason = f"announces no size, or one beyond max_pixels = {caps.max_pixels:,}"
+        raise BadFile(path, reason, "shrink the video or remove it from the data")
+    if info.width * info.height > caps.max_pixels:
+        size = f"{info.width} x {info.height}"
+        reason = f"is {size} pixels, more than max_pixels = {caps.max_pixels:,}"
+        raise BadFile(path, reason, "shrink the video or raise max_pixels")
+    if info.seconds > caps.max_seconds:
+        reason = f"lasts {info.seconds:,.0f} s, more than max_seconds = {caps.max_seconds:,.0f}"
+        raise BadFile(path, reason, "cut the video or raise max_seconds")
+    if (info.frames or 0) > caps.max_frames:
+        reason = f"has {info.frames:,} frames, more than max_frames = {caps.max_frames:,}"
+        raise BadFile(path, reason, "cut the video or raise max_frames")
+
+
+def _check_file(path: Path, max_bytes: int) -> None:
+    pixels._check_file(path, sys.maxsize)
+    size = path.stat().st_size
+    if size > max_bytes:
+        reason = f"holds {size:,} bytes, more than max_bytes = {max_bytes:,}"
+        raise BadFile(path, reason, "cut the video or raise max_bytes")
+
+
+def _source(path: Path, caps: Caps) -> _Source:
+    _check_file(path, caps.max_bytes)
+    return _Source(path, _family(path), caps)
+
+
+@contextmanager
+def _ready(source: _Source) -> Generator[_Video, None, None]:
+    """The file at its front, its length and rate known: from the header, or else by counting."""
+    with _opened(source) as video:
+        if video.info.seconds > 0 and 0 < video.info.rate <= 1000:
+            yield video
+            return
+        info = _measure(source, video)
+    with _opened(source) as video:
+        yield video._replace(info=info)
+
+
+def probe(path: Path | str, caps: Caps = Caps()) -> ClipInfo:  # noqa: B008
+    """What the header says; where it is silent, what counting the packets says."""
+    source = _source(Path(path), caps)
+    if source.family == "gif":
+        with _opened_gif(source) as (image, times):
+            return _gif_info(image, times)
+    with _ready(source) as video:
+        return video.info
+
+
+def _measure(source: _Source, video: _Video) -> ClipInfo:
+    """Count the packets, without decoding them; leaves the file at its end."""
+    last, frames = 0.0, 0
+    origin = _origin(video.stream)
+    for packet in video.container.demux(video.stream):
+        if packet.size == 0:
+            continue
+        frames += 1
+        if packet.pts is not None:
+            last = max(last, float(packet.pts * packet.time_base) - origin)
+        _check(source.path, video.info._replace(frames=frames, seconds=last), source.caps)
+    if frames == 0:
+        raise BadFile(source.path, "holds no frames", "remove it or copy it again")
+    rate = (frames - 1) / last if last > 0 else 25.0
+    rate = min(max(rate, 0.01), 1000.0)
+    return video.info._replace(frames=frames, seconds=max(last, 0.0) + 1 / rate, rate=rate)
+
+
+def _origin(stream: "VideoStream") -> float:
+    """The time of the first frame, where the header gives it."""
+    start, base = stream.start_time, stream.time_base
+    return float(start * base) if start is not None and base is not None else 0.0
+
+
+# Which frames, and when.
+
+
+def window(info: ClipInfo, *, count: int, start: float, rate: float | None) -> Wanted:
+    """The window at `start`, 0..1, among those that fit into the clip, on a frame of the file."""
+    step = 1 / (rate or info.rate)
+    room = max(0.0, info.seconds - 1 / info.rate - (count - 1) * step)
+    first = round(start * room * info.rate) / info.rate
+    return Wanted(count, first, None if rate is None else step)
+
+
+class _Picker:
+    """Takes frames in the order of time, and keeps those that are on show when one is wanted."""
+
+    def __init__(self, wanted: Wanted, slack: float) -> None:
+        self.wanted = wanted
+        self.slack = slack  # time stamps are rounded to the container's ticks
+        self.times: list[float] = []
+        self.picked: list[VideoFrame] = []
+        self.waited = 0
+        self._shown: VideoFrame | None = None
+
+    @property
+    def full(self) -> bool:
+        return len(self.picked) >= self.wanted.frames
+
+    @property
+    def late(self) -> bool:
+        """Seeking has led past the window, or past the end."""
+        return not self.times or self.times[0] > self.wanted.first + self.slack
+
+    def _due(self) -> float:
+        return self.wanted.first + len(self.picked) * (self.wanted.step or 0.0)
+
+    def add(self, frame: "VideoFrame", time: float) -> None:
+        if self._shown is not None:
+            self._keep(time - self.slack)
+        self._shown = frame
+        self.times.append(time)
+        self.waited += 1
+
+    def _keep(self, until: float) -> None:
+        """The frame on show is kept for every moment before `until` that wants it."""
+        assert self._shown is not None
+        consecutive = self.wanted.step is None
+        while not self.full and (self._due() < until or (consecutive and self.picked)):
+            self.picked.append(self._shown)
+            self.waited = 0
+            if consecutive:
+                return
+
+    def finish(self) -> None:
+        """There are no more frames; the last one is on show for a moment yet."""
+        if self._shown is not None:
+            self._keep(self.times[-1] + 2 * self.slack)
+
+    def earlier(self) -> Wanted:
+        """The last window that the frames there are can fill."""
+        count, _, step = self.wanted
+        if step is not None:
+            first = max(0.0, self.times[-1] - (count - 1) * step)
+        else:
+            first = self.times[-count] if len(self.times) >= count else 0.0
+        return self.wanted._replace(first=first)
+
+
+def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame, float]]":
+    """Frames from the key frame before a moment on, with their times after the first frame."""
+    from av.error import FFmpegError
+
+    container, stream, info = video
+    base, origin = stream.time_base or Fraction(1, 1000), _origin(stream)
+    if seek > 0:
+        with suppress(FFmpegError):  # without an index the file stays at its front
+            container.seek(int((seek + origin) / base), stream=stream)
+    last = -1 / info.rate
+    for frame in container.decode(stream):
+        last = frame.time - origin if frame.pts is not None else last + 1 / info.rate
+        yield frame, last
+
+
+def _pick(path: Path, video: _Video, wanted: Wanted, seek: bool) -> _Picker:
+    """Decode until the window is full or the file ends."""
+    period, tick = 1 / video.info.rate, float(video.stream.time_base or 0)
+    picker = _Picker(wanted, slack=min(max(tick, 1e-6), 0.3 * period))
+    for frame, time in _timed(video, wanted.first if seek else 0.0):
+        picker.add(frame, time)
+        if picker.full or (seek and picker.late):
+            return picker
+        if picker.waited > PATIENCE:
+            reason = f"gives no frame at {wanted.first:.1f} s within {PATIENCE:,} decoded frames"
+            raise BadFile(path, reason, "encode it again with a key frame every few seconds")
+    picker.finish()
+    return picker
+
+
+def _read(
+    source: _Source,
+    choose: Callable[[ClipInfo], Wanted],
+    at_least: int | None,
+    *,
+    seek: bool = True,
+    slide: bool = True,
+) -> Pixels:
+    with _ready(source) as video:
+        wanted = choose(video.info)
+        seek, slide = seek and wanted.first > 0, slide and wanted.first > 0
+        picker = _pick(source.path, video, wanted, seek)
+        late = seek and picker.late
+        if not late and (picker.full or not slide or not picker.times):
+            return _stack(source.path, picker, video.stream, at_least)
+    if late:
+        return _read(source, choose, at_least, seek=False, slide=slide)
+    # The header promised more than there is.
+    return _read(source, lambda _: picker.earlier(), at_least, seek=seek, slide=False)
+
+
+# Pixels.
+
+
+def _stack(path: Path, picker: _Picker, stream: "VideoStream", at_least: int | None) -> Pixels:
+    if not picker.picked:
+        raise BadFile(path, "holds no frames", "remove it or copy it again")
+    if any(frame.is_corrupt for frame in picker.picked):
+        reason = f"is damaged near {picker.wanted.first:.1f} s"
+        raise BadFile(path, reason, "remove it or copy it again")
+    width, height = _shown_size(stream, at_least)
+    # Averages of areas are faster than filters and do not alias; to enlarge they would be blocks.
+    how = "AREA" if width * height < stream.width * stream.height else "BILINEAR"
+    out = np.empty((picker.wanted.frames, height, width, 3), np.uint8)
+    before = None
+    for index, frame in enumerate(picker.picked):
+        if frame is before:
+            out[index] = out[index - 1]
+        else:
+            frame_rgb = frame.reformat(width, height, "rgb24", interpolation=how)
+            out[index] = frame_rgb.to_ndarray()
+        before = frame
+    out[len(picker.picked) :] = out[len(picker.picked) - 1]
+    quarters = round(picker.picked[0].rotation / 90) % 4
+    return np.ascontiguousarray(np.rot90(out, quarters, (1, 2)))
+
+
+def _shown_size(stream: "VideoStream", at_least: int | None) -> Extent:
+    """Pixels made square, and no more of them than are needed."""
+    width, height = stream.width, stream.height
+    aspect = float(stream.sample_aspect_ratio or 1)
+    if 0.25 <= aspect <= 4:
+        width = max(1, round(width * aspect))
+    share = 1.0 if at_least is None else min(1.0, at_least / min(width, height))
+    return Extent(ceil(width * share), ceil(height * share))
+
+
+def read_clip(
+    path: Path | str,
+    *,
+    count: int,
+    start: float = 0.5,
+    rate: float | None = None,
+    rate_factor: float = 1.0,
+    at_least: int | None = None,
+    caps: Caps = Caps(),  # noqa: B008
+) -> Pixels:
+    """`count` frames, upright, with square pixels: uint8 (count, h, w, 3).
+
+    `start`, 0..1, is the window's place among those that fit. `rate` is in frames per second, and
+    each frame is the one on show at its moment; None takes the frames as they are stored. Of
+    either, `rate_factor` is the share wanted: 0.5 takes every second frame. A clip that is too
+    short is taken from its front and its last frame repeated. With `at_least` large frames are
+    shrunk as they are decoded, as long as the shorter side keeps so many pixels.
+    """
+    if count < 1 or not 0 <= start <= 1 or (rate is not None and rate <= 0) or rate_factor <= 0:
+        asked = f"count {count}, start {start}, rate {rate}, rate_factor {rate_factor}"
+        raise ValueError(f"{asked}: give count from 1, start in 0..1, the others above 0")
+
+    def choose(info: ClipInfo) -> Wanted:
+        share = rate if rate_factor == 1 else (rate or info.rate) * rate_factor
+        return window(info, count=count, start=start, rate=share)
+
+    source = _source(Path(path), caps)
+    if source.family == "gif":
+        return _read_gif(source, choose, start)
+    return _read(source, choose, at_least)
+
+
+def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  # noqa: B008
+    """Read the first and the last window; refuse a video that ends before its header says."""
+    source = _source(Path(path), caps)
+    read_clip(path, count=count, start=0.0, caps=caps)
+    read_clip(path, count=count, start=1.0, caps=caps)
+    if source.family == "gif":
+        return
+    with _ready(source) as video:
+        end = video.info.seconds
+        at_end = window(video.info, count=1, start=1.0, rate=1.0)
+        picker = _pick(source.path, video, at_end, seek=True)
+        last = picker.times[-1] if picker.times else 0.0
+    if last < end - max(1.0, 0.1 * end):
+        reason = f"ends at {last:.1f} s, before the {end:.1f} s that its header announces"
+        raise BadFile(source.path, reason, "copy it again, or encode it again")
+
+
+# GIFs: by Pillow, which knows their transparency and the time of each frame.
+
+
+@contextmanager
+def _opened_gif(source: _Source) -> "Generator[tuple[Image, list[float]], None, None]":
+    """The picture, and the times at which its frames begin, with the end of the last."""
+    caps = source.caps
+    with pixels._opened(source.path, caps.max_pixels, caps.max_bytes) as image:
+        yield image, _gif_times(source, image)
+
+
+def _gif_times(source: _Source, image: "Image") -> list[float]:
+    times = [0.0]
+    while True:
+        try:
+            image.seek(len(times) - 1)
+        except EOFError:
+            return times
+        shown = float(image.info.get("duration") or 0) / 1000
+        times.append(times[-1] + (shown or UNTIMED))
+        _check(source.path, _gif_info(image, times), source.caps)
+
+
+def _gif_info(image: "Image", times: list[float]) -> ClipInfo:
+    frames, seconds = len(times) - 1, times[-1]
+    return ClipInfo(frames, seconds, frames / seconds, image.height, image.width)
+
+
+def _read_gif(source: _Source, choose: Callable[[ClipInfo], Wanted], start: float) -> Pixels:
+    with _opened_gif(source) as (image, times):
+        count, first, step = choose(_gif_info(image, times))
+        frames = len(times) - 1
+        if step is None:
+            begin = round(start * max(0, frames - count))
+            chosen = [min(begin + i, frames - 1) for i in range(count)]
+        else:
+            moments = [first + i * step + 1e-3 for i in range(count)]  # GIFs count hundredths
+            chosen = [min(bisect_right(times, moment), frames) - 1 for moment in moments]
+        found: dict[int, Pixels] = {}
+        for index in dict.fromkeys(chosen):
+            image.seek(index)
+            found[index] = pixels._to_rgb(image)
+        return np.stack([found[index] for index in chosen])
+
+
+def resize_crop_clip(
+    frames: Pixels,
+    size: tuple[int, int],
+    *,
+    scale: float = 1.0,
+    top: float = 0.5,
+    left: float = 0.5,
+) -> Pixels:
+    """`resize_crop` of every frame, with one crop for all: uint8 (t, *size, 3)."""
+    out = np.empty((len(frames), *size, 3), np.uint8)
+    for index, frame in enumerate(frames):
+        out[index] = pixels.resize_crop(frame, size, scale=scale, top=top, left=left)
+    return out
+
+
+# Writing.
+
+
+def _check_frames(frames: Pixels, rate: float) -> None:
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not frames.size:
+        raise ValueError(f"frames are {frames.dtype} {frames.shape}: give uint8 (t, h, w, 3)")
+    if not 0 < rate <= 1000:
+        raise ValueError(f"rate is {rate}: give frames per second above 0 and up to 1000")
+
+
+def write_mp4(path: Path | str, frames: Pixels, rate: float) -> None:
+    """H.264 that every browser plays; odd sizes get a doubled last row or column.
+
+    The same frames give the same bytes; the file is complete or absent.
+    """
+    _check_frames(frames, rate)
+    _, height, width, _ = frames.shape
+    even = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    # A folder, because the header is moved to the front by reading the finished file again.
+    with TemporaryDirectory() as folder:
+        aside = Path(folder, "clip.mp4")
+        _encode(aside, even, Fraction(rate).limit_denominator(1001))
+        write_aside(path, aside.read_bytes())
+
+
+def _encode(path: Path, frames: Pixels, rate: Fraction) -> None:
+    import av
+    from av.video.reformatter import Colorspace
+
+    options = {"movflags": "+faststart", "fflags": "+bitexact"}
+    with av.open(str(path), "w", format="mp4", options=options) as container:
+        stream = container.add_stream("libx264", rate=rate, options={"crf": "17", "threads": "1"})
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        context = stream.codec_context
+        context.colorspace = context.color_primaries = context.color_trc = 1  # BT.709
+        for array in frames:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(array), format="rgb24")
+            frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def write_gif(path: Path | str, frames: Pixels, rate: float) -> None:
+    """An endless GIF; it counts time in hundredths of a second, so a rate above 50 becomes 50."""
+    from PIL import Image
+
+    _check_frames(frames, rate)
+    first, *rest = (Image.fromarray(np.ascontiguousarray(frame)) for frame in frames)
+    content = BytesIO()
+    first.save(
+        content,
+        format="GIF",
+        save_all=True,
+        append_images=rest,
+        duration=max(20, round(100 / rate) * 10),
+        loop=0,
+    )
+    write_aside(path, content.getvalue())

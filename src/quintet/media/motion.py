@@ -1,0 +1,309 @@
+"""Procedural clips with captions: a pure function of a number, and no two numbers alike.
+
+Time is counted in units of `UNIT` frames, so that a longer clip begins as a shorter one does. A
+caption says nothing of left and right, so it stays true when the clip is mirrored.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from math import cos, exp, pi, sin
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.media import drawing, scenes
+from quintet.media.drawing import LATTICES, Array, Fill, Shape
+from quintet.media.scenes import GOLDEN, Paint
+
+UNIT = 16
+MARGIN = 0.35
+"""How far the camera can see past the central square, in units of the shorter side."""
+
+VERBS = {
+    "rest": "rests",
+    "turn": "turns",
+    "slide": "slides across",
+    "rise": "rises",
+    "fall": "falls",
+    "bounce": "bounces about",
+    "hop": "hops",
+    "circle": "circles",
+    "swing": "swings",
+    "pulse": "swells and shrinks",
+}
+WEIGHTS = {
+    "rest": 2,
+    "turn": 3,
+    "slide": 3,
+    "rise": 1,
+    "fall": 1,
+    "bounce": 4,
+    "hop": 2,
+    "circle": 2,
+    "swing": 2,
+    "pulse": 1,
+}
+TURNING = ("slide", "bounce", "hop", "rise", "fall")
+"""Motions during which a shape may also turn."""
+EVEN = ("plain", "glow", "ripples")
+"""Textures that are the same in every direction."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How a shape moves: along (dx, dy), `cycles` times a unit, turning by `turn` radians."""
+
+    kind: str
+    dx: float = 0.0
+    dy: float = 0.0
+    cycles: float = 0.0
+    phase: float = 0.0
+    turn: float = 0.0
+
+
+@dataclass(frozen=True)
+class Mover:
+    """A shape where it is in the middle of its motion, and the motion."""
+
+    shape: Shape
+    motion: Motion
+
+
+class View(NamedTuple):
+    """Where the camera looks, and the size of what it sees."""
+
+    dx: float
+    dy: float
+    zoom: float
+
+
+VIEW = View(0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Camera:
+    """How far it drifts in a unit of time, and the logarithm of how much more it then sees."""
+
+    dx: float = 0.0
+    dy: float = 0.0
+    zoom: float = 0.0
+
+    def at(self, time: float) -> View:
+        """What it sees at a moment; after some units of time it comes back."""
+        swing = sin(0.9 * time) / 0.9
+        return View(self.dx * swing, self.dy * swing, exp(self.zoom * swing))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that a clip shows, at whatever size it is drawn and however long it is."""
+
+    ground: Fill
+    movers: tuple[Mover, ...]
+    camera: Camera
+    light: float
+    brightness: float
+    caption: str
+
+
+# What is in a scene.
+
+
+def _make_motion(random: Random, kind: str) -> Motion:
+    angle, speed = random.uniform(0, 2 * pi), random.uniform(0.4, 1.1)
+    dx, dy = speed * cos(angle), speed * sin(angle)
+    cycles, phase = random.uniform(0.5, 1.2), random.random()
+    spin = random.choice((-1, 1)) * random.uniform(0.8, 3.5)
+    turn = spin if kind == "turn" or (kind in TURNING and random.random() < 0.5) else 0.0
+    match kind:
+        case "rest" | "turn":
+            return Motion(kind, turn=turn)
+        case "rise" | "fall":
+            return Motion(kind, 0.2 * dx, speed if kind == "fall" else -speed, turn=turn)
+        case "bounce":
+            return Motion(kind, 1.6 * dx, 1.6 * dy, turn=turn)
+        case "hop":
+            return Motion(kind, 0.6 * dx, random.uniform(0.25, 0.5), 2 * cycles, phase, turn)
+        case "circle":
+            return Motion(kind, random.uniform(0.12, 0.3), 0.0, cycles, phase)
+        case "swing":
+            return Motion(kind, 0.35 * dx, 0.35 * dy, cycles, phase)
+        case "pulse":
+            return Motion(kind, 0.35, 0.0, cycles, phase)
+        case _:
+            return Motion(kind, dx, dy, turn=turn)
+
+
+def _make_camera(random: Random) -> tuple[Camera, str]:
+    choice = random.random()
+    angle, speed = random.uniform(0, 2 * pi), random.uniform(0.08, 0.3)
+    drift = Camera(speed * cos(angle), speed * sin(angle))
+    if choice < 0.35:
+        return drift, ", as the camera drifts"
+    zoom = random.uniform(0.15, 0.35)
+    if choice < 0.45:
+        return Camera(zoom=zoom), ", as the camera draws back"
+    if choice < 0.55:
+        return Camera(zoom=-zoom), ", as the camera draws near"
+    return Camera(), ""
+
+
+def _looks_the_same_turned(shape: Shape) -> bool:
+    return shape.outline in ("circle", "ring") and shape.fill.texture in EVEN
+
+
+def _make_mover(
+    random: Random, radius: float, paints: list[Paint], taken: list[Mover], kind: str
+) -> tuple[Mover, str]:
+    shape, phrase = scenes._make_shape(random, radius, paints, [m.shape for m in taken])
+    if kind == "turn" and _looks_the_same_turned(shape):
+        kind = "bounce"
+    motion = _make_motion(random, kind)
+    if _looks_the_same_turned(shape):
+        motion = replace(motion, turn=0.0)
+    if taken and kind in ("slide", "rise", "fall", "swing") and random.random() < 0.6:
+        shape = replace(shape, x=taken[0].shape.x, y=taken[0].shape.y)  # it will pass in front
+    phrase = f"{scenes._article(phrase)} {VERBS[kind]}"
+    return Mover(shape, motion), f"{phrase} and turns" if motion.turn and kind != "turn" else phrase
+
+
+def _caption(phrases: list[str], ground: str, camera: str) -> str:
+    rest = " and ".join((", ".join(phrases[1:-1]), phrases[-1])) if phrases[2:] else phrases[-1]
+    return f"{phrases[0]} while {rest}, on {ground}{camera}"
+
+
+def compose(number: int, seed: int = 0) -> Scene:
+    """The scene of this number."""
+    digest = blake2b(f"clip/{seed}/{number}".encode(), digest_size=16).digest()
+    random = Random(int.from_bytes(digest, "big"))
+    fill, paints, ground = scenes._make_ground(random)
+    camera, camera_phrase = _make_camera(random)
+    count = random.randint(2, 5)
+    radii = sorted((scenes._between(random, 0.09, 0.3) for _ in range(count)), reverse=True)
+    kinds = [scenes._pick(random, WEIGHTS) for _ in radii]
+    if all(kind == "rest" for kind in kinds):
+        kinds[-1] = "bounce"
+    movers: list[Mover] = []
+    phrases: list[str] = []
+    for radius, kind in zip(radii, kinds):
+        mover, phrase = _make_mover(random, radius, paints, movers, kind)
+        movers.append(mover)
+        phrases.append(phrase)
+    return Scene(
+        ground=fill,
+        movers=tuple(movers),
+        camera=camera,
+        light=2 * pi * (number * GOLDEN % 1),  # never the same for two numbers
+        brightness=random.uniform(0.1, 0.4),
+        caption=_caption(phrases, ground, camera_phrase),
+    )
+
+
+# Where everything is at a moment.
+
+
+def _fold(place: float, margin: float) -> float:
+    """A straight way, mirrored at the walls of the central square."""
+    room = 1 - 2 * margin
+    along = (place - margin) % (2 * room)
+    return margin + min(along, 2 * room - along)
+
+
+def place(mover: Mover, time: float) -> Shape:
+    """The shape at a moment, in the world."""
+    shape, motion = mover.shape, mover.motion
+    x, y, radius, angle = shape.x, shape.y, shape.radius, motion.turn * time
+    swing = 2 * pi * (motion.cycles * time + motion.phase)
+    margin = min(0.8 * radius, 0.4)
+    match motion.kind:
+        case "slide" | "rise" | "fall":
+            x, y = x + motion.dx * (time - 0.5), y + motion.dy * (time - 0.5)
+        case "bounce":
+            x, y = _fold(x + motion.dx * time, margin), _fold(y + motion.dy * time, margin)
+        case "hop":
+            flight = (motion.cycles * time + motion.phase) % 1
+            x = _fold(x + motion.dx * time, margin)
+            y = 1 - margin - motion.dy * 4 * flight * (1 - flight)
+        case "circle":
+            x, y = x + motion.dx * cos(swing), y + motion.dx * sin(swing)
+        case "swing":
+            x, y = x + motion.dx * sin(swing), y + motion.dy * sin(swing)
+        case "pulse":
+            radius *= 1 + motion.dx * sin(swing)
+        case _:
+            pass
+    fill = replace(shape.fill, angle=shape.fill.angle + angle) if angle else shape.fill
+    return replace(shape, x=x, y=y, radius=radius, angle=shape.angle + angle, fill=fill)
+
+
+def _seen(shape: Shape, view: View) -> Shape:
+    """From the world to the picture."""
+    dx, dy, zoom = view
+    if view == VIEW:
+        return shape
+    x, y = (shape.x - 0.5 - dx) / zoom + 0.5, (shape.y - 0.5 - dy) / zoom + 0.5
+    return replace(shape, x=x, y=y, radius=shape.radius / zoom)
+
+
+# One frame after the other, because the buffers of a single frame stay in the processor's cache.
+
+
+@lru_cache(maxsize=8)
+def _near(cells: int) -> Array:
+    return np.arange(cells + 1, dtype=np.float32)
+
+
+def _stretch(cells: int, line: Array) -> Array:
+    """(n, cells + 1): how much of each value of a lattice there is at each coordinate."""
+    at = np.clip((line + np.float32(0.5 + MARGIN)) / np.float32(1 + 2 * MARGIN), 0, 1) * cells
+    gap = np.minimum(np.abs(at[:, None] - _near(cells)), 1)
+    return 1 - gap * gap * (3 - 2 * gap)
+
+
+def _clouds(noise: bytes, x: Array, y: Array) -> Array:
+    """As `drawing.clouds`, over all that the camera can come to see."""
+    values = np.frombuffer(noise, np.uint8).astype(np.float32) / 255 - np.float32(0.5)
+    out, start = np.full((len(y), len(x)), 0.5, np.float32), 0
+    for cells, weight in zip(LATTICES, (0.95, 0.5, 0.25), strict=True):
+        count = (cells + 1) ** 2
+        lattice = values[start : start + count].reshape(cells + 1, cells + 1) * np.float32(weight)
+        out += _stretch(cells, y) @ lattice @ _stretch(cells, x).T
+        start += count
+    return np.clip(out, 0, 1, out=out)
+
+
+def _ground(fill: Fill, view: View, height: int, width: int) -> Array:
+    """The ground as the camera sees it: float32 (3, h, w)."""
+    grid, zoom = drawing.grid_for(height, width), np.float32(view.zoom)
+    x = (grid.x - np.float32(0.5)) * zoom + np.float32(view.dx)
+    y = (grid.y - np.float32(0.5)) * zoom + np.float32(view.dy)
+    if fill.texture == "clouds":
+        mixture = _clouds(fill.noise, x, y)
+    else:
+        u, v = drawing._turned(x, y, fill.angle)
+        mixture = drawing.TEXTURES[fill.texture](u, v, fill.period, grid.pixel * view.zoom)
+    first, second = drawing._vector(fill.colour), drawing._vector(fill.second)
+    picture = mixture * (second - first)
+    picture += first
+    return picture
+
+
+def draw(scene: Scene, frames: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+    """The clip as uint8 of shape (t, h, w, 3); the central square shows all of it."""
+    clip = np.empty((3, frames, height, width), np.uint8)
+    shine = np.ones((1, height, width), np.float32)
+    drawing.illuminate(shine, scene.light, scene.brightness)
+    ground = None
+    for index in range(frames):
+        view = scene.camera.at(index / UNIT)
+        if ground is None or scene.camera != Camera():
+            ground = _ground(scene.ground, view, height, width)
+        picture = ground.copy()
+        for mover in scene.movers:
+            drawing.paint(picture, _seen(place(mover, index / UNIT), view), scene.light)
+        picture *= shine
+        clip[:, index] = drawing.to_bytes(picture)
+    return clip.transpose(1, 2, 3, 0)

@@ -1,0 +1,208 @@
+"""Clips and images from a folder, and the built-in procedural clips.
+
+A sample is {"video": uint8 (3, t, h, w), "still": bool, "text": str}. An image is a clip whose
+frames are all equal, and `still` says so. What is random about a sample is drawn from its key;
+without a key it is the middle of the clip, the largest centre crop, not mirrored.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from quintet.media import clips, motion, pixels
+from quintet.media.clips import Caps
+from quintet.media.errors import BadFile
+from quintet.media.folder import relative_name
+from quintet.media.pixels import Pixels
+from quintet.media.splits import Key, Split, check_split, find, split_names, texts
+from quintet.video.config import VideoDataConfig
+
+SUFFIXES = tuple(dict.fromkeys((*clips.SUFFIXES, *pixels.SUFFIXES)))
+
+
+class VideoData(Protocol):
+    """What both kinds of data offer."""
+
+    def __len__(self) -> int: ...
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
+    def name(self, index: int) -> str: ...
+    def text(self, index: int) -> str: ...
+
+
+def _sample(frames: Pixels, key: Key | None, flip: bool, still: bool, text: str) -> dict[str, Any]:
+    """From (t, h, w, 3) to a tensor of (3, t, h, w); for half of the keys mirrored."""
+    if flip and key is not None and key.random("flip").random() < 0.5:
+        frames = frames[:, :, ::-1]
+    video = torch.from_numpy(np.ascontiguousarray(frames.transpose(3, 0, 1, 2)))
+    return {"video": video, "still": still, "text": text}
+
+
+class VideoFolder:
+    """Videos and images under a folder, with the captions of its metadata.
+
+    Nothing is opened before it is asked for: a damaged file raises BadFile when it is read.
+    """
+
+    def __init__(
+        self, folder: Path | str, config: VideoDataConfig, split: Split, seed: int
+    ) -> None:
+        check_split(split)
+        self.folder = Path(folder)
+        self.config = config
+        found = find(self.folder, SUFFIXES, "videos or images")
+        names = [relative_name(self.folder, path) for path in found]
+        limit = config.valid_limit if split == "valid" else None
+        train, valid = split_names(names, config.valid_fraction, seed, limit)
+        self._names = train if split == "train" else valid
+        self._texts = texts(self.folder, names, "videos or images")
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, index: int) -> str:
+        """The file's path under the folder."""
+        return self._names[index]
+
+    def text(self, index: int) -> str:
+        """The file's caption, or nothing."""
+        return self._texts.get(self._names[index], "")
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        """The clip, its place, rate, crop and mirroring by the key, and its caption."""
+        path = self.folder / self._names[index]
+        still = _is_still(path, self.config)
+        frames = _read_still(path, self.config) if still else _read_clip(path, self.config, key)
+        cropped = _crop(frames, self.config, key)
+        if still:
+            cropped = np.broadcast_to(cropped, (self.config.frames, *cropped.shape[1:]))
+        return _sample(cropped, key, self.config.flip, still, self.text(index))
+
+
+def _caps(config: VideoDataConfig) -> Caps:
+    return Caps(config.max_pixels, config.max_bytes, config.max_seconds, config.max_frames)
+
+
+def _is_still(path: Path, config: VideoDataConfig) -> bool:
+    """Whether it is an image; of GIFs those of a single frame."""
+    suffix = path.suffix.lower()
+    if suffix == ".gif":
+        return clips.probe(path, _caps(config)).frames == 1
+    return suffix not in clips.SUFFIXES
+
+
+def _at_least(config: VideoDataConfig) -> int:
+    # Twice what the crop needs, so that the last and best resampling is Lanczos.
+    return int(2 * max(config.size) / config.min_crop)
+
+
+def _read_still(path: Path, config: VideoDataConfig) -> Pixels:
+    limits = {"max_pixels": config.max_pixels, "max_bytes": config.max_bytes}
+    return pixels.read_image(path, **limits, at_least=_at_least(config))[None]
+
+
+def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
+    start, factor = 0.5, 1.0
+    if key is not None:
+        draw = key.random("window")
+        start = draw.random()
+        # Whole numbers of frames are skipped: other shares would make an even motion stutter.
+        factor = 1 / draw.randint(1, int(1 / config.min_rate_factor + 1e-6))
+    return clips.read_clip(
+        path,
+        count=config.frames,
+        start=start,
+        rate=config.rate,
+        rate_factor=factor,
+        at_least=_at_least(config),
+        caps=_caps(config),
+    )
+
+
+def _crop(frames: Pixels, config: VideoDataConfig, key: Key | None) -> Pixels:
+    scale, top, left = 1.0, 0.5, 0.5
+    if key is not None and config.min_crop < 1:
+        draw = key.random("crop")
+        scale, top, left = draw.uniform(config.min_crop, 1), draw.random(), draw.random()
+    return clips.resize_crop_clip(frames, config.size, scale=scale, top=top, left=left)
+
+
+def check(
+    folder: Path | str,
+    config: VideoDataConfig = VideoDataConfig(),  # noqa: B008
+) -> Iterator[tuple[Path, str | None]]:
+    """Each file of a folder with what is wrong with it or None.
+
+    An image is read in full; of a video the first and the last window, which tells whether it is
+    all there.
+    """
+    for path in find(Path(folder), SUFFIXES, "videos or images"):
+        try:
+            if _is_still(path, config):
+                _read_still(path, config)
+            else:
+                clips.check_clip(path, count=config.frames, caps=_caps(config))
+        except BadFile as bad:
+            yield path, str(bad)
+        else:
+            yield path, None
+
+
+class BuiltinClips:
+    """Procedural clips with captions, no two alike, the same in every run.
+
+    Training clips have even numbers and held-out ones odd numbers, so they never meet.
+    """
+
+    def __init__(self, config: VideoDataConfig, split: Split, seed: int = 0) -> None:
+        check_split(split)
+        self.config = config
+        self.split = split
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return self.config.builtin_count if self.split == "train" else self.config.valid_limit
+
+    def scene(self, index: int) -> motion.Scene:
+        """What the clip shows."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"clip {index} of {len(self)}")
+        return motion.compose(2 * index + (self.split == "valid"), self.seed)
+
+    def name(self, index: int) -> str:
+        """The clip's place in the built-in data."""
+        return f"built-in {self.split} clip {index}"
+
+    def text(self, index: int) -> str:
+        """The clip's caption."""
+        return self.scene(index).caption
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        """The clip, mirrored by the key, and its caption."""
+        scene = self.scene(index)
+        frames = motion.draw(scene, self.config.frames, *self.config.size)
+        return _sample(frames, key, self.config.flip, False, scene.caption)
+
+
+def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One batch: videos uint8 (b, 3, t, h, w), still bool (b,), texts a list."""
+    return {
+        "video": torch.stack([item["video"] for item in items]),
+        "still": torch.tensor([item["still"] for item in items]),
+        "text": [item["text"] for item in items],
+    }
+
+
+def open_data(
+    folder: Path | str | None, config: VideoDataConfig, split: Split, seed: int
+) -> VideoData:
+    """The videos and images of a folder, or the built-in clips where none is given.
+
+    The seed chooses which of a folder's files are held out. The built-in clips do not depend on
+    it, so that runs with different seeds are measured on the same clips.
+    """
+    if folder is None:
+        return BuiltinClips(config, split)
+    return VideoFolder(folder, config, split, seed)
