@@ -24,8 +24,8 @@ class Flags:
     """Transformer: meshes for each sentence. Autoencoder without files: held-out meshes."""
     format: Literal["obj", "glb", "ply"] = "glb"
     """The kind of file; all three open in Blender."""
-    temperature: float = 1.0
-    """Transformer: above 1 wilder, below 1 tamer, 0 always the likeliest code."""
+    temperature: float = 0.8
+    """Transformer: 1 draws as learned, lower is tamer, 0 always takes the likeliest code."""
     top_k: int | None = None
     """Transformer: draw from the k likeliest codes only."""
     cond_scale: float = 1.0
