@@ -12,18 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from quintet.media import BadFile
-from quintet.media.clips import (
-    Caps,
-    ClipInfo,
-    check_clip,
-    probe,
-    read_clip,
-    resize_crop_clip,
-    window,
-    write_gif,
-    write_mp4,
-)
+from quintet.media.clip_writing import write_gif, write_mp4
+from quintet.media.clips import check_clip, probe, read_clip, resize_crop_clip
 from quintet.media.pixels import resize_crop
+from quintet.media.windows import Caps, ClipInfo, window
 
 KINDS = {
     "mp4": "libx264",

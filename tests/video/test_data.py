@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from quintet.media import BadFile
-from quintet.media.clips import write_gif, write_mp4
+from quintet.media.clip_writing import write_gif, write_mp4
 from quintet.media.splits import split_names
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import (

@@ -1,4 +1,4 @@
-"""Videos in and out: uint8 of shape (t, h, w, 3), checked by their header before they are decoded.
+"""Reading videos: uint8 of shape (t, h, w, 3), checked by their header before they are decoded.
 
 Only the frames that are wanted are decoded: from the key frame before them. A file is handed to
 FFmpeg as bytes and to one demuxer that its first bytes choose, so that it can name no other file
@@ -10,18 +10,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from io import BytesIO
 from math import ceil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from quintet.media import pixels
 from quintet.media.errors import BadFile
-from quintet.media.folder import write_aside
 from quintet.media.pixels import Extent, Pixels
+from quintet.media.windows import Caps, ClipInfo, Picker, Wanted, window
 
 if TYPE_CHECKING:
     from av.container.input import InputContainer
@@ -52,33 +50,6 @@ _DAMAGE = (
     AttributeError,
     MemoryError,
 )
-
-
-class Caps(NamedTuple):
-    """Files beyond any of these are refused before anything is decoded."""
-
-    max_pixels: int = 36_000_000
-    max_bytes: int = 4_000_000_000
-    max_seconds: float = 14_400.0
-    max_frames: int = 1_000_000
-
-
-class ClipInfo(NamedTuple):
-    """What a header says; height and width as stored, before a rotation is undone."""
-
-    frames: int | None
-    seconds: float
-    rate: float
-    height: int
-    width: int
-
-
-class Wanted(NamedTuple):
-    """Which frames: so many, `step` seconds apart, or as they are stored where it is None."""
-
-    frames: int
-    first: float
-    step: float | None
 
 
 class _Source(NamedTuple):
@@ -203,7 +174,7 @@ def _check(path: Path, info: ClipInfo, caps: Caps) -> None:
 
 
 def _check_file(path: Path, max_bytes: int) -> None:
-    pixels._check_file(path, sys.maxsize)
+    pixels.check_file(path, sys.maxsize)
     size = path.stat().st_size
     if size > max_bytes:
         reason = f"holds {size:,} bytes, more than max_bytes = {max_bytes:,}"
@@ -261,72 +232,6 @@ def _origin(stream: "VideoStream") -> float:
     return float(start * base) if start is not None and base is not None else 0.0
 
 
-# Which frames, and when.
-
-
-def window(info: ClipInfo, *, count: int, start: float, rate: float | None) -> Wanted:
-    """The window at `start`, 0..1, among those that fit into the clip, on a frame of the file."""
-    step = 1 / (rate or info.rate)
-    room = max(0.0, info.seconds - 1 / info.rate - (count - 1) * step)
-    first = round(start * room * info.rate) / info.rate
-    return Wanted(count, first, None if rate is None else step)
-
-
-class _Picker:
-    """Takes frames in the order of time, and keeps those that are on show when one is wanted."""
-
-    def __init__(self, wanted: Wanted, slack: float) -> None:
-        self.wanted = wanted
-        self.slack = slack  # time stamps are rounded to the container's ticks
-        self.times: list[float] = []
-        self.picked: list[VideoFrame] = []
-        self.waited = 0
-        self._shown: VideoFrame | None = None
-
-    @property
-    def full(self) -> bool:
-        return len(self.picked) >= self.wanted.frames
-
-    @property
-    def late(self) -> bool:
-        """Seeking has led past the window, or past the end."""
-        return not self.times or self.times[0] > self.wanted.first + self.slack
-
-    def _due(self) -> float:
-        return self.wanted.first + len(self.picked) * (self.wanted.step or 0.0)
-
-    def add(self, frame: "VideoFrame", time: float) -> None:
-        if self._shown is not None:
-            self._keep(time - self.slack)
-        self._shown = frame
-        self.times.append(time)
-        self.waited += 1
-
-    def _keep(self, until: float) -> None:
-        """The frame on show is kept for every moment before `until` that wants it."""
-        assert self._shown is not None
-        consecutive = self.wanted.step is None
-        while not self.full and (self._due() < until or (consecutive and self.picked)):
-            self.picked.append(self._shown)
-            self.waited = 0
-            if consecutive:
-                return
-
-    def finish(self) -> None:
-        """There are no more frames; the last one is on show for a moment yet."""
-        if self._shown is not None:
-            self._keep(self.times[-1] + 2 * self.slack)
-
-    def earlier(self) -> Wanted:
-        """The last window that the frames there are can fill."""
-        count, _, step = self.wanted
-        if step is not None:
-            first = max(0.0, self.times[-1] - (count - 1) * step)
-        else:
-            first = self.times[-count] if len(self.times) >= count else 0.0
-        return self.wanted._replace(first=first)
-
-
 def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame, float]]":
     """Frames from the key frame before a moment on, with their times after the first frame."""
     from av.error import FFmpegError
@@ -342,10 +247,10 @@ def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame, float]]":
         yield frame, last
 
 
-def _pick(path: Path, video: _Video, wanted: Wanted, seek: bool) -> _Picker:
+def _pick(path: Path, video: _Video, wanted: Wanted, seek: bool) -> Picker:
     """Decode until the window is full or the file ends."""
     period, tick = 1 / video.info.rate, float(video.stream.time_base or 0)
-    picker = _Picker(wanted, slack=min(max(tick, 1e-6), 0.3 * period))
+    picker = Picker(wanted, slack=min(max(tick, 1e-6), 0.3 * period))
     for frame, time in _timed(video, wanted.first if seek else 0.0):
         picker.add(frame, time)
         if picker.full or (seek and picker.late):
@@ -381,7 +286,7 @@ def _read(
 # Pixels.
 
 
-def _stack(path: Path, picker: _Picker, stream: "VideoStream", at_least: int | None) -> Pixels:
+def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | None) -> Pixels:
     if not picker.picked:
         raise BadFile(path, "holds no frames", "remove it or copy it again")
     if any(frame.is_corrupt for frame in picker.picked):
@@ -470,7 +375,7 @@ def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  #
 def _opened_gif(source: _Source) -> "Generator[tuple[Image, list[float]], None, None]":
     """The picture, and the times at which its frames begin, with the end of the last."""
     caps = source.caps
-    with pixels._opened(source.path, caps.max_pixels, caps.max_bytes) as image:
+    with pixels.opened(source.path, caps.max_pixels, caps.max_bytes) as image:
         yield image, _gif_times(source, image)
 
 
@@ -504,7 +409,7 @@ def _read_gif(source: _Source, choose: Callable[[ClipInfo], Wanted], start: floa
         found: dict[int, Pixels] = {}
         for index in dict.fromkeys(chosen):
             image.seek(index)
-            found[index] = pixels._to_rgb(image)
+            found[index] = pixels.to_rgb(image)
         return np.stack([found[index] for index in chosen])
 
 
@@ -521,64 +426,3 @@ def resize_crop_clip(
     for index, frame in enumerate(frames):
         out[index] = pixels.resize_crop(frame, size, scale=scale, top=top, left=left)
     return out
-
-
-# Writing.
-
-
-def _check_frames(frames: Pixels, rate: float) -> None:
-    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not frames.size:
-        raise ValueError(f"frames are {frames.dtype} {frames.shape}: give uint8 (t, h, w, 3)")
-    if not 0 < rate <= 1000:
-        raise ValueError(f"rate is {rate}: give frames per second above 0 and up to 1000")
-
-
-def write_mp4(path: Path | str, frames: Pixels, rate: float) -> None:
-    """H.264 that every browser plays; odd sizes get a doubled last row or column.
-
-    The same frames give the same bytes; the file is complete or absent.
-    """
-    _check_frames(frames, rate)
-    _, height, width, _ = frames.shape
-    even = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    # A folder, because the header is moved to the front by reading the finished file again.
-    with TemporaryDirectory() as folder:
-        aside = Path(folder, "clip.mp4")
-        _encode(aside, even, Fraction(rate).limit_denominator(1001))
-        write_aside(path, aside.read_bytes())
-
-
-def _encode(path: Path, frames: Pixels, rate: Fraction) -> None:
-    import av
-    from av.video.reformatter import Colorspace
-
-    options = {"movflags": "+faststart", "fflags": "+bitexact"}
-    with av.open(str(path), "w", format="mp4", options=options) as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": "17", "threads": "1"})
-        stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "yuv420p"
-        context = stream.codec_context
-        context.colorspace = context.color_primaries = context.color_trc = 1  # BT.709
-        for array in frames:
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(array), format="rgb24")
-            frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-
-
-def write_gif(path: Path | str, frames: Pixels, rate: float) -> None:
-    """An endless GIF; it counts time in hundredths of a second, so a rate above 50 becomes 50."""
-    from PIL import Image
-
-    _check_frames(frames, rate)
-    first, *rest = (Image.fromarray(np.ascontiguousarray(frame)) for frame in frames)
-    content = BytesIO()
-    first.save(
-        content,
-        format="GIF",
-        save_all=True,
-        append_images=rest,
-        duration=max(20, round(100 / rate) * 10),
-        loop=0,
-    )
-    write_aside(path, content.getvalue())

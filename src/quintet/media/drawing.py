@@ -237,11 +237,11 @@ class Shape:
     shadow: float = 0.0
 
 
-def _vector(colour: Colour | Sequence[float]) -> Array:
+def vector(colour: Colour | Sequence[float]) -> Array:
     return np.array(colour, np.float32).reshape(3, 1, 1)
 
 
-def _turned(x: Array, y: Array, angle: float) -> tuple[Array, Array]:
+def turned(x: Array, y: Array, angle: float) -> tuple[Array, Array]:
     """Coordinates along and across a direction: two of shape (h, w) from (w,) and (h,)."""
     c, s = np.float32(cos(angle)), np.float32(sin(angle))
     return (c * x)[None] + (s * y)[:, None], (c * y)[:, None] - (s * x)[None]
@@ -249,15 +249,15 @@ def _turned(x: Array, y: Array, angle: float) -> tuple[Array, Array]:
 
 def _surface(fill: Fill, x: Array, y: Array, pixel: float) -> Array:
     """Colours of shape (3, h, w), or (3, 1, 1) for a plain fill."""
-    first = _vector(fill.colour)
+    first = vector(fill.colour)
     if fill.texture == "plain":
         return first
     if fill.texture == "clouds":
         amount = clouds(fill.noise, len(y), len(x))
     else:
-        u, v = _turned(x, y, fill.angle)
+        u, v = turned(x, y, fill.angle)
         amount = TEXTURES[fill.texture](u, v, fill.period, pixel)
-    surface = amount * (_vector(fill.second) - first)
+    surface = amount * (vector(fill.second) - first)
     surface += first
     return surface
 
@@ -303,8 +303,8 @@ def paint(picture: Array, shape: Shape, light: float) -> None:
     dx = (grid.x[columns] - np.float32(shape.x)) / np.float32(shape.radius)
     dy = (grid.y[rows] - np.float32(shape.y)) / np.float32(shape.radius)
     pixel = grid.pixel / shape.radius
-    u, v = _turned(dx, dy, shape.angle)
-    lit, _ = _turned(dx, dy, light)
+    u, v = turned(dx, dy, shape.angle)
+    lit, _ = turned(dx, dy, light)
     distance = OUTLINES[shape.outline](u, v)
     if shape.shadow:
         _darken(part, u, v, distance + np.float32(0.17) * lit, shape.shadow)
@@ -321,7 +321,7 @@ def paint(picture: Array, shape: Shape, light: float) -> None:
 def illuminate(picture: Array, light: float, strength: float) -> None:
     """Brighten the side that the light comes from and darken the other, in place."""
     x, y, _ = grid_for(*picture.shape[1:])
-    along, _ = _turned(x - np.float32(0.5), y - np.float32(0.5), light)
+    along, _ = turned(x - np.float32(0.5), y - np.float32(0.5), light)
     picture *= 1 + np.float32(strength) * along
 
 

@@ -158,7 +158,7 @@ def _looks_the_same_turned(shape: Shape) -> bool:
 def _make_mover(
     random: Random, radius: float, paints: list[Paint], taken: list[Mover], kind: str
 ) -> tuple[Mover, str]:
-    shape, phrase = scenes._make_shape(random, radius, paints, [m.shape for m in taken])
+    shape, phrase = scenes.make_shape(random, radius, paints, [m.shape for m in taken])
     if kind == "turn" and _looks_the_same_turned(shape):
         kind = "bounce"
     motion = _make_motion(random, kind)
@@ -166,7 +166,7 @@ def _make_mover(
         motion = replace(motion, turn=0.0)
     if taken and kind in ("slide", "rise", "fall", "swing") and random.random() < 0.6:
         shape = replace(shape, x=taken[0].shape.x, y=taken[0].shape.y)  # it will pass in front
-    phrase = f"{scenes._article(phrase)} {VERBS[kind]}"
+    phrase = f"{scenes.article(phrase)} {VERBS[kind]}"
     return Mover(shape, motion), f"{phrase} and turns" if motion.turn and kind != "turn" else phrase
 
 
@@ -179,11 +179,11 @@ def compose(number: int, seed: int = 0) -> Scene:
     """The scene of this number."""
     digest = blake2b(f"clip/{seed}/{number}".encode(), digest_size=16).digest()
     random = Random(int.from_bytes(digest, "big"))
-    fill, paints, ground = scenes._make_ground(random)
+    fill, paints, ground = scenes.make_ground(random)
     camera, camera_phrase = _make_camera(random)
     count = random.randint(2, 5)
-    radii = sorted((scenes._between(random, 0.09, 0.3) for _ in range(count)), reverse=True)
-    kinds = [scenes._pick(random, WEIGHTS) for _ in radii]
+    radii = sorted((scenes.between(random, 0.09, 0.3) for _ in range(count)), reverse=True)
+    kinds = [scenes.pick(random, WEIGHTS) for _ in radii]
     if all(kind == "rest" for kind in kinds):
         kinds[-1] = "bounce"
     movers: list[Mover] = []
@@ -283,9 +283,9 @@ def _ground(fill: Fill, view: View, height: int, width: int) -> Array:
     if fill.texture == "clouds":
         mixture = _clouds(fill.noise, x, y)
     else:
-        u, v = drawing._turned(x, y, fill.angle)
+        u, v = drawing.turned(x, y, fill.angle)
         mixture = drawing.TEXTURES[fill.texture](u, v, fill.period, grid.pixel * view.zoom)
-    first, second = drawing._vector(fill.colour), drawing._vector(fill.second)
+    first, second = drawing.vector(fill.colour), drawing.vector(fill.second)
     picture = mixture * (second - first)
     picture += first
     return picture

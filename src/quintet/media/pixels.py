@@ -62,7 +62,7 @@ class Box(NamedTuple):
     bottom: float
 
 
-def _check_file(path: Path, max_bytes: int) -> None:
+def check_file(path: Path, max_bytes: int) -> None:
     try:
         about = os.stat(path)
     except OSError as error:
@@ -86,11 +86,11 @@ def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
 
 
 @contextmanager
-def _opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, None, None]":
+def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, None, None]":
     """The image with its header read and checked; whatever goes wrong inside is a BadFile."""
     from PIL import Image, UnidentifiedImageError
 
-    _check_file(path, max_bytes)
+    check_file(path, max_bytes)
     bombs = (Image.DecompressionBombWarning, Image.DecompressionBombError)
     own_limit = Image.MAX_IMAGE_PIXELS or max_pixels
     try:
@@ -115,7 +115,7 @@ def _opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, No
 
 def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES) -> Extent:
     """Width and height as stored, from the header alone."""
-    with _opened(Path(path), max_pixels, max_bytes) as image:
+    with opened(Path(path), max_pixels, max_bytes) as image:
         return Extent(*image.size)
 
 
@@ -131,11 +131,11 @@ def read_image(
     With `at_least` a large JPEG may be decoded at a half, a quarter or an eighth of its size, as
     long as its shorter side keeps so many pixels; decoding is then several times faster.
     """
-    with _opened(Path(path), max_pixels, max_bytes) as image:
+    with opened(Path(path), max_pixels, max_bytes) as image:
         if at_least is not None and image.format == "JPEG":
             _draft(image, at_least)
         image.load()
-        return _to_rgb(_upright(image))
+        return to_rgb(_upright(image))
 
 
 def _draft(image: "Image", at_least: int) -> None:
@@ -164,7 +164,7 @@ def _upright(image: "Image") -> "Image":
     return image.transpose(turns[orientation]) if orientation in turns else image
 
 
-def _to_rgb(image: "Image") -> Pixels:
+def to_rgb(image: "Image") -> Pixels:
     """Any of Pillow's modes as uint8 (h, w, 3)."""
     from PIL import Image
 

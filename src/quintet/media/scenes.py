@@ -72,11 +72,11 @@ class Scene:
     caption: str
 
 
-def _pick(random: Random, weights: dict[str, int]) -> str:
+def pick(random: Random, weights: dict[str, int]) -> str:
     return random.choices(list(weights), list(weights.values()))[0]
 
 
-def _between(random: Random, low: float, high: float) -> float:
+def between(random: Random, low: float, high: float) -> float:
     """Even on a logarithmic scale: as many fine things as coarse ones."""
     return exp(random.uniform(log(low), log(high)))
 
@@ -106,16 +106,16 @@ def _paint_unlike(random: Random, others: list[Paint], tries: int) -> Paint:
     return max(paints, key=lambda paint: min(_contrast(paint, other) for other in others))
 
 
-def _make_ground(random: Random) -> tuple[Fill, list[Paint], str]:
+def make_ground(random: Random) -> tuple[Fill, list[Paint], str]:
     first = _mix_paint(random)
     second = _paint_unlike(random, [first], 2)
-    texture = _pick(random, GROUNDS)
+    texture = pick(random, GROUNDS)
     strength = 1.0 if texture in SMOOTH else random.uniform(0.25, 0.8)
     fill = Fill(
         colour=first.colour,
         second=_mix(first.colour, second.colour, strength),
         texture=texture,
-        period=_between(random, 0.12, 0.6),
+        period=between(random, 0.12, 0.6),
         angle=random.uniform(0, 2 * pi),
         noise=random.randbytes(drawing.CLOUD_BYTES) if texture == "clouds" else b"",
     )
@@ -144,18 +144,18 @@ def _make_fill(random: Random, ground: list[Paint], texture: str) -> tuple[Fill,
         colour=first.colour,
         second=_mix(first.colour, second.colour, random.uniform(0.4, 1.0)),
         texture=texture,
-        period=_between(random, 0.4, 1.2),
+        period=between(random, 0.4, 1.2),
         angle=random.uniform(0, 2 * pi),
     )
     return fill, name
 
 
-def _make_shape(
+def make_shape(
     random: Random, radius: float, ground: list[Paint], taken: list[Shape]
 ) -> tuple[Shape, str]:
     line = radius < 0.2 and len(taken) > 1 and random.random() < 0.2
     kind = "line" if line else random.choice(KINDS)
-    fill, name = _make_fill(random, ground, "plain" if line else _pick(random, FILLS))
+    fill, name = _make_fill(random, ground, "plain" if line else pick(random, FILLS))
     x, y = _place(random, radius, taken)
     shape = Shape(
         outline=kind,
@@ -171,12 +171,12 @@ def _make_shape(
     return shape, f"{size} {name} {kind}".strip()
 
 
-def _article(phrase: str) -> str:
+def article(phrase: str) -> str:
     return f"an {phrase}" if phrase[0] in "aeiou" else f"a {phrase}"
 
 
 def _caption(shapes: list[Shape], phrases: list[str], ground: str) -> str:
-    named = [_article(phrase) for phrase in phrases]
+    named = [article(phrase) for phrase in phrases]
     rise = shapes[1].y - shapes[0].y
     relation = "beside" if abs(rise) < 0.15 else "above" if rise > 0 else "below"
     rest = ", ".join(named[2:-1]) + (" and " if len(named) > 3 else "") + named[-1]
@@ -187,14 +187,14 @@ def compose(number: int, seed: int = 0) -> Scene:
     """The scene of this number."""
     digest = blake2b(f"{seed}/{number}".encode(), digest_size=16).digest()
     random = Random(int.from_bytes(digest, "big"))
-    fill, paints, ground = _make_ground(random)
+    fill, paints, ground = make_ground(random)
     count = random.randint(3, 8)
-    radii = [_between(random, 0.2, 0.36) for _ in range(2)]
-    radii += sorted((_between(random, 0.07, 0.22) for _ in range(count - 2)), reverse=True)
+    radii = [between(random, 0.2, 0.36) for _ in range(2)]
+    radii += sorted((between(random, 0.07, 0.22) for _ in range(count - 2)), reverse=True)
     shapes: list[Shape] = []
     phrases: list[str] = []
     for radius in radii:
-        shape, phrase = _make_shape(random, radius, paints, shapes)
+        shape, phrase = make_shape(random, radius, paints, shapes)
         shapes.append(shape)
         phrases.append(phrase)
     return Scene(

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from quintet.media import clips, motion, pixels
-from quintet.media.clips import Caps
 from quintet.media.errors import BadFile
 from quintet.media.folder import relative_name
 from quintet.media.pixels import Pixels
 from quintet.media.splits import Key, Split, check_split, find, split_names, texts
+from quintet.media.windows import Caps
 from quintet.video.config import VideoDataConfig
 
 SUFFIXES = tuple(dict.fromkeys((*clips.SUFFIXES, *pixels.SUFFIXES)))
