@@ -116,36 +116,40 @@ def make_run(recipe: VQGanRecipe, path: Path) -> Run:
     return Run(task, recipe, World(recipe), RunFolder.create(path, {}))
 
 
+def timed_steps(run: Run, steps: int, warm_up: int, what: str) -> dict[str, Any]:
+    """Speed, memory and waiting of a run's own steps; `what` is what its samples are called."""
+    device, batch = run.world.device, run.recipe.batch_size
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    begin = time.perf_counter()
+    for _ in range(warm_up):
+        take_step(run)
+    synchronise(device)
+    warmed = time.perf_counter() - begin
+    run.stream.waited = 0.0
+    seconds = measured(lambda: take_step(run), steps, device)
+    row: dict[str, Any] = {
+        "precision": run.world.precision,
+        "compiled": run.world.compiles,
+        "batch": batch,
+        f"{what}_per_second": batch / seconds,
+        "ms_per_step": seconds * 1e3,
+        "warm_up_s": warmed,
+        "waiting": run.stream.waited / (seconds * steps),
+        "parameters_m": {
+            n: round(sum(p.numel() for p in part.parameters.values()) / 1e6, 1)
+            for n, part in run.parts.items()
+        },
+    }
+    if device.type == "cuda":
+        row["gib"] = torch.cuda.max_memory_allocated() / 2**30
+    run.close()
+    return row
+
+
 def speed(recipe: VQGanRecipe, steps: int, warm_up: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
-        run = make_run(recipe, Path(place) / "run")
-        device = run.world.device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        begin = time.perf_counter()
-        for _ in range(warm_up):
-            take_step(run)
-        synchronise(device)
-        warmed = time.perf_counter() - begin
-        run.stream.waited = 0.0
-        seconds = measured(lambda: take_step(run), steps, device)
-        row = {
-            "precision": run.world.precision,
-            "compiled": run.world.compiles,
-            "batch": recipe.batch_size,
-            "images_per_second": recipe.batch_size / seconds,
-            "ms_per_step": seconds * 1e3,
-            "warm_up_s": warmed,
-            "waiting": run.stream.waited / (seconds * steps),
-            "parameters_m": {
-                n: round(sum(p.numel() for p in part.parameters.values()) / 1e6, 1)
-                for n, part in run.parts.items()
-            },
-        }
-        if device.type == "cuda":
-            row["gib"] = torch.cuda.max_memory_allocated() / 2**30
-        run.close()
-    return row
+        return timed_steps(make_run(recipe, Path(place) / "run"), steps, warm_up, "images")
 
 
 def main() -> None:

@@ -17,12 +17,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from image_speed import matrix_rate, measured, synchronise
+from image_speed import matrix_rate, measured, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
 from quintet.engine.folder import RunFolder
@@ -107,33 +106,9 @@ def sizes(size: str) -> tuple[Sheets, MeshDataConfig]:
 
 def timed_run(task: Any, recipe: Any, place: Path, steps: int) -> dict[str, Any]:
     run = Run(task, recipe, World(recipe), RunFolder.create(place, {}))
-    device = run.world.device
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    begin = time.perf_counter()
-    for _ in range(5):
-        take_step(run)
-    synchronise(device)
-    warmed = time.perf_counter() - begin
-    run.stream.waited = 0.0
-    seconds = measured(lambda: take_step(run), steps, device)
-    row = {
-        "precision": run.world.precision,
-        "compiled": run.world.compiles,
-        "batch": recipe.batch_size,
-        "meshes_per_second": recipe.batch_size / seconds,
-        "ms_per_step": seconds * 1e3,
-        "warm_up_s": warmed,
-        "waiting": run.stream.waited / (seconds * steps),
-        "parameters_m": {
-            n: round(sum(p.numel() for p in part.parameters.values()) / 1e6, 1)
-            for n, part in run.parts.items()
-        },
-    }
-    if device.type == "cuda":
-        row["gib"] = torch.cuda.max_memory_allocated() / 2**30
+    row = timed_steps(run, steps, 5, "meshes")
+    if "gib" in row:
         row["gib_per_mesh"] = row["gib"] / recipe.batch_size
-    run.close()
     return row
 
 

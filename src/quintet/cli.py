@@ -52,6 +52,10 @@ def main(arguments: list[str] | None = None) -> None:
     except Stopped as stop:
         say(str(stop))
         status = stop.status
+    except ImportError as error:
+        if debug or "quintet[" not in str(error):  # an extra that is not installed says its name
+            raise
+        status = fail(str(error))
     except OSError as error:
         if debug or error.errno is None:
             raise

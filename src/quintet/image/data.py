@@ -14,10 +14,18 @@ import torch
 
 from quintet.image.config import ImageDataConfig
 from quintet.media import scenes
-from quintet.media.errors import BadFile
 from quintet.media.folder import relative_name
 from quintet.media.pixels import SUFFIXES, read_image, resize_crop
-from quintet.media.splits import Key, Split, check_split, find, split_names, texts
+from quintet.media.splits import (
+    Builtin,
+    Key,
+    Split,
+    check_split,
+    examined,
+    find,
+    split_names,
+    texts,
+)
 
 
 class ImageData(Protocol):
@@ -87,39 +95,20 @@ def check(
     config: ImageDataConfig = ImageDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each image of a folder, read in full, with what is wrong with it or None."""
-    for path in find(Path(folder), SUFFIXES, "images"):
-        try:
-            read_image(path, max_pixels=config.max_pixels, max_bytes=config.max_bytes)
-        except BadFile as bad:
-            yield path, str(bad)
-        else:
-            yield path, None
+    caps = {"max_pixels": config.max_pixels, "max_bytes": config.max_bytes}
+    yield from examined(
+        find(Path(folder), SUFFIXES, "images"), lambda path: read_image(path, **caps)
+    )
 
 
-class BuiltinImages:
-    """Procedural scenes with captions, no two alike, the same in every run.
+class BuiltinImages(Builtin):
+    """Procedural scenes with captions."""
 
-    Training scenes have even numbers and held-out ones odd numbers, so they never meet.
-    """
-
-    def __init__(self, config: ImageDataConfig, split: Split, seed: int = 0) -> None:
-        check_split(split)
-        self.config = config
-        self.split = split
-        self.seed = seed
-
-    def __len__(self) -> int:
-        return self.config.builtin_count if self.split == "train" else self.config.valid_limit
+    what = "scene"
 
     def scene(self, index: int) -> scenes.Scene:
         """What the picture shows."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"scene {index} of {len(self)}")
-        return scenes.compose(2 * index + (self.split == "valid"), self.seed)
-
-    def name(self, index: int) -> str:
-        """The scene's place in the built-in data."""
-        return f"built-in {self.split} scene {index}"
+        return scenes.compose(self.number(index), self.seed)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The picture, mirrored by the key, and its caption."""

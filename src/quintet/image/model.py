@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from quintet.engine.pretrained import Pretrained
 from quintet.image.config import DiscriminatorConfig, VQGanVAEConfig
 from quintet.nn.blocks import AttentionBlock, Down, Head, ResidualBlock, Stem, Up
+from quintet.nn.codebook import CodebookUse, codebook_use, levels_of
 from quintet.nn.discriminator import PatchDiscriminator
 from quintet.nn.fsq import FSQ
 from quintet.nn.lfq import LFQ
@@ -30,13 +31,6 @@ class Reconstruction(NamedTuple):
     """(b, h/f, w/f)."""
     quantiser_loss: Tensor
     """0-dim."""
-
-
-class CodebookUse(NamedTuple):
-    share: Tensor
-    """Share of the codes that occur at all."""
-    perplexity: Tensor
-    """Exponential of the entropy of their frequencies: codes in use, had they all been equal."""
 
 
 def residual_blocks(dim: int, count: int) -> list[nn.Module]:
@@ -84,12 +78,6 @@ def build_quantiser(config: VQGanVAEConfig) -> FSQ | LFQ | VectorQuantiser:
             return VectorQuantiser(
                 dim, 2**config.codebook_bits, commitment_weight=config.commitment_weight
             )
-
-
-def levels_of(bits: int) -> tuple[int, ...]:
-    """Powers of two, at most 8 each, whose product is exactly 2 ** bits."""
-    count = -(-bits // 3)
-    return tuple(2 ** (bits // count + (index < bits % count)) for index in range(count))
 
 
 def config_from_keywords(**keywords: Any) -> VQGanVAEConfig:
@@ -161,10 +149,7 @@ class VQGanVAE(Pretrained, nn.Module):
 
     def codebook_use(self, ids: Tensor) -> CodebookUse:
         """How much of the codebook these ids use; give it many ids for each code."""
-        counts = torch.bincount(ids.flatten(), minlength=self.codebook_size).float()
-        shares = counts / counts.sum()
-        entropy = -torch.special.xlogy(shares, shares).sum()
-        return CodebookUse((counts > 0).float().mean(), entropy.exp())
+        return codebook_use(ids, self.codebook_size)
 
     def commit(self, at: CommitContext) -> None:
         """Apply the statistics of the step, where the quantiser keeps any."""

@@ -1,11 +1,11 @@
 """What all folders of data have in common: which files there are, held-out ones, and captions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from os import fsencode
 from pathlib import Path
 from random import Random
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -68,3 +68,42 @@ def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
         reason = f"its metadata names none of its {len(names)} {what}"
         raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
     return {name: row["text"] for name, row in metadata.items() if row.get("text")}
+
+
+def examined(
+    paths: Sequence[Path], read: Callable[[Path], object]
+) -> Iterator[tuple[Path, str | None]]:
+    """Each file, read in full, with what is wrong with it or None."""
+    for path in paths:
+        try:
+            read(path)
+        except BadFile as bad:
+            yield path, str(bad)
+        else:
+            yield path, None
+
+
+class Builtin:
+    """Procedural samples, no two alike, the same in every run, by `builtin_count` and `valid_limit`
+    of the configuration. Those for training have even numbers and held-out ones odd numbers, so
+    they never meet."""
+
+    what: str
+    """What one of them is called."""
+
+    def __init__(self, config: Any, split: Split, seed: int = 0) -> None:
+        check_split(split)
+        self.config, self.split, self.seed = config, split, seed
+
+    def __len__(self) -> int:
+        return self.config.builtin_count if self.split == "train" else self.config.valid_limit
+
+    def number(self, index: int) -> int:
+        """The number that the sample is composed from."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.what} {index} of {len(self)}")
+        return 2 * index + (self.split == "valid")
+
+    def name(self, index: int) -> str:
+        """The sample's place in the built-in data."""
+        return f"built-in {self.split} {self.what} {index}"

@@ -19,7 +19,16 @@ import torch
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import relative_name
 from quintet.media.meshes import SUFFIXES, read_mesh, simplify
-from quintet.media.splits import Key, Split, check_split, find, split_names, texts
+from quintet.media.splits import (
+    Builtin,
+    Key,
+    Split,
+    check_split,
+    examined,
+    find,
+    split_names,
+    texts,
+)
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import (
@@ -236,43 +245,21 @@ def check(
     config: MeshDataConfig = MeshDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each mesh of a folder, read and prepared in full, with what is wrong with it or None."""
-    for path in find(Path(folder), SUFFIXES, "meshes"):
-        try:
-            _read(path, config)
-        except BadFile as bad:
-            yield path, str(bad)
-        else:
-            yield path, None
+    yield from examined(find(Path(folder), SUFFIXES, "meshes"), lambda path: _read(path, config))
 
 
 # -- built-in data --------------------------------------------------------------------------
 
 
-class BuiltinMeshes:
-    """Procedural furniture and solids with captions, no two alike, the same in every run.
+class BuiltinMeshes(Builtin):
+    """Procedural furniture and solids with captions."""
 
-    Training meshes have even numbers and held-out ones odd numbers, so they never meet.
-    """
-
-    def __init__(self, config: MeshDataConfig, split: Split, seed: int = 0) -> None:
-        check_split(split)
-        self.config = config
-        self.split = split
-        self.seed = seed
-
-    def __len__(self) -> int:
-        return self.config.builtin_count if self.split == "train" else self.config.valid_limit
+    what = "mesh"
 
     def shape(self, index: int) -> shapes.Shape:
         """What the mesh is."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"mesh {index} of {len(self)}")
         most = min(self.config.max_faces, shapes.MAX_FACES)
-        return shapes.compose(2 * index + (self.split == "valid"), self.seed, most)
-
-    def name(self, index: int) -> str:
-        """The mesh's place in the built-in data."""
-        return f"built-in {self.split} mesh {index}"
+        return shapes.compose(self.number(index), self.seed, most)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The mesh, stretched, turned and moved by the key, and its caption."""

@@ -13,10 +13,18 @@ import numpy as np
 import torch
 
 from quintet.media import clips, motion, pixels
-from quintet.media.errors import BadFile
 from quintet.media.folder import relative_name
 from quintet.media.pixels import Pixels
-from quintet.media.splits import Key, Split, check_split, find, split_names, texts
+from quintet.media.splits import (
+    Builtin,
+    Key,
+    Split,
+    check_split,
+    examined,
+    find,
+    split_names,
+    texts,
+)
 from quintet.media.windows import Caps
 from quintet.video.config import VideoDataConfig
 
@@ -138,42 +146,26 @@ def check(
     An image is read in full; of a video the first and the last window, which tells whether it is
     all there.
     """
-    for path in find(Path(folder), SUFFIXES, "videos or images"):
-        try:
-            if _is_still(path, config):
-                _read_still(path, config)
-            else:
-                clips.check_clip(path, count=config.frames, caps=_caps(config))
-        except BadFile as bad:
-            yield path, str(bad)
-        else:
-            yield path, None
+    yield from examined(
+        find(Path(folder), SUFFIXES, "videos or images"), lambda path: _examine(path, config)
+    )
 
 
-class BuiltinClips:
-    """Procedural clips with captions, no two alike, the same in every run.
+def _examine(path: Path, config: VideoDataConfig) -> None:
+    if _is_still(path, config):
+        _read_still(path, config)
+    else:
+        clips.check_clip(path, count=config.frames, caps=_caps(config))
 
-    Training clips have even numbers and held-out ones odd numbers, so they never meet.
-    """
 
-    def __init__(self, config: VideoDataConfig, split: Split, seed: int = 0) -> None:
-        check_split(split)
-        self.config = config
-        self.split = split
-        self.seed = seed
+class BuiltinClips(Builtin):
+    """Procedural clips with captions."""
 
-    def __len__(self) -> int:
-        return self.config.builtin_count if self.split == "train" else self.config.valid_limit
+    what = "clip"
 
     def scene(self, index: int) -> motion.Scene:
         """What the clip shows."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"clip {index} of {len(self)}")
-        return motion.compose(2 * index + (self.split == "valid"), self.seed)
-
-    def name(self, index: int) -> str:
-        """The clip's place in the built-in data."""
-        return f"built-in {self.split} clip {index}"
+        return motion.compose(self.number(index), self.seed)
 
     def text(self, index: int) -> str:
         """The clip's caption."""

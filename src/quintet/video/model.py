@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from quintet.engine.pretrained import Pretrained
 from quintet.nn.blocks import group_norm
 from quintet.nn.causal import State
+from quintet.nn.codebook import CodebookUse, codebook_use, levels_of
 from quintet.nn.discriminator import PatchDiscriminator
 from quintet.nn.fsq import FSQ
 from quintet.nn.lfq import LFQ
@@ -44,13 +45,6 @@ class Reconstruction(NamedTuple):
     """0-dim."""
 
 
-class CodebookUse(NamedTuple):
-    share: Tensor
-    """Share of the codes that occur at all."""
-    perplexity: Tensor
-    """Exponential of the entropy of their frequencies: codes in use, had they all been equal."""
-
-
 def build_quantiser(config: VideoTokenizerConfig) -> FSQ | LFQ | VectorQuantiser:
     bits, commitment = config.codebook_bits, config.commitment_weight
     match config.quantiser:
@@ -61,12 +55,6 @@ def build_quantiser(config: VideoTokenizerConfig) -> FSQ | LFQ | VectorQuantiser
             return LFQ(config.dim, bits, entropy_weight=weight, commitment_weight=commitment)
         case "vq":
             return VectorQuantiser(config.dim, 2**bits, commitment_weight=commitment)
-
-
-def levels_of(bits: int) -> tuple[int, ...]:
-    """Powers of two, at most 8 each, whose product is exactly 2 ** bits."""
-    count = -(-bits // 3)
-    return tuple(2 ** (bits // count + (index < bits % count)) for index in range(count))
 
 
 def config_from_keywords(**keywords: Any) -> VideoTokenizerConfig:
@@ -187,10 +175,7 @@ class VideoTokenizer(Pretrained, nn.Module):
 
     def codebook_use(self, ids: Tensor) -> CodebookUse:
         """How much of the codebook these ids use; give it many ids for each code."""
-        counts = torch.bincount(ids.flatten(), minlength=self.codebook_size).float()
-        shares = counts / counts.sum()
-        entropy = -torch.special.xlogy(shares, shares).sum()
-        return CodebookUse((counts > 0).float().mean(), entropy.exp())
+        return codebook_use(ids, self.codebook_size)
 
     def commit(self, at: CommitContext) -> None:
         """Apply the statistics of the step, where the quantiser keeps any."""
