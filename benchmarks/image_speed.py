@@ -28,15 +28,15 @@ from quintet.image import recipes
 from quintet.image.config import (
     DiscriminatorConfig,
     ImageDataConfig,
-    ImageLossConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
 from quintet.image.task import VQGanTask
+from quintet.shared.tokenizer_config import TokenizerLossConfig
 
 
 def recipe_of(size: str) -> VQGanRecipe:
-    losses = ImageLossConfig(adversarial_from=0.0)
+    losses = TokenizerLossConfig(adversarial_from=0.0)
     if size == "tiny":
         return dataclasses.replace(recipes.vqgan_tiny(), losses=losses)
     if size == "recipe":

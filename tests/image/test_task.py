@@ -19,12 +19,12 @@ from quintet.engine.world import World
 from quintet.image.config import (
     DiscriminatorConfig,
     ImageDataConfig,
-    ImageLossConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
 from quintet.image.task import VQGanTask, shrink_and_enlarge, steepness
 from quintet.nn.similarity import psnr
+from quintet.shared.tokenizer_config import TokenizerLossConfig
 
 
 def recipe(**changes: Any) -> VQGanRecipe:
@@ -37,7 +37,7 @@ def recipe(**changes: Any) -> VQGanRecipe:
         levels=(4, 4),
         codebook_bits=4,
     )
-    losses = ImageLossConfig(**{"adversarial_from": 0.0, **changes.pop("losses", {})})
+    losses = TokenizerLossConfig(**{"adversarial_from": 0.0, **changes.pop("losses", {})})
     optimiser = OptimiserConfig(rate=1e-3, warmup=4)
     settings: dict[str, Any] = {
         "steps": 8,
@@ -180,13 +180,13 @@ def test_the_adversarial_weight_is_saved_and_restored(tmp_path: Path) -> None:
     run.save()
     run.finish()
     weight = run.task.balancer.weight.clone()  # type: ignore[attr-defined]
-    averages = run.task.lecam.averages.clone()  # type: ignore[attr-defined]
+    averages = run.task.parts["critic"].aside.averages.clone()  # type: ignore[attr-defined]
     run.close()
     again = open_run(settings, tmp_path / "run")
     assert not again.task.balancer.weight.equal(weight)  # type: ignore[attr-defined]
     again.restore(3)
     assert again.task.balancer.weight.equal(weight)  # type: ignore[attr-defined]
-    assert again.task.lecam.averages.equal(averages)  # type: ignore[attr-defined]
+    assert again.task.parts["critic"].aside.averages.equal(averages)  # type: ignore[attr-defined]
     assert averages.abs().sum() > 0
     again.close()
 

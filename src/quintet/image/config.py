@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, path, require
+from quintet.engine.config import OptimiserConfig, require
+from quintet.shared.tokenizer_config import TokenizerRecipe, require_divisible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,44 +111,7 @@ class ImageDataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageLossConfig:
-    """What the tokenizer is trained for."""
-
-    l1: float = 1.0
-    """Weight of the mean absolute error."""
-    l2: float = 2.0
-    """Weight of the mean squared error."""
-    perceptual: float = 0.5
-    """Weight of the perceptual distance; 0 leaves it out."""
-    vgg: str | None = path()
-    """A local safetensors file of VGG16 or LPIPS weights; else the distance without weights."""
-    adversarial: Literal["none", "hinge", "relativistic"] = "hinge"
-    """How the critic's judgement counts; none trains without a critic."""
-    adversarial_from: float = 0.6
-    """The critic starts after this share of the run."""
-    adversarial_share: float = 0.5
-    """Size of the adversarial gradient at the picture, against the reconstruction's."""
-    adversarial_cap: float = 1.0
-    """The adversarial weight never exceeds this."""
-    adversarial_ramp: int = 200
-    """Steps over which the adversarial weight grows in."""
-    penalty: Literal["none", "r1", "r1_difference", "lecam"] = "r1_difference"
-    """What keeps the critic smooth: R1 by double backward, by finite difference, or LeCam."""
-    penalty_weight: float = 0.1
-    """Weight of the penalty."""
-    penalty_every: int = 4
-    """Steps of the critic between penalties; their weight is scaled up to match."""
-
-    def __post_init__(self) -> None:
-        share = self.adversarial_from
-        require(0 <= share <= 1, "adversarial_from", share, "a share of the run between 0 and 1")
-        require(self.penalty_every >= 1, "penalty_every", self.penalty_every, "1 step or more")
-        cap = self.adversarial_cap
-        require(cap >= 1e-4, "adversarial_cap", cap, "1e-4 or more; adversarial none does without")
-
-
-@dataclass(frozen=True, kw_only=True)
-class VQGanRecipe(Recipe):
+class VQGanRecipe(TokenizerRecipe):
     """Everything that a run of the image tokenizer is made of."""
 
     model: VQGanVAEConfig = field(default_factory=VQGanVAEConfig)
@@ -156,8 +120,6 @@ class VQGanRecipe(Recipe):
     """The critic."""
     images: ImageDataConfig = field(default_factory=ImageDataConfig)
     """The pictures."""
-    losses: ImageLossConfig = field(default_factory=ImageLossConfig)
-    """The losses."""
     vae: OptimiserConfig = field(default_factory=OptimiserConfig)
     """How the tokenizer learns."""
     critic: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(average=0.0))
@@ -165,16 +127,4 @@ class VQGanRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for side in self.images.size:
-            factor = self.model.factor
-            require(
-                side // factor * factor == side,
-                "images.size",
-                self.images.size,
-                f"divisible by the tokenizer's factor {factor}",
-            )
-
-    @property
-    def adversarial_start(self) -> int:
-        """The critic's first step."""
-        return round(self.losses.adversarial_from * (self.schedule_steps or self.steps))
+        require_divisible(self.images.size, self.model.factor, "images.size")

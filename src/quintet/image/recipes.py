@@ -4,10 +4,10 @@ from quintet.engine.config import OptimiserConfig
 from quintet.image.config import (
     DiscriminatorConfig,
     ImageDataConfig,
-    ImageLossConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
+from quintet.shared.tokenizer_config import TokenizerLossConfig
 
 
 def vqgan() -> VQGanRecipe:
@@ -28,7 +28,7 @@ def vqgan() -> VQGanRecipe:
         ),
         discriminator=DiscriminatorConfig(dim=64, layers=3),
         images=ImageDataConfig(size=(128, 128), builtin_count=1_000_000, valid_limit=5120),
-        losses=ImageLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
+        losses=TokenizerLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
         vae=OptimiserConfig(rate=5e-4, warmup=200),
         critic=OptimiserConfig(rate=2e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
     )
@@ -45,7 +45,7 @@ def vqgan_tiny() -> VQGanRecipe:
         model=VQGanVAEConfig(dim=64, patch=4, multipliers=(1, 2), blocks=(1,), levels=(8, 8, 5, 5)),
         discriminator=DiscriminatorConfig(dim=32, layers=2),
         images=ImageDataConfig(size=(64, 64), builtin_count=20_000),
-        losses=ImageLossConfig(
+        losses=TokenizerLossConfig(
             l2=4.0, adversarial_from=0.7, adversarial_share=0.2, adversarial_ramp=50
         ),
         vae=OptimiserConfig(rate=1e-3, warmup=50, average=0.99),

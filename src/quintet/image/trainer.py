@@ -11,10 +11,11 @@ from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.engine.stream import name_of, read_sample
 from quintet.engine.trainer import BaseTrainer, Keywords, modern, shared_keywords, split
-from quintet.image.config import DiscriminatorConfig, ImageDataConfig, ImageLossConfig, VQGanRecipe
+from quintet.image.config import DiscriminatorConfig, ImageDataConfig, VQGanRecipe
 from quintet.image.data import open_data
 from quintet.image.model import VQGanVAE
 from quintet.image.task import VQGanTask
+from quintet.shared.tokenizer_config import TokenizerLossConfig
 
 
 class AsImages:
@@ -76,7 +77,7 @@ class VQGanVAETrainer(BaseTrainer):
         if folder is not None and dataset is not None:
             raise RunError("give folder or dataset, and not both")
         given = modern(keywords, shared_keywords() | self.own)
-        losses = ImageLossConfig(**{n: given.pop(n) for n in list(given) if n in self.own})
+        losses = TokenizerLossConfig(**{n: given.pop(n) for n in list(given) if n in self.own})
         shared = Keywords(**given)
         if shared.val_dataset is not None and dataset is None:
             raise RunError("val_dataset goes with dataset; a folder holds out its valid_frac")

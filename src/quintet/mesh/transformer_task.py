@@ -22,7 +22,6 @@ from quintet.engine.task import At, Batch, Exhibit, Loss, Measured, Part, Rows, 
 from quintet.engine.world import World
 from quintet.mesh import data, judge
 from quintet.mesh.autoencoder import MeshAutoencoder
-from quintet.mesh.captions import TextTable
 from quintet.mesh.codes import CodeData
 from quintet.mesh.config import MeshTransformerRecipe
 from quintet.mesh.exhibits import Arrays, MeshSheet, mesh_of_corners
@@ -30,6 +29,7 @@ from quintet.mesh.measures import nearest, surface_points
 from quintet.mesh.transformer import MeshTransformer
 from quintet.mesh.writer import Sampling
 from quintet.nn.text import ByteTokenizer
+from quintet.shared.captions import TextTable
 
 
 class TransformerTask(Task):
