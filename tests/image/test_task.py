@@ -352,13 +352,12 @@ def test_steepness_is_the_mean_step_between_neighbours() -> None:
 # -- looking at pictures --------------------------------------------------------------------
 
 
-def test_bytes_and_floats_of_one_picture_are_one_picture(tmp_path: Path) -> None:
-    from quintet.image.task import load_image
-
+def test_bytes_and_floats_of_one_picture_are_one_picture() -> None:
+    task = VQGanTask(recipe())
     values = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
     keys = torch.zeros(2, dtype=torch.long)
-    from_bytes = load_image(Batch({"image": values}, [0, 1], keys))
-    from_floats = load_image(Batch({"image": values.float() / 255}, [0, 1], keys))
+    from_bytes = task.real(Batch({"image": values}, [0, 1], keys))
+    from_floats = task.real(Batch({"image": values.float() / 255}, [0, 1], keys))
     assert from_bytes.equal(from_floats)
     assert from_bytes.is_contiguous(memory_format=torch.channels_last)
 

@@ -24,10 +24,15 @@ from quintet.engine.world import World
 
 @contextmanager
 def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, None]:
-    """Eval mode, no gradients, averaged weights if asked; random numbers as before afterwards."""
+    """Eval mode, no gradients, averaged weights if asked; random numbers as before afterwards.
+
+    Nothing is compiled for it: half a minute for a graph that sees a few hundred samples, and
+    another one for the last, short batch.
+    """
     modes = {module: module.training for part in parts for module in part.module.modules()}
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    with ExitStack() as stack, torch.no_grad():
+    eager = torch.compiler.set_stance("force_eager")
+    with ExitStack() as stack, torch.no_grad(), eager:
         for part in parts:
             part.module.eval()
             if averaged:

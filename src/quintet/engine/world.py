@@ -62,6 +62,9 @@ class World:
     def _choose_kernels(self) -> None:
         torch.use_deterministic_algorithms(self.deterministic)
         torch.backends.cudnn.benchmark = not self.deterministic
+        # Of its candidates, best guess first; trying all ten costs a network of many sizes half
+        # a minute at the start.
+        torch.backends.cudnn.benchmark_limit = 4
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if self.device.type == "cpu":

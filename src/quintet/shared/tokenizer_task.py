@@ -121,7 +121,9 @@ class TokenizerTask(Task):
             term, weight = torch.stack(terms).mean(), self.balancer.applied(ramp)
         loss, metrics = self._reconstruction(nets, batch, real, picture)
         loss = loss + quantiser_loss
-        metrics |= {"quantiser": quantiser_loss, "spread": picture.detach().std(0).mean()}
+        metrics["quantiser"] = quantiser_loss
+        if len(picture) > 1:  # a single sample is never seen to differ
+            metrics["spread"] = picture.detach().std(0).mean()
         if term is not None and weight is not None:
             loss = loss + weight * term
             metrics |= {"adversarial": term, "adversarial_weight": weight}
@@ -192,5 +194,12 @@ class TokenizerTask(Task):
         }
 
 
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
 def channels_last(network: nn.Module) -> nn.Module:
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    """In place. `Module.to` cannot do it for a network of 2-D and 3-D convolutions."""
+    for parameter in network.parameters():
+        if parameter.ndim in FORMATS:
+            parameter.data = parameter.data.contiguous(memory_format=FORMATS[parameter.ndim])
+    return network

@@ -1,9 +1,14 @@
 """What can be set in the video room. Plain values only, and no torch: help must be instant."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from quintet.engine.config import require, require_choices
+from quintet.engine.config import OptimiserConfig, require, require_choices
+from quintet.shared.tokenizer_config import (
+    TokenizerLossConfig,
+    TokenizerRecipe,
+    require_divisible,
+)
 
 Word = Literal[
     "residual",
@@ -218,3 +223,50 @@ class VideoDataConfig:
         require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
         for name in ("valid_limit", "builtin_count"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoLossConfig(TokenizerLossConfig):
+    """What the tokenizer is trained for, clips as a whole and frames by themselves."""
+
+    perceptual_frames: int = 2
+    """The perceptual distance compares so many frames of each clip, chosen anew at every step."""
+    motion: bool = True
+    """Whether a second critic judges motion, beside the one that judges frames."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        frames = self.perceptual_frames
+        require(frames >= 1, "perceptual_frames", frames, "1 or more; perceptual 0 does without")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoRecipe(TokenizerRecipe):
+    """Everything that a run of the video tokenizer is made of."""
+
+    model: VideoTokenizerConfig = field(default_factory=VideoTokenizerConfig)
+    """The tokenizer."""
+    frame_critic: FrameDiscriminatorConfig = field(default_factory=FrameDiscriminatorConfig)
+    """The critic of frames."""
+    motion_critic: TemporalDiscriminatorConfig = field(default_factory=TemporalDiscriminatorConfig)
+    """The critic of motion."""
+    videos: VideoDataConfig = field(default_factory=VideoDataConfig)
+    """The clips."""
+    losses: VideoLossConfig = field(default_factory=VideoLossConfig)
+    """The losses."""
+    tokenizer: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """How the tokenizer learns."""
+    critics: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(average=0.0))
+    """How the critics learn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_divisible(self.videos.size, self.model.factor, "videos.size")
+        step, frames = self.model.time_factor, self.videos.frames
+        require(
+            (frames - 1) // step * step == frames - 1,
+            "videos.frames",
+            frames,
+            f"one frame and a multiple of the tokenizer's time factor {step}, such as"
+            f" {(frames - 1) // step * step + 1}",
+        )

@@ -1,0 +1,118 @@
+"""Clips per second of the video room's training step, both critics on.
+
+    python benchmarks/video_speed.py [--size peer|recipe|tiny] [--batch-size 24] [--no-eager]
+    python benchmarks/video_speed.py --peer "python bench_peers.py video_tokenizer …"
+
+Runs the engine's own steps on random clips in memory: bf16, compiled, channels last; then eager
+fp32 of the same task. `peer` has the clips (17 x 128 x 128) and the layers of magvit2-pytorch's
+README. With `--peer` the other package's benchmark runs in the same call (a JSON line with
+samples_per_s), and the exit status is 1 where ours is less than three times as fast.
+"""
+
+import argparse
+import dataclasses
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from beside_peer import last_json
+from image_speed import matrix_rate, timed_steps
+from torch.utils.flop_counter import FlopCounterMode
+
+from quintet.engine.folder import RunFolder
+from quintet.engine.loop import take_step
+from quintet.engine.run import Run
+from quintet.engine.world import World
+from quintet.video import recipes
+from quintet.video.config import VideoRecipe, VideoTokenizerConfig
+from quintet.video.task import VideoTask
+
+
+def recipe_of(size: str) -> VideoRecipe:
+    recipe = recipes.tokenizer_tiny() if size == "tiny" else recipes.tokenizer()
+    if size == "peer":  # the configuration's own defaults are the README's layers
+        levels = (8, 8, 4, 4)  # 1,024 codes
+        recipe = dataclasses.replace(recipe, model=VideoTokenizerConfig(levels=levels))
+    losses = dataclasses.replace(recipe.losses, adversarial_from=0.0)
+    return dataclasses.replace(recipe, losses=losses)
+
+
+class RandomClips:
+    """A few random clips in memory, so that loading costs next to nothing."""
+
+    def __init__(self, recipe: VideoRecipe, length: int):
+        shape = (32, 3, recipe.videos.frames, *recipe.videos.size)
+        self.clips = torch.randint(0, 256, shape, dtype=torch.uint8)
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def keyed(self, index: int, key: object) -> dict[str, Any]:
+        return {"video": self.clips[index % 32], "still": False, "text": ""}
+
+
+def make_run(recipe: VideoRecipe, path: Path) -> Run:
+    task = VideoTask(recipe, sets={"train": RandomClips(recipe, 10**6), "valid": None})
+    return Run(task, recipe, World(recipe), RunFolder.create(path, {}))
+
+
+def operations(recipe: VideoRecipe) -> float:
+    """Of a whole step, per clip."""
+    small = dataclasses.replace(recipe, batch_size=1, compile="off", workers=0)
+    with tempfile.TemporaryDirectory() as place:
+        run = make_run(small, Path(place) / "run")
+        take_step(run)  # the penalty is due at step 0; count a plain step
+        with FlopCounterMode(display=False) as counter:
+            take_step(run)
+        run.close()
+        return counter.get_total_flops()
+
+
+def speed(recipe: VideoRecipe, steps: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        return timed_steps(make_run(recipe, Path(place) / "run"), steps, 8, "clips")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", default="peer", choices=("peer", "recipe", "tiny"))
+    parser.add_argument("--batch-size", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--no-eager", action="store_true")
+    parser.add_argument("--peer", help="the other package's benchmark command")
+    asked = parser.parse_args()
+    base = dataclasses.replace(
+        recipe_of(asked.size),
+        batch_size=asked.batch_size,
+        steps=10**6,
+        workers=asked.workers,
+        trackers=(),
+    )
+    world = World(base)
+    rate = matrix_rate(world.device, 8192 if world.device.type == "cuda" else 1024)
+    step = operations(base)
+    sides = [base]
+    if not asked.no_eager:
+        sides.append(dataclasses.replace(base, precision="fp32", compile="off"))
+    found: list[float] = []
+    for recipe in sides:
+        row = speed(recipe, asked.steps)
+        found.append(row["clips_per_second"])
+        share = found[-1] * step / rate
+        row |= {"step_gflop": step / 1e9, "matrix_tflops": rate / 1e12, "share_of_matrix": share}
+        print(json.dumps({"benchmark": "video_speed", "size": asked.size, **row}), flush=True)
+    if asked.peer:
+        peer = last_json(shlex.split(asked.peer))
+        ratio = found[0] / peer["samples_per_s"]
+        print(json.dumps({"benchmark": "video_speed", "peer": peer, "ratio": ratio}))
+        sys.exit(1 if ratio < 3 else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Recipes of the video room. `quintet train video/NAME` calls the function NAME."""
+
+from quintet.engine.config import OptimiserConfig
+from quintet.video.config import (
+    FrameDiscriminatorConfig,
+    TemporalDiscriminatorConfig,
+    VideoDataConfig,
+    VideoLossConfig,
+    VideoRecipe,
+    VideoTokenizerConfig,
+)
+
+
+def tokenizer() -> VideoRecipe:
+    """Clips of 17 x 128 x 128; 64,000 codes, one id for 8 x 8 pixels, 4 frames; wants a GPU."""
+    return VideoRecipe(
+        steps=2000,
+        batch_size=24,
+        workers=14,
+        evaluate_every=2000,
+        save_every=1000,
+        model=VideoTokenizerConfig(
+            init_dim=256,
+            max_dim=512,
+            patch=4,
+            excite=False,
+            layers=(
+                "residual",
+                "compress_space",
+                ("consecutive_residual", 2),
+                "compress_time",
+                "residual",
+                "compress_time",
+                ("consecutive_residual", 2),
+                "attend_space",
+                "attend_time",
+            ),
+            levels=(8, 8, 8, 5, 5, 5),
+        ),
+        videos=VideoDataConfig(builtin_count=1_000_000, valid_limit=1024),
+        losses=VideoLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
+        tokenizer=OptimiserConfig(rate=7e-4, warmup=150, average=0.998),
+        critics=OptimiserConfig(rate=2e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
+    )
+
+
+def tokenizer_tiny() -> VideoRecipe:
+    """The same at 9 x 32 x 32 and 1,600 codes, for two CPU cores and four minutes."""
+    return VideoRecipe(
+        steps=1000,
+        batch_size=8,
+        workers=1,
+        evaluate_every=500,
+        save_every=500,
+        model=VideoTokenizerConfig(
+            init_dim=64,
+            max_dim=128,
+            patch=4,
+            excite=False,
+            levels=(8, 8, 5, 5),
+            layers=("residual", "compress_time", ("consecutive_residual", 2)),
+        ),
+        frame_critic=FrameDiscriminatorConfig(dim=32, layers=2),
+        motion_critic=TemporalDiscriminatorConfig(dim=16, layers=2),
+        videos=VideoDataConfig(frames=9, size=(32, 32), builtin_count=20_000, valid_limit=128),
+        losses=VideoLossConfig(
+            l2=4.0,
+            perceptual=0.2,
+            adversarial_from=0.7,
+            adversarial_share=0.2,
+            adversarial_ramp=50,
+        ),
+        tokenizer=OptimiserConfig(rate=2e-3, warmup=50, average=0.99),
+        critics=OptimiserConfig(rate=3e-4, warmup=50, betas=(0.5, 0.9), average=0.0),
+    )
