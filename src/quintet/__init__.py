@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from quintet.mesh.model import MeshAutoencoder, MeshTransformer
     from quintet.mesh.trainer import MeshAutoencoderTrainer, MeshTransformerTrainer
     from quintet.rooms import load
+    from quintet.video.model import VideoTokenizer
+    from quintet.video.trainer import VideoTokenizerTrainer
 
 __version__ = "0.1.0"
 
@@ -25,6 +27,8 @@ _PLACES = {
     "MeshAutoencoderTrainer": "quintet.mesh.trainer",
     "MeshTransformer": "quintet.mesh.model",
     "MeshTransformerTrainer": "quintet.mesh.trainer",
+    "VideoTokenizer": "quintet.video.model",
+    "VideoTokenizerTrainer": "quintet.video.trainer",
 }
 
 __all__ = [
@@ -35,6 +39,8 @@ __all__ = [
     "Trainer",
     "VQGanVAE",
     "VQGanVAETrainer",
+    "VideoTokenizer",
+    "VideoTokenizerTrainer",
     "__version__",
     "load",
 ]

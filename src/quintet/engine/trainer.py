@@ -161,8 +161,11 @@ def checked_precision(asked: str) -> str:
     return {"no": "fp32", "bfloat16": "bf16", "float32": "fp32"}.get(asked, asked)
 
 
-def modern(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
-    """Old spellings become new ones, with a notice; unknown names are refused with a list."""
+def modern(keywords: Mapping[str, Any], known: set[str], level: int = 3) -> dict[str, Any]:
+    """Old spellings become new ones, with a notice; unknown names are refused with a list.
+
+    `level` is how many calls up the notice points, so that it names the user's own line.
+    """
     found: dict[str, Any] = {}
     for name, value in keywords.items():
         new = name if name in known else OLD.get(name, name)
@@ -171,7 +174,7 @@ def modern(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
         if new in found:
             raise TypeError(f"{new} is given twice, once by an old name")
         if new != name:
-            warnings.warn(f"{name} is now called {new}", FutureWarning, stacklevel=3)
+            warnings.warn(f"{name} is now called {new}", FutureWarning, stacklevel=level)
         if new == "ema_decay" and isinstance(value, bool):
             value = 0.999 if value else 0.0
         found[new] = value
