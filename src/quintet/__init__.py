@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from quintet.image.trainer import VQGanVAETrainer
     from quintet.mesh.model import MeshAutoencoder, MeshTransformer
     from quintet.mesh.trainer import MeshAutoencoderTrainer, MeshTransformerTrainer
+    from quintet.music.model import MuLaN
+    from quintet.music.trainer import MuLaNTrainer
     from quintet.rooms import load
     from quintet.video.model import VideoTokenizer
     from quintet.video.trainer import VideoTokenizerTrainer
@@ -27,6 +29,8 @@ _PLACES = {
     "MeshAutoencoderTrainer": "quintet.mesh.trainer",
     "MeshTransformer": "quintet.mesh.model",
     "MeshTransformerTrainer": "quintet.mesh.trainer",
+    "MuLaN": "quintet.music.model",
+    "MuLaNTrainer": "quintet.music.trainer",
     "VideoTokenizer": "quintet.video.model",
     "VideoTokenizerTrainer": "quintet.video.trainer",
 }
@@ -36,6 +40,8 @@ __all__ = [
     "MeshAutoencoderTrainer",
     "MeshTransformer",
     "MeshTransformerTrainer",
+    "MuLaN",
+    "MuLaNTrainer",
     "Trainer",
     "VQGanVAE",
     "VQGanVAETrainer",

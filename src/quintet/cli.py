@@ -350,7 +350,7 @@ def sample(given: list[str]) -> None:
         ],
     )
     kind.__doc__ = (
-        f"{room.Flags.__doc__}\n\nArgs:\n    inputs: Files to work on.\n"
+        f"{room.Flags.__doc__}\n\nArgs:\n    inputs: Files or folders to work on.\n"
         "    out: Folder for what is made.\n    flags: What to make."
     )
     asked = parse(kind, gathered(given[1:]), f"sample {run}")

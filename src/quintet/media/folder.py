@@ -178,7 +178,8 @@ def _with_text(row: dict[str, Any]) -> dict[str, Any]:
         return row
     value = row[key]
     if isinstance(value, list):
-        row["text"] = str(value[0])
+        row["texts"] = [str(text) for text in value if text]
+        row["text"] = next(iter(row["texts"]), "")
     else:
         row["text"] = str(row.pop(key))
     return row

@@ -51,11 +51,18 @@ class TextEncoder(nn.Module):
     """Ids of `ByteTokenizer` (b, n) -> a context of width d; every byte sees every other."""
 
     def __init__(
-        self, dim: int, layers: int, heads: int, *, head_dim: int | None = None, dropout: float = 0
+        self,
+        dim: int,
+        layers: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        dropout: float = 0,
+        vocabulary: int = VOCABULARY,
     ) -> None:
         super().__init__()
         self.head_dim = head_dim or dim // heads
-        self.embedding = nn.Embedding(VOCABULARY, dim)
+        self.embedding = nn.Embedding(vocabulary, dim)
         nn.init.normal_(self.embedding.weight, std=dim**-0.5)
         blocks = (Block(dim, heads, self.head_dim, dropout=dropout) for _ in range(layers))
         self.blocks = nn.ModuleList(blocks)

@@ -114,20 +114,34 @@ def shown(value: Any, style: str) -> str:
     return format(value, style) if isinstance(value, (int, float)) else str(value)
 
 
+KINDS = {".png": "image/png", ".gif": "image/gif", ".wav": "audio/wav", ".txt": "text/plain"}
+LARGEST = 12_000_000
+"""Bytes of one exhibit in the page; a larger one is named instead."""
+
+
 def exhibits(folder: RunFolder) -> str:
-    """The newest pictures, inside the page, so that it can be sent around alone."""
+    """The newest ones, inside the page, so that it can be sent around alone."""
     steps = sorted(folder.exhibits.glob("step-*")) if folder.exhibits.is_dir() else []
     figures = []
-    for path in sorted(steps[-1].glob("*.png")) if steps else []:
-        if path.is_symlink() or not path.is_file():
-            continue  # the page travels: it holds nothing from outside the run
-        data = base64.b64encode(path.read_bytes()).decode()
-        label = html.escape(f"{path.stem} at {steps[-1].name}")
-        figures.append(
-            f'<figure><img alt="{label}" src="data:image/png;base64,{data}">'
-            f"<figcaption class=soft>{label}</figcaption></figure>"
-        )
+    for path in sorted(steps[-1].iterdir()) if steps else []:
+        # The page travels: it holds nothing from outside the run.
+        if path.suffix in KINDS and path.is_file() and not path.is_symlink():
+            label = html.escape(f"{path.stem} at {steps[-1].name}")
+            caption = f"<figcaption class=soft>{label}</figcaption>"
+            figures.append(f"<figure>{shown_file(path, label)}{caption}</figure>")
     return "".join(figures)
+
+
+def shown_file(path: Path, label: str) -> str:
+    if path.stat().st_size > LARGEST:
+        return html.escape(f"{path.name} is too large for this page")
+    content, kind = path.read_bytes(), KINDS[path.suffix]
+    if kind == "text/plain":
+        return f"<pre>{html.escape(content.decode('utf-8', 'replace'))}</pre>"
+    source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+    if kind.startswith("audio"):
+        return f'<audio controls aria-label="{label}" src="{source}"></audio>'
+    return f'<img alt="{label}" src="{source}">'
 
 
 def last_values(records: Sequence[Mapping[str, Any]], prefix: str) -> str:

@@ -14,11 +14,11 @@ from quintet.video.config import (
 def tokenizer() -> VideoRecipe:
     """Clips of 17 x 128 x 128; 64,000 codes, one id for 8 x 8 pixels, 4 frames; wants a GPU."""
     return VideoRecipe(
-        steps=1700,
-        batch_size=24,
-        workers=14,
-        evaluate_every=1700,
-        save_every=850,
+        steps=4400,
+        batch_size=8,  # a step sees 136 frames; larger ones leave too few steps in six minutes
+        workers=12,
+        evaluate_every=4400,
+        save_every=2200,
         model=VideoTokenizerConfig(
             init_dim=256,
             max_dim=512,
@@ -39,8 +39,8 @@ def tokenizer() -> VideoRecipe:
         ),
         videos=VideoDataConfig(builtin_count=1_000_000, valid_limit=1024),
         losses=VideoLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
-        tokenizer=OptimiserConfig(rate=6e-4, warmup=150, average=0.998),
-        critics=OptimiserConfig(rate=2e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
+        tokenizer=OptimiserConfig(rate=6e-4, warmup=200),
+        critics=OptimiserConfig(rate=1e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
     )
 
 

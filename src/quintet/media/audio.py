@@ -1,0 +1,238 @@
+"""Sounds in and out: float32 of shape (n,), mono, checked by their header before they are decoded.
+
+Only the stretch that is wanted is decoded. The first bytes of a file say what it is, whatever its
+name says, and other kinds are not handed on. soundfile and soxr (`quintet[audio]`) are imported
+when they are first needed; writing needs neither.
+"""
+
+import os
+import sys
+import wave
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.media import pixels
+from quintet.media.errors import BadFile
+from quintet.media.folder import write_aside
+
+if TYPE_CHECKING:
+    from soundfile import SoundFile
+
+Samples = npt.NDArray[np.float32]
+
+SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
+SILENCE = 1e-4
+"""A stretch that nowhere reaches this (80 dB below full scale) is silent."""
+LOUDEST = 100.0
+"""Full scale is 1; beyond this the samples are no sound, or on another scale."""
+MISSING = 0.1
+"""Seconds by which a file may end before its header says: compressed ones are counted in blocks."""
+PREROLL = 10 * 1152
+"""Samples of an MP3 that are decoded before those wanted: its frames lean on those before them."""
+
+_BLOCK = 1 << 18
+_DAMAGE = (RuntimeError, OSError, ValueError, TypeError, OverflowError)
+
+
+class AudioCaps(NamedTuple):
+    """Files beyond any of these are refused before anything is decoded."""
+
+    max_bytes: int = 1_000_000_000
+    max_seconds: float = 7200.0
+    max_channels: int = 8
+    max_rate: int = 192_000
+
+
+class AudioInfo(NamedTuple):
+    """What a header says."""
+
+    rate: int
+    channels: int
+    frames: int
+
+    @property
+    def seconds(self) -> float:
+        return self.frames / self.rate
+
+
+# Headers.
+
+
+def _check_file(path: Path, max_bytes: int) -> None:
+    pixels.check_file(path, sys.maxsize)
+    size = path.stat().st_size
+    if size > max_bytes:
+        reason = f"holds {size:,} bytes, more than max_bytes = {max_bytes:,}"
+        raise BadFile(path, reason, "cut the sound or raise max_bytes")
+
+
+def _check_kind(path: Path) -> None:
+    """By the first bytes: the library knows kinds that would make it open other files."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    riff = head[:4] in (b"RIFF", b"RF64") and head[8:] == b"WAVE"
+    mp3 = head[:3] == b"ID3" or (head[:1] == b"\xff" and head[1:2] >= b"\xe0")
+    if not (riff or mp3 or head[:4] in (b"fLaC", b"OggS")):
+        reason = "is none of WAV, FLAC, OGG and MP3, or its header is damaged"
+        raise BadFile(path, reason, "remove it or save it again as WAV or FLAC")
+
+
+def _check(path: Path, info: AudioInfo, caps: AudioCaps) -> None:
+    if info.frames < 1:
+        raise BadFile(path, "lasts 0 seconds", "remove it or copy it again")
+    if info.rate > caps.max_rate:
+        reason = f"has {info.rate:,} samples a second, more than max_rate = {caps.max_rate:,}"
+        raise BadFile(path, reason, "resample the sound or raise max_rate")
+    if info.channels > caps.max_channels:
+        reason = f"has {info.channels} channels, more than max_channels = {caps.max_channels}"
+        raise BadFile(path, reason, "mix the channels or raise max_channels")
+    if info.seconds > caps.max_seconds:
+        reason = f"lasts {info.seconds:,.0f} s, more than max_seconds = {caps.max_seconds:,.0f}"
+        raise BadFile(path, reason, "cut the sound or raise max_seconds")
+
+
+@contextmanager
+def _opened(path: Path, caps: AudioCaps) -> "Generator[SoundFile, None, None]":
+    """The file with its header read and checked; whatever goes wrong inside is a BadFile."""
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: without its library of C
+        raise ImportError("sounds need soundfile and soxr: pip install 'quintet[audio]'") from error
+    _check_file(path, caps.max_bytes)
+    try:
+        _check_kind(path)
+        name: Any = os.fsencode(path)  # bytes, because a name on disk need not be valid UTF-8
+        with soundfile.SoundFile(name) as file:
+            _check(path, _info(file), caps)
+            yield file
+    except BadFile:
+        raise
+    except _DAMAGE as error:
+        why = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)
+        reason = f"is damaged ({str(why).rstrip('.')})"
+        raise BadFile(path, reason, "remove it or copy it again") from error
+
+
+def _info(file: "SoundFile") -> AudioInfo:
+    return AudioInfo(file.samplerate, file.channels, file.frames)
+
+
+def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa: B008
+    """Rate, channels and length, from the header alone."""
+    with _opened(Path(path), caps) as file:
+        return _info(file)
+
+
+# Samples.
+
+
+def _blocks(path: Path, file: "SoundFile", first: int, count: int) -> Iterator[Samples]:
+    """Mono, a block at a time, so that eight channels never lie in memory whole."""
+    done = 0
+    while done < count:
+        place = first + done
+        # soundfile seeks after every read, so that each block leans on nothing anew.
+        before = min(place, PREROLL if file.format == "MP3" else 0)
+        file.seek(place - before)
+        read = file.read(before + min(_BLOCK, count - done), dtype="float32", always_2d=True)
+        block = np.asarray(read[before:], np.float32)
+        if not len(block):
+            break
+        done += len(block)
+        if not np.abs(block).max() <= LOUDEST:  # NaN is not
+            _refuse_values(path, block)
+        yield block.mean(axis=1)
+    if done == 0 or done < count - MISSING * file.samplerate:
+        ends, says = (first + done) / file.samplerate, file.frames / file.samplerate
+        reason = f"ends at {ends:.1f} s, before the {says:.1f} s that its header announces"
+        raise BadFile(path, reason, "copy it again, or encode it again")
+
+
+def _refuse_values(path: Path, block: Samples) -> None:
+    if not np.isfinite(block).all():
+        raise BadFile(path, "has samples that are not finite numbers", "repair or remove it")
+    reason = f"has samples of {np.abs(block).max():.3g}, where 1 is full scale"
+    raise BadFile(path, reason, "divide them by their largest, or remove it")
+
+
+def _refuse_silence(path: Path, peak: float, first: float, last: float) -> None:
+    if peak < SILENCE:
+        reason = f"is silent from {first:.1f} to {last:.1f} s"
+        raise BadFile(path, reason, "remove it or cut the silence away")
+
+
+def _resampled(samples: Samples, source: int, rate: int, count: int) -> Samples:
+    """At another rate, and exactly so many of them."""
+    if source != rate:
+        try:
+            import soxr
+        except ImportError as error:
+            hint = "sounds of another rate need soxr: pip install 'quintet[audio]'"
+            raise ImportError(hint) from error
+        samples = soxr.resample(samples, source, rate)
+    out = np.zeros(count, np.float32)
+    out[: len(samples)] = samples[:count]
+    return out
+
+
+def read_audio(
+    path: Path | str,
+    *,
+    rate: int,
+    seconds: float | None = None,
+    start: float = 0.5,
+    caps: AudioCaps = AudioCaps(),  # noqa: B008
+) -> Samples:
+    """At most `seconds` of the sound, its channels mixed to one, at `rate`: float32 (n,).
+
+    `start`, 0..1, is the place of the stretch among those that fit; None seconds take all. A file
+    that is shorter comes whole, and is not filled up.
+    """
+    if rate < 1 or not 0 <= start <= 1 or (seconds is not None and seconds <= 0):
+        asked = f"rate {rate}, seconds {seconds}, start {start}"
+        raise ValueError(f"{asked}: give rate from 1, seconds above 0, start in 0..1")
+    path = Path(path)
+    with _opened(path, caps) as file:
+        source, frames = file.samplerate, file.frames
+        wanted = frames if seconds is None else min(frames, ceil(seconds * source))
+        first = round(start * (frames - wanted))
+        samples = np.concatenate(list(_blocks(path, file, first, wanted)))
+        peak = float(np.abs(samples).max())
+        _refuse_silence(path, peak, first / source, (first + wanted) / source)
+    return _resampled(samples, source, rate, length_at(rate, wanted / source, seconds))
+
+
+def length_at(rate: int, available: float, seconds: float | None = None) -> int:
+    """Samples that come out at a rate: of all that is there, or of the seconds wanted."""
+    return max(1, round(rate * (available if seconds is None else min(available, seconds))))
+
+
+def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa: B008
+    """Read all of it, a block at a time, and refuse what `read_audio` might."""
+    path = Path(path)
+    with _opened(path, caps) as file:
+        info = _info(file)
+        peak = max(float(np.abs(block).max()) for block in _blocks(path, file, 0, info.frames))
+        _refuse_silence(path, peak, 0.0, info.seconds)
+        return info
+
+
+def write_wav(path: Path | str, samples: npt.NDArray[np.floating], rate: int) -> None:
+    """Write mono (n,) in 16 bits, cut at full scale; the file is complete or absent."""
+    values = np.asarray(samples, np.float32)
+    if values.ndim != 1 or not np.isfinite(values).all():
+        raise ValueError(f"samples of shape {values.shape}: give finite numbers of shape (n,)")
+    content = BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(np.rint(np.clip(values, -1, 1) * 32767).astype("<i2").tobytes())
+    write_aside(path, content.getvalue())

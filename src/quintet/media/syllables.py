@@ -1,0 +1,272 @@
+"""How consonants and vowels sound: a source and a filter, as in a throat and a mouth.
+
+Pulses and breath pass through resonances (formants) that move from sound to sound; hiss and bursts
+pass through a filter of their own. Both filters stand still for one window of 20 ms at a time, and
+windows overlap by half. Shapes: t windows, f frequencies.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import pi
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+Spectrum = npt.NDArray[np.complex64]
+Point = tuple[float, float]
+Formants = tuple[float, float, float]
+
+WINDOW = 0.02
+RESPONSE = 0.02
+"""Seconds for which a resonance is heard after its window."""
+GRID = 10
+"""Hz between formants that are told apart."""
+HIGHEST = 6500
+UPPER = (3600.0, 4500.0)
+"""Formants that hardly move."""
+FLOOR = 1e-3
+"""Amplitude of the noise that is always there: nowhere is digital silence."""
+SHORT = 0.008
+"""Seconds in which a sound sets in, or ends."""
+GLIDE = 0.05
+"""Seconds that the mouth takes from a consonant to its vowel."""
+
+
+@dataclass(frozen=True)
+class Sound:
+    """One character: where its formants are, and what is heard while they are there."""
+
+    formants: Formants
+    seconds: float
+    voice: float = 0.0
+    """Amplitude of the pulses."""
+    shade: tuple[float, float] = (0.0, 0.0)
+    """Of the voice: Hz above which it is muffled, and Hz at which nothing of it is left."""
+    hiss: float = 0.0
+    """Amplitude of the noise that lasts as long as the sound."""
+    burst: float = 0.0
+    """Amplitude of the noise of its release."""
+    breath: float = 0.0
+    """Amplitude of the breath between its release and the vowel."""
+    noise: tuple[float, float] = (0.0, 1.0)
+    """Hz at which hiss and burst are loudest, and the width of that peak."""
+
+
+SOUNDS = {
+    " ": Sound((500, 1500, 2500), 0.09),
+    "a": Sound((820, 1300, 2650), 0.15, voice=1.0),
+    "e": Sound((520, 1950, 2650), 0.15, voice=1.0),
+    "i": Sound((280, 2450, 3150), 0.14, voice=1.0),
+    "o": Sound((540, 850, 2450), 0.15, voice=1.0),
+    "u": Sound((310, 1350, 2250), 0.14, voice=1.0),
+    "b": Sound((200, 800, 2200), 0.08, voice=0.5, shade=(300, 0), burst=0.4, noise=(700, 500)),
+    "d": Sound((200, 1800, 2700), 0.08, voice=0.5, shade=(300, 0), burst=0.6, noise=(4200, 900)),
+    "t": Sound((300, 1800, 2700), 0.1, burst=1.2, breath=0.25, noise=(5200, 1200)),
+    "k": Sound((300, 1900, 2200), 0.1, burst=1.2, breath=0.3, noise=(2000, 350)),
+    "m": Sound((270, 1000, 2100), 0.08, voice=0.7, shade=(500, 850)),
+    "n": Sound((270, 1500, 2500), 0.08, voice=0.7, shade=(800, 1900)),
+    "s": Sound((300, 1700, 2600), 0.11, hiss=0.6, noise=(7000, 1400)),
+    "f": Sound((300, 900, 2200), 0.11, hiss=0.25, noise=(3000, 6000)),
+    "l": Sound((370, 1150, 2900), 0.08, voice=0.8, shade=(1500, 2000)),
+    "r": Sound((400, 1150, 1550), 0.08, voice=0.8),
+}
+VOWELS = "aeiou"
+CONSONANTS = "".join(name for name in SOUNDS if name not in " " + VOWELS)
+
+
+@dataclass(frozen=True)
+class Throat:
+    """What is the same for everything that a person says."""
+
+    scale: float
+    """Of the formants: a shorter throat has higher ones."""
+    breath: float
+    """Amplitude of the breath in the voice."""
+    tilt: float
+    """Hz above which the voice gets weaker."""
+
+
+# When what is heard.
+
+
+class Line:
+    """A value over time: straight between points (seconds, value)."""
+
+    def __init__(self, *points: Point) -> None:
+        self.points = list(points)
+
+    def through(self, *points: Point) -> None:
+        self.points += points
+
+    def at(self, times: Floats) -> Floats:
+        seconds, values = np.array(self.points).T
+        return np.interp(times, seconds, values)
+
+
+class Score:
+    """All that is to be played: formants in Hz, and amplitudes."""
+
+    def __init__(self, text: str, times: Sequence[float], throat: Throat) -> None:
+        self.formants = (Line(), Line(), Line())
+        self.voice, self.breath, self.noise = (Line((0.0, 0.0)) for _ in range(3))
+        for index, (name, (start, end)) in enumerate(zip(text, pairwise(times))):
+            self.move(_mouth(text, index), name, start, end)
+            self.play(SOUNDS[name], start, end, throat)
+
+    def move(self, formants: Formants, name: str, start: float, end: float) -> None:
+        arrive = start + min(GLIDE if name in VOWELS else SHORT, 0.5 * (end - start))
+        for line, hz in zip(self.formants, formants):
+            line.through((arrive, hz), (end, hz))
+
+    def play(self, sound: Sound, start: float, end: float, throat: Throat) -> None:
+        soon, release = start + SHORT, end - (0.035 if sound.breath else 0.02)
+        self.voice.through((soon, sound.voice), (end, sound.voice))
+        calm = throat.breath * sound.voice
+        self.breath.through((soon, calm), (release, calm))
+        if sound.breath:
+            self.breath.through((release + SHORT, sound.breath), (end, sound.breath))
+        if sound.hiss:
+            held = (start + 0.03, sound.hiss), (end - 0.02, sound.hiss)
+            self.noise.through((start, 0), *held, (end, 0))
+        if sound.burst:
+            peak = release + 0.002
+            self.noise.through((release, 0), (peak, sound.burst), (peak + 0.015, 0))
+
+
+def _mouth(text: str, index: int) -> Formants:
+    """In a pause the mouth stays as it is."""
+    return SOUNDS[text[index] if text[index] != " " else text[index - 1]].formants
+
+
+# The filters.
+
+
+def _size(rate: int) -> tuple[int, int]:
+    """Samples between windows, and of the transform."""
+    hop = round(rate * WINDOW / 2)
+    return hop, 1 << (2 * hop + round(rate * RESPONSE) - 1).bit_length()
+
+
+@lru_cache(maxsize=8)
+def _resonances(rate: int) -> Spectrum:
+    """(HIGHEST / GRID, f): of a pole at each frequency of the grid; 1 for those at 0 and above."""
+    hz = np.arange(0, HIGHEST, GRID)[:, None].astype(float)
+    width = 50 + 0.04 * hz + (hz / 800) ** 2
+    radius, angle = np.exp(-pi * width / rate), 2 * pi * hz / rate
+    size = _size(rate)[1]
+    delay = np.exp(-2j * pi * np.arange(size // 2 + 1) / size)
+    first, second = -2 * radius * np.cos(angle), radius**2
+    found = (1 + first + second) / (1 + first * delay + second * delay**2)
+    found[(hz[:, 0] == 0) | (hz[:, 0] > 0.49 * rate)] = 1
+    return found.astype(np.complex64)
+
+
+@lru_cache(maxsize=8)
+def _colours(rate: int) -> tuple[Array, Array]:
+    """(characters, f), twice: what each does to the voice, and what to noise."""
+    hz = np.arange(_size(rate)[1] // 2 + 1) * (rate / _size(rate)[1])
+    voices: list[Floats] = []
+    noises: list[Floats] = []
+    for sound in SOUNDS.values():
+        muffle, hole = sound.shade
+        voice = 1 / (1 + (hz / (muffle or np.inf)) ** 2)
+        if hole:
+            voice = voice * (1 - 0.95 * np.exp(-(((hz - hole) / 250) ** 2)))
+        voices.append(voice)
+        noises.append(np.exp(-(((hz - sound.noise[0]) / sound.noise[1]) ** 2)))
+    return np.array(voices, np.float32), np.array(noises, np.float32)
+
+
+def _filters(
+    text: str, times: Sequence[float], score: Score, throat: Throat, rate: int, count: int
+) -> tuple[Spectrum, Array]:
+    """(t, f), twice: for the voice and for noise."""
+    hop, size = _size(rate)
+    at = np.arange(count, dtype=np.float64) * (hop / rate)
+    table = _resonances(rate)
+    rows = [np.rint(throat.scale / GRID * line.at(at)).astype(int) for line in score.formants]
+    mouth = table[rows[0]]
+    for row in rows[1:]:
+        mouth *= table[row]
+    hz = np.arange(size // 2 + 1) * (rate / size)
+    source = hz / (hz + 60) / (1 + hz / throat.tilt)
+    for upper in UPPER:
+        source = source * table[round(upper * throat.scale / GRID)]
+    order = np.array([list(SOUNDS).index(name) for name in text])
+    which = order[np.searchsorted(times[1:-1], at, side="right")]
+    voices, noises = _colours(rate)
+    mouth *= source.astype(np.complex64)
+    mouth *= voices[which]
+    return mouth, noises[which]
+
+
+# The sound.
+
+
+def _pulses(times: Floats, heights: Array, rate: int, count: int) -> Array:
+    """A pulse at each time, between samples where it falls there."""
+    taps = np.arange(-3, 5)
+    whole = np.floor(times * rate).astype(int)
+    offset = taps - (times * rate - whole)[:, None]
+    shape = np.sinc(offset) * np.cos(pi / 9 * offset) ** 2
+    places = (whole[:, None] + taps).clip(0, count - 1)
+    weights = shape * heights[:, None]
+    return np.bincount(places.ravel(), weights.ravel(), count).astype(np.float32)
+
+
+def sing(
+    text: str,
+    times: Sequence[float],
+    pulses: Floats,
+    throat: Throat,
+    rate: int,
+    seed: int,
+) -> Array:
+    """(n,): the characters at their times, voiced by pulses at theirs; as loud as it happens."""
+    hop, size = _size(rate)
+    count = round(times[-1] * rate)
+    windows = count // hop + 2
+    score = Score(text, times, throat)
+    at = np.arange(count) / rate
+    white = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
+    heights = score.voice.at(pulses).astype(np.float32)
+    throaty = _pulses(pulses, heights * np.sqrt(rate / 60), rate, count)
+    throaty += white * score.breath.at(at).astype(np.float32)
+    hissing = white * score.noise.at(at).astype(np.float32)
+    mouth, teeth = _filters(text, times, score, throat, rate, windows)
+    mouth *= _spectra(_windows(throaty, windows, hop), size)
+    pieces = _windows(hissing, windows, hop)
+    some = np.flatnonzero(pieces.any(1))
+    mouth[some] += _spectra(pieces[some], size) * teeth[some]
+    heard = _overlap(np.fft.irfft(mouth, size), hop)[hop : hop + count]
+    fade = min(count, round(rate * WINDOW))
+    heard[count - fade :] *= np.linspace(1, 0, fade, dtype=np.float32)
+    heard += np.float32(FLOOR) * white
+    return heard
+
+
+def _windows(sound: Array, count: int, hop: int) -> Array:
+    """(t, 2 hop)."""
+    padded = np.zeros((count + 1) * hop, np.float32)
+    padded[hop : hop + len(sound)] = sound
+    hann = np.sin(pi * (np.arange(2 * hop) + 0.5) / (2 * hop)).astype(np.float32) ** 2
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * hop)[::hop] * hann
+
+
+def _spectra(pieces: Array, size: int) -> Spectrum:
+    return np.fft.rfft(pieces, size).astype(np.complex64, copy=False)
+
+
+def _overlap(pieces: npt.NDArray[np.floating], hop: int) -> Array:
+    """(t, size), each a hop later than the one before, summed."""
+    windows, size = pieces.shape
+    parts = -(-size // hop)
+    total = np.zeros((windows + parts, hop), np.float32)
+    for part in range(parts):
+        slab = pieces[:, part * hop : (part + 1) * hop]
+        total[part : part + windows, : slab.shape[1]] += slab
+    return total.ravel()

@@ -1,0 +1,182 @@
+"""Flow matching: a field that carries noise to data (arXiv 2210.02747; speech: 2306.15687).
+
+Shapes: noise x0 and data x1 (b, ...), times (b,) from 0, where all is noise, to 1, where all is
+data. A field is called with a state and its times and returns the state's velocity.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quintet.nn.quantise import full_precision
+
+Field = Callable[[Tensor, Tensor], Tensor]
+Method = Literal["euler", "midpoint", "adaptive"]
+
+SWAY = (-1.0, 2 / (math.pi - 2))
+"""Between these the swayed time never runs backwards."""
+
+
+class Path(NamedTuple):
+    x: Tensor
+    """The state at the time asked for."""
+    target: Tensor
+    """The velocity there, which is the same all along the way."""
+
+
+def straight_path(x0: Tensor, x1: Tensor, time: Tensor, sigma: float = 0.0) -> Path:
+    """From noise to data, of which `sigma` is the noise that is left at the end."""
+    time = time.view(-1, *[1] * (x1.ndim - 1))
+    keep = 1 - sigma
+    return Path((1 - keep * time) * x0 + time * x1, x1 - keep * x0)
+
+
+def flow_loss(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | float) -> Tensor:
+    """0-dim, fp32: squared errors (b, n, d), averaged over d, summed over the mask (b, n), / count.
+
+    With the count of all micro-batches their losses add up to that of the whole batch. Whatever
+    stands outside the mask, even what is not a number, has no part in the loss or its gradient.
+    """
+    error = full_precision(predicted) - full_precision(target)
+    error = torch.where(mask[..., None], error, torch.zeros_like(error))
+    return error.square().mean(-1).sum() / count
+
+
+def sway(time: Tensor, strength: float) -> Tensor:
+    """Times moved towards the noise where `strength` is negative (arXiv 2410.06885); 0 keeps them.
+
+    Both ends stay where they are. For steps of a solver, or for times drawn uniformly.
+    """
+    if not SWAY[0] <= strength <= SWAY[1]:
+        raise ValueError(f"sway must be from {SWAY[0]:g} to {SWAY[1]:.3f}, not {strength:g}")
+    return time + strength * (torch.cos(math.pi / 2 * time) - 1 + time)
+
+
+def guided(
+    network: Callable[..., Tensor],
+    conditions: Mapping[str, Any],
+    without: Mapping[str, Any],
+    scale: float,
+) -> Field:
+    """The field of `network(x, time, **conditions)`, led away from what it is without them.
+
+    Both are computed in one pass over a batch twice as large. A scale of 1 is the plain field, at
+    half the cost. `without` replaces some of the conditions (tensors with the batch first); the
+    others serve both.
+    """
+    if unknown := sorted(without.keys() - conditions.keys()):
+        raise ValueError(f"without has {', '.join(unknown)}, which conditions have not")
+    if scale == 1:
+        return lambda x, time: network(x, time, **conditions)
+    nothing = {**conditions, **without}
+    both = {name: doubled(value, nothing[name]) for name, value in conditions.items()}
+
+    def field(x: Tensor, time: Tensor) -> Tensor:
+        seen, unseen = network(doubled(x, x), doubled(time, time), **both).chunk(2)
+        return unseen + scale * (seen - unseen)
+
+    return field
+
+
+def doubled(first: Any, second: Any) -> Any:
+    """Tensors one after the other; anything else is shared by both halves."""
+    return torch.cat((first, second)) if isinstance(first, Tensor) else first
+
+
+@torch.no_grad()
+def integrate(
+    field: Field,
+    x0: Tensor,
+    steps: int,
+    method: Method = "midpoint",
+    *,
+    sway: float = 0.0,
+    tolerance: float = 1e-4,
+) -> Tensor:
+    """Carries `x0` along the field from time 0 to 1.
+
+    Euler evaluates the field once a step and midpoint twice: always the same work, with nothing
+    read from the device. `adaptive` begins with one of `steps` equal steps and then chooses them,
+    and so takes no sway, for a relative and absolute error of `tolerance` in each.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be 1 or more, not {steps}")
+    if method == "adaptive":
+        return dormand_prince(field, x0, 1 / steps, tolerance)
+    step = {"euler": euler_step, "midpoint": midpoint_step}.get(method)
+    if step is None:
+        raise ValueError(f"method is {method!r}: give 'euler', 'midpoint' or 'adaptive'")
+    times = moments(steps, sway, x0.device)
+    x = x0
+    for index in range(steps):
+        x = step(field, x, times[index], times[index + 1])
+    return x
+
+
+def moments(steps: int, strength: float, device: torch.device) -> Tensor:
+    """(steps + 1,): from 0 to 1, swayed."""
+    return sway(torch.linspace(0, 1, steps + 1, device=device), strength)
+
+
+def euler_step(field: Field, x: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    return x + (end - start) * field(x, start.expand(len(x)))
+
+
+def midpoint_step(field: Field, x: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    middle = (start + end) / 2
+    halfway = x + (middle - start) * field(x, start.expand(len(x)))
+    return x + (end - start) * field(halfway, middle.expand(len(x)))
+
+
+# The explicit pair of orders 5 and 4 of Dormand and Prince (1980). The last stage of a step is the
+# first of the next.
+NODES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
+STAGES = (
+    (1 / 5,),
+    (3 / 40, 9 / 40),
+    (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
+ERRORS = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
+PATIENCE = 10_000
+"""Steps after which a field is given up as too rough."""
+
+
+def dormand_prince(field: Field, x: Tensor, step: float, tolerance: float) -> Tensor:
+    """Steps of a size that all samples share; whether one was good enough is read on the host."""
+
+    def at(state: Tensor, when: float) -> Tensor:
+        return field(state, torch.full((len(state),), when, device=state.device))
+
+    time, slope = 0.0, at(x, 0.0)
+    for _ in range(PATIENCE):
+        step = min(step, 1 - time)
+        slopes, ahead = [slope], x
+        for node, weights in zip(NODES, STAGES):
+            ahead = x + step * weighted(slopes, weights)
+            slopes.append(at(ahead, time + node * step))
+        allowed = tolerance * (1 + torch.maximum(x.abs(), ahead.abs()))
+        excess = (step * weighted(slopes, ERRORS) / allowed).flatten(1).square().mean(1).sqrt()
+        error = float(excess.max())
+        if error <= 1:
+            time, x, slope = time + step, ahead, slopes[-1]
+            if time >= 1 - 1e-9:
+                return x
+        step *= min(5.0, max(0.2, 0.9 * max(error, 1e-9) ** -0.2)) if math.isfinite(error) else 0.2
+    raise RuntimeError(
+        f"the field is too rough for a tolerance of {tolerance:g}: it stands at time {time:.3g}"
+        f" after {PATIENCE} steps; raise the tolerance, or use the method 'midpoint'"
+    )
+
+
+def weighted(slopes: list[Tensor], weights: tuple[float, ...]) -> Tensor:
+    """The sum of slopes under their weights."""
+    total = weights[0] * slopes[0]
+    for slope, weight in zip(slopes[1:], weights[1:]):
+        total = total + weight * slope
+    return total
