@@ -1,7 +1,9 @@
 """Writing clips: H.264 for browsers, and GIFs, which PyAV would give one palette for all."""
 
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,37 +20,47 @@ def _check_frames(frames: Pixels, rate: float) -> None:
         raise ValueError(f"rate is {rate}: give frames per second above 0 and up to 1000")
 
 
-def write_mp4(path: Path | str, frames: Pixels, rate: float) -> None:
+def write_mp4(path: Path | str, frames: Pixels | Iterable[Pixels], rate: float) -> None:
     """H.264 that every browser plays; odd sizes get a doubled last row or column.
 
-    The same frames give the same bytes; the file is complete or absent.
+    Frames (t, h, w, 3), or chunks of them, which are not all held at once. The same frames give the
+    same bytes; the file is complete or absent.
     """
-    _check_frames(frames, rate)
-    _, height, width, _ = frames.shape
-    even = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    chunks = iter([frames] if isinstance(frames, np.ndarray) else frames)
     # A folder, because the header is moved to the front by reading the finished file again.
     with TemporaryDirectory() as folder:
         aside = Path(folder, "clip.mp4")
-        _encode(aside, even, Fraction(rate).limit_denominator(1001))
+        _encode(aside, chunks, rate)
         write_aside(path, aside.read_bytes())
 
 
-def _encode(path: Path, frames: Pixels, rate: Fraction) -> None:
-    import av
-    from av.video.reformatter import Colorspace
-
+def _encode(path: Path, chunks: Iterator[Pixels], rate: float) -> None:
+    try:
+        import av
+        from av.video.reformatter import Colorspace
+    except ImportError as error:
+        raise ImportError("writing mp4 needs PyAV: pip install 'quintet[video]'") from error
+    first = next(chunks)
+    _check_frames(first, rate)
     options = {"movflags": "+faststart", "fflags": "+bitexact"}
     with av.open(str(path), "w", format="mp4", options=options) as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": "17", "threads": "1"})
-        stream.height, stream.width = frames.shape[1:3]
+        pace = Fraction(rate).limit_denominator(1001)
+        stream = container.add_stream("libx264", rate=pace, options={"crf": "17", "threads": "1"})
+        stream.height, stream.width = (side + side % 2 for side in first.shape[1:3])
         stream.pix_fmt = "yuv420p"
         context = stream.codec_context
         context.colorspace = context.color_primaries = context.color_trc = 1  # BT.709
-        for array in frames:
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(array), format="rgb24")
+        for array in (array for chunk in chain([first], chunks) for array in chunk):
+            frame = av.VideoFrame.from_ndarray(_even(array), format="rgb24")
             frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
+
+
+def _even(frame: Pixels) -> Pixels:
+    height, width, _ = frame.shape
+    padded = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    return np.ascontiguousarray(padded)
 
 
 def write_gif(path: Path | str, frames: Pixels, rate: float) -> None:

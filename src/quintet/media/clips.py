@@ -6,7 +6,6 @@ and no address. PyAV (`quintet[video]`) is imported when it is first needed; GIF
 """
 
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
@@ -16,16 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from quintet.media import pixels
+from quintet.media import gifs, pixels
 from quintet.media.errors import BadFile
 from quintet.media.pixels import Extent, Pixels
-from quintet.media.windows import Caps, ClipInfo, Picker, Wanted, window
+from quintet.media.windows import Caps, ClipInfo, Picker, Wanted, check_info, window
 
 if TYPE_CHECKING:
     from av.container.input import InputContainer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
-    from PIL.Image import Image
 
 SUFFIXES = (".mp4", ".webm", ".mov", ".mkv", ".avi", ".gif")
 CODECS = (
@@ -36,8 +34,6 @@ CODECS = (
 """Decoders that are trusted with a file: those that people use, not the hundreds that exist."""
 PATIENCE = 3000
 """Frames that are decoded in search of the next one wanted, before the file is given up."""
-UNTIMED = 0.1
-"""Seconds that a GIF's frame is shown which says nothing of it, as in browsers."""
 
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 _DAMAGE = (
@@ -153,24 +149,8 @@ def _describe(
     elif container.duration:
         seconds = container.duration / 1e6
     info = ClipInfo(stream.frames or None, seconds, rate, stream.height, stream.width)
-    _check(path, info, caps)
+    check_info(path, info, caps)
     return info
-
-
-def _check(path: Path, info: ClipInfo, caps: Caps) -> None:
-    if info.width < 1 or info.height < 1:
-        reason = f"announces no size, or one beyond max_pixels = {caps.max_pixels:,}"
-        raise BadFile(path, reason, "shrink the video or remove it from the data")
-    if info.width * info.height > caps.max_pixels:
-        size = f"{info.width} x {info.height}"
-        reason = f"is {size} pixels, more than max_pixels = {caps.max_pixels:,}"
-        raise BadFile(path, reason, "shrink the video or raise max_pixels")
-    if info.seconds > caps.max_seconds:
-        reason = f"lasts {info.seconds:,.0f} s, more than max_seconds = {caps.max_seconds:,.0f}"
-        raise BadFile(path, reason, "cut the video or raise max_seconds")
-    if (info.frames or 0) > caps.max_frames:
-        reason = f"has {info.frames:,} frames, more than max_frames = {caps.max_frames:,}"
-        raise BadFile(path, reason, "cut the video or raise max_frames")
 
 
 def _check_file(path: Path, max_bytes: int) -> None:
@@ -202,8 +182,7 @@ def probe(path: Path | str, caps: Caps = Caps()) -> ClipInfo:  # noqa: B008
     """What the header says; where it is silent, what counting the packets says."""
     source = _source(Path(path), caps)
     if source.family == "gif":
-        with _opened_gif(source) as (image, times):
-            return _gif_info(image, times)
+        return gifs.probe(source.path, caps)
     with _ready(source) as video:
         return video.info
 
@@ -218,7 +197,7 @@ def _measure(source: _Source, video: _Video) -> ClipInfo:
         frames += 1
         if packet.pts is not None:
             last = max(last, float(packet.pts * packet.time_base) - origin)
-        _check(source.path, video.info._replace(frames=frames, seconds=last), source.caps)
+        check_info(source.path, video.info._replace(frames=frames, seconds=last), source.caps)
     if frames == 0:
         raise BadFile(source.path, "holds no frames", "remove it or copy it again")
     rate = (frames - 1) / last if last > 0 else 25.0
@@ -292,21 +271,31 @@ def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | No
     if any(frame.is_corrupt for frame in picker.picked):
         reason = f"is damaged near {picker.wanted.first:.1f} s"
         raise BadFile(path, reason, "remove it or copy it again")
-    width, height = _shown_size(stream, at_least)
-    # Averages of areas are faster than filters and do not alias; to enlarge they would be blocks.
-    how = "AREA" if width * height < stream.width * stream.height else "BILINEAR"
+    width, height = size = _shown_size(stream, at_least)
     out = np.empty((picker.wanted.frames, height, width, 3), np.uint8)
     before = None
     for index, frame in enumerate(picker.picked):
         if frame is before:
             out[index] = out[index - 1]
         else:
-            frame_rgb = frame.reformat(width, height, "rgb24", interpolation=how)
-            out[index] = frame_rgb.to_ndarray()
+            out[index] = _to_rgb(frame, size)
         before = frame
     out[len(picker.picked) :] = out[len(picker.picked) - 1]
-    quarters = round(picker.picked[0].rotation / 90) % 4
-    return np.ascontiguousarray(np.rot90(out, quarters, (1, 2)))
+    return np.ascontiguousarray(np.rot90(out, _quarters(picker.picked[0]), (1, 2)))
+
+
+def _to_rgb(frame: "VideoFrame", size: Extent) -> Pixels:
+    # Averages of areas are faster than filters and do not alias; to enlarge they would be blocks.
+    width, height = size
+    how = "AREA" if width * height < frame.width * frame.height else "BILINEAR"
+    return np.asarray(
+        frame.reformat(width, height, "rgb24", interpolation=how).to_ndarray(), np.uint8
+    )
+
+
+def _quarters(frame: "VideoFrame") -> int:
+    """Quarter turns that set it upright."""
+    return round(frame.rotation / 90) % 4
 
 
 def _shown_size(stream: "VideoStream", at_least: int | None) -> Extent:
@@ -347,8 +336,25 @@ def read_clip(
 
     source = _source(Path(path), caps)
     if source.family == "gif":
-        return _read_gif(source, choose, start)
+        return gifs.read(source.path, caps, choose, start)
     return _read(source, choose, at_least)
+
+
+def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noqa: B008
+    """Every frame (h, w, 3) as it is stored, upright, one at a time: memory does not grow."""
+    source = _source(Path(path), caps)
+    if source.family == "gif":
+        yield from gifs.frames_of(source.path, caps)
+        return
+    with _ready(source) as video:
+        size = _shown_size(video.stream, None)
+        for number, (frame, time) in enumerate(_timed(video, 0.0)):
+            if frame.is_corrupt:
+                raise BadFile(source.path, f"is damaged near {time:.1f} s", "copy it again")
+            if number >= caps.max_frames:
+                reason = f"has more than max_frames = {caps.max_frames:,} frames"
+                raise BadFile(source.path, reason, "cut the video")
+            yield np.ascontiguousarray(np.rot90(_to_rgb(frame, size), _quarters(frame)))
 
 
 def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  # noqa: B008
@@ -366,51 +372,6 @@ def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  #
     if last < end - max(1.0, 0.1 * end):
         reason = f"ends at {last:.1f} s, before the {end:.1f} s that its header announces"
         raise BadFile(source.path, reason, "copy it again, or encode it again")
-
-
-# GIFs: by Pillow, which knows their transparency and the time of each frame.
-
-
-@contextmanager
-def _opened_gif(source: _Source) -> "Generator[tuple[Image, list[float]], None, None]":
-    """The picture, and the times at which its frames begin, with the end of the last."""
-    caps = source.caps
-    with pixels.opened(source.path, caps.max_pixels, caps.max_bytes) as image:
-        yield image, _gif_times(source, image)
-
-
-def _gif_times(source: _Source, image: "Image") -> list[float]:
-    times = [0.0]
-    while True:
-        try:
-            image.seek(len(times) - 1)
-        except EOFError:
-            return times
-        shown = float(image.info.get("duration") or 0) / 1000
-        times.append(times[-1] + (shown or UNTIMED))
-        _check(source.path, _gif_info(image, times), source.caps)
-
-
-def _gif_info(image: "Image", times: list[float]) -> ClipInfo:
-    frames, seconds = len(times) - 1, times[-1]
-    return ClipInfo(frames, seconds, frames / seconds, image.height, image.width)
-
-
-def _read_gif(source: _Source, choose: Callable[[ClipInfo], Wanted], start: float) -> Pixels:
-    with _opened_gif(source) as (image, times):
-        count, first, step = choose(_gif_info(image, times))
-        frames = len(times) - 1
-        if step is None:
-            begin = round(start * max(0, frames - count))
-            chosen = [min(begin + i, frames - 1) for i in range(count)]
-        else:
-            moments = [first + i * step + 1e-3 for i in range(count)]  # GIFs count hundredths
-            chosen = [min(bisect_right(times, moment), frames) - 1 for moment in moments]
-        found: dict[int, Pixels] = {}
-        for index in dict.fromkeys(chosen):
-            image.seek(index)
-            found[index] = pixels.to_rgb(image)
-        return np.stack([found[index] for index in chosen])
 
 
 def resize_crop_clip(

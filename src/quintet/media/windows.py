@@ -1,6 +1,9 @@
 """Which frames of a clip are wanted, and which of those that come are they."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from quintet.media.errors import BadFile
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -23,6 +26,22 @@ class ClipInfo(NamedTuple):
     rate: float
     height: int
     width: int
+
+
+def check_info(path: Path, info: ClipInfo, caps: Caps) -> None:
+    if info.width < 1 or info.height < 1:
+        reason = f"announces no size, or one beyond max_pixels = {caps.max_pixels:,}"
+        raise BadFile(path, reason, "shrink the video or remove it from the data")
+    if info.width * info.height > caps.max_pixels:
+        size = f"{info.width} x {info.height}"
+        reason = f"is {size} pixels, more than max_pixels = {caps.max_pixels:,}"
+        raise BadFile(path, reason, "shrink the video or raise max_pixels")
+    if info.seconds > caps.max_seconds:
+        reason = f"lasts {info.seconds:,.0f} s, more than max_seconds = {caps.max_seconds:,.0f}"
+        raise BadFile(path, reason, "cut the video or raise max_seconds")
+    if (info.frames or 0) > caps.max_frames:
+        reason = f"has {info.frames:,} frames, more than max_frames = {caps.max_frames:,}"
+        raise BadFile(path, reason, "cut the video or raise max_frames")
 
 
 class Wanted(NamedTuple):

@@ -1,0 +1,232 @@
+"""What `quintet sample` does for video: reconstruct clips and images, or decode ids."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from quintet.engine.errors import RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quintet.media.pixels import Pixels
+    from quintet.video.model import VideoTokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Give videos or images to reconstruct, or the .safetensors of ids that an earlier call wrote.
+    Videos of any length: they pass through in chunks."""
+
+    size: tuple[int, int] | None = None
+    """Resize and crop frames to this height and width; else they are cropped to the factor."""
+    chunk: int = 32
+    """Frames that are encoded at a time; rounded down to the tokenizer's time factor."""
+    rate: float = 16.0
+    """Frames per second of clips decoded from ids, and of held-out ones."""
+    count: int = 4
+    """Without input: so many held-out clips of the run's own data."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes the GPU where there is one."""
+
+
+def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
+    """Writes NAME.reconstruction.mp4 (.png of an image), original and reconstruction side by side,
+    and NAME.ids.safetensors; ids give NAME.decoded.mp4."""
+    import torch
+
+    import quintet
+
+    if flags.device == "cuda" and not torch.cuda.is_available():
+        raise RunError("--device cuda, but torch sees no GPU")
+    on_gpu = flags.device != "cpu" and torch.cuda.is_available()
+    model: VideoTokenizer = quintet.load(run).to("cuda" if on_gpu else "cpu")
+    _check(inputs, flags, model.factor)
+    out.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for path in inputs or _held_out(run, out, flags):
+        if path.suffix == ".safetensors":
+            written += _decode(model, path, out, flags)
+        else:
+            written += _reconstruct(model, path, out, flags)
+    return written
+
+
+def _check(inputs: Sequence[Path], flags: Flags, factor: int) -> None:
+    for path in inputs:
+        if not path.is_file():
+            raise RunError(f"{path} is not a file; give videos, images, or ids as .safetensors")
+    names = [path.stem for path in inputs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RunError(f"two inputs are called {twice}; rename one, or sample them apart")
+    if flags.size and any(side < 1 or side % factor for side in flags.size):
+        raise RunError(f"size is {flags.size}; it must be divisible by the factor {factor}")
+    for name in ("chunk", "rate", "count"):
+        if getattr(flags, name) <= 0:
+            raise RunError(f"--{name} is {getattr(flags, name)}; give a number above 0")
+
+
+def _held_out(run: Path, out: Path, flags: Flags) -> list[Path]:
+    from quintet import rooms
+    from quintet.engine.folder import RunFolder
+    from quintet.media.clip_writing import write_mp4
+    from quintet.video.data import open_data
+
+    about = RunFolder.open(run).about
+    if "model" in about:
+        raise RunError(f"{run} is an exported model and has no data; give videos")
+    _, recipe = rooms.recorded(about, run)
+    if recipe.data is not None and recipe.data.startswith("python:"):
+        raise RunError(f"{run} reads a data set from Python; give videos")
+    held = open_data(recipe.data, recipe.videos, "valid", recipe.seed)
+    found = []
+    for index in range(min(flags.count, len(held))):
+        path = out / f"held-out-{index:03d}.mp4"
+        write_mp4(path, held.keyed(index, None)["video"].permute(1, 2, 3, 0).numpy(), flags.rate)
+        found.append(path)
+    return found
+
+
+# -- clips that come back -------------------------------------------------------------------------
+
+
+class Trip(NamedTuple):
+    """One chunk of a clip, before and after its trip through the ids."""
+
+    original: "Pixels"
+    made: "Pixels"
+    ids: "Tensor"
+
+
+def _reconstruct(model: "VideoTokenizer", path: Path, out: Path, flags: Flags) -> list[Path]:
+    import torch
+
+    from quintet.engine.checkpoint import write_safetensors
+    from quintet.media.clip_writing import write_mp4
+    from quintet.media.clips import SUFFIXES, probe
+    from quintet.media.pixels import grid, read_image, write_png
+
+    moving = path.suffix.lower() in SUFFIXES
+    length = _Length()
+    if moving:
+        from quintet.media.clips import frames_of
+
+        frames = frames_of(path)
+    else:
+        frames = iter([read_image(path)])
+    trips = _through(model, _chunks(model, path, frames, flags, length))
+    ids: list[Tensor] = []
+    picture = out / f"{path.stem}.reconstruction.{'mp4' if moving else 'png'}"
+    if moving:
+        write_mp4(picture, _beside(trips, ids, length), probe(path).rate)
+    else:
+        (trip,) = trips
+        ids.append(trip.ids)
+        pair = [trip.original[0], trip.made[0]]
+        write_png(picture, grid([pair], ["original", "reconstruction"]))
+    numbers = out / f"{path.stem}.ids.safetensors"
+    whole = torch.cat(ids, dim=1).cpu()
+    write_safetensors(numbers, {"ids": whole, "frames": torch.tensor([length.frames])})
+    return [picture, numbers]
+
+
+class _Length:
+    """How many frames have been read; the last chunk is filled up with copies of the last."""
+
+    frames = 0
+
+
+def _chunks(
+    model: "VideoTokenizer", path: Path, frames: Iterator["Pixels"], flags: Flags, length: _Length
+) -> Iterator["Pixels"]:
+    """1 + k s frames and then k s at a time, cropped to what the tokenizer takes."""
+    import numpy as np
+
+    from quintet.media.pixels import resize_crop
+
+    step = model.time_factor
+    size = max(flags.chunk // step, 1) * step
+    held: list[Pixels] = []
+    wanted, shape = 1 + size, flags.size
+    for frame in frames:
+        if shape is None:
+            height, width = (side // model.factor * model.factor for side in frame.shape[:2])
+            if min(height, width) < model.factor:
+                raise RunError(f"{path} is smaller than the factor {model.factor}; give --size")
+            shape = height, width
+        held.append(resize_crop(frame, shape))
+        length.frames += 1
+        if len(held) == wanted:
+            yield np.stack(held)
+            held, wanted = [], size
+    if held:
+        begins = wanted == 1 + size
+        short = -(len(held) - begins) % step
+        yield np.stack([*held, *[held[-1]] * short])
+
+
+def _through(model: "VideoTokenizer", chunks: Iterable["Pixels"]) -> Iterator[Trip]:
+    """Chunk by chunk; only states are kept between them, so memory is flat in the length."""
+    import torch
+
+    from quintet.video.exhibits import to_bytes
+
+    device = next(model.parameters()).device
+    originals, seen = deque[Any](), deque[Any]()
+
+    def clips() -> Iterator["Tensor"]:
+        for chunk in chunks:
+            originals.append(chunk)
+            clip = torch.from_numpy(chunk).to(device).permute(3, 0, 1, 2)[None]
+            yield clip.float() / 255
+
+    def values() -> Iterator["Tensor"]:
+        for latents in model.encode_chunks(clips()):
+            seen.append(model.quantiser.to_ids(latents))
+            yield model.quantiser.ids_to_values(seen[-1])
+
+    with torch.no_grad():
+        for made in model.decode_chunks(values()):
+            yield Trip(originals.popleft(), to_bytes(made[0]), seen.popleft())
+
+
+def _beside(trips: Iterable[Trip], ids: list["Tensor"], length: _Length) -> Iterator["Pixels"]:
+    """Original and reconstruction in one frame, without the copies at the end."""
+    import numpy as np
+
+    shown = 0
+    for trip in trips:
+        ids.append(trip.ids)
+        count = min(len(trip.original), length.frames - shown)
+        shown += count
+        gap = np.full((count, trip.original.shape[1], 4, 3), 255, np.uint8)
+        yield np.concatenate([trip.original[:count], gap, trip.made[:count]], axis=2)
+
+
+# -- ids that are given ---------------------------------------------------------------------------
+
+
+def _decode(model: "VideoTokenizer", path: Path, out: Path, flags: Flags) -> list[Path]:
+    from quintet.engine.pretrained import read_weights
+    from quintet.media.clip_writing import write_mp4
+    from quintet.video.exhibits import to_bytes
+
+    found = read_weights(path)
+    ids = found.get("ids")
+    if ids is None or ids.ndim != 4 or ids.is_floating_point() or not ids.numel():
+        raise RunError(f"{path} must hold integers (b, t, h, w) under the name 'ids'")
+    if not 0 <= int(ids.min()) <= int(ids.max()) < model.codebook_size:
+        raise RunError(f"{path} holds ids outside 0 … {model.codebook_size - 1}")
+    step = max(flags.chunk // model.time_factor, 1) * model.time_factor
+    device = next(model.parameters()).device
+    frames = int(found["frames"].flatten()[0]) if "frames" in found else None
+    stem = path.name.removesuffix(".safetensors").removesuffix(".ids")
+    endings = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
+    written = [out / f"{stem}.decoded{ending}.mp4" for ending in endings]
+    for place, rows in zip(written, ids.long().to(device)):
+        clip = model.decode_from_code_indices(rows[None], step)[0]
+        write_mp4(place, to_bytes(clip)[:frames], flags.rate)
+    return written
