@@ -6,6 +6,7 @@
     python benchmarks/learning.py mesh/autoencoder_tiny --keep A
     python benchmarks/learning.py mesh/transformer_tiny --flags "--autoencoder A"
     python benchmarks/learning.py video/tokenizer             one GPU, at most 6 minutes
+    python benchmarks/learning.py music/mulan                 one GPU, at most 6 minutes
 
 All numbers are of the averaged weights on held-out data; the clock includes imports, compiling,
 evaluation and, for the mesh transformer, the codes. Exits with 1 where a floor is missed.
@@ -23,7 +24,8 @@ from typing import Any
 
 # At least so much of each measure. Pictures and clips: decibels over the mean colour, over a clip's
 # mean frame, over shrink-and-enlarge, and alone; share of codes in use. Meshes: shares of
-# coordinates, of codes, of written meshes. `seconds` and `chamfer_bins` are upper limits.
+# coordinates, of codes, of written meshes. Music: shares of pairs found, and of attributes named
+# right. `seconds` and `chamfer_bins` are upper limits.
 FLOORS: dict[str, dict[str, float]] = {
     "image/vqgan_tiny": {
         "over_mean": 6.0,
@@ -55,6 +57,14 @@ FLOORS: dict[str, dict[str, float]] = {
     },
     "mesh/transformer_tiny": {"valid": 0.8, "agrees": 0.4, "seconds": 300},
     "mesh/transformer": {"valid": 0.9, "agrees": 0.8, "seconds": 420},
+    "music/mulan_tiny": {"recall_at_10": 0.4, "seconds": 240},  # chance is 10 in 256
+    "music/mulan": {
+        "recall_at_10": 0.8,
+        "zero_shot_instrument": 0.9,
+        "zero_shot_tempo": 0.9,
+        "zero_shot_scale": 0.9,
+        "seconds": 360,
+    },
     "video/tokenizer_tiny": {"over_mean": 3.0, "seconds": 240},
     "video/tokenizer": {
         "over_frame": 3.0,

@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from quintet.media.audio import write_wav
+from quintet.media.tunes import compose, play
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -23,6 +26,14 @@ SMALL = "--steps 4 --workers 0 --batch-size 4 --images.valid-limit 8 --evaluate-
 MESHES = (
     "--steps 2 --workers 0 --batch-size 4 --evaluate-every 0 --device cpu"
     " --meshes.valid-limit 4 --meshes.builtin-count 16 --meshes.max-faces 24"
+)
+CLIPS = (
+    "--steps 2 --workers 0 --batch-size 2 --evaluate-every 0 --device cpu"
+    " --videos.valid-limit 2 --videos.builtin-count 16"
+)
+SOUNDS = (
+    "--steps 2 --workers 0 --batch-size 4 --evaluate-every 0 --device cpu"
+    " --sounds.valid-limit 4 --sounds.builtin-count 16"
 )
 NARROW = "--model.dim 16 --discriminator.dim 8 --images.size 32 32"
 
@@ -33,6 +44,8 @@ APPENDED = {
     "quintet sample runs/first": "--count 2",
     "quintet train mesh/autoencoder_tiny --run": MESHES,
     "quintet train mesh/transformer_tiny --auto": f"{MESHES} --writing.count 2",
+    "quintet train video/tokenizer_tiny --run": CLIPS,
+    "quintet train music/mulan_tiny --run": SOUNDS,
     "quintet sample runs/writer": "--max-faces 8",
 }
 # Numbers that would take long: what the page says, and what is run.
@@ -111,6 +124,12 @@ def put_photos(folder: Path) -> None:
         Image.fromarray(pixels).save(folder / f"{name}.jpg")
 
 
+def put_songs(folder: Path) -> None:
+    folder.mkdir()
+    for number in range(6):
+        write_wav(folder / f"{number}.wav", play(compose(number), 2.0, 8000), 8000)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readme")
@@ -119,6 +138,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def outcome(place: Path) -> list[tuple[int, str]]:
     put_photos(place / "photos")
+    put_songs(place / "songs")
     lines = [(kind, text, shlex.split(text)[1:] if kind == "quintet" else []) for kind, text in RUN]
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", DRIVER],

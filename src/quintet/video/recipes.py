@@ -47,11 +47,11 @@ def tokenizer() -> VideoRecipe:
 def tokenizer_tiny() -> VideoRecipe:
     """The same at 9 x 32 x 32 and 1,600 codes, for two CPU cores and four minutes."""
     return VideoRecipe(
-        steps=1000,
+        steps=600,
         batch_size=8,
         workers=1,
-        evaluate_every=500,
-        save_every=500,
+        evaluate_every=300,
+        save_every=300,
         model=VideoTokenizerConfig(
             init_dim=64,
             max_dim=128,

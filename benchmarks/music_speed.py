@@ -1,0 +1,141 @@
+"""Clips per second of the music room's training step.
+
+    python benchmarks/music_speed.py [--size peer|recipe|tiny] [--batch-size 256] [--no-eager]
+    python benchmarks/music_speed.py --peer "python bench_peers.py mulan --size base …"
+
+Runs the engine's own steps on random sounds in memory: bf16, compiled; then eager fp32 of the same
+task. `peer` has musiclm-pytorch's sizes: both towers 768 wide and 12 deep, 10 seconds at 16 kHz in
+patches of 16 x 16 of which a quarter is left out, 256 ids of text. With `--peer` the other
+package's benchmark runs first, in the same call (a JSON line with samples_per_s); the exit status
+is 1 where ours is less than four times as fast.
+"""
+
+import argparse
+import dataclasses
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from beside_peer import last_json
+from image_speed import matrix_rate, measured, timed_steps
+from torch.utils.flop_counter import FlopCounterMode
+
+from quintet.engine.folder import RunFolder
+from quintet.engine.loop import take_step
+from quintet.engine.run import Run
+from quintet.engine.world import World
+from quintet.music import recipes
+from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
+from quintet.music.task import MuLaNTask
+
+FLOOR = 4.0
+
+
+def recipe_of(size: str) -> MuLaNRecipe:
+    if size == "tiny":
+        return recipes.mulan_tiny()
+    if size == "recipe":
+        return recipes.mulan()
+    model = MuLaNConfig(
+        dim=768,
+        layers=12,
+        heads=12,
+        text_dim=768,
+        text_layers=12,
+        text_heads=12,
+        vocabulary=20_000,
+    )
+    return MuLaNRecipe(model=model, sounds=MusicDataConfig(seconds=10.0))
+
+
+class RandomSounds:
+    """A few random sounds in memory, all of one length, with ids for texts."""
+
+    def __init__(self, recipe: MuLaNRecipe, length: int):
+        samples = int(recipe.sounds.seconds * recipe.sounds.rate)
+        self.wavs = torch.randn(64, samples) * 0.1
+        model = recipe.model
+        self.ids = torch.randint(2, model.vocabulary, (64, model.text_length))
+        self.length_of_all = length
+
+    def __len__(self) -> int:
+        return self.length_of_all
+
+    def keyed(self, index: int, key: object) -> dict[str, Any]:
+        place = index % 64
+        return {"wav": self.wavs[place], "tokens": self.ids[place], "text": ""}
+
+
+def make_run(recipe: MuLaNRecipe, path: Path) -> Run:
+    task = MuLaNTask(recipe, sets={"train": RandomSounds(recipe, 10**5), "valid": None})
+    return Run(task, recipe, World(recipe), RunFolder.create(path, {}))
+
+
+def operations(recipe: MuLaNRecipe) -> dict[str, float]:
+    """Of a whole step per clip, and how long the spectrogram of a batch takes by itself."""
+    small = dataclasses.replace(recipe, batch_size=4, compile="off", workers=0)
+    with tempfile.TemporaryDirectory() as place:
+        run = make_run(small, Path(place) / "run")
+        with FlopCounterMode(display=False) as counter:
+            take_step(run)
+        device = run.world.device
+        samples = int(recipe.sounds.seconds * recipe.sounds.rate)
+        wavs = torch.randn(recipe.batch_size, samples, device=device)
+        mel = run.parts["mulan"].module.audio.mel  # type: ignore[union-attr]
+        mel(wavs)
+        seconds = measured(lambda: mel(wavs), 10, device)
+        run.close()
+        return {"step": counter.get_total_flops() / 4, "spectrogram_ms": seconds * 1e3}
+
+
+def speed(recipe: MuLaNRecipe, steps: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        return timed_steps(make_run(recipe, Path(place) / "run"), steps, 6, "clips")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", default="peer", choices=("peer", "recipe", "tiny"))
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--no-eager", action="store_true")
+    parser.add_argument("--peer", help="the other package's benchmark command")
+    asked = parser.parse_args()
+    peer = last_json(shlex.split(asked.peer)) if asked.peer else None
+    base = dataclasses.replace(
+        recipe_of(asked.size),
+        batch_size=asked.batch_size,
+        steps=10**6,
+        workers=asked.workers,
+        trackers=(),
+    )
+    world = World(base)
+    rate = matrix_rate(world.device, 8192 if world.device.type == "cuda" else 1024)
+    counted = operations(base)
+    sides = [base]
+    if not asked.no_eager:
+        sides.append(dataclasses.replace(base, precision="fp32", compile="off"))
+    found: list[float] = []
+    for recipe in sides:
+        row = speed(recipe, asked.steps)
+        found.append(row["clips_per_second"])
+        row |= {
+            "step_gflop": counted["step"] / 1e9,
+            "matrix_tflops": rate / 1e12,
+            "share_of_matrix_rate": found[-1] * counted["step"] / rate,
+            "share_of_spectrogram": counted["spectrogram_ms"] / row["ms_per_step"],
+        }
+        print(json.dumps({"benchmark": "music_speed", "size": asked.size, **row}), flush=True)
+    if peer is not None:
+        ratio = found[0] / peer["samples_per_s"]
+        print(json.dumps({"benchmark": "music_speed", "peer": peer, "ratio": ratio}))
+        sys.exit(1 if ratio < FLOOR else 0)
+
+
+if __name__ == "__main__":
+    main()
