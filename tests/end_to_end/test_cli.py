@@ -66,7 +66,7 @@ def test_help_of_a_recipe_shows_every_setting_with_its_sentence(quintet: Quintet
     assert said.status == 0
     for words in ("--steps", "--model.dim", "--losses.adversarial-from", "--continue", "--minutes"):
         assert words in said.out
-    assert "The critic starts after this share of the run" in said.out
+    assert "Critics start after this share of the run" in said.out
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "image/vqgan", "--help"], ["list"]])

@@ -6,6 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quintet.engine.errors import RunError
+from quintet.shared.sampling import (
+    Device,
+    check_inputs,
+    check_positive,
+    loaded,
+    readable,
+    recipe_with_data,
+)
 
 if TYPE_CHECKING:
     from quintet.image.model import VQGanVAE
@@ -19,14 +27,17 @@ class Flags:
     """Resize and crop pictures to this height and width; else they are cropped to the factor."""
     count: int = 8
     """Without input: so many held-out pictures of the run's own data."""
+    device: Device = "auto"
+    """Where to compute; auto takes the GPU where there is one."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Writes NAME.reconstruction.png beside NAME.ids.safetensors; ids give NAME.decoded.png."""
-    import quintet
-
-    model: VQGanVAE = quintet.load(run)
-    _check(inputs, flags, model.factor)
+    check_inputs(inputs, "pictures, or ids as .safetensors")
+    check_positive(flags, "count")
+    model: VQGanVAE = loaded(run, flags.device)
+    if flags.size and any(side < 1 or side % model.factor for side in flags.size):
+        raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for path in inputs or _held_out(run, out, flags.count):
@@ -37,36 +48,16 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     return written
 
 
-def _check(inputs: Sequence[Path], flags: Flags, factor: int) -> None:
-    for path in inputs:
-        if not path.is_file():
-            raise RunError(f"{path} is not a file; give pictures, or ids as .safetensors")
-    names = [path.stem for path in inputs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise RunError(f"two inputs are called {twice}; rename one, or sample them apart")
-    if flags.size and any(side < 1 or side % factor for side in flags.size):
-        raise RunError(f"size is {flags.size}; it must be divisible by the factor {factor}")
-
-
 def _held_out(run: Path, out: Path, count: int) -> list[Path]:
-    from quintet import rooms
-    from quintet.engine.folder import RunFolder
-    from quintet.image.task import build
+    from quintet.image.data import open_data
     from quintet.media.pixels import write_png
 
-    about = RunFolder.open(run).about
-    if "model" in about:
-        raise RunError(f"{run} is an exported model and has no data; give pictures")
-    _, recipe = rooms.recorded(about, run)
-    if recipe.data is not None and recipe.data.startswith("python:"):
-        raise RunError(f"{run} reads a data set from Python; give pictures")
-    held = build(recipe).data("valid")
+    recipe = recipe_with_data(run, "pictures")
+    held = open_data(recipe.data, recipe.images, "valid", recipe.seed)
     found = []
-    for index in range(min(count, len(held))):
-        path = out / f"held-out-{index:03d}.png"
-        write_png(path, held.keyed(index, None)["image"].permute(1, 2, 0).numpy())
-        found.append(path)
+    for index, item in readable(held, count):
+        found.append(out / f"held-out-{index:03d}.png")
+        write_png(found[-1], item["image"].permute(1, 2, 0).numpy())
     return found
 
 
@@ -83,11 +74,11 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
         raise RunError(f"{path} is smaller than the factor {model.factor}; give --size")
     array = resize_crop(array, size)  # type: ignore[arg-type]
     image = torch.from_numpy(array.copy()).permute(2, 0, 1)[None].float() / 255
-    ids = model.tokenize(image)
+    ids = model.tokenize(image.to(next(model.parameters()).device))
     made = to_bytes(model.decode_from_ids(ids)[0])
     picture, numbers = out / f"{path.stem}.reconstruction.png", out / f"{path.stem}.ids.safetensors"
     write_png(picture, grid([[array, made]], ["original", "reconstruction"]))
-    write_safetensors(numbers, {"ids": ids})
+    write_safetensors(numbers, {"ids": ids.cpu()})
     return [picture, numbers]
 
 
@@ -104,6 +95,8 @@ def _decode(model: "VQGanVAE", path: Path, out: Path) -> list[Path]:
     stem = path.name.removesuffix(".safetensors").removesuffix(".ids")
     endings = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
     pictures = [out / f"{stem}.decoded{ending}.png" for ending in endings]
-    for picture, image in zip(pictures, model.decode_from_ids(ids.long())):
+    for picture, image in zip(
+        pictures, model.decode_from_ids(ids.long().to(next(model.parameters()).device))
+    ):
         write_png(picture, to_bytes(image))
     return pictures

@@ -6,6 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from quintet.engine.errors import RunError
+from quintet.shared.sampling import (
+    Device,
+    check_inputs,
+    check_positive,
+    loaded,
+    readable,
+    recipe_with_data,
+)
 
 if TYPE_CHECKING:
     from quintet.mesh.autoencoder import MeshAutoencoder
@@ -34,23 +42,16 @@ class Flags:
     """Transformer: end a mesh after so many faces."""
     seed: int = 0
     """Transformer: the same number gives the same meshes."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to compute; auto takes the GPU where there is one."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Writes a file for each mesh, and a sheet of pictures of them all."""
-    import torch
-
-    import quintet
     from quintet.mesh.autoencoder import MeshAutoencoder
 
-    if flags.device == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device cuda, but torch sees no GPU")
-    on_gpu = flags.device != "cpu" and torch.cuda.is_available()
-    model = quintet.load(run).to("cuda" if on_gpu else "cpu")
-    if flags.count < 1:
-        raise RunError(f"--count is {flags.count}; give 1 or more")
+    check_positive(flags, "count")
+    model = loaded(run, flags.device)
     if isinstance(model, MeshAutoencoder):
         if flags.text:
             raise RunError(f"{run} is an autoencoder: it takes files, not --text")
@@ -113,10 +114,8 @@ def _reconstruct(
     from quintet.media.meshes import write_mesh
     from quintet.mesh.exhibits import MeshSheet
 
+    check_inputs(inputs, "meshes (obj, ply, stl, glb, gltf, off)")
     names = [path.stem for path in inputs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise RunError(f"two inputs are called {twice}; rename one, or sample them apart")
     meshes = [_read(path, model) for path in inputs] or _held_out(run, flags.count)
     names = names or [f"held-out-{index:03d}" for index in range(len(meshes))]
     out.mkdir(parents=True, exist_ok=True)
@@ -135,8 +134,6 @@ def _read(path: Path, model: "MeshAutoencoder") -> "Arrays":
     from quintet.mesh.config import MeshDataConfig
     from quintet.mesh.data import prepare
 
-    if not path.is_file():
-        raise RunError(f"{path} is not a file; give meshes (obj, ply, stl, glb, gltf, off)")
     if model.config.corners != 3:
         raise RunError("this autoencoder takes quads, and files are read as triangles")
     try:
@@ -147,26 +144,12 @@ def _read(path: Path, model: "MeshAutoencoder") -> "Arrays":
 
 
 def _held_out(run: Path, count: int) -> list["Arrays"]:
-    from quintet import rooms
-    from quintet.engine.folder import RunFolder
     from quintet.mesh.data import open_data
 
-    about = RunFolder.open(run).about
-    if "model" in about:
-        raise RunError(f"{run} is an exported model and has no data; give files of meshes")
-    _, recipe = rooms.recorded(about, run)
-    if recipe.data is not None and recipe.data.startswith("python:"):
-        raise RunError(f"{run} reads a data set from Python; give files of meshes")
+    recipe = recipe_with_data(run, "files of meshes")
     held = open_data(recipe.data, recipe.meshes, "valid", recipe.seed)
-    found: list[Arrays] = []
-    for index in range(len(held)):
-        if len(found) == count:
-            break
-        try:
-            sample = held.keyed(index, None)
-        except (OSError, ValueError):  # as in training, a file that cannot be used is left out
-            continue
-        found.append((sample["vertices"].numpy(), sample["faces"].numpy()))
+    samples = (item for _, item in readable(held, count))
+    found = [(item["vertices"].numpy(), item["faces"].numpy()) for item in samples]
     if not found:
         raise RunError(f"{run} has no held-out mesh that can be read; give files of meshes")
     return found

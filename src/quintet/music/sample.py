@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quintet.engine.errors import RunError
+from quintet.shared.sampling import Device, check_positive, loaded, readable, recipe_with_data
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +35,7 @@ class Flags:
     """How much of a sound is listened to, from its middle."""
     count: int = 32
     """Without sounds: so many held-out ones of the run's own data."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to compute; auto takes the GPU where there is one."""
 
 
@@ -47,16 +48,9 @@ class Sound(NamedTuple):
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:
     """Writes ranking.json; the best come back as lines, with what could not be read."""
-    import torch
-
-    import quintet
-
     _check(inputs, flags)
-    if flags.device == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device cuda, but torch sees no GPU")
-    on_gpu = flags.device != "cpu" and torch.cuda.is_available()
     captions = _lines(flags.captions) if flags.captions else []
-    model: MuLaN = quintet.load(run).to("cuda" if on_gpu else "cpu")
+    model: MuLaN = loaded(run, flags.device)
     out.mkdir(parents=True, exist_ok=True)
     skipped: list[str] = []
     if inputs:
@@ -79,11 +73,7 @@ def _check(inputs: Sequence[Path], flags: Flags) -> None:
         raise RunError("give --text to rank sounds or --captions to rank sentences, and not both")
     if inputs and not flags.text and not flags.captions:
         raise RunError('say what to rank by: --text "a slow melody", or --captions FILE.txt')
-    for name in ("top", "count"):
-        if getattr(flags, name) < 1:
-            raise RunError(f"--{name} is {getattr(flags, name)}; give 1 or more")
-    if not flags.seconds > 0:
-        raise RunError(f"--seconds is {flags.seconds}; give more than 0")
+    check_positive(flags, "top", "count", "seconds")
 
 
 # -- what is ranked -------------------------------------------------------------------------------
@@ -131,25 +121,14 @@ def _read(paths: Sequence[Path], rate: int, seconds: float, skipped: list[str]) 
 
 def _held_out(run: Path, out: Path, count: int) -> tuple[list[Sound], list[str]]:
     """Held-out sounds, written down so that they can be heard, and their captions."""
-    from quintet import rooms
-    from quintet.engine.folder import RunFolder
     from quintet.media.audio import write_wav
     from quintet.music.data import open_data
 
-    about = RunFolder.open(run).about
-    if "model" in about:
-        raise RunError(f"{run} is an exported model and has no data; give sounds")
-    _, recipe = rooms.recorded(about, run)
-    if recipe.data is not None and recipe.data.startswith("python:"):
-        raise RunError(f"{run} reads a data set from Python; give sounds")
+    recipe = recipe_with_data(run, "sounds")
     held = open_data(recipe.data, recipe.sounds, "valid", recipe.seed)
     sounds: list[Sound] = []
     captions: list[str] = []
-    for index in range(min(count, len(held))):
-        try:
-            item = held.keyed(index, None)
-        except (OSError, ValueError):  # as in training, a file that cannot be used is left out
-            continue
+    for index, item in readable(held, count):
         path = out / f"held-out-{index:03d}.wav"
         write_wav(path, item["wav"].numpy(), recipe.sounds.rate)
         sounds.append(Sound(str(path), item["wav"].numpy()))

@@ -4,9 +4,17 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quintet.engine.errors import RunError
+from quintet.shared.sampling import (
+    Device,
+    check_inputs,
+    check_positive,
+    loaded,
+    readable,
+    recipe_with_data,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,22 +36,18 @@ class Flags:
     """Frames per second of clips decoded from ids, and of held-out ones."""
     count: int = 4
     """Without input: so many held-out clips of the run's own data."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to compute; auto takes the GPU where there is one."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Writes NAME.reconstruction.mp4 (.png of an image), original and reconstruction side by side,
     and NAME.ids.safetensors; ids give NAME.decoded.mp4."""
-    import torch
-
-    import quintet
-
-    if flags.device == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device cuda, but torch sees no GPU")
-    on_gpu = flags.device != "cpu" and torch.cuda.is_available()
-    model: VideoTokenizer = quintet.load(run).to("cuda" if on_gpu else "cpu")
-    _check(inputs, flags, model.factor)
+    check_inputs(inputs, "videos, images, or ids as .safetensors")
+    check_positive(flags, "chunk", "rate", "count")
+    model: VideoTokenizer = loaded(run, flags.device)
+    if flags.size and any(side < 1 or side % model.factor for side in flags.size):
+        raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for path in inputs or _held_out(run, out, flags):
@@ -54,39 +58,16 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     return written
 
 
-def _check(inputs: Sequence[Path], flags: Flags, factor: int) -> None:
-    for path in inputs:
-        if not path.is_file():
-            raise RunError(f"{path} is not a file; give videos, images, or ids as .safetensors")
-    names = [path.stem for path in inputs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise RunError(f"two inputs are called {twice}; rename one, or sample them apart")
-    if flags.size and any(side < 1 or side % factor for side in flags.size):
-        raise RunError(f"size is {flags.size}; it must be divisible by the factor {factor}")
-    for name in ("chunk", "rate", "count"):
-        if getattr(flags, name) <= 0:
-            raise RunError(f"--{name} is {getattr(flags, name)}; give a number above 0")
-
-
 def _held_out(run: Path, out: Path, flags: Flags) -> list[Path]:
-    from quintet import rooms
-    from quintet.engine.folder import RunFolder
     from quintet.media.clip_writing import write_mp4
     from quintet.video.data import open_data
 
-    about = RunFolder.open(run).about
-    if "model" in about:
-        raise RunError(f"{run} is an exported model and has no data; give videos")
-    _, recipe = rooms.recorded(about, run)
-    if recipe.data is not None and recipe.data.startswith("python:"):
-        raise RunError(f"{run} reads a data set from Python; give videos")
+    recipe = recipe_with_data(run, "videos")
     held = open_data(recipe.data, recipe.videos, "valid", recipe.seed)
     found = []
-    for index in range(min(flags.count, len(held))):
-        path = out / f"held-out-{index:03d}.mp4"
-        write_mp4(path, held.keyed(index, None)["video"].permute(1, 2, 3, 0).numpy(), flags.rate)
-        found.append(path)
+    for index, item in readable(held, flags.count):
+        found.append(out / f"held-out-{index:03d}.mp4")
+        write_mp4(found[-1], item["video"].permute(1, 2, 3, 0).numpy(), flags.rate)
     return found
 
 
