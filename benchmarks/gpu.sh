@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The figures that only a GPU can give, in one call of about ten minutes; each part has its limit.
 #   benchmarks/gpu.sh                                   without another package beside it
-#   PEER="python bench_peers.py …" benchmarks/gpu.sh    and with one, see beside_peer.py
+#   PEER="python bench_peers.py …" benchmarks/gpu.sh    and with one, beside ours
 set -u
 cd "$(dirname "$0")/.."
 export PYTHONUNBUFFERED=1 PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}"
@@ -14,7 +14,7 @@ part() { # seconds, title, command …
 }
 part 120 "overhead" "$python" benchmarks/overhead.py --device cuda --blocks 12 --steps 20
 part 70 "overhead, small" "$python" benchmarks/overhead.py --device cuda --size small --blocks 12
-[ -n "${PEER:-}" ] && part 330 "beside the other package" "$python" benchmarks/beside_peer.py --peer "$PEER"
+[ -n "${PEER:-}" ] && part 330 "beside the other package" "$python" benchmarks/image_speed.py --no-eager --peer "$PEER"
 part 40 "pause of a checkpoint" "$python" benchmarks/checkpoint_pause.py
 for flag in --no-deterministic --deterministic; do
   run=$(mktemp -d)/run

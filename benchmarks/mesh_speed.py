@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from image_speed import matrix_rate, measured, timed_steps
+from timing import matrix_rate, measured, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
 from quintet.engine.folder import RunFolder

@@ -10,18 +10,13 @@ package's benchmark runs first, in the same call (a JSON line with samples_per_s
 is 1 where ours is less than four times as fast.
 """
 
-import argparse
 import dataclasses
-import json
-import shlex
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from beside_peer import last_json
-from image_speed import matrix_rate, measured, timed_steps
+from timing import Sides, measured, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
 from quintet.engine.folder import RunFolder
@@ -31,8 +26,6 @@ from quintet.engine.world import World
 from quintet.music import recipes
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
 from quintet.music.task import MuLaNTask
-
-FLOOR = 4.0
 
 
 def recipe_of(size: str) -> MuLaNRecipe:
@@ -97,45 +90,6 @@ def speed(recipe: MuLaNRecipe, steps: int) -> dict[str, Any]:
         return timed_steps(make_run(recipe, Path(place) / "run"), steps, 6, "clips")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--size", default="peer", choices=("peer", "recipe", "tiny"))
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--no-eager", action="store_true")
-    parser.add_argument("--peer", help="the other package's benchmark command")
-    asked = parser.parse_args()
-    peer = last_json(shlex.split(asked.peer)) if asked.peer else None
-    base = dataclasses.replace(
-        recipe_of(asked.size),
-        batch_size=asked.batch_size,
-        steps=10**6,
-        workers=asked.workers,
-        trackers=(),
-    )
-    world = World(base)
-    rate = matrix_rate(world.device, 8192 if world.device.type == "cuda" else 1024)
-    counted = operations(base)
-    sides = [base]
-    if not asked.no_eager:
-        sides.append(dataclasses.replace(base, precision="fp32", compile="off"))
-    found: list[float] = []
-    for recipe in sides:
-        row = speed(recipe, asked.steps)
-        found.append(row["clips_per_second"])
-        row |= {
-            "step_gflop": counted["step"] / 1e9,
-            "matrix_tflops": rate / 1e12,
-            "share_of_matrix_rate": found[-1] * counted["step"] / rate,
-            "share_of_spectrogram": counted["spectrogram_ms"] / row["ms_per_step"],
-        }
-        print(json.dumps({"benchmark": "music_speed", "size": asked.size, **row}), flush=True)
-    if peer is not None:
-        ratio = found[0] / peer["samples_per_s"]
-        print(json.dumps({"benchmark": "music_speed", "peer": peer, "ratio": ratio}))
-        sys.exit(1 if ratio < FLOOR else 0)
-
-
 if __name__ == "__main__":
-    main()
+    sides = Sides("music_speed", "clips", batch_size=256, floor=4.0)
+    sides.run(recipe_of(sides.asked.size), operations, speed)

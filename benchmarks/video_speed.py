@@ -9,18 +9,13 @@ README. With `--peer` the other package's benchmark runs in the same call (a JSO
 samples_per_s), and the exit status is 1 where ours is less than three times as fast.
 """
 
-import argparse
 import dataclasses
-import json
-import shlex
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from beside_peer import last_json
-from image_speed import matrix_rate, timed_steps
+from timing import Sides, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
 from quintet.engine.folder import RunFolder
@@ -61,7 +56,7 @@ def make_run(recipe: VideoRecipe, path: Path) -> Run:
     return Run(task, recipe, World(recipe), RunFolder.create(path, {}))
 
 
-def operations(recipe: VideoRecipe) -> float:
+def operations(recipe: VideoRecipe) -> dict[str, float]:
     """Of a whole step, per clip."""
     small = dataclasses.replace(recipe, batch_size=1, compile="off", workers=0)
     with tempfile.TemporaryDirectory() as place:
@@ -70,7 +65,7 @@ def operations(recipe: VideoRecipe) -> float:
         with FlopCounterMode(display=False) as counter:
             take_step(run)
         run.close()
-        return counter.get_total_flops()
+        return {"step": counter.get_total_flops()}
 
 
 def speed(recipe: VideoRecipe, steps: int) -> dict[str, Any]:
@@ -78,42 +73,6 @@ def speed(recipe: VideoRecipe, steps: int) -> dict[str, Any]:
         return timed_steps(make_run(recipe, Path(place) / "run"), steps, 8, "clips")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--size", default="peer", choices=("peer", "recipe", "tiny"))
-    parser.add_argument("--batch-size", type=int, default=24)
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--no-eager", action="store_true")
-    parser.add_argument("--peer", help="the other package's benchmark command")
-    asked = parser.parse_args()
-    # First, because what this process holds of the device would not be there for the other.
-    peer = last_json(shlex.split(asked.peer)) if asked.peer else None
-    base = dataclasses.replace(
-        recipe_of(asked.size),
-        batch_size=asked.batch_size,
-        steps=10**6,
-        workers=asked.workers,
-        trackers=(),
-    )
-    world = World(base)
-    rate = matrix_rate(world.device, 8192 if world.device.type == "cuda" else 1024)
-    step = operations(base)
-    sides = [base]
-    if not asked.no_eager:
-        sides.append(dataclasses.replace(base, precision="fp32", compile="off"))
-    found: list[float] = []
-    for recipe in sides:
-        row = speed(recipe, asked.steps)
-        found.append(row["clips_per_second"])
-        share = found[-1] * step / rate
-        row |= {"step_gflop": step / 1e9, "matrix_tflops": rate / 1e12, "share_of_matrix": share}
-        print(json.dumps({"benchmark": "video_speed", "size": asked.size, **row}), flush=True)
-    if peer is not None:
-        ratio = found[0] / peer["samples_per_s"]
-        print(json.dumps({"benchmark": "video_speed", "peer": peer, "ratio": ratio}))
-        sys.exit(1 if ratio < 3 else 0)
-
-
 if __name__ == "__main__":
-    main()
+    sides = Sides("video_speed", "clips", batch_size=24, floor=3.0)
+    sides.run(recipe_of(sides.asked.size), operations, speed)
