@@ -7,8 +7,8 @@ Runs the engine's own steps on random images in memory: bf16, compiled, channels
 fp32 of the same task. `peer` has the inputs, the down-sampling and the number of parameters of the
 VQGanVAE of muse-maskgit-pytorch (256 x 256, factor 16, 325 M + 49 M). The share of the matrix rate
 is the step's floating-point operations, counted by torch, over the rate of a large bf16 product
-measured in the same run. With `--peer` the other package's benchmark runs first, in the same call (a
-JSON line with samples_per_s); the exit status is 1 where ours is less than three times as fast.
+measured in the same run. With `--peer` the other package's benchmark runs first, in the same call
+(a JSON line with samples_per_s); the exit status is 1 where ours is less than three times as fast.
 """
 
 import dataclasses

@@ -55,7 +55,8 @@ def main(arguments: list[str] | None = None) -> None:
     except ImportError as error:
         if debug or "quintet[" not in str(error):  # an extra that is not installed says its name
             raise
-        status = fail(str(error))
+        # Out of a worker process it comes with the traceback that it had there.
+        status = fail(str(error).strip().splitlines()[-1].removeprefix("ImportError: "))
     except OSError as error:
         if debug or error.errno is None:
             raise
@@ -307,7 +308,7 @@ def evaluate(given: list[str]) -> None:
     if asked.data is None:
         need_data(recipe, asked.run, "name a folder to measure on")
     recipe = dataclasses.replace(
-        recipe,
+        without_limit(recipe) if asked.data else recipe,
         device=asked.device,
         compile="off",
         batch_size=asked.batch_size or recipe.batch_size,
@@ -319,6 +320,18 @@ def evaluate(given: list[str]) -> None:
         table(metrics)
         print(json.dumps(metrics))
     shut_down()
+
+
+def without_limit(settings: Any) -> Any:
+    """The same settings, at whatever depth, with as many samples held out as there are."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = without_limit(value)
+        elif field.name == "valid_limit":
+            changes[field.name] = sys.maxsize
+    return dataclasses.replace(settings, **changes)
 
 
 def table(rows: dict[str, Any]) -> None:

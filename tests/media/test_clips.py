@@ -3,6 +3,7 @@ from contextlib import suppress
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from weakref import ref
 
 import av
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 from quintet.media import BadFile
 from quintet.media.clip_writing import write_gif, write_mp4
-from quintet.media.clips import check_clip, probe, read_clip, resize_crop_clip
+from quintet.media.clips import check_clip, frames_of, probe, read_clip, resize_crop_clip
 from quintet.media.pixels import resize_crop
 from quintet.media.windows import Caps, ClipInfo, window
 
@@ -447,3 +448,121 @@ def test_all_frames_get_the_same_crop():
     out = resize_crop_clip(frames, (16, 24), **crop)
     assert out.shape == (3, 16, 24, 3)
     assert all(np.array_equal(a, resize_crop(b, (16, 24), **crop)) for a, b in zip(out, frames))
+
+
+# One frame at a time, and written in chunks.
+
+
+@pytest.mark.parametrize("suffix", [*KINDS, "gif"])
+def test_every_frame_comes_once_and_in_order(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "gif":
+        write_gif(path, np.stack([numbered(i) for i in range(40)]), 10)
+    else:
+        encode(path)
+    frames = list(frames_of(path))
+    assert numbers(np.stack(frames)) == list(range(40))
+    assert all(frame.dtype == np.uint8 and frame.flags.c_contiguous for frame in frames)
+    assert np.array_equal(np.stack(frames), read_clip(path, count=40, start=0))
+
+
+def test_frames_of_a_variable_rate_are_those_that_are_stored(tmp_path):
+    path = encode(tmp_path / "a.mp4", frames=6, times=[0, 100, 200, 900, 1000, 1100])
+    assert [number_of(frame) for frame in frames_of(path)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_frames_come_upright_and_with_square_pixels(tmp_path):
+    turned = encode(tmp_path / "a.mp4", frames=3, rotation=90)
+    assert [frame.shape for frame in frames_of(turned)] == [(48, 32, 3)] * 3
+    assert np.array_equal(np.stack(list(frames_of(turned))), read_clip(turned, count=3))
+    wide = encode(tmp_path / "b.mp4", frames=2, aspect=Fraction(2, 1))
+    assert [frame.shape for frame in frames_of(wide)] == [(32, 96, 3)] * 2
+
+
+def test_frames_are_decoded_as_they_are_asked_for(tmp_path):
+    """The end of the file is destroyed, and the first frames do not notice."""
+    path = encode(tmp_path / "a.mp4", frames=48, codec="mpeg4", gop=12)
+    with av.open(str(path)) as container:
+        packets = [(p.pos, p.size) for p in container.demux(video=0) if p.size]
+    content = bytearray(path.read_bytes())
+    for place, size in packets[24:]:
+        content[place : place + size] = bytes(size)
+    path.write_bytes(content)
+    found = frames_of(path)
+    assert [number_of(next(found)) for _ in range(20)] == list(range(20))
+    with pytest.raises(BadFile, match=r"a\.mp4"):
+        list(found)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "gif"])
+def test_frames_beyond_the_caps_are_refused_before_the_first(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "gif":
+        write_gif(path, np.stack([numbered(i) for i in range(20)]), 10)
+    else:
+        encode(path, frames=20)
+    with pytest.raises(BadFile, match="more than max_frames = 5"):
+        next(frames_of(path, Caps(max_frames=5)))
+
+
+def cut_after(path: Path, frames: int) -> Path:
+    """The file without what comes after so many frames; its header still promises them."""
+    with av.open(str(path)) as container:
+        ends = sorted(p.pos + p.size for p in container.demux(video=0) if p.size)
+    cut = path.with_name("cut.mp4")
+    cut.write_bytes(path.read_bytes()[: ends[frames - 1]])
+    return cut
+
+
+def test_a_video_that_ends_between_two_frames_is_not_taken_for_whole(tmp_path):
+    write_mp4(tmp_path / "a.mp4", np.stack([numbered(i) for i in range(50)]), 10)
+    cut = cut_after(tmp_path / "a.mp4", 25)
+    with pytest.raises(BadFile, match=r"before the 5\.0 s that its header announces"):
+        list(frames_of(cut))
+    content = (tmp_path / "a.mp4").read_bytes()
+    cut.write_bytes(content[: content.index(b"mdat") + 4])
+    with pytest.raises(BadFile, match="holds no frames"):
+        list(frames_of(cut))
+
+
+def test_a_last_frame_that_is_shown_for_long_is_no_damage(tmp_path):
+    path = tmp_path / "a.mp4"
+    write_mp4(path, np.stack([numbered(i) for i in range(4)]), 0.2)  # a show of slides
+    assert [number_of(frame) for frame in frames_of(path)] == [0, 1, 2, 3]
+    check_clip(path, count=2)
+
+
+def test_chunks_of_any_size_write_the_file_of_the_whole(tmp_path):
+    frames = np.stack([numbered(i, 31, 47) for i in range(11)])
+    write_mp4(tmp_path / "whole.mp4", frames, 10)
+    for sizes in ((11,), (1,) * 11, (5, 4, 2)):
+        ends = np.cumsum(sizes)
+        chunks = (frames[end - size : end] for size, end in zip(sizes, ends))
+        write_mp4(tmp_path / "chunks.mp4", chunks, 10)
+        assert (tmp_path / "chunks.mp4").read_bytes() == (tmp_path / "whole.mp4").read_bytes()
+
+
+def test_chunks_that_are_written_are_let_go(tmp_path):
+    seen = []
+
+    def chunks():
+        for number in range(20):
+            chunk = numbered(number)[None]
+            seen.append(ref(chunk))
+            assert sum(found() is not None for found in seen) <= 3  # first, last and this one
+            yield chunk
+
+    write_mp4(tmp_path / "a.mp4", chunks(), 10)
+    assert probe(tmp_path / "a.mp4").frames == 20
+
+
+def test_nothing_is_written_where_chunks_fail_or_there_are_none(tmp_path):
+    def failing():
+        yield numbered(0)[None]
+        raise BadFile("a.mp4", "is damaged near 1.0 s")
+
+    with pytest.raises(BadFile, match=r"near 1\.0 s"):
+        write_mp4(tmp_path / "b.mp4", failing(), 10)
+    with pytest.raises(ValueError, match=r"give uint8 \(t, h, w, 3\)"):
+        write_mp4(tmp_path / "b.mp4", iter([]), 10)
+    assert list(tmp_path.iterdir()) == []

@@ -66,13 +66,13 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
 
     from quintet.engine.checkpoint import write_safetensors
     from quintet.image.task import to_bytes
-    from quintet.media.pixels import grid, read_image, resize_crop, write_png
+    from quintet.media.pixels import grid, middle, read_image, resize_crop, write_png
 
     array = read_image(path)
     size = flags.size or tuple(side // model.factor * model.factor for side in array.shape[:2])
     if min(size) < model.factor:
         raise RunError(f"{path} is smaller than the factor {model.factor}; give --size")
-    array = resize_crop(array, size)  # type: ignore[arg-type]
+    array = resize_crop(array, size) if flags.size else middle(array, size)  # type: ignore[arg-type]
     image = torch.from_numpy(array.copy()).permute(2, 0, 1)[None].float() / 255
     ids = model.tokenize(image.to(next(model.parameters()).device))
     made = to_bytes(model.decode_from_ids(ids)[0])

@@ -40,7 +40,7 @@ def _encode(path: Path, chunks: Iterator[Pixels], rate: float) -> None:
         from av.video.reformatter import Colorspace
     except ImportError as error:
         raise ImportError("writing mp4 needs PyAV: pip install 'quintet[video]'") from error
-    first = next(chunks)
+    first = next(chunks, np.empty((0, 0, 0, 3), np.uint8))
     _check_frames(first, rate)
     options = {"movflags": "+faststart", "fflags": "+bitexact"}
     with av.open(str(path), "w", format="mp4", options=options) as container:

@@ -348,13 +348,27 @@ def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noq
         return
     with _ready(source) as video:
         size = _shown_size(video.stream, None)
-        for number, (frame, time) in enumerate(_timed(video, 0.0)):
+        count, time = 0, 0.0
+        for frame, time in _timed(video, 0.0):
+            count += 1
             if frame.is_corrupt:
                 raise BadFile(source.path, f"is damaged near {time:.1f} s", "copy it again")
-            if number >= caps.max_frames:
+            if count > caps.max_frames:
                 reason = f"has more than max_frames = {caps.max_frames:,} frames"
                 raise BadFile(source.path, reason, "cut the video")
             yield np.ascontiguousarray(np.rot90(_to_rgb(frame, size), _quarters(frame)))
+        if count == 0:
+            raise BadFile(source.path, "holds no frames", "remove it or copy it again")
+        if count < 0.9 * (video.info.frames or count + 1):  # the last frame may be shown for long
+            _check_end(source.path, video.info, time)
+
+
+def _check_end(path: Path, info: ClipInfo, last: float) -> None:
+    """Refuse a video whose last frame comes long before the end that its header announces."""
+    end = info.seconds
+    if last < end - 1 / info.rate - max(1.0, 0.1 * end):
+        reason = f"ends at {last:.1f} s, before the {end:.1f} s that its header announces"
+        raise BadFile(path, reason, "copy it again, or encode it again")
 
 
 def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  # noqa: B008
@@ -365,13 +379,9 @@ def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  #
     if source.family == "gif":
         return
     with _ready(source) as video:
-        end = video.info.seconds
         at_end = window(video.info, count=1, start=1.0, rate=1.0)
         picker = _pick(source.path, video, at_end, seek=True)
-        last = picker.times[-1] if picker.times else 0.0
-    if last < end - max(1.0, 0.1 * end):
-        reason = f"ends at {last:.1f} s, before the {end:.1f} s that its header announces"
-        raise BadFile(source.path, reason, "copy it again, or encode it again")
+        _check_end(source.path, video.info, picker.times[-1] if picker.times else 0.0)
 
 
 def resize_crop_clip(

@@ -218,6 +218,12 @@ def resize_crop(
     return np.array(Image.fromarray(array).resize((width, height), lanczos, box=box))
 
 
+def middle(array: Pixels, size: tuple[int, int]) -> Pixels:
+    """The middle of a picture, cropped and not resampled."""
+    top, left = ((have - want) // 2 for have, want in zip(array.shape, size))
+    return array[top : top + size[0], left : left + size[1]]
+
+
 def write_png(path: Path | str, array: Pixels) -> None:
     """Write uint8 of shape (h, w, 3) or (h, w); the file is complete or absent."""
     from PIL import Image

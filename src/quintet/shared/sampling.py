@@ -14,7 +14,7 @@ def check_inputs(inputs: Sequence[Path], what: str) -> None:
     for path in inputs:
         if not path.is_file():
             raise RunError(f"{path} is not a file; give {what}")
-    names = [path.stem for path in inputs]
+    names = [path.stem.removesuffix(".ids") for path in inputs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise RunError(f"two inputs are called {twice}; rename one, or sample them apart")

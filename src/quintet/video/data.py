@@ -180,6 +180,10 @@ class BuiltinClips(Builtin):
 
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One batch: videos uint8 (b, 3, t, h, w), still bool (b,), texts a list."""
+    kinds = {item["video"].dtype for item in items}
+    if len(kinds) > 1:  # stacked they would be floats, and the bytes among them 255 times too large
+        found = " and ".join(sorted(map(str, kinds)))
+        raise TypeError(f"clips of one batch are {found}: give all as bytes, or all as floats")
     return {
         "video": torch.stack([item["video"] for item in items]),
         "still": torch.tensor([item["still"] for item in items]),

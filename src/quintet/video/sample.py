@@ -45,6 +45,8 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     and NAME.ids.safetensors; ids give NAME.decoded.mp4."""
     check_inputs(inputs, "videos, images, or ids as .safetensors")
     check_positive(flags, "chunk", "rate", "count")
+    if not 0.01 <= flags.rate <= 1000:
+        raise RunError(f"--rate is {flags.rate}; give frames per second from 0.01 to 1000")
     model: VideoTokenizer = loaded(run, flags.device)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
@@ -68,6 +70,8 @@ def _held_out(run: Path, out: Path, flags: Flags) -> list[Path]:
     for index, item in readable(held, flags.count):
         found.append(out / f"held-out-{index:03d}.mp4")
         write_mp4(found[-1], item["video"].permute(1, 2, 3, 0).numpy(), flags.rate)
+    if not found:
+        raise RunError(f"{run} has nothing held out that can be read; give videos")
     return found
 
 
@@ -126,7 +130,7 @@ def _chunks(
     """1 + k s frames and then k s at a time, cropped to what the tokenizer takes."""
     import numpy as np
 
-    from quintet.media.pixels import resize_crop
+    from quintet.media.pixels import middle, resize_crop
 
     step = model.time_factor
     size = max(flags.chunk // step, 1) * step
@@ -138,7 +142,7 @@ def _chunks(
             if min(height, width) < model.factor:
                 raise RunError(f"{path} is smaller than the factor {model.factor}; give --size")
             shape = height, width
-        held.append(resize_crop(frame, shape))
+        held.append(resize_crop(frame, shape) if flags.size else middle(frame, shape))
         length.frames += 1
         if len(held) == wanted:
             yield np.stack(held)
@@ -193,7 +197,6 @@ def _beside(trips: Iterable[Trip], ids: list["Tensor"], length: _Length) -> Iter
 def _decode(model: "VideoTokenizer", path: Path, out: Path, flags: Flags) -> list[Path]:
     from quintet.engine.pretrained import read_weights
     from quintet.media.clip_writing import write_mp4
-    from quintet.video.exhibits import to_bytes
 
     found = read_weights(path)
     ids = found.get("ids")
@@ -201,13 +204,30 @@ def _decode(model: "VideoTokenizer", path: Path, out: Path, flags: Flags) -> lis
         raise RunError(f"{path} must hold integers (b, t, h, w) under the name 'ids'")
     if not 0 <= int(ids.min()) <= int(ids.max()) < model.codebook_size:
         raise RunError(f"{path} holds ids outside 0 … {model.codebook_size - 1}")
-    step = max(flags.chunk // model.time_factor, 1) * model.time_factor
-    device = next(model.parameters()).device
-    frames = int(found["frames"].flatten()[0]) if "frames" in found else None
+    whole = 1 + (ids.shape[1] - 1) * model.time_factor
+    frames = found["frames"].flatten().tolist() if "frames" in found else [whole]
+    if len(frames) != 1 or not 1 <= frames[0] <= whole:
+        raise RunError(f"{path} holds ids of {whole} frames, but {frames} under the name 'frames'")
     stem = path.name.removesuffix(".safetensors").removesuffix(".ids")
     endings = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
     written = [out / f"{stem}.decoded{ending}.mp4" for ending in endings]
-    for place, rows in zip(written, ids.long().to(device)):
-        clip = model.decode_from_code_indices(rows[None], step)[0]
-        write_mp4(place, to_bytes(clip)[:frames], flags.rate)
+    for place, rows in zip(written, ids):
+        write_mp4(place, _decoded(model, rows[None], flags.chunk, int(frames[0])), flags.rate)
     return written
+
+
+def _decoded(model: "VideoTokenizer", ids: "Tensor", chunk: int, frames: int) -> Iterator["Pixels"]:
+    """Chunk by chunk, as long as there are frames: the last ids may stand for copies as well."""
+    import torch
+
+    from quintet.video.exhibits import to_bytes
+    from quintet.video.model import pieces
+
+    device, step = next(model.parameters()).device, max(chunk // model.time_factor, 1)
+    parts = (part.long().to(device) for part in pieces(ids, 1 + step, step))
+    with torch.no_grad():
+        for clip in model.decode_chunks(map(model.quantiser.ids_to_values, parts)):
+            made = to_bytes(clip[0])[:frames]
+            frames -= len(made)
+            if len(made):
+                yield made

@@ -26,11 +26,17 @@ class AsVideos(OwnData):
     names = ("video", "videos", "image", "images")
     shapes = {4: "a clip (3, t, h, w)", 3: "an image (3, h, w)"}
 
-    def __init__(self, source: Any, frames: int):
+    def __init__(self, source: Any, frames: int, channels: int = 3):
         super().__init__(source)
-        self.frames = frames
+        self.frames, self.channels = frames, channels
 
     def sample(self, item: Tensor, text: str, index: int, key: Key | None) -> dict[str, Any]:
+        if item.shape[0] != self.channels:  # not a ValueError: no sample of the set will do
+            colours = self.channels
+            raise TypeError(
+                f"sample {index} is {tuple(item.shape)}, but the tokenizer takes clips ({colours}, "
+                f"t, h, w) and images ({colours}, h, w): permute its axes"
+            )
         still = item.ndim == 3
         if still:
             item = item[:, None].expand(-1, self.frames, -1, -1)
@@ -74,7 +80,7 @@ class VideoTokenizerTrainer(TokenizerTrainer):
         **keywords: Any,
     ):
         shared, losses = self.keywords_of(keywords)
-        wrap = partial(AsVideos, frames=num_frames)
+        wrap = partial(AsVideos, frames=num_frames, channels=tokenizer.config.channels)
         place, self.sets = self.sets_of(folder, dataset, shared, wrap)
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         videos = VideoDataConfig(frames=num_frames, size=size, valid_fraction=shared.valid_frac)

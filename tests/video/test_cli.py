@@ -1,0 +1,612 @@
+"""The video room from the command line: what is asked, what is written, and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import quintet
+from harness import lines
+from quintet.cli import main
+from quintet.media.clip_writing import write_gif, write_mp4
+from quintet.media.clips import frames_of, probe
+from quintet.media.pixels import read_image, write_png
+
+FEW = [
+    *("--batch-size", 2, "--workers", 0, "--device", "cpu", "--precision", "fp32", "--trackers"),
+    *("--log-every", 1, "--videos.frames", 5, "--videos.size", 16, 16, "--videos.valid-limit", 2),
+    *("--model.init-dim", 16, "--model.max-dim", 16, "--losses.adversarial-from", 0.5),
+    *("--frame-critic.dim", 8, "--motion-critic.dim", 8),
+]
+TRAIN = ["train", "video/tokenizer_tiny", *FEW]
+FACTOR, TIME_FACTOR = 4, 2
+
+
+class Said(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def sentence(self) -> str:
+        """The one line that refuses what was asked."""
+        spoken = [line for line in self.err.splitlines() if line.startswith("quintet: ")]
+        assert self.status == 2, self
+        assert len(spoken) == 1, self
+        return spoken[0]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Calls `quintet …`; an exception other than SystemExit is a failure of the test."""
+
+    def call(*words: object) -> Said:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Said(int(ended.value.code or 0), said.out, said.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of three steps on built-in clips. Never to be written to."""
+    place = tmp_path_factory.mktemp("trained") / "run"
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in (*TRAIN, "--run", place, "--steps", 3)])
+    assert not ended.value.code
+    return place
+
+
+@pytest.fixture(scope="module")
+def model(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What it has learned, as an exported folder."""
+    return quintet.load(run).save_pretrained(tmp_path_factory.mktemp("exported") / "model")
+
+
+def waves(length: int, height: int, width: int) -> np.ndarray:
+    """Smooth colours that move: uint8 (t, h, w, 3)."""
+    y, x, t = np.mgrid[:height, :width, :length].astype(np.float32)
+    colours = [np.sin((x + 3 * t) / 9), np.cos((y + 2 * t) / 7), np.sin((x + y - t) / 11)]
+    return (127 + 100 * np.stack(colours, -1)).astype(np.uint8).transpose(2, 0, 1, 3)
+
+
+@pytest.fixture
+def footage(tmp_path: Path) -> Path:
+    """Five videos, three GIFs and four images in one folder."""
+    folder = tmp_path / "footage"
+    folder.mkdir()
+    for index in range(12):
+        frames = waves(9 + index, 20 + index, 24)
+        if index < 5:
+            write_mp4(folder / f"{index:02d}.mp4", frames, 12)
+        elif index < 8:
+            write_gif(folder / f"{index:02d}.gif", frames, 10)
+        else:
+            write_png(folder / f"{index:02d}.png", frames[0])
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def ids_of(path: Path) -> torch.Tensor:
+    return load_file(path)["ids"]
+
+
+# -- train, resume, evaluate, export, doctor --------------------------------------------------
+
+
+def test_a_folder_of_videos_and_images_goes_all_the_way(
+    footage: Path, run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    place = tmp_path / "run"
+    said = cli(*TRAIN, footage, "--run", place, "--steps", 2)
+    assert said.status == 0, said.err
+    assert "run is at step 2" in said.out
+    assert json.loads((place / "config.json").read_text())["settings"]["data"] == str(footage)
+    assert lines(place)[0]["data/damaged"] == 0
+    shown = {path.suffix for path in (place / "exhibits").rglob("*") if path.is_file()}
+    assert shown == {".png", ".gif", ".mp4"}
+    assert (place / "report.html").stat().st_size > 1000
+    said = cli("resume", place, "--steps", 3)
+    assert said.status == 0, said.err
+    assert "run is at step 3" in said.out
+    assert {"frame_critic/loss", "motion_critic/loss"} <= lines(place)[-2].keys()
+    said = cli("export", place, tmp_path / "model")
+    assert said.status == 0, said.err
+    again, loaded = quintet.VideoTokenizer.from_pretrained(tmp_path / "model"), quintet.load(place)
+    clip = torch.rand(1, 3, 5, 16, 16)
+    assert again.tokenize(clip).equal(loaded.tokenize(clip))
+
+
+def test_a_run_is_measured_on_another_folder_and_on_its_own_data(
+    footage: Path, run: Path, cli: Callable[..., Said]
+) -> None:
+    said = cli("evaluate", run, footage, "--device", "cpu")
+    assert said.status == 0, said.err
+    found = json.loads(said.out.splitlines()[-1])
+    assert found["samples"] == 12
+    own = json.loads(cli("evaluate", run, "--device", "cpu").out.splitlines()[-1])
+    last = [line for line in lines(run) if "val/psnr" in line][-1]
+    assert own["samples"] == 2
+    assert own["psnr"] == last["val/psnr"] != found["psnr"]
+
+
+def test_all_of_another_folder_is_measured_however_few_are_held_out(
+    footage: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    place = tmp_path / "run"
+    more = ["--videos.valid-fraction", 0.5, "--videos.valid-limit", 1]
+    assert cli(*TRAIN, footage, *more, "--run", place, "--steps", 1).status == 0
+    found = json.loads(cli("evaluate", place, footage).out.splitlines()[-1])
+    assert found["samples"] == 12
+
+
+def test_the_doctor_reads_every_video_and_image(footage: Path, cli: Callable[..., Said]) -> None:
+    write_mp4(footage / "slow.mp4", waves(4, 32, 32), 0.2)  # a show of slides
+    assert "13 files, 13 sound, 0" in cli("doctor", "video", footage).out
+    (footage / "letter.mp4").write_text("hello, I am a letter")
+    said = cli("doctor", "video", footage)
+    assert said.status == 0
+    assert "14 files, 13 sound, 1" in said.out
+    assert "letter.mp4" in said.out
+
+
+def test_bad_files_among_good_ones_are_skipped_by_name(
+    footage: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    bad = bad_files(footage)
+    more = ["--run", tmp_path / "run", "--steps", 12, "--max-damaged", 0.9]
+    said = cli(*TRAIN, footage, *more)
+    assert said.status == 0, said.err
+    events = [line["message"] for line in lines(tmp_path / "run", "events")]
+    skipped = " ".join(event for event in events if event.startswith("skipped "))
+    assert all(name in skipped for name in bad)
+
+
+def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
+    footage: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    bad_files(footage)
+    more = ["--videos.valid-fraction", 0.6, "--videos.valid-limit", 20, "--max-damaged", 1]
+    assert cli(*TRAIN, footage, *more, "--run", tmp_path / "run", "--steps", 1).status == 0
+    said = cli("sample", tmp_path / "run", "--count", 20, "--out", tmp_path / "out")
+    assert said.status == 0, said.err
+    assert len(names(tmp_path / "out")) >= 3
+
+
+# -- sample: what comes back ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "height", "width", "rate"),
+    [
+        ("even.mp4", 12, 32, 48, 24.0),
+        ("odd.mp4", 11, 50, 71, 29.97),
+        ("alone.mp4", 1, 32, 32, 25.0),
+        ("slow.mp4", 5, 32, 32, 0.5),
+        ("moving.gif", 9, 33, 41, 12.5),
+        ("alone.gif", 1, 20, 20, 10.0),
+        ("LOUD.GIF", 3, 20, 20, 10.0),
+    ],
+)
+def test_a_clip_comes_back_whole_beside_the_original(
+    name: str,
+    length: int,
+    height: int,
+    width: int,
+    rate: float,
+    run: Path,
+    tmp_path: Path,
+    cli: Callable[..., Said],
+) -> None:
+    given, out = tmp_path / name, tmp_path / "out"
+    write = write_mp4 if name.endswith("mp4") else write_gif
+    write(given, waves(length, height, width), rate)
+    stored = probe(given)
+    said = cli("sample", run, given, "--out", out, "--chunk", 4, "--device", "cpu")
+    assert said.status == 0, said.err
+    made = [out / f"{given.stem}.reconstruction.mp4", out / f"{given.stem}.ids.safetensors"]
+    assert said.out.split() == [str(path) for path in made]
+    assert names(out) == sorted(path.name for path in made)
+    rows, columns = (side // FACTOR * FACTOR for side in (stored.height, stored.width))
+    frames = np.stack(list(frames_of(made[0])))
+    assert frames.shape == (length, rows, 2 * columns + 4, 3)
+    found = probe(made[0])
+    assert found.rate == pytest.approx(stored.rate, rel=1e-3)
+    assert found.seconds == pytest.approx(length / stored.rate, abs=2 / stored.rate / length)
+    original = np.stack(list(frames_of(given)))[:, :rows, :columns].astype(int)
+    assert np.abs(frames[:, :, :columns] - original).mean() < 12
+    latents = 1 + -(-(length - 1) // TIME_FACTOR)
+    assert ids_of(made[1]).shape == (1, latents, rows // FACTOR, columns // FACTOR)
+
+
+def test_an_image_comes_back_beside_the_original(
+    run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    write_png(tmp_path / "photo.png", waves(1, 40, 56)[0])
+    said = cli("sample", run, tmp_path / "photo.png", "--out", tmp_path / "out")
+    assert said.status == 0, said.err
+    assert names(tmp_path / "out") == ["photo.ids.safetensors", "photo.reconstruction.png"]
+    assert read_image(tmp_path / "out/photo.reconstruction.png").std() > 0
+    found = load_file(tmp_path / "out/photo.ids.safetensors")
+    assert found["ids"].shape == (1, 1, 10, 14)
+    assert found["frames"].tolist() == [1]
+
+
+def test_what_does_not_divide_is_cropped_and_not_resampled(
+    run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (43, 58, 3), np.uint8)
+    write_png(tmp_path / "noise.png", noise)
+    assert cli("sample", run, tmp_path / "noise.png", "--out", tmp_path / "out").status == 0
+    middle = torch.from_numpy(noise[1:41, 1:57]).permute(2, 0, 1)[None].float() / 255
+    expected = quintet.load(run).tokenize(middle)
+    assert ids_of(tmp_path / "out/noise.ids.safetensors").equal(expected)
+
+
+def test_size_resizes_and_crops(run: Path, tmp_path: Path, cli: Callable[..., Said]) -> None:
+    write_mp4(tmp_path / "a.mp4", waves(3, 50, 70), 10)
+    out = tmp_path / "out"
+    assert cli("sample", run, tmp_path / "a.mp4", "--size", 16, 24, "--out", out).status == 0
+    assert ids_of(out / "a.ids.safetensors").shape == (1, 2, 4, 6)
+    found = probe(out / "a.reconstruction.mp4")
+    assert (found.height, found.width) == (16, 52)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 1000])
+@pytest.mark.parametrize("length", [10, 11])
+def test_ids_in_chunks_of_any_size_are_those_of_the_whole(
+    chunk: int, length: int, run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    frames = waves(length, 16, 24)
+    write_gif(tmp_path / "a.gif", frames, 10)
+    stored = np.stack(list(frames_of(tmp_path / "a.gif")))
+    padded = np.concatenate([stored, stored[-1:]]) if length == 10 else stored
+    clip = torch.from_numpy(padded).permute(3, 0, 1, 2)[None].float() / 255
+    expected = quintet.load(run).tokenize(clip)
+    out = tmp_path / "out"
+    assert cli("sample", run, tmp_path / "a.gif", "--chunk", chunk, "--out", out).status == 0
+    found = load_file(out / "a.ids.safetensors")
+    assert found["ids"].equal(expected)
+    assert found["frames"].tolist() == [length]
+    assert len(list(frames_of(out / "a.reconstruction.mp4"))) == length
+
+
+@pytest.mark.parametrize("length", [1, 10, 11])
+def test_ids_decode_to_the_clip_that_they_came_from(
+    length: int, run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    write_mp4(tmp_path / "a.mp4", waves(length, 32, 32), 10)
+    out = tmp_path / "out"
+    assert cli("sample", run, tmp_path / "a.mp4", "--out", out).status == 0
+    words = [out / "a.ids.safetensors", "--rate", 10, "--chunk", 3]
+    said = cli("sample", run, *words, "--out", out)
+    assert said.status == 0, said.err
+    assert said.out.split() == [str(out / "a.decoded.mp4")]
+    made = np.stack(list(frames_of(out / "a.reconstruction.mp4")))[:, :, 36:]
+    decoded = np.stack(list(frames_of(out / "a.decoded.mp4")))
+    assert decoded.shape == made.shape == (length, 32, 32, 3)
+    assert np.abs(decoded.astype(int) - made).mean() < 8  # both have been through H.264
+    assert probe(out / "a.decoded.mp4").rate == pytest.approx(10)
+
+
+def test_several_clips_of_ids_are_numbered(
+    run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    save_file({"ids": torch.randint(0, 1600, (2, 3, 4, 6))}, tmp_path / "b.safetensors")
+    said = cli("sample", run, tmp_path / "b.safetensors", "--out", tmp_path / "out")
+    assert said.status == 0, said.err
+    assert names(tmp_path / "out") == ["b.decoded-000.mp4", "b.decoded-001.mp4"]
+    found = probe(tmp_path / "out/b.decoded-001.mp4")
+    assert (found.frames, found.height, found.width) == (5, 16, 24)
+
+
+def test_held_out_clips_come_back_where_no_file_is_given(
+    run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    said = cli("sample", run, "--count", 1, "--out", tmp_path / "out")
+    assert said.status == 0, said.err
+    assert names(tmp_path / "out") == [
+        "held-out-000.ids.safetensors",
+        "held-out-000.mp4",
+        "held-out-000.reconstruction.mp4",
+    ]
+    assert cli("sample", run, "--count", 99, "--out", tmp_path / "all").status == 0
+    assert len(names(tmp_path / "all")) == 2 * 3
+
+
+def test_an_export_is_as_good_as_its_run(
+    run: Path, model: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    write_mp4(tmp_path / "a.mp4", waves(6, 32, 32), 10)
+    for source, out in ((run, "run"), (model, "export")):
+        said = cli("sample", source, tmp_path / "a.mp4", "--out", tmp_path / out)
+        assert said.status == 0, said.err
+    assert names(tmp_path / "run") == names(tmp_path / "export")
+    one, two = (ids_of(tmp_path / place / "a.ids.safetensors") for place in ("run", "export"))
+    assert one.equal(two)
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from quintet.video.sample import Flags, sample
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+model, out, *given = map(Path, sys.argv[1:])
+for path in given:
+    sample(model, [path], out, Flags(chunk=8, device="cpu"))
+    print(peak())
+"""
+
+
+def peaks(model: Path, out: Path, short: Path, long: Path) -> list[int]:
+    """Most megabytes ever in use after a short clip, and after a long one."""
+    words = [sys.executable, "-c", MEMORY, *map(str, (model, out, short, long))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_memory_does_not_grow_with_the_length_of_a_video(model: Path, tmp_path: Path) -> None:
+    """540 more frames of 96 x 96 are 15 MB of bytes and 60 MB of floats, once."""
+    for name, length in (("short", 60), ("long", 600)):
+        frames = (waves(1, 96, 96) + number // 8 for number in range(length))
+        write_mp4(tmp_path / f"{name}.mp4", (f.astype(np.uint8) for f in frames), 24)
+    short, long = peaks(model, tmp_path, tmp_path / "short.mp4", tmp_path / "long.mp4")
+    assert long - short < 10
+
+
+def test_memory_does_not_grow_with_the_length_of_ids(model: Path, tmp_path: Path) -> None:
+    """As many frames as above, from ids that take 1 MB themselves."""
+    for name, latents in (("short", 31), ("long", 301)):
+        ids = torch.full((1, latents, 24, 24), 7)
+        save_file({"ids": ids}, tmp_path / f"{name}.safetensors")
+    given = tmp_path / "short.safetensors", tmp_path / "long.safetensors"
+    short, long = peaks(model, tmp_path, *given)
+    assert long - short < 10
+
+
+# -- sample: what is refused ------------------------------------------------------------------
+
+
+def truncated_after(path: Path, packets: int) -> bytes:
+    """A file whose header is whole and which ends between two frames."""
+    with av.open(str(path)) as container:
+        ends = sorted(p.pos + p.size for p in container.demux(video=0) if p.size and p.pos)
+    return path.read_bytes()[: ends[packets - 1]]
+
+
+def bad_files(folder: Path) -> dict[str, str]:
+    """Files that cannot be used, and a word of the reason."""
+    whole = folder / "whole.mp4"
+    write_mp4(whole, waves(96, 32, 32), 24)
+    content = whole.read_bytes()
+    (folder / "text.mp4").write_text("hello, I am a letter")
+    (folder / "empty.webm").write_bytes(b"")
+    (folder / "headless.mp4").write_bytes(content[len(content) // 2 :])
+    (folder / "half.mp4").write_bytes(content[: len(content) // 2])
+    (folder / "bare.mp4").write_bytes(content[: content.index(b"mdat") + 4])
+    (folder / "noise.gif").write_bytes(b"GIF89a" + np.random.default_rng(0).bytes(2000))
+    (folder / "noise.png").write_bytes(b"\x89PNG\r\n\x1a\n" + np.random.default_rng(0).bytes(2000))
+    whole.unlink()
+    with av.open(str(folder / "song.mp4"), "w") as container:
+        stream = container.add_stream("aac", rate=16_000)
+        frame = av.AudioFrame.from_ndarray(
+            np.zeros((1, 16_000), np.float32), format="fltp", layout="mono"
+        )
+        frame.rate = 16_000
+        for packet in [*stream.encode(frame), *stream.encode()]:
+            container.mux(packet)
+    return {
+        "text.mp4": "is none of MP4",
+        "empty.webm": "0 bytes",
+        "headless.mp4": "headless.mp4",
+        "half.mp4": "damaged",
+        "bare.mp4": "bare.mp4",
+        "noise.gif": "noise.gif",
+        "noise.png": "noise.png",
+        "song.mp4": "holds no video",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "text.mp4",
+        "empty.webm",
+        "headless.mp4",
+        "half.mp4",
+        "bare.mp4",
+        "noise.gif",
+        "noise.png",
+        "song.mp4",
+    ],
+)
+def test_sample_names_a_file_that_cannot_be_used(
+    name: str, run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    reason = bad_files(tmp_path)[name]
+    said = cli("sample", run, tmp_path / name, "--out", tmp_path / "out")
+    assert name in said.sentence
+    assert reason in said.sentence
+    assert names(tmp_path / "out") == []  # and half a reconstruction is none
+
+
+def test_a_video_that_ends_before_its_header_says_is_refused(
+    run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    write_mp4(tmp_path / "whole.mp4", waves(96, 32, 32), 24)
+    (tmp_path / "cut.mp4").write_bytes(truncated_after(tmp_path / "whole.mp4", 48))
+    said = cli("sample", run, tmp_path / "cut.mp4", "--out", tmp_path / "out")
+    assert "cut.mp4" in said.sentence
+    assert "header" in said.sentence
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ({"ids": torch.full((1, 3, 4, 4), 1600)}, "outside"),
+        ({"ids": torch.full((1, 3, 4, 4), -1)}, "outside"),
+        ({"ids": torch.zeros(1, 3, 4, 4)}, "integers"),
+        ({"ids": torch.zeros(3, 4, 4, dtype=torch.long)}, r"(b, t, h, w)"),
+        ({"ids": torch.zeros(1, 0, 4, 4, dtype=torch.long)}, r"(b, t, h, w)"),
+        ({"numbers": torch.zeros(1, 3, 4, 4, dtype=torch.long)}, "'ids'"),
+        ({"ids": torch.zeros(1, 3, 4, 4, dtype=torch.long), "frames": torch.tensor([0])}, "frames"),
+        (
+            {"ids": torch.zeros(1, 3, 4, 4, dtype=torch.long), "frames": torch.tensor([-2])},
+            "frames",
+        ),
+        (
+            {
+                "ids": torch.zeros(1, 3, 4, 4, dtype=torch.long),
+                "frames": torch.zeros(0, dtype=torch.long),
+            },
+            "frames",
+        ),
+    ],
+)
+def test_ids_that_cannot_be_are_refused(
+    found: dict[str, torch.Tensor],
+    reason: str,
+    run: Path,
+    tmp_path: Path,
+    cli: Callable[..., Said],
+) -> None:
+    save_file(found, tmp_path / "a.safetensors")
+    said = cli("sample", run, tmp_path / "a.safetensors", "--out", tmp_path / "out")
+    assert "a.safetensors" in said.sentence
+    assert reason in said.sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["nowhere.mp4"], "nowhere.mp4 is not a file"),
+        (["."], ". is not a file"),
+        (["--count", 0], "--count is 0"),
+        (["--chunk", -4], "--chunk is -4"),
+        (["--rate", 0], "--rate is 0"),
+        (["--rate", 5000], "--rate is 5000"),
+        (["--rate", "nan"], "--rate is nan"),
+        (["--rate", 1e-5], "--rate is 1e-05"),
+        (["--size", 30, 32], "divisible by the factor 4"),
+        (["--size", 0, 0], "divisible by the factor 4"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_written(
+    words: list[Any], reason: str, run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    assert reason in cli("sample", run, *words, "--out", tmp_path / "out").sentence
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "inputs", [("a.mp4", "a.gif"), ("a.safetensors", "a.ids.safetensors")], ids=["clips", "ids"]
+)
+def test_two_inputs_that_would_overwrite_each_other_are_refused(
+    inputs: tuple[str, str], run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    for name in inputs:
+        save_file({"ids": torch.zeros(1, 1, 4, 4, dtype=torch.long)}, tmp_path / name)
+    words = [tmp_path / name for name in inputs]
+    assert "two inputs" in cli("sample", run, *words, "--out", tmp_path / "out").sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_frame_below_the_factor_asks_for_a_size(
+    run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    Image.new("RGB", (40, 3)).save(tmp_path / "thin.png")
+    said = cli("sample", run, tmp_path / "thin.png", "--out", tmp_path / "out")
+    assert "smaller than the factor 4" in said.sentence
+    words = ["--size", 8, 8, "--out", tmp_path / "out"]
+    assert cli("sample", run, tmp_path / "thin.png", *words).status == 0
+
+
+def test_an_exported_model_has_no_clips_of_its_own(
+    model: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    said = cli("sample", model, "--out", tmp_path / "out")
+    assert "has no data; give videos" in said.sentence
+
+
+def test_a_folder_of_which_nothing_is_held_out_asks_for_videos(
+    tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    write_mp4(folder / "only.mp4", waves(9, 32, 32), 10)
+    words = ["--batch-size", 1, "--run", tmp_path / "run", "--steps", 1]
+    assert cli(*TRAIN, folder, *words).status == 0
+    said = cli("sample", tmp_path / "run", "--out", tmp_path / "out")
+    assert "held out" in said.sentence
+
+
+# -- without PyAV -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "av" or name.startswith("av.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "av", None)
+
+
+def test_videos_without_pyav_name_the_extra(
+    footage: Path, run: Path, tmp_path: Path, cli: Callable[..., Said], without_pyav: None
+) -> None:
+    for given in ("00.mp4", "05.gif"):  # a GIF can be read, but its reconstruction is an mp4
+        said = cli("sample", run, footage / given, "--out", tmp_path / "out")
+        assert "quintet[video]" in said.sentence
+    said = cli(*TRAIN, footage, "--run", tmp_path / "run", "--steps", 2)
+    assert "quintet[video]" in said.sentence
+    assert "quintet[video]" in cli("doctor", "video", footage).sentence
+
+
+def test_the_extra_is_named_in_one_sentence_when_a_worker_misses_it(
+    footage: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['av'] = None")
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    words = [*TRAIN, footage, "--run", tmp_path / "run", "--steps", 1, "--workers", 1]
+    done = subprocess.run(
+        [sys.executable, "-m", "quintet", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )
+    assert "Traceback" not in done.stderr
+    assert "quintet[video]" in Said(done.returncode, done.stdout, done.stderr).sentence
+
+
+def test_built_in_clips_gifs_and_images_need_no_pyav(
+    footage: Path, run: Path, tmp_path: Path, cli: Callable[..., Said], without_pyav: None
+) -> None:
+    for video in footage.glob("*.mp4"):
+        video.unlink()
+    for words, place in (([], "built-in"), ([footage], "folder")):
+        said = cli(*TRAIN, *words, "--run", tmp_path / place, "--steps", 1)
+        assert said.status == 0, said.err
+        shown = {path.suffix for path in (tmp_path / place / "exhibits").rglob("*.*")}
+        assert shown == {".png", ".gif"}
+    assert cli("sample", run, footage / "08.png", "--out", tmp_path / "out").status == 0

@@ -1,0 +1,72 @@
+"""Short proofs that it learns; the floors of the whole recipes are in benchmarks/."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import quintet
+from quintet.media.motion import compose, draw
+from quintet.nn.similarity import psnr
+from quintet.video import recipes
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def one_clip(frames: int, size: tuple[int, int]) -> Tensor:
+    return torch.from_numpy(draw(compose(0), frames, *size).transpose(3, 0, 1, 2).copy())
+
+
+def overfitted(steps: int, run: Path) -> tuple[float, float]:
+    """PSNR through the ids, and of the clip's mean frame; critics start on the way."""
+    recipe = recipes.tokenizer_tiny()
+    clip = one_clip(recipe.videos.frames, recipe.videos.size)
+    torch.manual_seed(0)
+    trainer = quintet.VideoTokenizerTrainer(
+        quintet.VideoTokenizer(recipe.model),
+        dataset=[clip],
+        image_size=recipe.videos.size,
+        num_frames=recipe.videos.frames,
+        num_train_steps=steps,
+        batch_size=1,
+        num_workers=0,
+        learning_rate=recipe.tokenizer.rate,
+        warmup_steps=10,
+        ema_decay=0.9,
+        perceptual=recipe.losses.perceptual,
+        adversarial_from=recipe.losses.adversarial_from,
+        valid_frac=0.0,
+        checkpoint_every=10**9,
+        device="cpu",
+        compile=False,
+        trackers=(),
+        progress=False,
+        results_folder=run,
+    )
+    trainer.train()
+    whole = clip[None].float() / 255
+    still = whole.mean(2, keepdim=True).expand_as(whole)
+    return psnr(trainer.reconstruct(whole), whole).item(), psnr(still, whole).item()
+
+
+def test_one_clip_is_learned_past_its_mean_frame_in_sixty_steps(tmp_path: Path) -> None:
+    made, frame = overfitted(60, tmp_path / "run")
+    assert made > frame + 1
+
+
+@pytest.mark.slow
+def test_one_clip_is_learned_by_heart_in_three_hundred_steps(tmp_path: Path) -> None:
+    made, frame = overfitted(300, tmp_path / "run")
+    assert made > frame + 8
+    assert made > 27
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [["overfit_clip.py", "--tiny"], ["learning.py", "video/tokenizer_tiny"]]
+)
+def test_the_tiny_recipe_reaches_its_floors(words: list[str]) -> None:
+    subprocess.run([sys.executable, str(BENCHMARKS / words[0]), *words[1:]], check=True)

@@ -1,0 +1,475 @@
+"""The video task through the engine: a tokenizer and two critics that keep out of each other's way.
+
+What clips share with pictures (the balance, the ramp, the cadence of penalties) is tested in
+tests/image/test_task.py.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from harness import assert_same
+from quintet.engine.config import OptimiserConfig
+from quintet.engine.folder import RunFolder
+from quintet.engine.loop import take_step
+from quintet.engine.run import Run
+from quintet.engine.task import Batch
+from quintet.engine.world import World
+from quintet.nn.similarity import ssim
+from quintet.video.config import (
+    FrameDiscriminatorConfig,
+    TemporalDiscriminatorConfig,
+    VideoDataConfig,
+    VideoLossConfig,
+    VideoRecipe,
+    VideoTokenizerConfig,
+)
+from quintet.video.model import Reconstruction
+from quintet.video.task import VideoTask, motion_error, shrink_and_enlarge
+
+CRITICS = {"frame_critic", "motion_critic"}
+
+
+def recipe(**changes: Any) -> VideoRecipe:
+    model = VideoTokenizerConfig(
+        init_dim=8,
+        max_dim=8,
+        patch=4,
+        layers=("residual", "compress_time"),
+        levels=(4, 4),
+        codebook_bits=4,
+        **changes.pop("model", {}),
+    )
+    about_losses: dict[str, Any] = {"adversarial_from": 0.0, **changes.pop("losses", {})}
+    optimiser = OptimiserConfig(rate=1e-3, warmup=4)
+    settings: dict[str, Any] = {
+        "steps": 8,
+        "batch_size": 4,
+        "device": "cpu",
+        "workers": 0,
+        "trackers": (),
+        "tokenizer": optimiser,
+        "critics": dataclasses.replace(optimiser, average=0.0),
+        "frame_critic": FrameDiscriminatorConfig(dim=8, layers=1),
+        "motion_critic": TemporalDiscriminatorConfig(dim=8, layers=1),
+        "videos": VideoDataConfig(frames=5, size=(16, 16), builtin_count=64, valid_limit=5),
+        **changes,
+    }
+    return VideoRecipe(model=model, losses=VideoLossConfig(**about_losses), **settings)
+
+
+class Noise:
+    """Clips as floats."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def keyed(self, index: int, key: Any) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(index)
+        video = torch.rand(3, 5, 16, 16, generator=generator)
+        return {"video": video, "still": False, "text": ""}
+
+
+def open_run(settings: VideoRecipe, path: Path) -> Run:
+    (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    task = VideoTask(settings, sets={"train": Noise(), "valid": None})
+    return Run(task, settings, World(settings), RunFolder(path))
+
+
+def state(run: Run) -> dict[str, Tensor]:
+    return {
+        f"{file}:{name}": value.clone()
+        for part in run.parts.values()
+        for file, tensors in part.state().items()
+        for name, value in tensors.items()
+    }
+
+
+def weights(run: Run) -> dict[str, dict[str, Tensor]]:
+    return {
+        name: {n: p.detach().clone() for n, p in part.parameters.items()}
+        for name, part in run.parts.items()
+    }
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> bool:
+    return any(not before[name].equal(after[name]) for name in before)
+
+
+def holders(run: Run) -> list[dict[str, set[str]]]:
+    """A list that grows, as parts step, by who steps and which parts hold gradients then."""
+    seen: list[dict[str, set[str]]] = []
+
+    def watched(name: str, step: Any) -> Any:
+        def noted(at: Any) -> Any:
+            networks = {n: part.module for n, part in run.parts.items()} | run.frozen
+            held = {
+                n
+                for n, net in networks.items()
+                if any(p.grad is not None for p in net.parameters())
+            }
+            seen.append({name: held})
+            return step(at)
+
+        return noted
+
+    for name, part in run.parts.items():
+        part.step = watched(name, part.step)  # type: ignore[method-assign]
+    return seen
+
+
+# -- every choice -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("penalty", ["none", "r1", "r1_difference", "lecam"])
+@pytest.mark.parametrize("adversarial", ["none", "hinge", "relativistic"])
+def test_every_choice_steps_all_parts_and_no_gradient_strays(
+    adversarial: str, penalty: str, tmp_path: Path
+) -> None:
+    losses = {"adversarial": adversarial, "penalty": penalty, "penalty_every": 1}
+    run = open_run(recipe(losses=losses), tmp_path)
+    parts = {"tokenizer"} | (CRITICS if adversarial != "none" else set())
+    assert set(run.parts) == parts
+    before, seen = weights(run), holders(run)
+    for _ in range(2):
+        take_step(run)
+    assert seen == [{name: {name}} for _ in range(2) for name in run.parts]
+    after = weights(run)
+    assert all(moved(before[name], after[name]) for name in parts)
+    networks = [*(part.module for part in run.parts.values()), *run.frozen.values()]
+    assert all(p.grad is None for network in networks for p in network.parameters())
+    _, table = run.meters.read()
+    assert all(abs(value) < 1e6 for row in table.values() for value in row.values())
+    for critic in CRITICS:
+        assert (f"{critic}/loss" in table[1]) == (adversarial != "none")
+        punished = adversarial != "none" and penalty != "none"
+        assert (f"{critic}/penalty" in table[1]) == punished
+    run.close()
+
+
+@pytest.mark.parametrize("quantiser", ["lfq", "vq"])
+def test_other_quantisers_train_between_both_critics(quantiser: str, tmp_path: Path) -> None:
+    run = open_run(recipe(model={"quantiser": quantiser}), tmp_path)
+    before = weights(run)
+    for _ in range(2):
+        take_step(run)
+    after = weights(run)
+    assert all(moved(before[name], after[name]) for name in run.parts)
+    run.close()
+
+
+def test_without_motion_there_is_one_critic(tmp_path: Path) -> None:
+    run = open_run(recipe(losses={"motion": False}), tmp_path)
+    assert set(run.parts) == {"tokenizer", "frame_critic"}
+    take_step(run)
+    _, table = run.meters.read()
+    assert not any("motion_critic" in name for name in table[0])
+    run.close()
+
+
+def test_both_critics_have_a_say_in_the_adversarial_term(tmp_path: Path) -> None:
+    """It is the mean over critics: the tokenizer's first step depends on each of them."""
+    terms = {}
+    for motion in (False, True):
+        run = open_run(recipe(losses={"motion": motion}), tmp_path / str(motion))
+        take_step(run)
+        _, table = run.meters.read()
+        terms[motion] = table[0]["tokenizer/adversarial"]
+        run.close()
+    assert terms[False] != terms[True]
+
+
+# -- a start in the middle of the run ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("motion", [True, False])
+def test_critics_start_together_at_their_step(motion: bool, tmp_path: Path) -> None:
+    settings = recipe(losses={"adversarial_from": 0.5, "motion": motion})
+    run = open_run(settings, tmp_path)
+    critics = set(run.parts) - {"tokenizer"}
+    before = weights(run)
+    for step in range(6):
+        take_step(run)
+        now = weights(run)
+        assert {n for n in critics if moved(before[n], now[n])} == (critics if step >= 4 else set())
+    _, table = run.meters.read()
+    for name in [*(f"{critic}/loss" for critic in critics), "tokenizer/adversarial"]:
+        assert [step for step, row in table.items() if name in row] == [4, 5]
+    run.close()
+
+
+@pytest.mark.parametrize("stop", [3, 4, 5])
+@pytest.mark.parametrize(
+    "losses",
+    [{"motion": False}, {"penalty": "lecam"}, {"penalty": "lecam", "adversarial": "relativistic"}],
+    ids=["one critic", "lecam", "relativistic"],
+)
+def test_a_restored_run_takes_the_steps_that_would_have_been_taken(
+    losses: dict[str, Any], stop: int, tmp_path: Path
+) -> None:
+    """Saved before, at and after the critics' start."""
+    settings = recipe(losses={"adversarial_from": 0.5, "penalty_every": 1, **losses})
+    run = open_run(settings, tmp_path)
+    for _ in range(stop):
+        take_step(run)
+    run.save()
+    run.finish()
+    again = open_run(settings, tmp_path)
+    again.restore(stop)
+    assert_same(state(run), state(again))
+    for _ in range(3):
+        take_step(run)
+        take_step(again)
+    assert_same(state(run), state(again))
+    run.close()
+    again.close()
+
+
+def test_each_critic_keeps_a_memory_of_its_own_for_lecam(tmp_path: Path) -> None:
+    run = open_run(recipe(losses={"penalty": "lecam", "penalty_every": 1}), tmp_path)
+    for _ in range(2):
+        take_step(run)
+    kept: list[Any] = [run.task.parts[name].aside for name in sorted(CRITICS)]
+    assert kept[0] is not kept[1]
+    assert all(aside.averages.abs().sum() > 0 for aside in kept)
+    assert not kept[0].averages.equal(kept[1].averages)
+    files = {name for part in run.parts.values() for name in part.state()}
+    assert {"frame_critic.aside", "motion_critic.aside", "tokenizer.aside"} <= files
+    run.close()
+
+
+# -- the perceptual frames --------------------------------------------------------------------
+
+
+def batch_of(video: Tensor, keys: list[int]) -> Batch:
+    return Batch({"video": video}, list(range(len(keys))), torch.tensor(keys))
+
+
+def chosen(task: VideoTask, keys: list[int], frames: int = 17) -> list[list[int]]:
+    """Which frames are compared: frame t of every clip is of the value t."""
+    ramp = torch.arange(frames).float()[:, None, None].expand(len(keys), 3, frames, 4, 4)
+    seen = task.pictures(ramp, batch_of(ramp, keys))
+    assert seen.shape[1:] == (3, 4, 4)
+    return seen[:, 0, 0, 0].long().reshape(len(keys), -1).tolist()
+
+
+def test_perceptual_frames_depend_on_the_key_of_the_sample_alone() -> None:
+    task = VideoTask(recipe(losses={"perceptual_frames": 3}))
+    keys = [11, 7, 2**62 + 5, 90]
+    together = chosen(task, keys)
+    assert [chosen(task, [key])[0] for key in keys] == together
+    assert chosen(task, keys[::-1]) == together[::-1]
+    torch.manual_seed(5)
+    assert chosen(task, keys) == together
+    assert chosen(task, [11, 12])[0] != chosen(task, [11, 12])[1]
+
+
+def test_perceptual_frames_reach_every_frame_about_equally_often() -> None:
+    task = VideoTask(recipe(losses={"perceptual_frames": 2}))
+    found = np.array(chosen(task, list(range(4000)), frames=5)).ravel()
+    shares = np.bincount(found, minlength=5) / len(found)
+    assert len(shares) == 5
+    assert np.abs(shares - 0.2).max() < 0.02  # four standard deviations
+
+
+def test_pictures_of_real_and_made_are_of_the_same_frames() -> None:
+    task = VideoTask(recipe())
+    video = torch.rand(3, 3, 5, 16, 16)
+    batch = batch_of(video, [1, 2, 3])
+    assert task.pictures(video + 1, batch).equal(task.pictures(video, batch) + 1)
+
+
+def test_a_clip_of_one_frame_is_compared_once() -> None:
+    task = VideoTask(recipe(losses={"perceptual_frames": 2}))
+    assert chosen(task, [1, 2], frames=1) == [[0], [0]]
+
+
+# -- accumulation -----------------------------------------------------------------------------
+
+
+def first_gradients(settings: VideoRecipe, path: Path, name: str) -> dict[str, Tensor]:
+    run = open_run(settings, path)
+    found: dict[str, Tensor] = {}
+    part = run.parts[name]
+    step = part.step
+
+    def noted(at: Any) -> Any:
+        found.update({n: p.grad.clone() for n, p in part.parameters.items() if p.grad is not None})
+        return step(at)
+
+    part.step = noted  # type: ignore[method-assign]
+    take_step(run)
+    run.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("part", "losses"),
+    [
+        ("tokenizer", {"adversarial": "none"}),  # the balance is a statistic of a micro-batch
+        ("frame_critic", {"penalty": "none"}),
+        ("motion_critic", {"penalty": "r1", "penalty_every": 1}),
+    ],
+)
+def test_micro_batches_give_the_gradients_of_the_whole_batch(
+    part: str, losses: dict[str, Any], tmp_path: Path
+) -> None:
+    """Perceptual frames go with the samples' keys, and each critic judges every clip once."""
+    model = {"spread_weight": 0.0}
+    settings = recipe(losses=losses, model=model, precision="fp64", batch_size=8)
+    whole = first_gradients(settings, tmp_path / "whole", part)
+    assert max(value.abs().max().item() for value in whole.values()) > 1e-3
+    for size, count in ((4, 2), (1, 8)):
+        pieces = dataclasses.replace(settings, batch_size=size, accumulate=count)
+        found = first_gradients(pieces, tmp_path / f"{count}", part)
+        assert found.keys() == whole.keys()
+        for name, value in whole.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10, msg=name)
+
+
+# -- measuring --------------------------------------------------------------------------------
+
+
+def brute_psnr(made: np.ndarray, real: np.ndarray) -> float:
+    return float(-10 * np.log10(np.mean((made - real) ** 2)))
+
+
+def measured(task: VideoTask, real: Tensor, made: Tensor, ids: Tensor) -> dict[str, Tensor]:
+    answer = lambda video: Reconstruction(made, ids, torch.zeros(()))
+    batch = batch_of(real, list(range(len(real))))
+    rows = task.measure({"tokenizer": answer}, batch)
+    return {name: row.values for name, row in rows.items()}  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def clips() -> tuple[Tensor, Tensor]:
+    """What is real, and something made of it that leaves 0..1 in places."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(3, 3, 5, 4, 4, generator=generator)
+    real = coarse.repeat_interleave(4, 3).repeat_interleave(4, 4).contiguous()
+    return real, real + 0.2 * torch.randn(real.shape, generator=generator)
+
+
+def test_measures_are_what_their_names_say(clips: tuple[Tensor, Tensor]) -> None:
+    task = VideoTask(recipe())
+    real, made = clips
+    found = measured(task, real, made, torch.zeros(3, 3, 4, 4, dtype=torch.long))
+    for index in range(3):
+        a, b = real[index].double().numpy(), made[index].double().clamp(0, 1).numpy()
+        colour = a.mean((1, 2, 3), keepdims=True)
+        steps_a, steps_b = a[:, 1:] - a[:, :-1], b[:, 1:] - b[:, :-1]
+        expected = {
+            "psnr": brute_psnr(b, a),
+            "l1": np.abs(b - a).mean(),
+            "motion_error": np.abs(steps_b - steps_a).mean(),
+            "motion_error_still": np.abs(steps_a).mean(),
+            "psnr_mean_colour": brute_psnr(np.broadcast_to(colour, a.shape), a),
+            "psnr_mean_frame": brute_psnr(np.broadcast_to(a.mean(1, keepdims=True), a.shape), a),
+            "ssim": np.mean(
+                [
+                    ssim(made[index : index + 1, :, t].clamp(0, 1), real[index : index + 1, :, t])
+                    for t in range(5)
+                ]
+            ),
+        }
+        for name, value in expected.items():
+            assert found[name][index].item() == pytest.approx(value, rel=1e-4), name
+
+
+def enlarged_by_hand(clip: np.ndarray, factor: int, time_factor: int) -> np.ndarray:
+    """(3, t, h, w): kept frames shrunk and enlarged by Pillow, the others by straight lines."""
+    _, length, height, width = clip.shape
+
+    def resized(plane: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        image = Image.fromarray(plane.astype(np.float32))
+        return np.asarray(image.resize((size[1], size[0]), Image.Resampling.BICUBIC))
+
+    out = np.empty_like(clip)
+    kept: dict[int, np.ndarray] = {}
+    for t in range(0, length, time_factor):
+        planes = [resized(plane, (height // factor, width // factor)) for plane in clip[:, t]]
+        kept[t] = np.stack([resized(plane, (height, width)) for plane in planes])
+    for t in range(length):
+        low = t // time_factor * time_factor
+        share = (t - low) / time_factor
+        out[:, t] = (1 - share) * kept[low] + (share * kept[low + time_factor] if share else 0)
+    return out.clip(0, 1)
+
+
+@pytest.mark.parametrize(("factor", "time_factor", "length"), [(4, 2, 5), (2, 4, 9), (2, 1, 1)])
+def test_the_baseline_keeps_a_pixel_for_each_id(factor: int, time_factor: int, length: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    real = torch.rand(2, 3, length, 16, 24, generator=generator)
+    found = shrink_and_enlarge(real, factor, time_factor)
+    for index in range(2):
+        expected = enlarged_by_hand(real[index].numpy(), factor, time_factor)
+        assert np.abs(found[index].numpy() - expected).max() < 0.02
+    assert np.abs(found.numpy() - real.numpy()).mean() > 0.1
+
+
+def test_the_measured_baseline_has_the_factors_of_the_tokenizer(
+    clips: tuple[Tensor, Tensor],
+) -> None:
+    real, made = clips
+    found = measured(VideoTask(recipe()), real, made, torch.zeros(3, 3, 4, 4, dtype=torch.long))
+    expected = [brute_psnr(enlarged_by_hand(clip.numpy(), 4, 2), clip.numpy()) for clip in real]
+    assert found["psnr_shrink_enlarge"].tolist() == pytest.approx(expected, abs=0.05)
+
+
+def test_codes_in_use_are_counted_over_the_whole_codebook(clips: tuple[Tensor, Tensor]) -> None:
+    task = VideoTask(recipe())  # 4 x 4 = 16 codes
+    ids = torch.zeros(3, 3, 4, 4, dtype=torch.long)
+    ids[1], ids[2] = 5, 15
+    found = task.summarise(measured(task, *clips, ids))
+    assert found["codebook_use"] == 3 / 16
+    assert found["perplexity"] == pytest.approx(3.0)
+    assert found["tokens_per_code"] == 9
+
+
+def test_nothing_moves_in_a_single_frame() -> None:
+    real = torch.rand(2, 3, 1, 16, 16)
+    assert motion_error(real, torch.rand_like(real)).tolist() == [0.0, 0.0]
+    task = VideoTask(recipe(videos=VideoDataConfig(frames=1, size=(16, 16))))
+    found = measured(task, real, real, torch.zeros(2, 1, 4, 4, dtype=torch.long))
+    assert all(torch.isfinite(values).all() for values in found.values())
+
+
+# -- what comes in ----------------------------------------------------------------------------
+
+
+def test_bytes_and_floats_of_one_clip_are_one_clip() -> None:
+    task = VideoTask(recipe())
+    values = torch.randint(0, 256, (2, 3, 5, 16, 16), dtype=torch.uint8)
+    from_bytes = task.real(batch_of(values, [0, 1]))
+    assert from_bytes.equal(task.real(batch_of(values.float() / 255, [0, 1])))
+    assert from_bytes.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "fits"), [(1.0, 0.0, True), (255.0, 0.0, False), (2.0, -1.0, False)]
+)
+def test_values_out_of_range_are_refused_with_the_remedy(
+    scale: float, shift: float, fits: bool
+) -> None:
+    task = VideoTask(recipe())
+    video = torch.rand(2, 3, 5, 16, 16) * scale + shift
+    if fits:
+        task.check({"video": video})
+    else:
+        with pytest.raises(ValueError, match=r"video values reach from .* divide by 255"):
+            task.check({"video": video})
+
+
+def test_one_seed_begins_alike_whether_or_not_motion_is_judged() -> None:
+    one, two = (VideoTask(recipe(losses={"motion": m})).parts for m in (True, False))
+    for name in ("tokenizer", "frame_critic"):
+        assert_same(one[name].network.state_dict(), two[name].network.state_dict())
+    other = VideoTask(recipe(seed=4)).parts["tokenizer"].network
+    first = next(iter(one["tokenizer"].network.parameters()))
+    assert not first.equal(next(iter(other.parameters())))

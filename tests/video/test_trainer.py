@@ -1,0 +1,384 @@
+"""VideoTokenizerTrainer: the video room for Python users."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import quintet
+from harness import assert_same, lines, tensors
+from quintet.cli import main
+from quintet.engine.config import ConfigError
+from quintet.engine.errors import RunError
+from quintet.engine.keys import Key
+from quintet.media.clip_writing import write_gif, write_mp4
+from quintet.video.config import FrameDiscriminatorConfig, TemporalDiscriminatorConfig
+from quintet.video.trainer import AsVideos
+
+
+def tokenizer(**changes: Any) -> quintet.VideoTokenizer:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {
+        "init_dim": 8,
+        "max_dim": 8,
+        "patch": 4,
+        "layers": ("residual", "compress_time"),
+        "levels": (4, 4),
+    }
+    return quintet.VideoTokenizer(**settings | changes)
+
+
+def trainer(run: Path, model: Any = None, **changes: Any) -> Any:
+    keywords: dict[str, Any] = {
+        "image_size": 16,
+        "num_frames": 5,
+        "num_train_steps": 4,
+        "batch_size": 2,
+        "warmup_steps": 2,
+        "val_every": 0,
+        "checkpoint_every": 2,
+        "log_every": 1,
+        "num_workers": 0,
+        "device": "cpu",
+        "trackers": (),
+        "progress": False,
+        "adversarial_from": 0.5,
+        "penalty_every": 1,
+        "frame_discriminator": FrameDiscriminatorConfig(dim=8, layers=1),
+        "temporal_discriminator": TemporalDiscriminatorConfig(dim=8, layers=1),
+        "results_folder": run,
+        **changes,
+    }
+    return quintet.VideoTokenizerTrainer(model if model is not None else tokenizer(), **keywords)
+
+
+def numbered(length: int) -> Tensor:
+    """Bytes (3, t, 16, 16); frame t is of the value t."""
+    return torch.arange(length, dtype=torch.uint8)[:, None, None].expand(3, length, 16, 16)
+
+
+class Clips:
+    """Sixteen clips or images, as a person might hand them over."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < 16:
+            raise IndexError(index)
+        video = torch.rand(3, 5 + index, 16, 16, generator=torch.Generator().manual_seed(index))
+        items = {
+            "tensor": video,
+            "bytes": (video * 255).byte(),
+            "array": video.numpy(),
+            "tuple": (video, index),
+            "dict": {"video": video, "text": f"clip {index}"},
+            "videos": {"videos": video},
+            "image": video[:, 0],
+            "dict of images": {"image": video[:, 0], "text": "still"},
+            "both": video if index > 7 else video[:, 0],
+            "names": "clip.mp4",
+            "flat": video[0, 0],
+        }
+        return items[self.kind]
+
+
+@pytest.fixture
+def footage(tmp_path: Path) -> Path:
+    """Videos, GIFs and images in one folder."""
+    folder = tmp_path / "footage"
+    folder.mkdir()
+    for index in range(12):
+        values = np.random.default_rng(index).integers(0, 255, (9, 20 + index, 24, 3), np.uint8)
+        if index < 5:
+            write_mp4(folder / f"{index:02d}.mp4", values, 12)
+        elif index < 8:
+            write_gif(folder / f"{index:02d}.gif", values, 10)
+        else:
+            Image.fromarray(values[0]).save(folder / f"{index:02d}.png")
+    return folder
+
+
+# -- data -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["tensor", "bytes", "array", "tuple", "dict", "videos", "image", "dict of images", "both"],
+)
+def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
+    found = trainer(tmp_path / "run", dataset=Clips(kind))
+    assert found.train() == 4
+    for critic in ("frame_critic", "motion_critic"):
+        assert [r["step"] for r in lines(tmp_path / "run") if f"{critic}/loss" in r] == [3, 4]
+
+
+def test_clips_in_one_tensor_are_a_data_set(tmp_path: Path) -> None:
+    assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16)).train() == 4
+
+
+def test_a_folder_of_videos_and_images_trains_and_the_command_line_knows_the_run(
+    footage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = trainer(tmp_path / "run", folder=footage, valid_frac=0.3, val_every=4)
+    assert found.train() == 4
+    assert found.recipe.data == str(footage)
+    for words in (["evaluate"], ["resume", "--steps", "5"]):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([words[0], str(tmp_path / "run"), *words[1:]])
+        assert not ended.value.code
+        if words == ["evaluate"]:
+            measured = json.loads(capsys.readouterr().out.splitlines()[-1])
+            assert measured["psnr"] == lines(tmp_path / "run")[-1]["val/psnr"]
+
+
+@pytest.mark.parametrize("words", [["resume"], ["evaluate"], ["replay", "--step", "1"], ["sample"]])
+def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer(tmp_path / "run", dataset=Clips("tensor"), num_train_steps=1).train()
+    capsys.readouterr()
+    out = ["--out", str(tmp_path / "out")] if words == ["sample"] else []
+    with pytest.raises(SystemExit) as ended:
+        main([words[0], str(tmp_path / "run"), *words[1:], *out])
+    assert ended.value.code == 2
+    assert "reads a data set from Python" in capsys.readouterr().err
+
+
+def test_built_in_clips_are_there_without_any_data(tmp_path: Path) -> None:
+    found = trainer(tmp_path / "run")
+    assert found.recipe.data is None
+    assert len(found.task(found.recipe).data("train")) == 100_000
+
+
+@pytest.mark.parametrize(("kind", "what"), [("names", "str"), ("flat", "Tensor")])
+def test_items_that_are_neither_clips_nor_images_are_refused_by_their_number(
+    kind: str, what: str, tmp_path: Path
+) -> None:
+    sentence = rf"must be a clip \(3, t, h, w\) or an image \(3, h, w\).*sample \d+ is {what}"
+    with pytest.raises(TypeError, match=sentence):
+        trainer(tmp_path / "run", dataset=Clips(kind)).train()
+
+
+def test_floats_beyond_one_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    found = trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16) * 255)
+    with pytest.raises(RunError, match=r"first batch does not fit .* divide by 255"):
+        found.train()
+
+
+def test_bytes_and_floats_in_one_batch_are_refused(tmp_path: Path) -> None:
+    """Stacked they would all be floats, and some of them 255 times too large."""
+    dark = torch.zeros(3, 5, 16, 16)
+    found = trainer(tmp_path / "run", dataset=[dark, dark.byte()] * 4)
+    with pytest.raises(TypeError, match=r"float32 and torch\.uint8"):
+        found.train()
+
+
+def test_data_is_given_once(footage: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="folder or dataset"):
+        trainer(tmp_path / "run", dataset=Clips("tensor"), folder=footage)
+    with pytest.raises(RunError, match="val_dataset goes with dataset"):
+        trainer(tmp_path / "run", folder=footage, val_dataset=Clips("tensor"))
+
+
+def test_held_out_clips_of_the_users_own_are_measured(tmp_path: Path) -> None:
+    held = Clips("dict of images")
+    found = trainer(tmp_path / "run", dataset=Clips("tuple"), val_dataset=held, val_every=4)
+    found.train()
+    assert len(found.task(found.recipe).data("train")) == 16
+    last = lines(tmp_path / "run")[-1]
+    assert last["val/motion_error_still"] == 0  # the images stand still
+
+
+# -- windows of num_frames --------------------------------------------------------------------
+
+
+def window(data: AsVideos, key: Key | None, index: int = 0) -> list[int]:
+    return data.keyed(index, key)["video"][0, :, 0, 0].tolist()
+
+
+def test_a_long_clip_gives_a_window_of_consecutive_frames_by_the_key() -> None:
+    data = AsVideos([numbered(9)], frames=5)
+    found = {tuple(window(data, Key(0, epoch, 0))) for epoch in range(60)}
+    assert found == {tuple(range(first, first + 5)) for first in range(5)}
+    key = Key(3, 1, 0)
+    torch.manual_seed(1)
+    assert window(data, key) == window(AsVideos([numbered(9)], frames=5), key)
+    assert window(data, None) == [2, 3, 4, 5, 6]  # the middle
+
+
+def test_a_clip_of_the_length_is_taken_whole_and_an_image_stands_still() -> None:
+    data = AsVideos([numbered(5), numbered(7)[:, 6]], frames=5)
+    assert window(data, Key(0, 0, 0)) == [0, 1, 2, 3, 4]
+    assert not data.keyed(0, None)["still"]
+    assert window(data, Key(0, 0, 1), index=1) == [6] * 5
+    assert data.keyed(1, None)["still"]
+
+
+def test_a_clip_that_is_too_short_is_named_with_the_remedy(tmp_path: Path) -> None:
+    found = trainer(tmp_path / "run", dataset=[torch.rand(3, 4, 16, 16)] * 8)
+    message = r"sample \d has 4 frames, but num_frames is 5: lower num_frames"
+    with pytest.raises(RunError, match=message):
+        found.train()
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 16, 16), (9, 16, 16, 3), (1, 5, 16, 16)])
+def test_axes_in_another_order_are_told_from_a_short_clip(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """As torchvision and PyAV hand clips over, and without colour."""
+    found = trainer(tmp_path / "run", dataset=[torch.rand(shape)] * 8)
+    with pytest.raises((ValueError, TypeError), match=r"3, t, h, w\)"):
+        found.train()
+
+
+# -- keywords ---------------------------------------------------------------------------------
+
+
+def test_old_spellings_work_and_name_the_new_ones(tmp_path: Path) -> None:
+    with pytest.warns(FutureWarning) as caught:
+        found: Any = quintet.VideoTokenizerTrainer(
+            tokenizer(),
+            dataset=Clips("tensor"),
+            image_size=16,
+            num_frames=5,
+            num_train_steps=2,
+            lr=1e-3,
+            checkpoint_every_step=5,
+            validate_every_step=7,
+            random_split_seed=9,
+            apply_grad_penalty_every=3,
+        )
+    said = {str(warning.message) for warning in caught}
+    assert "lr is now called learning_rate" in said
+    assert "validate_every_step is now called val_every" in said
+    assert all(warning.filename == __file__ for warning in caught)
+    assert found.recipe.tokenizer.rate == found.recipe.critics.rate == 1e-3
+    assert found.recipe.losses.penalty_every == 3
+    recipe = found.recipe
+    assert (recipe.save_every, recipe.evaluate_every, recipe.seed) == (5, 7, 9)
+
+
+def test_an_unknown_keyword_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"unknown keyword 'motions'.*motion"):
+        trainer(tmp_path / "run", motions=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_size": 18}, r"videos\.size"),
+        ({"image_size": (16, 18)}, r"videos\.size"),
+        ({"num_frames": 6}, r"videos\.frames.*such as 5"),
+        ({"num_frames": 0}, "frames"),
+        ({"adversarial": "wasserstein"}, r"losses\.adversarial.*'hinge'"),
+        ({"penalty": "r2"}, r"losses\.penalty.*'lecam'"),
+        ({"perceptual_frames": 0}, "perceptual_frames"),
+        ({"adversarial_from": 3}, "adversarial_from"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainer(tmp_path / "run", **changes)
+
+
+def test_motion_off_leaves_one_critic(tmp_path: Path) -> None:
+    trainer(tmp_path / "run", dataset=Clips("tensor"), motion=False).train()
+    assert not any("motion_critic" in name for r in lines(tmp_path / "run") for name in r)
+    assert any("frame_critic/loss" in r for r in lines(tmp_path / "run"))
+
+
+def test_frames_need_not_be_square(tmp_path: Path) -> None:
+    found = trainer(tmp_path / "run", image_size=(16, 24))
+    assert found.task(found.recipe).data("train").keyed(0, None)["video"].shape == (3, 5, 16, 24)
+
+
+def test_building_a_trainer_leaves_the_users_randomness_alone(tmp_path: Path) -> None:
+    model = tokenizer()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    trainer(tmp_path / "run", model, dataset=Clips("tensor"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# -- going on, and afterwards -----------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
+    def note(report: dict[str, Any]) -> None:
+        if report["step"] == step:
+            raise Interrupted
+
+    return note
+
+
+@pytest.mark.parametrize("motion", [True, False])
+def test_a_run_cut_short_resumes_bit_for_bit(motion: bool, tmp_path: Path) -> None:
+    """Its windows are drawn by key, so the clips are the same ones too."""
+    common = {"dataset": Clips("both"), "motion": motion, "penalty": "lecam"}
+    trainer(tmp_path / "straight", **common).train()
+    with pytest.raises(Interrupted):
+        trainer(tmp_path / "cut", **common, log_fn=interrupt_at(3)).train()
+    trainer(tmp_path / "cut", **common).train(resume=True)
+    assert_same(tensors(tmp_path / "straight", 4), tensors(tmp_path / "cut", 4))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> quintet.VideoTokenizerTrainer:
+    layers = ("residual", "compress_time", "attend_time", "compress_time", "gateloop_time")
+    run = tmp_path_factory.mktemp("trained") / "run"
+    found = trainer(run, tokenizer(layers=layers), dataset=Clips("tensor"), ema_decay=0.5)
+    found.train()
+    return found
+
+
+def test_ids_and_reconstructions_come_from_the_averaged_weights(
+    trained: quintet.VideoTokenizerTrainer,
+) -> None:
+    video = torch.rand(2, 3, 9, 16, 24)
+    loaded = quintet.load(trained.folder)
+    ids, made = trained.tokenize(video), trained.reconstruct(video)
+    assert ids.shape == (2, 3, 4, 6)
+    assert torch.equal(ids, loaded.tokenize(video))
+    assert torch.equal(made, loaded.reconstruct(video))
+    assert made.shape == video.shape
+    assert 0 <= made.min() <= made.max() <= 1
+    assert not made.requires_grad
+
+
+@pytest.mark.parametrize("chunk", [4, 8, 12, 400])
+def test_chunks_give_the_ids_and_the_clip_of_the_whole(
+    chunk: int, trained: quintet.VideoTokenizerTrainer
+) -> None:
+    video = torch.rand(1, 3, 1 + 4 * 9, 16, 16, generator=torch.Generator().manual_seed(2))
+    assert trained.tokenize(video, chunk).equal(trained.tokenize(video))
+    torch.testing.assert_close(
+        trained.reconstruct(video, chunk), trained.reconstruct(video), atol=1e-5, rtol=0
+    )
+
+
+def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
+    common = {"dataset": Clips("tensor")}
+    trainer(tmp_path / "first", **common).train()
+    quintet.load(tmp_path / "first").save_pretrained(tmp_path / "model")
+    for name, source in (("a", "first"), ("b", "model")):
+        place = tmp_path / source
+        trainer(tmp_path / name, **common, num_train_steps=1, init_from=place).train()
+    losses = [lines(tmp_path / name)[0]["tokenizer/loss"] for name in ("first", "a", "b")]
+    assert losses[1] == losses[2] != losses[0]
