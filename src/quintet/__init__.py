@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from quintet.music.model import MuLaN
     from quintet.music.trainer import MuLaNTrainer
     from quintet.rooms import load
+    from quintet.speech.model import VoiceBox
+    from quintet.speech.trainer import VoiceBoxTrainer
     from quintet.video.model import VideoTokenizer
     from quintet.video.trainer import VideoTokenizerTrainer
 
@@ -31,6 +33,8 @@ _PLACES = {
     "MeshTransformerTrainer": "quintet.mesh.trainer",
     "MuLaN": "quintet.music.model",
     "MuLaNTrainer": "quintet.music.trainer",
+    "VoiceBox": "quintet.speech.model",
+    "VoiceBoxTrainer": "quintet.speech.trainer",
     "VideoTokenizer": "quintet.video.model",
     "VideoTokenizerTrainer": "quintet.video.trainer",
 }
@@ -47,6 +51,8 @@ __all__ = [
     "VQGanVAETrainer",
     "VideoTokenizer",
     "VideoTokenizerTrainer",
+    "VoiceBox",
+    "VoiceBoxTrainer",
     "__version__",
     "load",
 ]

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,8 @@ HELP = f"""Quintet {__version__} trains generative models of meshes, video, imag
   quintet train mesh/transformer --autoencoder runs/c --run runs/d
   quintet sample runs/b photo.jpg --out out      use the model
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
+  quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
+  quintet sample runs/f --text "ba do ki" --voice me.wav --out spoken.wav
   quintet export runs/b model                    weights, configuration and a model card
   quintet report runs/b                          one page that shows the run
   quintet replay runs/b --step 1200              take one step again and show what was in it
@@ -379,6 +382,8 @@ def gathered(given: list[str]) -> list[str]:
     for word in given:
         if word.startswith("--"):
             name, equals, value = word.partition("=")
+            if iskeyword(name.removeprefix("--")):
+                name += "_"  # `--from`: no field can be called so
             values = flags.setdefault(name, [])
             values += [value] if equals else []
         else:

@@ -13,6 +13,7 @@ from quintet.shared.sampling import (
     loaded,
     readable,
     recipe_with_data,
+    stem_of,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _write(model: "MeshTransformer", out: Path, flags: Flags) -> list[Path]:
             )
             row = [(mesh.vertices.numpy(), mesh.faces.numpy()) for mesh in meshes]
             for index, mesh in enumerate(row):
-                path = out / f"{_stem(text, number)}-{index:03d}.{flags.format}"
+                path = out / f"{stem_of(text, number)}-{index:03d}.{flags.format}"
                 if len(mesh[1]):  # a mesh may end before its first sound face
                     write_mesh(path, *mesh)
                     written.append(path)
@@ -97,12 +98,6 @@ def _write(model: "MeshTransformer", out: Path, flags: Flags) -> list[Path]:
         raise RunError(str(error)) from None
     titles = [f"{index:03d}" for index in range(flags.count)]
     return [*written, *MeshSheet("sheet", rows, titles, texts, files=False).write(out)]
-
-
-def _stem(text: str, number: int) -> str:
-    """A file name that shows the sentence: letters and digits of it, and its place."""
-    words = "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
-    return f"{number:02d}-{words[:60]}" if words else f"{number:02d}"
 
 
 # -- meshes that come back ------------------------------------------------------------------------

@@ -66,3 +66,9 @@ def readable(held: Any, count: int) -> Iterator[tuple[int, Any]]:
             continue
         found += 1
         yield index, item
+
+
+def stem_of(text: str, number: int) -> str:
+    """A file name that shows a sentence: letters and digits of it, and its place."""
+    words = "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+    return f"{number:02d}-{words[:60]}" if words else f"{number:02d}"

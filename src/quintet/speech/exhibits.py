@@ -1,0 +1,59 @@
+"""Speech for a person: sounds to listen to, and their log-mels side by side."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from quintet.media.audio import write_wav
+from quintet.media.errors import printable
+from quintet.media.pixels import write_png
+
+QUIET, MIDDLE, LOUD = (11, 9, 36), (183, 55, 121), (252, 253, 191)
+GAP = 4
+SCALE = 2
+"""Pixels of a mel bin."""
+
+
+def coloured(log_mels: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """(m, t) -> (SCALE m, SCALE t, 3), low frequencies below; eleven powers of e are shown."""
+    top = log_mels.max() if log_mels.size else 0.0
+    share = ((log_mels - top) / 11 + 1).clip(0, 1)[::-1, :, None]
+    low = np.array(QUIET) + (np.array(MIDDLE) - QUIET) * (2 * share)
+    high = np.array(MIDDLE) + (np.array(LOUD) - MIDDLE) * (2 * share - 1)
+    cells = np.rint(np.where(share < 0.5, low, high)).astype(np.uint8)
+    return cells.repeat(SCALE, axis=0).repeat(SCALE, axis=1)
+
+
+def side_by_side(pictures: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.uint8]:
+    """Log-mels (m, t) of different lengths, with a white line between them."""
+    cells = [coloured(picture) for picture in pictures]
+    line = np.full((cells[0].shape[0], GAP, 3), 255, np.uint8)
+    parts = [part for cell in cells for part in (line, cell)]
+    return np.concatenate(parts[1:], axis=1)
+
+
+@dataclass
+class Sounds:
+    """Each sound as a file, one picture of them all, and a page with the text and their order."""
+
+    name: str
+    sounds: Mapping[str, Tensor]
+    """(n,) by what it is."""
+    log_mels: Sequence[Tensor]
+    """(m, t) of each."""
+    rate: int
+    text: str
+
+    def write(self, folder: Path) -> list[Path]:
+        written: list[Path] = []
+        for title, sound in self.sounds.items():
+            written.append(folder / f"{self.name}-{title}.wav")
+            write_wav(written[-1], sound.float().cpu().numpy(), self.rate)
+        picture, page = folder / f"{self.name}.png", folder / f"{self.name}.txt"
+        write_png(picture, side_by_side([mel.float().cpu().numpy() for mel in self.log_mels]))
+        page.write_text(f"{printable(self.text)}\n{' | '.join(self.sounds)}\n", encoding="utf-8")
+        return [*written, picture, page]

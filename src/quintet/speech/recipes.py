@@ -1,0 +1,56 @@
+"""Recipes of the speech room. `quintet train speech/NAME` calls the function NAME."""
+
+from quintet.engine.config import OptimiserConfig
+from quintet.speech.config import (
+    SpeakingConfig,
+    SpeechDataConfig,
+    VoiceBoxConfig,
+    VoiceBoxRecipe,
+)
+
+
+def voicebox() -> VoiceBoxRecipe:
+    """Speech of 24 kHz from text, of up to 5 seconds; wants a GPU, and takes seven minutes."""
+    return VoiceBoxRecipe(
+        steps=3600,
+        batch_size=24,
+        workers=14,
+        evaluate_every=3600,
+        save_every=1800,
+        model=VoiceBoxConfig(depth=10, edges=False),
+        recordings=SpeechDataConfig(
+            max_seconds=5.0, text_length=48, buckets=3, builtin_count=40_000, valid_limit=256
+        ),
+        speaking=SpeakingConfig(steps=4, method="euler", sway=0.0, cond_scale=1.0, count=64),
+        voicebox=OptimiserConfig(rate=5e-4, warmup=300, average=0.998),
+    )
+
+
+def voicebox_tiny() -> VoiceBoxRecipe:
+    """The same for speech of up to 3 seconds, for two CPU cores and four minutes."""
+    return VoiceBoxRecipe(
+        steps=600,
+        batch_size=6,
+        precision="fp32",  # at this width a CPU converts longer than it gains
+        workers=1,
+        evaluate_every=600,
+        save_every=300,
+        model=VoiceBoxConfig(
+            dim=160,
+            depth=5,
+            heads=5,
+            head_dim=32,
+            registers=4,
+            kernel=15,
+            edges=False,
+            text_dim=64,
+            align_dim=64,
+            duration_dim=64,
+            duration_depth=2,
+        ),
+        recordings=SpeechDataConfig(
+            max_seconds=3.0, text_length=36, buckets=3, builtin_count=10_000, valid_limit=96
+        ),
+        speaking=SpeakingConfig(steps=4, method="euler", sway=0.0, cond_scale=1.0, count=16),
+        voicebox=OptimiserConfig(rate=3e-3, warmup=50, average=0.98),
+    )

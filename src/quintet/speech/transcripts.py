@@ -1,0 +1,107 @@
+"""What is said in each recording: by metadata, by LJSpeech's table, or by a text file beside it."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quintet.media.errors import BadFile, printable
+from quintet.media.folder import METADATA_MAX_BYTES, files, read_metadata, relative_name
+
+TABLE = "metadata.csv"
+SIDECAR_MAX_BYTES = 1_000_000
+REMEDY = "give metadata.jsonl with `file_name` and `text`, or a text file beside each"
+
+
+class Transcripts:
+    """Which recordings have a text is known at once; text files are read when asked for."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.folder = folder
+        self._rows = _table(folder, names)
+        if self._rows is None:
+            rows = read_metadata(folder)
+            self._rows = {name: text for name, row in rows.items() if (text := _text(row))}
+        # Listed and not guessed, so that a link that leads out of the folder is none of them.
+        beside = {relative_name(folder, path) for path in files(folder, (".txt",))}
+        texts = ((name, f"{name.rpartition('.')[0]}.txt") for name in names)
+        self._beside = {name: text for name, text in texts if text in beside}
+        if self._rows and not self._beside and not any(name in self._rows for name in names):
+            reason = f"its metadata has a text for none of its {len(names)} recordings"
+            raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
+
+    def __contains__(self, name: str) -> bool:
+        return name in (self._rows or {}) or name in self._beside
+
+    def of(self, name: str) -> str:
+        """As it is written."""
+        return (self._rows or {}).get(name) or read_text(self.folder / self._beside[name])
+
+    def kept(self, names: Sequence[str], most: float) -> list[str]:
+        """The names that have a text; the others are counted, and the first is named."""
+        found = [name for name in names if name in self]
+        lost = len(names) - len(found)
+        if not lost:
+            return found
+        first = next(name for name in names if name not in self)
+        said = f"{lost} of {len(names)} recordings have no text, {printable(first)} is the first"
+        if not found or lost > most * len(names):
+            raise BadFile(self.folder, said, REMEDY)
+        warnings.warn(
+            f"{printable(self.folder)}: {said}; they are left out: {REMEDY}", stacklevel=3
+        )
+        return found
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    return str(row.get("text") or "").strip()
+
+
+def read_text(path: Path) -> str:
+    """All of a text file."""
+    try:
+        if path.stat().st_size > SIDECAR_MAX_BYTES:
+            reason = f"holds more than {SIDECAR_MAX_BYTES:,} bytes"
+            raise BadFile(path, reason, "give what is said, not a book")
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile(path, f"is not UTF-8 ({error.reason})", "save it as UTF-8") from error
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
+    if not text.strip():
+        raise BadFile(path, "is empty", "write what is said into it")
+    return text
+
+
+# -- LJSpeech -----------------------------------------------------------------------------------
+
+
+def _table(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
+    """Texts by name from lines `id|as written|as spoken`; None where there is no such table."""
+    source = folder / TABLE
+    if (folder / "metadata.jsonl").exists() or not source.is_file() or source.is_symlink():
+        return None
+    if source.stat().st_size > METADATA_MAX_BYTES:
+        raise BadFile(source, f"holds more than {METADATA_MAX_BYTES:,} bytes", "split the folder")
+    try:
+        lines = source.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise BadFile(source, f"is not UTF-8 ({error.reason})", "save it as UTF-8") from error
+    if not lines or "|" not in lines[0] or lines[0].startswith("file_name"):
+        return None
+    by_stem: dict[str, str] = {}
+    for name in names:
+        by_stem.setdefault(Path(name).stem, name)
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        key, *texts = line.split("|")
+        if not texts:
+            reason = f"line {number} has no '|', as the first line has"
+            raise BadFile(source, reason, "write lines `id|text`, or a header with `file_name`")
+        # Only names that were found in the folder: an id that leads out of it is none.
+        name = key if key in names else by_stem.get(Path(key).stem if "." in key else key)
+        if name is not None and texts[-1].strip():
+            found.setdefault(name, texts[-1].strip())
+    return found

@@ -1,0 +1,9 @@
+import pytest
+
+from quintet.speech.model import VoiceBox
+from speech.small import voicebox
+
+
+@pytest.fixture
+def model() -> VoiceBox:
+    return voicebox()

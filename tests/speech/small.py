@@ -1,0 +1,49 @@
+"""A model small enough to hold in the head, and recordings that it takes."""
+
+from typing import Any
+
+import torch
+
+from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig
+from quintet.speech.data import Fit
+from quintet.speech.model import VoiceBox
+
+MODEL: dict[str, Any] = {
+    "rate": 8_000,
+    "n_fft": 512,
+    "hop": 128,
+    "bins": 20,
+    "dim": 32,
+    "depth": 2,
+    "heads": 2,
+    "head_dim": 16,
+    "registers": 2,
+    "kernel": 5,
+    "text_dim": 16,
+    "align_dim": 16,
+    "duration_dim": 64,
+    "duration_depth": 1,
+    "edges": False,
+}
+DATA: dict[str, Any] = {
+    "rate": 8_000,
+    "max_seconds": 2.0,
+    "text_length": 24,
+    "buckets": 3,
+    "builtin_count": 40,
+    "valid_limit": 4,
+    "valid_fraction": 0.2,
+}
+
+
+def voicebox(**changes: Any) -> VoiceBox:
+    """With weights that all matter: as it is built, branches end in zeros."""
+    torch.manual_seed(0)
+    model = VoiceBox(**MODEL | changes)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return model.eval()
+
+
+def small_fit(**changes: Any) -> Fit:
+    return Fit(SpeechDataConfig(**DATA | changes), VoiceBoxConfig(**MODEL))

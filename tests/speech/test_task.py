@@ -1,0 +1,192 @@
+"""The task through the engine: what is measured, what is shown, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quintet.engine.config import ConfigError, OptimiserConfig
+from quintet.engine.errors import RunError
+from quintet.engine.folder import RunFolder
+from quintet.engine.loop import take_step
+from quintet.engine.run import Run
+from quintet.engine.task import Batch
+from quintet.engine.world import World
+from quintet.media import voices
+from quintet.media.audio import probe, write_wav
+from quintet.speech import task as room
+from quintet.speech.config import (
+    SpeakingConfig,
+    SpeechDataConfig,
+    VoiceBoxConfig,
+    VoiceBoxLossConfig,
+    VoiceBoxRecipe,
+)
+from quintet.speech.exhibits import SCALE, coloured, side_by_side
+from quintet.speech.task import VoiceBoxTask
+from speech.small import DATA, MODEL, voicebox
+
+QUICK = SpeakingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=0)
+
+
+def recipe(**changes: Any) -> VoiceBoxRecipe:
+    settings: dict[str, Any] = {
+        "steps": 4,
+        "batch_size": 4,
+        "device": "cpu",
+        "workers": 0,
+        "trackers": (),
+        "log_every": 1,
+        "evaluate_every": 0,
+        "model": VoiceBoxConfig(**MODEL),
+        "recordings": SpeechDataConfig(**DATA),
+        "speaking": SpeakingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=1),
+        "voicebox": OptimiserConfig(rate=1e-3, warmup=2),
+        **changes,
+    }
+    return VoiceBoxRecipe(**settings)
+
+
+def held_out(task: VoiceBoxTask, count: int = 3) -> Batch:
+    data = task.data("valid")
+    items = [data.keyed(index, None) for index in range(count)]
+    return Batch(task.collate(items), list(range(count)), torch.arange(count))
+
+
+def opened(settings: VoiceBoxRecipe, path: Path, **how: Any) -> Run:
+    return Run(VoiceBoxTask(settings, **how), settings, World(settings), RunFolder(path))
+
+
+def test_a_run_learns_what_is_said_when(tmp_path):
+    """In 40 steps the loss of alignments falls, and so does that of the flow."""
+    settings = recipe(
+        steps=40, speaking=QUICK, voicebox=OptimiserConfig(rate=5e-3, warmup=5, average=0.9)
+    )
+    run = opened(settings, tmp_path)
+    begun = run.evaluate()
+    for _ in range(40):
+        take_step(run)
+    ended = run.evaluate()
+    run.close()
+    assert ended["align_loss"] < 0.9 * begun["align_loss"]
+    assert ended["loss"] < 0.7 * begun["loss"]
+    assert ended["duration_error"] < begun["duration_error"]
+
+
+def test_what_is_measured_does_not_see_what_is_hidden():
+    """The error of what is filled in changes with the recording, but what is filled in does not."""
+    task = VoiceBoxTask(recipe(), voicebox())
+    batch = held_out(task)
+    seen = []
+    given = room.fill
+
+    def watched(network, script, solver, keys):
+        seen.append(given(network, script, solver, keys))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(room, "fill", watched)
+        first = task._filled(task.model, batch)
+        _, hole = task._hole(batch)
+        # Samples whose frames, as wide as a window, all lie inside of the hole.
+        for row, where in zip(batch.data["audio"], hole):
+            start, width = int(where.int().argmax()), int(where.sum())
+            row[start * 128 + 256 : (start + width - 1) * 128 - 256] = 0.01
+        second = task._filled(task.model, batch)
+    assert torch.equal(seen[0][hole], seen[1][hole])
+    assert not first["mel_error"].values.equal(second["mel_error"].values)
+
+
+def test_two_measurements_of_a_batch_are_equal():
+    task = VoiceBoxTask(recipe(), voicebox())
+    batch = held_out(task)
+    with torch.no_grad():
+        one, two = (task.measure({"voicebox": task.model}, batch) for _ in range(2))
+    assert {"mel_error", "mel_error_copied", "syllables", "aligned"} <= one.keys()
+    for name, value in one.items():
+        assert vars(value).keys() == vars(two[name]).keys()
+        for first, second in zip(vars(value).values(), vars(two[name]).values()):
+            assert torch.equal(torch.as_tensor(first), torch.as_tensor(second)), name
+
+
+def test_recorded_syllables_are_recognised_and_those_of_a_young_model_are_not():
+    wide = {"rate": 24_000, "n_fft": 1024, "hop": 256, "bins": 100}
+    settings = recipe(
+        model=VoiceBoxConfig(**MODEL | wide),
+        recordings=SpeechDataConfig(**DATA | {"rate": 24_000}),
+        speaking=SpeakingConfig(steps=1, method="euler", count=3),
+    )
+    task = VoiceBoxTask(settings)
+    with torch.no_grad():
+        found = task.measure({"voicebox": task.model.eval()}, held_out(task))
+    shares = {n: float(found[n].total) / found[n].count for n in found if n.startswith("syll")}  # type: ignore[union-attr]
+    assert shares["syllables_recorded"] >= 0.95
+    assert shares["syllables"] < 0.3
+
+
+def test_the_share_of_copying_is_of_means_over_all_samples():
+    rows = {"mel_error": torch.tensor([1.0, 2.0]), "mel_error_copied": torch.tensor([2.0, 4.0])}
+    assert VoiceBoxTask(recipe()).summarise(rows)["share_of_copying"] == 0.5
+
+
+def test_exhibits_can_be_heard_and_seen(tmp_path):
+    task = VoiceBoxTask(recipe(), voicebox())
+    shown = task.exhibit({"voicebox": task.model}, held_out(task))
+    assert len(shown) == 3
+    files = shown[0].write(tmp_path)
+    names = {path.name for path in files}
+    kinds = ("original", "copy", "infilled", "from-text")
+    assert {f"speech-0-{kind}.wav" for kind in kinds} < names
+    assert {"speech-0.png", "speech-0.txt"} < names
+    for path in files:
+        if path.suffix == ".wav":
+            assert probe(path).rate == 8_000
+
+
+def test_pictures_stand_side_by_side_with_low_tones_below():
+    rising = torch.arange(12.0).view(3, 4).numpy()
+    picture = side_by_side([rising, rising[:, :2]])
+    assert picture.shape == (3 * SCALE, 4 * SCALE + 4 + 2 * SCALE, 3)
+    assert coloured(rising)[0].mean() > coloured(rising)[-1].mean()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"audio": torch.full((1, 900), 3e4)}, "divide"), ({"ids": torch.full((1, 4), 300)}, "300")],
+)
+def test_a_first_batch_that_cannot_be_is_refused(change, message):
+    data = {"audio": torch.zeros(1, 900), "ids": torch.zeros(1, 4, dtype=torch.int64), **change}
+    with pytest.raises(ValueError, match=message):
+        VoiceBoxTask(recipe()).check(data)
+
+
+def test_rates_of_model_and_recordings_agree():
+    with pytest.raises(ConfigError, match=r"model\.rate, 8000"):
+        recipe(recordings=SpeechDataConfig(**DATA | {"rate": 16_000}))
+    with pytest.raises(ConfigError, match="built-in speech"):
+        recipe(model=VoiceBoxConfig(**MODEL | {"text": "given"}))
+    with pytest.raises(ConfigError, match="hidden"):
+        VoiceBoxLossConfig(hidden=(0.9, 0.2))
+
+
+def test_a_vocoder_that_is_not_there_is_named(tmp_path):
+    settings = recipe(speaking=SpeakingConfig(vocoder=str(tmp_path / "none")))
+    task = VoiceBoxTask(settings)
+    with pytest.raises(RunError, match="none"):
+        task.prepare(World(settings))
+
+
+def test_a_folder_with_damage_trains_and_names_it(tmp_path):
+    folder = tmp_path / "readings"
+    folder.mkdir()
+    for number in range(12):
+        said = voices.utter("bakitu", seed=number)
+        write_wav(folder / f"{number}.wav", voices.speak(said, 8_000), 8_000)
+        (folder / f"{number}.txt").write_text("bakitu" if number else "🙂", encoding="utf-8")
+    run = opened(recipe(data=str(folder)), tmp_path / "run")
+    for _ in range(4):
+        take_step(run)
+    run.close()
+    assert {note.name for note in run.stream.damaged} == {"0.wav"}
+    assert "a picture" in run.stream.damaged[0].reason
