@@ -7,6 +7,7 @@
     python benchmarks/learning.py mesh/transformer_tiny --flags "--autoencoder A"
     python benchmarks/learning.py video/tokenizer             one GPU, at most 6 minutes
     python benchmarks/learning.py music/mulan                 one GPU, at most 6 minutes
+    python benchmarks/learning.py speech/voicebox             one GPU, at most 7 minutes
 
 All numbers are of the averaged weights on held-out data; the clock includes imports, compiling,
 evaluation and, for the mesh transformer, the codes. Exits with 1 where a floor is missed.
@@ -25,7 +26,8 @@ from typing import Any
 # At least so much of each measure. Pictures and clips: decibels over the mean colour, over a clip's
 # mean frame, over shrink-and-enlarge, and alone; share of codes in use. Meshes: shares of
 # coordinates, of codes, of written meshes. Music: shares of pairs found, and of attributes named
-# right. `seconds` and `chamfer_bins` are upper limits.
+# right. Speech: the error of a filled span as a share of that of copying its neighbours, syllables
+# that a classifier recognises, errors of durations. Those in LIMITS are upper limits.
 FLOORS: dict[str, dict[str, float]] = {
     "image/vqgan_tiny": {
         "over_mean": 6.0,
@@ -65,6 +67,14 @@ FLOORS: dict[str, dict[str, float]] = {
         "zero_shot_scale": 0.9,
         "seconds": 360,
     },
+    "speech/voicebox_tiny": {"share_of_copying": 0.75, "seconds": 300},
+    "speech/voicebox": {
+        "share_of_copying": 0.5,
+        "syllables": 0.8,
+        "syllables_recorded": 0.95,
+        "duration_error": 0.15,
+        "seconds": 420,
+    },
     "video/tokenizer_tiny": {"over_mean": 3.0, "seconds": 240},
     "video/tokenizer": {
         "over_frame": 3.0,
@@ -74,7 +84,7 @@ FLOORS: dict[str, dict[str, float]] = {
         "seconds": 360,
     },
 }
-LIMITS = {"seconds", "chamfer_bins"}
+LIMITS = {"seconds", "chamfer_bins", "share_of_copying", "duration_error"}
 
 
 def train(recipe: str, folder: Path, *flags: str) -> dict[str, Any]:

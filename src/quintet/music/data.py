@@ -31,12 +31,12 @@ from quintet.media.audio import (
     read_audio,
 )
 from quintet.media.errors import BadFile, printable
-from quintet.media.folder import TEXT_KEYS, files, read_metadata, relative_name
+from quintet.media.folder import TEXT_KEYS, read_metadata, relative_name
+from quintet.media.sidecars import read_beside, texts_beside, with_texts
 from quintet.media.splits import Builtin, Key, Split, check_split, examined, find, split_names
 from quintet.music.config import MusicDataConfig
 
 WHAT = "sounds"
-SIDECAR_MAX_BYTES = 1_000_000
 
 
 class MusicData(Protocol):
@@ -71,9 +71,7 @@ class Captions:
         self._rows = {
             name: said for name, row in read_metadata(folder).items() if (said := _said(row))
         }
-        # Listed and not guessed, so that a link that leads out of the folder is none of them.
-        beside = {relative_name(folder, path) for path in files(folder, (".txt",))}
-        self._beside = {name: text for name in names if (text := _beside(name)) in beside}
+        self._beside = texts_beside(folder, names)
         self._noted = False
         if self._rows and not self._beside and not any(name in self._rows for name in names):
             reason = f"its metadata has a caption for none of its {len(names)} {WHAT}"
@@ -84,8 +82,11 @@ class Captions:
 
     def of(self, name: str) -> list[str]:
         """At least one, none of them empty, each cut to the longest."""
-        found = self._rows.get(name) or [_read_text(self.folder / self._beside[name])]
+        found = self._rows.get(name) or [self._read(self._beside[name])]
         return [self._cut(text, name) for text in found]
+
+    def _read(self, name: str) -> str:
+        return " ".join(read_beside(self.folder / name, "the caption of the sound").split())
 
     def _cut(self, text: str, name: str) -> str:
         if len(text) > self.longest and not self._noted:
@@ -98,49 +99,12 @@ class Captions:
         return text[: self.longest]
 
 
-def _beside(name: str) -> str:
-    """`a/b.wav` may have its caption in `a/b.txt`."""
-    return name.rpartition(".")[0] + ".txt"
-
-
 def _said(row: Mapping[str, Any]) -> list[str]:
     """All captions of a row: a list of them, under whichever name, or one."""
     listed = (row[key] for key in ("texts", *TEXT_KEYS) if isinstance(row.get(key), list))
     given = next(listed, [row.get("text") or ""])
     texts = (" ".join(str(text).split()) for text in given if text)
     return [text for text in texts if text]
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > SIDECAR_MAX_BYTES:
-            reason = f"holds more than {SIDECAR_MAX_BYTES:,} bytes"
-            raise BadFile(path, reason, "give a caption, not a book")
-        text = " ".join(path.read_text(encoding="utf-8-sig").split())
-    except UnicodeDecodeError as error:
-        raise BadFile(path, f"is not UTF-8 ({error.reason})", "save it as UTF-8") from error
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
-    if not text:
-        raise BadFile(path, "is empty", "write the caption of the sound into it")
-    return text
-
-
-def _with_captions(
-    folder: Path, names: Sequence[str], captions: Captions, most: float
-) -> list[str]:
-    """The names that have one; the others are counted, and the first is named."""
-    found = [name for name in names if name in captions]
-    lost = len(names) - len(found)
-    if not lost:
-        return found
-    first = next(name for name in names if name not in captions)
-    said = f"{lost} of {len(names)} {WHAT} have no caption, {printable(first)} is the first"
-    remedy = "give metadata.jsonl with `file_name` and `text`, or a text file beside each"
-    if not found or lost > most * len(names):
-        raise BadFile(folder, said, remedy)
-    warnings.warn(f"{printable(folder)}: {said}; they are left out: {remedy}", stacklevel=2)
-    return found
 
 
 # -- folders --------------------------------------------------------------------------------
@@ -160,7 +124,9 @@ class MusicFolder:
         self.config = config
         names = [relative_name(self.folder, path) for path in find(self.folder, SUFFIXES, WHAT)]
         self._captions = Captions(self.folder, names, config.text_length)
-        kept = _with_captions(self.folder, names, self._captions, config.max_missing)
+        kept = with_texts(
+            self.folder, names, self._captions, config.max_missing, f"{WHAT} have no caption"
+        )
         limit = config.valid_limit if split == "valid" else None
         train, valid = split_names(kept, config.valid_fraction, seed, limit)
         self._names = train if split == "train" else valid

@@ -1,16 +1,14 @@
 """What is said in each recording: by metadata, by LJSpeech's table, or by a text file beside it."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quintet.media.errors import BadFile, printable
-from quintet.media.folder import METADATA_MAX_BYTES, files, read_metadata, relative_name
+from quintet.media.errors import BadFile
+from quintet.media.folder import METADATA_MAX_BYTES, read_metadata
+from quintet.media.sidecars import read_beside, texts_beside, with_texts
 
 TABLE = "metadata.csv"
-SIDECAR_MAX_BYTES = 1_000_000
-REMEDY = "give metadata.jsonl with `file_name` and `text`, or a text file beside each"
 
 
 class Transcripts:
@@ -22,10 +20,7 @@ class Transcripts:
         if self._rows is None:
             rows = read_metadata(folder)
             self._rows = {name: text for name, row in rows.items() if (text := _text(row))}
-        # Listed and not guessed, so that a link that leads out of the folder is none of them.
-        beside = {relative_name(folder, path) for path in files(folder, (".txt",))}
-        texts = ((name, f"{name.rpartition('.')[0]}.txt") for name in names)
-        self._beside = {name: text for name, text in texts if text in beside}
+        self._beside = texts_beside(folder, names)
         if self._rows and not self._beside and not any(name in self._rows for name in names):
             reason = f"its metadata has a text for none of its {len(names)} recordings"
             raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
@@ -35,42 +30,17 @@ class Transcripts:
 
     def of(self, name: str) -> str:
         """As it is written."""
-        return (self._rows or {}).get(name) or read_text(self.folder / self._beside[name])
+        return (self._rows or {}).get(name) or read_beside(
+            self.folder / self._beside[name], "what is said"
+        )
 
     def kept(self, names: Sequence[str], most: float) -> list[str]:
-        """The names that have a text; the others are counted, and the first is named."""
-        found = [name for name in names if name in self]
-        lost = len(names) - len(found)
-        if not lost:
-            return found
-        first = next(name for name in names if name not in self)
-        said = f"{lost} of {len(names)} recordings have no text, {printable(first)} is the first"
-        if not found or lost > most * len(names):
-            raise BadFile(self.folder, said, REMEDY)
-        warnings.warn(
-            f"{printable(self.folder)}: {said}; they are left out: {REMEDY}", stacklevel=3
-        )
-        return found
+        """The names that have a text."""
+        return with_texts(self.folder, names, self, most, "recordings have no text")
 
 
 def _text(row: Mapping[str, Any]) -> str:
     return str(row.get("text") or "").strip()
-
-
-def read_text(path: Path) -> str:
-    """All of a text file."""
-    try:
-        if path.stat().st_size > SIDECAR_MAX_BYTES:
-            reason = f"holds more than {SIDECAR_MAX_BYTES:,} bytes"
-            raise BadFile(path, reason, "give what is said, not a book")
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFile(path, f"is not UTF-8 ({error.reason})", "save it as UTF-8") from error
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
-    if not text.strip():
-        raise BadFile(path, "is empty", "write what is said into it")
-    return text
 
 
 # -- LJSpeech -----------------------------------------------------------------------------------
