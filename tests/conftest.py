@@ -1,12 +1,15 @@
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from harness import Said
+from quintet.cli import main
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -27,3 +30,18 @@ def _single_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Calls `quintet …`; an exception other than SystemExit is a failure of the test."""
+
+    def call(*words: object) -> Said:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Said(int(ended.value.code or 0), said.out, said.err)
+
+    return call

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch._dynamo  # the first optimiser would import it, in every child anew
@@ -195,3 +195,19 @@ TIMED = {"seconds", "samples_per_second", "waiting"}
 def trajectory(path: Path) -> list[dict[str, Any]]:
     """Every report, without what the clock says."""
     return [{k: v for k, v in line.items() if k not in TIMED} for line in lines(path)]
+
+
+class Said(NamedTuple):
+    """What a command answered."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def sentence(self) -> str:
+        """The one line that refuses what was asked."""
+        spoken = [line for line in self.err.splitlines() if line.startswith("quintet: ")]
+        assert self.status == 2, self
+        assert len(spoken) == 1, self
+        return spoken[0]

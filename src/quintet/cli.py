@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -362,7 +361,7 @@ def sample(given: list[str]) -> None:
         [
             ("inputs", tyro.conf.Positional[tuple[Path, ...]], ()),
             ("out", Path, Path("out")),
-            ("flags", Annotated[room.Flags, tyro.conf.arg(name="")], room.Flags()),
+            ("flags", Annotated[spelled(room.Flags), tyro.conf.arg(name="")], room.Flags()),
         ],
     )
     kind.__doc__ = (
@@ -374,6 +373,15 @@ def sample(given: list[str]) -> None:
         print(path)
 
 
+def spelled(flags: Any) -> Any:
+    """The flag of a field `from_` is `--from`, which no field can be called."""
+    for field in dataclasses.fields(flags):
+        if field.name.endswith("_"):
+            name = tyro.conf.arg(name=field.name.rstrip("_"))
+            flags.__annotations__[field.name] = Annotated[field.type, name]
+    return flags
+
+
 def gathered(given: list[str]) -> list[str]:
     """`--text a --text b` as `--text a b`, of which otherwise the last would silently win."""
     words: list[str] = []
@@ -382,8 +390,6 @@ def gathered(given: list[str]) -> list[str]:
     for word in given:
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            if iskeyword(name.removeprefix("--")):
-                name += "_"  # `--from`: no field can be called so
             values = flags.setdefault(name, [])
             values += [value] if equals else []
         else:

@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ import torch
 
 import quintet
 from quintet import rooms
-from quintet.cli import main
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.launch import start
 from quintet.media.meshes import write_mesh
@@ -41,20 +40,6 @@ COMMON: dict[str, Any] = {
     "meshes": MeshDataConfig(max_faces=16, builtin_count=32, valid_limit=2),
 }
 OPTIMISER = OptimiserConfig(rate=2e-3, warmup=2, average=0.9)
-
-
-class Said(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def sentence(self) -> str:
-        """The one line that refuses what was asked."""
-        spoken = [line for line in self.err.splitlines() if line.startswith("quintet: ")]
-        assert self.status == 2, self
-        assert len(spoken) == 1, self
-        return spoken[0]
 
 
 def _autoencoder_recipe(**changes: Any) -> MeshAutoencoderRecipe:
@@ -153,21 +138,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of this test's own."""
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """Calls `quintet …`; an exception other than SystemExit is a failure of the test."""
-
-    def call(*words: object) -> Said:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Said(int(ended.value.code or 0), said.out, said.err)
-
-    return call
 
 
 @pytest.fixture(scope="session")

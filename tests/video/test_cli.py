@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import av
 import numpy as np
@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import quintet
-from harness import lines
+from harness import Said, lines
 from quintet.cli import main
 from quintet.media.clip_writing import write_gif, write_mp4
 from quintet.media.clips import frames_of, probe
@@ -30,35 +30,6 @@ FEW = [
 ]
 TRAIN = ["train", "video/tokenizer_tiny", *FEW]
 FACTOR, TIME_FACTOR = 4, 2
-
-
-class Said(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def sentence(self) -> str:
-        """The one line that refuses what was asked."""
-        spoken = [line for line in self.err.splitlines() if line.startswith("quintet: ")]
-        assert self.status == 2, self
-        assert len(spoken) == 1, self
-        return spoken[0]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """Calls `quintet …`; an exception other than SystemExit is a failure of the test."""
-
-    def call(*words: object) -> Said:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Said(int(ended.value.code or 0), said.out, said.err)
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,130 @@
+"""The speech room from the command line: a run, and what it says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import Said
+from quintet.cli import main
+from quintet.media.audio import probe, read_audio, write_wav
+from quintet.media.voices import compose, speak
+
+Cli = Callable[..., Said]
+FEW = (
+    *("--batch-size", 2, "--workers", 0, "--device", "cpu", "--trackers", "--log-every", 1),
+    *("--recordings.valid-limit", 2, "--recordings.builtin-count", 16, "--speaking.count", 1),
+    *("--model.dim", 32, "--model.depth", 1, "--model.heads", 1),
+)
+QUICK = ("--steps", 1, "--method", "euler")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two steps. Never to be written to."""
+    place = tmp_path_factory.mktemp("trained") / "run"
+    words = ("train", "speech/voicebox_tiny", *FEW, "--run", place, "--steps", 2)
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    assert not ended.value.code
+    return place
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    path = tmp_path / "me.wav"
+    write_wav(path, speak(compose(3), 16_000), 16_000)
+    return path
+
+
+def test_each_text_becomes_a_sound_and_a_picture(cli: Cli, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = cli("sample", run, "--text", "ba do", "--text", "ki", *QUICK, "--out", out)
+    assert said.status == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        "00-ba-do.png",
+        "00-ba-do.wav",
+        "01-ki.png",
+        "01-ki.wav",
+    ]
+    assert probe(out / "00-ba-do.wav").rate == 24_000
+
+
+def test_seconds_are_kept_and_the_seed_decides(cli: Cli, run: Path, tmp_path: Path) -> None:
+    words = ("sample", run, "--text", "ba do", *QUICK, "--seconds", 0.8)
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        out = tmp_path / f"{name}.wav"
+        assert cli(*words, "--seed", seed, "--out", out).status == 0
+    assert probe(tmp_path / "a.wav").seconds == pytest.approx(0.8, abs=0.03)
+    a, b, c = ((tmp_path / f"{name}.wav").read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_a_mended_recording_keeps_what_is_outside_the_span(
+    cli: Cli, run: Path, recording: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "mended.wav"
+    words = ("--from", 0.5, "--to", 0.8, "--text", "do", "--seconds", 0.3)
+    assert cli("sample", run, recording, *words, *QUICK, "--out", out).status == 0
+    whole = probe(recording).seconds
+    assert probe(out).seconds == pytest.approx(whole, abs=0.05)
+    before = read_audio(recording, rate=24_000)[: int(0.4 * 24_000)]
+    after = read_audio(out, rate=24_000)[: int(0.4 * 24_000)]
+    # Through a vocoder the wave is another; its loudness over time is not.
+    loudness = [np.abs(x[:9600]).reshape(-1, 480).mean(1) for x in (before, after)]
+    assert np.corrcoef(loudness)[0, 1] > 0.9
+
+
+def test_it_speaks_with_the_voice_of_a_recording(
+    cli: Cli, run: Path, recording: Path, tmp_path: Path
+) -> None:
+    words = ("--text", "ba", "--voice", recording, "--voice-text", compose(3).text)
+    assert cli("sample", run, *words, *QUICK, "--out", tmp_path / "new.wav").status == 0
+    assert probe(tmp_path / "new.wav").seconds < probe(recording).seconds + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "say what to speak"),
+        (["RECORDING", "--text", "a"], "give --from and --to"),
+        (["--text", "a", "--from", 1, "--to", 2], "give a recording"),
+        (["--text", "a", "--steps", 0], "--steps is 0"),
+        (["--text", "a", "--seconds", -1], "--seconds is -1"),
+        (["--text", "a", "--voice", "nowhere.wav"], "nowhere.wav is not a file"),
+        (["RECORDING", "--text", "a", "--from", 5, "--to", 4], "5"),
+        (["--text", "a", "--text", "b", "--out", "one.wav"], "one.wav is one file"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(
+    cli: Cli, run: Path, recording: Path, words: list[object], sentence: str
+) -> None:
+    given = [recording if word == "RECORDING" else word for word in words]
+    assert sentence in cli("sample", run, *given).sentence
+    assert not Path("one.wav").exists()
+
+
+def test_a_folder_with_transcripts_trains_is_measured_and_exported(
+    cli: Cli, tmp_path: Path
+) -> None:
+    folder = tmp_path / "voices"
+    folder.mkdir()
+    rates = (8000, 16_000, 22_050, 44_100, 48_000, 24_000)
+    for number, rate in enumerate(rates):
+        said = compose(number)
+        write_wav(folder / f"{number}.wav", speak(said, rate), rate)
+        (folder / f"{number}.txt").write_text(said.text, encoding="utf-8")
+    (folder / "silent.wav").write_bytes(b"RIFF")
+    (folder / "silent.txt").write_text("nothing", encoding="utf-8")
+    checked = cli("doctor", "speech", folder)
+    assert "silent.wav" in checked.out + checked.err
+    place, exported = tmp_path / "run", tmp_path / "exported"
+    words = ("--recordings.valid-fraction", 0.3, "--max-damaged", 0.9)
+    said = cli("train", "speech/voicebox_tiny", folder, *FEW, *words, "--run", place, "--steps", 2)
+    assert said.status == 0, said
+    assert cli("evaluate", place, folder).status == 0
+    assert cli("export", place, exported).status == 0
+    spoken = ("--text", "ba", *QUICK, "--out", tmp_path / "x.wav")
+    assert cli("sample", exported, *spoken).status == 0
