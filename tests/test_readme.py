@@ -35,6 +35,10 @@ SOUNDS = (
     "--steps 2 --workers 0 --batch-size 4 --evaluate-every 0 --device cpu"
     " --sounds.valid-limit 4 --sounds.builtin-count 16"
 )
+VOICES = (
+    "--steps 2 --workers 0 --batch-size 2 --evaluate-every 0 --device cpu"
+    " --recordings.valid-limit 2 --recordings.builtin-count 16 --speaking.count 1"
+)
 NARROW = "--model.dim 16 --discriminator.dim 8 --images.size 32 32"
 
 # Commands that would take long: what they begin with, and what is put after them.
@@ -46,6 +50,8 @@ APPENDED = {
     "quintet train mesh/transformer_tiny --auto": f"{MESHES} --writing.count 2",
     "quintet train video/tokenizer_tiny --run": CLIPS,
     "quintet train music/mulan_tiny --run": SOUNDS,
+    "quintet train speech/voicebox_tiny --run": VOICES,
+    "quintet sample runs/voice": "--steps 2",
     "quintet sample runs/writer": "--max-faces 8",
 }
 # Numbers that would take long: what the page says, and what is run.
