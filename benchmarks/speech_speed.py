@@ -1,0 +1,123 @@
+"""Sequences per second of the speech room's training step, and how fast it speaks.
+
+    python benchmarks/speech_speed.py [--size peer|recipe|tiny] [--batch-size 64] [--no-eager]
+    python benchmarks/speech_speed.py --peer "python bench_peers.py voicebox --size base …"
+
+Runs the engine's own steps on random sequences in memory: bf16, compiled; then eager fp32. `peer`
+has voicebox-pytorch's sizes: 512 wide, 24 deep, 16 heads of 64, 1,000 frames of 128 latents with an
+id each: the flow alone. Before it, the same network over log-mels of as many frames with the
+aligner, and the real-time factor of speaking with it in 16 Euler steps (without the vocoder). With
+`--peer` the other package's benchmark runs first, in the same call (a JSON line with
+samples_per_s); the exit status is 1 where ours is less than three times as fast.
+"""
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import Sides, measured, timed_steps
+from torch.utils.flop_counter import FlopCounterMode
+
+from quintet.engine.folder import RunFolder
+from quintet.engine.loop import take_step
+from quintet.engine.run import Run
+from quintet.engine.world import World
+from quintet.nn.flow import integrate
+from quintet.speech import recipes
+from quintet.speech.config import SpeechDataConfig, VoiceBoxRecipe
+from quintet.speech.data import Fit
+from quintet.speech.task import VoiceBoxTask
+
+LETTERS = 150
+"""Characters of a text of 1,000 frames, some ten seconds."""
+
+
+def recipe_of(size: str) -> VoiceBoxRecipe:
+    """The flow alone: latents, with an id for each frame."""
+    sized = {"peer": recipes.voicebox, "recipe": recipes.voicebox, "tiny": recipes.voicebox_tiny}
+    recipe = sized[size]()
+    model = dataclasses.replace(recipe.model, features="latents", text="given")
+    if size == "peer":
+        wide = {"dim": 512, "depth": 24, "heads": 16, "head_dim": 64, "bins": 128}
+        model = dataclasses.replace(model, **wide)
+    seconds = (1000 if size == "peer" else 250) * model.hop / model.rate - 1e-3
+    recordings = SpeechDataConfig(max_seconds=seconds, text_length=LETTERS, buckets=1)
+    return dataclasses.replace(recipe, model=model, recordings=recordings, data="python:random")
+
+
+def with_aligner(recipe: VoiceBoxRecipe) -> VoiceBoxRecipe:
+    model = dataclasses.replace(recipe.model, features="mel", text="learned", bins=100)
+    return dataclasses.replace(recipe, model=model)
+
+
+class RandomSequences:
+    """A few random sequences of full length in memory."""
+
+    def __init__(self, recipe: VoiceBoxRecipe, length: int):
+        fit, model = Fit(recipe.recordings, recipe.model), recipe.model
+        latents = model.features == "latents"
+        shape = (fit.frames, model.bins) if latents else (fit.length(1),)
+        self.audio = torch.randn(32, *shape) * (1.0 if latents else 0.1)
+        letters = fit.frames if latents else min(LETTERS, fit.frames // 4)
+        self.ids = torch.randint(3, 250, (32, letters))
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def keyed(self, index: int, key: object) -> dict[str, Any]:
+        place = index % 32
+        return {"audio": self.audio[place], "ids": self.ids[place], "text": ""}
+
+
+def make_run(recipe: VoiceBoxRecipe, path: Path) -> Run:
+    task = VoiceBoxTask(recipe, sets={"train": RandomSequences(recipe, 10**5), "valid": None})
+    return Run(task, recipe, World(recipe), RunFolder.create(path, {}))
+
+
+def operations(recipe: VoiceBoxRecipe) -> dict[str, float]:
+    """Of a whole step, per sequence."""
+    small = dataclasses.replace(recipe, batch_size=2, compile="off", workers=0)
+    with tempfile.TemporaryDirectory() as place:
+        run = make_run(small, Path(place) / "run")
+        with FlopCounterMode(display=False) as counter:
+            take_step(run)
+        run.close()
+        return {"step": counter.get_total_flops() / 2}
+
+
+def speed(recipe: VoiceBoxRecipe, steps: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        return timed_steps(make_run(recipe, Path(place) / "run"), steps, 6, "sequences")
+
+
+def speaking(recipe: VoiceBoxRecipe, count: int = 8) -> float:
+    """Seconds of computing for a second of speech."""
+    world = World(recipe)
+    model = VoiceBoxTask(recipe).model.to(world.device).eval()
+    size, bins = Fit(recipe.recordings, recipe.model).frames, recipe.model.bins
+    noise = torch.randn(count, size, bins, device=world.device)
+    mask = torch.ones(count, size, dtype=torch.bool, device=world.device)
+    said = torch.randint(3, 250, (count, size), device=world.device)
+    context = torch.zeros_like(noise)
+
+    def field(x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        return model.velocity(x, time.expand(count), context, mask, said, mask)
+
+    with torch.no_grad(), world.autocast():
+        integrate(field, noise, 2, "euler")
+        seconds = measured(lambda: integrate(field, noise, 16, "euler"), 3, world.device)
+    return seconds / (count * size * recipe.model.hop / recipe.model.rate)
+
+
+if __name__ == "__main__":
+    sides = Sides("speech_speed", "sequences", batch_size=64, floor=3.0)
+    base = recipe_of(sides.asked.size)
+    changes = {"batch_size": sides.asked.batch_size, "workers": sides.asked.workers}
+    aligned = dataclasses.replace(with_aligner(base), steps=10**6, trackers=(), **changes)
+    row = speed(aligned, sides.asked.steps) | {"real_time_factor": speaking(aligned)}
+    print(json.dumps({"benchmark": "speech_speed", "what": "with the aligner", **row}), flush=True)
+    sides.run(base, operations, speed)
