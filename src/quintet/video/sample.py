@@ -78,8 +78,16 @@ def _held_out(run: Path, out: Path, flags: Flags) -> list[Path]:
 # -- clips that come back -------------------------------------------------------------------------
 
 
+class Chunk(NamedTuple):
+    """Some frames of a clip; the last chunk is filled up with copies of the last frame."""
+
+    frames: "Pixels"
+    shown: int
+    """How many of them are no copies."""
+
+
 class Trip(NamedTuple):
-    """One chunk of a clip, before and after its trip through the ids."""
+    """One chunk of a clip, before and after its trip through the ids; without the copies."""
 
     original: "Pixels"
     made: "Pixels"
@@ -91,42 +99,36 @@ def _reconstruct(model: "VideoTokenizer", path: Path, out: Path, flags: Flags) -
 
     from quintet.engine.checkpoint import write_safetensors
     from quintet.media.clip_writing import write_mp4
-    from quintet.media.clips import SUFFIXES, probe
+    from quintet.media.clips import SUFFIXES, frames_of, probe
     from quintet.media.pixels import grid, read_image, write_png
 
     moving = path.suffix.lower() in SUFFIXES
-    length = _Length()
-    if moving:
-        from quintet.media.clips import frames_of
-
-        frames = frames_of(path)
-    else:
-        frames = iter([read_image(path)])
-    trips = _through(model, _chunks(model, path, frames, flags, length))
+    frames = frames_of(path) if moving else iter([read_image(path)])
     ids: list[Tensor] = []
+    counts: list[int] = []
+
+    def noted() -> Iterator[Trip]:
+        for trip in _through(model, _chunks(model, path, frames, flags)):
+            ids.append(trip.ids)
+            counts.append(len(trip.original))
+            yield trip
+
     picture = out / f"{path.stem}.reconstruction.{'mp4' if moving else 'png'}"
     if moving:
-        write_mp4(picture, _beside(trips, ids, length), probe(path).rate)
+        write_mp4(picture, map(_beside, noted()), probe(path).rate)
     else:
-        (trip,) = trips
-        ids.append(trip.ids)
+        (trip,) = noted()
         pair = [trip.original[0], trip.made[0]]
         write_png(picture, grid([pair], ["original", "reconstruction"]))
     numbers = out / f"{path.stem}.ids.safetensors"
     whole = torch.cat(ids, dim=1).cpu()
-    write_safetensors(numbers, {"ids": whole, "frames": torch.tensor([length.frames])})
+    write_safetensors(numbers, {"ids": whole, "frames": torch.tensor([sum(counts)])})
     return [picture, numbers]
 
 
-class _Length:
-    """How many frames have been read; the last chunk is filled up with copies of the last."""
-
-    frames = 0
-
-
 def _chunks(
-    model: "VideoTokenizer", path: Path, frames: Iterator["Pixels"], flags: Flags, length: _Length
-) -> Iterator["Pixels"]:
+    model: "VideoTokenizer", path: Path, frames: Iterator["Pixels"], flags: Flags
+) -> Iterator[Chunk]:
     """1 + k s frames and then k s at a time, cropped to what the tokenizer takes."""
     import numpy as np
 
@@ -143,29 +145,28 @@ def _chunks(
                 raise RunError(f"{path} is smaller than the factor {model.factor}; give --size")
             shape = height, width
         held.append(resize_crop(frame, shape) if flags.size else middle(frame, shape))
-        length.frames += 1
         if len(held) == wanted:
-            yield np.stack(held)
+            yield Chunk(np.stack(held), wanted)
             held, wanted = [], size
     if held:
         begins = wanted == 1 + size
-        short = -(len(held) - begins) % step
-        yield np.stack([*held, *[held[-1]] * short])
+        copies = [held[-1]] * (-(len(held) - begins) % step)
+        yield Chunk(np.stack([*held, *copies]), len(held))
 
 
-def _through(model: "VideoTokenizer", chunks: Iterable["Pixels"]) -> Iterator[Trip]:
+def _through(model: "VideoTokenizer", chunks: Iterable[Chunk]) -> Iterator[Trip]:
     """Chunk by chunk; only states are kept between them, so memory is flat in the length."""
     import torch
 
     from quintet.video.exhibits import to_bytes
 
     device = next(model.parameters()).device
-    originals, seen = deque[Any](), deque[Any]()
+    waiting, seen = deque[Chunk](), deque[Any]()
 
     def clips() -> Iterator["Tensor"]:
         for chunk in chunks:
-            originals.append(chunk)
-            clip = torch.from_numpy(chunk).to(device).permute(3, 0, 1, 2)[None]
+            waiting.append(chunk)
+            clip = torch.from_numpy(chunk.frames).to(device).permute(3, 0, 1, 2)[None]
             yield clip.float() / 255
 
     def values() -> Iterator["Tensor"]:
@@ -175,20 +176,17 @@ def _through(model: "VideoTokenizer", chunks: Iterable["Pixels"]) -> Iterator[Tr
 
     with torch.no_grad():
         for made in model.decode_chunks(values()):
-            yield Trip(originals.popleft(), to_bytes(made[0]), seen.popleft())
+            frames, shown = waiting.popleft()
+            yield Trip(frames[:shown], to_bytes(made[0])[:shown], seen.popleft())
 
 
-def _beside(trips: Iterable[Trip], ids: list["Tensor"], length: _Length) -> Iterator["Pixels"]:
-    """Original and reconstruction in one frame, without the copies at the end."""
+def _beside(trip: Trip) -> "Pixels":
+    """Original and reconstruction in one frame."""
     import numpy as np
 
-    shown = 0
-    for trip in trips:
-        ids.append(trip.ids)
-        count = min(len(trip.original), length.frames - shown)
-        shown += count
-        gap = np.full((count, trip.original.shape[1], 4, 3), 255, np.uint8)
-        yield np.concatenate([trip.original[:count], gap, trip.made[:count]], axis=2)
+    count, height = trip.original.shape[:2]
+    gap = np.full((count, height, 4, 3), 255, np.uint8)
+    return np.concatenate([trip.original, gap, trip.made], axis=2)
 
 
 # -- ids that are given ---------------------------------------------------------------------------
