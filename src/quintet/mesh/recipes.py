@@ -43,11 +43,11 @@ def autoencoder_tiny() -> MeshAutoencoderRecipe:
 def transformer() -> MeshTransformerRecipe:
     """Writes meshes from a sentence, in the codes of a trained autoencoder; wants a GPU."""
     return MeshTransformerRecipe(
-        steps=6500,
+        steps=7000,
         batch_size=64,
         workers=8,
-        evaluate_every=6500,
-        save_every=3250,
+        evaluate_every=7000,
+        save_every=3500,
         model=MeshTransformerConfig(layers=8, heads=8, text_length=64),
         meshes=MeshDataConfig(max_faces=192, builtin_count=60_000, valid_limit=512),
         writing=WritingConfig(count=256, temperature=0.8),
