@@ -216,12 +216,12 @@ def test_several_processes_train_as_shown(command, tmp_path):
 
 def test_what_installs_names_files_and_extras_that_are_there():
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for extra in ("tensorboard", "wandb", "trackio", "hub"):
+    for extra in ("video", "audio", "tensorboard", "wandb", "trackio", "hub", "text"):
         assert f"\n{extra} = [" in project
     assert (ROOT / "constraints.txt").is_file()
     assert of_kind("python3", ".venv/bin/pip", ".") == [
         "python3 -m venv .venv",
-        ".venv/bin/pip install -c constraints.txt -e .",
+        ".venv/bin/pip install -c constraints.txt -e '.[video,audio]'",
         ". .venv/bin/activate",
     ]
 

@@ -182,6 +182,14 @@ def require_choices(config: Any) -> None:
             require(value in choices, name, value, f"one of {', '.join(map(repr, choices))}")
 
 
+def require_held_out(config: Any) -> None:
+    """What every configuration of data says about the share held out and the built-in samples."""
+    share = config.valid_fraction
+    require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
+    for name in ("valid_limit", "builtin_count"):
+        require(getattr(config, name) >= 1, name, getattr(config, name), "1 or more")
+
+
 def require_finite(config: Any) -> None:
     """JSON has no infinity and no NaN, so a run could not be written down."""
     for name, value in vars(config).items():

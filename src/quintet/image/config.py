@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quintet.engine.config import OptimiserConfig, require
+from quintet.engine.config import OptimiserConfig, require, require_held_out
 from quintet.shared.tokenizer_config import TokenizerRecipe, require_divisible
 
 
@@ -104,10 +104,7 @@ class ImageDataConfig:
     def __post_init__(self) -> None:
         require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
         require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
-        share = self.valid_fraction
-        require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
-        for name in ("valid_limit", "builtin_count"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require_held_out(self)
 
 
 @dataclass(frozen=True, kw_only=True)

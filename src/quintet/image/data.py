@@ -14,17 +14,14 @@ import torch
 
 from quintet.image.config import ImageDataConfig
 from quintet.media import scenes
-from quintet.media.folder import relative_name
 from quintet.media.pixels import SUFFIXES, read_image, resize_crop
 from quintet.media.splits import (
     Builtin,
+    InFolder,
     Key,
     Split,
-    check_split,
     examined,
     find,
-    split_names,
-    texts,
 )
 
 
@@ -43,31 +40,10 @@ def _mirrored(pixels: npt.NDArray[np.uint8], key: Key | None, wanted: bool) -> t
     return torch.from_numpy(np.ascontiguousarray(pixels))
 
 
-class ImageFolder:
-    """Images under a folder, with the captions of its metadata.
+class ImageFolder(InFolder):
+    """Images, with the captions of the metadata."""
 
-    Nothing is opened before it is asked for: a damaged image raises BadFile when it is read.
-    """
-
-    def __init__(
-        self, folder: Path | str, config: ImageDataConfig, split: Split, seed: int
-    ) -> None:
-        check_split(split)
-        self.folder = Path(folder)
-        self.config = config
-        found = find(self.folder, SUFFIXES, "images")
-        names = [relative_name(self.folder, path) for path in found]
-        limit = config.valid_limit if split == "valid" else None
-        train, valid = split_names(names, config.valid_fraction, seed, limit)
-        self._names = train if split == "train" else valid
-        self._texts = texts(self.folder, names, "images")
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def name(self, index: int) -> str:
-        """The image's path under the folder."""
-        return self._names[index]
+    suffixes, what = SUFFIXES, "images"
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The image, cropped and mirrored by the key, and its caption."""

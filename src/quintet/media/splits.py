@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from quintet.media.errors import BadFile
-from quintet.media.folder import files, read_metadata
+from quintet.media.folder import files, read_metadata, relative_name
 
 Split = Literal["train", "valid"]
 
@@ -81,6 +81,42 @@ def examined(
             yield path, str(bad)
         else:
             yield path, None
+
+
+class InFolder:
+    """The files of a folder on one side of the split, by `valid_fraction` and `valid_limit` of the
+    configuration. Nothing is opened before it is asked for: a damaged file raises BadFile when it
+    is read."""
+
+    suffixes: Sequence[str]
+    """How names of the files end."""
+    what: str
+    """What the files are called."""
+
+    def __init__(self, folder: Path | str, config: Any, split: Split, seed: int) -> None:
+        check_split(split)
+        self.folder, self.config = Path(folder), config
+        found = find(self.folder, self.suffixes, self.what)
+        usable = self.usable([relative_name(self.folder, path) for path in found])
+        limit = config.valid_limit if split == "valid" else None
+        train, valid = split_names(usable, config.valid_fraction, seed, limit)
+        self._names = train if split == "train" else valid
+
+    def usable(self, names: list[str]) -> list[str]:
+        """Those with all that a sample needs; by default each, with a caption or without."""
+        self._texts = texts(self.folder, names, self.what)
+        return names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, index: int) -> str:
+        """The file's path under the folder."""
+        return self._names[index]
+
+    def text(self, index: int) -> str:
+        """The file's caption, or nothing."""
+        return self._texts.get(self._names[index], "")
 
 
 class Builtin:

@@ -6,7 +6,7 @@ from math import prod
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, path, require
+from quintet.engine.config import OptimiserConfig, Recipe, path, require, require_held_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,8 @@ class MeshDataConfig:
 
     def __post_init__(self) -> None:
         require(self.max_faces >= 8, "max_faces", self.max_faces, "8 or more")
-        share = self.valid_fraction
-        require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
-        for name in ("valid_limit", "builtin_count", "max_bytes", "max_file_faces"):
+        require_held_out(self)
+        for name in ("max_bytes", "max_file_faces"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(0 <= self.scale < 1, "scale", self.scale, "at least 0 and below 1")
         require(0 <= self.shift < 0.05, "shift", self.shift, "at least 0 and below 0.05")

@@ -17,17 +17,14 @@ import numpy.typing as npt
 import torch
 
 from quintet.media.errors import BadFile, printable
-from quintet.media.folder import relative_name
 from quintet.media.meshes import SUFFIXES, read_mesh, simplify
 from quintet.media.splits import (
     Builtin,
+    InFolder,
     Key,
     Split,
-    check_split,
     examined,
     find,
-    split_names,
-    texts,
 )
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
@@ -168,29 +165,10 @@ def _settings(config: MeshDataConfig) -> str:
     return repr((PREPARED, BINS, limit, config.scale, config.shift, config.turn))
 
 
-class MeshFolder:
-    """Meshes under a folder, with captions by its metadata or by the names of its sub-folders.
+class MeshFolder(InFolder):
+    """Meshes, with captions by the metadata or by the names of sub-folders."""
 
-    Nothing is opened before it is asked for: a mesh that cannot be used raises BadFile when it is
-    read.
-    """
-
-    def __init__(self, folder: Path | str, config: MeshDataConfig, split: Split, seed: int) -> None:
-        check_split(split)
-        self.folder = Path(folder)
-        self.config = config
-        names = [relative_name(self.folder, path) for path in find(self.folder, SUFFIXES, "meshes")]
-        limit = config.valid_limit if split == "valid" else None
-        train, valid = split_names(names, config.valid_fraction, seed, limit)
-        self._names = train if split == "train" else valid
-        self._texts = texts(self.folder, names, "meshes")
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def name(self, index: int) -> str:
-        """The mesh's path under the folder."""
-        return self._names[index]
+    suffixes, what = SUFFIXES, "meshes"
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The mesh, stretched, turned and moved by the key, and its caption."""

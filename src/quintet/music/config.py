@@ -3,7 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, path, require, require_finite
+from quintet.engine.config import (
+    OptimiserConfig,
+    Recipe,
+    path,
+    require,
+    require_finite,
+    require_held_out,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +52,11 @@ class MusicDataConfig:
         require(self.seconds > 0, "seconds", self.seconds, "above 0")
         least = self.min_seconds
         require(0 < least <= self.seconds, "min_seconds", least, "above 0 and at most seconds")
-        share = self.valid_fraction
-        require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
+        require_held_out(self)
         for name in ("partial", "max_missing"):
             value = getattr(self, name)
             require(0 <= value <= 1, name, value, "a share between 0 and 1")
-        for name in ("valid_limit", "builtin_count", "buckets", "text_length"):
+        for name in ("buckets", "text_length"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         for name in ("max_bytes", "max_channels"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")

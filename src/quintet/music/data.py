@@ -33,7 +33,14 @@ from quintet.media.audio import (
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import TEXT_KEYS, read_metadata, relative_name
 from quintet.media.sidecars import read_beside, texts_beside, with_texts
-from quintet.media.splits import Builtin, Key, Split, check_split, examined, find, split_names
+from quintet.media.splits import (
+    Builtin,
+    InFolder,
+    Key,
+    Split,
+    examined,
+    find,
+)
 from quintet.music.config import MusicDataConfig
 
 WHAT = "sounds"
@@ -110,33 +117,15 @@ def _said(row: Mapping[str, Any]) -> list[str]:
 # -- folders --------------------------------------------------------------------------------
 
 
-class MusicFolder:
-    """Sounds under a folder that have captions.
+class MusicFolder(InFolder):
+    """Sounds that have captions."""
 
-    Nothing is decoded before it is asked for: a damaged file raises BadFile when it is read.
-    """
+    suffixes, what = SUFFIXES, WHAT
 
-    def __init__(
-        self, folder: Path | str, config: MusicDataConfig, split: Split, seed: int
-    ) -> None:
-        check_split(split)
-        self.folder = Path(folder)
-        self.config = config
-        names = [relative_name(self.folder, path) for path in find(self.folder, SUFFIXES, WHAT)]
-        self._captions = Captions(self.folder, names, config.text_length)
-        kept = with_texts(
-            self.folder, names, self._captions, config.max_missing, f"{WHAT} have no caption"
-        )
-        limit = config.valid_limit if split == "valid" else None
-        train, valid = split_names(kept, config.valid_fraction, seed, limit)
-        self._names = train if split == "train" else valid
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def name(self, index: int) -> str:
-        """The sound's path under the folder."""
-        return self._names[index]
+    def usable(self, names: list[str]) -> list[str]:
+        self._captions = Captions(self.folder, names, self.config.text_length)
+        most, said = self.config.max_missing, f"{WHAT} have no caption"
+        return with_texts(self.folder, names, self._captions, most, said)
 
     def text(self, index: int) -> str:
         """The first of the sound's captions."""

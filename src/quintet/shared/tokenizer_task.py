@@ -46,7 +46,7 @@ class TokenizerTask(Task):
         critics: Mapping[str, tuple[nn.Module, OptimiserConfig]],
         sets: Mapping[str, Any] | None = None,
     ):
-        self.settings, self.losses, self.sets = recipe, recipe.losses, sets
+        self.losses, self.sets = recipe.losses, sets
         self.dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
         self.balancer = Balancer(
             share=self.losses.adversarial_share, cap=self.losses.adversarial_cap

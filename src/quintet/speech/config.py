@@ -11,6 +11,7 @@ from quintet.engine.config import (
     require,
     require_choices,
     require_finite,
+    require_held_out,
 )
 
 
@@ -51,13 +52,12 @@ class SpeechDataConfig:
         least = self.min_seconds
         most = self.max_seconds
         require(0 < least <= most, "min_seconds", least, "above 0 and at most max_seconds")
-        share = self.valid_fraction
-        require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
+        require_held_out(self)
         lost = self.max_missing
         require(0 <= lost <= 1, "max_missing", lost, "a share between 0 and 1")
         empty = self.alphabet is None or bool(self.alphabet)
         require(empty, "alphabet", self.alphabet, "the characters that may occur, or left out")
-        counts = ("valid_limit", "builtin_count", "buckets", "text_length")
+        counts = ("buckets", "text_length")
         for name in (*counts, "max_bytes", "max_channels", "max_rate"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
 

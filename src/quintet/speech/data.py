@@ -21,7 +21,14 @@ from quintet.media import voices
 from quintet.media.audio import SUFFIXES, AudioCaps, check_audio, length_at, probe, read_audio
 from quintet.media.errors import BadFile
 from quintet.media.folder import relative_name
-from quintet.media.splits import Builtin, Key, Split, check_split, examined, find, split_names
+from quintet.media.splits import (
+    Builtin,
+    InFolder,
+    Key,
+    Split,
+    examined,
+    find,
+)
 from quintet.speech.characters import UNKNOWN, clean, encode, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig, frames_in
 from quintet.speech.transcripts import Transcripts
@@ -97,28 +104,22 @@ class Fit:
 # -- folders --------------------------------------------------------------------------------
 
 
-class SpeechFolder:
-    """Recordings under a folder that have texts.
+class SpeechFolder(InFolder):
+    """Recordings that have texts."""
 
-    Nothing is decoded before it is asked for: what cannot be used raises BadFile when it is read.
-    """
+    suffixes, what = SUFFIXES, WHAT
 
     def __init__(self, folder: Path | str, fit: Fit, split: Split, seed: int) -> None:
-        check_split(split)
-        self.folder, self.fit, self.config = Path(folder), fit, fit.config
-        names = [relative_name(self.folder, path) for path in find(self.folder, SUFFIXES, WHAT)]
-        self._texts = Transcripts(self.folder, names)
-        kept = self._texts.kept(names, self.config.max_missing)
-        limit = self.config.valid_limit if split == "valid" else None
-        train, valid = split_names(kept, self.config.valid_fraction, seed, limit)
-        self._names = train if split == "train" else valid
+        self.fit = fit
+        super().__init__(folder, fit.config, split, seed)
 
-    def __len__(self) -> int:
-        return len(self._names)
+    def usable(self, names: list[str]) -> list[str]:
+        self._said = Transcripts(self.folder, names)
+        return self._said.kept(names, self.config.max_missing)
 
-    def name(self, index: int) -> str:
-        """The recording's path under the folder."""
-        return self._names[index]
+    def text(self, index: int) -> str:
+        """What is said, as it is written."""
+        return self._said.of(self._names[index])
 
     def size(self, index: int) -> tuple[int, int]:
         """Frames by the header, and characters; of what cannot be used, as large as can be."""
@@ -126,7 +127,7 @@ class SpeechFolder:
         try:
             seconds = probe(path, caps_of(config)).seconds
             length = length_at(config.rate, seconds)
-            text = self.fit.check(length, self._texts.of(self._names[index]))
+            text = self.fit.check(length, self._said.of(self._names[index]))
         except ValueError:
             return self.fit.count * self.fit.frames, self.fit.count * self.fit.tokens
         return self.fit.frames_of(length), len(self.fit.ids(text))
@@ -135,7 +136,7 @@ class SpeechFolder:
         return self.read(self.folder / self._names[index])
 
     def read(self, path: Path) -> dict[str, Any]:
-        text = self._texts.of(relative_name(self.folder, path))
+        text = self._said.of(relative_name(self.folder, path))
         wav = read_audio(path, rate=self.config.rate, caps=caps_of(self.config))
         try:
             text = self.fit.check(len(wav), text)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from quintet.engine.config import OptimiserConfig, require, require_choices
+from quintet.engine.config import OptimiserConfig, require, require_choices, require_held_out
 from quintet.shared.tokenizer_config import (
     TokenizerLossConfig,
     TokenizerRecipe,
@@ -219,10 +219,7 @@ class VideoDataConfig:
         factor = self.min_rate_factor
         require(0 < factor <= 1, "min_rate_factor", factor, "above 0 and at most 1")
         require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
-        share = self.valid_fraction
-        require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
-        for name in ("valid_limit", "builtin_count"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require_held_out(self)
 
 
 @dataclass(frozen=True, kw_only=True)

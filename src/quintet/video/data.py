@@ -13,17 +13,14 @@ import numpy as np
 import torch
 
 from quintet.media import clips, motion, pixels
-from quintet.media.folder import relative_name
 from quintet.media.pixels import Pixels
 from quintet.media.splits import (
     Builtin,
+    InFolder,
     Key,
     Split,
-    check_split,
     examined,
     find,
-    split_names,
-    texts,
 )
 from quintet.media.windows import Caps
 from quintet.video.config import VideoDataConfig
@@ -48,35 +45,10 @@ def _sample(frames: Pixels, key: Key | None, flip: bool, still: bool, text: str)
     return {"video": video, "still": still, "text": text}
 
 
-class VideoFolder:
-    """Videos and images under a folder, with the captions of its metadata.
+class VideoFolder(InFolder):
+    """Videos and images, with the captions of the metadata."""
 
-    Nothing is opened before it is asked for: a damaged file raises BadFile when it is read.
-    """
-
-    def __init__(
-        self, folder: Path | str, config: VideoDataConfig, split: Split, seed: int
-    ) -> None:
-        check_split(split)
-        self.folder = Path(folder)
-        self.config = config
-        found = find(self.folder, SUFFIXES, "videos or images")
-        names = [relative_name(self.folder, path) for path in found]
-        limit = config.valid_limit if split == "valid" else None
-        train, valid = split_names(names, config.valid_fraction, seed, limit)
-        self._names = train if split == "train" else valid
-        self._texts = texts(self.folder, names, "videos or images")
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def name(self, index: int) -> str:
-        """The file's path under the folder."""
-        return self._names[index]
-
-    def text(self, index: int) -> str:
-        """The file's caption, or nothing."""
-        return self._texts.get(self._names[index], "")
+    suffixes, what = SUFFIXES, "videos or images"
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The clip, its place, rate, crop and mirroring by the key, and its caption."""
