@@ -137,7 +137,7 @@ def test_compile_is_spelt_as_people_spell_it(
 
 
 def test_a_bare_compile_flag_means_on() -> None:
-    from quintet.cli import spell_compile
+    from quintet.cli.training import spell_compile
 
     assert spell_compile(["--compile", "--steps", "2"]) == ["--compile", "on", "--steps", "2"]
     assert spell_compile(["--steps", "2", "--compile"]) == ["--steps", "2", "--compile", "on"]

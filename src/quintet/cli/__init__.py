@@ -1,0 +1,66 @@
+"""The command line. Every answer is a sentence; a traceback comes only with --debug."""
+
+import importlib
+import os
+import sys
+
+from quintet import __version__
+from quintet.cli.words import HELP, fail, say
+from quintet.engine.config import ConfigError
+from quintet.engine.errors import RunError, Stopped
+from quintet.media.errors import BadFile
+
+COMMANDS = {
+    "list": "overview",
+    "train": "training",
+    "resume": "training",
+    "evaluate": "using",
+    "sample": "using",
+    "export": "export",
+    "report": "report",
+    "replay": "using",
+    "doctor": "doctor",
+    "demo": "demo",
+}
+"""Each command, and the module here that has a function of its name."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [word for word in given if word != "--debug"]
+    try:
+        status = run_command(given)
+    except (RunError, ConfigError, BadFile) as error:
+        if debug:
+            raise
+        status = fail(str(error))
+    except Stopped as stop:
+        say(str(stop))
+        status = stop.status
+    except ImportError as error:
+        if debug or "quintet[" not in str(error):  # an extra that is not installed says its name
+            raise
+        # Out of a worker process it comes with the traceback that it had there.
+        status = fail(str(error).strip().splitlines()[-1].removeprefix("ImportError: "))
+    except OSError as error:
+        if debug or error.errno is None:
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        status = fail(f"{os.strerror(error.errno)}{where}")
+    sys.stdout.flush()
+    sys.exit(status)
+
+
+def run_command(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(HELP)
+        return 0
+    if given[0] == "--version":
+        print(__version__)
+        return 0
+    if given[0] not in COMMANDS:
+        raise RunError(f"there is no command '{given[0]}'; there are {', '.join(COMMANDS)}")
+    module = importlib.import_module(f"quintet.cli.{COMMANDS[given[0]]}")
+    getattr(module, given[0])(given[1:])
+    return 0
