@@ -100,12 +100,12 @@ def speaking(recipe: VoiceBoxRecipe, count: int = 8) -> float:
     model = VoiceBoxTask(recipe).model.to(world.device).eval()
     size, bins = Fit(recipe.recordings, recipe.model).frames, recipe.model.bins
     noise = torch.randn(count, size, bins, device=world.device)
-    mask = torch.ones(count, size, dtype=torch.bool, device=world.device)
+    hole = torch.ones(count, size, dtype=torch.bool, device=world.device)
     said = torch.randint(3, 250, (count, size), device=world.device)
     context = torch.zeros_like(noise)
 
     def field(x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        return model.velocity(x, time.expand(count), context, mask, said, mask)
+        return model.velocity(x, time.expand(count), context, hole, said, None)
 
     with torch.no_grad(), world.autocast():
         integrate(field, noise, 2, "euler")

@@ -65,6 +65,16 @@ def test_padding_changes_nothing(model):
         torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
 
 
+def test_recordings_without_padding_need_no_mask(model):
+    audio, ends, ids, tokens, draws = batch(model, 6_000, 6_000)
+    masked, bare = (model(audio, ends, ids, tokens, draws, padded) for padded in (True, False))
+    for first, second in zip(masked, bare):
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
+    audio, ends, ids, tokens, draws = batch(model, 4_000, 6_000)
+    masked, bare = (model(audio, ends, ids, tokens, draws, padded) for padded in (True, False))
+    assert not torch.isclose(masked.flow, bare.flow), "or this test could not fail"
+
+
 def test_samples_of_a_batch_know_nothing_of_each_other(model):
     whole = model(*batch(model, 4_000, 6_000))
     audio, ends, ids, tokens, draws = batch(model, 4_000, 6_000)

@@ -75,18 +75,24 @@ class Backbone(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(
-        self, x: Tensor, context: Tensor, hole: Tensor, said: Tensor, time: Tensor, mask: Tensor
+        self,
+        x: Tensor,
+        context: Tensor,
+        hole: Tensor,
+        said: Tensor,
+        time: Tensor,
+        mask: Tensor | None,
     ) -> Tensor:
         """`said` (b, t, text_dim) are embedded characters, `hole` and `mask` (b, t) booleans: what
-        is to be filled in, and what is no padding."""
+        is to be filled in, and what is no padding; without a mask nothing is."""
         rows = self.enter(torch.cat((x, context, hole[..., None].to(x.dtype), said), -1))
         rows = full_precision(rows)  # what branches are added to, however those are computed
-        rows = rows + F.silu(self.near(masked(rows, mask))).mT
+        rows = rows + F.silu(self.near(rows.mT if mask is None else masked(rows, mask))).mT
         count = len(self.registers)
         rows = torch.cat((self.registers.to(rows.dtype).expand(len(x), -1, -1), rows), 1)
         places = torch.arange(-count, x.shape[1], device=x.device)
         turn = line_rotation(places, self.head_dim)
-        seen = F.pad(mask, (count, 0), value=True)
+        seen = None if mask is None else F.pad(mask, (count, 0), value=True)
         hour = F.silu(self.to_time(waves(time)))
         moves = self.to_moves(hour).unflatten(-1, (6, -1))
         for block in self.blocks:

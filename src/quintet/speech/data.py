@@ -216,7 +216,8 @@ class BuiltinVoices(Builtin):
 
 def collate(items: Sequence[Mapping[str, Any]], fit: Fit) -> dict[str, Any]:
     """One batch: audio (b, n) or latents (b, t, c) padded with 0 to a bucket, and lengths (b,);
-    ids (b, m) padded with 0, and tokens (b,); texts, and ends (b, m) where all samples have them.
+    ids (b, m) padded with 0, and tokens (b,); texts; which recordings fill all of their frames;
+    and ends (b, m) where all samples have them.
     """
     rows = [item["ids"] if "ids" in item else fit.ids(item["text"]) for item in items]
     lengths = torch.tensor([len(item["audio"]) for item in items])
@@ -230,6 +231,7 @@ def collate(items: Sequence[Mapping[str, Any]], fit: Fit) -> dict[str, Any]:
         row[: len(item["audio"])] = item["audio"]
     batch: dict[str, Any] = {"audio": audio, "lengths": lengths, "ids": ids, "tokens": tokens}
     batch["texts"] = [item["text"] for item in items]
+    batch["full"] = [size == bucket * fit.frames for size in sizes]
     if not fit.model.edges and all("ends" in item for item in items):
         batch["ends"] = torch.zeros(ids.shape)
         for row, item in zip(batch["ends"], items):

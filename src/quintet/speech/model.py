@@ -97,9 +97,18 @@ class VoiceBox(Pretrained, nn.Module):
     # -- learning ---------------------------------------------------------------------------------
 
     def forward(
-        self, audio: Tensor, lengths: Tensor, ids: Tensor, tokens: Tensor, draws: Draws
+        self,
+        audio: Tensor,
+        lengths: Tensor,
+        ids: Tensor,
+        tokens: Tensor,
+        draws: Draws,
+        padded: bool = True,
     ) -> Learned:
-        """`audio` (b, samples), or latents; `ids` (b, n) of which `tokens` (b,) are no padding."""
+        """`audio` (b, samples), or latents; `ids` (b, n) of which `tokens` (b,) are no padding.
+
+        Where no recording is `padded`, attention goes without a mask, which is faster.
+        """
         x1, frames = self.frames(audio), self.frames.count(lengths)
         mask = inside(frames, x1.shape[1])
         hole = draws.hole & mask
@@ -112,11 +121,17 @@ class VoiceBox(Pretrained, nn.Module):
         path = straight_path(noise, x1, time)
         told = torch.where(draws.dropped, UNKNOWN, said)
         context = self.hidden(x1, hole, mask)
-        velocity = self.velocity(path.x, time, context, hole, told, mask)
+        velocity = self.velocity(path.x, time, context, hole, told, mask if padded else None)
         return Learned(flow_loss(velocity, path.target, hole, 1.0), *losses)
 
     def velocity(
-        self, x: Tensor, time: Tensor, context: Tensor, hole: Tensor, said: Tensor, mask: Tensor
+        self,
+        x: Tensor,
+        time: Tensor,
+        context: Tensor,
+        hole: Tensor,
+        said: Tensor,
+        mask: Tensor | None,
     ) -> Tensor:
         """Where the state (b, t, c) should go, given the character `said` (b, t) in each frame."""
         return self.backbone(x, context, hole, self.characters(said), time.to(x.dtype), mask)

@@ -110,7 +110,7 @@ class VoiceBoxTask(Task):
         frames, size = self._frames(found)
         draws = draw(batch.keys, frames, (size, self.config.bins), self.recipe.losses)
         given = (found[name] for name in ("audio", "lengths", "ids", "tokens"))
-        return *given, draws
+        return *given, draws, not all(found["full"])
 
     def _frames(self, found: Mapping[str, Any]) -> tuple[Tensor, int]:
         """How many each recording has, and how many with padding."""
@@ -118,7 +118,7 @@ class VoiceBoxTask(Task):
         return count(found["lengths"]), self.fit.frames_of(found["audio"].shape[1])
 
     def _counts(self, call: tuple[Any, ...]) -> Counts:
-        _, lengths, _, tokens, draws = call
+        _, lengths, _, tokens, draws, _ = call
         return counts(draws, self.model.frames.count(lengths), tokens)
 
     # -- measuring ------------------------------------------------------------------------------
