@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from quintet.engine.evaluate import at_rest, first_batch, measure
+from quintet.engine.evaluate import at_rest, measure, measure_under
 from quintet.engine.part import LivePart
 from quintet.engine.stream import Fixed
 from quintet.engine.task import Rows, Tally
@@ -204,8 +204,24 @@ def test_a_tally_of_nothing_is_not_a_division_by_zero(task, world, parts):
     assert measure(task, nets(parts), held_out(task, world), world) == {"rare": 0.0}
 
 
-def test_the_first_batch_is_always_the_same(task, world):
-    fixed = held_out(task, world)
-    one, other = first_batch(fixed), first_batch(fixed)
-    assert torch.equal(one.data["point"], other.data["point"])
-    assert one.ids == list(range(8))
+class Counted(Points):
+    read = 0
+
+    def keyed(self, index, key):
+        type(self).read += 1
+        return super().keyed(index, key)
+
+
+def test_both_weights_are_measured_on_data_that_is_loaded_once(task, world, parts):
+    """And the first batch is shown, once."""
+    live, apart, shown = list(parts.values()), [], []
+    for averaged in (True, False):
+        with at_rest(live, averaged):
+            apart.append(measure(task, nets(parts), held_out(task, world), world))
+    fixed = Fixed(Counted(37), task.collate, 8, world, 0)
+    sides = [partial(at_rest, live, averaged) for averaged in (True, False)]
+    together = measure_under(sides, task, nets(parts), fixed, world, shown.append)
+    assert together == apart
+    assert together[0] != together[1]
+    assert [batch.ids for batch in shown] == [list(range(8))]
+    assert Counted.read == 37

@@ -2,8 +2,8 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,35 @@ def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, 
 
 
 def measure(task: Task, nets: Mapping[str, Any], fixed: Fixed, world: World) -> dict[str, float]:
-    """Every held-out sample once. One or several processes give the same numbers, bit for bit:
-    batches are the same, and their results are added in the order of the data."""
-    mine = []
+    """Every held-out sample once, with the weights as they are."""
+    return measure_under([nullcontext], task, nets, fixed, world)[0]
+
+
+def measure_under(
+    sides: Sequence[Callable[[], AbstractContextManager[Any]]],
+    task: Task,
+    nets: Mapping[str, Any],
+    fixed: Fixed,
+    world: World,
+    show: Callable[[Batch], None] | None = None,
+) -> list[dict[str, float]]:
+    """Every held-out sample once under each of the sides, and loaded once for all of them.
+
+    One or several processes give the same numbers, bit for bit: batches are the same, and their
+    results are added in the order of the data. The first batch is shown under the first side.
+    """
+    mine: list[list[Any]] = [[] for _ in sides]
     for batch in fixed:
-        with world.autocast():
-            mine.append(_on_host(task.measure(nets, batch)))
+        for results, side in zip(mine, sides):
+            with side(), world.autocast():
+                results.append(_on_host(task.measure(nets, batch)))
+                if show is not None:
+                    show(batch)
+                    show = None
+    return [_summed(task, results, fixed, world) for results in mine]
+
+
+def _summed(task: Task, mine: list[Any], fixed: Fixed, world: World) -> dict[str, float]:
     dealt = world.gather_objects(mine)
     ordered = [dealt[i % world.size][i // world.size] for i in range(len(fixed.batches))]
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -78,10 +101,6 @@ def _on_host(measured: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any]]:
         else:
             found[name] = ("tally", float(value.total), float(value.count))
     return found
-
-
-def first_batch(fixed: Fixed) -> Batch | None:
-    return next(iter(fixed), None)
 
 
 class Joined:

@@ -4,6 +4,7 @@ import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +161,10 @@ class Run:
         begun = time.perf_counter()
         nets = {**self.frozen, **{name: part.module for name, part in self.parts.items()}}
         parts = list(self.parts.values())
-        with evaluate.at_rest(parts, averaged=True):
-            metrics = evaluate.measure(self.task, nets, self.fixed, self.world)
-            self._exhibit(nets)
-        with evaluate.at_rest(parts, averaged=False):
-            live = evaluate.measure(self.task, nets, self.fixed, self.world)
+        sides = [partial(evaluate.at_rest, parts, averaged) for averaged in (True, False)]
+        show = partial(self._exhibit, nets) if self.world.is_main else None
+        measured = (self.task, nets, self.fixed, self.world, show)
+        metrics, live = evaluate.measure_under(sides, *measured)
         ratios = {f"{name}/update_ratio": part.update_ratio() for name, part in self.parts.items()}
         record = {
             "step": self.step,
@@ -375,13 +375,9 @@ class Run:
         if kept is None or sign * metrics[name] > sign * kept["value"]:
             self.best, self.is_best = {"metric": name, "value": metrics[name]}, True
 
-    def _exhibit(self, nets: Mapping[str, Any]) -> None:
-        batch = evaluate.first_batch(self.fixed) if self.fixed and self.world.is_main else None
-        if batch is None:
-            return
+    def _exhibit(self, nets: Mapping[str, Any], batch: Batch) -> None:
         folder = self.folder.exhibits / f"step-{self.step:08d}"
-        with self.world.autocast():
-            shown = self.task.exhibit(nets, batch)
+        shown = self.task.exhibit(nets, batch)
         if not shown:
             return
         folder.mkdir(parents=True, exist_ok=True)
