@@ -53,8 +53,8 @@ class LivePart:
         if config is None or not self.parameters:
             raise RunError(f"part '{name}' is in an update but has nothing to train")
         self.config: OptimiserConfig = config
-        if world.compiles and part.compiles:
-            self.module.compile(dynamic=False)
+        if part.compiles:
+            world.compile(self.module)
         self.wrapped = world.wrap(self.module)
         self.handle = LiveHandle(name, self.wrapped, self.module)
         self.optimiser = optim.build(config, self.parameters)

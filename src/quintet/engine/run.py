@@ -67,8 +67,8 @@ class Run:
             whens = [update.when for update in self.task.updates if update.part == name]
             if part.optimiser is None:
                 frozen[name] = self.world.place_module(part.network).eval().requires_grad_(False)
-                if self.world.compiles and part.compiles:
-                    frozen[name].compile(dynamic=False)
+                if part.compiles:
+                    self.world.compile(frozen[name])
             elif not whens:
                 raise RunError(f"part '{name}' has an optimiser but no update; give it one")
             else:

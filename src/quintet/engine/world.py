@@ -21,6 +21,9 @@ from torch import Tensor, nn
 
 from quintet.engine.config import ConfigError, Recipe
 
+REGIONS = 64
+"""Shapes of compiled blocks that there may be; past the compiler's own limit of 8 it would go on
+uncompiled, unsaid."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 
@@ -71,6 +74,19 @@ class World:
             keep_freed_memory()
         if self.precision == "bf16":
             torch.set_float32_matmul_precision("high")
+
+    def compile(self, network: nn.Module) -> None:
+        """Whole, or only the blocks that the network names in `regions`.
+
+        Of blocks that are alike the compiler makes one graph, where a graph of all of them takes
+        it minutes.
+        """
+        if not self.compiles:
+            return
+        torch._dynamo.config.recompile_limit = REGIONS
+        named = getattr(network, "regions", None)
+        for region in [network] if named is None else named():
+            region.compile(dynamic=False)
 
     def _side_group(self) -> Any:
         # Signals travel over gloo, so that agreeing on them never waits for the GPU.

@@ -93,6 +93,11 @@ class MuLaN(Pretrained, nn.Module):
         self.quantiser = build_quantiser(config)
         self._frozen: FrozenText | None = None
 
+    def regions(self) -> list[nn.Module]:
+        """What is compiled by itself: the blocks of each tower, which are alike."""
+        said = [] if self.text.encoder is None else self.text.encoder.blocks
+        return [*self.audio.blocks, *said]
+
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if "raw_texts" in keywords or "texts" in keywords:
             return self.loss(*args, **keywords)

@@ -89,7 +89,7 @@ class Backbone(nn.Module):
         rows = full_precision(rows)  # what branches are added to, however those are computed
         rows = rows + F.silu(self.near(rows.mT if mask is None else masked(rows, mask))).mT
         count = len(self.registers)
-        rows = torch.cat((self.registers.to(rows.dtype).expand(len(x), -1, -1), rows), 1)
+        rows = torch.cat((self.registers.to(rows.dtype).expand(x.shape[0], -1, -1), rows), 1)
         places = torch.arange(-count, x.shape[1], device=x.device)
         turn = line_rotation(places, self.head_dim)
         seen = None if mask is None else F.pad(mask, (count, 0), value=True)

@@ -94,6 +94,10 @@ class VoiceBox(Pretrained, nn.Module):
         self.aligner = Aligner(config.align_dim, config.bins, config.align_dim) if learned else None
         self.durations = DurationModel(config) if learned else None
 
+    def regions(self) -> list[nn.Module]:
+        """What is compiled by itself: the blocks of the backbone, which are alike."""
+        return list(self.backbone.blocks)
+
     # -- learning ---------------------------------------------------------------------------------
 
     def forward(

@@ -103,6 +103,10 @@ class VideoTokenizer(Pretrained, nn.Module):
         self.quantiser = build_quantiser(config)
         self.decoder = build_decoder(config)
 
+    def regions(self) -> list[nn.Module]:
+        """What is compiled by itself: many layers are alike."""
+        return [*self.encoder.layers, *self.decoder.layers]
+
     @property
     def codebook_size(self) -> int:
         return self.quantiser.codes

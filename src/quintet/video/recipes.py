@@ -38,7 +38,7 @@ def tokenizer() -> VideoRecipe:
             levels=(8, 8, 8, 5, 5, 5),
         ),
         videos=VideoDataConfig(builtin_count=1_000_000, valid_limit=1024),
-        losses=VideoLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
+        losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.8, adversarial_share=0.2),
         tokenizer=OptimiserConfig(rate=6e-4, warmup=200),
         critics=OptimiserConfig(rate=1e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
     )
