@@ -32,7 +32,7 @@ class Deep(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.wide:
             x = layer(x)
-        x = x[:, :4]
+        x = x[:, :4].contiguous()
         for layer in self.narrow:
             x = layer(x)
         return x
