@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types tests test-slow bench clean
+.PHONY: help demo test lint types tests test-slow bench build clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train on built-in pictures, on the CPU, in a few minutes
+demo: $(READY)  ## train all six on built-in data, on the CPU, in about ten minutes
 	$(BIN)/quintet demo
 
 test: lint types tests  ## lint, types and tests: what a change must pass
@@ -44,6 +44,9 @@ bench: $(READY)  ## the benchmarks, in their forms for a CPU
 	$(BIN)/python benchmarks/image_speed.py --device cpu --size tiny --batch-size 16 --workers 1
 	$(BIN)/python benchmarks/kills.py --kills 50
 	$(BIN)/python benchmarks/learning.py image/vqgan_tiny --compare
+
+build: $(READY)  ## wheel and sdist, into dist/
+	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove .venv and caches, and nothing else
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -1,5 +1,7 @@
 import math
 import random
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -7,7 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.engine.keys import Key, Permutation, fold, normal, seed_globals, uniform
+from quintet.engine.keys import (
+    BLOCKS,
+    Key,
+    Permutation,
+    Windowed,
+    fold,
+    normal,
+    seed_globals,
+    uniform,
+)
 
 words = st.integers(-(2**70), 2**70) | st.text(max_size=6)
 
@@ -175,6 +186,121 @@ def test_neighbouring_epochs_and_seeds_are_uncorrelated():
 def test_neighbouring_positions_are_uncorrelated():
     order = Permutation(100_000, "lag").many(0, 100_000)
     assert abs(float(np.corrcoef(order[:-1], order[1:])[0, 1])) < 5 / math.sqrt(100_000)
+
+
+def test_ten_billion_samples_are_well_mixed_without_memory():
+    """A stretch of 200,000 out of 10**10: all different, bins alike, no run of neighbours."""
+    size, count, bins = 10**10, 200_000, 100
+    tracemalloc.start()
+    begun = time.process_time()
+    order = Permutation(size, 7, 0)
+    assert 0 <= order(size - 1) < size
+    assert time.process_time() - begun < 0.5
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
+    found = np.array(order.many(size // 3, count))
+    assert len(np.unique(found)) == count
+    counts = np.bincount(found // (size // bins), minlength=bins)
+    chi = ((counts - count / bins) ** 2 / (count / bins)).sum()
+    assert abs(chi - (bins - 1)) < 5 * math.sqrt(2 * (bins - 1))
+    assert abs(float(np.corrcoef(found[:-1], found[1:])[0, 1])) < 5 / math.sqrt(count)
+    assert (np.abs(np.diff(found)) == 1).sum() < 5  # 2 / size each: none is expected
+
+
+# -- an order that reads neighbours together ------------------------------------------------
+
+
+def test_every_small_size_and_window_is_a_bijection():
+    for size in range(1, 140):
+        for window in (2, 3, 63, 64, 65, 128, 1000):
+            order = Windowed(size, window, size).many(0, size)
+            assert sorted(order) == list(range(size)), (size, window)
+
+
+@given(st.integers(1, 20_000), st.integers(2, 5000), st.integers(), st.integers())
+@settings(max_examples=30)
+def test_any_size_window_and_key_is_a_bijection(size, window, seed, epoch):
+    window = max(window, size // 20)  # each window costs a fraction of a millisecond
+    order = np.array(Windowed(size, window, seed, epoch).many(0, size))
+    assert order.min() == 0
+    assert (np.bincount(order) == 1).all()
+
+
+@given(st.data(), st.integers(1, 2**40), st.integers(2, 4000), st.integers())
+@settings(max_examples=40, deadline=None)
+def test_a_stretch_equals_single_calls(data, size, window, seed):
+    first = data.draw(st.integers(0, size - 1))
+    count = data.draw(st.integers(0, min(20, size - first)))
+    order = Windowed(size, window, seed)
+    alone = [Windowed(size, window, seed)(first + i) for i in range(count)]
+    assert order.many(first, count) == alone
+
+
+def test_the_order_by_windows_never_changes():
+    assert Windowed(1000, 128, 3, 0).many(495, 8) == [132, 77, 279, 970, 548, 311, 891, 184]
+    assert Windowed(10**10, 65_536, 3, 0).many(10**10 - 2, 2) == [7107772790, 4895960543]
+
+
+def test_a_window_of_all_the_data_is_as_good_as_none():
+    assert sorted(Windowed(50, 10**9, 1).many(0, 50)) == list(range(50))
+
+
+def test_ten_billion_samples_by_windows_start_at_once():
+    begun = time.process_time()
+    order = Windowed(10**10, 65_536, 7, 0)
+    found = order.many(5 * 10**9, 100)
+    assert time.process_time() - begun < 1
+    assert len(set(found)) == 100
+
+
+def test_a_window_holds_so_many_blocks_of_neighbours():
+    """What must be at hand: any stretch of one window touches at most BLOCKS blocks and their
+    neighbours, where a plain order touches as many as there are."""
+    size, window = 100_000, 6400
+    order = Windowed(size, window, 5, 0)
+    block = order.block
+    assert block == window // BLOCKS
+    whole = np.array(order.many(0, size)) // block
+    touched = [len(set(whole[i : i + window])) for i in range(0, size - window, window // 2)]
+    assert max(touched) <= 2 * BLOCKS + 3
+    plain = np.array(Permutation(size, 5, 0).many(0, window)) // block
+    assert len(set(plain)) > 900
+
+
+def test_neighbours_in_the_order_seldom_come_from_one_block():
+    """The chance is (block - 1) / (window - 1); five deviations of a binomial."""
+    size, window = 400_000, 8192
+    order = Windowed(size, window, "pairs")
+    found = np.array(order.many(0, size)) // order.block
+    chance = (order.block - 1) / (window - 1)
+    same = (found[:-1] == found[1:]).mean()
+    assert abs(same - chance) < 5 * math.sqrt(chance / size)
+
+
+def test_samples_are_displaced_as_far_as_in_a_plain_order():
+    """The mean distance from place to sample is a third of the size, as for any random order; its
+    deviation is of blocks, not of samples."""
+    size, window = 200_000, 4096
+    order = Windowed(size, window, "far")
+    far = np.abs(np.array(order.many(0, size)) - np.arange(size)).mean() / size
+    blocks = size / order.block
+    assert abs(far - 1 / 3) < 5 * math.sqrt(1 / 18 / blocks)
+
+
+def test_every_epoch_cuts_windows_elsewhere():
+    phases = {Windowed(100_000, 4096, 0, epoch).phase for epoch in range(20)}
+    assert len(phases) > 15
+
+
+@pytest.mark.parametrize(("size", "window"), [(0, 8), (10, 1), (10, 0)])
+def test_windows_that_cannot_be_are_refused(size, window):
+    with pytest.raises(ValueError, match="give a size from 1"):
+        Windowed(size, window, 0)
+
+
+def test_a_position_outside_the_windows_is_refused():
+    with pytest.raises(IndexError, match="outside"):
+        Windowed(10, 4, 0).many(8, 4)
 
 
 # -- numbers on the device ------------------------------------------------------------------

@@ -22,6 +22,7 @@ from quintet.engine.stream import (
     Request,
     Samples,
     Stream,
+    order_of,
 )
 from toy import Points
 
@@ -60,6 +61,38 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 def test_any_cut_by_position_continues_identically(size, seed, width, done, count):
     whole = CountPlan(size, seed, width).micro_batches(0, done + count)
     assert CountPlan(size, seed, width).micro_batches(done * width, count) == whole[done:]
+
+
+class Wide:
+    """Data that wants its neighbours read together."""
+
+    window = 256
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+
+@given(st.integers(2, 3000), st.integers(0, 9), st.integers(1, 7), st.integers(0, 40))
+@settings(max_examples=40, deadline=None)
+def test_a_window_of_the_data_set_is_kept_and_any_cut_continues_identically(size, seed, width, at):
+    def plan():
+        return CountPlan(size, seed, width, order_of(Wide(size), seed))
+
+    whole = plan().micro_batches(0, at + 5)
+    assert plan().micro_batches(at * width, 5) == whole[at:]
+    epoch = [r.sample for r in flat(plan().micro_batches(0, -(-size // width)))[:size]]
+    assert sorted(epoch) == list(range(size))
+
+
+def test_the_window_keeps_neighbours_together_in_batches():
+    def blocks(order):
+        plan = CountPlan(100_000, 3, 64, order)
+        return {r.sample // 4 for r in flat(plan.micro_batches(64_000, 4))}
+
+    assert len(blocks(order_of(Wide(100_000), 3))) < 0.6 * len(blocks(None))
 
 
 # -- batches by length ----------------------------------------------------------------------
@@ -121,6 +154,25 @@ def test_an_empty_data_set_is_a_sentence():
 
 
 # -- samples --------------------------------------------------------------------------------
+
+
+def test_a_batch_is_announced_before_it_is_read():
+    class Afar(Recorded):
+        def __init__(self, size):
+            super().__init__(size)
+            self.told = []
+
+        def prefetch(self, indices):
+            self.told.append(list(indices))
+
+        def keyed(self, index, key):
+            assert index in self.told[-1]
+            return super().keyed(index, key)
+
+    samples = Samples(Afar(9), seed=0)
+    read = samples.__getitems__([Request(0, 4), Request(0, 7)])
+    assert [index for _, index, _, _ in read] == [4, 7]
+    assert samples.source.told == [[4, 7]]
 
 
 class Recorded:

@@ -1,24 +1,59 @@
 """The page of a run: complete, self-contained, and unmoved by what the files hold."""
 
+import base64
 import html
 import json
+import os
 import re
+import time
+import wave
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from harness import Said
+from harness import run as run_in_a_process
 from quintet.engine.errors import RunError
-from quintet.report.page import ReportSink, curve, curves, is_finite, listed, thin, write_report
+from quintet.media.audio import write_wav
+from quintet.media.meshes import write_mesh
+from quintet.mesh.exhibits import MeshSheet
+from quintet.report import ReportSink, script, text, write_page, write_report
+from quintet.report.curves import Line, homes, plots, svg, thin
+from quintet.report.exhibits import FILES, LARGEST, TURNING
+from quintet.report.markup import is_finite
+from quintet.report.page import listed
+from quintet.report.sound import coloured, log_mel, picture
+from quintet.report.source import Source
+from toy import ToyRecipe
+
+EVIL = "</script><script>alert('x')</script>"
+
+
+def make_run(folder: Path, **settings: Any) -> Path:
+    """A run folder made by hand, of a few lines."""
+    folder.mkdir(parents=True)
+    about = {"recipe": "image/vqgan_tiny", "processes": 1, "global_batch": 4}
+    (folder / "config.json").write_text(
+        json.dumps({**about, "settings": {"steps": 20, **settings}})
+    )
+    return folder
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder made by hand, of a few lines."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    about = {"recipe": "image/vqgan_tiny", "processes": 1, "global_batch": 4}
-    (folder / "config.json").write_text(json.dumps({**about, "settings": {"steps": 20}}))
+    return make_run(tmp_path / "run")
+
+
+@pytest.fixture
+def shown(run: Path) -> Path:
+    """Where its exhibits are."""
+    folder = run / "exhibits/step-00000002"
+    folder.mkdir(parents=True)
     return folder
 
 
@@ -46,13 +81,13 @@ def test_the_page_shows_where_the_run_stands(run: Path) -> None:
     page = html.unescape(read(run))
     for words in (
         "run · image/vqgan_tiny",
-        "step 20 of 20",
-        "80 samples",
+        "<dt>step</dt><dd>20 of 20</dd>",
+        "<dt>samples</dt><dd>80 (",
         "123.5 samples per second",
-        "25% of the time waiting",
-        "global batch 4 on 1 process(es)",
-        "best psnr 21.5 at step 10",
-        "<th>psnr</th><td>21.5</td>",
+        "<dt>waiting for data</dt><dd>25% of the time</dd>",
+        "<dt>global batch</dt><dd>4 on 1 process(es)</dd>",
+        "<dt>best</dt><dd>psnr 21.5 at step 10</dd>",
+        '<th scope="row">psnr</th><td>21.5</td>',
         "<b>step 3</b> skipped a.png: is damaged",
         "<b>vae/loss</b>",
     ):
@@ -60,8 +95,6 @@ def test_the_page_shows_where_the_run_stands(run: Path) -> None:
 
 
 def test_the_newest_exhibits_are_inside_the_page(run: Path) -> None:
-    import base64
-
     for step, content in ((1, b"old"), (2, b"new")):
         folder = run / f"exhibits/step-{step:08d}"
         folder.mkdir(parents=True)
@@ -74,7 +107,10 @@ def test_the_newest_exhibits_are_inside_the_page(run: Path) -> None:
 def test_nothing_on_the_page_is_fetched(run: Path) -> None:
     write(run / "metrics.jsonl", report(1), report(2))
     page = read(run)
-    assert not re.search(r"https?:|//[a-z]|<script|<link|@import|url\(", page)
+    assert not re.search(r"https?:|[\"'(=]//[a-z]|<link|@import|url\(", page)
+    assert page.count("<script") == 2
+    assert "default-src 'none'" in page
+    assert "unsafe-eval" not in page
 
 
 @pytest.mark.parametrize(
@@ -89,6 +125,12 @@ def test_nothing_on_the_page_is_fetched(run: Path) -> None:
         '{"step": 1, "vae/loss": NaN}',
         '{"step": 1e999, "vae/loss": -1e999}',
         '{"step": true, "vae/loss": false}',
+        f'{{"step": {"9" * 400}, "vae/loss": {"9" * 400}, "samples_per_second": {"9" * 400}}}',
+        '{"step": 3, "vae/loss": 1e308}',
+        '{"step": 3, "vae/loss": -1e308}',
+        '{"message": "\\ud800"}',
+        '{"a":' * 3000,
+        "[" * 200_000,
         '{"val/psnr": {"a": [1]}}',
         "\x00\x01",
     ],
@@ -100,7 +142,11 @@ def test_a_line_that_makes_no_sense_does_not_stop_the_page(line: str, run: Path)
     (run / "events.jsonl").write_text(f"{line}\n")
     page = read(run)
     assert page.endswith("</html>\n")
-    assert "nan" not in re.findall(r'points="([^"]*)"', page)
+    drawn = "".join(re.findall(r'points="([^"]*)"', page))
+    assert drawn
+    assert "nan" not in drawn
+    for found in re.findall(r'data-plot="([^"]*)"', page):
+        assert json.loads(html.unescape(found), parse_constant=pytest.fail)
 
 
 def test_settings_that_are_no_object_do_not_stop_the_page(run: Path) -> None:
@@ -109,33 +155,73 @@ def test_settings_that_are_no_object_do_not_stop_the_page(run: Path) -> None:
     assert "a model of your own" in read(run)
 
 
-def test_a_name_from_a_file_is_escaped(run: Path) -> None:
-    evil = "<script>alert('x')</script>"
+def test_a_name_from_a_file_is_escaped(run: Path, shown: Path) -> None:
     write(
-        run / "metrics.jsonl", report(1, **{evil: 1}), report(2, **{evil: 2, f"val/{evil}": evil})
+        run / "metrics.jsonl", report(1, **{EVIL: 1}), report(2, **{EVIL: 2, f"val/{EVIL}": EVIL})
     )
-    write(run / "events.jsonl", {"step": evil, "message": evil})
+    write(run / "events.jsonl", {"step": EVIL, "message": EVIL})
+    (shown / "speech-0.txt").write_text(f"{EVIL}\n{EVIL}")
+    write_wav(shown / "speech-0-<script>.wav", np.zeros(100, np.float32), 8000)
+    about = json.loads((run / "config.json").read_text())
+    about |= {"processes": EVIL, "machine": {EVIL: EVIL}, "data": {"train": EVIL}}
+    (run / "config.json").write_text(json.dumps(about))
     page = read(run)
-    assert "<script" not in page
-    assert page.count("&lt;script&gt;") >= 4
+    assert page.count("<script") == page.count("</script") == 2  # the page's own
+    assert page.count("&lt;script&gt;") >= 10
 
 
-def test_a_curve_stays_inside_its_frame_and_ends_at_its_last_value() -> None:
-    drawn = curve([(0, 5.0), (10, -5.0), (20, 0.0)])
+def test_text_escapes_what_ends_tags_and_attributes() -> None:
+    assert text("<a href=\"x\" id='y'>&") == "&lt;a href=&quot;x&quot; id=&#x27;y&#x27;&gt;&amp;"
+    assert text(3) == "3"
+
+
+# -- curves ---------------------------------------------------------------------------------
+
+
+def source(*records: dict[str, Any], label: str = "run") -> Source:
+    return Source(Path(label), label, {}, records)
+
+
+def test_held_out_values_share_a_plot_with_the_training_measure_called_alike() -> None:
+    names = [
+        "vae/loss",
+        "vae/psnr",
+        "val/psnr",
+        "val_live/psnr",
+        "val/psnr_mean_colour",
+        "val/ssim",
+    ]
+    found = homes(names)
+    assert {found[name] for name in names if "psnr" in name} == {"vae/psnr"}
+    assert found["val/ssim"] == "ssim"
+    assert found["vae/loss"] == "vae/loss"
+
+
+def test_runs_are_drawn_over_each_other() -> None:
+    records = [{"step": 1, "vae/loss": 2.0}, {"step": 2, "vae/loss": 1.0}]
+    (plot,) = plots([source(*records, label="a"), source(*records, label="b")])
+    assert plot.lines == [Line(run, "", "vae/loss", [(1, 2.0), (2, 1.0)]) for run in (0, 1)]
+
+
+def line(*points: tuple[float, float]) -> dict[str, Any]:
+    return {"colour": 0, "x": [x for x, _ in points], "y": [y for _, y in points]}
+
+
+def test_a_curve_stays_inside_its_frame() -> None:
+    drawn = svg([line((0, 5.0), (10, -5.0), (20, 0.0))])
     points = [tuple(map(float, p.split(","))) for p in re.findall(r"[\d.]+,[\d.]+", drawn)]
     assert len(points) == 3
-    assert all(0 <= x <= 300 and 0 <= y <= 120 for x, y in points)
+    assert all(0 <= x <= 320 and 0 <= y <= 150 for x, y in points)
     assert points[0][1] < points[2][1] < points[1][1]  # up is less
-    assert "now 0" in drawn
 
 
 def test_a_flat_curve_is_a_line() -> None:
-    assert "nan" not in curve([(1, 2.0), (2, 2.0)])
-    assert "nan" not in curve([(1, 2.0), (1, 2.0)])
+    assert "nan" not in svg([line((1, 2.0), (2, 2.0))])
+    assert "nan" not in svg([line((1, 2.0), (1, 2.0))])
 
 
 def test_a_metric_of_one_point_has_no_curve() -> None:
-    assert curves([{"step": 1, "loss": 2.0}]) == ""
+    assert plots([source({"step": 1, "loss": 2.0})]) == []
 
 
 def test_long_curves_are_thinned_and_keep_their_last_point() -> None:
@@ -179,3 +265,236 @@ def test_a_page_that_cannot_be_written_does_not_stop_the_run(run: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run"):
         write_report(tmp_path)
+
+
+# -- exhibits -------------------------------------------------------------------------------
+
+
+def tetrahedron(path: Path) -> None:
+    points = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], float)
+    write_mesh(path, points, np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]]))
+
+
+def test_a_mesh_lies_on_the_page_with_its_sentence(run: Path, shown: Path) -> None:
+    tetrahedron(shown / "written-0-held-out.glb")
+    (shown / "written-texts.txt").write_text("written-0\n  a small pyramid\n")
+    page = read(run)
+    assert "<b>a small pyramid</b>" in page
+    (found,) = re.findall(r'data-mesh="([^"]*)"', page)
+    mesh = json.loads(html.unescape(found))
+    places = np.frombuffer(base64.b64decode(mesh["vertices"]), "<f4").reshape(-1, 3)
+    assert mesh["count"] == 4
+    assert np.allclose(places.max(0), 1)  # z is up again
+
+
+def test_a_sound_has_its_picture_and_a_text_names_whom_it_belongs_to(
+    run: Path, shown: Path
+) -> None:
+    for name in ("captions-0.wav", "captions-1.wav"):
+        write_wav(shown / name, np.sin(np.arange(4000) / 5).astype(np.float32), 8000)
+    (shown / "captions.txt").write_text("captions-0.wav\n  a low tone\n\ncaptions-1.wav\n  same\n")
+    page = read(run)
+    assert page.count("data:audio/wav") == page.count('class="mel"') == 2
+    assert page.index("a low tone") < page.index("data:audio/wav") < page.index("<b>same</b>")
+
+
+def test_a_video_is_shown_instead_of_the_gif_of_the_same_name(run: Path, shown: Path) -> None:
+    for name in ("clip.mp4", "clip.gif", "other.gif"):
+        (shown / name).write_bytes(b"x")
+    page = read(run)
+    assert page.count("data:video/mp4") == page.count("data:image/gif") == 1
+
+
+def test_the_louder_tone_is_drawn_where_it_is() -> None:
+    tone = np.sin(2 * np.pi * 3000 * np.arange(8000) / 8000)
+    mel = log_mel(tone, 8000)
+    assert 60 < mel.mean(1).argmax() < 80
+    drawn = coloured(mel)
+    assert drawn.sum(-1).mean(1).argmax() < 20  # high frequencies are above
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\x00\x00\x00\x00WAVEfmt " + b"\xff" * 40])
+def test_a_damaged_sound_has_no_picture(data: bytes) -> None:
+    assert picture(data) is None
+
+
+def test_what_is_too_much_for_the_page_is_named(run: Path, shown: Path) -> None:
+    with open(shown / "huge.png", "wb") as file:
+        file.truncate(LARGEST + 1)
+    for number in range(TURNING + 1):
+        tetrahedron(shown / f"solid-{number}.glb")
+    (shown / "broken-0.glb").write_bytes(b"glTF")
+    page = read(run)
+    assert page.count("data-mesh=") == TURNING
+    assert "huge.png is too large for this page" in page
+    assert f"solid-{TURNING} (1 meshes)" in page
+    assert "broken-0.glb" in page
+
+
+def test_thousands_of_exhibits_do_not_make_a_page_of_thousands(run: Path, shown: Path) -> None:
+    for number in range(300):
+        (shown / f"picture-{number}.png").write_bytes(b"x")
+    page = read(run)
+    assert page.count("<img") == FILES
+    assert "and 210 more" in page
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "best.json", "exhibits"])
+def test_links_and_pipes_in_a_run_are_not_followed(name: str, run: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "step-00000001").mkdir(parents=True)
+    (outside / "step-00000001" / "secret.txt").write_text("secret")
+    (outside / "lines").write_text('{"step": 1, "message": "secret", "val/secret": 1}\n')
+    (run / name).symlink_to(outside if name == "exhibits" else outside / "lines")
+    assert "secret" not in read(run)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    assert read(run).endswith("</html>\n")
+
+
+# -- data, health, machine ------------------------------------------------------------------
+
+
+def test_skipped_files_are_counted_by_reason_and_health_stands_apart(run: Path) -> None:
+    write(
+        run / "events.jsonl",
+        {"step": 0, "message": "starting at step 0"},
+        {"step": 1, "message": "skipped a.png: a.png: is damaged; remove it"},
+        {"step": 1, "message": "skipped b.png: is damaged; remove it"},
+        {"step": 2, "message": "health: vae/loss has rested"},
+    )
+    about = json.loads((run / "config.json").read_text())
+    machine = {"device": "a fine GPU"}
+    (run / "config.json").write_text(
+        json.dumps({**about, "data": {"train": 7, "valid": 3}, "machine": machine})
+    )
+    write(run / "metrics.jsonl", report(1))
+    page = read(run)
+    assert '<th scope="row">is damaged; remove it</th><td>2</td>' in page
+    assert "7 samples" in page
+    assert "<dd>a fine GPU</dd>" in page
+    health = page[page.index("<h2>Health</h2>") : page.index("<h2>Data</h2>")]
+    assert "vae/loss has rested" in health
+    assert "a.png" not in health
+
+
+def test_a_run_notes_its_machine_its_versions_and_the_size_of_its_data(tmp_path: Path) -> None:
+    run_in_a_process(ToyRecipe(steps=2, batch_size=4), tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert about["machine"]["device"]
+    assert about["machine"]["cores"] >= 1
+    assert about["versions"]["torch"] == torch.__version__
+    assert about["data"]["train"] > about["data"]["valid"] > 0
+    page = read(tmp_path / "run")
+    assert f"{about['data']['train']} samples" in page
+    assert text(about["machine"]["device"]) in page
+
+
+def test_the_sentences_of_a_sheet_of_meshes_reach_the_page(run: Path, shown: Path) -> None:
+    points = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], float)
+    faces = np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
+    rows = [[(points, faces)], [(points, faces)]]
+    MeshSheet("written", rows, ["written 1"], ["a box", EVIL]).write(shown)
+    page = read(run)
+    assert "<b>a box</b>" in page
+    assert f"<b>{text(EVIL)}</b>" in page
+
+
+# -- several runs ---------------------------------------------------------------------------
+
+
+def test_several_runs_begin_with_what_differs(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "one", rate=0.001, model={"dim": 8})
+    two = make_run(tmp_path / "two", rate=0.002, model={"dim": 8})
+    write(one / "metrics.jsonl", report(1), report(2, **{"val/psnr": 20.0}))
+    write(two / "metrics.jsonl", report(1), report(2, **{"val/psnr": 30.0}))
+    page = write_page([one, two], tmp_path / "both.html", opening="<p>Hello.</p>").read_text()
+    differs = page[page.index("<h2>What differs</h2>") : page.index("<h2>Where they stand</h2>")]
+    assert '<th scope="row">rate</th><td>0.001</td><td>0.002</td>' in differs
+    assert "dim" not in differs
+    assert "steps" not in differs
+    assert '<th scope="row">psnr</th><td>20</td><td>30</td>' in page
+    assert page.index("<p>Hello.</p>") < page.index("<h2>What differs</h2>")
+
+
+def test_runs_of_different_kinds_stand_one_after_the_other(tmp_path: Path) -> None:
+    one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
+    (two / "config.json").write_text(json.dumps({"recipe": "speech/voicebox_tiny"}))
+    page = write_page([one, two], tmp_path / "both.html", title="Six <b>").read_text()
+    assert "<title>Six &lt;b&gt;</title>" in page
+    assert 'href="#g1"' in page
+    assert 'id="g1"' in page
+    assert "What differs" not in page
+
+
+def test_report_compares_runs_where_it_is_told(
+    tmp_path: Path, cli: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [make_run(tmp_path / name) for name in ("one", "two")]
+    for run in runs:  # as from Python, with a model of one's own
+        (run / "config.json").write_text(json.dumps({"recipe": None, "settings": {}}))
+    monkeypatch.chdir(tmp_path)
+    assert cli("report", *runs).out.strip() == "report.html"
+    assert cli("report", *runs, "--out", tmp_path / "page.html").status == 0
+    assert cli("report", runs[0]).out.strip() == str(runs[0] / "report.html")
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+    assert "name a run" in cli("report").sentence
+    assert "make it" in cli("report", *runs, "--out", tmp_path / "no" / "page.html").sentence
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_is_no_report_is_not_written_over(kind: str, run: Path, tmp_path: Path) -> None:
+    out, mine = tmp_path / "index.html", tmp_path / "mine.html"
+    mine.write_text("<!doctype html>mine")
+    if kind == "file":
+        out.write_text("<!doctype html>mine")
+    elif kind == "link":
+        out.symlink_to(mine)
+    else:
+        out.mkdir()
+    with pytest.raises(RunError, match=r"index.html exists .* another --out"):
+        write_page([run], out)
+    assert mine.read_text() == "<!doctype html>mine"
+    assert not list(tmp_path.glob(".*"))
+
+
+# -- cost, and a machine without plotly -----------------------------------------------------
+
+
+def test_a_page_without_plotly_says_what_to_install_and_shows_the_rest(
+    run: Path, shown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "plotly", lambda: None)
+    Image.new("RGB", (8, 8)).save(shown / "sheet.png")
+    write(run / "metrics.jsonl", report(1), report(2))
+    page = read(run)
+    assert "pip install plotly" in page
+    assert "<polyline" in page
+    assert "data:image/png" in page
+    assert len(page) < 60_000
+
+
+def test_a_long_run_is_shown_quickly_and_its_evaluations_are_all_there(run: Path) -> None:
+    with open(run / "metrics.jsonl", "w") as file:
+        for step in range(1, 100_001):
+            file.write(json.dumps(report(step)) + "\n")
+            if step in (500, 70_001, 100_000):
+                file.write(json.dumps({"step": step, "val/loss": step}) + "\n")
+    write_report(run)  # packs plotly, once
+    begun = time.process_time()
+    page = html.unescape(read(run))
+    assert time.process_time() - begun < 2
+    assert '"x":[500,70001,100000]' in page
+    assert '100000],"y"' in page
+    assert len(page) < 3_000_000
+
+
+def test_a_sound_of_eight_bits_is_heard_but_not_drawn(run: Path, shown: Path) -> None:
+    with wave.open(str(shown / "old-0.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(1)
+        file.setframerate(8000)
+        file.writeframes(bytes(100))
+    page = read(run)
+    assert "data:audio/wav" in page
+    assert 'class="mel"' not in page

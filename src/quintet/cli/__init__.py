@@ -16,6 +16,7 @@ COMMANDS = {
     "resume": "training",
     "evaluate": "using",
     "sample": "using",
+    "shard": "shard",
     "export": "export",
     "report": "report",
     "replay": "using",

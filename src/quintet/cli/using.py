@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from quintet import rooms
-from quintet.cli.words import examples, is_main, need_data, parse, recorded, resolved, table
+from quintet.cli.words import ASKING, examples, is_main, need_data, parse, recorded, table
+from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 
 
@@ -65,16 +66,30 @@ def without_limit(settings: Any) -> Any:
     return dataclasses.replace(settings, **changes)
 
 
+EXAMPLES = {
+    "image": "photo.jpg --out out",
+    "mesh": '--text "a table with three legs" --count 8 --format obj --out meshes',
+    "video": "clip.mp4 --out out",
+    "music": 'songs --text "a slow minor melody on strings" --top 5 --out found',
+    "speech": '--text "ba do ki" --voice me.wav --out spoken.wav',
+}
+"""What the help of a run begins with, by room."""
+
+
 def sample(given: list[str]) -> None:
     """Each room has its own flags, so the run comes first."""
     if not given or given[0].startswith("-"):
-        print("usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's room]\n")
-        print(f"{examples('sample')}\n\nquintet sample RUN --help shows its flags.")
-        if given and given[0] in ("-h", "--help"):
+        print(
+            f"{examples('sample')}\n\n"
+            "usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's room]\n\n"
+            "quintet sample RUN --help shows its flags."
+        )
+        if given and given[0] in ASKING:
             return
         raise RunError("name a run first: quintet sample RUN --help shows its flags")
     run = Path(given[0])
-    room = importlib.import_module(f"quintet.{room_of(run)}.sample")
+    name = room_of(run)
+    room = importlib.import_module(f"quintet.{name}.sample")
     kind = dataclasses.make_dataclass(
         "Sample",
         [
@@ -87,7 +102,8 @@ def sample(given: list[str]) -> None:
         f"{room.Flags.__doc__}\n\nArgs:\n    inputs: Files or folders to work on.\n"
         "    out: Folder for what is made.\n    flags: What to make."
     )
-    asked = parse(kind, gathered(given[1:]), f"sample {run}")
+    shown = f"  quintet sample {run} {EXAMPLES.get(name, '--out out')}"
+    asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)
     for path in room.sample(run, asked.inputs, asked.out, asked.flags):
         print(path)
 

@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from quintet.engine.when import When
@@ -26,6 +27,13 @@ def path() -> Any:
     """A setting that is a path, or None: the command line writes it down whole, so that a run can
     go on from another working folder."""
     return dataclasses.field(default=None, metadata={"path": True})
+
+
+def resolved(place: str | Path | None) -> str | None:
+    """So that the run can go on from another working folder; addresses stay as they are."""
+    if place is None or "://" in str(place):
+        return None if place is None else str(place)
+    return str(Path(place).resolve())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +90,8 @@ class Recipe:
     """Samples per process and micro-batch; global batch = batch_size x accumulate x processes."""
     accumulate: int = 1
     """Micro-batches per step; k of them give the gradient of the whole batch."""
+    fit: bool = False
+    """Find the largest micro-batch that fits into memory; the global batch stays as asked for."""
     seed: int = 0
     """Everything random follows from this number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -163,6 +173,7 @@ FREE = frozenset(
         "trackers",
         "accumulate",  # the global batch is held, by other means
         "batch_size",
+        "fit",
         "max_skipped",
         "max_damaged",
     }

@@ -1,14 +1,16 @@
 """Randomness without state: every random choice is a function of what it belongs to.
 
 `fold` turns names and numbers into a 63-bit seed. `Key` belongs to one sample. `Permutation` is a
-keyed bijection, so that the n-th sample of an epoch is computed and never looked up. `uniform` and
-`normal` are a counter-based hash on the device, for noise too large to draw on the host.
+keyed bijection, so that the n-th sample of an epoch is computed and never looked up; `Windowed` is
+one that visits neighbours together. `uniform` and `normal` are a counter-based hash on the device,
+for noise too large to draw on the host.
 """
 
 import hashlib
 import math
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -113,6 +115,69 @@ class Permutation:
         for key in self.round_keys:
             left, right = right, left ^ (_mix_array(right + np.uint64(key)) & mask)
         return left << half | right
+
+
+BLOCKS = 64
+"""Blocks of neighbours that are mixed with each other in one window."""
+
+
+class Windowed:
+    """A keyed bijection on range(size) that visits neighbours at about the same time.
+
+    The data is cut into blocks of neighbours, which come in a keyed order from all over it; their
+    line is cut into windows, and each window is mixed by itself. So whoever reads on needs
+    `BLOCKS` blocks at a time, whole. Two that follow each other come from one block with a chance
+    of (block - 1) / (window - 1), about 1 in 64. No memory, any size, as with `Permutation`.
+    """
+
+    def __init__(self, size: int, window: int, *key: int | str):
+        if size < 1 or window < 2:
+            raise ValueError(f"size {size}, window {window}: give a size from 1, a window from 2")
+        self.size, self.window, self.key = size, min(window, size), key
+        self.block = max(1, self.window // BLOCKS)
+        whole, self.rest = divmod(size, self.block)
+        self.blocks = Permutation(whole, *key, "blocks")
+        # The last block may be short. It has a keyed place among the others, which all are whole.
+        self.short = fold(*key, "short") % (whole + 1) * self.block
+        self.phase = fold(*key, "phase") % self.window
+        self._mixed = lru_cache(maxsize=2)(self._mix)
+
+    def __call__(self, position: int) -> int:
+        return self.many(position, 1)[0]
+
+    def many(self, first: int, count: int) -> list[int]:
+        """The elements at positions first … first + count - 1."""
+        if first < 0 or count < 0 or first + count > self.size:
+            raise IndexError(f"positions {first} to {first + count} are outside range({self.size})")
+        found: list[int] = []
+        while len(found) < count:
+            position = first + len(found)
+            turn = (position + self.window - self.phase) // self.window
+            start = position - self._begin(turn)
+            found += self._mixed(turn)[start : start + count - len(found)]
+        return found
+
+    def _begin(self, turn: int) -> int:
+        """Where a window begins; the first and the last may be short."""
+        return min(max(0, (turn - 1) * self.window + self.phase), self.size)
+
+    def _mix(self, turn: int) -> list[int]:
+        begin, end = self._begin(turn), self._begin(turn + 1)
+        line = self._line(begin, end)
+        mixed = Permutation(end - begin, *self.key, "window", turn)
+        return [line[place] for place in mixed.many(0, end - begin)]
+
+    def _line(self, begin: int, end: int) -> list[int]:
+        """What stands at these places of the line of blocks."""
+        places = np.arange(begin, end)
+        past = places - self.short
+        whole = np.where(past < 0, places, np.maximum(places - self.rest, self.short))
+        slots = np.minimum(whole // self.block, self.blocks.size - 1)
+        first, last = int(slots[0]), int(slots[-1])
+        order = np.array(self.blocks.many(first, last - first + 1), np.int64)
+        elements = order[slots - first] * self.block + whole % self.block
+        short = (past >= 0) & (past < self.rest)
+        return np.where(short, self.size - self.rest + past, elements).tolist()
 
 
 def _signed(value: int) -> int:

@@ -1,12 +1,16 @@
 """From a recipe and a folder to a run that trains; every process agrees, or none starts."""
 
 import dataclasses
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 import quintet
-from quintet.engine import frozen
+from quintet.engine import fit, frozen, memory
 from quintet.engine.config import FREE, Recipe, differences, to_json
 from quintet.engine.errors import RunError
 from quintet.engine.folder import RunFolder
@@ -42,13 +46,22 @@ def start(
         run: Run | None = None
         try:
             _settle_stages(world, folder, recipe, stages or {})
-            task = build(frozen.resolved(recipe, folder.path))
+            make = lambda settings: build(frozen.resolved(settings, folder.path))
+            recipe, found = _fit(make, world, folder, recipe, name)
+            task = make(recipe)
             shown = _sinks(world, folder, recipe, name, sinks, progress)
             run = Run(task, recipe, world, folder, shown, signals)
+            _note_data(run)
             if recipe.init_from and weights and not folder.steps():
                 _initialise(run, weights(recipe.init_from, task))
+            if found:
+                run.say(found)
             train(run)
             return run.step
+        except Exception as error:
+            if memory.ran_out(error):
+                raise fit.explained(recipe, world, run, error) from error
+            raise
         finally:
             run.close() if run else folder.unlock()
             if folder.created and (run is None or run.step == 0):
@@ -111,8 +124,12 @@ def _open(
         if folder.about.get("recipe") != name:
             raise RunError(f"{path} is a run of {folder.about.get('recipe')}, not of {name}")
         recipe = _same_run(folder, recipe, mode)
+        if mode == "continue" and recipe.fit and "fitted" in folder.about:
+            found = folder.about["settings"]["batch_size"]
+            recipe = dataclasses.replace(recipe, batch_size=found)
         recipe = _keep_global_batch(folder, recipe, world)
-        about = {key: folder.about[key] for key in ("id", "frozen") if key in folder.about}
+        kept = ("id", "frozen", "fitted")
+        about = {key: folder.about[key] for key in kept if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})
     except BaseException:
         folder.unlock()
@@ -134,6 +151,24 @@ def _settle_stages(
         raise RunError(problem)
 
 
+def _fit(
+    make: Callable[[Any], Task], world: World, folder: RunFolder, recipe: Recipe, name: str | None
+) -> tuple[Recipe, str | None]:
+    """With --fit, once: the micro-batch that fits, written down for whoever goes on with the run,
+    and a sentence about it."""
+    if not recipe.fit or "fitted" in folder.about:
+        return recipe, None
+    found = fit.fitted(make, recipe, world)
+    if world.is_main:
+        sizes = {"asked": recipe.batch_size, "found": found.batch_size}
+        folder.write_config({**folder.about, **_about(world, found, name), "fitted": sizes})
+    folder.about = world.from_main(folder.about)
+    return found, (
+        f"fit: of the {recipe.batch_size} samples asked for {found.batch_size} fit at a time; "
+        f"{found.accumulate} micro-batches make a step of the same global batch"
+    )
+
+
 def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
     return {
         "quintet": quintet.__version__,
@@ -141,7 +176,39 @@ def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
         "processes": world.size,
         "global_batch": recipe.batch_size * recipe.accumulate * world.size,
         "settings": to_json(recipe),
+        "machine": _machine(world),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
+
+
+def _machine(world: World) -> dict[str, Any]:
+    """What the run is trained on, for its page."""
+    on_gpu = world.device.type == "cuda"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "device": torch.cuda.get_device_name(world.device) if on_gpu else _processor(),
+        "cores": os.cpu_count(),
+        "memory": f"{memory / 2**30:.1f} GiB",
+        "system": platform.platform(),
+    }
+
+
+def _processor() -> str:
+    """Linux keeps its name in a file; elsewhere the platform knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _note_data(run: Run) -> None:
+    """How many samples there are to learn from and to measure on, for the page."""
+    if run.world.is_main:
+        held_out = sum(map(len, run.fixed.batches)) if run.fixed else 0
+        counts = {"train": run.stream.samples.size, "valid": held_out}
+        run.folder.write_config({**run.folder.about, "data": counts})
 
 
 def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:

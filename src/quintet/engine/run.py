@@ -20,7 +20,7 @@ from quintet.engine.meters import Meters
 from quintet.engine.part import LivePart
 from quintet.engine.signals import REASON, STATUS, Signals
 from quintet.engine.sinks import Sink
-from quintet.engine.stream import CountPlan, Damaged, Fixed, Stream
+from quintet.engine.stream import CountPlan, Damaged, Fixed, Stream, order_of
 from quintet.engine.task import At, Batch, Task
 from quintet.engine.when import When
 from quintet.engine.world import World
@@ -86,10 +86,11 @@ class Run:
                 f"(batch_size {recipe.batch_size} x accumulate {recipe.accumulate} x "
                 f"{self.world.size} processes); lower --batch-size or add data"
             )
+        order = order_of(source, recipe.seed)
         return Stream(
             source,
             self.task.collate,
-            plan(source) if plan else CountPlan(size, recipe.seed, recipe.batch_size),
+            plan(source) if plan else CountPlan(size, recipe.seed, recipe.batch_size, order),
             self.world,
             seed=recipe.seed,
             accumulate=recipe.accumulate,

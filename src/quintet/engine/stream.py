@@ -6,10 +6,7 @@
 The position is one integer, the samples consumed over all processes. Nothing else is saved.
 """
 
-import ctypes
 import itertools
-import signal
-import sys
 import time
 from bisect import bisect_right
 from collections import deque
@@ -20,15 +17,15 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from quintet.engine.errors import RunError
-from quintet.engine.keys import Key, Permutation, fold, seed_globals
+from quintet.engine.keys import Key, Permutation, Windowed, fold, seed_globals
 from quintet.engine.task import Batch
+from quintet.engine.workers import DEATHS, PATIENCE, Died, Stuck, Watched, loader, stop_workers
 from quintet.engine.world import World
 
 TRIES = 16
-PR_SET_PDEATHSIG = 1
 DAMAGE = (OSError, ValueError, EOFError)
 
 
@@ -45,12 +42,25 @@ class Plan(Protocol):
         ...
 
 
+Order = Callable[[int], Permutation | Windowed]
+"""The order of the data in an epoch."""
+
+
+def order_of(source: Any, seed: int) -> Order:
+    """All of the data mixed; or, where it says how large a `window` it wants, neighbours read
+    together and mixed within that."""
+    size, window = len(source), getattr(source, "window", 0)
+    if window:
+        return lru_cache(maxsize=2)(lambda epoch: Windowed(size, window, seed, epoch))
+    return lru_cache(maxsize=2)(lambda epoch: Permutation(size, seed, epoch))
+
+
 class CountPlan:
     """Micro-batches of equal count. Epochs are concatenated: there is no short batch."""
 
-    def __init__(self, size: int, seed: int, batch_size: int):
+    def __init__(self, size: int, seed: int, batch_size: int, order: Order | None = None):
         self.size, self.seed, self.batch_size = size, seed, batch_size
-        self._order = lru_cache(maxsize=2)(lambda epoch: Permutation(size, seed, epoch))
+        self._order = order or order_of(range(size), seed)
 
     def micro_batches(self, position: int, count: int) -> list[list[Request]]:
         end = position + count * self.batch_size
@@ -138,6 +148,12 @@ class Samples(Dataset[Any]):
     def __init__(self, source: Any, seed: int, augmented: bool = True):
         self.source, self.seed, self.augmented, self.size = source, seed, augmented, len(source)
 
+    def __getitems__(self, requests: list[Request]) -> list[tuple[Any, int, Key, list[Damaged]]]:
+        """A batch. A data set from afar is told of all of it first, and fetches it at once."""
+        if hasattr(self.source, "prefetch"):
+            self.source.prefetch([request.sample for request in requests])
+        return [self[request] for request in requests]
+
     def __getitem__(self, request: Request) -> tuple[Any, int, Key, list[Damaged]]:
         key = Key(self.seed, *request)
         damaged: list[Damaged] = []
@@ -176,43 +192,6 @@ class Collate:
         return Loaded(data, [index for _, index, _, _ in read], keys, damaged)
 
 
-def leave_signals_to_main(_: int) -> None:
-    """A launcher signals the whole group; workers must outlive the step that is under way, but
-    not the process that they work for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":  # torch's own watch takes seconds to notice a killed parent
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def loader(
-    samples: Dataset[Any], batches: Any, collate: Any, workers: int, world: World
-) -> DataLoader[Any]:
-    return DataLoader(
-        samples,
-        batch_sampler=batches,
-        collate_fn=collate,
-        num_workers=workers,
-        pin_memory=world.device.type == "cuda",
-        prefetch_factor=4 if workers else None,
-        persistent_workers=workers > 0,
-        # Workers share the data set's memory by forking; they never touch the device.
-        multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
-        worker_init_fn=leave_signals_to_main,
-        generator=torch.Generator().manual_seed(0),  # or it would draw from the global one
-    )
-
-
-def stop_workers(batches: Any) -> None:
-    """At once, and not when the last reference goes: a traceback may hold one to the end of the
-    program, where python would wait for ever for workers that ignore its signal."""
-    if hasattr(batches, "_shutdown_workers"):
-        batches._shutdown_workers()
-        for worker in batches._workers:
-            if worker.is_alive():
-                worker.kill()
-
-
 def place(loaded: Loaded, damaged: list[Damaged], world: World) -> Batch:
     damaged.extend(loaded.damaged)
     if loaded.data is None:
@@ -222,6 +201,22 @@ def place(loaded: Loaded, damaged: list[Damaged], world: World) -> Batch:
         )
     keys = loaded.keys.to(world.device, non_blocking=True)
     return Batch(world.place(loaded.data), loaded.ids, keys)
+
+
+def stuck_over(source: Any, requests: Sequence[Request], seconds: float) -> RunError:
+    names = ", ".join(name_of(source, request.sample) for request in requests)
+    return RunError(
+        f"no batch came for {seconds:g} seconds: its worker is stuck over one of {names}; look at "
+        "these, or give --patience more seconds"
+    )
+
+
+def died_over(source: Any, requests: Sequence[Request]) -> RunError:
+    names = ", ".join(name_of(source, request.sample) for request in requests)
+    return RunError(
+        f"workers died {DEATHS + 1} times in a row over a batch with {names}; look at these with "
+        "--workers 0, or give fewer --workers if memory ran out"
+    )
 
 
 class Stream:
@@ -235,16 +230,23 @@ class Stream:
         seed: int,
         accumulate: int,
         workers: int,
+        patience: float = PATIENCE,
     ):
         self.samples = Samples(source, seed)
         self.collate = Collate(collate)
         self.plan, self.world, self.accumulate, self.workers = plan, world, accumulate, workers
+        self.patience = patience
         self.position = 0
+        self.shift = 0
+        """Added to the position where the plan is asked: another place is another order."""
         self.waited = 0.0
         self.damaged: list[Damaged] = []
+        self.replaced = 0
+        """How often a worker died and loading began anew, since this was last said."""
         self.step_requests: list[Request] = []
         self._ahead: deque[list[Request]] = deque()
-        self._batches: Iterator[Loaded] | None = None
+        self._mine: deque[list[Request]] = deque()
+        self._batches: Watched | None = None
 
     @property
     def epoch(self) -> float:
@@ -257,29 +259,53 @@ class Stream:
     def take(self, count: int) -> list[Batch]:
         """This process's micro-batches of one step; the position moves by the global batch."""
         begin = time.perf_counter()
-        if self._batches is None:
-            self._batches = iter(
-                loader(self.samples, self._requests(), self.collate, self.workers, self.world)
-            )
-        loaded = [next(self._batches) for _ in range(count)]
+        loaded = self._load(count)
         self.waited += time.perf_counter() - begin
         self.step_requests = self._ahead.popleft()
         self.position += len(self.step_requests)
         return [place(item, self.damaged, self.world) for item in loaded]
 
+    def _load(self, count: int) -> list[Loaded]:
+        """The step's micro-batches; all of them again where a worker died over one."""
+        source = self.samples.source
+        for deaths in range(DEATHS + 1):
+            try:
+                return [self._next() for _ in range(count)]
+            except Stuck:
+                raise stuck_over(source, self._mine[0], self.patience) from None
+            except Died:
+                self.replaced += 1
+                overdue = self._mine[0]
+                self.seek(self.position)
+                if deaths == DEATHS:
+                    raise died_over(source, overdue) from None
+        raise AssertionError
+
+    def _next(self) -> Loaded:
+        if self._batches is None:
+            batches = loader(self.samples, self._requests(), self.collate, self.workers, self.world)
+            self._batches = Watched(batches, self.patience)
+        loaded = self._batches.next()
+        self._mine.popleft()
+        return loaded
+
     def _requests(self) -> Iterator[list[Request]]:
         """Endless micro-batches of this process. Runs ahead of `take` by what workers prefetch."""
         position, size, rank = self.position, self.world.size, self.world.rank
         while True:
-            step = self.plan.micro_batches(position, self.accumulate * size)
+            step = self.plan.micro_batches(position + self.shift, self.accumulate * size)
             self._ahead.append([request for batch in step for request in batch])
             position += len(self._ahead[-1])
-            yield from (batch for turn, batch in enumerate(step) if turn % size == rank)
+            for batch in step[rank::size]:
+                self._mine.append(batch)
+                yield batch
 
     def close(self) -> None:
-        stop_workers(self._batches)
+        if self._batches is not None:
+            self._batches.close()
         self._batches = None
         self._ahead.clear()
+        self._mine.clear()
 
 
 class Fixed:
@@ -289,21 +315,57 @@ class Fixed:
     last one may be short; filling it up would count a sample twice in every mean over a batch.
     """
 
-    def __init__(self, source: Any, collate: Any, batch_size: int, world: World, workers: int):
+    def __init__(
+        self,
+        source: Any,
+        collate: Any,
+        batch_size: int,
+        world: World,
+        workers: int,
+        patience: float = PATIENCE,
+    ):
         self.world, self.damaged = world, list[Damaged]()
         requests = [Request(0, index) for index in range(len(source))]
         self.batches = [requests[i : i + batch_size] for i in range(0, len(requests), batch_size)]
-        self.loader = loader(
-            Samples(source, seed=0, augmented=False),
-            self.batches[world.rank :: world.size],
-            Collate(collate),
-            min(workers, 2),
-            world,
-        )
+        self.mine = self.batches[world.rank :: world.size]
+        self.samples, self.collate = Samples(source, seed=0, augmented=False), Collate(collate)
+        self.workers, self.patience = min(workers, 8), patience
+        self.replaced = 0
+        self._whole: Any = None
 
     def __iter__(self) -> Iterator[Batch]:
-        for loaded in self.loader:
-            yield place(loaded, self.damaged, self.world)
+        done = deaths = 0
+        while done < len(self.mine):
+            try:
+                for loaded in self._from(done):
+                    yield place(loaded, self.damaged, self.world)
+                    done, deaths = done + 1, 0
+            except Stuck:
+                raise stuck_over(self.samples.source, self.mine[done], self.patience) from None
+            except Died:
+                deaths, self.replaced = deaths + 1, self.replaced + 1
+                if deaths > DEATHS:
+                    raise died_over(self.samples.source, self.mine[done]) from None
+
+    def _from(self, done: int) -> Iterator[Loaded]:
+        """Those of this process but the first few; workers stay for the next time if it is all."""
+        mine = self.mine[done:]
+        if done or self._whole is None:
+            rest = loader(self.samples, mine, self.collate, self.workers, self.world)
+        else:
+            rest = self._whole
+        self._whole = None if done else rest
+        try:
+            batches = Watched(rest, self.patience)
+            for _ in mine:
+                yield batches.next()
+        except (Died, Stuck):
+            self._whole = None
+            raise
+        finally:
+            if self._whole is None:
+                stop_workers(rest._iterator)
 
     def close(self) -> None:
-        stop_workers(self.loader._iterator)
+        if self._whole is not None:
+            stop_workers(self._whole._iterator)

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,28 +18,9 @@ from quintet.engine.launch import start
 from quintet.engine.part import load_strictly
 from quintet.engine.pretrained import initial_weights, weights_of
 from quintet.engine.sinks import Callback, Sink
+from quintet.engine.spellings import modern, notice
 from quintet.engine.stream import name_of, read_sample
 from quintet.engine.task import At, Batch, Loss, Measured, Part, Tally, Task, Update, each
-
-# Spellings of the packages that people come from, and ours.
-OLD = {
-    "lr": "learning_rate",
-    "wd": "weight_decay",
-    "num_warmup_steps": "warmup_steps",
-    "warmup": "warmup_steps",
-    "save_model_every": "checkpoint_every",
-    "checkpoint_every_step": "checkpoint_every",
-    "validate_every_step": "val_every",
-    "validate_every": "val_every",
-    "save_results_every": "val_every",
-    "checkpoint_folder": "results_folder",
-    "num_steps": "num_train_steps",
-    "gradient_accumulation_steps": "grad_accum_every",
-    "valid_dataset": "val_dataset",
-    "use_ema": "ema_decay",
-    "apply_grad_penalty_every": "penalty_every",
-    "random_split_seed": "seed",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,6 +79,8 @@ class Keywords:
     """Start from the weights of this run or exported folder."""
     deterministic: bool = False
     """Choose kernels whose results do not vary."""
+    fit: bool = False
+    """Find the largest micro-batch that fits into memory; the global batch stays."""
     trackers: Sequence[str] = ("tensorboard",)
     """tensorboard, wandb, trackio."""
     log_fn: Callable[[dict[str, Any]], Any] | None = None
@@ -126,6 +108,7 @@ class Keywords:
             "minutes": self.minutes,
             "init_from": str(Path(self.init_from).resolve()) if self.init_from else None,
             "deterministic": self.deterministic,
+            "fit": self.fit,
             "trackers": tuple(self.trackers),
             **more,
         }
@@ -159,26 +142,6 @@ def checked_precision(asked: str) -> str:
             "fp16 is not offered: its range overflows in losses and penalties; use precision='bf16'"
         )
     return {"no": "fp32", "bfloat16": "bf16", "float32": "fp32"}.get(asked, asked)
-
-
-def modern(keywords: Mapping[str, Any], known: set[str], level: int = 3) -> dict[str, Any]:
-    """Old spellings become new ones, with a notice; unknown names are refused with a list.
-
-    `level` is how many calls up the notice points, so that it names the user's own line.
-    """
-    found: dict[str, Any] = {}
-    for name, value in keywords.items():
-        new = name if name in known else OLD.get(name, name)
-        if new not in known:
-            raise TypeError(f"unknown keyword {name!r}; known: {', '.join(sorted(known))}")
-        if new in found:
-            raise TypeError(f"{new} is given twice, once by an old name")
-        if new != name:
-            warnings.warn(f"{name} is now called {new}", FutureWarning, stacklevel=level)
-        if new == "ema_decay" and isinstance(value, bool):
-            value = 0.999 if value else 0.0
-        found[new] = value
-    return found
 
 
 def shared_keywords() -> set[str]:
@@ -324,8 +287,16 @@ class BaseTrainer:
         """Frozen models that the run is built on, by the name of the recipe's setting."""
         return {}
 
-    def train(self, resume: bool = False) -> int:
-        """Train, and return the step reached. `resume=True` starts the run or goes on with it."""
+    def train(
+        self, log_fn: Callable[[dict[str, Any]], Any] | None = None, *, resume: bool = False
+    ) -> int:
+        """Train, and return the step reached. `resume=True` starts the run or goes on with it.
+
+        `log_fn` is the constructor's keyword, where older packages have it.
+        """
+        if log_fn is not None:
+            notice("log_fn is now given to the trainer, and no longer to train")
+            self.keywords = dataclasses.replace(self.keywords, log_fn=log_fn)
         self.stopped = None
         wanted = {parameter: parameter.requires_grad for parameter in self.model.parameters()}
         try:

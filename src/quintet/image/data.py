@@ -5,7 +5,9 @@ without a key it is the largest centre crop, not mirrored.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from sys import maxsize
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +23,7 @@ from quintet.media.splits import (
     Key,
     Split,
     examined,
+    examined_shards,
     find,
 )
 
@@ -47,10 +50,9 @@ class ImageFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The image, cropped and mirrored by the key, and its caption."""
-        name = self._names[index]
-        pixels = _read_crop(self.folder / name, self.config, key).transpose(2, 0, 1)
+        pixels = _read_crop(self.path(index), self.config, key).transpose(2, 0, 1)
         image = _mirrored(pixels, key, self.config.flip)
-        return {"image": image, "text": self._texts.get(name, "")}
+        return {"image": image, "text": self.text(index)}
 
 
 def _read_crop(path: Path, config: ImageDataConfig, key: Key | None) -> npt.NDArray[np.uint8]:
@@ -71,6 +73,11 @@ def check(
     config: ImageDataConfig = ImageDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each image of a folder, read in full, with what is wrong with it or None."""
+    every = replace(config, valid_limit=maxsize)
+    packed = examined_shards(folder, SUFFIXES, lambda split: ImageFolder(folder, every, split, 0))
+    if packed is not None:
+        yield from packed
+        return
     caps = {"max_pixels": config.max_pixels, "max_bytes": config.max_bytes}
     yield from examined(
         find(Path(folder), SUFFIXES, "images"), lambda path: read_image(path, **caps)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from quintet.media import pixels
 from quintet.media.errors import BadFile
 from quintet.media.folder import write_aside
+from quintet.media.shard_member import Member, as_path
 
 if TYPE_CHECKING:
     from soundfile import SoundFile
@@ -109,6 +110,8 @@ def _opened(path: Path, caps: AudioCaps) -> "Generator[SoundFile, None, None]":
     try:
         _check_kind(path)
         name: Any = os.fsencode(path)  # bytes, because a name on disk need not be valid UTF-8
+        if isinstance(path, Member):
+            name = path.open("rb")
         with soundfile.SoundFile(name) as file:
             _check(path, _info(file), caps)
             yield file
@@ -125,8 +128,15 @@ def _info(file: "SoundFile") -> AudioInfo:
 
 
 def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa: B008
-    """Rate, channels and length, from the header alone."""
-    with _opened(Path(path), caps) as file:
+    """Rate, channels and length, from the header alone; in a shard, from its index."""
+    path = as_path(path)
+    if isinstance(path, Member) and path.facts.rate:
+        facts = path.facts
+        info = AudioInfo(facts.rate, facts.channels, facts.frames)
+        _check_file(path, caps.max_bytes)
+        _check(path, info, caps)
+        return info
+    with _opened(path, caps) as file:
         return _info(file)
 
 
@@ -198,7 +208,7 @@ def read_audio(
     if rate < 1 or not 0 <= start <= 1 or (seconds is not None and seconds <= 0):
         asked = f"rate {rate}, seconds {seconds}, start {start}"
         raise ValueError(f"{asked}: give rate from 1, seconds above 0, start in 0..1")
-    path = Path(path)
+    path = as_path(path)
     with _opened(path, caps) as file:
         source, frames = file.samplerate, file.frames
         wanted = frames if seconds is None else min(frames, ceil(seconds * source))
@@ -216,7 +226,7 @@ def length_at(rate: int, available: float, seconds: float | None = None) -> int:
 
 def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa: B008
     """Read all of it, a block at a time, and refuse what `read_audio` might."""
-    path = Path(path)
+    path = as_path(path)
     with _opened(path, caps) as file:
         info = _info(file)
         peak = max(float(np.abs(block).max()) for block in _blocks(path, file, 0, info.frames))

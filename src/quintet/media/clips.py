@@ -18,6 +18,7 @@ import numpy as np
 from quintet.media import gifs, pixels
 from quintet.media.errors import BadFile
 from quintet.media.pixels import Extent, Pixels
+from quintet.media.shard_member import as_path
 from quintet.media.windows import Caps, ClipInfo, Picker, Wanted, check_info, window
 
 if TYPE_CHECKING:
@@ -107,12 +108,8 @@ def _opened(source: _Source) -> Generator[_Video, None, None]:
     except ImportError as error:
         raise ImportError("videos need PyAV: pip install 'quintet[video]'") from error
     path, family, caps = source
-    options = {
-        "protocol_whitelist": "none",
-        "codec_whitelist": CODECS,
-        "max_pixels": str(caps.max_pixels),
-        "threads": "1",
-    }
+    limits = {"max_pixels": str(caps.max_pixels), "threads": "1"}
+    options = {"protocol_whitelist": "none", "codec_whitelist": CODECS, **limits}
     with (
         _told(path),
         path.open("rb") as file,
@@ -180,7 +177,7 @@ def _ready(source: _Source) -> Generator[_Video, None, None]:
 
 def probe(path: Path | str, caps: Caps = Caps()) -> ClipInfo:  # noqa: B008
     """What the header says; where it is silent, what counting the packets says."""
-    source = _source(Path(path), caps)
+    source = _source(as_path(path), caps)
     if source.family == "gif":
         return gifs.probe(source.path, caps)
     with _ready(source) as video:
@@ -334,7 +331,7 @@ def read_clip(
         share = rate if rate_factor == 1 else (rate or info.rate) * rate_factor
         return window(info, count=count, start=start, rate=share)
 
-    source = _source(Path(path), caps)
+    source = _source(as_path(path), caps)
     if source.family == "gif":
         return gifs.read(source.path, caps, choose, start)
     return _read(source, choose, at_least)
@@ -342,7 +339,7 @@ def read_clip(
 
 def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noqa: B008
     """Every frame (h, w, 3) as it is stored, upright, one at a time: memory does not grow."""
-    source = _source(Path(path), caps)
+    source = _source(as_path(path), caps)
     if source.family == "gif":
         yield from gifs.frames_of(source.path, caps)
         return
@@ -373,7 +370,7 @@ def _check_end(path: Path, info: ClipInfo, last: float) -> None:
 
 def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  # noqa: B008
     """Read the first and the last window; refuse a video that ends before its header says."""
-    source = _source(Path(path), caps)
+    source = _source(as_path(path), caps)
     read_clip(path, count=count, start=0.0, caps=caps)
     read_clip(path, count=count, start=1.0, caps=caps)
     if source.family == "gif":

@@ -19,5 +19,5 @@ class BadFile(ValueError):
         self.remedy = printable(remedy)
 
     def __str__(self) -> str:
-        sentence = f"{printable(self.path)}: {self.reason}"
+        sentence = f"{printable(self.args[0])}: {self.reason}"
         return f"{sentence}; {self.remedy}" if self.remedy else sentence

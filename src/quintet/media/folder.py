@@ -50,8 +50,8 @@ def files(folder: Path | str, suffixes: Iterable[str]) -> list[Path]:
 
 
 def relative_name(root: Path, path: Path) -> str:
-    """The path under the root, with forward slashes on every system."""
-    return path.relative_to(root).as_posix()
+    """The path under the root, with forward slashes on every system; one elsewhere as it is."""
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 def _refuse_listing(error: OSError) -> NoReturn:
@@ -94,7 +94,7 @@ def read_metadata(folder: Path | str) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for line, row in _rows(source):
         name = _file_name(source, line, row, inside)
-        rows.setdefault(name, _with_text(row))
+        rows.setdefault(name, with_text(row))
     return rows
 
 
@@ -171,7 +171,8 @@ def _file_name(source: Path, line: int, row: dict[str, Any], inside: _Inside) ->
     return path.as_posix()
 
 
-def _with_text(row: dict[str, Any]) -> dict[str, Any]:
+def with_text(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with its text under `text`, and several under `texts`, whatever key they had."""
     row = dict(row)
     key = next((key for key in TEXT_KEYS if row.get(key)), None)
     if key is None:

@@ -6,7 +6,6 @@ the one file is opened: no materials, no textures, no buffers elsewhere.
 """
 
 import json
-import os
 import stat
 import struct
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from quintet.media.polygons import (
     read_off,
     read_stl,
 )
+from quintet.media.shard_member import as_path
 
 SUFFIXES = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
 WRITABLE = (".obj", ".glb", ".ply")
@@ -76,7 +76,7 @@ def read_mesh(
     faces that are degenerate or there twice. With `upright`, files of the formats that have y up
     (obj, glb, gltf) are turned so that z is up: what `write_mesh` wrote comes back in place.
     """
-    path = Path(path)
+    path = as_path(path)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise BadFile(path, "is no mesh that can be read", f"use one of {', '.join(SUFFIXES)}")
@@ -96,7 +96,7 @@ def read_mesh(
 
 def _content(path: Path, max_bytes: int) -> bytes:
     try:
-        about = os.stat(path)
+        about = path.stat()
         if not stat.S_ISREG(about.st_mode):
             raise BadFile(path, "is not a regular file", "remove it from the data")
         if about.st_size == 0:

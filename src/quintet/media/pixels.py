@@ -3,7 +3,6 @@
 Pillow is imported when it is first needed; a run without images does without it.
 """
 
-import os
 import stat
 import struct
 import warnings
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import write_aside
+from quintet.media.shard_member import as_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -64,7 +64,7 @@ class Box(NamedTuple):
 
 def check_file(path: Path, max_bytes: int) -> None:
     try:
-        about = os.stat(path)
+        about = path.stat()
     except OSError as error:
         raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
     if not stat.S_ISREG(about.st_mode):
@@ -98,7 +98,7 @@ def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, Non
             warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
             if max_pixels <= own_limit:
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as image:
+            with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
                 _check_extent(path, Extent(*image.size), max_pixels)
                 yield image
     except BadFile:
@@ -115,7 +115,7 @@ def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, Non
 
 def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES) -> Extent:
     """Width and height as stored, from the header alone."""
-    with opened(Path(path), max_pixels, max_bytes) as image:
+    with opened(as_path(path), max_pixels, max_bytes) as image:
         return Extent(*image.size)
 
 
@@ -131,7 +131,7 @@ def read_image(
     With `at_least` a large JPEG may be decoded at a half, a quarter or an eighth of its size, as
     long as its shorter side keeps so many pixels; decoding is then several times faster.
     """
-    with opened(Path(path), max_pixels, max_bytes) as image:
+    with opened(as_path(path), max_pixels, max_bytes) as image:
         if at_least is not None and image.format == "JPEG":
             _draft(image, at_least)
         image.load()

@@ -44,8 +44,15 @@ def with_texts(
     if not lost:
         return found
     first = next(name for name in names if name not in known)
-    reason = f"{lost} of {len(names)} {said}, {printable(first)} is the first"
-    if not found or lost > most * len(names):
-        raise BadFile(folder, reason, REMEDY)
-    warnings.warn(f"{printable(folder)}: {reason}; they are left out: {REMEDY}", stacklevel=3)
+    refuse_missing(folder, len(names), len(found), first, most, said)
     return found
+
+
+def refuse_missing(
+    folder: Path, count: int, found: int, first: str, most: float, said: str
+) -> None:
+    """BadFile where too many have no text, or a warning."""
+    reason = f"{count - found} of {count} {said}, {printable(first)} is the first"
+    if not found or count - found > most * count:
+        raise BadFile(folder, reason, REMEDY)
+    warnings.warn(f"{printable(folder)}: {reason}; they are left out: {REMEDY}", stacklevel=4)

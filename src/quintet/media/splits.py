@@ -1,7 +1,9 @@
 """What all folders of data have in common: which files there are, held-out ones, and captions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import compress
+from math import ceil
 from os import fsencode
 from pathlib import Path
 from random import Random
@@ -11,6 +13,9 @@ import numpy as np
 
 from quintet.media.errors import BadFile
 from quintet.media.folder import files, read_metadata, relative_name
+from quintet.media.shard_places import are_shards, without_window
+from quintet.media.shards import Numbers, Shards, open_shards
+from quintet.media.sidecars import refuse_missing
 
 Split = Literal["train", "valid"]
 
@@ -51,6 +56,24 @@ def split_names(
     return [n for n in names if n not in valid], [n for n in names if n in kept]
 
 
+def split_numbers(
+    names: Iterable[bytes], fraction: float, seed: int, limit: int | None = None
+) -> tuple[Numbers, Numbers]:
+    """As `split_names`, for names by the million: their numbers, for training and validation."""
+    blank, ranks = blake2b(b"%d/" % seed, digest_size=8), bytearray()
+    for name in names:
+        each = blank.copy()
+        each.update(name)
+        ranks += each.digest()
+    found = np.frombuffer(ranks, ">u8").astype(np.uint64)
+    edge = ceil(fraction * 2**64)
+    held = int((found < edge).sum()) if edge < 2**64 else len(found)
+    held = min(max(held, 1), len(found) - 1) if len(found) > 1 else 0
+    lowest = np.argsort(found, kind="stable")[:held]
+    kept = lowest if limit is None else lowest[:limit]
+    return np.delete(np.arange(len(found)), lowest), np.sort(kept)
+
+
 def find(folder: Path, suffixes: Sequence[str], what: str) -> list[Path]:
     """Files of these kinds; BadFile where there are none. `what` is what the files are called."""
     found = files(folder, suffixes)
@@ -77,30 +100,73 @@ def examined(
     for path in paths:
         try:
             read(path)
-        except BadFile as bad:
-            yield path, str(bad)
+        except (OSError, ValueError, EOFError, MemoryError) as bad:
+            yield path, str(bad) if isinstance(bad, BadFile) else f"{path}: {bad}"
         else:
             yield path, None
 
 
+def examined_shards(
+    folder: Path | str, suffixes: Sequence[str], side: "Callable[[Split], InFolder]"
+) -> Iterator[tuple[Path, str | None]] | None:
+    """Each sample of shards, read as training reads it, with what is wrong with it or None; no
+    iterator where the data is a folder of files."""
+    if not are_shards(without_window(str(folder))[0], suffixes):
+        return None
+    sides = (side("train"), side("valid"))
+    places = ((each, index) for each in sides for index in range(len(each)))
+    return _examined_places(places)
+
+
+def _examined_places(
+    places: "Iterable[tuple[InFolder, int]]",
+) -> Iterator[tuple[Path, str | None]]:
+    for each, index in places:
+        yield from examined([each.path(index)], lambda _: each.keyed(index, None))  # noqa: B023
+
+
 class InFolder:
-    """The files of a folder on one side of the split, by `valid_fraction` and `valid_limit` of the
-    configuration. Nothing is opened before it is asked for: a damaged file raises BadFile when it
-    is read."""
+    """The files of a folder, or of shards, on one side of the split, by `valid_fraction` and
+    `valid_limit` of the configuration. Nothing is opened before it is asked for: a damaged file
+    raises BadFile when it is read."""
 
     suffixes: Sequence[str]
     """How names of the files end."""
     what: str
     """What the files are called."""
+    lacking: str = ""
+    """What is said of files without a text, where each must have one: "images have no caption"."""
+    window: int = 0
+    """How far neighbours in shards are mixed with others; 0 for all over the data."""
 
     def __init__(self, folder: Path | str, config: Any, split: Split, seed: int) -> None:
         check_split(split)
         self.folder, self.config = Path(folder), config
+        self.shards = open_shards(str(folder), self.suffixes, self.what)
+        limit = config.valid_limit if split == "valid" else None
+        side = 0 if split == "train" else 1
+        if self.shards is not None:
+            self._numbers = self._of_shards(self.shards, seed, limit)[side]
+            self.window = self.shards.window
+            return
         found = find(self.folder, self.suffixes, self.what)
         usable = self.usable([relative_name(self.folder, path) for path in found])
-        limit = config.valid_limit if split == "valid" else None
-        train, valid = split_names(usable, config.valid_fraction, seed, limit)
-        self._names = train if split == "train" else valid
+        self._names = split_names(usable, config.valid_fraction, seed, limit)[side]
+
+    def _of_shards(self, shards: Shards, seed: int, limit: int | None) -> tuple[Numbers, Numbers]:
+        """Numbers of samples for training and for validation."""
+        names = shards.names()
+        if not self.lacking:
+            return split_numbers(names, self.config.valid_fraction, seed, limit)
+        said = shards.said()
+        numbers = np.flatnonzero(said)
+        if len(numbers) < len(said):
+            first = shards.name(int(np.argmin(said)))
+            most = self.config.max_missing
+            refuse_missing(self.folder, len(said), len(numbers), first, most, self.lacking)
+            names = compress(names, said)
+        train, valid = split_numbers(names, self.config.valid_fraction, seed, limit)
+        return numbers[train], numbers[valid]
 
     def usable(self, names: list[str]) -> list[str]:
         """Those with all that a sample needs; by default each, with a caption or without."""
@@ -108,15 +174,38 @@ class InFolder:
         return names
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._names if self.shards is None else self._numbers)
 
     def name(self, index: int) -> str:
         """The file's path under the folder."""
+        if self.shards is not None:
+            return self.shards.name(int(self._numbers[index]))
         return self._names[index]
+
+    def path(self, index: int) -> Path:
+        """Where the file is; one in a shard comes into memory when it is opened."""
+        if self.shards is not None:
+            return self.shards.path(int(self._numbers[index]))
+        return self.folder / self._names[index]
+
+    def row(self, index: int) -> Mapping[str, Any]:
+        """What shards say of a file; nothing with a folder, where each room knows where to look."""
+        return {} if self.shards is None else self.shards.row(int(self._numbers[index]))
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        """The sample, as its room reads it."""
+        raise NotImplementedError
 
     def text(self, index: int) -> str:
         """The file's caption, or nothing."""
+        if self.shards is not None:
+            return str(self.row(index).get("text") or "")
         return self._texts.get(self._names[index], "")
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """A word that these will be read next."""
+        if self.shards is not None:
+            self.shards.prefetch([int(self._numbers[index]) for index in indices])
 
 
 class Builtin:

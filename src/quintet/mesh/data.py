@@ -5,11 +5,13 @@ canonical order. What is random about it is drawn from its key; without a key it
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b, file_digest
 from math import cos, radians, sin
 from os import fsencode
 from pathlib import Path
 from random import Random
+from sys import maxsize
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +26,7 @@ from quintet.media.splits import (
     Key,
     Split,
     examined,
+    examined_shards,
     find,
 )
 from quintet.mesh import shapes
@@ -172,14 +175,12 @@ class MeshFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The mesh, stretched, turned and moved by the key, and its caption."""
-        name = self._names[index]
-        mesh = _read(self.folder / name, self.config)
+        mesh = _read(self.path(index), self.config)
         return _sample(mesh, key, self.config, self.text(index))
 
     def text(self, index: int) -> str:
         """The caption alone, without opening the mesh."""
-        name = self._names[index]
-        return self._texts.get(name) or _by_folder(name)
+        return super().text(index) or _by_folder(self.name(index))
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
         """The mesh as this variant of it looks, the same in every epoch; 0 is the mesh itself."""
@@ -187,8 +188,7 @@ class MeshFolder(InFolder):
 
     def digest(self, index: int) -> str:
         """A name for what the mesh and its variants hold: the file, and how it is prepared."""
-        name = self._names[index]
-        path = self.folder / name
+        name, path = self.name(index), self.path(index)
         try:
             with path.open("rb") as file:
                 content = file_digest(file, lambda: blake2b(digest_size=16)).digest()
@@ -223,6 +223,11 @@ def check(
     config: MeshDataConfig = MeshDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each mesh of a folder, read and prepared in full, with what is wrong with it or None."""
+    every = replace(config, valid_limit=maxsize)
+    packed = examined_shards(folder, SUFFIXES, lambda split: MeshFolder(folder, every, split, 0))
+    if packed is not None:
+        yield from packed
+        return
     yield from examined(find(Path(folder), SUFFIXES, "meshes"), lambda path: _read(path, config))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from quintet.media.errors import printable
 from quintet.media.meshes import write_mesh
 from quintet.media.pixels import write_png
 from quintet.media.shading import contact_sheet, render
@@ -37,7 +38,14 @@ class MeshSheet:
         pictures = [[render(*mesh) for mesh in row] for row in self.rows]
         sheet = folder / f"{self.name}.png"
         write_png(sheet, contact_sheet(pictures, self.titles, [[text] for text in self.texts]))
-        return [*self._meshes(folder), sheet] if self.files else [sheet]
+        return [*self._meshes(folder), self._texts(folder), sheet] if self.files else [sheet]
+
+    def _texts(self, folder: Path) -> Path:
+        """What was asked for, under the name that the files of a row begin with."""
+        path = folder / f"{self.name}-texts.txt"
+        blocks = [f"{self.name}-{n}\n  {printable(text)}\n" for n, text in enumerate(self.texts)]
+        path.write_text("\n".join(blocks), encoding="utf-8")
+        return path
 
     def _meshes(self, folder: Path) -> list[Path]:
         written = []

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.engine.stream import name_of, read_sample
@@ -141,7 +142,7 @@ class _MeshTrainer(BaseTrainer):
             raise RunError("val_dataset goes with dataset; a folder holds out its valid_frac")
         self.sets: dict[str, Any] | None = None
         if dataset is None:
-            place = str(Path(folder).resolve()) if folder is not None else None
+            place = resolved(folder)
             return place, len(open_data(place, meshes, "train", shared.seed))
         names = tuple(names) or tuple(getattr(dataset, "data_kwargs", ()))
         sides = {"train": dataset, "valid": shared.val_dataset}

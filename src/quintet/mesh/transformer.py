@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.engine.pretrained import Pretrained, download
+from quintet.engine.pretrained import Pretrained
 from quintet.mesh.assemble import Mesh, assemble
 from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.heads import CodeHead, CodeTable, DigitHead
@@ -407,19 +407,12 @@ class MeshTransformer(Pretrained, nn.Module):
 
     # -- saving -------------------------------------------------------------------------------
 
-    def save_pretrained(self, folder: str | Path) -> Path:
-        path = super().save_pretrained(folder)
+    def write_stages(self, path: Path) -> None:
         if self.autoencoder is not None:
             self.autoencoder.save_pretrained(path / "autoencoder")
-        return path
 
-    @classmethod
-    def from_pretrained(cls, source: str | Path) -> Self:
-        path = Path(source) if Path(source).is_dir() else download(str(source))
-        model = super().from_pretrained(path)
-        inside = path / "autoencoder"
-        if inside.is_dir() and model.autoencoder is None:
+    def read_stages(self, path: Path) -> None:
+        if (path / "autoencoder").is_dir():
             from quintet.mesh.autoencoder import MeshAutoencoder
 
-            model.hold(MeshAutoencoder.from_pretrained(inside))
-        return model
+            self.hold(MeshAutoencoder.from_pretrained(path / "autoencoder"))

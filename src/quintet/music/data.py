@@ -6,20 +6,22 @@ key; without a key it is the middle of the sound, and the first of its captions.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import chain
 from math import ceil
 from pathlib import Path
 from random import Random
+from sys import maxsize
 from typing import Any, Protocol
 
 import torch
 
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Permutation
-from quintet.engine.stream import CountPlan, Request
+from quintet.engine.stream import CountPlan, Order, Request, order_of
 from quintet.media import tunes
 from quintet.media.audio import (
     SUFFIXES,
@@ -39,6 +41,7 @@ from quintet.media.splits import (
     Key,
     Split,
     examined,
+    examined_shards,
     find,
 )
 from quintet.music.config import MusicDataConfig
@@ -74,12 +77,11 @@ class Captions:
     """
 
     def __init__(self, folder: Path, names: Sequence[str], longest: int) -> None:
-        self.folder, self.longest = folder, longest
+        self.folder, self.cut = folder, Cut(longest)
         self._rows = {
             name: said for name, row in read_metadata(folder).items() if (said := _said(row))
         }
         self._beside = texts_beside(folder, names)
-        self._noted = False
         if self._rows and not self._beside and not any(name in self._rows for name in names):
             reason = f"its metadata has a caption for none of its {len(names)} {WHAT}"
             raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
@@ -90,12 +92,22 @@ class Captions:
     def of(self, name: str) -> list[str]:
         """At least one, none of them empty, each cut to the longest."""
         found = self._rows.get(name) or [self._read(self._beside[name])]
-        return [self._cut(text, name) for text in found]
+        return self.cut(found, name)
 
     def _read(self, name: str) -> str:
         return " ".join(read_beside(self.folder / name, "the caption of the sound").split())
 
-    def _cut(self, text: str, name: str) -> str:
+
+class Cut:
+    """Captions cut to the longest that is wanted, with a notice for the first."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest, self._noted = longest, False
+
+    def __call__(self, texts: Sequence[str], name: str) -> list[str]:
+        return [self._one(text, name) for text in texts]
+
+    def _one(self, text: str, name: str) -> str:
         if len(text) > self.longest and not self._noted:
             self._noted = True
             warnings.warn(
@@ -114,18 +126,34 @@ def _said(row: Mapping[str, Any]) -> list[str]:
     return [text for text in texts if text]
 
 
+def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
+    """What is said of each file of a folder, for packing it into shards."""
+    rows, beside = read_metadata(folder), texts_beside(folder, names)
+
+    def row_of(name: str) -> dict[str, Any]:
+        row = rows.get(name, {})
+        if _said(row) or name not in beside:
+            return row
+        return {**row, "text": read_beside(folder / beside[name], "the caption of the sound")}
+
+    return row_of
+
+
 # -- folders --------------------------------------------------------------------------------
 
 
 class MusicFolder(InFolder):
     """Sounds that have captions."""
 
-    suffixes, what = SUFFIXES, WHAT
+    suffixes, what, lacking = SUFFIXES, WHAT, f"{WHAT} have no caption"
 
     def usable(self, names: list[str]) -> list[str]:
         self._captions = Captions(self.folder, names, self.config.text_length)
-        most, said = self.config.max_missing, f"{WHAT} have no caption"
-        return with_texts(self.folder, names, self._captions, most, said)
+        return with_texts(self.folder, names, self._captions, self.config.max_missing, self.lacking)
+
+    @cached_property
+    def _cut(self) -> Cut:
+        return Cut(self.config.text_length)
 
     def text(self, index: int) -> str:
         """The first of the sound's captions."""
@@ -133,25 +161,30 @@ class MusicFolder(InFolder):
 
     def texts(self, index: int) -> list[str]:
         """All of them, without opening the sound."""
-        return self._captions.of(self._names[index])
+        if self.shards is None:
+            return self._captions.of(self._names[index])
+        name, said = self.name(index), _said(self.row(index))
+        if not said:
+            raise BadFile(name, "has no caption", "pack the folder again")
+        return self._cut(said, name)
 
     def length(self, index: int) -> int:
         """Samples of what `keyed` gives, by the header; of a damaged file those of the longest."""
         config = self.config
         try:
-            seconds = probe(self.folder / self._names[index], caps_of(config)).seconds
+            seconds = probe(self.path(index), caps_of(config)).seconds
         except BadFile:
             seconds = config.seconds
         return length_at(config.rate, seconds, config.seconds)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """A stretch of the sound and one of its captions, both by the key."""
-        name, config = self._names[index], self.config
+        config = self.config
         said = self.texts(index)
         start = key.random("crop").random() if key is not None else 0.5
         text = key.random("caption").choice(said) if key is not None else said[0]
         wav = read_audio(
-            self.folder / name,
+            self.path(index),
             rate=config.rate,
             seconds=config.seconds,
             start=start,
@@ -165,6 +198,11 @@ def check(
     config: MusicDataConfig = MusicDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each sound of a folder, read in full with its captions, and what is wrong with it or None."""
+    every = replace(config, valid_limit=maxsize)
+    packed = examined_shards(folder, SUFFIXES, lambda split: MusicFolder(folder, every, split, 0))
+    if packed is not None:
+        yield from packed
+        return
     root = Path(folder)
     found = find(root, SUFFIXES, WHAT)
     captions = Captions(root, [relative_name(root, path) for path in found], config.text_length)
@@ -276,9 +314,16 @@ class BucketPlan:
     seed, position and the size of the global batch, however that is divided.
     """
 
-    def __init__(self, buckets: Sequence[int], seed: int, batch_size: int, window: int = 16):
+    def __init__(
+        self,
+        buckets: Sequence[int],
+        seed: int,
+        batch_size: int,
+        window: int = 16,
+        order: Order | None = None,
+    ):
         self.buckets, self.seed, self.batch_size, self.window = buckets, seed, batch_size, window
-        self._order = CountPlan(len(buckets), seed, batch_size)
+        self._order = CountPlan(len(buckets), seed, batch_size, order)
         self._cut = lru_cache(maxsize=2)(self._make_window)
 
     def micro_batches(self, position: int, count: int) -> list[list[Request]]:
@@ -304,11 +349,11 @@ class BucketPlan:
 
 def bucket_plan(source: Any, config: MusicDataConfig, seed: int, batch_size: int) -> BucketPlan:
     """Batches by length, where the data set says how long its sounds are."""
-    count = len(source)
+    count, order = len(source), order_of(source, seed)
     if config.buckets == 1 or not hasattr(source, "length"):
-        return BucketPlan([0] * count, seed, batch_size)
+        return BucketPlan([0] * count, seed, batch_size, order=order)
     buckets = [padded_length(source.length(index), config) for index in range(count)]
-    return BucketPlan(buckets, seed, batch_size)
+    return BucketPlan(buckets, seed, batch_size, order=order)
 
 
 def open_data(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.engine.stream import name_of, read_sample
@@ -178,7 +179,7 @@ class MuLaNTrainer(BaseTrainer):
         longest = data_max_length_seconds, data_max_length
         sounds = _settings(sounds, longest, mulan.config.rate, shared.valid_frac)
         self.sets = None if dataset is None else _own_sets(dataset, shared, sounds, data_kwargs)
-        place = str(Path(folder).resolve()) if folder is not None else None
+        place = resolved(folder)
         train = self.sets["train"] if self.sets else open_data(place, sounds, "train", shared.seed)
         recipe = shared.recipe(
             len(train),

@@ -1,6 +1,7 @@
-"""The gallery: one HTML page that shows a run, and the model card of an export."""
+"""The gallery: one HTML page that shows runs, and the model card of an export."""
 
 from quintet.report.card import model_card
-from quintet.report.page import ReportSink, write_report
+from quintet.report.markup import text
+from quintet.report.page import ReportSink, write_page, write_report
 
-__all__ = ["ReportSink", "model_card", "write_report"]
+__all__ = ["ReportSink", "model_card", "text", "write_page", "write_report"]

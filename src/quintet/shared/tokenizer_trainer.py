@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.engine.stream import name_of, read_sample
@@ -69,7 +70,7 @@ class TokenizerTrainer(BaseTrainer):
 
     def keywords_of(self, given: Mapping[str, Any]) -> tuple[Keywords, dict[str, Any]]:
         """Those of every trainer, and those about losses."""
-        known = modern(given, shared_keywords() | self.own, level=4)
+        known = modern(given, shared_keywords() | self.own)
         losses = {name: known.pop(name) for name in list(known) if name in self.own}
         return Keywords(**known), losses
 
@@ -83,7 +84,7 @@ class TokenizerTrainer(BaseTrainer):
         if shared.val_dataset is not None and dataset is None:
             raise RunError("val_dataset goes with dataset; a folder holds out its valid_frac")
         if dataset is None:
-            return (str(Path(folder).resolve()) if folder is not None else None), None
+            return resolved(folder), None
         if shared.val_dataset is None:
             return "python:dataset", split(wrap(dataset), shared.valid_frac, shared.seed)
         held = wrap(shared.val_dataset)

@@ -5,11 +5,13 @@ seconds at which each character ends. Nothing about it is random: a recording is
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil
 from pathlib import Path
+from sys import maxsize
 from typing import Any, Protocol
 
 import torch
@@ -20,13 +22,14 @@ from quintet.engine.stream import Request
 from quintet.media import voices
 from quintet.media.audio import SUFFIXES, AudioCaps, check_audio, length_at, probe, read_audio
 from quintet.media.errors import BadFile
-from quintet.media.folder import relative_name
+from quintet.media.folder import read_metadata, relative_name
 from quintet.media.splits import (
     Builtin,
     InFolder,
     Key,
     Split,
     examined,
+    examined_shards,
     find,
 )
 from quintet.speech.characters import UNKNOWN, clean, encode, stack
@@ -107,11 +110,14 @@ class Fit:
 class SpeechFolder(InFolder):
     """Recordings that have texts."""
 
-    suffixes, what = SUFFIXES, WHAT
+    suffixes, what, lacking = SUFFIXES, WHAT, f"{WHAT} have no text"
 
     def __init__(self, folder: Path | str, fit: Fit, split: Split, seed: int) -> None:
         self.fit = fit
         super().__init__(folder, fit.config, split, seed)
+        if self.window:
+            reason = "asks for a window, but batches of speech are chosen out of the whole epoch"
+            raise BadFile(folder, reason, "leave '#window=' away")
 
     def usable(self, names: list[str]) -> list[str]:
         self._said = Transcripts(self.folder, names)
@@ -119,24 +125,23 @@ class SpeechFolder(InFolder):
 
     def text(self, index: int) -> str:
         """What is said, as it is written."""
+        if self.shards is not None:
+            return super().text(index)
         return self._said.of(self._names[index])
 
     def size(self, index: int) -> tuple[int, int]:
         """Frames by the header, and characters; of what cannot be used, as large as can be."""
-        path, config = self.folder / self._names[index], self.config
+        config = self.config
         try:
-            seconds = probe(path, caps_of(config)).seconds
+            seconds = probe(self.path(index), caps_of(config)).seconds
             length = length_at(config.rate, seconds)
-            text = self.fit.check(length, self._said.of(self._names[index]))
+            text = self.fit.check(length, self.text(index))
         except ValueError:
             return self.fit.count * self.fit.frames, self.fit.count * self.fit.tokens
         return self.fit.frames_of(length), len(self.fit.ids(text))
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        return self.read(self.folder / self._names[index])
-
-    def read(self, path: Path) -> dict[str, Any]:
-        text = self._said.of(relative_name(self.folder, path))
+        path, text = self.path(index), self.text(index)
         wav = read_audio(path, rate=self.config.rate, caps=caps_of(self.config))
         try:
             text = self.fit.check(len(wav), text)
@@ -146,15 +151,30 @@ class SpeechFolder(InFolder):
         return {"audio": torch.from_numpy(wav), "text": text}
 
 
+def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
+    """What is said of each file of a folder, for packing it into shards."""
+    texts = Transcripts(folder, names)
+    try:
+        rows = read_metadata(folder)
+    except BadFile:  # a table as LJSpeech has it, or `texts` would have refused it
+        rows = {}
+    return lambda name: {**rows.get(name, {}), "text": texts.of(name) if name in texts else ""}
+
+
 def check(
     folder: Path | str,
     config: SpeechDataConfig = SpeechDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each recording of a folder, read in full with its text, and what is wrong with it or None."""
+    fit = Fit(config, VoiceBoxConfig(rate=config.rate))
+    every = Fit(replace(config, valid_limit=maxsize), fit.model)
+    packed = examined_shards(folder, SUFFIXES, lambda split: SpeechFolder(folder, every, split, 0))
+    if packed is not None:
+        yield from packed
+        return
     root = Path(folder)
     found = find(root, SUFFIXES, WHAT)
     texts = Transcripts(root, [relative_name(root, path) for path in found])
-    fit = Fit(config, VoiceBoxConfig(rate=config.rate))
 
     def examine(path: Path) -> None:
         name = relative_name(root, path)

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
+from quintet.engine.spellings import renamed
 from quintet.engine.stream import name_of, read_sample
 from quintet.engine.trainer import BaseTrainer, Keywords, modern, shared_keywords, split
 from quintet.media.audio import LOUDEST, SILENCE
@@ -153,6 +155,7 @@ class VoiceBoxTrainer(BaseTrainer):
     name = "speech/voicebox"
     main = "voicebox"
 
+    @renamed(cfm_wrapper="voicebox")
     def __init__(
         self,
         voicebox: VoiceBox,
@@ -166,8 +169,8 @@ class VoiceBoxTrainer(BaseTrainer):
     ):
         if folder is not None and dataset is not None:
             raise RunError("give folder or dataset, and not both")
-        keywords = {"max_grad_norm": 0.5, "warmup_steps": 1000, **keywords}
-        shared = Keywords(**modern(keywords, shared_keywords()))
+        settings: dict[str, Any] = {"max_grad_norm": 0.5, "warmup_steps": 1000}
+        shared = Keywords(**settings | modern(keywords, shared_keywords()))
         if shared.val_dataset is not None and dataset is None:
             raise RunError("val_dataset goes with dataset; a folder holds out its valid_frac")
         config = voicebox.config
@@ -176,7 +179,7 @@ class VoiceBoxTrainer(BaseTrainer):
         )
         fit = Fit(recordings, config)
         self.sets = None if dataset is None else _own_sets(dataset, shared, fit)
-        place = str(Path(folder).resolve()) if folder is not None else None
+        place = resolved(folder)
         train = self.sets["train"] if self.sets else open_data(place, fit, "train", shared.seed)
         recipe = shared.recipe(
             _full_size(train, fit, shared),

@@ -6,7 +6,9 @@ without a key it is the middle of the clip, the largest centre crop, not mirrore
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from sys import maxsize
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +22,7 @@ from quintet.media.splits import (
     Key,
     Split,
     examined,
+    examined_shards,
     find,
 )
 from quintet.media.windows import Caps
@@ -52,7 +55,7 @@ class VideoFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The clip, its place, rate, crop and mirroring by the key, and its caption."""
-        path = self.folder / self._names[index]
+        path = self.path(index)
         still = _is_still(path, self.config)
         frames = _read_still(path, self.config) if still else _read_clip(path, self.config, key)
         cropped = _crop(frames, self.config, key)
@@ -118,6 +121,11 @@ def check(
     An image is read in full; of a video the first and the last window, which tells whether it is
     all there.
     """
+    every = replace(config, valid_limit=maxsize)
+    packed = examined_shards(folder, SUFFIXES, lambda split: VideoFolder(folder, every, split, 0))
+    if packed is not None:
+        yield from packed
+        return
     yield from examined(
         find(Path(folder), SUFFIXES, "videos or images"), lambda path: _examine(path, config)
     )

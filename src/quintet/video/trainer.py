@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from quintet.engine.keys import Key
+from quintet.engine.spellings import renamed
 from quintet.shared.tokenizer_trainer import OwnData, TokenizerTrainer
 from quintet.video.config import (
     FrameDiscriminatorConfig,
@@ -67,6 +68,7 @@ class VideoTokenizerTrainer(TokenizerTrainer):
     main = "tokenizer"
     own = TokenizerTrainer.own | {"motion", "perceptual_frames"}
 
+    @renamed(model="tokenizer", dataset_folder="folder")
     def __init__(
         self,
         tokenizer: VideoTokenizer,

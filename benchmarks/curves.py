@@ -1,0 +1,227 @@
+"""Draws the curves of a run as one small picture: those in docs/images are made by it.
+
+    python benchmarks/curves.py runs/image docs/images/image-curves.png
+
+Two panels side by side, chosen by the run's recipe: what training reports, and what is measured on
+held-out data beside its baselines. Nothing but Pillow is needed.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+COLOURS = ("#2f6fdb", "#d4552b", "#2a9d6a", "#8a5cc9", "#b08900")
+PAPER, INK, SOFT, GRID = "#ffffff", "#1c2024", "#5b6470", "#e3e6ea"
+WIDTH, HEIGHT, SCALE = 440, 270, 2
+"""Points of a panel; they are drawn `SCALE` times as large and then shrunk, for smooth lines."""
+LEFT, TOP, RIGHT, BOTTOM = 52, 34, 14, 58
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What one panel shows: metrics by name, and how each is called."""
+
+    title: str
+    lines: dict[str, str]
+    logarithmic: bool = False
+
+
+PANELS: dict[str, tuple[Panel, ...]] = {
+    "image/vqgan_tiny": (
+        Panel("losses in training", {"vae/loss": "tokenizer", "critic/loss": "critic"}),
+        Panel(
+            "held-out PSNR, dB",
+            {
+                "val/psnr": "model",
+                "val/psnr_shrink_enlarge": "shrink and enlarge",
+                "val/psnr_mean_colour": "mean colour",
+            },
+        ),
+    ),
+    "mesh/autoencoder_tiny": (
+        Panel("loss in training", {"autoencoder/loss": "autoencoder"}, logarithmic=True),
+        Panel(
+            "held-out shares",
+            {
+                "val/exact": "exact",
+                "val/triangles": "triangles",
+                "val/codebook_use": "codebook use",
+            },
+        ),
+    ),
+    "mesh/transformer_tiny": (
+        Panel("loss in training, nats a code", {"transformer/loss": "transformer"}),
+        Panel(
+            "held-out: loss, and shares of 16 written meshes",
+            {
+                "val/loss": "loss",
+                "val/loss_without_text": "without text",
+                "val/valid": "valid",
+                "val/agrees": "agrees",
+            },
+        ),
+    ),
+    "video/tokenizer_tiny": (
+        Panel(
+            "losses in training",
+            {
+                "tokenizer/loss": "tokenizer",
+                "frame_critic/loss": "critic of frames",
+                "motion_critic/loss": "critic of motion",
+            },
+        ),
+        Panel(
+            "held-out PSNR, dB",
+            {
+                "val/psnr": "model",
+                "val/psnr_shrink_enlarge": "shrink and enlarge",
+                "val/psnr_mean_frame": "mean frame",
+                "val/psnr_mean_colour": "mean colour",
+            },
+        ),
+    ),
+    "music/mulan_tiny": (
+        Panel("loss in training", {"mulan/loss": "both ways, of the global batch"}),
+        Panel(
+            "held-out recall, both ways, of 256 pairs",
+            {"val/recall_at_10": "at 10", "val/recall_at_5": "at 5", "val/recall_at_1": "at 1"},
+        ),
+    ),
+    "speech/voicebox_tiny": (
+        Panel(
+            "losses in training",
+            {
+                "voicebox/flow": "flow",
+                "voicebox/align": "alignment",
+                "voicebox/duration": "durations",
+            },
+        ),
+        Panel(
+            "held-out mel error of the filled span",
+            {
+                "val/mel_error": "model",
+                "val/mel_error_interpolated": "interpolated",
+                "val/mel_error_copied": "copied",
+            },
+        ),
+    ),
+}
+
+Line = list[tuple[float, float]]
+
+
+def read(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def points(records: Sequence[dict[str, Any]], metric: str) -> Line:
+    found = [(r["step"], r[metric]) for r in records if isinstance(r.get(metric), (int, float))]
+    return [(float(step), float(value)) for step, value in found]
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers between low and high, about `count` of them."""
+    rough = (high - low) / count
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * k for k in (1, 2, 5, 10) if unit * k >= rough)
+    first = math.ceil(low / step - 1e-9)
+    return [step * k for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def powers(low: float, high: float) -> list[float]:
+    """The powers of ten inside, or as they are the two ends where there are fewer than two."""
+    inside = [float(k) for k in range(math.ceil(low), math.floor(high) + 1)]
+    return inside if len(inside) > 1 else [low, high]
+
+
+class Paper:
+    """One panel: axes, grid, lines and their names."""
+
+    def __init__(self, picture: Image.Image, left: int, panel: Panel, lines: dict[str, Line]):
+        self.draw, self.left, self.panel = ImageDraw.Draw(picture), left, panel
+        self.lines = {
+            name: [(x, math.log10(max(y, 1e-9))) for x, y in line] if panel.logarithmic else line
+            for name, line in lines.items()
+        }
+        values = [y for line in self.lines.values() for _, y in line]
+        self.last = max(x for line in lines.values() for x, _ in line)
+        room = (max(values) - min(values)) * 0.05 or 0.5
+        self.low, self.high = min(values) - room, max(values) + room
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        across = LEFT + (WIDTH - LEFT - RIGHT) * x / self.last
+        up = (HEIGHT - TOP - BOTTOM) * (y - self.low) / (self.high - self.low)
+        return (self.left + across) * SCALE, (HEIGHT - BOTTOM - up) * SCALE
+
+    def text(self, x: float, y: float, words: str, anchor: str, colour: str, size: int) -> None:
+        font = ImageFont.load_default(size * SCALE)
+        place = ((self.left + x) * SCALE, y * SCALE)
+        self.draw.text(place, words, fill=colour, font=font, anchor=anchor)
+
+    def axes(self) -> None:
+        self.text(LEFT, 16, self.panel.title, "lm", INK, 14)
+        marks = powers if self.panel.logarithmic else ticks
+        for y in marks(self.low, self.high):
+            begin, end = self.at(0, y), self.at(self.last, y)
+            self.draw.line([begin, end], fill=GRID, width=SCALE)
+            shown = f"{10**y:.2g}" if self.panel.logarithmic else f"{y:.4g}"
+            self.text(LEFT - 6, begin[1] / SCALE, shown, "rm", SOFT, 11)
+        for x in ticks(0, self.last, 4):
+            place = self.at(x, self.low)[0] / SCALE - self.left
+            self.text(place, HEIGHT - BOTTOM + 12, f"{x:.0f}", "mm", SOFT, 11)
+        self.text(WIDTH - RIGHT, HEIGHT - BOTTOM + 27, "step", "rm", SOFT, 11)
+
+    def curves(self) -> None:
+        beside = 24.0
+        for (name, line), colour in zip(self.lines.items(), COLOURS):
+            places = [self.at(x, y) for x, y in line]
+            self.draw.line(places, fill=colour, width=2 * SCALE, joint="curve")
+            if name.startswith("val/"):
+                for x, y in places:
+                    self.draw.circle((x, y), 2.5 * SCALE, fill=colour)
+            label = self.panel.lines[name]
+            self.stroke(beside, HEIGHT - 14, colour)
+            self.text(beside + 20, HEIGHT - 14, label, "lm", INK, 11)
+            beside += 34 + ImageFont.load_default(11).getlength(label)
+
+    def stroke(self, x: float, y: float, colour: str) -> None:
+        """The sign of a line beside its name."""
+        begin, end = (self.left + x) * SCALE, (self.left + x + 14) * SCALE
+        self.draw.line([(begin, y * SCALE), (end, y * SCALE)], fill=colour, width=3 * SCALE)
+
+
+def picture(records: Sequence[dict[str, Any]], panels: Sequence[Panel]) -> Image.Image:
+    wide = Image.new("RGB", (WIDTH * len(panels) * SCALE, HEIGHT * SCALE), PAPER)
+    for index, panel in enumerate(panels):
+        lines = {name: points(records, name) for name in panel.lines}
+        missing = [name for name, line in lines.items() if not line]
+        if missing:
+            raise SystemExit(f"the run has never reported {', '.join(missing)}")
+        paper = Paper(wide, index * WIDTH, panel, lines)
+        paper.axes()
+        paper.curves()
+    small = wide.resize((wide.width // SCALE * 3 // 2, wide.height // SCALE * 3 // 2))
+    return small.quantize(64)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run", type=Path, help="a run of one of the recipes that end in _tiny")
+    parser.add_argument("out", type=Path, help="the picture, a .png")
+    asked = parser.parse_args()
+    recipe = json.loads((asked.run / "config.json").read_text(encoding="utf-8"))["recipe"]
+    if recipe not in PANELS:
+        raise SystemExit(f"{asked.run} is a run of {recipe}; there are {', '.join(PANELS)}")
+    picture(read(asked.run), PANELS[recipe]).save(asked.out, optimize=True)
+    print(f"{asked.out}: {asked.out.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""`quintet doctor` as a user calls it: with nothing, a recipe, a folder of data, or a run."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import TINY, Quintet, Said, picture
+
+from quintet.media.audio import write_wav
+
+SMALL = [word for word in TINY if word not in ("--keep-last", "10")]
+
+
+def sentence(said: Said) -> str:
+    """The one line that refuses what was asked."""
+    spoken = [line for line in said.err.splitlines() if line.startswith("quintet: ")]
+    assert said.status == 2, said
+    assert len(spoken) == 1, said
+    return spoken[0]
+
+
+# -- the machine ----------------------------------------------------------------------------
+
+
+def test_the_machine_is_described_and_nothing_is_left_in_the_folder(
+    quintet: Quintet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = quintet("doctor")
+    assert said.status == 0
+    for word in ("torch", "cores", "threads", "shared memory", "MB/s", "for reading and writing"):
+        assert word in said.out
+    assert "quintet[" in said.out or "trackio" not in said.out, "brackets are shown, not read"
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- words that are nothing -----------------------------------------------------------------
+
+
+def test_a_word_that_is_nothing_gets_a_sentence(quintet: Quintet, tmp_path: Path) -> None:
+    said = sentence(quintet("doctor", "frobnicate"))
+    assert "neither a room (image, mesh" in said
+    assert "nor a recipe" in said
+    assert "image/vqgan_tiny" in sentence(quintet("doctor", "image/vqgam"))
+    assert "quintet doctor image FOLDER" in sentence(quintet("doctor", "image"))
+    assert "it is no run" in sentence(quintet("doctor", tmp_path))
+    assert "neither" in sentence(quintet("doctor", tmp_path, tmp_path))
+
+
+# -- a recipe -------------------------------------------------------------------------------
+
+
+def test_a_recipe_is_measured_before_it_is_trained(
+    quintet: Quintet, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    said = quintet("doctor", "image/vqgan_tiny", photos, *SMALL)
+    assert said.status == 0, said
+    for word in ("fits: ", "samples/s", "step from 3 on", "for 6 steps", "at once", "free here"):
+        assert word in said.out
+    assert list(place.iterdir()) == []
+    said = quintet("doctor", "image/vqgan_tiny", tmp_path / "nowhere", *SMALL)
+    assert "does not exist" in sentence(said)
+
+
+def test_a_recipe_takes_the_flags_of_train(quintet: Quintet, tmp_path: Path) -> None:
+    assert "batch_size is 0" in quintet("doctor", "image/vqgan_tiny", "--batch-size", 0).err
+    assert quintet("doctor", "image/vqgan_tiny", "--frobnicate").status == 2
+    assert "--model.dim" in quintet("doctor", "image/vqgan_tiny", "--help").out
+
+
+def test_a_recipe_on_another_model_asks_for_it(quintet: Quintet) -> None:
+    assert "--autoencoder RUN" in sentence(quintet("doctor", "mesh/transformer_tiny"))
+
+
+# -- a folder -------------------------------------------------------------------------------
+
+
+def test_a_folder_is_described_to_the_last_file(quintet: Quintet, photos: Path) -> None:
+    shutil.copy(photos / "00.png", photos / "copy.png")
+    (photos / "broken.png").write_bytes(b"\x89PNG\r\n")
+    rows = [{"file_name": "00.png", "text": "a"}, {"file_name": "01.png", "text": "b"}]
+    (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    said = quintet("doctor", "image", photos)
+    assert said.status == 0
+    assert "14 files, 13 sound, 1 that training would skip" in said.out
+    assert "broken.png: " in said.out
+    assert "pixels of the shorter side:" in said.out
+    assert "█" in said.out
+    assert "12 of 14 files have none, 02.jpg is the first without" in said.out
+    assert "1 files are copies of others" in said.out
+    assert "00.png = copy.png" in said.out
+    assert "held out: 1 of 14 files" in said.out
+    assert "reading" not in said.err, "a progress bar is for terminals"
+
+
+def test_copies_on_both_sides_of_the_split_are_pointed_out(
+    quintet: Quintet, tmp_path: Path
+) -> None:
+    first = picture(tmp_path / "00.png", 1)
+    for number in range(1, 12):
+        shutil.copy(first, tmp_path / f"{number:02d}.png")
+    assert "1 groups are on both sides" in quintet("doctor", "image", tmp_path).out
+
+
+def test_sounds_without_a_caption_are_counted_and_durations_shown(
+    quintet: Quintet, tmp_path: Path
+) -> None:
+    for number in range(6):
+        tone = np.sin(np.arange(8000 * (number + 1)) * 0.1) * 0.5
+        write_wav(tmp_path / f"{number}.wav", tone, 16_000)
+        if number:
+            (tmp_path / f"{number}.txt").write_text(f"tone {number}")
+    said = quintet("doctor", "music", tmp_path)
+    assert said.status == 0, said
+    assert "6 files, 5 sound, 1 that" in said.out
+    assert "seconds:" in said.out
+    assert "1 of 6 files have none, 0.wav is the first without; they are left out" in said.out
+    assert "held out: 1 of 5 files" in said.out
+
+
+# -- a run ----------------------------------------------------------------------------------
+
+
+def files(run: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(run.rglob("*")) if p.is_file()}
+
+
+def test_a_finished_run_is_sound(quintet: Quintet, trained: Path) -> None:
+    before = files(trained)
+    said = quintet("doctor", trained)
+    assert said.status == 0, said
+    assert "4 sound checkpoints, the newest at step 6" in said.out
+    assert "Everything in it is sound" in said.out
+    assert files(trained) == before
+
+
+def test_a_harmed_run_is_not_and_each_fault_comes_with_its_repair(
+    quintet: Quintet, copied: Path
+) -> None:
+    newest = copied / "checkpoints/step-00000006"
+    os.truncate(newest / "vae.safetensors", 100)
+    (copied / "best.json").write_text("{}")
+    said = quintet("doctor", copied)
+    assert "2 faults" in sentence(said)
+    assert "vae.safetensors has 100 bytes" in said.out
+    assert f"'quintet resume {copied}' goes on from step 4" in said.out
+    assert f"delete {copied / 'best.json'} yourself" in said.out
+
+
+def test_a_run_of_a_recipe_that_was_changed_is_named(quintet: Quintet, copied: Path) -> None:
+    page = json.loads((copied / "config.json").read_text())
+    page["settings"]["model"]["dim"] = 32
+    (copied / "config.json").write_text(json.dumps(page))
+    said = quintet("doctor", copied)
+    assert said.status == 2
+    assert "the recipe builds" in said.out
+    page["settings"]["model"]["dim"] = "wide"
+    (copied / "config.json").write_text(json.dumps(page))
+    said = quintet("doctor", copied)
+    assert "model.dim is 'wide'" in said.out
+    page["recipe"] = "os/system"
+    (copied / "config.json").write_text(json.dumps(page))
+    assert "no recipe 'os/system'" in quintet("doctor", copied).out
+
+
+def test_an_exported_model_is_no_run(quintet: Quintet, exported: Path) -> None:
+    said = quintet("doctor", exported)
+    assert said.status == 2
+    assert "exported model" in said.out + said.err
+
+
+def test_hostile_text_in_a_run_does_not_reach_the_terminal(quintet: Quintet, copied: Path) -> None:
+    page = json.loads((copied / "config.json").read_text())
+    page["settings"]["\x1b[2J"] = 1
+    (copied / "config.json").write_text(json.dumps(page))
+    said = quintet("doctor", copied)
+    assert said.status == 2
+    assert "\x1b" not in said.out + said.err
+
+
+# -- --fit ----------------------------------------------------------------------------------
+
+
+def test_train_with_fit_says_what_it_found(quintet: Quintet, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said = quintet("train", "image/vqgan_tiny", "--run", run, *SMALL, "--steps", 2, "--fit")
+    assert said.status == 0, said
+    assert "of the 4 samples asked for 4 fit at a time" in said.err
+    assert json.loads((run / "config.json").read_text())["fitted"] == {"asked": 4, "found": 4}
+    assert quintet("resume", run, "--steps", 3).status == 0
+    assert quintet("doctor", run).status == 0

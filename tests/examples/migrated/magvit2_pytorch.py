@@ -1,0 +1,58 @@
+"""A script of magvit2-pytorch, changed in its imports and as the migration page says."""
+
+import torch
+
+from quintet import VideoTokenizer, VideoTokenizerTrainer
+
+tokenizer = VideoTokenizer(
+    image_size=32,
+    init_dim=8,
+    max_dim=16,
+    codebook_size=1024,
+    layers=(
+        "residual",
+        "compress_space",
+        ("consecutive_residual", 2),
+        "compress_space",
+        "linear_attend_space",
+        "attend_space",
+        "compress_time",
+        "attend_time",
+    ),
+)
+trainer = VideoTokenizerTrainer(
+    tokenizer,
+    dataset_folder="media",
+    dataset_type="videos",
+    image_size=32,
+    num_frames=5,
+    batch_size=2,
+    grad_accum_every=2,
+    learning_rate=3e-4,
+    num_train_steps=2,
+    discr_start_after_step=1,
+    apply_gradient_penalty_every=4,
+    validate_every_step=2,
+    checkpoint_every_step=2,
+    checkpoints_folder="./checkpoints",
+    results_folder="./results",
+    random_split_seed=42,
+)
+trainer.train()
+
+ema_tokenizer = trainer.averaged_model()
+video = torch.rand(1, 3, 17, 32, 32)
+codes = ema_tokenizer.tokenize(video)
+decoded = ema_tokenizer.decode_from_code_indices(codes)
+assert codes.shape == (1, 9, 8, 8)
+assert torch.equal(decoded, ema_tokenizer.reconstruct(video))
+print("done")
+
+# told: dataset_folder is now called folder
+# told: dataset_type is not needed: a folder may hold videos and images
+# told: discr_start_after_step=1 is now adversarial_from=0.5
+# told: apply_gradient_penalty_every is now called penalty_every
+# told: validate_every_step is now called val_every
+# told: checkpoint_every_step is now called checkpoint_every
+# told: checkpoints_folder is not needed: checkpoints lie inside of results_folder
+# told: random_split_seed is now called seed

@@ -1,0 +1,169 @@
+"""What docs/migration.md says holds: of each parameter, of each script, and of its own code."""
+
+import re
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import quintet
+from examples.made import Meshes, put_media, sound
+from examples.old_parameters import PARAMETERS, SECTIONS, Made, Refused, Was
+from examples.scripts import run_script
+from harness import lines
+from quintet.engine.errors import RunError
+
+PAGE = (Path(__file__).parents[2] / "docs/migration.md").read_text(encoding="utf-8")
+SCRIPTS = Path(__file__).parent / "migrated"
+NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
+
+
+def section(package: str) -> str:
+    return PAGE.split(f"\n## {package}\n")[1].split("\n## ")[0]
+
+
+# -- each parameter of the six constructors -----------------------------------------------------
+
+
+@cache
+def autoencoder() -> Any:
+    return quintet.MeshAutoencoder(dim=16, message_dim=8, encoder_layers=1, decoder_layers=1)
+
+
+@cache
+def transformer() -> Any:
+    return quintet.MeshTransformer(
+        autoencoder(), dim=16, layers=1, heads=1, head_dim=16, fine_heads=1, max_faces=16
+    )
+
+
+@cache
+def tokenizer() -> Any:
+    return quintet.VideoTokenizer(init_dim=8, max_dim=8, patch=4, layers=("residual",))
+
+
+@cache
+def vae() -> Any:
+    return quintet.VQGanVAE(dim=8, patch=4, multipliers=(1,), blocks=1)
+
+
+@cache
+def mulan() -> Any:
+    small = {"dim": 16, "layers": 1, "heads": 1, "text_dim": 16, "text_layers": 1, "text_heads": 1}
+    return quintet.MuLaN(None, rate=8000, n_fft=256, hop=128, bins=32, **small)
+
+
+@cache
+def voicebox() -> Any:
+    return quintet.VoiceBox(rate=8000, n_fft=256, hop=128, bins=20, dim=16, depth=1, heads=1)
+
+
+# The model, its data, and what else a script has to say.
+MADE: dict[str, tuple[Callable[[], Any], Any, dict[str, Any]]] = {
+    "MeshAutoencoderTrainer": (autoencoder, Meshes(), {}),
+    "MeshTransformerTrainer": (transformer, Meshes(), {}),
+    "VideoTokenizerTrainer": (tokenizer, [torch.rand(3, 5, 16, 16)] * 20, {"image_size": 16}),
+    "VQGanVAETrainer": (vae, None, {"image_size": 16}),
+    "MuLaNTrainer": (mulan, [(sound(n), "a tone") for n in range(20)], {}),
+    "VoiceBoxTrainer": (voicebox, [sound(n) for n in range(20)], {}),
+}
+FIRST = {
+    "VideoTokenizerTrainer": "tokenizer",
+    "VQGanVAETrainer": "vae",
+    "MuLaNTrainer": "mulan",
+    "VoiceBoxTrainer": "voicebox",
+}
+CASES = [
+    pytest.param(trainer, name, was, id=f"{trainer}-{name}-{number}")
+    for trainer, names in PARAMETERS.items()
+    for name, cases in names.items()
+    for number, was in enumerate(cases)
+]
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scripts") / "media"
+    put_media(folder)
+    return folder
+
+
+def build(trainer: str, name: str, was: Was, place: Path) -> Any:
+    """The trainer, with this parameter under its old name beside what it cannot do without."""
+    make, data, more = MADE[trainer]
+    first = FIRST.get(trainer, "model")
+    keywords: dict[str, Any] = {first: make(), "num_train_steps": 2, **more}
+    keywords |= {"folder": place} if data is None else {"dataset": data}
+    if name == "num_epochs":
+        del keywords["num_train_steps"]
+    if name in ("model", "cfm_wrapper"):
+        del keywords[first]
+    if name == "dataset_folder":
+        del keywords["dataset"]
+    made = {Made.MODEL: make(), Made.DATASET: data, Made.FOLDER: place}
+    keywords[name] = made[was.value] if isinstance(was.value, Made) else was.value
+    return getattr(quintet, trainer)(**keywords)
+
+
+@pytest.mark.parametrize(("trainer", "name", "was"), CASES)
+def test_a_parameter_is_taken_mapped_or_refused_with_the_remedy(
+    trainer: str, name: str, was: Was, media: Path
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if isinstance(was.said, Refused):
+            with pytest.raises((TypeError, RunError), match=was.said.remedy):
+                build(trainer, name, was, media)
+        else:
+            assert build(trainer, name, was, media).recipe.steps > 0
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == isinstance(was.said, str), said
+    assert not said or said[0].startswith(str(was.said)), said
+
+
+@pytest.mark.parametrize("trainer", sorted(PARAMETERS))
+def test_the_page_has_a_row_for_each_parameter(trainer: str) -> None:
+    firsts = re.findall(r"^\| (`.*?) \|", section(SECTIONS[trainer]), re.MULTILINE)
+    named = {name for cell in firsts for name in re.findall(r"`(\w+)`", cell)}
+    assert set(PARAMETERS[trainer]) - named == set()
+
+
+# -- a script for each package --------------------------------------------------------------------
+
+
+def told(err: str) -> list[str]:
+    return [
+        line.split("FutureWarning: ")[1] for line in err.splitlines() if "FutureWarning" in line
+    ]
+
+
+def expected(script: Path) -> list[str]:
+    """What a script's own last lines say that it is told."""
+    text = script.read_text(encoding="utf-8")
+    return re.findall(r"^# told: (.*)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_of_each_package_runs_with_one_notice_for_each_old_spelling(
+    name: str, media: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "media").symlink_to(media)
+    script = SCRIPTS / f"{name}.py"
+    said = run_script(script, folder=tmp_path, action="default")
+    assert said.status == 0, said.err
+    assert expected(script)
+    heard, due = sorted(told(said.err)), sorted(expected(script))
+    assert len(heard) == len(due), heard
+    assert all(one.startswith(other.rstrip("…")) for one, other in zip(heard, due)), heard
+    assert "done" in said.out
+    for run in tmp_path.glob("**/metrics.jsonl"):
+        assert lines(run.parent)[-1]["step"] == 2
+    assert list(tmp_path.glob("**/metrics.jsonl"))
+
+
+def test_there_is_a_script_for_each_package() -> None:
+    assert {f"{name.replace('_', '-')}" for name in NAMES} == set(SECTIONS.values())
