@@ -45,6 +45,8 @@ NARROW = "--model.dim 16 --discriminator.dim 8 --images.size 32 32"
 APPENDED = {
     "quintet train image/vqgan_tiny --run": SMALL,
     "quintet train image/vqgan photos --run": f"{SMALL} {NARROW}",
+    "quintet train image/vqgan packed --run": f"{SMALL} {NARROW}",
+    "quintet doctor image/vqgan_tiny": f"{SMALL} {NARROW} --device cpu",
     "quintet sample runs/first": "--count 2",
     "quintet train mesh/autoencoder_tiny --run": MESHES,
     "quintet train mesh/transformer_tiny --auto": f"{MESHES} --writing.count 2",
