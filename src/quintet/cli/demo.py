@@ -156,7 +156,7 @@ def in_words(stage: Stage, demo: Path) -> str:
 
 
 def write_gallery(demo: Path, length: Length) -> Path:
-    from quintet.cli.demo_page import opening, sampled
+    from quintet.cli.demo_page import closing, opening, sampled
     from quintet.report import write_page
 
     made = sampled(demo)
@@ -166,6 +166,7 @@ def write_gallery(demo: Path, length: Length) -> Path:
         demo / "index.html",
         title="Quintet: six trainers at work",
         opening=opening(demo, length, numbers, made),
+        closing=closing(demo),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the demo's page says before the runs: what was trained, what it can do, what to do next."""
+"""What the demo's page says around the runs: what was trained, what it can do, what to do next."""
 
 import base64
 import json
@@ -74,7 +74,7 @@ def _speech(run: Path, out: Path) -> list[Made]:
     return [Made(asked=text, file=file) for text, file in zip(SPOKEN, sounds)]
 
 
-# -- the page's first part ------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def opening(
@@ -87,9 +87,12 @@ def opening(
         "held-out data that no training has seen, beside what a guess without a model reaches. "
         f"{_of_length(length)}</p>",
         *(_part(stage, numbers[stage.folder], made.get(stage.folder, [])) for stage in STAGES),
-        f"<h2>What to do next</h2>{_next_steps(demo)}",
     ]
     return "".join(parts)
+
+
+def closing(demo: Path) -> str:
+    return f"<section><h2>What to do next</h2>{_next_steps(demo)}</section>"
 
 
 def _of_length(length: Length) -> str:

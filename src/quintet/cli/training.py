@@ -12,6 +12,7 @@ import tyro
 from quintet import rooms
 from quintet.cli.words import (
     ASKING,
+    each_field,
     examples,
     is_main,
     listing,
@@ -159,15 +160,9 @@ def group_line(sentence: str, settings: Any) -> str:
 
 
 def with_whole_paths(settings: Any) -> Any:
-    """The same settings, at whatever depth, with the paths among them resolved."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            changes[field.name] = with_whole_paths(value)
-        elif field.metadata.get("path"):
-            changes[field.name] = resolved(value)
-    return dataclasses.replace(settings, **changes)
+    return each_field(
+        settings, lambda field, value: resolved(value) if field.metadata.get("path") else value
+    )
 
 
 def spell_compile(given: list[str]) -> list[str]:

@@ -10,7 +10,16 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from quintet import rooms
-from quintet.cli.words import ASKING, examples, is_main, need_data, parse, recorded, table
+from quintet.cli.words import (
+    ASKING,
+    each_field,
+    examples,
+    is_main,
+    need_data,
+    parse,
+    recorded,
+    table,
+)
 from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 
@@ -55,15 +64,10 @@ def evaluate(given: list[str]) -> None:
 
 
 def without_limit(settings: Any) -> Any:
-    """The same settings, at whatever depth, with as many samples held out as there are."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            changes[field.name] = without_limit(value)
-        elif field.name == "valid_limit":
-            changes[field.name] = sys.maxsize
-    return dataclasses.replace(settings, **changes)
+    """As many samples held out as there are."""
+    return each_field(
+        settings, lambda field, value: sys.maxsize if field.name == "valid_limit" else value
+    )
 
 
 EXAMPLES = {

@@ -1,11 +1,13 @@
 """What all commands share: the overview, flags out of dataclasses, answers in sentences."""
 
 import ast
+import dataclasses
 import functools
 import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,16 @@ def _body(module: str, name: str) -> list[ast.stmt]:
     tree = ast.parse(Path(place).read_text(encoding="utf-8")) if place else ast.Module([], [])
     classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     return next((found.body for found in classes), [])
+
+
+def each_field(settings: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """The same settings, with every field at whatever depth as `change(field, value)` gives it."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        nested = dataclasses.is_dataclass(value)
+        changes[field.name] = each_field(value, change) if nested else change(field, value)
+    return dataclasses.replace(settings, **changes)
 
 
 def need_data(recipe: Recipe, run: Path, remedy: str) -> None:

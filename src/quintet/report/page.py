@@ -57,9 +57,14 @@ def write_report(run: Path) -> Path:
 
 
 def write_page(
-    runs: Sequence[Path], out: Path, *, title: str | None = None, opening: str = ""
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    title: str | None = None,
+    opening: str = "",
+    closing: str = "",
 ) -> Path:
-    """One page of several runs; `opening` is HTML of our own that comes first.
+    """One page of several runs; `opening` and `closing` are HTML of our own around them.
 
     The file is complete or absent. One that is there and is no report of ours is refused.
     """
@@ -68,7 +73,7 @@ def write_page(
     aside = out.with_name(f".{out.name}.writing")
     aside.unlink(missing_ok=True)  # it could be a link that leads elsewhere
     with open(aside, "x", encoding="utf-8", errors="replace") as file:
-        file.write(page(sources, title, opening))
+        file.write(page(sources, title, opening, closing))
     aside.replace(out)
     return out
 
@@ -87,7 +92,9 @@ def check_place(out: Path) -> None:
             )
 
 
-def page(sources: Sequence[Source], title: str | None = None, opening: str = "") -> str:
+def page(
+    sources: Sequence[Source], title: str | None = None, opening: str = "", closing: str = ""
+) -> str:
     name = text(title or " and ".join(f"{s.label} · {s.recipe}" for s in sources[:3]))
     groups = alike(sources)
     body = "".join(
@@ -103,7 +110,7 @@ def page(sources: Sequence[Source], title: str | None = None, opening: str = "")
         f"<title>{name}</title><style>{script.style()}</style></head><body>"
         f'<a class="skip" href="#main">Skip to the content</a><header>{LOGO}<h1>{name}</h1>'
         f'{links(groups)}</header><main id="main">{opening}{missing(sources)}{overview(groups)}'
-        f"{body}</main>{plotly}<script>{script.script()}</script></body></html>\n"
+        f"{body}{closing}</main>{plotly}<script>{script.script()}</script></body></html>\n"
     )
 
 
