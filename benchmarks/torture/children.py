@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 ROOT = Path(__file__).parent.parent.parent
+LAUNCHER = 10.0
+"""Seconds after which a launcher kills the processes that another's failure has left behind."""
 
 # The server takes its path from the environment alone.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -107,9 +109,10 @@ class Program:
         size: int = 1,
         hook: Callable[[], Any] | None = None,
         fresh: bool = False,
+        log: Path | None = None,
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.log = path, path.parent / f"{path.name}.log"
+        self.path, self.log = path, log or path.parent / f"{path.name}.log"
         self.log.unlink(missing_ok=True)
         self.began = time.monotonic()
         port = free_port()
@@ -135,10 +138,16 @@ class Program:
                     (os.killpg if whole else os.kill)(child.pid, number)
 
     def wait(self, seconds: float = 120) -> list[int | None]:
-        """Exit statuses; whoever has not ended by then is killed and shows as None."""
+        """Exit statuses; whoever has not ended by then is killed and shows as None.
+
+        Like a launcher it ends those that one of them has left behind.
+        """
         deadline = time.monotonic() + seconds
-        for child in self.children:
-            child.join(max(0.01, deadline - time.monotonic()))
+        while self.running and (left := deadline - time.monotonic()) > 0:
+            if any(child.exitcode for child in self.children):
+                deadline = min(deadline, time.monotonic() + LAUNCHER)
+            for child in self.children:
+                child.join(min(left, 0.1))
         statuses = [child.exitcode for child in self.children]
         self.signal(signal.SIGKILL)
         for child in self.children:

@@ -1,6 +1,7 @@
 """What the campaign does inside a child before the program begins: tell of moments, or break what
 the operating system gives. Nothing here is known to the program."""
 
+import contextlib
 import errno
 import functools
 import os
@@ -26,13 +27,17 @@ def tell_moments(wire: Connection) -> None:
     from quintet.engine import checkpoint, evaluate, folder
     from quintet.engine.run import Run
 
+    def send(moment: Moment) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            wire.send(moment)
+
     def tell(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def told(*given: Any, **named: Any) -> Any:
             began = time.monotonic()
-            wire.send(Moment(name, began))
+            send(Moment(name, began))
             result = function(*given, **named)
-            wire.send(Moment(name, began, time.monotonic() - began))
+            send(Moment(name, began, time.monotonic() - began))
             return result
 
         return told
@@ -43,16 +48,16 @@ def tell_moments(wire: Connection) -> None:
     Run._exhibit = tell("exhibit", Run._exhibit)
     Run.report = tell("report", Run.report)
     folder.RunFolder.create = tell("start", folder.RunFolder.create)
-    Run.begin = _tell_epochs(wire, Run.begin)
-    wire.send(Moment("start", time.monotonic()))
+    Run.begin = _tell_epochs(send, Run.begin)
+    send(Moment("start", time.monotonic()))
 
 
-def _tell_epochs(wire: Connection, begin: Callable[..., Any]) -> Callable[..., Any]:
+def _tell_epochs(send: Callable[[Moment], None], begin: Callable[..., Any]) -> Callable[..., Any]:
     epochs: list[int] = []
 
     def begun(run: Any, batches: Any) -> Any:
         now = int(run.stream.epoch)
-        wire.send(Moment("epoch" if epochs and now > epochs[-1] else "step", time.monotonic(), 0.0))
+        send(Moment("epoch" if epochs and now > epochs[-1] else "step", time.monotonic(), 0.0))
         epochs.append(now)
         return begin(run, batches)
 
@@ -136,3 +141,9 @@ def leaping_clock(seed: int, span: float) -> None:
             return real() + ahead[0]
 
         setattr(time, name, leapt)
+
+
+def shifted_clock(seconds: float) -> None:
+    """The time of day is off by so much."""
+    real = time.time
+    time.time = lambda: real() + seconds

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from quintet.engine import checkpoint
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.folder import read_lines
 
+PLACE = Path("runs/torture").resolve()
+"""Where the campaign keeps its runs; set by --out."""
 STEPS, SAVE_EVERY, EVALUATE_EVERY = 10, 2, 5
 
 # Where a recipe has such a field, at whatever depth, a smaller value.
@@ -35,7 +38,14 @@ SMALLER = {
 }
 OF_ROOM: dict[str, dict[str, Any]] = {
     "image": {"dim": 16, "size": (32, 32)},
-    "mesh": {"dim": 32, "message_dim": 16, "layers": 1, "text_layers": 1, "text_dim": 32, "max_faces": 12},
+    "mesh": {
+        "dim": 32,
+        "message_dim": 16,
+        "layers": 1,
+        "text_layers": 1,
+        "text_dim": 32,
+        "max_faces": 12,
+    },
     "music": {"dim": 32, "dim_latent": 32, "layers": 1, "text_dim": 32, "text_layers": 1},
     "speech": {"dim": 32, "depth": 2, "heads": 1, "max_seconds": 1.5, "duration_depth": 1},
     "video": {"dim": 8, "init_dim": 16, "max_dim": 32, "size": (16, 16), "frames": 5},
@@ -49,20 +59,16 @@ def names() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A small recipe; `out` is where the campaign keeps undisturbed runs."""
+    """A small recipe."""
 
     name: str
-    out: Path
 
     @functools.cached_property
     def recipe(self) -> Recipe:
         room = self.name.partition("/")[0]
         recipe = replaced(rooms.recipe_function(self.name)(), SMALLER | OF_ROOM[room])
-        stages = {s: str(self._maker(m).reference(1)) for s, m in recipe.stages.items()}
+        stages = {s: str(Subject(f"{m}_tiny").reference(1)) for s, m in recipe.stages.items()}
         return dataclasses.replace(recipe, **stages)
-
-    def _maker(self, name: str) -> "Subject":
-        return Subject(f"{name}_tiny", self.out)
 
     def words(self, path: Path, *more: object) -> list[str]:
         """The command that starts this run or goes on with it."""
@@ -76,7 +82,9 @@ class Subject:
         """An undisturbed run with a checkpoint of every step, made once."""
         from benchmarks.torture.children import Program
 
-        path = self.out / "reference" / f"{self.name.replace('/', '-')}-{size}"
+        made = f"{_sources()} {self.recipe}"
+        place = PLACE / "reference" / hashlib.sha256(made.encode()).hexdigest()[:12]
+        path = place / f"{self.name.replace('/', '-')}-{size}"
         if not (path / "digests.json").exists():
             keep = ("--save-every", 1, "--keep-last", 2 * STEPS)
             program = Program(self.words(path, *keep), path, size)
@@ -85,9 +93,14 @@ class Subject:
             (path / "digests.json").write_text(json.dumps(digests(path)), encoding="utf-8")
         return path
 
-    @property
-    def makers(self) -> list[str]:
-        return [f"{maker}_tiny" for maker in self.recipe.stages.values()]
+
+@functools.cache
+def _sources() -> str:
+    """Digest of the program: another one may rightly come to other numbers."""
+    found = hashlib.sha256()
+    for file in sorted(rooms.HERE.rglob("*.py")):
+        found.update(file.read_bytes())
+    return found.hexdigest()
 
 
 def replaced(value: Any, wanted: Mapping[str, Any]) -> Any:

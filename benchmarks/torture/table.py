@@ -25,7 +25,7 @@ class Result:
     note: str = ""
     """A sentence: what happened, and how to see it again where it failed."""
     faults: int = 1
-    """How many faults the case injected, each of which counts in the table."""
+    """How many faults the case injected, each of which counts in the table; 0 where none could."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ class Journal:
     def add(self, case: Case, result: Result) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         record = {"name": case.name, "kind": case.kind, **asdict(result)}
+        cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(("\n" if cut else "") + json.dumps(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
 

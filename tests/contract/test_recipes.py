@@ -299,3 +299,36 @@ def test_an_update_touches_its_own_part_only(name: str, run: Run) -> None:
 def test_every_update_has_had_its_turn(name: str, run: Run) -> None:
     """Or the claims above would hold of nothing."""
     assert all(update.when.due(run.step) for update in run.task.updates)
+
+
+SHARDED = [("fp64", 6), *(pytest.param(p, 20, marks=pytest.mark.slow) for p in ("fp64", "fp32"))]
+
+
+@EVERY
+@pytest.mark.parametrize(("precision", "steps"), SHARDED)
+def test_sharded_weights_learn_as_whole_ones_do(
+    name: str, precision: str, steps: int, tmp_path: Path
+) -> None:
+    """Two processes, with copies of everything and with shards of it; critics start half-way."""
+    recipe = dataclasses.replace(small(name, precision=precision), steps=steps, batch_size=1)
+    harness.run(recipe, tmp_path / "whole", size=2, name=name)
+    harness.run(dataclasses.replace(recipe, shard=True), tmp_path / "shards", size=2, name=name)
+    reports = [trajectory(tmp_path / folder) for folder in ("whole", "shards")]
+    for one, other in zip(*reports, strict=True):
+        losses = {key: value for key, value in one.items() if key.endswith("loss")}
+        assert {key: other[key] for key in losses} == pytest.approx(losses, rel=1e-4, abs=1e-4)
+        assert one.get("order") == other.get("order")
+    first, second = tensors(tmp_path / "whole", steps), tensors(tmp_path / "shards", steps)
+    assert first.keys() == second.keys()
+    if precision == "fp64":
+        for key, value in first.items():
+            torch.testing.assert_close(second[key], value, rtol=1e-8, atol=1e-8, msg=key)
+
+
+@pytest.mark.parametrize(
+    "name", ["video/tokenizer_tiny", "music/mulan_tiny", "speech/voicebox_tiny"]
+)
+def test_blocks_computed_again_learn_the_same(name: str, tmp_path: Path) -> None:
+    harness.run(small(name), tmp_path / "kept", name=name)
+    harness.run(small(name, checkpoint_activations=True), tmp_path / "again", name=name)
+    assert_same(tensors(tmp_path / "kept", 4), tensors(tmp_path / "again", 4))

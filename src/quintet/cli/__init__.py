@@ -17,13 +17,14 @@ COMMANDS = {
     "evaluate": "using",
     "sample": "using",
     "shard": "shard",
+    "import": "importing:import_old",
     "export": "export",
     "report": "report",
     "replay": "using",
     "doctor": "doctor",
     "demo": "demo",
 }
-"""Each command, and the module here that has a function of its name."""
+"""Each command, and the module here that has a function of its name, or of the one named after it."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -62,6 +63,7 @@ def run_command(given: list[str]) -> int:
         return 0
     if given[0] not in COMMANDS:
         raise RunError(f"there is no command '{given[0]}'; there are {', '.join(COMMANDS)}")
-    module = importlib.import_module(f"quintet.cli.{COMMANDS[given[0]]}")
-    getattr(module, given[0])(given[1:])
+    place, _, function = COMMANDS[given[0]].partition(":")
+    module = importlib.import_module(f"quintet.cli.{place}")
+    getattr(module, function or given[0])(given[1:])
     return 0

@@ -1,7 +1,6 @@
 """`quintet import`."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import tyro
@@ -56,7 +55,3 @@ def import_old(given: list[str]) -> None:
         ]
 
     print("\n".join(complete_or_absent(asked.out, write)))
-
-
-# The command is called as Python calls its own statement, so no `def` can have its name.
-setattr(sys.modules[__name__], "import", import_old)

@@ -8,6 +8,7 @@ interpreter's lock; reading goes through the library.
 
 import hashlib
 import json
+import math
 import os
 import queue
 import re
@@ -15,7 +16,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -23,6 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from quintet.engine.errors import RunError
+from quintet.engine.sharding import whole
 from quintet.engine.when import When
 
 Files = Mapping[str, Mapping[str, Tensor]]
@@ -104,16 +106,23 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def snapshot(files: Files, spare: Files | None = None) -> dict[str, dict[str, Tensor]]:
+def snapshot(
+    files: Files, spare: Files | None = None, keep: bool = True
+) -> dict[str, dict[str, Tensor]]:
     """Copies on the host, made before training goes on; one wait for the device, not one each.
 
     `spare` is an earlier snapshot whose memory may be used again: fresh pages cost more than the
-    copy itself.
+    copy itself. Shards are made whole one tensor at a time, by all processes together; those that
+    do not `keep` the copies only take part in that.
     """
     copied: dict[str, dict[str, Tensor]] = {}
     for name, tensors in files.items():
         old = spare.get(name, {}) if spare else {}
-        copied[name] = {key: _copy(value.detach(), old.get(key)) for key, value in tensors.items()}
+        copied[name] = {}
+        for key, value in tensors.items():
+            full = whole(value.detach())
+            if keep:
+                copied[name][key] = _copy(full, old.get(key))
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return copied
@@ -175,6 +184,9 @@ def examine(path: Path) -> str | None:
         page = read_about(path)
         if page["seal"] != seal(page):
             return "state.json does not match its seal"
+        named = NAME.fullmatch(path.name)
+        if named and page["step"] != int(named[1]):
+            return f"state.json says step {page['step']}"
         listed = page["files"]
         for name, facts in listed.items():
             file = path / Path(name).name
@@ -203,6 +215,41 @@ def read(path: Path) -> dict[str, dict[str, Tensor]]:
         return {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
     except (*BROKEN, SafetensorError) as error:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from None
+
+
+class Position(NamedTuple):
+    """Where a run stood: steps taken, samples consumed over all processes, seconds spent."""
+
+    step: int
+    samples: int
+    seconds: float
+
+
+def position(path: Path, about: Mapping[str, Any]) -> Position:
+    """As state.json says, or a sentence where it says nothing that can be."""
+    step, samples, seconds = (about.get(name) for name in Position._fields)
+    counts = type(step) is int and type(samples) is int and min(step, samples) >= 0
+    if not counts or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
+        raise RunError(f"{path}/state.json: step, samples or seconds cannot be used")
+    return Position(step, samples, seconds)  # type: ignore[arg-type]
+
+
+def require_forms(path: Path, files: Files, wanted: Files) -> None:
+    """Shapes and types as the networks have them: other types would be converted in silence.
+
+    What an optimiser holds is of its parameter's form, or a single number.
+    """
+    for file, tensors in files.items():
+        moments, like = file.endswith(".optim"), wanted[file.removesuffix(".optim")]
+        for name, value in tensors.items():
+            own = like.get(name.partition("/")[2] if moments else name)
+            if own is None or (moments and value.ndim == 0 and value.is_floating_point()):
+                continue  # a surplus name is refused as such
+            if value.shape != own.shape or value.dtype != own.dtype:
+                raise RunError(
+                    f"{path}: {name} in {file}.safetensors is {tuple(value.shape)} of "
+                    f"{value.dtype}, but this model wants {tuple(own.shape)} of {own.dtype}"
+                )
 
 
 def newest_sound(folder: Path, say: Callable[[str], None]) -> int | None:

@@ -92,6 +92,10 @@ class Recipe:
     """Micro-batches per step; k of them give the gradient of the whole batch."""
     fit: bool = False
     """Find the largest micro-batch that fits into memory; the global batch stays as asked for."""
+    shard: bool = False
+    """Divide weights, averages and moments among the processes (FSDP2) instead of copying them."""
+    checkpoint_activations: bool = False
+    """Keep only the inputs of each block and compute it again in the backward: less memory."""
     seed: int = 0
     """Everything random follows from this number."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -124,6 +128,11 @@ class Recipe:
     """Stop once so many steps in a row had a loss or gradient that is not finite."""
     max_damaged: float = 0.1
     """Stop once more than this share of the samples could not be read."""
+    rollback: int = 0
+    """How often, instead of stopping for max_skipped, the run may go back to its last sound
+    checkpoint and on from there with the data in another order."""
+    patience: float = 300.0
+    """Stop once loading one batch takes more than so many seconds, and name its samples."""
     processes: int | None = None
     """Refuse to start unless exactly so many processes take part."""
     trackers: tuple[str, ...] = ("tensorboard",)
@@ -141,7 +150,8 @@ class Recipe:
         require(share, "max_damaged", self.max_damaged, "a share between 0 and 1")
         for name in ("steps", "batch_size", "accumulate", "log_every", "max_skipped", "keep_last"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("workers", "evaluate_every", "save_every", "keep_every", "seed"):
+        require(self.patience > 0, "patience", self.patience, "above 0 seconds")
+        for name in ("workers", "evaluate_every", "save_every", "keep_every", "seed", "rollback"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         known = {"tensorboard", "wandb", "trackio"}
         require(set(self.trackers) <= known, "trackers", self.trackers, f"among {sorted(known)}")
@@ -171,9 +181,13 @@ FREE = frozenset(
         "keep_every",
         "processes",
         "trackers",
+        "rollback",
+        "patience",
         "accumulate",  # the global batch is held, by other means
         "batch_size",
         "fit",
+        "shard",
+        "checkpoint_activations",
         "max_skipped",
         "max_damaged",
     }

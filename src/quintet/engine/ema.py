@@ -13,8 +13,12 @@ def decay_at(decay: float, count: int) -> float:
 
 
 class Average:
-    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float):
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], decay: float, in_place: bool = False
+    ):
         self.decay = decay
+        self.in_place = in_place
+        """Others hold the parameters' very memory (shards): it is swapped, not pointers to it."""
         self.names = list(parameters)
         self.live = list(parameters.values())
         self.values = [p.detach().clone() for p in self.live]
@@ -50,8 +54,14 @@ class Average:
         finally:
             self._swap()
 
+    @torch.no_grad()
     def _swap(self) -> None:
         for index, parameter in enumerate(self.live):
+            if self.in_place:
+                kept = parameter.detach().clone()
+                parameter.copy_(self.values[index])
+                self.values[index].copy_(kept)
+                continue
             parameter.data, self.values[index] = self.values[index], parameter.data
 
     def state(self) -> dict[str, Tensor]:

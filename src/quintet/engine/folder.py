@@ -1,6 +1,7 @@
 """The run folder: who holds it, what it was asked for, and what it has reported."""
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -12,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from quintet.engine.checkpoint import steps_in, write_json
+from quintet.engine.config import FREE, Recipe, differences, dotted, to_json
 from quintet.engine.errors import RunError
+
+ELSEWHERE = {"data", "steps", "schedule_steps", "device", "compile"}
+"""Settings that a run may go on with otherwise, beside the free ones and paths."""
 
 
 @dataclass
@@ -114,7 +119,12 @@ class RunFolder:
 
     def best(self) -> dict[str, Any] | None:
         path = self.path / "best.json"
-        return read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        best = read_json(path)
+        if type(best.get("step")) is not int or type(best.get("value")) not in (int, float):
+            raise RunError(f"{path} lacks a step or a value; delete it: it is written anew")
+        return best
 
     def write_best(self, step: int, metric: str, value: float) -> None:
         write_json(self.path / "best.json", {"step": step, "metric": metric, "value": value})
@@ -131,11 +141,15 @@ class RunFolder:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
     def forget_after(self, step: int) -> None:
-        """Drop reports of steps that will be taken again, and a line that a kill cut short."""
+        """Drop reports of steps that will be taken again, and what a kill cut short."""
+        for unfinished in (*self.path.glob(".*.writing"), *self.exhibits.glob("step-*/.*.part")):
+            if unfinished.is_file() or unfinished.is_symlink():
+                unfinished.unlink()
         for path in (self.metrics, self.events):
             if not path.exists():
                 continue
-            kept = [r for r in read_lines(path) if r.get("step", 0) <= step]
+            found = (r for r in read_lines(path) if type(r.get("step")) is int)
+            kept = [r for r in found if r["step"] <= step]
             aside = path.with_name(f".{path.name}.writing")
             aside.unlink(missing_ok=True)
             aside.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
@@ -159,14 +173,42 @@ def _visible(path: Path) -> Iterator[Path]:
             yield entry
 
 
+def require_settings(path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int) -> None:
+    """As they were when the checkpoint was written: config.json can be edited, and a changed rate
+    would change the run in silence."""
+    now, paths = {**to_json(recipe), "global_batch": batch}, set(path_names(recipe))
+    then = {**now, **about.get("settings", {}), "global_batch": about.get("global_batch", batch)}
+    found = differences(then, now)
+    free = FREE | ELSEWHERE
+    changed = {n: v for n, v in found.items() if n not in paths and n.split(".")[0] not in free}
+    if changed:
+        first = list(changed.items())[:3]
+        listed = "; ".join(f"{n} was {a!r} and is now {b!r}" for n, (a, b) in first)
+        raise RunError(f"{path} was written with other settings: {listed}; put config.json back")
+
+
+def path_names(settings: Any, at: str = "") -> Iterator[str]:
+    """Dotted names of the settings that are paths: a run may move."""
+    for each in dataclasses.fields(settings):
+        name, value = dotted(at, each.name), getattr(settings, each.name)
+        if dataclasses.is_dataclass(value):
+            yield from path_names(value, name)
+        elif each.metadata.get("path"):
+            yield name
+
+
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise RunError(f"{path} must hold a JSON object")
     return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -175,7 +217,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             found.append(value)

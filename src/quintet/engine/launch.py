@@ -23,6 +23,8 @@ from quintet.engine.task import Task
 from quintet.engine.world import World
 
 Mode = Literal["new", "resume", "continue"]
+LEFT_ALONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""What gloo says where a process that it waits for is gone."""
 
 
 def start(
@@ -61,6 +63,11 @@ def start(
         except Exception as error:
             if memory.ran_out(error):
                 raise fit.explained(recipe, world, run, error) from error
+            if world.size > 1 and any(said in str(error) for said in LEFT_ALONE):
+                raise RunError(
+                    "another process of this run has ended; what it said, if anything, is the "
+                    f"cause. Go on with: quintet resume {path}"
+                ) from error
             raise
         finally:
             run.close() if run else folder.unlock()
@@ -245,5 +252,4 @@ def _initialise(run: Run, weights: Mapping[str, Any]) -> None:
     for name, state in weights.items():
         part = run.parts[name]
         load_strictly(part.module, state, f"init_from {run.recipe.init_from}: {name}")
-        if part.average is not None:
-            part.average.load({key: state[key] for key in part.average.names})
+        part.load_average(state)

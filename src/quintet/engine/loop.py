@@ -19,6 +19,7 @@ def train(run: "Run") -> None:
             run.evaluate()
         if run.due(run.recipe.save) or run.is_best:
             run.save()
+        run.go_back_if_failed()
         run.stop_if_asked()
     run.finish()
 

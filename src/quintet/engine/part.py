@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from quintet.engine import optim
+from quintet.engine import optim, sharding
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.ema import Average
 from quintet.engine.errors import RunError
@@ -24,6 +24,7 @@ class LiveHandle:
 
     def __init__(self, name: str, wrapped: nn.Module, bare: nn.Module):
         self._name, self._wrapped, self._bare = name, wrapped, bare
+        self._in_blocks = len(sharding.sharded_modules(bare)) > 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._wrapped(*args, **kwargs)
@@ -32,8 +33,14 @@ class LiveHandle:
         """The network uncompiled and unwrapped, for penalties that need a second derivative.
 
         Correct on several processes only beside a plain call in the same loss: the gradients of
-        both meet before they are reduced.
+        both meet before they are reduced. (Sharded, they meet only where the weights are whole
+        until the end of the backward: in a network that names no blocks.)
         """
+        if self._in_blocks:
+            raise RunError(
+                f"'{self._name}' is sharded by the block, and a penalty on the eager network would "
+                "miss gradients; drop --shard or choose another penalty"
+            )
         return self._bare.forward(*args, **kwargs)
 
     def __getattr__(self, attribute: str) -> NoReturn:
@@ -53,20 +60,30 @@ class LivePart:
         if config is None or not self.parameters:
             raise RunError(f"part '{name}' is in an update but has nothing to train")
         self.config: OptimiserConfig = config
+        world.recompute(self.module)
         if part.compiles:
             world.compile(self.module)
         self.wrapped = world.wrap(self.module)
+        self.parameters = optim.trainable(self.module)  # sharding puts others in their place
+        self.stepped = sharding.views(self.parameters)
         self.handle = LiveHandle(name, self.wrapped, self.module)
-        self.optimiser = optim.build(config, self.parameters)
-        self.average = Average(self.parameters, config.average) if config.average else None
+        self.optimiser = optim.build(config, self.stepped)
+        self.average = (
+            Average(self.stepped, config.average, world.shards) if config.average else None
+        )
         self.loss = torch.zeros((), device=world.device)
         self.checked = False
 
     def focus(self, live: bool) -> None:
         """Live: training, with gradients. Otherwise frozen and in eval."""
+        self._reshard()
         self.module.train(live)
         for parameter in self.parameters.values():
             parameter.requires_grad_(live)
+
+    def _reshard(self) -> None:
+        if self.world.shards:
+            sharding.reshard(self.module)
 
     def backward(self, loss: Tensor) -> None:
         self.world.backward(loss)
@@ -75,7 +92,7 @@ class LivePart:
     def step(self, at: At) -> dict[str, Tensor]:
         """Clip, guard, step, commit, average; nothing here waits for the device."""
         self._check_gradients()
-        norm = get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
+        norm = self._norm()
         bad = self.world.sum((~(norm + self.loss).isfinite()).float())
         at.skipped = (bad > 0).float()
         rate = optim.rate_at(self.config, at.step - self.start, self.length)
@@ -86,7 +103,8 @@ class LivePart:
         self.optimiser.found_inf = at.skipped  # type: ignore[attr-defined]
         self.optimiser.grad_scale = self._scale(norm)  # type: ignore[attr-defined]
         self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        for parameter in (*self.stepped.values(), *self.parameters.values()):
+            parameter.grad = None
         for network in (self.module, self.aside):
             commit = getattr(network, "commit", None)
             if commit is not None:
@@ -95,6 +113,14 @@ class LivePart:
             self.average.update(at.step - self.start, at.skipped)
         self.loss = torch.zeros((), device=self.world.device)
         return {"norm": norm, "skipped": at.skipped}
+
+    def _norm(self) -> Tensor:
+        """Of the gradients of all processes together."""
+        if not self.world.shards:
+            return get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
+        self._reshard()
+        sharding.hand_over_gradients(self.parameters, self.stepped, self.world)
+        return sharding.gradient_norm(self.parameters, self.stepped, self.world)
 
     def _scale(self, norm: Tensor) -> Tensor | None:
         return (norm / self.config.clip).clamp(min=1.0).float() if self.config.clip else None
@@ -119,14 +145,19 @@ class LivePart:
     @torch.no_grad()
     def update_ratio(self) -> float | None:
         """Length of the last Adam step over the length of the weights (read at evaluations)."""
-        total = weight = torch.zeros((), device=self.world.device)
-        for p in self.parameters.values():
+        squares: dict[bool, list[Tensor]] = {True: [], False: []}
+        for name, p in self.stepped.items():
             state = self.optimiser.state.get(p, {})
             if "exp_avg_sq" not in state:
                 return None
             change = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + self.config.eps)
-            total = total + change.square().sum()
-            weight = weight + p.detach().square().sum()
+            both = torch.stack([change.square().sum(), p.square().sum()])
+            squares[sharding.is_sharded(self.parameters[name])].append(both)
+        mine, common = (
+            torch.stack(rows).sum(0) if rows else torch.zeros(2, device=self.world.device)
+            for rows in (squares[True], squares[False])
+        )
+        total, weight = ((self.world.sum(mine) if squares[True] else mine) + common).unbind()
         return (self.rate * (total / weight.clamp(min=1e-20)).sqrt()).item()
 
     @contextmanager
@@ -138,28 +169,38 @@ class LivePart:
             yield
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """File name → tensors by name."""
+        """File name → tensors by name; `checkpoint.snapshot` makes whole ones of shards."""
+        self._reshard()
         files = {self.name: dict(self.module.state_dict())}
         if self.average is not None:
-            files[f"{self.name}.ema"] = self.average.state()
+            files[f"{self.name}.ema"] = {
+                name: sharding.joined(value, self.parameters[name])
+                for name, value in self.average.state().items()
+            }
         if self.aside is not None:
             files[f"{self.name}.aside"] = dict(self.aside.state_dict())
         files[f"{self.name}.optim"] = {
-            f"{key}/{name}": value
-            for name, p in self.parameters.items()
+            f"{key}/{name}": sharding.joined(value, self.parameters[name])
+            for name, p in self.stepped.items()
             for key, value in self.optimiser.state.get(p, {}).items()
         }
         return files
 
     def load(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        self._reshard()
         load_strictly(self.module, files[self.name], self.name)
         if self.aside is not None:
             load_strictly(self.aside, files[f"{self.name}.aside"], f"{self.name}.aside")
         if self.average is not None:
             named = files[f"{self.name}.ema"]
             compare_names(named, self.average.names, f"{self.name}.ema")
-            self.average.load(named)
+            self.load_average(named)
         self._load_optimiser(files[f"{self.name}.optim"])
+
+    def load_average(self, named: Mapping[str, Tensor]) -> None:
+        if self.average is not None:
+            own = self.parameters
+            self.average.load({name: sharding.piece(named[name], own[name]) for name in own})
 
     def _load_optimiser(self, state: Mapping[str, Tensor]) -> None:
         self.optimiser.state.clear()
@@ -168,9 +209,9 @@ class LivePart:
         kinds = {name.split("/", 1)[0] for name in state}
         expected = [f"{kind}/{name}" for kind in kinds for name in self.parameters]
         compare_names(state, expected, f"{self.name}.optim")
-        for name, p in self.parameters.items():
+        for name, p in self.stepped.items():
             for kind in kinds:
-                value = state[f"{kind}/{name}"]
+                value = sharding.piece(state[f"{kind}/{name}"], self.parameters[name])
                 # Laid out like its parameter: the fused kernels walk both as plain memory.
                 like = p if value.shape == p.shape else value
                 place = torch.empty_like(like, device=p.device, requires_grad=False)
@@ -196,4 +237,4 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) ->
                 f"{where}: {name} has shape {tuple(value.shape)}, "
                 f"but this model wants {tuple(own[name].shape)}"
             )
-        own[name].copy_(value)
+        sharding.local(own[name]).copy_(sharding.piece(value, own[name]))

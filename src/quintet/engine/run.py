@@ -1,5 +1,6 @@
 """Run: the state of a training run, and what the loop asks of it."""
 
+import contextlib
 import math
 import platform
 import time
@@ -11,13 +12,14 @@ from typing import Any
 import torch
 
 import quintet
-from quintet.engine import checkpoint, evaluate, health
-from quintet.engine.config import Recipe
+from quintet.engine import checkpoint, evaluate, gathered, health, rollback
+from quintet.engine.config import Recipe, to_json
 from quintet.engine.errors import RunError, Stopped
-from quintet.engine.folder import RunFolder
+from quintet.engine.folder import RunFolder, require_settings
 from quintet.engine.keys import fold
 from quintet.engine.meters import Meters
 from quintet.engine.part import LivePart
+from quintet.engine.regions import require_regions
 from quintet.engine.signals import REASON, STATUS, Signals
 from quintet.engine.sinks import Sink
 from quintet.engine.stream import CountPlan, Damaged, Fixed, Stream, order_of
@@ -53,6 +55,8 @@ class Run:
         self.meters = Meters(world)
         self.monitors = [*health.common(list(self.parts)), *task.monitors]
         self.skips = dict.fromkeys(self.parts, 0)
+        self.rollbacks: list[dict[str, int]] = []
+        self.failed: rollback.Failed | None = None
         self.damaged: dict[str, set[int]] = {"train": set(), "valid": set()}
         self.writer = checkpoint.Writer() if world.is_main else None
         self.checked = False
@@ -61,6 +65,8 @@ class Run:
 
     def _parts(self) -> tuple[dict[str, LivePart], dict[str, torch.nn.Module]]:
         check_owners(self.task)
+        if self.world.recomputes:
+            require_regions(part.network for part in self.task.parts.values() if part.optimiser)
         length = self.recipe.schedule_steps or self.recipe.steps
         live, frozen = {}, {}
         for name, part in self.task.parts.items():
@@ -95,14 +101,21 @@ class Run:
             seed=recipe.seed,
             accumulate=recipe.accumulate,
             workers=recipe.workers,
+            patience=recipe.patience,
         )
 
     def _fixed(self) -> Fixed | None:
         source = self.task.data("valid")
         if source is None or len(source) == 0:
             return None
+        recipe = self.recipe
         return Fixed(
-            source, self.task.collate, self.recipe.batch_size, self.world, self.recipe.workers
+            source,
+            self.task.collate,
+            recipe.batch_size,
+            self.world,
+            recipe.workers,
+            recipe.patience,
         )
 
     # -- what the loop calls ----------------------------------------------------------------
@@ -121,6 +134,9 @@ class Run:
         requests = self.stream.step_requests
         self.meters.begin(self.step, [request.sample for request in requests], len(requests))
         none = torch.zeros((), device=self.world.device)
+        spoilt = none + health.spoilt(batches)
+        for part in self.parts.values():
+            part.loss = spoilt
         return At(self.step, self.recipe.seed, len(requests), self.world, none)
 
     def only(self, live: LivePart) -> Mapping[str, Any]:
@@ -150,14 +166,15 @@ class Run:
             sink.report(record)
         self._watch(record)
         self._name_damage(means["data/damaged"])
-        self._guard(table)
+        self._name_replaced()
+        rollback.guard(self, table)
         self.meters.ids.clear()
         if self.writer:
             self.writer.check()
 
     def evaluate(self) -> dict[str, float]:
         """Averaged and live weights on the held-out set, and exhibits from the averaged ones."""
-        if self.fixed is None:
+        if self.fixed is None or self.failed or health.weights_are_bad(self):
             return {}
         begun = time.perf_counter()
         nets = {**self.frozen, **{name: part.module for name, part in self.parts.items()}}
@@ -165,7 +182,10 @@ class Run:
         sides = [partial(evaluate.at_rest, parts, averaged) for averaged in (True, False)]
         show = partial(self._exhibit, nets) if self.world.is_main else None
         measured = (self.task, nets, self.fixed, self.world, show)
-        metrics, live = evaluate.measure_under(sides, *measured)
+        if self.world.shards:
+            metrics, live = gathered.measure(parts, *measured)
+        else:
+            metrics, live = evaluate.measure_under(sides, *measured)
         ratios = {f"{name}/update_ratio": part.update_ratio() for name, part in self.parts.items()}
         record = {
             "step": self.step,
@@ -176,6 +196,8 @@ class Run:
         for sink in self.sinks:
             sink.report(record)
         self._watch(record)
+        for message in health.not_finite(record):
+            self.say(message)
         self._name(self.fixed.damaged, "valid")
         self._note_best(metrics)
         self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
@@ -183,21 +205,30 @@ class Run:
 
     def save(self) -> None:
         """Copy the state and go on; the background writes it. The main process writes for all."""
+        streaks = rollback.streaks(self.skips, self.meters.entries)
+        if max(max(counts.values()) for counts in streaks) >= self.recipe.max_skipped:
+            self.report()  # it says so and ends here, or sees to it that the run goes back
+        if self.failed:
+            return
         step, best = self.step, self.best if self.is_best else None
         self.is_best, self.saved_step = False, step
-        if self.writer is None:
-            return
         files: dict[str, Any] = {}
         for part in self.parts.values():
             files |= part.state()
-        writer, about = self.writer, self._about()
+        if self.writer is None:
+            checkpoint.snapshot(files, keep=False)
+            return
+        writer, about = self.writer, {**self._about(), "skips": streaks[-1]}
         spare, writer.spare = writer.spare, None
         copied = checkpoint.snapshot(files, spare)
 
         def job() -> None:
             checkpoint.write(self.folder.checkpoints, step, copied, about)
+            writer.spare = copied
             if best is not None:
                 self.folder.write_best(step, best["metric"], best["value"])
+            if any(streaks[-1].values()):
+                return  # the last sound one must not give way to it
             kept = self.folder.best()
             checkpoint.retain(
                 self.folder.checkpoints,
@@ -207,7 +238,6 @@ class Run:
                 self.folder.id,
                 newest=step,
             )
-            writer.spare = copied
 
         writer.submit(job)
 
@@ -217,12 +247,17 @@ class Run:
             return
         if self.saved_step != self.step:
             self.save()
+            self.go_back_if_failed()
         self.finish()  # together: a launcher kills the rest once one process is gone
         raise Stopped(
             f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
             f"Go on with: quintet resume {self.folder.path}",
             STATUS[code],
         )
+
+    def go_back_if_failed(self) -> None:
+        if self.failed:
+            rollback.go_back(self, self.failed)
 
     def finish(self) -> None:
         if self.writer:
@@ -233,7 +268,8 @@ class Run:
         self.stream.close()
         if self.fixed:
             self.fixed.close()
-        self.world.close()
+        with contextlib.suppress(RuntimeError):  # another process is gone: nothing to agree on
+            self.world.close()
         if self.writer:
             self.writer.close()
         for sink in self.sinks:
@@ -264,11 +300,10 @@ class Run:
             f"{name} {sum(p.numel() for p in part.parameters.values()) / 1e6:.2f} M"
             for name, part in self.parts.items()
         )
-        batch = self.recipe.batch_size * self.recipe.accumulate * self.world.size
         return (
             f"{verb} at step {self.step}; {self.world.size} process(es) on "
-            f"{self.world.device.type}, {self.world.precision}; global batch {batch} from "
-            f"{self.stream.samples.size} samples; parameters: {counts}"
+            f"{self.world.device.type}, {self.world.precision}; global batch {self.global_batch} "
+            f"from {self.stream.samples.size} samples; parameters: {counts}"
         )
 
     def restore(self, step: int) -> None:
@@ -281,23 +316,36 @@ class Run:
                 f"{path} was written with seed {about.get('seed')}, but config.json says "
                 f"{self.recipe.seed}; put the seed back"
             )
-        wanted = {name for part in self.parts.values() for name in part.state()}
-        if wanted != set(files):
+        wanted = {n: held for part in self.parts.values() for n, held in part.state().items()}
+        if set(wanted) != set(files):
             raise RunError(
                 f"{path} holds {sorted(files)}, but this task has {sorted(wanted)}: "
                 "it was written by another recipe"
             )
+        require_settings(path, about, self.recipe, self.global_batch)
+        checkpoint.require_forms(path, files, wanted)
+        at = checkpoint.position(path, about)
         for part in self.parts.values():
             part.load(files)
-        self.step = self.saved_step = int(about["step"])
-        self.seconds = float(about["seconds"])
-        self.stream.seek(int(about["samples"]))
+        self.step = self.saved_step = at.step
+        self.seconds = at.seconds
+        skips, self.rollbacks = rollback.history(about, path)
+        self.skips = {name: skips.get(name, 0) for name in self.parts}
+        self.stream.shift = rollback.shift(self.rollbacks, self.stream.samples.size)
+        self.stream.seek(at.samples)
+
+    @property
+    def global_batch(self) -> int:
+        return self.recipe.batch_size * self.recipe.accumulate * self.world.size
 
     def _about(self) -> dict[str, Any]:
         return {
             "run": self.folder.id,
             "samples": self.stream.position,
+            "rollbacks": self.rollbacks,
             "seed": self.recipe.seed,
+            "settings": to_json(self.recipe),
+            "global_batch": self.global_batch,
             "seconds": self.elapsed(),
             "processes": self.world.size,
             "threads": torch.get_num_threads(),
@@ -341,6 +389,18 @@ class Run:
                 f"max_damaged = {self.recipe.max_damaged:.0%}; 'quintet doctor' lists them"
             )
 
+    def _name_replaced(self) -> None:
+        """Workers of any process that died; without workers there is nobody to ask for."""
+        if not self.recipe.workers:
+            return
+        loaders = [self.stream, *([self.fixed] if self.fixed else [])]
+        counts = self.world.gather_objects(sum(loader.replaced for loader in loaders))
+        for loader in loaders:
+            loader.replaced = 0
+        for rank, count in enumerate(counts):
+            if count:
+                self.say(f"data workers of process {rank} died and were replaced, {count} times")
+
     def _name(self, noted: list[Damaged], split: str) -> None:
         """Each damaged sample once, whichever process met it."""
         for note in (note for notes in self.world.gather_objects(noted) for note in notes):
@@ -348,24 +408,6 @@ class Run:
                 self.damaged[split].add(note.index)
                 self.say(f"skipped {note.name}: {note.reason}")
         noted.clear()
-
-    def _guard(self, table: Mapping[int, Mapping[str, float]]) -> None:
-        """Name skipped steps; stop past the limit. Every process reads the same numbers."""
-        for step, row in table.items():
-            for name in self.parts:
-                if row.get(f"{name}/skipped", 0.0) < 0.5:
-                    self.skips[name] = 0 if f"{name}/skipped" in row else self.skips[name]
-                    continue
-                self.skips[name] += 1
-                terms = [k for k, v in row.items() if v - v != 0 and k.startswith(name)]
-                cause = f"{', '.join(terms) or 'its gradient'}; samples {self.meters.ids[step]}"
-                self.say(f"skipped the update of '{name}' at step {step}: not finite: {cause}")
-                if self.skips[name] >= self.recipe.max_skipped:
-                    raise RunError(
-                        f"{self.skips[name]} updates of '{name}' in a row were not finite, the "
-                        f"last at step {step}: {cause}. The last sound checkpoint is at step "
-                        f"{self.saved_step or 0}; lower the rate, or look at these samples"
-                    )
 
     def _note_best(self, metrics: Mapping[str, float]) -> None:
         if self.task.best is None or not math.isfinite(metrics.get(self.task.best[0], math.nan)):
@@ -381,7 +423,8 @@ class Run:
         shown = self.task.exhibit(nets, batch)
         if not shown:
             return
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in (self.folder.exhibits, folder):
+            place.mkdir(exist_ok=True)  # no parents: a run whose folder vanished must stop
         files: list[Path] = [file for exhibit in shown for file in exhibit.write(folder)]
         for sink in self.sinks:
             sink.exhibits(self.step, files)

@@ -7,6 +7,7 @@ The position is one integer, the samples consumed over all processes. Nothing el
 """
 
 import itertools
+import sys
 import time
 from bisect import bisect_right
 from collections import deque
@@ -26,6 +27,8 @@ from quintet.engine.workers import DEATHS, PATIENCE, Died, Stuck, Watched, loade
 from quintet.engine.world import World
 
 TRIES = 16
+NAMED = 64
+"""Samples that are named where it can be any of those that were asked for."""
 DAMAGE = (OSError, ValueError, EOFError)
 
 
@@ -196,27 +199,37 @@ def place(loaded: Loaded, damaged: list[Damaged], world: World) -> Batch:
     damaged.extend(loaded.damaged)
     if loaded.data is None:
         last = loaded.damaged[-1]
-        raise RunError(
-            f"{TRIES} samples in a row could not be read; the last: {last.name}: {last.reason}"
-        )
+        reason = f"the last: {last.name}: {last.reason}"
+        raise alone(RunError(f"{TRIES} samples in a row could not be read; {reason}"), world)
     keys = loaded.keys.to(world.device, non_blocking=True)
     return Batch(world.place(loaded.data), loaded.ids, keys)
 
 
+def alone(error: RunError, world: World) -> RunError:
+    """The command line lets the first process speak for all, which knows nothing of this."""
+    if world.rank:
+        sys.stderr.write(f"quintet: process {world.rank}: {error}\n")
+    return error
+
+
 def stuck_over(source: Any, requests: Sequence[Request], seconds: float) -> RunError:
-    names = ", ".join(name_of(source, request.sample) for request in requests)
     return RunError(
-        f"no batch came for {seconds:g} seconds: its worker is stuck over one of {names}; look at "
-        "these, or give --patience more seconds"
+        f"no batch came for {seconds:g} seconds: a worker is stuck over one of "
+        f"{_named(source, requests)}; look at these, or give --patience more seconds"
     )
 
 
 def died_over(source: Any, requests: Sequence[Request]) -> RunError:
-    names = ", ".join(name_of(source, request.sample) for request in requests)
     return RunError(
-        f"workers died {DEATHS + 1} times in a row over a batch with {names}; look at these with "
-        "--workers 0, or give fewer --workers if memory ran out"
+        f"workers died {DEATHS + 1} times in a row over one of {_named(source, requests)}; look at "
+        "these with --workers 0, or give fewer --workers if memory ran out"
     )
+
+
+def _named(source: Any, requests: Sequence[Request]) -> str:
+    names = [name_of(source, request.sample) for request in requests[:NAMED]]
+    more = len(requests) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 class Stream:
@@ -247,6 +260,7 @@ class Stream:
         self._ahead: deque[list[Request]] = deque()
         self._mine: deque[list[Request]] = deque()
         self._batches: Watched | None = None
+        self._careful = False
 
     @property
     def epoch(self) -> float:
@@ -263,27 +277,35 @@ class Stream:
         self.waited += time.perf_counter() - begin
         self.step_requests = self._ahead.popleft()
         self.position += len(self.step_requests)
+        if self._careful:
+            self.close()
         return [place(item, self.damaged, self.world) for item in loaded]
 
     def _load(self, count: int) -> list[Loaded]:
-        """The step's micro-batches; all of them again where a worker died over one."""
-        source = self.samples.source
+        """The step's micro-batches; all of them again where a worker died over one, at last by one
+        worker that reads nothing ahead, so that what it dies over is known."""
+        source, lost = self.samples.source, list[Request]()
         for deaths in range(DEATHS + 1):
+            self._careful = deaths == DEATHS
             try:
                 return [self._next() for _ in range(count)]
             except Stuck:
-                raise stuck_over(source, self._mine[0], self.patience) from None
+                stuck = stuck_over(source, self._in_flight(), self.patience)
+                raise alone(stuck, self.world) from None
             except Died:
                 self.replaced += 1
-                overdue = self._mine[0]
+                lost = self._in_flight()
                 self.seek(self.position)
-                if deaths == DEATHS:
-                    raise died_over(source, overdue) from None
-        raise AssertionError
+        raise alone(died_over(source, lost), self.world)
+
+    def _in_flight(self) -> list[Request]:
+        return [request for batch in self._mine for request in batch]
 
     def _next(self) -> Loaded:
         if self._batches is None:
-            batches = loader(self.samples, self._requests(), self.collate, self.workers, self.world)
+            workers, ahead = (1, 1) if self._careful else (self.workers, 4)
+            requests = self._requests()
+            batches = loader(self.samples, requests, self.collate, workers, self.world, ahead)
             self._batches = Watched(batches, self.patience)
         loaded = self._batches.next()
         self._mine.popleft()
@@ -341,11 +363,13 @@ class Fixed:
                     yield place(loaded, self.damaged, self.world)
                     done, deaths = done + 1, 0
             except Stuck:
-                raise stuck_over(self.samples.source, self.mine[done], self.patience) from None
+                stuck = stuck_over(self.samples.source, self.mine[done], self.patience)
+                raise alone(stuck, self.world) from None
             except Died:
                 deaths, self.replaced = deaths + 1, self.replaced + 1
                 if deaths > DEATHS:
-                    raise died_over(self.samples.source, self.mine[done]) from None
+                    died = died_over(self.samples.source, self.mine[done])
+                    raise alone(died, self.world) from None
 
     def _from(self, done: int) -> Iterator[Loaded]:
         """Those of this process but the first few; workers stay for the next time if it is all."""
@@ -357,8 +381,11 @@ class Fixed:
         self._whole = None if done else rest
         try:
             batches = Watched(rest, self.patience)
-            for _ in mine:
-                yield batches.next()
+            try:
+                for _ in mine:
+                    yield batches.next()
+            finally:
+                batches.rest()
         except (Died, Stuck):
             self._whole = None
             raise

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from quintet.engine.world import World
 
-LOOK = 2.0
+LOOK = 0.5
 """Seconds between looks at the workers while a batch is waited for."""
 DEATHS = 3
 """How often in a row a worker may die over the same batch before the run is refused."""
@@ -41,7 +42,7 @@ def leave_signals_to_main(_: int) -> None:
 
 
 def loader(
-    samples: Dataset[Any], batches: Any, collate: Any, workers: int, world: World
+    samples: Dataset[Any], batches: Any, collate: Any, workers: int, world: World, ahead: int = 4
 ) -> DataLoader[Any]:
     return DataLoader(
         samples,
@@ -49,8 +50,7 @@ def loader(
         collate_fn=collate,
         num_workers=workers,
         pin_memory=world.device.type == "cuda",
-        timeout=LOOK if workers else 0,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=ahead if workers else None,
         persistent_workers=workers > 0,
         # Workers share the data set's memory by forking; they never touch the device.
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
@@ -89,29 +89,55 @@ class Watched:
     """The batches of a loader, one at a time; Died and Stuck where another would wait for ever."""
 
     def __init__(self, batches: DataLoader[Any], patience: float):
-        self._patience = patience
+        self._patience, self._late = patience, False
+        self._deadline: float | None = None
+        self._closed = threading.Event()
+        self._batches: Any = batches._iterator  # of an earlier turn, or None
         try:
+            self._look_every(0)  # waking those up takes as long as it takes
             with no_alarm():
-                self._batches: Any = iter(batches)
-        except (RuntimeError, OSError, EOFError) as error:  # workers of an earlier turn are gone
-            self._batches = batches._iterator
+                self._batches = iter(batches)
+            self._look_every(LOOK)
+        except (RuntimeError, OSError, EOFError) as error:
             self.close(at_once=True)
             raise Died from error
+        if self._workers:
+            threading.Thread(target=self._watch, name="data-watch", daemon=True).start()
+
+    def _look_every(self, seconds: float) -> None:
+        if self._workers:
+            self._batches._timeout = seconds  # until it raises, and can be asked again
+
+    def _watch(self) -> None:
+        """End workers that are past the deadline. Only another thread can: to take over a batch
+        the main one asks the worker that made it, and waits for the answer of a stuck one."""
+        while not self._closed.wait(LOOK):
+            deadline = self._deadline
+            if deadline is not None and time.monotonic() > deadline:
+                self._late = True
+                for worker in self._workers:
+                    worker.kill()
+                return
 
     def next(self) -> Any:
-        begun = time.monotonic()
+        self._deadline = time.monotonic() + self._patience
+        try:
+            return self._next()
+        finally:
+            self._deadline = None
+
+    def _next(self) -> Any:
         while True:
             try:
                 return next(self._batches)
             except (RuntimeError, OSError, EOFError) as error:
-                if any(not worker.is_alive() for worker in self._workers):
+                looked = str(error).startswith("DataLoader timed out")
+                # Its connections break a moment before a worker is known to be gone.
+                if wait([worker.sentinel for worker in self._workers], 0 if looked else 0.5):
                     self.close(at_once=True)
-                    raise Died from error
-                if not str(error).startswith("DataLoader timed out"):
+                    raise (Stuck if self._late else Died) from error
+                if not looked:
                     raise  # a mistake in the data set's code, and no fault of its worker
-                if time.monotonic() - begun > self._patience:
-                    self.close(at_once=True)
-                    raise Stuck from error
 
     @property
     def _workers(self) -> list[Any]:
@@ -119,6 +145,11 @@ class Watched:
 
     def close(self, at_once: bool = False) -> None:
         """With `at_once` nobody is waited for: one may be stuck, or hold a lock in its grave."""
+        self._closed.set()
         for worker in self._workers if at_once else ():
             worker.kill()
         stop_workers(self._batches)
+
+    def rest(self) -> None:
+        """Leave the workers for another turn; nobody watches them until then."""
+        self._closed.set()

@@ -19,7 +19,9 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import Tensor, nn
 
+from quintet.engine import rendezvous, sharding
 from quintet.engine.config import ConfigError, Recipe
+from quintet.engine.regions import recompute, regions_of
 
 REGIONS = 64
 """Shapes of compiled blocks that there may be; past the compiler's own limit of 8 it would go on
@@ -37,6 +39,8 @@ class World:
         options = DistributedDataParallelKwargs(
             broadcast_buffers=False, gradient_as_bucket_view=True
         )
+        if rendezvous.is_needed():
+            rendezvous.meet("gloo" if wants_cpu else "nccl")
         with quiet():
             self._accelerator = Accelerator(
                 cpu=wants_cpu, mixed_precision="no", kwargs_handlers=[options]
@@ -51,6 +55,8 @@ class World:
             recipe.compile == "auto" and self.device.type == "cuda"
         )
         self.deterministic = recipe.deterministic
+        self.asked_to_shard = recipe.shard
+        self.recomputes = recipe.checkpoint_activations
         self._choose_kernels()
         self._side = self._side_group()
         self._pending: tuple[Any, Tensor] | None = None
@@ -84,8 +90,7 @@ class World:
         if not self.compiles:
             return
         torch._dynamo.config.recompile_limit = REGIONS
-        named = getattr(network, "regions", None)
-        for region in [network] if named is None else named():
+        for region in regions_of(network) or [network]:
             region.compile(dynamic=False)
 
     def _side_group(self) -> Any:
@@ -115,9 +120,20 @@ class World:
     def place_module(self, module: nn.Module) -> nn.Module:
         return module.to(self.device, self.dtype if self.precision == "fp64" else None)
 
+    @property
+    def shards(self) -> bool:
+        """Whether parts are sharded; a single process has nothing to share them with."""
+        return self.asked_to_shard and self.size > 1
+
+    def recompute(self, network: nn.Module) -> None:
+        if self.recomputes:
+            recompute(network)
+
     def wrap(self, module: nn.Module) -> nn.Module:
         if self.size == 1:
             return module
+        if self.shards:
+            return sharding.shard(module, self.device, self.size)
         with quiet():
             return self._accelerator.prepare_model(module)
 
@@ -136,6 +152,8 @@ class World:
     def no_sync_but_last(
         self, wrapped: nn.Module, index: int, count: int
     ) -> AbstractContextManager[Any]:
+        if self.shards:
+            return sharding.reducing(wrapped, index == count - 1)
         return nullcontext() if index == count - 1 else self._accelerator.no_sync(wrapped)
 
     def backward(self, loss: Tensor) -> None:

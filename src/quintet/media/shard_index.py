@@ -122,7 +122,7 @@ class Index:
         self.path, self.shard, self.size = path, shard, size
         try:
             self._open()
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             if isinstance(error, BadFile):
                 raise
             reason = f"is no sound index ({str(error)[:100]})"
