@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types tests test-slow bench build clean
+.PHONY: help demo test lint types tests test-slow torture bench docs build clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,12 +38,17 @@ tests: $(READY)  ## the default tests
 test-slow: $(READY)  ## the tests that take longer
 	$(PYTEST) -m slow
 
+torture: $(READY)  ## faults against the real program; stopped and started again, it goes on
+	$(BIN)/python -m benchmarks.torture --full
+
 bench: $(READY)  ## the benchmarks, in their forms for a CPU
 	$(BIN)/python benchmarks/overhead.py --device cpu
 	$(BIN)/python benchmarks/checkpoint_pause.py --device cpu
 	$(BIN)/python benchmarks/image_speed.py --device cpu --size tiny --batch-size 16 --workers 1
-	$(BIN)/python benchmarks/kills.py --kills 50
 	$(BIN)/python benchmarks/learning.py image/vqgan_tiny --compare
+
+docs: $(READY)  ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 build: $(READY)  ## wheel and sdist, into dist/
 	$(BIN)/python -m build --outdir dist .

@@ -182,7 +182,9 @@ def test_every_command_parses(command: Command, place: Path, monkeypatch: Patch)
     assert given[0] in COMMANDS
     if len(given) == 1:
         return  # the text speaks of the command and does not give it
-    module = importlib.import_module(f"quintet.cli.{COMMANDS[given[0]]}")
+    name, _, function = COMMANDS[given[0]].partition(":")
+    module = importlib.import_module(f"quintet.cli.{name}")
+    command_itself = getattr(module, function or given[0])
 
     def parse_and_stop(*arguments: Any) -> None:
         words.parse(*arguments)
@@ -191,11 +193,11 @@ def test_every_command_parses(command: Command, place: Path, monkeypatch: Patch)
     monkeypatch.chdir(place)
     monkeypatch.setattr(module, "parse", parse_and_stop)
     if "--help" in given:
-        getattr(module, given[0])(given[1:])
+        command_itself(given[1:])
         return
     wanted = SystemExit if "--help-all" in given else Parsed  # the parser's own help ends there
     with pytest.raises(wanted):
-        getattr(module, given[0])(given[1:])
+        command_itself(given[1:])
 
 
 @pytest.mark.parametrize("wrong", ["train image/vqgan --stepz 3", "resume runs/first --rate 1"])

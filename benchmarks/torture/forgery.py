@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 
 from quintet.engine import checkpoint
 
+BULK = "mesh/autoencoder_tiny"
+"""The smallest recipe; most changes are made to its run."""
 OLDER, NEWEST = 4, 6
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "doctor": "doctor",
     "demo": "demo",
 }
-"""Each command, and the module here that has a function of its name, or of the one named after it."""
+"""Each command, and the module here that has a function of its name, or the one named with it."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -45,6 +45,15 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         # Out of a worker process it comes with the traceback that it had there.
         status = fail(str(error).strip().splitlines()[-1].removeprefix("ImportError: "))
+    except (RuntimeError, MemoryError) as error:
+        from quintet.engine.memory import ran_out
+
+        if debug or not ran_out(error):
+            raise
+        first = (str(error).splitlines() or ["out of memory"])[0]
+        status = fail(f"there is not enough memory for what config.json or the flags ask: {first}")
+    except KeyboardInterrupt:
+        status = 130
     except OSError as error:
         if debug or error.errno is None:
             raise

@@ -240,6 +240,8 @@ class Resume:
     """Samples per process and micro-batch; the global batch stays."""
     workers: int | None = None
     """Processes that load data."""
+    shard: bool | None = None
+    """Divide weights among the processes, or stop doing so."""
     log_every: int | None = None
     """Steps between reports."""
     save_every: int | None = None

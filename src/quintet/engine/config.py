@@ -151,6 +151,7 @@ class Recipe:
         for name in ("steps", "batch_size", "accumulate", "log_every", "max_skipped", "keep_last"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(self.patience > 0, "patience", self.patience, "above 0 seconds")
+        require(self.workers <= 1024, "workers", self.workers, "1024 or fewer")
         for name in ("workers", "evaluate_every", "save_every", "keep_every", "seed", "rollback"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         known = {"tensorboard", "wandb", "trackio"}

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import gcd
 from pathlib import Path
@@ -120,8 +120,8 @@ def _check_gaps(
 ) -> Iterator[Finding]:
     """Between two resumes reports are at multiples of one number, and at the end of the run: one
     that is missing was lost."""
-    settings = folder.about.get("settings") or {}
-    every = settings.get("log_every")
+    settings = folder.about.get("settings")
+    every = settings.get("log_every") if isinstance(settings, Mapping) else None
     starts = [0, *(step for step in resumed if 0 < step < newest)]
     lost: list[int] = []
     for begin, end in zip(starts, [*starts[1:], newest]):

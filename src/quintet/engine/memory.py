@@ -22,6 +22,7 @@ SAID = (
     "out of memory",
     "Cannot allocate memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "Storage size calculation overflowed",
 )
 
 
