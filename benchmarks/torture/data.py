@@ -366,7 +366,8 @@ def worker_killed(size: int) -> Result:
 def worker_hangs(size: int) -> Result:
     """Past the patience the run is refused, with the names of the samples."""
     path = subjects.PLACE / "data" / f"hanging-{size}" / "run"
-    program, begun = strike(size, signal.SIGSTOP, path, "--patience", 3)
+    # Long enough that what is loaded ahead does not last to the end.
+    program, begun = strike(size, signal.SIGSTOP, path, "--patience", 3, "--steps", 500)
     statuses = program.wait(60)
     seconds = time.monotonic() - begun
     require(2 in statuses, f"{statuses}: {program.said()[-500:]}")
