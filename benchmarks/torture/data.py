@@ -44,7 +44,7 @@ FILES = {
     "shards": 1000,
 }
 """Mutated files of the full campaign."""
-SHORT = 40
+SHORT = 25
 """Those of the short one, of each kind."""
 RECIPES = {
     "images": "image/vqgan_tiny",

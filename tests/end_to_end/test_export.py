@@ -121,6 +121,7 @@ def test_a_model_that_fixes_its_sizes_is_exported_at_them(tmp_path: Path) -> Non
     assert not checked.any_size
 
 
+@pytest.mark.slow
 def test_pictures_travel_as_programs_of_torch(
     trained: Path, tmp_path: Path, quintet: Quintet, run_code: RunCode
 ) -> None:

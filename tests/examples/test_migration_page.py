@@ -50,6 +50,7 @@ def ours(package: str) -> str:
     return block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", sorted(set(SECTIONS.values())))
 def test_our_script_on_the_page_runs(package: str, tmp_path: Path) -> None:
     text = ours(package)
