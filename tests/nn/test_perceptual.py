@@ -1,9 +1,11 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.perceptual import StructuralDistance, luminance, spectrum_filters
+from quintet.nn.perceptual import StructuralDistance, half_windows, luminance, spectrum_filters
 
 
 def texture(grain: int) -> Tensor:
@@ -35,6 +37,24 @@ def test_a_wave_answers_with_its_amplitude() -> None:
     wave = 0.3 * torch.sin(2 * torch.pi / 8 * 2 * x).expand(8, 8).flatten()
     cosine, sine = (wave @ spectrum_filters(8)).chunk(2)
     assert (cosine.square() + sine.square()).sqrt().max() == pytest.approx(0.3, rel=1e-4)
+
+
+@given(high=st.integers(8, 40), wide=st.integers(8, 40), half=st.integers(1, 4))
+def test_windows_are_those_of_two_unfolds(high: int, wide: int, half: int) -> None:
+    planes = torch.rand(2, high, wide)
+    wanted = planes.unfold(1, 2 * half, half).unfold(2, 2 * half, half)
+    assert torch.equal(half_windows(planes, 2 * half), wanted)
+
+
+@pytest.mark.slow  # the compiler takes half a minute
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_it_is_the_same_where_one_window_fills_the_plane() -> None:
+    eager, compiled = StructuralDistance(), StructuralDistance()
+    compiled.compile(dynamic=False)
+    a, b = torch.rand(2, 4, 3, 32, 32)
+    a.requires_grad_()
+    gradients = [torch.autograd.grad(d(a, b).sum(), a)[0] for d in (eager, compiled)]
+    assert torch.allclose(*gradients, atol=1e-6)
 
 
 def test_a_flat_picture_has_a_finite_gradient() -> None:

@@ -6,9 +6,7 @@ import importlib
 import os
 import random
 import signal
-import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from benchmarks.torture import data, subjects
+from benchmarks.torture import data
 from benchmarks.torture.table import Case
 
 from quintet import rooms
@@ -27,13 +22,6 @@ from quintet.engine.config import ConfigError, Recipe
 from quintet.engine.errors import RunError
 from quintet.engine.stream import CountPlan, Fixed, Stream
 from quintet.engine.workers import DEATHS
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    before, subjects.PLACE = subjects.PLACE, tmp_path_factory.mktemp("torture")
-    yield
-    subjects.PLACE = before
 
 
 @pytest.mark.parametrize("case", list(data.cases(False, 0)), ids=lambda case: case.name)

@@ -1,23 +1,9 @@
 """The short campaign of bad numbers, and that it would notice if the guard were not there."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from benchmarks.torture import numbers, subjects
 from benchmarks.torture.numbers import NAN, Attempt, Fault
 from benchmarks.torture.table import Case
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    before, subjects.PLACE = subjects.PLACE, tmp_path_factory.mktemp("torture")
-    yield
-    subjects.PLACE = before
 
 
 @pytest.mark.parametrize("case", list(numbers.cases(False, 0)), ids=lambda case: case.name)

@@ -12,17 +12,16 @@ from typing import Any
 import torch
 
 import quintet
-from quintet.engine import checkpoint, evaluate, gathered, health, rollback
+from quintet.engine import building, checkpoint, evaluate, gathered, health, rollback
 from quintet.engine.config import Recipe, to_json
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.folder import RunFolder, require_settings
 from quintet.engine.keys import fold
 from quintet.engine.meters import Meters
 from quintet.engine.part import LivePart
-from quintet.engine.regions import require_regions
 from quintet.engine.signals import REASON, STATUS, Signals
 from quintet.engine.sinks import Sink
-from quintet.engine.stream import CountPlan, Damaged, Fixed, Stream, order_of
+from quintet.engine.stream import Damaged
 from quintet.engine.task import At, Batch, Task
 from quintet.engine.when import When
 from quintet.engine.world import World
@@ -47,11 +46,11 @@ class Run:
         self.is_best = False
         self.seconds = 0.0
         self.began = time.monotonic()
-        self.parts, self.frozen = self._parts()
+        self.parts, self.frozen = building.parts(task, recipe, world)
         self.focus: LivePart | None = None
         task.prepare(world)
-        self.stream = self._stream()
-        self.fixed = self._fixed()
+        self.stream = building.stream(task, recipe, world)
+        self.fixed = building.held_out(task, recipe, world)
         self.meters = Meters(world)
         self.monitors = [*health.common(list(self.parts)), *task.monitors]
         self.skips = dict.fromkeys(self.parts, 0)
@@ -60,63 +59,6 @@ class Run:
         self.damaged: dict[str, set[int]] = {"train": set(), "valid": set()}
         self.writer = checkpoint.Writer() if world.is_main else None
         self.checked = False
-
-    # -- building ---------------------------------------------------------------------------
-
-    def _parts(self) -> tuple[dict[str, LivePart], dict[str, torch.nn.Module]]:
-        check_owners(self.task)
-        if self.world.recomputes:
-            require_regions(part.network for part in self.task.parts.values() if part.optimiser)
-        length = self.recipe.schedule_steps or self.recipe.steps
-        live, frozen = {}, {}
-        for name, part in self.task.parts.items():
-            whens = [update.when for update in self.task.updates if update.part == name]
-            if part.optimiser is None:
-                frozen[name] = self.world.place_module(part.network).eval().requires_grad_(False)
-                if part.compiles:
-                    self.world.compile(frozen[name])
-            elif not whens:
-                raise RunError(f"part '{name}' has an optimiser but no update; give it one")
-            else:
-                start = min(when.start for when in whens)
-                live[name] = LivePart(name, part, self.world, start, max(1, length - start))
-        return live, frozen
-
-    def _stream(self) -> Stream:
-        source, recipe = self.task.data("train"), self.recipe
-        size, batch = len(source), recipe.batch_size * recipe.accumulate * self.world.size
-        plan = getattr(self.task, "plan", None)
-        if plan is None and size < batch:
-            raise RunError(
-                f"the data has {size} samples, but one global batch takes {batch} "
-                f"(batch_size {recipe.batch_size} x accumulate {recipe.accumulate} x "
-                f"{self.world.size} processes); lower --batch-size or add data"
-            )
-        order = order_of(source, recipe.seed)
-        return Stream(
-            source,
-            self.task.collate,
-            plan(source) if plan else CountPlan(size, recipe.seed, recipe.batch_size, order),
-            self.world,
-            seed=recipe.seed,
-            accumulate=recipe.accumulate,
-            workers=recipe.workers,
-            patience=recipe.patience,
-        )
-
-    def _fixed(self) -> Fixed | None:
-        source = self.task.data("valid")
-        if source is None or len(source) == 0:
-            return None
-        recipe = self.recipe
-        return Fixed(
-            source,
-            self.task.collate,
-            recipe.batch_size,
-            self.world,
-            recipe.workers,
-            recipe.patience,
-        )
 
     # -- what the loop calls ----------------------------------------------------------------
 
@@ -149,9 +91,11 @@ class Run:
         return {**self.frozen, **bare, live.name: live.handle}
 
     def report(self) -> None:
-        damaged = torch.tensor(float(len(self.stream.damaged)), device=self.world.device)
-        self.meters.add(self.step, "data", {"damaged": damaged})
+        counts = {"damaged": len(self.stream.damaged), "replaced": self._replaced()}
+        noted = {n: torch.tensor(float(c), device=self.world.device) for n, c in counts.items()}
+        self.meters.add(self.step, "data", noted)
         means, table = self.meters.read()
+        replaced = means.pop("data/replaced")  # of this machine, and not of the run
         record: dict[str, Any] = {
             "step": self.step,
             "samples": self.stream.position,
@@ -166,7 +110,8 @@ class Run:
             sink.report(record)
         self._watch(record)
         self._name_damage(means["data/damaged"])
-        self._name_replaced()
+        if replaced:
+            self.say(f"data workers died and were replaced, {replaced:.0f} times")
         rollback.guard(self, table)
         self.meters.ids.clear()
         if self.writer:
@@ -389,17 +334,13 @@ class Run:
                 f"max_damaged = {self.recipe.max_damaged:.0%}; 'quintet doctor' lists them"
             )
 
-    def _name_replaced(self) -> None:
-        """Workers of any process that died; without workers there is nobody to ask for."""
-        if not self.recipe.workers:
-            return
+    def _replaced(self) -> int:
+        """Workers of this process that died since the last report."""
         loaders = [self.stream, *([self.fixed] if self.fixed else [])]
-        counts = self.world.gather_objects(sum(loader.replaced for loader in loaders))
+        count = sum(loader.replaced for loader in loaders)
         for loader in loaders:
             loader.replaced = 0
-        for rank, count in enumerate(counts):
-            if count:
-                self.say(f"data workers of process {rank} died and were replaced, {count} times")
+        return count
 
     def _name(self, noted: list[Damaged], split: str) -> None:
         """Each damaged sample once, whichever process met it."""
@@ -428,24 +369,3 @@ class Run:
         files: list[Path] = [file for exhibit in shown for file in exhibit.write(folder)]
         for sink in self.sinks:
             sink.exhibits(self.step, files)
-
-
-def check_owners(task: Task) -> None:
-    """Every trainable parameter belongs to exactly one part."""
-    owner: dict[int, str] = {}
-    shared: list[str] = []
-    counts = dict.fromkeys(task.parts, 0)
-    for name, part in task.parts.items():
-        if part.optimiser is None:
-            continue
-        for parameter_name, parameter in part.network.named_parameters():
-            if parameter.requires_grad:
-                counts[name] += 1
-                if id(parameter) in owner:
-                    shared.append(f"{name}.{parameter_name} (also in {owner[id(parameter)]})")
-                owner[id(parameter)] = name
-    if shared:
-        raise RunError(
-            f"{len(shared)} parameters belong to two parts: {', '.join(shared[:3])}; "
-            f"parameters per part: {counts}"
-        )

@@ -26,6 +26,8 @@ from quintet.engine.regions import recompute, regions_of
 REGIONS = 64
 """Shapes of compiled blocks that there may be; past the compiler's own limit of 8 it would go on
 uncompiled, unsaid."""
+ONE_CANDIDATE = {"triton.autotune_pointwise": False}
+"""For large graphs: of each kernel that only reads and writes, do not try several."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 
@@ -85,11 +87,17 @@ class World:
         """Whole, or only the blocks that the network names in `regions`.
 
         Of blocks that are alike the compiler makes one graph, where a graph of all of them takes
-        it minutes.
+        it minutes. A network whose blocks are not alike says that it `compiles_whole`; sharded or
+        recomputed, it is compiled by the block all the same, as there is work between them.
         """
         if not self.compiles:
             return
         torch._dynamo.config.recompile_limit = REGIONS
+        between = self.shards or self.recomputes
+        whole = getattr(network, "compiles_whole", False) and not between
+        if whole:
+            network.compile(dynamic=False, options=ONE_CANDIDATE)
+            return
         for region in regions_of(network) or [network]:
             region.compile(dynamic=False)
 

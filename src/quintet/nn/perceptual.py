@@ -49,10 +49,23 @@ def luminance(images: Tensor) -> Tensor:
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
+def half_windows(planes: Tensor, window: int) -> Tensor:
+    """(b, h, w) -> (b, h', w', window, window): windows that overlap by half, less the remainder.
+
+    What two `unfold`s give, from slices: their backward is a scatter, which is slower, and which
+    the compiler lets write past the end on a CPU where one window fills the plane.
+    """
+    half = window // 2
+    high, wide = (size // half for size in planes.shape[1:])
+    tiles = planes[:, : high * half, : wide * half].unflatten(2, (wide, half))
+    tiles = tiles.unflatten(1, (high, half)).transpose(2, 3)  # (b, high, wide, half, half)
+    tall = torch.cat((tiles[:, :-1], tiles[:, 1:]), dim=3)
+    return torch.cat((tall[:, :, :-1], tall[:, :, 1:]), dim=4)
+
+
 def log_spectrum(planes: Tensor, filters: Tensor, window: int) -> Tensor:
     """(b, h, w) -> (b, h', w', f): loudness of each wave, in windows that overlap by half."""
-    windows = planes.unfold(1, window, window // 2).unfold(2, window, window // 2).flatten(-2)
-    cosine, sine = (windows @ filters).chunk(2, dim=-1)
+    cosine, sine = (half_windows(planes, window).flatten(-2) @ filters).chunk(2, dim=-1)
     # The constant under the root keeps its gradient finite where a wave is absent.
     amplitude = (cosine.square() + sine.square() + (0.1 * FAINT) ** 2).sqrt()
     return torch.log1p(amplitude / FAINT)

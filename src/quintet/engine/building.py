@@ -1,0 +1,87 @@
+"""What a run is made of, out of a task and a recipe; what cannot work is refused here."""
+
+import torch
+
+from quintet.engine.config import Recipe
+from quintet.engine.errors import RunError
+from quintet.engine.part import LivePart
+from quintet.engine.regions import require_regions
+from quintet.engine.stream import CountPlan, Fixed, Stream, order_of
+from quintet.engine.task import Task
+from quintet.engine.world import World
+
+
+def parts(
+    task: Task, recipe: Recipe, world: World
+) -> tuple[dict[str, LivePart], dict[str, torch.nn.Module]]:
+    """Those that learn, and the frozen ones."""
+    check_owners(task)
+    if world.recomputes:
+        require_regions(part.network for part in task.parts.values() if part.optimiser)
+    length = recipe.schedule_steps or recipe.steps
+    live: dict[str, LivePart] = {}
+    frozen: dict[str, torch.nn.Module] = {}
+    for name, part in task.parts.items():
+        whens = [update.when for update in task.updates if update.part == name]
+        if part.optimiser is None:
+            frozen[name] = world.place_module(part.network).eval().requires_grad_(False)
+            if part.compiles:
+                world.compile(frozen[name])
+        elif not whens:
+            raise RunError(f"part '{name}' has an optimiser but no update; give it one")
+        else:
+            start = min(when.start for when in whens)
+            live[name] = LivePart(name, part, world, start, max(1, length - start))
+    return live, frozen
+
+
+def check_owners(task: Task) -> None:
+    """Every trainable parameter belongs to exactly one part."""
+    owner: dict[int, str] = {}
+    shared: list[str] = []
+    counts = dict.fromkeys(task.parts, 0)
+    for name, part in task.parts.items():
+        if part.optimiser is None:
+            continue
+        for parameter_name, parameter in part.network.named_parameters():
+            if parameter.requires_grad:
+                counts[name] += 1
+                if id(parameter) in owner:
+                    shared.append(f"{name}.{parameter_name} (also in {owner[id(parameter)]})")
+                owner[id(parameter)] = name
+    if shared:
+        raise RunError(
+            f"{len(shared)} parameters belong to two parts: {', '.join(shared[:3])}; "
+            f"parameters per part: {counts}"
+        )
+
+
+def stream(task: Task, recipe: Recipe, world: World) -> Stream:
+    source = task.data("train")
+    size, batch = len(source), recipe.batch_size * recipe.accumulate * world.size
+    plan = getattr(task, "plan", None)
+    if plan is None and size < batch:
+        raise RunError(
+            f"the data has {size} samples, but one global batch takes {batch} "
+            f"(batch_size {recipe.batch_size} x accumulate {recipe.accumulate} x "
+            f"{world.size} processes); lower --batch-size or add data"
+        )
+    order = order_of(source, recipe.seed)
+    return Stream(
+        source,
+        task.collate,
+        plan(source) if plan else CountPlan(size, recipe.seed, recipe.batch_size, order),
+        world,
+        seed=recipe.seed,
+        accumulate=recipe.accumulate,
+        workers=recipe.workers,
+        patience=recipe.patience,
+    )
+
+
+def held_out(task: Task, recipe: Recipe, world: World) -> Fixed | None:
+    source = task.data("valid")
+    if source is None or len(source) == 0:
+        return None
+    size, workers = recipe.batch_size, recipe.workers
+    return Fixed(source, task.collate, size, world, workers, recipe.patience)
