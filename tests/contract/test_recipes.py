@@ -10,7 +10,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,9 @@ NAMED = ("whole", "halves")
 # Terms that are documented to be statistics of one micro-batch; without them halves are equal.
 PER_MICRO_BATCH = {"spread_weight": 0.0, "adversarial": "none"}
 LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of four steps
+
+
+taught = partial(harness.run, measured=False)
 
 
 def replaced(value: Any, wanted: Mapping[str, Any]) -> Any:
@@ -185,8 +188,8 @@ def test_a_batch_in_two_halves_gives_the_step_of_the_whole(
     """In fp64 nothing is left but the order of sums. The data, its keys and its order are equal."""
     whole = replaced(small(name, precision="fp64"), PER_MICRO_BATCH | {"batch_size": 4})
     halves = dataclasses.replace(whole, batch_size=2, accumulate=1 if "processes" in how else 2)
-    harness.run(whole, tmp_path / "whole", name=name)
-    harness.run(halves, tmp_path / "halves", size=2 if "processes" in how else 1, name=name)
+    taught(whole, tmp_path / "whole", name=name)
+    taught(halves, tmp_path / "halves", size=2 if "processes" in how else 1, name=name)
     first, second = tensors(tmp_path / "whole", 4), tensors(tmp_path / "halves", 4)
     assert first.keys() == second.keys()
     for key, value in first.items():
@@ -311,8 +314,8 @@ def test_sharded_weights_learn_as_whole_ones_do(
 ) -> None:
     """Two processes, with copies of everything and with shards of it; critics start half-way."""
     recipe = dataclasses.replace(small(name, precision=precision), steps=steps, batch_size=1)
-    harness.run(recipe, tmp_path / "whole", size=2, name=name)
-    harness.run(dataclasses.replace(recipe, shard=True), tmp_path / "shards", size=2, name=name)
+    taught(recipe, tmp_path / "whole", size=2, name=name)
+    taught(dataclasses.replace(recipe, shard=True), tmp_path / "shards", size=2, name=name)
     reports = [trajectory(tmp_path / folder) for folder in ("whole", "shards")]
     for one, other in zip(*reports, strict=True):
         losses = {key: value for key, value in one.items() if key.endswith("loss")}
@@ -329,6 +332,6 @@ def test_sharded_weights_learn_as_whole_ones_do(
     "name", ["video/tokenizer_tiny", "music/mulan_tiny", "speech/voicebox_tiny"]
 )
 def test_blocks_computed_again_learn_the_same(name: str, tmp_path: Path) -> None:
-    harness.run(small(name), tmp_path / "kept", name=name)
-    harness.run(small(name, checkpoint_activations=True), tmp_path / "again", name=name)
+    taught(small(name), tmp_path / "kept", name=name)
+    taught(small(name, checkpoint_activations=True), tmp_path / "again", name=name)
     assert_same(tensors(tmp_path / "kept", 4), tensors(tmp_path / "again", 4))
