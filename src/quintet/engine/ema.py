@@ -34,7 +34,7 @@ class Average:
             # it alone passes once over all tensors and takes the flag from the device.
             torch._fused_sgd_(
                 [self.values[i] for i in indices],
-                [self.live[i].detach() for i in indices],
+                [self.live[i] for i in indices],
                 [],
                 lr=1 - decay_at(self.decay, count),
                 weight_decay=1.0,
