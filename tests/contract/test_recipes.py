@@ -198,6 +198,30 @@ def test_a_batch_in_two_halves_gives_the_step_of_the_whole(
     assert orders[0] == orders[1]
 
 
+@pytest.mark.slow  # threads of several test processes spin against each other
+@EVERY
+def test_two_threads_that_race_give_the_same_steps_every_time(name: str, tmp_path: Path) -> None:
+    """With the recipe's own batch, as small ones are not shared among threads."""
+    recipe = small(name, batch_size=rooms.recipe_function(name)().batch_size)
+    recipe = replaced(recipe, {"builtin_count": 512})
+    torch.set_num_threads(2)
+    try:
+        states = [after_steps(name, recipe, tmp_path / str(turn)) for turn in range(4)]
+    finally:
+        torch.set_num_threads(1)
+    for other in states[1:]:
+        assert_same(states[0], other)
+
+
+def after_steps(name: str, recipe: Recipe, path: Path) -> dict[str, Tensor]:
+    run = Run(rooms.build(name, recipe), recipe, World(recipe), RunFolder(path))
+    for _ in range(2):
+        take_step(run)
+    found = state(run)
+    run.close()
+    return found
+
+
 @EVERY
 def test_evaluation_changes_nothing(name: str, run: Run) -> None:
     torch.manual_seed(1)

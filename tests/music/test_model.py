@@ -138,6 +138,19 @@ def test_short_sounds_keep_the_same_share_and_no_padding() -> None:
     assert (seen.cells[1][seen.mask[1]] < 16).all()
 
 
+def test_the_gradient_of_the_heights_does_not_depend_on_which_thread_comes_first() -> None:
+    tower = build().audio
+    cells = torch.randint(0, 999, (64, 200))
+    weights = torch.randn(64, 200, tower.heights.shape[1])
+    torch.set_num_threads(2)
+    try:
+        sums = [(tower.height_of(cells, 0) * weights).sum() for _ in range(10)]
+        first, *others = (torch.autograd.grad(total, tower.heights)[0] for total in sums)
+    finally:
+        torch.set_num_threads(1)
+    assert all(torch.equal(first, other) for other in others)
+
+
 def test_bands_are_hidden_in_training_alone() -> None:
     model, losses = build(patch_dropout=0.0), MusicLossConfig(time_share=0.5, frequency_share=0.5)
     wavs = sounds(4, 7680)  # a whole number of patches

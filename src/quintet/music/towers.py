@@ -172,7 +172,8 @@ class AudioTower(nn.Module):
     def height_of(self, cells: Tensor | None, samples: int) -> Tensor:
         if cells is None:
             return self.heights.repeat(self.columns(samples), 1)
-        return self.heights[cells % self.config.rows]
+        # Not by an index: its gradient is summed by whichever thread comes first.
+        return F.embedding(cells % self.config.rows, self.heights)
 
     def rotation(self, cells: Tensor | None, wavs: Tensor) -> Rotation:
         columns, head_dim = self.columns(wavs.shape[1]), self.config.head_dim

@@ -166,7 +166,7 @@ def look_back(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, window: int) -> Ten
     ages = torch.arange(there - here, there, device=q.device)[:, None]
     ages = ages - torch.arange(there, device=q.device)
     scores = full_precision(q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
-    scores = scores + bias[:, ages.clamp(0, window - 1)]
+    scores = scores + F.embedding(ages.clamp(0, window - 1), bias.mT).permute(2, 0, 1)
     hidden = (ages < 0) | (ages >= window)
     return scores.masked_fill(hidden, float("-inf")).softmax(-1).to(v.dtype) @ v
 
