@@ -69,6 +69,9 @@ def inject(fault: Fault) -> None:
     """In a child, before the program begins: every task that is built has the fault in it."""
     from quintet import rooms
 
+    if fault.where == "data":
+        _spoil_at_the_door(fault)
+        return
     build = rooms.build
 
     def built(*given: Any, **named: Any) -> Any:
@@ -80,15 +83,27 @@ def inject(fault: Fault) -> None:
     rooms.build = built
 
 
+def _spoil_at_the_door(fault: Fault) -> None:
+    """Batches are bad as they come from the loader, before the engine looks at them."""
+    from quintet.engine.run import Run
+
+    begin = Run.begin
+
+    def begun(run: Any, batches: Any) -> Any:
+        if run.step == fault.step and fault.rank in (-1, run.world.rank):
+            for batch in batches:
+                _spoil(batch.data, fault.value)
+        return begin(run, batches)
+
+    Run.begin = begun  # type: ignore[assignment]
+
+
 def _faulty(fault: Fault, task: Any, update: Any) -> Callable[..., Any]:
     done: list[int] = []
 
     def losses(nets: Any, batches: Any, at: Any) -> Iterator[Any]:
         here = at.step == fault.step and fault.rank in (-1, at.world.rank) and not done
         mine = here and update.part == fault.part
-        if here and fault.where == "data":
-            for batch in batches:
-                _spoil(batch.data, fault.value)
         handles: list[Any] = []
         if mine and fault.where in ("gradient", "weights"):
             parameters = [p for p in task.parts[fault.part].network.parameters() if p.requires_grad]

@@ -1,5 +1,6 @@
 import os
 import struct
+import tracemalloc
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,19 @@ def png(width: int, height: int, body: bytes = b"") -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def test_a_chunk_that_promises_gigabytes_takes_none(tmp_path):
+    content = png(32, 24, bytes(97 * 24))
+    at = content.index(b"IDAT")
+    path = tmp_path / "promise.png"
+    path.write_bytes(content[: at - 4] + struct.pack(">I", 2_400_000_000) + content[at:])
+    tracemalloc.start()
+    with suppress(BadFile):
+        read_image(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "gif"])

@@ -22,7 +22,7 @@ from quintet.cli.words import (
     sentences,
 )
 from quintet.engine.config import Recipe, resolved
-from quintet.engine.errors import RunError
+from quintet.engine.errors import RunError, Stopped
 
 if TYPE_CHECKING:
     from quintet.engine.sinks import Sink
@@ -201,7 +201,7 @@ def train_run(
     from quintet.report import ReportSink
 
     try:
-        return start(
+        step = start(
             lambda settings: rooms.build(name, settings),
             recipe,
             run,
@@ -211,8 +211,11 @@ def train_run(
             weights=initial_weights,
             progress=progress,
         )
-    finally:
-        shut_down()
+    except Stopped:  # all processes stop together; after a failure the others may be gone,
+        shut_down()  # and taking the group down could wait for them
+        raise
+    shut_down()
+    return step
 
 
 def show_end(run: Path, step: int) -> None:

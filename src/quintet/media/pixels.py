@@ -9,7 +9,7 @@ import warnings
 import zlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from itertools import accumulate, zip_longest
 from math import ceil
 from pathlib import Path
@@ -85,6 +85,18 @@ def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
         raise BadFile(path, reason, "shrink the image or raise max_pixels")
 
 
+class Bounded(BufferedReader):
+    """A file that is never asked for more than it has: memory for all that a header promises, some
+    gigabytes, would be taken before the first byte is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.open("rb", buffering=0))
+        self.most = path.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(-1 if size is None else min(size, self.most))
+
+
 @contextmanager
 def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, None, None]":
     """The image with its header read and checked; whatever goes wrong inside is a BadFile."""
@@ -98,7 +110,7 @@ def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, Non
             warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
             if max_pixels <= own_limit:
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
+            with Bounded(path) as file, Image.open(file, formats=FORMATS) as image:
                 _check_extent(path, Extent(*image.size), max_pixels)
                 yield image
     except BadFile:
