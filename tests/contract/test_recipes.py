@@ -328,11 +328,15 @@ def test_every_update_has_had_its_turn(name: str, run: Run) -> None:
     assert all(update.when.due(run.step) for update in run.task.updates)
 
 
-SHARDED = [("fp64", 6), *(pytest.param(p, 20, marks=pytest.mark.slow) for p in ("fp64", "fp32"))]
+# With two critics and with none at all; the others, and longer runs, are slow tests.
+SHARDED = [(name, "fp64", 6) for name in ("video/tokenizer_tiny", "music/mulan_tiny")]
+LONGER = [(name, precision, 20) for name in NAMES for precision in ("fp64", "fp32")]
 
 
-@EVERY
-@pytest.mark.parametrize(("precision", "steps"), SHARDED)
+@pytest.mark.parametrize(
+    ("name", "precision", "steps"),
+    [*SHARDED, *(pytest.param(*case, marks=pytest.mark.slow) for case in LONGER)],
+)
 def test_sharded_weights_learn_as_whole_ones_do(
     name: str, precision: str, steps: int, tmp_path: Path
 ) -> None:
