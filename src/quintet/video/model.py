@@ -90,6 +90,8 @@ class VideoTokenizer(Pretrained, nn.Module):
     """The tokenizer. Build it from a configuration, or from its fields as keywords."""
 
     Config = VideoTokenizerConfig
+    compiles_whole = True
+    """Few layers are alike: by the block compiling takes longer, and steps a third."""
 
     def __init__(self, config: VideoTokenizerConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
@@ -102,9 +104,6 @@ class VideoTokenizer(Pretrained, nn.Module):
         self.encoder = build_encoder(config)
         self.quantiser = build_quantiser(config)
         self.decoder = build_decoder(config)
-
-    compiles_whole = True
-    """Few layers are alike: by the block compiling takes longer, and steps a third."""
 
     def regions(self) -> list[nn.Module]:
         return [*self.encoder.layers, *self.decoder.layers]
