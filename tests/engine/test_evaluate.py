@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from quintet.engine import building
 from quintet.engine.evaluate import at_rest, measure, measure_under
 from quintet.engine.part import LivePart
 from quintet.engine.stream import Fixed
@@ -225,3 +227,13 @@ def test_both_weights_are_measured_on_data_that_is_loaded_once(task, world, part
     assert together[0] != together[1]
     assert [batch.ids for batch in shown] == [list(range(8))]
     assert Counted.read == 37
+
+
+def test_held_out_samples_come_as_many_at_once_as_asked(task, world, parts):
+    many = dataclasses.replace(RECIPE, evaluate_batch=16)
+    plain, large = (building.held_out(task, recipe, world) for recipe in (RECIPE, many))
+    sizes = [[len(batch) for batch in fixed.batches] for fixed in (plain, large)]
+    assert sizes == [[8, 8, 8, 8, 5], [16, 16, 5]]
+    with at_rest(list(parts.values()), averaged=True):
+        few, whole = (measure(task, nets(parts), fixed, world) for fixed in (plain, large))
+    assert whole == pytest.approx(few, rel=1e-5)

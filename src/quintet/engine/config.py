@@ -110,6 +110,8 @@ class Recipe:
     """Steps between reports."""
     evaluate_every: int = 500
     """Steps between evaluations on held-out data; 0 evaluates only at the end."""
+    evaluate_batch: int | None = None
+    """Held-out samples at once, per process; left out, batch_size. More are faster if they fit."""
     save_every: int = 500
     """Steps between checkpoints; the last step is always saved."""
     keep_last: int = 2
@@ -143,7 +145,7 @@ class Recipe:
         require(str(self.precision) != "fp16", "precision", self.precision, reason)
         require_choices(self)
         require_finite(self)
-        for name in ("minutes", "schedule_steps", "processes"):
+        for name in ("minutes", "schedule_steps", "processes", "evaluate_batch"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "above 0, or left out")
         share = 0 <= self.max_damaged <= 1
@@ -177,6 +179,7 @@ FREE = frozenset(
         "workers",
         "log_every",
         "evaluate_every",
+        "evaluate_batch",
         "save_every",
         "keep_last",
         "keep_every",

@@ -26,9 +26,10 @@ from quintet.engine.world import World
 def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, None]:
     """Eval mode, no gradients, averaged weights if asked; random numbers as before afterwards.
 
-    Nothing is compiled for it: half a minute for a graph that sees a few hundred samples, and
-    another one for the last, short batch.
+    Nothing is compiled or tuned for it: half a minute for a graph that sees a few hundred samples,
+    and another one for the last, short batch.
     """
+    tuned, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     modes = {module: module.training for part in parts for module in part.module.modules()}
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     eager = torch.compiler.set_stance("force_eager")
@@ -41,6 +42,7 @@ def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, 
         try:
             yield
         finally:
+            torch.backends.cudnn.benchmark = tuned
             for module, mode in modes.items():
                 module.training = mode
             random.setstate(state[0])
@@ -136,7 +138,8 @@ def of_run(
     source = Joined([s for s in (task.data("train"), held) if s is not None]) if whole else held
     if source is None or not len(source):
         raise RunError(f"{path} has no held-out data; name a folder to measure on")
-    fixed = Fixed(source, task.collate, recipe.batch_size, world, recipe.workers)
+    size = recipe.evaluate_batch or recipe.batch_size
+    fixed = Fixed(source, task.collate, size, world, recipe.workers)
     with torch.no_grad():
         metrics = measure(task, nets, fixed, world)
     return {"step": chosen, "samples": len(source), **metrics}

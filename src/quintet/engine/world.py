@@ -26,8 +26,9 @@ from quintet.engine.regions import recompute, regions_of
 REGIONS = 64
 """Shapes of compiled blocks that there may be; past the compiler's own limit of 8 it would go on
 uncompiled, unsaid."""
-ONE_CANDIDATE = {"triton.autotune_pointwise": False}
-"""For large graphs: of each kernel that only reads and writes, do not try several."""
+ONE_CANDIDATE = {"triton.autotune_pointwise": False, "dynamic_scale_rblock": False}
+"""For large graphs: of a kernel that only reads and writes do not try several, and do not compile
+a reduction once more, here and one after the other, because it might fill the device better."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 
@@ -84,7 +85,7 @@ class World:
             torch.set_float32_matmul_precision("high")
 
     def compile(self, network: nn.Module) -> None:
-        """Whole, or only the blocks that the network names in `regions`.
+        """Only the blocks that the network names in `regions`, or whole where it names none.
 
         Of blocks that are alike the compiler makes one graph, where a graph of all of them takes
         it minutes. A network whose blocks are not alike says that it `compiles_whole`; sharded or
@@ -95,11 +96,11 @@ class World:
         torch._dynamo.config.recompile_limit = REGIONS
         between = self.shards or self.recomputes
         whole = getattr(network, "compiles_whole", False) and not between
-        if whole:
+        blocks = [] if whole else regions_of(network)
+        for block in blocks:
+            block.compile(dynamic=False)
+        if not blocks:
             network.compile(dynamic=False, options=ONE_CANDIDATE)
-            return
-        for region in regions_of(network) or [network]:
-            region.compile(dynamic=False)
 
     def _side_group(self) -> Any:
         # Signals travel over gloo, so that agreeing on them never waits for the GPU.

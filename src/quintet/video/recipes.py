@@ -14,11 +14,12 @@ from quintet.video.config import (
 def tokenizer() -> VideoRecipe:
     """Clips of 17 x 128 x 128; 64,000 codes, one id for 8 x 8 pixels, 4 frames; wants a GPU."""
     return VideoRecipe(
-        steps=4400,
+        steps=4000,
         batch_size=8,  # a step sees 136 frames; larger ones leave too few steps in six minutes
         workers=12,
-        evaluate_every=4400,
-        save_every=2200,
+        evaluate_every=4000,
+        evaluate_batch=32,
+        save_every=2000,
         model=VideoTokenizerConfig(
             init_dim=256,
             max_dim=512,
@@ -32,14 +33,14 @@ def tokenizer() -> VideoRecipe:
                 "residual",
                 "compress_time",
                 ("consecutive_residual", 2),
-                "attend_space",
-                "attend_time",
             ),
             levels=(8, 8, 8, 5, 5, 5),
         ),
         videos=VideoDataConfig(builtin_count=1_000_000, valid_limit=1024),
-        losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.8, adversarial_share=0.2),
-        tokenizer=OptimiserConfig(rate=6e-4, warmup=200),
+        losses=VideoLossConfig(
+            l2=20.0, perceptual=0.1, adversarial_from=0.85, adversarial_share=0.1
+        ),
+        tokenizer=OptimiserConfig(rate=6e-4, warmup=200, average=0.998),
         critics=OptimiserConfig(rate=1e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
     )
 
@@ -64,7 +65,7 @@ def tokenizer_tiny() -> VideoRecipe:
         motion_critic=TemporalDiscriminatorConfig(dim=16, layers=2),
         videos=VideoDataConfig(frames=9, size=(32, 32), builtin_count=20_000, valid_limit=128),
         losses=VideoLossConfig(
-            l2=4.0,
+            l2=20.0,
             perceptual=0.2,
             adversarial_from=0.7,
             adversarial_share=0.2,
