@@ -130,9 +130,10 @@ def test_a_run_with_fit_where_everything_fits_is_the_run_without(tmp_path: Path)
 
 
 def test_what_fits_is_found_written_down_and_said(tmp_path: Path) -> None:
-    go(Small, variant(fit=True), tmp_path / "run")
+    go(Small, variant(fit=True, evaluate_batch=32), tmp_path / "run")
     settings = config(tmp_path / "run")["settings"]
     assert (settings["batch_size"], settings["accumulate"]) == (4, 4)
+    assert settings["evaluate_batch"] == 16
     assert config(tmp_path / "run")["fitted"] == {"asked": 8, "found": 4}
     assert config(tmp_path / "run")["global_batch"] == 16
     said = [line["message"] for line in lines(tmp_path / "run", "events")]
@@ -160,7 +161,7 @@ def test_the_result_does_not_depend_on_what_fits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["resume", "continue"])
 def test_a_run_that_goes_on_keeps_what_was_found(mode: str, tmp_path: Path) -> None:
     go(Small, variant(fit=True), tmp_path / "straight")
-    recipe = variant(fit=True, steps=3, schedule_steps=6)
+    recipe = variant(fit=True, evaluate_batch=32, steps=3, schedule_steps=6)
     go(Small, recipe, tmp_path / "cut")
     if mode == "resume":  # the recipe is what config.json says, and more steps
         found = config(tmp_path / "cut")["settings"]
@@ -169,6 +170,7 @@ def test_a_run_that_goes_on_keeps_what_was_found(mode: str, tmp_path: Path) -> N
         assert_same(tensors(tmp_path / "straight", 6), tensors(tmp_path / "cut", 6))
     else:  # the command as it was given first
         go(ToyTask, recipe, tmp_path / "cut", "continue")
+        assert config(tmp_path / "cut")["settings"]["evaluate_batch"] == 16
     assert config(tmp_path / "cut")["settings"]["batch_size"] == 4
     assert config(tmp_path / "cut")["fitted"] == {"asked": 8, "found": 4}
     assert len([e for e in lines(tmp_path / "cut", "events") if "fit:" in e["message"]]) == 1
@@ -326,10 +328,11 @@ def test_several_processes_agree_on_the_smallest(tmp_path: Path) -> None:
 
 def test_a_run_that_runs_out_later_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(RunError) as ended:
-        go(Small, BASE, tmp_path / "run")
+        go(Small, variant(evaluate_batch=32), tmp_path / "run")
     said = str(ended.value)
     assert "at step 3 in the update of 'critic'" in said
     assert "--batch-size 4 --accumulate 4" in said
+    assert "--evaluate-batch 8, if it was evaluating" in said
     assert f"quintet resume {tmp_path / 'run'} --batch-size" in said
     go(Small, variant(batch_size=4, accumulate=4, schedule_steps=6), tmp_path / "run", "resume")
     assert lines(tmp_path / "run")[-1]["step"] == 6

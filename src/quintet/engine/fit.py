@@ -68,9 +68,12 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool], downwards: bool) 
 
 
 def with_micro_batch(recipe: Recipe, size: int) -> Recipe:
-    """The same global batch in micro-batches of another size."""
-    whole = recipe.batch_size * recipe.accumulate
-    return dataclasses.replace(recipe, batch_size=size, accumulate=whole // size)
+    """The same global batch in micro-batches of another size; evaluation takes less in step."""
+    whole, held = recipe.batch_size * recipe.accumulate, recipe.evaluate_batch
+    held = held and max(1, held * size // recipe.batch_size)
+    return dataclasses.replace(
+        recipe, batch_size=size, accumulate=whole // size, evaluate_batch=held
+    )
 
 
 def fitted(build: Callable[[Any], Task], recipe: Recipe, world: World) -> Recipe:
@@ -257,6 +260,8 @@ def remedies(recipe: Recipe, precision: str) -> str:
         split = f"--batch-size {less.batch_size} --accumulate {less.accumulate}"
         found.append(f"{split}, which keeps the global batch")
         found.append("--fit, which finds the largest micro-batch that fits")
+    if (recipe.evaluate_batch or 0) > recipe.batch_size:
+        found.append(f"--evaluate-batch {recipe.batch_size}, if it was evaluating")
     if precision != "bf16":
         found.append("--precision bf16")
     found.append("a smaller model, or smaller samples")
