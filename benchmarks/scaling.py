@@ -64,7 +64,7 @@ def speech() -> list[nn.Module]:
 TRAINERS = {
     "mesh/autoencoder": Measured(lambda: of_recipe("mesh/autoencoder"), 256, 5781, 15, None),
     "mesh/transformer": Measured(transformer, 32, 400, 15, None),
-    "video/tokenizer": Measured(lambda: of_recipe("video/tokenizer"), 24, 169, 100, 1 / 0.058),
+    "video/tokenizer": Measured(lambda: of_recipe("video/tokenizer"), 8, 162, 100, 1 / 0.058),
     "image/vqgan": Measured(lambda: of_recipe("image/vqgan"), 64, 1450, 40, 489 / 2),
     "music/mulan": Measured(
         lambda: of_recipe("music/mulan", music_speed.recipe_of("peer")), 256, 936, 320, None

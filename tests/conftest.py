@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.pop("QUINTET_CACHE")
     if before is not None:
         os.environ["QUINTET_CACHE"] = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _preloaded() -> None:
+    """After the collection: some files name another preload when they are imported."""
+    multiprocessing.set_forkserver_preload(["preload"])
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -30,9 +30,10 @@ TESTS = Path(__file__).parent
 TASKS = {"toy": ToyTask, "length": LengthTask, "witness": WitnessTask}
 
 # The server takes its path from the environment alone; without it, it would preload nothing.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+)
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["harness"])
 
 
 def task_of(name: str, measured: bool) -> Callable[[Any], Any]:

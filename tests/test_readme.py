@@ -25,7 +25,7 @@ PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 SMALL = "--steps 4 --workers 0 --batch-size 4 --images.valid-limit 8 --evaluate-every 0"
 MESHES = (
     "--steps 2 --workers 0 --batch-size 4 --evaluate-every 0 --device cpu"
-    " --meshes.valid-limit 4 --meshes.builtin-count 16 --meshes.max-faces 24"
+    " --meshes.valid-limit 4 --meshes.builtin-count 16 --meshes.max-faces 12"
 )
 CLIPS = (
     "--steps 2 --workers 0 --batch-size 2 --evaluate-every 0 --device cpu"
@@ -38,12 +38,13 @@ SOUNDS = (
 VOICES = (
     "--steps 2 --workers 0 --batch-size 2 --evaluate-every 0 --device cpu"
     " --recordings.valid-limit 2 --recordings.builtin-count 16 --speaking.count 1"
+    " --recordings.max-seconds 1.5 --speaking.steps 2"
 )
 NARROW = "--model.dim 16 --discriminator.dim 8 --images.size 32 32"
 
 # Commands that would take long: what they begin with, and what is put after them.
 APPENDED = {
-    "quintet train image/vqgan_tiny --run": SMALL,
+    "quintet train image/vqgan_tiny --run": f"{SMALL} {NARROW}",
     "quintet train image/vqgan photos --run": f"{SMALL} {NARROW}",
     "quintet train image/vqgan packed --run": f"{SMALL} {NARROW}",
     "quintet doctor image/vqgan_tiny": f"{SMALL} {NARROW} --device cpu",
@@ -202,7 +203,7 @@ def test_several_processes_train_as_shown(command, tmp_path):
     for said, run in PROCESSES.items():
         assert said in command
         command = command.replace(said, run)
-    words = shlex.split(f"{command} {SMALL} --device cpu")
+    words = shlex.split(f"{command} {SMALL} {NARROW} --device cpu")
     ended = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *words[1:]],
         cwd=tmp_path,

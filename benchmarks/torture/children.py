@@ -186,8 +186,8 @@ def import_everything() -> None:
     from quintet import rooms
     from quintet.cli import COMMANDS
 
-    for module in {*COMMANDS.values()}:
-        importlib.import_module(f"quintet.cli.{module}")
+    for command in COMMANDS.values():
+        importlib.import_module(f"quintet.cli.{command.partition(':')[0]}")
     for room in rooms.rooms():
         for module in ("task", "sample", "trainer"):
             importlib.import_module(f"quintet.{room}.{module}")

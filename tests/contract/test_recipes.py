@@ -33,7 +33,7 @@ from quintet.engine.run import Run
 from quintet.engine.world import World
 
 NAMES = [name for name in rooms.names() if name.endswith("_tiny")]
-EVERY = pytest.mark.parametrize("name", NAMES)
+EVERY = pytest.mark.parametrize("name", NAMES, scope="module")
 
 # Where a recipe has such a field, a smaller value; the claims do not depend on it.
 SMALLER = {
@@ -47,11 +47,11 @@ SMALLER = {
     "evaluate_every": 0,
     "valid_limit": 4,
     "builtin_count": 32,
-    "max_faces": 24,
+    "max_faces": 12,
+    "max_seconds": 1.5,
     "count": 2,
     "compared": 8,
 }
-NAMED = ("whole", "halves")
 # Terms that are documented to be statistics of one micro-batch; without them halves are equal.
 PER_MICRO_BATCH = {"spread_weight": 0.0, "adversarial": "none"}
 LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of four steps
@@ -87,15 +87,22 @@ def stage(maker: str) -> Path:
     return quintet.load(place / "run").save_pretrained(place / "model")
 
 
-@pytest.fixture
-def run(name: str, tmp_path: Path) -> Iterator[Run]:
-    """The recipe as a run that has taken three of its four steps."""
-    recipe = small(name)
-    opened = Run(rooms.build(name, recipe), recipe, World(recipe), RunFolder(tmp_path))
+@pytest.fixture(scope="module")
+def run(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """The recipe as a run that has taken three of its four steps. Tests share it: the one that
+    gives it an update more stands below those that measure it."""
+    recipe, folder = small(name), RunFolder(tmp_path_factory.mktemp("run"))
+    opened = Run(rooms.build(name, recipe), recipe, World(recipe), folder)
     for _ in range(3):
         take_step(opened)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="module")
+def metrics(run: Run) -> dict[str, float]:
+    """Its first evaluation, which has left exhibits."""
+    return run.evaluate()
 
 
 def state(run: Run) -> dict[str, Tensor]:
@@ -180,30 +187,39 @@ def test_four_steps_are_two_and_two_more(name: str, tmp_path: Path) -> None:
     assert trajectory(tmp_path / "straight") == trajectory(tmp_path / "cut")
 
 
+@pytest.fixture(scope="module")
+def whole(name: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
+    """A run of whole batches in fp64, and its settings."""
+    recipe = replaced(small(name, precision="fp64"), PER_MICRO_BATCH | {"batch_size": 4})
+    path = tmp_path_factory.mktemp("whole") / "run"
+    taught(recipe, path, name=name)
+    return recipe, path
+
+
 @EVERY
 @pytest.mark.parametrize("how", ["two processes", "two micro-batches"])
 def test_a_batch_in_two_halves_gives_the_step_of_the_whole(
-    name: str, how: str, tmp_path: Path
+    name: str, how: str, whole: tuple[Recipe, Path], tmp_path: Path
 ) -> None:
     """In fp64 nothing is left but the order of sums. The data, its keys and its order are equal."""
-    whole = replaced(small(name, precision="fp64"), PER_MICRO_BATCH | {"batch_size": 4})
-    halves = dataclasses.replace(whole, batch_size=2, accumulate=1 if "processes" in how else 2)
-    taught(whole, tmp_path / "whole", name=name)
+    recipe, path = whole
+    halves = dataclasses.replace(recipe, batch_size=2, accumulate=1 if "processes" in how else 2)
     taught(halves, tmp_path / "halves", size=2 if "processes" in how else 1, name=name)
-    first, second = tensors(tmp_path / "whole", 4), tensors(tmp_path / "halves", 4)
+    first, second = tensors(path, 4), tensors(tmp_path / "halves", 4)
     assert first.keys() == second.keys()
     for key, value in first.items():
         torch.testing.assert_close(second[key], value, rtol=1e-7, atol=1e-9, msg=key)
-    orders = [[r["order"] for r in harness.lines(tmp_path / n) if "order" in r] for n in NAMED]
+    both = (path, tmp_path / "halves")
+    orders = [[r["order"] for r in harness.lines(one) if "order" in r] for one in both]
     assert orders[0] == orders[1]
 
 
 @pytest.mark.slow  # threads of several test processes spin against each other
 @EVERY
 def test_two_threads_that_race_give_the_same_steps_every_time(name: str, tmp_path: Path) -> None:
-    """With the recipe's own batch, as small ones are not shared among threads."""
+    """With its own batch and longer samples, as small ones are not shared among threads."""
     recipe = small(name, batch_size=rooms.recipe_function(name)().batch_size)
-    recipe = replaced(recipe, {"builtin_count": 512})
+    recipe = replaced(recipe, {"builtin_count": 512, "max_faces": 24, "max_seconds": 3.0})
     torch.set_num_threads(2)
     try:
         states = [after_steps(name, recipe, tmp_path / str(turn)) for turn in range(4)]
@@ -223,7 +239,9 @@ def after_steps(name: str, recipe: Recipe, path: Path) -> dict[str, Tensor]:
 
 
 @EVERY
-def test_evaluation_changes_nothing(name: str, run: Run) -> None:
+def test_an_evaluation_changes_nothing_and_the_next_gives_the_same_numbers(
+    name: str, run: Run, metrics: dict[str, float]
+) -> None:
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
@@ -234,7 +252,8 @@ def test_evaluation_changes_nothing(name: str, run: Run) -> None:
     }
     place = (run.step, run.stream.position)
     chance = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
-    assert run.evaluate()
+    again = run.evaluate()
+    assert again
     assert_same(before, state(run))
     assert modes == {n: [m.training for m in p.module.modules()] for n, p in run.parts.items()}
     assert grads == {
@@ -244,25 +263,21 @@ def test_evaluation_changes_nothing(name: str, run: Run) -> None:
     assert torch.equal(chance[0], torch.get_rng_state())
     assert chance[1:] == (random.getstate(), np.random.get_state()[1].tolist())
     assert all(p.grad is None for part in run.parts.values() for p in part.module.parameters())
+    assert again == metrics
 
 
 @EVERY
 def test_evaluation_gives_finite_numbers_and_the_one_that_picks_the_best(
-    name: str, run: Run
+    name: str, run: Run, metrics: dict[str, float]
 ) -> None:
-    metrics = run.evaluate()
     assert all(value == value and abs(value) != float("inf") for value in metrics.values())
     assert run.task.best is None or run.task.best[0] in metrics
 
 
 @EVERY
-def test_two_evaluations_give_the_same_numbers(name: str, run: Run) -> None:
-    assert run.evaluate() == run.evaluate()
-
-
-@EVERY
-def test_exhibits_are_written_and_can_be_read(name: str, run: Run) -> None:
-    run.evaluate()
+def test_exhibits_are_written_and_can_be_read(
+    name: str, run: Run, metrics: dict[str, float]
+) -> None:
     files = [path for path in run.folder.exhibits.rglob("*") if path.is_file()]
     assert files
     for path in files:

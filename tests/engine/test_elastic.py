@@ -31,18 +31,25 @@ RECIPE = ToyRecipe(
 )
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which no process died."""
+    path = tmp_path_factory.mktemp("straight") / "run"
+    harness.run(RECIPE, path, size=2)
+    return path
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_process_costs_the_steps_since_the_last_checkpoint(
-    rank: int, tmp_path: Path
+    rank: int, straight: Path, tmp_path: Path
 ) -> None:
-    harness.run(RECIPE, tmp_path / "straight", size=2)
     run = Elastic(RECIPE, tmp_path / "elastic" / "run")
     run.wait_for_step(10)
     os.kill(run.pid(rank), signal.SIGKILL)
     assert run.wait() == 0, run.said()
     assert run.attempts() == 2, run.said()
-    assert_same(tensors(tmp_path / "straight", 40), tensors(run.path, 40))
-    assert trajectory(tmp_path / "straight") == trajectory(run.path)
+    assert_same(tensors(straight, 40), tensors(run.path, 40))
+    assert trajectory(straight) == trajectory(run.path)
 
 
 # -- two hosts -------------------------------------------------------------------------------------

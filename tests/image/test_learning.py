@@ -10,7 +10,7 @@ from quintet.cli import main
 
 SETTINGS = {
     "--steps": "80",
-    "--batch-size": "16",
+    "--batch-size": "8",
     "--workers": "0",
     "--images.valid-limit": "64",
     "--evaluate-every": "80",

@@ -185,7 +185,8 @@ def test_every_parameter_receives_a_gradient(text: str, head: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's
 @HEADS
 def test_it_compiles_whole_and_answers_alike(head: str) -> None:
-    model, codes, text = small(head=head), random_codes(7, 4), text_ids("box", "cone")
+    model = small(head=head, layers=1, fine_layers=1)  # more are only more of the same graph
+    codes, text = random_codes(7, 4), text_ids("box", "cone")
     drop = torch.tensor([False, True])
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
     found = compiled(codes, text, drop=drop)

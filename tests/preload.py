@@ -1,0 +1,18 @@
+"""What the server holds that children are forked from: whatever each would import or make anew.
+None of it computes with torch: a fork of a process with live OpenMP threads can hang."""
+
+import importlib
+from dataclasses import make_dataclass
+
+import PIL.Image
+import tyro
+from benchmarks.torture.children import import_everything
+
+from quintet.report.script import plotly
+
+import_everything()
+for module in ("harness", "many", "numpy.ma", "PIL.ImageDraw", "rich.console"):
+    importlib.import_module(module)
+PIL.Image.preinit()
+tyro.cli(make_dataclass("Nothing", []), args=[])  # it imports the rest of itself when it is called
+plotly()  # compressed for reports, and kept so

@@ -1,0 +1,19 @@
+"""An error in what the server imports is swallowed by it, and every child would import it anew."""
+
+import multiprocessing
+import sys
+
+import harness
+from quintet import rooms
+
+
+def modules() -> set[str]:
+    return set(sys.modules)
+
+
+def test_children_find_everything_imported() -> None:
+    assert harness.TESTS  # it tells the server where tests are
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        held = pool.apply(modules)
+    assert {f"quintet.{room}.trainer" for room in rooms.rooms()} <= held
+    assert {"quintet.cli.importing", "torch._inductor", "harness", "many", "preload"} <= held
