@@ -43,6 +43,7 @@ from quintet.mesh.graph import (
     links_of,
     zeroed,
 )
+from quintet.mesh.keywords import autoencoder_config
 from quintet.nn.quantise import full_precision, without_autocast
 from quintet.nn.statistics import CommitContext
 
@@ -88,12 +89,6 @@ class Mesh(NamedTuple):
     links: Links
 
 
-def config_from_keywords(**keywords: Any) -> MeshAutoencoderConfig:
-    """A configuration from its fields, or from names of older packages."""
-    older = {"num_discrete_coors": "bins", "num_quantizers": "depth"}
-    return MeshAutoencoderConfig(**{older.get(name, name): v for name, v in keywords.items()})
-
-
 class MeshAutoencoder(Pretrained, nn.Module):
     """The tokenizer. Build it from a configuration, or from its fields as keywords."""
 
@@ -102,7 +97,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
     def __init__(self, config: MeshAutoencoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
         if config is None:
-            config = config_from_keywords(**keywords)
+            config = autoencoder_config(**keywords)
         elif keywords:
             config = replace(config, **keywords)
         self.config = config

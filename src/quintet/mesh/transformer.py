@@ -11,8 +11,7 @@ loss of every mesh. A mesh of `max_faces` faces ends by itself.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -24,20 +23,12 @@ from quintet.engine.pretrained import Pretrained
 from quintet.mesh.assemble import Mesh, assemble
 from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.heads import CodeHead, CodeTable, DigitHead
+from quintet.mesh.keywords import transformer_config
 from quintet.mesh.writer import FaceWriter, Sampling
 from quintet.nn.attention import Block, Context, linear
 from quintet.nn.quantise import full_precision, without_autocast
 from quintet.nn.rotary import line_rotation
 from quintet.nn.text import ByteTokenizer, FrozenText, TextEncoder
-
-OLD_NAMES = {
-    "attn_depth": "layers",
-    "attn_heads": "heads",
-    "attn_dim_head": "head_dim",
-    "fine_attn_depth": "fine_layers",
-    "fine_attn_heads": "fine_heads",
-    "fine_attn_dim_head": "fine_head_dim",
-}
 
 
 class Written(NamedTuple):
@@ -82,47 +73,6 @@ def by_mesh(faces: Tensor, codes: Tensor, real: Tensor | None) -> Tensor:
     return faces.new_zeros(codes.shape[0]).index_add(0, real // codes.shape[1], faces)
 
 
-def config_from_keywords(
-    config: MeshTransformerConfig | None, autoencoder: Any, keywords: Mapping[str, Any]
-) -> MeshTransformerConfig:
-    """A configuration from its fields, or from the names of older packages.
-
-    What the autoencoder decides (codes, corners, depth, digits) is taken from it.
-    """
-    given = dict(keywords)
-    names = {field.name for field in fields(MeshTransformerConfig)}
-    for old, new in OLD_NAMES.items():
-        if old in given:
-            given[new] = given.pop(old)
-    if "condition_on_text" in given:
-        given.setdefault("text", "bytes" if given["condition_on_text"] else "none")
-        del given["condition_on_text"]
-    given = fields_of(autoencoder) | given
-    if "max_seq_len" in given:
-        corners, depth = given.get("corners", 3), given.get("depth", 2)
-        given["max_faces"] = given.pop("max_seq_len") // (corners * depth)
-    unknown = sorted(set(given) - names)
-    if unknown:
-        raise TypeError(
-            f"MeshTransformer does not know {', '.join(unknown)}; it knows"
-            f" {', '.join(sorted(names))}"
-        )
-    return MeshTransformerConfig(**given) if config is None else replace(config, **given)
-
-
-def fields_of(autoencoder: Any) -> dict[str, Any]:
-    if autoencoder is None:
-        return {}
-    found = autoencoder.config
-    levels = tuple(found.levels) if found.quantiser == "fsq" else ()
-    return {
-        "corners": found.corners,
-        "depth": found.depth,
-        "codes": found.codebook_size,
-        "levels": levels,
-    }
-
-
 class MeshTransformer(Pretrained, nn.Module):
     """Build it from a configuration, from its fields as keywords, or around an autoencoder."""
 
@@ -134,7 +84,7 @@ class MeshTransformer(Pretrained, nn.Module):
         nn.Module.__init__(self)
         if isinstance(config, nn.Module):
             config, autoencoder = None, config
-        self.config = config = config_from_keywords(config, autoencoder, keywords)
+        self.config = config = transformer_config(config, autoencoder, keywords)
         self.hold(autoencoder)
         dim, tokens = config.dim, config.tokens
         self.table = CodeTable(dim, config.codes, config.depth, config.levels)

@@ -37,6 +37,7 @@ from quintet.speech.characters import FIRST, PAD, UNKNOWN, clean, encode, stack
 from quintet.speech.config import VoiceBoxConfig, VoiceBoxLossConfig
 from quintet.speech.draws import Draws, draw
 from quintet.speech.durations import DurationModel, duration_errors, heard_whole
+from quintet.speech.losses import Learned, counts, total
 from quintet.speech.mels import Frames
 from quintet.speech.speaking import (
     Heard,
@@ -51,19 +52,6 @@ from quintet.speech.speaking import (
     pasted,
     scripted,
 )
-
-
-class Learned(NamedTuple):
-    """Sums over the batch, each to be divided by its count over the whole global batch."""
-
-    flow: Tensor
-    """Squared errors of the velocity, over hidden frames."""
-    align: Tensor
-    """Minus log-likelihoods of all alignments, to be divided by frames."""
-    sharp: Tensor
-    """Minus log-likelihoods of the best alignments, to be divided by frames."""
-    duration: Tensor
-    """Errors of log-durations of hidden characters, to be divided by characters."""
 
 
 class Aligned(NamedTuple):
@@ -382,25 +370,3 @@ class VoiceBox(Pretrained, nn.Module):
             # A single frame is the end of no hop.
             return GriffinLim(mel)(rows, max(1, (len(frames) - 1) * mel.hop))[0]
         return vocoder(rows)[0]
-
-
-class Counts(NamedTuple):
-    """What the sums of `Learned` are divided by."""
-
-    hidden: Tensor
-    frames: Tensor
-    tokens: Tensor
-
-
-def counts(draws: Draws, frames: Tensor, tokens: Tensor) -> Counts:
-    return Counts(*(n.sum().float() for n in (draws.hole, frames, tokens)))
-
-
-def total(found: Learned, over: Counts, losses: VoiceBoxLossConfig) -> Tensor:
-    """0-dim: the losses under their weights."""
-    return (
-        found.flow / over.hidden
-        + losses.align_weight * found.align / over.frames
-        + losses.sharp_weight * found.sharp / over.frames
-        + losses.duration_weight * found.duration / over.tokens
-    )

@@ -17,8 +17,9 @@ from quintet.speech.config import VoiceBoxRecipe
 from quintet.speech.draws import draw, span
 from quintet.speech.durations import heard_whole
 from quintet.speech.exhibits import Sounds
+from quintet.speech.losses import Counts, counts, total
 from quintet.speech.measures import copied, interpolated, mean_error, true_durations
-from quintet.speech.model import Counts, VoiceBox, counts, total
+from quintet.speech.model import VoiceBox
 from quintet.speech.speaking import Line, Solver, fill, holed
 from quintet.speech.vocoders import matching_vocoder
 

@@ -226,6 +226,8 @@ class VideoDataConfig:
 class VideoLossConfig(TokenizerLossConfig):
     """What the tokenizer is trained for, clips as a whole and frames by themselves."""
 
+    l2: float = 20.0
+    """Weight of the mean squared error; at errors of 0.05 it pulls twice as hard as l1 does."""
     perceptual_frames: int = 2
     """The perceptual distance compares so many frames of each clip, chosen anew at every step."""
     motion: bool = True

@@ -37,9 +37,7 @@ def tokenizer() -> VideoRecipe:
             levels=(8, 8, 8, 5, 5, 5),
         ),
         videos=VideoDataConfig(builtin_count=1_000_000, valid_limit=1024),
-        losses=VideoLossConfig(
-            l2=20.0, perceptual=0.1, adversarial_from=0.85, adversarial_share=0.1
-        ),
+        losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.85, adversarial_share=0.1),
         tokenizer=OptimiserConfig(rate=6e-4, warmup=200, average=0.998),
         critics=OptimiserConfig(rate=1e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
     )
@@ -65,7 +63,6 @@ def tokenizer_tiny() -> VideoRecipe:
         motion_critic=TemporalDiscriminatorConfig(dim=16, layers=2),
         videos=VideoDataConfig(frames=9, size=(32, 32), builtin_count=20_000, valid_limit=128),
         losses=VideoLossConfig(
-            l2=20.0,
             perceptual=0.2,
             adversarial_from=0.7,
             adversarial_share=0.2,
