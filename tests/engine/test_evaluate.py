@@ -68,7 +68,8 @@ def test_averaged_weights_are_measured_in_eval_mode_without_gradients(parts):
 
 @pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
-def test_evaluation_changes_nothing(task, world, parts, averaged, fails):
+def test_evaluation_changes_nothing(task, world, parts, averaged, fails, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     parts["generator"].module.train()
     parts["critic"].module.eval()
     before = copy.deepcopy({name: part.state() for name, part in parts.items()})
@@ -76,6 +77,7 @@ def test_evaluation_changes_nothing(task, world, parts, averaged, fails):
     state = torch.get_rng_state()
     try:
         with at_rest(list(parts.values()), averaged):
+            assert not torch.backends.cudnn.benchmark
             measure(task, nets(parts), held_out(task, world), world)
             torch.rand(3)
             if fails:
@@ -84,6 +86,7 @@ def test_evaluation_changes_nothing(task, world, parts, averaged, fails):
         assert fails
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.is_grad_enabled()
+    assert torch.backends.cudnn.benchmark
     assert all(m.training for m in parts["generator"].module.modules())
     assert not any(m.training for m in parts["critic"].module.modules())
     for name, part in parts.items():

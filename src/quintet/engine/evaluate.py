@@ -29,11 +29,13 @@ def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, 
     Nothing is compiled or tuned for it: half a minute for a graph that sees a few hundred samples,
     and another one for the last, short batch.
     """
-    tuned, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     modes = {module: module.training for part in parts for module in part.module.modules()}
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     eager = torch.compiler.set_stance("force_eager")
+    cudnn = torch.backends.cudnn
     with ExitStack() as stack, torch.no_grad(), eager:
+        stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
+        cudnn.benchmark = False
         for part in parts:
             part.module.eval()
             if averaged:
@@ -42,7 +44,6 @@ def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, 
         try:
             yield
         finally:
-            torch.backends.cudnn.benchmark = tuned
             for module, mode in modes.items():
                 module.training = mode
             random.setstate(state[0])
