@@ -35,8 +35,8 @@ types: $(READY)  ## pyright
 tests: $(READY)  ## the default tests
 	$(PYTEST)
 
-test-slow: $(READY)  ## the tests that take longer
-	$(PYTEST) -m slow
+test-slow: $(READY)  ## the tests that take longer, one at a time: some train on all cores, by the clock
+	$(PYTEST) -n 1 -m slow
 
 torture: $(READY)  ## faults against the real program; stopped and started again, it goes on
 	$(BIN)/python -m benchmarks.torture --full
