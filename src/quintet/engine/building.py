@@ -83,5 +83,5 @@ def held_out(task: Task, recipe: Recipe, world: World) -> Fixed | None:
     source = task.data("valid")
     if source is None or len(source) == 0:
         return None
-    size = recipe.evaluate_batch or recipe.batch_size
-    return Fixed(source, task.collate, size, world, recipe.workers, recipe.patience)
+    size, workers = recipe.measured_at_once, recipe.workers
+    return Fixed(source, task.collate, size, world, workers, recipe.patience)

@@ -171,6 +171,10 @@ class Recipe:
     def save(self) -> When:
         return When(every=self.save_every)
 
+    @property
+    def measured_at_once(self) -> int:
+        return self.evaluate_batch or self.batch_size
+
 
 # What may differ when a run goes on: none of these changes what is computed.
 FREE = frozenset(

@@ -139,8 +139,7 @@ def of_run(
     source = Joined([s for s in (task.data("train"), held) if s is not None]) if whole else held
     if source is None or not len(source):
         raise RunError(f"{path} has no held-out data; name a folder to measure on")
-    size = recipe.evaluate_batch or recipe.batch_size
-    fixed = Fixed(source, task.collate, size, world, recipe.workers)
+    fixed = Fixed(source, task.collate, recipe.measured_at_once, world, recipe.workers)
     with torch.no_grad():
         metrics = measure(task, nets, fixed, world)
     return {"step": chosen, "samples": len(source), **metrics}

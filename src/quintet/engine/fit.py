@@ -260,7 +260,7 @@ def remedies(recipe: Recipe, precision: str) -> str:
         split = f"--batch-size {less.batch_size} --accumulate {less.accumulate}"
         found.append(f"{split}, which keeps the global batch")
         found.append("--fit, which finds the largest micro-batch that fits")
-    if (recipe.evaluate_batch or 0) > recipe.batch_size:
+    if recipe.measured_at_once > recipe.batch_size:
         found.append(f"--evaluate-batch {recipe.batch_size}, if it was evaluating")
     if precision != "bf16":
         found.append("--precision bf16")

@@ -132,12 +132,7 @@ def _open(
             raise RunError(f"{path} is a run of {folder.about.get('recipe')}, not of {name}")
         recipe = _same_run(folder, recipe, mode)
         if mode == "continue" and recipe.fit and "fitted" in folder.about:
-            found = folder.about["settings"]
-            recipe = dataclasses.replace(
-                recipe,
-                batch_size=found["batch_size"],
-                evaluate_batch=found.get("evaluate_batch"),
-            )
+            recipe = fit.with_micro_batch(recipe, folder.about["settings"]["batch_size"])
         recipe = _keep_global_batch(folder, recipe, world)
         kept = ("id", "frozen", "fitted")
         about = {key: folder.about[key] for key in kept if key in folder.about}

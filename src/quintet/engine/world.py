@@ -27,8 +27,8 @@ REGIONS = 64
 """Shapes of compiled blocks that there may be; past the compiler's own limit of 8 it would go on
 uncompiled, unsaid."""
 ONE_CANDIDATE = {"triton.autotune_pointwise": False, "dynamic_scale_rblock": False}
-"""For large graphs: of a kernel that only reads and writes do not try several, and do not compile
-a reduction once more, here and one after the other, because it might fill the device better."""
+"""For what is compiled whole: of a kernel that only reads and writes do not try several, and do not
+compile a reduction once more, here and one after the other, as it might fill the device better."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 
