@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types tests test-slow torture bench docs build clean
+.PHONY: help demo test lint types tests test-slow campaign bench docs build clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,8 +38,8 @@ tests: $(READY)  ## the default tests
 test-slow: $(READY)  ## the tests that take longer, one at a time: some train on all cores, by the clock
 	$(PYTEST) -n 1 -m slow
 
-torture: $(READY)  ## faults against the real program; stopped and started again, it goes on
-	$(BIN)/python -m benchmarks.torture --full
+campaign: $(READY)  ## faults against the real program; stopped and started again, it goes on
+	PYTHONPATH=tests $(BIN)/python -m campaign --full
 
 bench: $(READY)  ## the benchmarks, in their forms for a CPU
 	$(BIN)/python benchmarks/overhead.py --device cpu

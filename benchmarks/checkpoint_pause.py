@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from quintet.engine.config import OptimiserConfig
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
 from quintet.engine.trainer import AnyRecipe, AnyTask
-from quintet.engine.world import World
 
 
 class Wide(nn.Module):
@@ -51,11 +51,11 @@ def main() -> None:
     asked = parser.parse_args()
     model = Wide(asked.megabytes * 10**6 // 16)  # weights, average and two moments, 4 bytes each
     recipe = AnyRecipe(
-        steps=10**6, batch_size=64, workers=0, device=asked.device, optimiser=OptimiserConfig()
+        steps=10**6, batch_size=64, workers=0, device=asked.device, optim=OptimiserConfig()
     )
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder.create(Path(place) / "run", {})
-        task = AnyTask(model, {"train": Rows(), "valid": None}, recipe.optimiser)
+        task = AnyTask(model, {"train": Rows(), "valid": None}, recipe.optim)
         run = Run(task, recipe, World(recipe), folder)
         before = [timed(lambda: take_step(run)) for _ in range(12)][2:]
         pauses, during, writing = [], [], []

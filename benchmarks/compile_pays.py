@@ -1,4 +1,4 @@
-"""What compiling costs and gains: seconds to the first step and images per second of the tokenizer.
+"""Cost and benefit of compilation: seconds to the first step, images per second of the tokenizer.
 
     python benchmarks/compile_pays.py [--batch-size 64] [--what eager,whole,regions]
 
@@ -32,7 +32,7 @@ def one(what: str, batch: int) -> None:
     kind, _, how = what.partition(":")
     network = {
         "vae": lambda: VQGanVAE(recipe.model),
-        "critic": lambda: Discriminator(recipe.discriminator),
+        "discriminator": lambda: Discriminator(recipe.discriminator),
         "distance": StructuralDistance,
     }[kind]()
     network = network.to(device, memory_format=torch.channels_last)
@@ -47,7 +47,7 @@ def one(what: str, batch: int) -> None:
         with torch.autocast(device, torch.bfloat16):
             if kind == "vae":
                 loss = (network(image).images - image).abs().mean()
-            elif kind == "critic":
+            elif kind == "discriminator":
                 loss = network(image.requires_grad_()).mean()
             else:
                 loss = network(image.requires_grad_(), image.detach().flip(0)).mean()
@@ -77,15 +77,22 @@ def synchronise() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--what", default="vae:eager,vae:whole,vae:regions,critic:whole")
+    parser.add_argument("--what", default="vae:eager,vae:whole,vae:regions,discriminator:whole")
     parser.add_argument("--one")
-    asked = parser.parse_args()
-    if asked.one:
-        one(asked.one, asked.batch_size)
+    options = parser.parse_args()
+    if options.one:
+        one(options.one, options.batch_size)
         return
-    for what in asked.what.split(","):
+    for what in options.what.split(","):
         with tempfile.TemporaryDirectory() as cache:
-            words = [sys.executable, __file__, "--one", what, "--batch-size", str(asked.batch_size)]
+            words = [
+                sys.executable,
+                __file__,
+                "--one",
+                what,
+                "--batch-size",
+                str(options.batch_size),
+            ]
             subprocess.run(words, env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}, check=False)
 
 

@@ -1,9 +1,9 @@
-"""Draws the curves of a run as one small picture: those in docs/images are made by it.
+"""Plot of the curves of a run, as in docs/images.
 
     python benchmarks/curves.py runs/image docs/images/image-curves.png
 
-Two panels side by side, chosen by the run's recipe: what training reports, and what is measured on
-held-out data beside its baselines. Nothing but Pillow is needed.
+Two panels, chosen by the recipe of the run: training metrics, and validation metrics with their
+baselines. Requires only Pillow.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from PIL import Image, ImageDraw, ImageFont
 COLOURS = ("#2f6fdb", "#d4552b", "#2a9d6a", "#8a5cc9", "#b08900")
 PAPER, INK, SOFT, GRID = "#ffffff", "#1c2024", "#5b6470", "#e3e6ea"
 WIDTH, HEIGHT, SCALE = 440, 270, 2
-"""Points of a panel; they are drawn `SCALE` times as large and then shrunk, for smooth lines."""
+"""Points of a panel; drawn at `SCALE` times the size for antialiasing."""
 LEFT, TOP, RIGHT, BOTTOM = 52, 34, 14, 58
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows: metrics by name, and how each is called."""
+    """Metrics of one panel and their labels."""
 
     title: str
     lines: dict[str, str]
@@ -34,31 +34,31 @@ class Panel:
 
 PANELS: dict[str, tuple[Panel, ...]] = {
     "image/vqgan_tiny": (
-        Panel("losses in training", {"vae/loss": "tokenizer", "critic/loss": "critic"}),
+        Panel("training losses", {"vae/loss": "tokenizer", "discriminator/loss": "discriminator"}),
         Panel(
-            "held-out PSNR, dB",
+            "validation PSNR, dB",
             {
                 "val/psnr": "model",
-                "val/psnr_shrink_enlarge": "shrink and enlarge",
+                "val/psnr_bicubic": "bicubic",
                 "val/psnr_mean_colour": "mean colour",
             },
         ),
     ),
     "mesh/autoencoder_tiny": (
-        Panel("loss in training", {"autoencoder/loss": "autoencoder"}, logarithmic=True),
+        Panel("training loss", {"autoencoder/loss": "autoencoder"}, logarithmic=True),
         Panel(
-            "held-out shares",
+            "validation fractions",
             {
                 "val/exact": "exact",
                 "val/triangles": "triangles",
-                "val/codebook_use": "codebook use",
+                "val/codebook_usage": "codebook use",
             },
         ),
     ),
     "mesh/transformer_tiny": (
-        Panel("loss in training, nats a code", {"transformer/loss": "transformer"}),
+        Panel("training loss, nats a code", {"transformer/loss": "transformer"}),
         Panel(
-            "held-out: loss, and shares of 16 written meshes",
+            "validation: loss, and fractions of 16 generated meshes",
             {
                 "val/loss": "loss",
                 "val/loss_without_text": "without text",
@@ -69,41 +69,41 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     ),
     "video/tokenizer_tiny": (
         Panel(
-            "losses in training",
+            "training losses",
             {
                 "tokenizer/loss": "tokenizer",
-                "frame_critic/loss": "critic of frames",
-                "motion_critic/loss": "critic of motion",
+                "frame_discriminator/loss": "frame discriminator",
+                "motion_discriminator/loss": "motion discriminator",
             },
         ),
         Panel(
-            "held-out PSNR, dB",
+            "validation PSNR, dB",
             {
                 "val/psnr": "model",
-                "val/psnr_shrink_enlarge": "shrink and enlarge",
+                "val/psnr_bicubic": "bicubic",
                 "val/psnr_mean_frame": "mean frame",
                 "val/psnr_mean_colour": "mean colour",
             },
         ),
     ),
     "music/mulan_tiny": (
-        Panel("loss in training", {"mulan/loss": "both ways, of the global batch"}),
+        Panel("training loss", {"mulan/loss": "both ways, of the global batch"}),
         Panel(
-            "held-out recall, both ways, of 256 pairs",
+            "validation recall, both ways, of 256 pairs",
             {"val/recall_at_10": "at 10", "val/recall_at_5": "at 5", "val/recall_at_1": "at 1"},
         ),
     ),
     "speech/voicebox_tiny": (
         Panel(
-            "losses in training",
+            "training losses",
             {
                 "voicebox/flow": "flow",
-                "voicebox/align": "alignment",
+                "voicebox/alignment": "alignment",
                 "voicebox/duration": "durations",
             },
         ),
         Panel(
-            "held-out mel error of the filled span",
+            "validation mel error of the infilled span",
             {
                 "val/mel_error": "model",
                 "val/mel_error_interpolated": "interpolated",
@@ -192,7 +192,7 @@ class Paper:
             beside += 34 + ImageFont.load_default(11).getlength(label)
 
     def stroke(self, x: float, y: float, colour: str) -> None:
-        """The sign of a line beside its name."""
+        """Legend marker."""
         begin, end = (self.left + x) * SCALE, (self.left + x + 14) * SCALE
         self.draw.line([(begin, y * SCALE), (end, y * SCALE)], fill=colour, width=3 * SCALE)
 
@@ -203,7 +203,7 @@ def picture(records: Sequence[dict[str, Any]], panels: Sequence[Panel]) -> Image
         lines = {name: points(records, name) for name in panel.lines}
         missing = [name for name, line in lines.items() if not line]
         if missing:
-            raise SystemExit(f"the run has never reported {', '.join(missing)}")
+            raise SystemExit(f"the run has no metric {', '.join(missing)}")
         paper = Paper(wide, index * WIDTH, panel, lines)
         paper.axes()
         paper.curves()
@@ -213,14 +213,14 @@ def picture(records: Sequence[dict[str, Any]], panels: Sequence[Panel]) -> Image
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("run", type=Path, help="a run of one of the recipes that end in _tiny")
-    parser.add_argument("out", type=Path, help="the picture, a .png")
-    asked = parser.parse_args()
-    recipe = json.loads((asked.run / "config.json").read_text(encoding="utf-8"))["recipe"]
+    parser.add_argument("run", type=Path, help="run of a _tiny recipe")
+    parser.add_argument("out", type=Path, help="output .png")
+    options = parser.parse_args()
+    recipe = json.loads((options.run / "config.json").read_text(encoding="utf-8"))["recipe"]
     if recipe not in PANELS:
-        raise SystemExit(f"{asked.run} is a run of {recipe}; there are {', '.join(PANELS)}")
-    picture(read(asked.run), PANELS[recipe]).save(asked.out, optimize=True)
-    print(f"{asked.out}: {asked.out.stat().st_size} bytes")
+        raise SystemExit(f"{options.run} is a run of {recipe}; supported: {', '.join(PANELS)}")
+    picture(read(options.run), PANELS[recipe]).save(options.out, optimize=True)
+    print(f"{options.out}: {options.out.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

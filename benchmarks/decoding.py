@@ -22,9 +22,9 @@ from typing import Any
 import av
 import numpy as np
 
-from quintet.media import clips
-from quintet.media.motion import compose, draw
+from quintet.media.clips import reader as clips
 from quintet.media.pixels import Pixels
+from quintet.video.motion import compose, draw
 
 SIDE, CROP, COUNT, RATE = 256, (128, 128), 17, 24
 KEY_EVERY = 2 * RATE

@@ -1,14 +1,14 @@
-"""Images per second of the image room's training step, with the critic on.
+"""Images per second of the image room's training step, with the discriminator on.
 
     python benchmarks/image_speed.py [--size peer|recipe|tiny] [--batch-size 64] [--no-eager]
     python benchmarks/image_speed.py --peer "python bench_peers.py image_vqgan --size base …"
 
-Runs the engine's own steps on random images in memory: bf16, compiled, channels last; then eager
-fp32 of the same task. `peer` has the inputs, the down-sampling and the number of parameters of the
-VQGanVAE of muse-maskgit-pytorch (256 x 256, factor 16, 325 M + 49 M). The share of the matrix rate
-is the step's floating-point operations, counted by torch, over the rate of a large bf16 product
-measured in the same run. With `--peer` the other package's benchmark runs first, in the same call
-(a JSON line with samples_per_s); the exit status is 1 where ours is less than three times as fast.
+Runs training steps on random images in memory: bf16, compiled, channels last; then eager
+fp32 of the same task. `peer` has the inputs, the downsampling and the number of parameters of the
+VQGanVAE of muse-maskgit-pytorch (256 x 256, factor 16, 325 M + 49 M). The utilisation
+is the FLOPs of a step, counted by torch, over the rate of a large bf16 matrix product measured in
+the same run. With `--peer` the other package's benchmark runs first, in the same call
+(a JSON line with samples_per_s); the exit status is 1 if Quintet is less than three times as fast.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ import torch
 from timing import Sides, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.world import World
+from quintet.engine.runs.folder import RunFolder
 from quintet.image import recipes
 from quintet.image.config import (
     DiscriminatorConfig,
@@ -32,7 +32,7 @@ from quintet.image.config import (
     VQGanVAEConfig,
 )
 from quintet.image.task import VQGanTask
-from quintet.shared.tokenizer_config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import TokenizerLossConfig
 
 
 def recipe_of(size: str) -> VQGanRecipe:
@@ -57,24 +57,27 @@ def recipe_of(size: str) -> VQGanRecipe:
 
 
 class RandomImages:
-    """A few random pictures in memory, so that loading costs next to nothing."""
+    """A few random images in memory, so that loading costs almost nothing."""
 
     def __init__(self, size: tuple[int, int], length: int):
-        self.pictures = torch.randint(0, 256, (64, 3, *size), dtype=torch.uint8)
+        self.images = torch.randint(0, 256, (64, 3, *size), dtype=torch.uint8)
         self.length = length
 
     def __len__(self) -> int:
         return self.length
 
+    def name(self, index: int) -> str:
+        return f"sample {index}"
+
     def keyed(self, index: int, key: object) -> dict[str, Any]:
-        return {"image": self.pictures[index % 64], "text": ""}
+        return {"image": self.images[index % 64], "text": ""}
 
 
 def operations(recipe: VQGanRecipe) -> dict[str, float]:
     """Per image: the whole step's operations, and the tokenizer's forward alone."""
     small = dataclasses.replace(recipe, batch_size=2, compile="off", workers=0)
-    with tempfile.TemporaryDirectory() as place:
-        run = make_run(small, Path(place) / "run")
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(small, Path(folder) / "run")
         take_step(run)  # the penalty is due at step 0; count a plain step
         with FlopCounterMode(display=False) as counter:
             take_step(run)
@@ -94,8 +97,8 @@ def make_run(recipe: VQGanRecipe, path: Path) -> Run:
 
 
 def speed(recipe: VQGanRecipe, steps: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as place:
-        return timed_steps(make_run(recipe, Path(place) / "run"), steps, 8, "images")
+    with tempfile.TemporaryDirectory() as folder:
+        return timed_steps(make_run(recipe, Path(folder) / "run"), steps, 8, "images")
 
 
 if __name__ == "__main__":

@@ -24,23 +24,23 @@ import torch
 from timing import matrix_rate, measured, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.world import World
+from quintet.engine.runs.folder import RunFolder
 from quintet.mesh import recipes
-from quintet.mesh.autoencoder import MeshAutoencoder
-from quintet.mesh.autoencoder_task import AutoencoderTask
+from quintet.mesh.autoencoder.model import MeshAutoencoder
+from quintet.mesh.autoencoder.task import AutoencoderTask
 from quintet.mesh.config import MeshAutoencoderConfig, MeshDataConfig, MeshTransformerConfig
 from quintet.mesh.geometry import face_neighbours
-from quintet.mesh.transformer import MeshTransformer
-from quintet.mesh.transformer_task import TransformerTask
+from quintet.mesh.transformer.model import MeshTransformer
+from quintet.mesh.transformer.task import TransformerTask
 
-FLOORS = {"autoencoder": 3.0, "transformer": 6.0, "writing": 10.0}
+FLOORS = {"autoencoder": 3.0, "transformer": 6.0, "generation": 10.0}
 SYSTEMS = {
     "autoencoder": "mesh_autoencoder --batch-size 256 --warmup 4 --steps 12",
     "transformer": "mesh_transformer --batch-size 16 --warmup 4 --steps 12",
-    "writing": "bench_generate --batch-size 8 --tokens 600 --repeats 1",
+    "generation": "bench_generate --batch-size 8 --tokens 600 --repeats 1",
 }
 
 
@@ -188,7 +188,7 @@ def encoding_seconds(task: TransformerTask, data: Sheets, recipe: Any) -> float:
     return measured(encode, 5, device)
 
 
-def writing(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, Any]:
+def generation(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, Any]:
     tiny = asked.size == "tiny"
     config = recipes.transformer_tiny().model if tiny else MeshTransformerConfig()
     config = dataclasses.replace(config, text="bytes", max_faces=64 if tiny else 800)
@@ -196,7 +196,7 @@ def writing(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, An
     recipe = dataclasses.replace(recipes.transformer_tiny(), device=asked.device)
     device = World(recipe).device
     model = MeshTransformer(config).to(device).eval()
-    torch.nn.init.constant_(model.to_end.bias, -1e4)  # never ends: every batch is as long
+    torch.nn.init.constant_(model.end_head.bias, -1e4)  # never ends: every batch is as long
     rows: dict[str, Any] = {}
     cases = [
         (8, 1.0, None),
@@ -209,14 +209,14 @@ def writing(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, An
         name = f"batch_{count}" + ("_guided" if scale != 1 else "") + ("_fp32" if dtype else "")
 
         def write(count: int = count, scale: float = scale, dtype: Any = dtype) -> None:
-            context = model.context_of(["a table with three legs"] * count)
+            context = model.encode_captions(["a table with three legs"] * count)
             options = {"cond_scale": scale, "max_faces": faces, "dtype": dtype}
-            codes = model.write(context, count, **options)
+            codes = model.generate_codes(context, count, **options)
             assert codes.shape[1] == faces
             assert int(codes.min()) >= 0
 
         write()
-        rows[name] = count * faces * config.tokens / measured(write, 2, device)
+        rows[name] = count * faces * config.tokens_per_face / measured(write, 2, device)
     return {"tokens_per_second": rows, "faces": faces}
 
 
@@ -228,7 +228,7 @@ def peer(command: str, system: str, device: str) -> dict[str, Any]:
 
 
 def compare(name: str, ours: dict[str, Any], other: dict[str, Any]) -> tuple[float, bool]:
-    if name == "writing":
+    if name == "generation":
         ratio = ours["tokens_per_second"]["batch_8"] / other["tokens_per_s"]
     else:
         ratio = ours["meshes_per_second"] / other["samples_per_s"]

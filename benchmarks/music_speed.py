@@ -19,10 +19,10 @@ import torch
 from timing import Sides, measured, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.world import World
+from quintet.engine.runs.folder import RunFolder
 from quintet.music import recipes
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
 from quintet.music.task import MuLaNTask
@@ -40,7 +40,7 @@ def recipe_of(size: str) -> MuLaNRecipe:
         text_dim=768,
         text_layers=12,
         text_heads=12,
-        vocabulary=20_000,
+        vocab_size=20_000,
     )
     return MuLaNRecipe(model=model, sounds=MusicDataConfig(seconds=10.0))
 
@@ -49,10 +49,10 @@ class RandomSounds:
     """A few random sounds in memory, all of one length, with ids for texts."""
 
     def __init__(self, recipe: MuLaNRecipe, length: int):
-        samples = int(recipe.sounds.seconds * recipe.sounds.rate)
+        samples = int(recipe.sounds.seconds * recipe.sounds.sample_rate)
         self.wavs = torch.randn(64, samples) * 0.1
         model = recipe.model
-        self.ids = torch.randint(2, model.vocabulary, (64, model.text_length))
+        self.ids = torch.randint(2, model.vocab_size, (64, model.text_length))
         self.length_of_all = length
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ def operations(recipe: MuLaNRecipe) -> dict[str, float]:
         with FlopCounterMode(display=False) as counter:
             take_step(run)
         device = run.world.device
-        samples = int(recipe.sounds.seconds * recipe.sounds.rate)
+        samples = int(recipe.sounds.seconds * recipe.sounds.sample_rate)
         wavs = torch.randn(recipe.batch_size, samples, device=device)
         mel = run.parts["mulan"].module.audio.mel  # type: ignore[union-attr]
         mel(wavs)

@@ -1,4 +1,4 @@
-"""What the engine costs over a bare PyTorch loop: same network, batch and precision, interleaved.
+"""Overhead of the engine over a plain PyTorch loop: same network, batch and precision, interleaved.
 
     python benchmarks/overhead.py [--device cpu|cuda] [--size small|recipe] [--blocks 40]
 
@@ -25,13 +25,13 @@ from torch.utils.data import DataLoader
 
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.ema import decay_at
-from quintet.engine.folder import RunFolder
 from quintet.engine.keys import Key
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.sinks import Journal
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.sinks import Journal
 from quintet.engine.trainer import AnyRecipe, AnyTask
-from quintet.engine.world import World
 from quintet.image import recipes
 from quintet.image.config import VQGanVAEConfig
 from quintet.image.model import VQGanVAE
@@ -73,7 +73,7 @@ class Bare:
             batch_size=recipe.batch_size,
             shuffle=True,
             drop_last=True,
-            num_workers=recipe.workers,
+            workers=recipe.workers,
             pin_memory=gpu,
             prefetch_factor=4 if recipe.workers else None,
             persistent_workers=recipe.workers > 0,
@@ -106,7 +106,7 @@ class Bare:
 
 class Engine:
     def __init__(self, module: nn.Module, data: Images, recipe: AnyRecipe, world: World, at: Path):
-        task = AnyTask(module, {"train": data, "valid": None}, recipe.optimiser)
+        task = AnyTask(module, {"train": data, "valid": None}, recipe.optim)
         folder = RunFolder.create(at, {})
         self.inner = Run(task, recipe, world, folder, [Journal(folder)])
 
@@ -136,9 +136,9 @@ def main() -> None:
     parser.add_argument("--size", choices=("small", "recipe"), help="recipe on a GPU, else small")
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--steps", type=int, default=10)
-    asked = parser.parse_args()
-    gpu = asked.device == "cuda"
-    size = asked.size or ("recipe" if gpu else "small")
+    options = parser.parse_args()
+    gpu = options.device == "cuda"
+    size = options.size or ("recipe" if gpu else "small")
     small = VQGanVAEConfig(dim=256 if gpu else 64, patch=4, multipliers=(1, 2), blocks=(1,))
     config = small if size == "small" else recipes.vqgan().model
     recipe = AnyRecipe(
@@ -146,9 +146,9 @@ def main() -> None:
         batch_size=64 if gpu else 16,
         workers=4 if gpu else 0,
         log_every=10,
-        device=asked.device,
+        device=options.device,
         compile="auto",
-        optimiser=OptimiserConfig(warmup=0, schedule="constant"),
+        optim=OptimiserConfig(warmup_steps=0, scheduler="constant"),
     )
     world, data = World(recipe), Images(128 if gpu else 64)
     torch.manual_seed(0)
@@ -157,11 +157,11 @@ def main() -> None:
         engine = Engine(WithLoss(config), data, recipe, world, Path(folder) / "run")
         sides: dict[str, Bare | Engine] = {"bare": bare, "engine": engine}
         for side in sides.values():
-            timed(side, asked.steps, world)
+            timed(side, options.steps, world)
         found: dict[str, list[float]] = {"bare": [], "engine": []}
-        for block in range(asked.blocks):
+        for block in range(options.blocks):
             for name in ("bare", "engine") if block % 2 else ("engine", "bare"):
-                found[name].append(timed(sides[name], asked.steps, world))
+                found[name].append(timed(sides[name], options.steps, world))
         engine.inner.close()
     middle = {name: statistics.median(values) for name, values in found.items()}
     paired = statistics.median(e / b for e, b in zip(found["engine"], found["bare"]))
@@ -176,7 +176,7 @@ def main() -> None:
             {
                 "benchmark": "overhead",
                 "limit": limit,
-                "device": asked.device,
+                "device": options.device,
                 "size": size,
                 "precision": world.precision,
                 "bare_ms": middle["bare"] * 1e3,

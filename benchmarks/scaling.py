@@ -1,12 +1,11 @@
-"""What many GPUs would give, on paper: the time of a step and its efficiency for 1 to 1,024.
+"""Scaling model: predicted step time and efficiency for 1 to 1,024 GPUs.
 
     python benchmarks/scaling.py [--gpus 1 8 64 256 1024] [--nvlink 450] [--network 50] [--json]
 
-Nothing is run. Compute is what one H200 took (docs/performance.md), parameters are counted by
-building the measured networks without memory, bandwidths are what you state: GB per second and
-GPU, within a node of 8 and between nodes. Each GPU keeps its batch, so that one GPU's step is the
-ideal for all. The slowest of many processes, the storage and the network's other users are left
-out: these are ceilings.
+Nothing is run. Compute is measured on one H200 (docs/performance.md), parameters are counted on the
+meta device, bandwidths are arguments: GB per second and GPU, within a node of 8 and between nodes.
+The batch per GPU is constant, so the step of one GPU is the ideal. Stragglers, storage and other
+network traffic are ignored: these are upper bounds.
 """
 
 import argparse
@@ -23,14 +22,14 @@ import torch
 from torch import nn
 
 from quintet import rooms
-from quintet.engine.regions import regions_of
+from quintet.engine.machine.regions import regions_of
 from quintet.mesh.config import MeshTransformerConfig
-from quintet.mesh.transformer import MeshTransformer
+from quintet.mesh.transformer.model import MeshTransformer
 
 BUCKET = 25e6
-"""Bytes that DDP reduces at a time; all but the last of them while the backward goes on."""
+"""Bytes per DDP bucket; all but the last are reduced during the backward pass."""
 FORWARD, BACKWARD = 1 / 3, 2 / 3
-"""Shares of a step's compute."""
+"""Fractions of the compute of a step."""
 KEPT = 20
 """Bytes per parameter: weight, gradient, two moments and average in fp32."""
 
@@ -196,11 +195,11 @@ def main() -> None:
     parser.add_argument("--node", type=int, default=8)
     parser.add_argument("--latency", type=float, default=10e-6)
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the table")
-    asked = parser.parse_args()
-    network = Network(asked.nvlink, asked.network, asked.node, asked.latency)
-    counts = sorted({*asked.gpus, 1})
+    options = parser.parse_args()
+    network = Network(options.nvlink, options.network, options.node, options.latency)
+    counts = sorted({*options.gpus, 1})
     rows = [predicted(name, gpus, network) for name in TRAINERS for gpus in counts]
-    print("\n".join(map(json.dumps, rows)) if asked.json else table(rows))
+    print("\n".join(map(json.dumps, rows)) if options.json else table(rows))
 
 
 if __name__ == "__main__":

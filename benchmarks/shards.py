@@ -24,15 +24,16 @@ import numpy as np
 from PIL import Image
 
 from quintet.engine.config import Recipe
-from quintet.engine.stream import CountPlan, Stream, order_of
-from quintet.engine.world import World
+from quintet.engine.data.plans import CountPlan, order_of
+from quintet.engine.data.stream import Stream
+from quintet.engine.machine.world import World
 from quintet.image.config import ImageDataConfig
 from quintet.image.data import ImageFolder, collate
 from quintet.media.folder import files
 from quintet.media.pixels import SUFFIXES
-from quintet.media.shard_index import Builder, Sample
-from quintet.media.shard_member import Facts
-from quintet.media.shard_pack import pack
+from quintet.media.shards.index import Builder, Sample
+from quintet.media.shards.member import Header
+from quintet.media.shards.pack import pack
 
 BATCH = 32
 LEAST = 0.9
@@ -137,9 +138,9 @@ def start_up(place: Path, samples: int) -> dict[str, object]:
         builder, size = Builder(), each * 100_000
         for row in range(each):
             name = f"class-{number:04d}/{row:08d}.jpg"
-            said = {"file_name": name, "text": "a photograph of something or other"}
-            facts = Facts(width=512, height=512)
-            builder.add(Sample(name, row * 100_000, 90_000, bytes(16), facts, said))
+            row_data = {"file_name": name, "text": "a photograph of something or other"}
+            header = Header(width=512, height=512)
+            builder.add(Sample(name, row * 100_000, 90_000, bytes(16), header, row_data))
         about = {"packing": "a", "count": samples // each, "number": number, "bytes": size}
         (folder / f"shard-{number:06d}.index").write_bytes(builder.content(about))
         with open(folder / f"shard-{number:06d}.tar", "wb") as tar:

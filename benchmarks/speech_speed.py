@@ -1,4 +1,4 @@
-"""Sequences per second of the speech room's training step, and how fast it speaks.
+"""Sequences per second of the speech room's training step, and its real-time factor.
 
     python benchmarks/speech_speed.py [--size peer|recipe|tiny] [--batch-size 64] [--no-eager]
     python benchmarks/speech_speed.py --peer "python bench_peers.py voicebox --size base …"
@@ -6,7 +6,7 @@
 Runs the engine's own steps on random sequences in memory: bf16, compiled; then eager fp32. `peer`
 has voicebox-pytorch's sizes: 512 wide, 24 deep, 16 heads of 64, 1,000 frames of 128 latents with an
 id each: the flow alone. Before it, the same network over log-mels of as many frames with the
-aligner, and the real-time factor of speaking with it in 16 Euler steps (without the vocoder). With
+aligner, and the real-time factor of sampling in 16 Euler steps (without the vocoder). With
 `--peer` the other package's benchmark runs first, in the same call (a JSON line with
 samples_per_s); the exit status is 1 where ours is less than three times as fast.
 """
@@ -21,18 +21,18 @@ import torch
 from timing import Sides, measured, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.world import World
+from quintet.engine.runs.folder import RunFolder
 from quintet.nn.flow import integrate
 from quintet.speech import recipes
 from quintet.speech.config import SpeechDataConfig, VoiceBoxRecipe
-from quintet.speech.data import Fit
+from quintet.speech.data import Buckets
 from quintet.speech.task import VoiceBoxTask
 
 LETTERS = 150
-"""Characters of a text of 1,000 frames, some ten seconds."""
+"""Characters per 1,000 frames, about ten seconds."""
 
 
 def recipe_of(size: str) -> VoiceBoxRecipe:
@@ -57,11 +57,11 @@ class RandomSequences:
     """A few random sequences of full length in memory."""
 
     def __init__(self, recipe: VoiceBoxRecipe, length: int):
-        fit, model = Fit(recipe.recordings, recipe.model), recipe.model
+        buckets, model = Buckets(recipe.recordings, recipe.model), recipe.model
         latents = model.features == "latents"
-        shape = (fit.frames, model.bins) if latents else (fit.length(1),)
+        shape = (buckets.frames, model.bins) if latents else (buckets.length(1),)
         self.audio = torch.randn(32, *shape) * (1.0 if latents else 0.1)
-        letters = fit.frames if latents else min(LETTERS, fit.frames // 4)
+        letters = buckets.frames if latents else min(LETTERS, buckets.frames // 4)
         self.ids = torch.randint(3, 250, (32, letters))
         self.length = length
 
@@ -69,8 +69,8 @@ class RandomSequences:
         return self.length
 
     def keyed(self, index: int, key: object) -> dict[str, Any]:
-        place = index % 32
-        return {"audio": self.audio[place], "ids": self.ids[place], "text": ""}
+        row = index % 32
+        return {"audio": self.audio[row], "ids": self.ids[row], "text": ""}
 
 
 def make_run(recipe: VoiceBoxRecipe, path: Path) -> Run:
@@ -79,10 +79,10 @@ def make_run(recipe: VoiceBoxRecipe, path: Path) -> Run:
 
 
 def operations(recipe: VoiceBoxRecipe) -> dict[str, float]:
-    """Of a whole step, per sequence."""
+    """FLOPs of a training step, per sequence."""
     small = dataclasses.replace(recipe, batch_size=2, compile="off", workers=0)
-    with tempfile.TemporaryDirectory() as place:
-        run = make_run(small, Path(place) / "run")
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(small, Path(folder) / "run")
         with FlopCounterMode(display=False) as counter:
             take_step(run)
         run.close()
@@ -90,22 +90,22 @@ def operations(recipe: VoiceBoxRecipe) -> dict[str, float]:
 
 
 def speed(recipe: VoiceBoxRecipe, steps: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as place:
-        return timed_steps(make_run(recipe, Path(place) / "run"), steps, 6, "sequences")
+    with tempfile.TemporaryDirectory() as folder:
+        return timed_steps(make_run(recipe, Path(folder) / "run"), steps, 6, "sequences")
 
 
-def speaking(recipe: VoiceBoxRecipe, count: int = 8) -> float:
-    """Seconds of computing for a second of speech."""
+def real_time_factor(recipe: VoiceBoxRecipe, count: int = 8) -> float:
+    """Seconds of computation per second of speech."""
     world = World(recipe)
     model = VoiceBoxTask(recipe).model.to(world.device).eval()
-    size, bins = Fit(recipe.recordings, recipe.model).frames, recipe.model.bins
+    size, bins = Buckets(recipe.recordings, recipe.model).frames, recipe.model.bins
     noise = torch.randn(count, size, bins, device=world.device)
-    hole = torch.ones(count, size, dtype=torch.bool, device=world.device)
-    said = torch.randint(3, 250, (count, size), device=world.device)
+    infill_mask = torch.ones(count, size, dtype=torch.bool, device=world.device)
+    frame_ids = torch.randint(3, 250, (count, size), device=world.device)
     context = torch.zeros_like(noise)
 
     def field(x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        return model.velocity(x, time.expand(count), context, hole, said, None)
+        return model.velocity(x, time.expand(count), context, infill_mask, frame_ids, None)
 
     with torch.no_grad(), world.autocast():
         integrate(field, noise, 2, "euler")
@@ -118,6 +118,6 @@ if __name__ == "__main__":
     base = recipe_of(sides.asked.size)
     changes = {"batch_size": sides.asked.batch_size, "workers": sides.asked.workers}
     aligned = dataclasses.replace(with_aligner(base), steps=10**6, trackers=(), **changes)
-    row = speed(aligned, sides.asked.steps) | {"real_time_factor": speaking(aligned)}
+    row = speed(aligned, sides.asked.steps) | {"real_time_factor": real_time_factor(aligned)}
     print(json.dumps({"benchmark": "speech_speed", "what": "with the aligner", **row}), flush=True)
     sides.run(base, operations, speed)

@@ -1,4 +1,4 @@
-"""What benchmarks of speed share: the engine's steps on a clock, and another package beside."""
+"""Shared code of the speed benchmarks: timed engine steps, and comparison with another package."""
 
 import argparse
 import dataclasses
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.world import World
 
 
 def matrix_rate(device: torch.device, size: int) -> float:
@@ -88,9 +88,9 @@ class Sides:
         parser.add_argument("--workers", type=int, default=8)
         parser.add_argument("--no-eager", action="store_true")
         parser.add_argument("--peer", help="the other package's benchmark command")
-        self.asked = parser.parse_args()
+        self.options = parser.parse_args()
         # First, because what this process holds of the device would not be there for the other.
-        self.peer = last_json(shlex.split(self.asked.peer)) if self.asked.peer else None
+        self.peer = last_json(shlex.split(self.options.peer)) if self.options.peer else None
 
     def run(
         self,
@@ -100,23 +100,23 @@ class Sides:
     ) -> None:
         """Prints a JSON line for each side. `operations` counts `step`, those of a sample, and may
         time more; exits with 1 where the other package is less than `floor` times slower."""
-        asked = self.asked
-        changes = {"batch_size": asked.batch_size, "workers": asked.workers, "steps": 10**6}
+        options = self.options
+        changes = {"batch_size": options.batch_size, "workers": options.workers, "steps": 10**6}
         base = dataclasses.replace(recipe, trackers=(), **changes)
         world = World(base)
         rate = matrix_rate(world.device, 8192 if world.device.type == "cuda" else 1024)
         counted = dict(operations(base))
         step = counted.pop("step")
         sides = [base]
-        if not asked.no_eager:
+        if not options.no_eager:
             sides.append(dataclasses.replace(base, precision="fp32", compile="off"))
         found: list[float] = []
         for side in sides:
-            row = speed(side, asked.steps)
+            row = speed(side, options.steps)
             found.append(row[f"{self.what}_per_second"])
             row |= {"step_gflop": step / 1e9, "matrix_tflops": rate / 1e12, **counted}
             row["share_of_matrix_rate"] = found[-1] * step / rate
-            print(json.dumps({"benchmark": self.name, "size": asked.size, **row}), flush=True)
+            print(json.dumps({"benchmark": self.name, "size": options.size, **row}), flush=True)
         if self.peer is not None:
             ratio = found[0] / self.peer["samples_per_s"]
             print(json.dumps({"benchmark": self.name, "peer": self.peer, "ratio": ratio}))

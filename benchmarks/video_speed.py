@@ -1,12 +1,12 @@
-"""Clips per second of the video room's training step, both critics on.
+"""Clips per second of the video room's training step, both discriminators on.
 
     python benchmarks/video_speed.py [--size peer|recipe|tiny] [--batch-size 24] [--no-eager]
     python benchmarks/video_speed.py --peer "python bench_peers.py video_tokenizer …"
 
-Runs the engine's own steps on random clips in memory: bf16, compiled, channels last; then eager
+Runs training steps on random clips in memory: bf16, compiled, channels last; then eager
 fp32 of the same task. `peer` has the clips (17 x 128 x 128) and the layers of magvit2-pytorch's
 README. With `--peer` the other package's benchmark runs in the same call (a JSON line with
-samples_per_s), and the exit status is 1 where ours is less than three times as fast.
+samples_per_s), and the exit status is 1 if Quintet is less than three times as fast.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ import torch
 from timing import Sides, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.world import World
+from quintet.engine.runs.folder import RunFolder
 from quintet.video import recipes
 from quintet.video.config import VideoRecipe, VideoTokenizerConfig
 from quintet.video.task import VideoTask
@@ -37,7 +37,7 @@ def recipe_of(size: str) -> VideoRecipe:
 
 
 class RandomClips:
-    """A few random clips in memory, so that loading costs next to nothing."""
+    """A few random clips in memory, so that loading costs almost nothing."""
 
     def __init__(self, recipe: VideoRecipe, length: int):
         shape = (32, 3, recipe.videos.frames, *recipe.videos.size)
@@ -46,6 +46,9 @@ class RandomClips:
 
     def __len__(self) -> int:
         return self.length
+
+    def name(self, index: int) -> str:
+        return f"sample {index}"
 
     def keyed(self, index: int, key: object) -> dict[str, Any]:
         return {"video": self.clips[index % 32], "still": False, "text": ""}
@@ -59,8 +62,8 @@ def make_run(recipe: VideoRecipe, path: Path) -> Run:
 def operations(recipe: VideoRecipe) -> dict[str, float]:
     """Of a whole step, per clip."""
     small = dataclasses.replace(recipe, batch_size=1, compile="off", workers=0)
-    with tempfile.TemporaryDirectory() as place:
-        run = make_run(small, Path(place) / "run")
+    with tempfile.TemporaryDirectory() as folder:
+        run = make_run(small, Path(folder) / "run")
         take_step(run)  # the penalty is due at step 0; count a plain step
         with FlopCounterMode(display=False) as counter:
             take_step(run)
@@ -69,8 +72,8 @@ def operations(recipe: VideoRecipe) -> dict[str, float]:
 
 
 def speed(recipe: VideoRecipe, steps: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as place:
-        return timed_steps(make_run(recipe, Path(place) / "run"), steps, 8, "clips")
+    with tempfile.TemporaryDirectory() as folder:
+        return timed_steps(make_run(recipe, Path(folder) / "run"), steps, 8, "clips")
 
 
 if __name__ == "__main__":

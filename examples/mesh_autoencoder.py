@@ -39,13 +39,13 @@ def main() -> None:
     trainer = MeshAutoencoderTrainer(
         autoencoder,
         None if args.folder else Boxes(),
-        folder=args.folder,
+        data=args.folder,
         max_faces=64,
-        num_train_steps=args.steps,
+        steps=args.steps,
         learning_rate=2e-3,
         warmup_steps=args.steps // 10,
-        num_workers=0,  # what is made in memory needs no workers
-        results_folder=args.run,
+        workers=0,  # what is made in memory needs no workers
+        run=args.run,
     )
     trainer.train(resume=True)
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from quintet import MeshAutoencoder, MeshAutoencoderTrainer, MeshTransformer, MeshTransformerTrainer
-from quintet.mesh.config import WritingConfig
+from quintet.mesh.config import GenerationConfig
 
 CORNERS = torch.tensor(list(product((-1.0, 1.0), repeat=3)))
 SIDES = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/writer"), help="for both stages")
     parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args()
-    shared: dict[str, Any] = {"learning_rate": 2e-3, "warmup_steps": 20, "num_workers": 0}
+    shared: dict[str, Any] = {"learning_rate": 2e-3, "warmup_steps": 20, "workers": 0}
 
     autoencoder = MeshAutoencoder(
         dim=96, message_dim=32, encoder_layers=2, decoder_layers=2, levels=(12, 12, 12)
@@ -48,8 +48,8 @@ def main() -> None:
     first = MeshAutoencoderTrainer(
         autoencoder,
         Boxes(),
-        num_train_steps=max(1, args.steps // 4),
-        results_folder=args.run / "autoencoder",
+        steps=max(1, args.steps // 4),
+        run=args.run / "autoencoder",
         **shared,
     )
     first.train(resume=True)
@@ -61,9 +61,9 @@ def main() -> None:
     second = MeshTransformerTrainer(
         transformer,
         Boxes(),
-        writing=WritingConfig(count=2, compared=64),  # what is written at evaluations
-        num_train_steps=args.steps,
-        results_folder=args.run / "transformer",
+        generation=GenerationConfig(count=2, reference_count=64),  # at evaluations
+        steps=args.steps,
+        run=args.run / "transformer",
         **shared,
     )
     second.train(resume=True)

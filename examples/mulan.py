@@ -42,11 +42,11 @@ def main() -> None:
     args = parser.parse_args()
 
     mulan = MuLaN(
-        rate=RATE,
+        sample_rate=RATE,
         n_fft=512,
-        hop=128,
-        bins=64,
-        patch=(16, 8),
+        hop_length=128,
+        n_mels=64,
+        patch_size=(16, 8),
         dim=64,
         layers=2,
         heads=1,
@@ -58,13 +58,13 @@ def main() -> None:
     trainer = MuLaNTrainer(
         mulan,
         Tones(),
-        data_max_length_seconds=1.0,
-        num_train_steps=args.steps,
+        seconds=1.0,
+        steps=args.steps,
         batch_size=32,
         learning_rate=1e-3,
         warmup_steps=args.steps // 10,
-        num_workers=0,
-        results_folder=args.run,
+        workers=0,
+        run=args.run,
     )
     trainer.train(resume=True)
 

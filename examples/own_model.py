@@ -49,11 +49,11 @@ def main() -> None:
     trainer = Trainer(
         Classifier(),
         Spirals(),
-        num_train_steps=args.steps,
+        steps=args.steps,
         batch_size=64,
         learning_rate=5e-3,
-        num_workers=0,
-        results_folder=args.run,
+        workers=0,
+        run=args.run,
     )
     trainer.train(resume=True)
 

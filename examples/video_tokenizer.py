@@ -43,16 +43,16 @@ def main() -> None:
     trainer = VideoTokenizerTrainer(
         tokenizer,
         dataset=None if args.folder else Balls(),
-        folder=args.folder,
-        image_size=32,
-        num_frames=5,
-        num_train_steps=args.steps,
+        data=args.folder,
+        size=32,
+        frames=5,
+        steps=args.steps,
         batch_size=8,
         learning_rate=2e-3,
         warmup_steps=args.steps // 10,
-        adversarial="none",  # critics pay off in longer runs
-        num_workers=0,
-        results_folder=args.run,
+        adversarial="none",  # discriminators pay off in longer runs
+        workers=0,
+        run=args.run,
     )
     trainer.train(resume=True)
 

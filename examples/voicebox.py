@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from quintet import VoiceBox, VoiceBoxTrainer
 from quintet.media.audio import write_wav
-from quintet.speech.config import SpeakingConfig, SpeechDataConfig
+from quintet.speech.config import SamplingConfig, SpeechDataConfig
 
 RATE = 16_000
 VOWELS = {"a": (700, 1200), "e": (400, 2100), "i": (300, 2300), "o": (450, 850), "u": (320, 750)}
@@ -54,14 +54,14 @@ def main() -> None:
     trainer = VoiceBoxTrainer(
         voicebox,
         None if args.folder else Hums(),
-        folder=args.folder,
+        data=args.folder,
         recordings=SpeechDataConfig(rate=RATE, max_seconds=args.longest, buckets=1),
-        speaking=SpeakingConfig(steps=4, count=2),  # what is spoken at evaluations
-        num_train_steps=args.steps,
+        sampling=SamplingConfig(steps=4, count=2),  # generated at evaluations
+        steps=args.steps,
         learning_rate=2e-3,
         warmup_steps=args.steps // 10,
-        num_workers=0,
-        results_folder=args.run,
+        workers=0,
+        run=args.run,
     )
     trainer.train(resume=True)
 

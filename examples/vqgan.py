@@ -41,14 +41,14 @@ def main() -> None:
     trainer = VQGanVAETrainer(
         vae,
         dataset=None if args.folder else Discs(),
-        folder=args.folder,
-        image_size=32,
-        num_train_steps=args.steps,
+        data=args.folder,
+        size=32,
+        steps=args.steps,
         learning_rate=2e-3,
         warmup_steps=args.steps // 10,
-        adversarial="none",  # a critic pays off in longer runs
-        num_workers=0,
-        results_folder=args.run,
+        adversarial="none",  # a discriminator pays off in longer runs
+        workers=0,
+        run=args.run,
     )
     trainer.train(resume=True)
 

@@ -23,7 +23,7 @@ from quintet import rooms
 from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.launch import start
-from quintet.engine.world import shut_down
+from quintet.engine.machine.world import shut_down
 from toy import LengthTask, ToyRecipe, ToyTask, WitnessTask
 
 TESTS = Path(__file__).parent
@@ -84,7 +84,7 @@ def _child(
     torch.set_num_threads(1)
     status = 0
     try:
-        start(task_of(name, measured), recipe, path, name=name, mode=mode)  # type: ignore[arg-type]
+        start(task_of(name, measured), recipe, path, name=name, mode=mode, load=rooms.load)  # type: ignore[arg-type]
     except (RunError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         status = 2
@@ -188,7 +188,7 @@ def killed_and_resumed(
     chance = random.Random(seed)
     for _ in range(kills):
         before = steps_reported(path)
-        processes = Processes(recipe, path, "continue", size, name)
+        processes = Processes(recipe, path, "resume_or_new", size, name)
         ahead = chance.randint(0, max(1, recipe.steps // kills))
         try:
             processes.wait_until(lambda: steps_reported(path) >= min(before, 1) + ahead)  # noqa: B023
@@ -197,7 +197,7 @@ def killed_and_resumed(
         time.sleep(chance.random() * 0.02)
         processes.signal(signal.SIGKILL)
         processes.wait()
-    run(recipe, path, "continue", size, name)
+    run(recipe, path, "resume_or_new", size, name)
 
 
 def tensors(path: Path, step: int) -> dict[str, Tensor]:

@@ -21,14 +21,14 @@ from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from harness import _context, free_port
-from quintet.engine import checkpoint
 from quintet.engine.config import from_json, to_json
-from quintet.engine.folder import RunFolder
 from quintet.engine.launch import start
 from quintet.engine.loop import take_step
+from quintet.engine.machine.fsdp import local
+from quintet.engine.machine.world import World, shut_down
 from quintet.engine.run import Run
-from quintet.engine.sharding import local
-from quintet.engine.world import World, shut_down
+from quintet.engine.runs import checkpoint
+from quintet.engine.runs.folder import RunFolder
 from toy import ToyRecipe, ToyTask
 
 
@@ -104,7 +104,7 @@ def _worker(recipe: ToyRecipe, path: Path) -> None:
     torch.set_num_threads(1)
     place = path.parent / f"rank{os.environ['RANK']}.pid"
     place.write_text(str(os.getpid()))
-    start(ToyTask, recipe, path, name="toy", mode="continue", progress=False)
+    start(ToyTask, recipe, path, name="toy", mode="resume_or_new", progress=False)
     shut_down()
 
 

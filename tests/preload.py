@@ -6,8 +6,8 @@ from dataclasses import make_dataclass
 
 import PIL.Image
 import tyro
-from benchmarks.torture.children import import_everything
 
+from campaign.children import import_everything
 from quintet.report.script import plotly
 
 import_everything()

@@ -1,7 +1,8 @@
-"""What the README says works: its commands are run and its code is executed, at small sizes.
+"""README.md: its commands are run and its code is executed, at small sizes. ARCHITECTURE.md: the
+paths, names and tree are those of the source.
 
-All of it runs in one process in the order of the page, because later lines use what earlier ones
-made, and because importing torch anew for each would cost more than the commands do.
+All commands run in one process in the order of the page, because later ones use the output of
+earlier ones and because importing torch for each would cost more than the commands do.
 """
 
 import json
@@ -17,10 +18,11 @@ import pytest
 from PIL import Image
 
 from quintet.media.audio import write_wav
-from quintet.media.tunes import compose, play
+from quintet.music.tunes import compose, play
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 SMALL = "--steps 4 --workers 0 --batch-size 4 --images.valid-limit 8 --evaluate-every 0"
 MESHES = (
@@ -37,12 +39,12 @@ SOUNDS = (
 )
 VOICES = (
     "--steps 2 --workers 0 --batch-size 2 --evaluate-every 0 --device cpu"
-    " --recordings.valid-limit 2 --recordings.builtin-count 16 --speaking.count 1"
-    " --recordings.max-seconds 1.5 --speaking.steps 2"
+    " --recordings.valid-limit 2 --recordings.builtin-count 16 --sampling.count 1"
+    " --recordings.max-seconds 1.5 --sampling.steps 2"
 )
 NARROW = "--model.dim 16 --discriminator.dim 8 --images.size 32 32"
 
-# Commands that would take long: what they begin with, and what is put after them.
+# Commands that would take long: their prefix, and the arguments appended to them.
 APPENDED = {
     "quintet train image/vqgan_tiny --run": f"{SMALL} {NARROW}",
     "quintet train image/vqgan photos --run": f"{SMALL} {NARROW}",
@@ -50,42 +52,42 @@ APPENDED = {
     "quintet doctor image/vqgan_tiny": f"{SMALL} {NARROW} --device cpu",
     "quintet sample runs/first": "--count 2",
     "quintet train mesh/autoencoder_tiny --run": MESHES,
-    "quintet train mesh/transformer_tiny --auto": f"{MESHES} --writing.count 2",
+    "quintet train mesh/transformer_tiny --auto": f"{MESHES} --generation.count 2",
     "quintet train video/tokenizer_tiny --run": CLIPS,
     "quintet train music/mulan_tiny --run": SOUNDS,
     "quintet train speech/voicebox_tiny --run": VOICES,
     "quintet sample runs/voice": "--steps 2",
     "quintet sample runs/writer": "--max-faces 8",
 }
-# Numbers that would take long: what the page says, and what is run.
+# Values that would take long: as on the page, and as run.
 REPLACED = {
     "resume runs/first --steps 1000": "resume runs/first --steps 6 --workers 0",
     "dim=64, patch=2, multipliers=(1, 2, 4)": "dim=16, patch=4, multipliers=(1, 2)",
-    "image_size=128": "image_size=32",
-    "num_train_steps=10_000": "num_train_steps=2, num_workers=0",
+    "size=128": "size=32",
+    "steps=10_000": "steps=2, workers=0",
     "batch_size=32": "batch_size=4",
-    "num_train_steps=300": "num_train_steps=20, num_workers=0",
+    "steps=300": "steps=20, workers=0",
 }
 PROCESSES = {"--nproc-per-node 8": "--nproc-per-node 2"}
 
-# Run in the temporary folder; reads the lines as JSON and says what came of each.
+# Run in the temporary folder; reads the pieces as JSON and records status and output of each.
 DRIVER = """
 import contextlib, io, json, pathlib, sys, traceback
 from quintet.cli import main
 
-found = []
-for kind, text, words in json.load(sys.stdin):
-    said, status = io.StringIO(), 0
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+outcomes = []
+for kind, text, arguments in json.load(sys.stdin):
+    output, status = io.StringIO(), 0
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
-            main(words) if kind == "quintet" else exec(compile(text, "README", "exec"), {})
+            main(arguments) if kind == "quintet" else exec(compile(text, "README", "exec"), {})
         except SystemExit as end:
             status = end.code or 0
         except BaseException:
             traceback.print_exc()
             status = 1
-    found.append([status, said.getvalue()])
-pathlib.Path("found.json").write_text(json.dumps(found))
+    outcomes.append([status, output.getvalue()])
+pathlib.Path("outcomes.json").write_text(json.dumps(outcomes))
 """
 
 
@@ -95,30 +97,30 @@ def blocks() -> list[tuple[str, str]]:
 
 def pieces() -> list[tuple[str, str]]:
     """Shell commands by their first word, and whole blocks of Python, in the order of the page."""
-    found: list[tuple[str, str]] = []
+    pieces: list[tuple[str, str]] = []
     for language, text in blocks():
         if language == "python":
-            found.append(("python", text))
+            pieces.append(("python", text))
         else:
-            found += [(line.split()[0], line) for line in text.splitlines() if line.strip()]
-    return found
+            pieces += [(line.split()[0], line) for line in text.splitlines() if line.strip()]
+    return pieces
 
 
 def of_kind(*kinds: str) -> list[str]:
     return [text for kind, text in pieces() if kind in kinds]
 
 
-def made_small(text: str) -> str:
-    for begins, more in APPENDED.items():
-        if text.startswith(begins) and "--help" not in text:
-            text = f"{text} {more}"
-    for said, run in REPLACED.items():
-        text = text.replace(said, run)
+def shrunk(text: str) -> str:
+    for prefix, arguments in APPENDED.items():
+        if text.startswith(prefix) and "--help" not in text:
+            text = f"{text} {arguments}"
+    for shown, small in REPLACED.items():
+        text = text.replace(shown, small)
     return text
 
 
 SHOWN = [(kind, text) for kind, text in pieces() if kind in ("quintet", "python")]
-RUN = [(kind, made_small(text)) for kind, text in SHOWN]
+RUN = [(kind, shrunk(text)) for kind, text in SHOWN]
 
 
 def environment() -> dict[str, str]:
@@ -126,33 +128,33 @@ def environment() -> dict[str, str]:
     return {**os.environ, **plain, "COLUMNS": "200"}
 
 
-def put_photos(folder: Path) -> None:
+def write_photos(folder: Path) -> None:
     folder.mkdir()
     for index, name in enumerate("abcdefghijkl"):
         pixels = np.random.default_rng(index).integers(0, 256, (40, 48, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{name}.jpg")
 
 
-def put_songs(folder: Path) -> None:
+def write_songs(folder: Path) -> None:
     folder.mkdir()
     for number in range(6):
         write_wav(folder / f"{number}.wav", play(compose(number), 2.0, 8000), 8000)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readme")
 
 
 @pytest.fixture(scope="module")
-def outcome(place: Path) -> list[tuple[int, str]]:
-    put_photos(place / "photos")
-    put_songs(place / "songs")
+def outcomes(workdir: Path) -> list[tuple[int, str]]:
+    write_photos(workdir / "photos")
+    write_songs(workdir / "songs")
     lines = [(kind, text, shlex.split(text)[1:] if kind == "quintet" else []) for kind, text in RUN]
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", DRIVER],
         input=json.dumps(lines),
-        cwd=place,
+        cwd=workdir,
         env=environment(),
         capture_output=True,
         text=True,
@@ -160,18 +162,18 @@ def outcome(place: Path) -> list[tuple[int, str]]:
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert not ended.stderr, ended.stderr
-    return [(status, said) for status, said in json.loads((place / "found.json").read_text())]
+    return [tuple(pair) for pair in json.loads((workdir / "outcomes.json").read_text())]
 
 
 @pytest.mark.parametrize("index", range(len(RUN)), ids=lambda i: SHOWN[i][1].split("\n")[0])
-def test_what_the_page_shows_runs(index, outcome):
-    status, said = outcome[index]
-    assert status == 0, f"{RUN[index][1]}\n{said}"
-    assert "Traceback" not in said
+def test_every_command_and_code_block_runs(index, outcomes):
+    status, output = outcomes[index]
+    assert status == 0, f"{RUN[index][1]}\n{output}"
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
-    "made",
+    "path",
     [
         "runs/first/checkpoints/step-00000006/state.json",
         "runs/first/report.html",
@@ -185,12 +187,12 @@ def test_what_the_page_shows_runs(index, outcome):
         "exported/README.md",
     ],
 )
-def test_it_leaves_behind_what_the_page_says(made, outcome, place):
-    assert (place / made).is_file()
+def test_the_commands_write_their_files(path, outcomes, workdir):
+    assert (workdir / path).is_file()
 
 
 @pytest.mark.parametrize("command", of_kind("make"))
-def test_the_targets_of_make_are_there(command):
+def test_make_targets_exist(command):
     words = shlex.split(command)
     ended = subprocess.run(
         [words[0], "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
@@ -200,9 +202,9 @@ def test_the_targets_of_make_are_there(command):
 
 @pytest.mark.parametrize("command", of_kind("torchrun"))
 def test_several_processes_train_as_shown(command, tmp_path):
-    for said, run in PROCESSES.items():
-        assert said in command
-        command = command.replace(said, run)
+    for shown, small in PROCESSES.items():
+        assert shown in command
+        command = command.replace(shown, small)
     words = shlex.split(f"{command} {SMALL} {NARROW} --device cpu")
     ended = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *words[1:]],
@@ -217,10 +219,12 @@ def test_several_processes_train_as_shown(command, tmp_path):
     assert (about["processes"], about["global_batch"]) == (2, 8)
 
 
-def test_what_installs_names_files_and_extras_that_are_there():
+def test_installation_names_existing_files_and_extras():
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for extra in ("video", "audio", "tensorboard", "wandb", "trackio", "hub", "text"):
+    extras = ("video", "audio", "tensorboard", "wandb", "trackio", "hub", "text", "onnx", "shards")
+    for extra in extras:
         assert f"\n{extra} = [" in project
+        assert f"`{extra}`" in PAGE
     assert (ROOT / "constraints.txt").is_file()
     assert of_kind("python3", ".venv/bin/pip", ".") == [
         "python3 -m venv .venv",
@@ -229,31 +233,70 @@ def test_what_installs_names_files_and_extras_that_are_there():
     ]
 
 
-def test_no_line_of_the_page_is_left_unchecked():
+def test_every_block_of_the_page_is_checked():
     assert {language for language, _ in blocks()} == {"bash", "python"}
     known = {"quintet", "python", "make", "torchrun", "python3", ".venv/bin/pip", "."}
     assert {kind for kind, _ in pieces()} <= known
 
 
-def test_no_substitution_is_left_over():
-    """One that fits nothing any more would hide that the page has changed."""
+def test_every_substitution_still_applies():
+    """A stale one would hide that the page has changed."""
     commands = of_kind("quintet")
-    for begins in APPENDED:
-        assert any(command.startswith(begins) for command in commands), begins
-    for said in REPLACED:
-        assert said in PAGE, said
+    for prefix in APPENDED:
+        assert any(command.startswith(prefix) for command in commands), prefix
+    for shown in REPLACED:
+        assert shown in PAGE, shown
 
 
-def test_what_the_page_links_to_is_there():
-    """Pictures aside: they are made by a run."""
-    links = re.findall(r"(?<!!)\[[^\]]+\]\(([^)#:]+)\)", PAGE)
+def test_the_page_is_short():
+    assert len(PAGE.splitlines()) <= 220
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_every_link_leads_to_a_file(page):
+    """Images aside: they are written by a run."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"(?<!!)\[[^\]]+\]\(([^)#:]+)(?:#[^)]*)?\)", text)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_the_tree_names_what_is_there():
-    tree = PAGE.split("## What is where")[1]
-    for name in re.findall(r"^ {8}(\w+\.py) ", tree, re.MULTILINE):
-        assert (ROOT / "src/quintet/engine" / name).is_file(), name
-    for name in re.findall(r"^ {6}(\w+)/ ", tree, re.MULTILINE):
-        assert (ROOT / "src/quintet" / name).is_dir(), name
+# -- ARCHITECTURE.md and CONTRIBUTING.md ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_path_exists_and_defines_the_names_given_with_it(page):
+    """Paths with a folder, from the root or from src/quintet; names follow as `path`: `name`."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("ROOM/", "image/")
+    roots = (ROOT, ROOT / "src", ROOT / "src/quintet")
+    for path, names in re.findall(r"`([\w./]+/[\w.]+\.py)`((?:[:,] `\w+`)*)", text):
+        files = [root / path for root in roots if (root / path).is_file()]
+        assert files, path
+        for name in re.findall(r"\w+", names):
+            source = files[0].read_text(encoding="utf-8")
+            assert re.search(rf"\b{name}\b", source), f"{path}: {name}"
+
+
+def tree() -> list[str]:
+    """Paths of the source tree on the page: nested by two spaces, described after two."""
+    block = ARCHITECTURE.split("## Source tree\n\n")[1].split("\n\n")[0]
+    parents: list[str] = []
+    paths: list[str] = []
+    for line in block.splitlines():
+        depth = (len(line) - len(line.lstrip()) - 4) // 2
+        names = [name for name in line.strip().split("  ") if re.fullmatch(r"[\w/]+(\.py|/)", name)]
+        assert names, line
+        prefix = "".join(parents[:depth])
+        paths += [prefix + name for name in names]
+        parents[depth:] = [names[-1]]
+    return paths
+
+
+def test_the_tree_names_existing_files_and_folders():
+    assert [path for path in tree() if not (ROOT / path).exists()] == []
+
+
+def test_the_tree_names_every_folder_of_the_source():
+    source = ROOT / "src/quintet"
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in source.rglob("__init__.py")}
+    assert sorted(folders - {path.rstrip("/") for path in tree()}) == []

@@ -1,4 +1,4 @@
-"""The page on scaling says what its script predicts, and its example for Kubernetes is sound."""
+"""docs/scaling.md: its table is that of the script, and its Kubernetes example is valid."""
 
 import json
 import sys
@@ -31,11 +31,11 @@ Rows = dict[tuple[str, int], dict[str, Any]]
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """What the script says to some words."""
+def output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Output of the script for some arguments."""
 
-    def call(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["scaling.py", *words])
+    def call(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["scaling.py", *arguments])
         script().main()
         return capsys.readouterr().out
 
@@ -43,16 +43,16 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.fixture
-def rows(said: Any) -> Any:
-    def call(*words: str) -> Rows:
-        read = map(json.loads, said("--json", *words).splitlines())
-        return {(row["trainer"], row["gpus"]): row for row in read}
+def rows(output: Any) -> Any:
+    def call(*arguments: str) -> Rows:
+        parsed = map(json.loads, output("--json", *arguments).splitlines())
+        return {(row["trainer"], row["gpus"]): row for row in parsed}
 
     return call
 
 
-def test_the_table_on_the_page_is_the_scripts(said: Any) -> None:
-    assert said().strip() in PAGE
+def test_the_table_of_the_page_is_that_of_the_script(output: Any) -> None:
+    assert output().strip() in PAGE
 
 
 def test_every_trainer_is_predicted(rows: Any) -> None:
@@ -60,22 +60,22 @@ def test_every_trainer_is_predicted(rows: Any) -> None:
     assert {name for name, _ in rows()} == full
 
 
-def test_one_gpu_is_the_measure_and_more_are_never_better(rows: Any) -> None:
-    found = rows()
-    for name in {name for name, _ in found}:
-        for way in ("ddp_efficiency", "shard_efficiency"):
-            values = [found[name, gpus][way] for gpus in (1, 8, 64, 256, 1024)]
+def test_efficiency_is_1_on_one_gpu_and_never_rises(rows: Any) -> None:
+    predictions = rows()
+    for name in {name for name, _ in predictions}:
+        for metric in ("ddp_efficiency", "shard_efficiency"):
+            values = [predictions[name, gpus][metric] for gpus in (1, 8, 64, 256, 1024)]
             assert values[0] == 1
             assert values == sorted(values, reverse=True)
 
 
-def test_a_slow_network_costs_most_where_shards_have_no_blocks(rows: Any) -> None:
+def test_a_slow_network_costs_most_without_fsdp_blocks(rows: Any) -> None:
     fast, slow = rows("--gpus", "64"), rows("--gpus", "64", "--network", "5")
-    for place, row in slow.items():
-        if place[1] == 1:
+    for key, row in slow.items():
+        if key[1] == 1:
             continue
-        for way in ("ddp_efficiency", "shard_efficiency"):
-            assert row[way] < fast[place][way]
+        for metric in ("ddp_efficiency", "shard_efficiency"):
+            assert row[metric] < fast[key][metric]
         assert row["in_blocks"] > 0 or row["shard_ms"] > row["ddp_ms"]
         assert row["shard_state_gb"] < row["ddp_state_gb"]
 
@@ -84,37 +84,37 @@ def test_a_slow_network_costs_most_where_shards_have_no_blocks(rows: Any) -> Non
 
 
 @pytest.fixture
-def asked() -> Any:
+def launch() -> Any:
     (container,) = JOB["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["torchrun"]
     return get_args_parser().parse_args(container["args"])
 
 
-def test_the_job_runs_a_recipe_and_goes_on_with_it(asked: Any) -> None:
-    assert (asked.module, asked.training_script) == (True, "quintet")
-    words = [word for word in asked.training_script_args if word != "--"]
-    assert words[0] == "train"
-    assert words[1] in rooms.names()
-    assert "--continue" in words
-    fields = vars(rooms.recipe_function(words[1])())
-    flags = [word.removeprefix("--").partition("=")[0] for word in words if word[:2] == "--"]
-    assert {flag.replace("-", "_") for flag in flags} <= {*fields, "run", "continue"}
-    nodes, each = int(asked.nnodes), int(asked.nproc_per_node)
-    assert f"--processes={nodes * each}" in words
+def test_the_job_runs_a_recipe_and_resumes_it(launch: Any) -> None:
+    assert (launch.module, launch.training_script) == (True, "quintet")
+    arguments = [word for word in launch.training_script_args if word != "--"]
+    assert arguments[0] == "train"
+    assert arguments[1] in rooms.names()
+    assert "--resume" in arguments
+    fields = vars(rooms.recipe_function(arguments[1])())
+    flags = [word.removeprefix("--").partition("=")[0] for word in arguments if word[:2] == "--"]
+    assert {flag.replace("-", "_") for flag in flags} <= {*fields, "run", "resume"}
+    nodes, each = int(launch.nnodes), int(launch.nproc_per_node)
+    assert f"--processes={nodes * each}" in arguments
 
 
-def test_the_pods_find_one_another(asked: Any) -> None:
+def test_the_pods_share_a_rendezvous(launch: Any) -> None:
     spec, name = JOB["spec"], JOB["metadata"]["name"]
     assert spec["completionMode"] == "Indexed"
-    assert spec["completions"] == spec["parallelism"] == int(asked.nnodes)
+    assert spec["completions"] == spec["parallelism"] == int(launch.nnodes)
     assert spec["template"]["spec"]["subdomain"] == SERVICE["metadata"]["name"]
     assert SERVICE["spec"]["selector"] == {"job-name": name}
     assert SERVICE["spec"]["clusterIP"] == "None"
     host = f"{name}-0.{SERVICE['metadata']['name']}"
-    assert asked.rdzv_endpoint.partition(":")[0] == host
+    assert launch.rdzv_endpoint.partition(":")[0] == host
 
 
-def test_every_volume_that_is_mounted_is_there() -> None:
+def test_every_mounted_volume_is_defined() -> None:
     pod = JOB["spec"]["template"]["spec"]
     mounted = {mount["name"] for box in pod["containers"] for mount in box["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}

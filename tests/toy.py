@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from quintet.engine.config import OptimiserConfig, Recipe
-from quintet.engine.stream import LengthPlan
-from quintet.engine.task import At, Batch, Measured, Part, Rows, Task, Update, each
+from quintet.engine.data.plans import LengthPlan
+from quintet.engine.task import Batch, Measured, Part, Rows, StepContext, Task, Update, each
 from quintet.engine.when import When
 
 
@@ -27,7 +27,7 @@ class ToyRecipe(Recipe):
 
     size: int = 200
     dropout: float = 0.1
-    critic_start: int = 0
+    discriminator_start: int = 0
     width: int = 16
     statistics: bool = False
     nan_at: int = -1
@@ -37,10 +37,12 @@ class ToyRecipe(Recipe):
     slow_step: float = 0.0
     scale: float = 1.0
     generator: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(rate=1e-2, warmup=4, decay=0.01)
+        default_factory=lambda: OptimiserConfig(
+            learning_rate=1e-2, warmup_steps=4, weight_decay=0.01
+        )
     )
-    critic: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(rate=5e-3, warmup=4, average=0.0)
+    discriminator_optim: OptimiserConfig = field(
+        default_factory=lambda: OptimiserConfig(learning_rate=5e-3, warmup_steps=4, ema_decay=0.0)
     )
 
 
@@ -79,10 +81,10 @@ class Net(nn.Module):
             self.pending += torch.cat([x.detach().sum(0), x.new_tensor([len(x)])])
         return self.last(self.dropout(torch.tanh(self.norm(self.first(x)))))
 
-    def commit(self, at: At) -> None:
+    def commit(self, context: StepContext) -> None:
         if self.statistics:
-            total = at.sum(self.pending)
-            keep = 0.9 + 0.1 * at.skipped
+            total = context.sum(self.pending)
+            keep = 0.9 + 0.1 * context.skipped
             self.mean.lerp_(total[:2] / total[2], 1 - keep)
             self.pending.zero_()
 
@@ -98,12 +100,12 @@ class ToyTask(Task):
             "generator": Part(
                 Net(2, recipe.width, recipe.dropout, recipe.statistics), recipe.generator
             ),
-            "critic": Part(Net(1, recipe.width, recipe.dropout), recipe.critic),
+            "discriminator": Part(Net(1, recipe.width, recipe.dropout), recipe.discriminator_optim),
         }
-        self.adversarial = When(start=recipe.critic_start)
+        self.adversarial = When(start=recipe.discriminator_start)
         self.updates = [
             Update("generator", each(self.generator_loss)),
-            Update("critic", each(self.critic_loss), self.adversarial),
+            Update("discriminator", each(self.discriminator_loss), self.adversarial),
         ]
 
     def data(self, split: str) -> Points:
@@ -116,25 +118,29 @@ class ToyTask(Task):
         if data["point"].abs().max() > 10:
             raise ValueError("points must be near the unit circle; divide them by their radius")
 
-    def generator_loss(self, nets: Any, batch: Batch, at: At) -> tuple[Tensor, dict[str, Tensor]]:
+    def generator_loss(
+        self, nets: Any, batch: Batch, context: StepContext
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         point = batch.data["point"]
         made = nets["generator"](point)
-        at.scratch.setdefault("made", []).append(made.detach())
+        context.scratch.setdefault("made", []).append(made.detach())
         error = (made - point).square().sum(1).mean()
         loss = error
-        if self.adversarial.due(at.step):
-            loss = loss - 0.1 * nets["critic"](made).mean()
-        here = self.recipe.nan_rank in (-1, at.world.rank)
-        if at.step == self.recipe.signal_at:
+        if self.adversarial.due(context.step):
+            loss = loss - 0.1 * nets["discriminator"](made).mean()
+        here = self.recipe.nan_rank in (-1, context.world.rank)
+        if context.step == self.recipe.signal_at:
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(self.recipe.slow_step)
-        if (at.step == self.recipe.nan_at and here) or at.step >= self.recipe.nan_from:
+        if (context.step == self.recipe.nan_at and here) or context.step >= self.recipe.nan_from:
             loss = loss * float("nan")
         return loss, {"loss": loss, "error": error}
 
-    def critic_loss(self, nets: Any, batch: Batch, at: At) -> tuple[Tensor, dict[str, Tensor]]:
-        made = at.scratch["made"].pop(0)
-        logits = nets["critic"](torch.cat([batch.data["point"], made]))
+    def discriminator_loss(
+        self, nets: Any, batch: Batch, context: StepContext
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        made = context.scratch["made"].pop(0)
+        logits = nets["discriminator"](torch.cat([batch.data["point"], made]))
         real, fake = logits.chunk(2)
         loss = torch.relu(1 - real).mean() + torch.relu(1 + fake).mean()
         return loss, {"loss": loss}
@@ -164,4 +170,4 @@ class LengthTask(ToyTask):
 
     def plan(self, source: Any) -> LengthPlan:
         lengths = [1 + i % 7 for i in range(len(source))]
-        return LengthPlan(lengths, self.recipe.seed, budget=40, window=64)
+        return LengthPlan(lengths, self.recipe.seed, budget=40)

@@ -6,6 +6,8 @@ The public names are loaded on first use, so that `import quintet` and `quintet 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from quintet.version import __version__
+
 if TYPE_CHECKING:
     from quintet.engine.trainer import Trainer
     from quintet.image.model import VQGanVAE
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from quintet.video.model import VideoTokenizer
     from quintet.video.trainer import VideoTokenizerTrainer
 
-__version__ = "0.1.0"
 
 _PLACES = {
     "Trainer": "quintet.engine.trainer",

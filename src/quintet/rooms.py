@@ -1,14 +1,16 @@
-"""Finding rooms and recipes. A room is a folder with recipes.py; there is no list to edit.
+"""Room: one modality, found by its folder having recipes.py; there is no list to edit.
 
 Names from files and the command line are looked up among what is there, never imported as given.
 """
 
 import importlib
+import importlib.util
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quintet.engine.config import ConfigError, Recipe, from_json
 from quintet.engine.errors import RunError
@@ -16,21 +18,100 @@ from quintet.engine.errors import RunError
 if TYPE_CHECKING:
     from quintet.engine.task import Task
 
-HERE = Path(__file__).parent
+
+class SampleModule(Protocol):
+    """`ROOM/sample.py`: what `quintet sample` does for a run of the room. Imports no torch."""
+
+    EXAMPLE: str
+    """Arguments after the run, for the help."""
+    Flags: type
+    """A dataclass of plain values, one sentence under each field."""
+
+    def sample(self, run: Path, inputs: Sequence[Path], out: Path, flags: Any) -> list[Path]: ...
+
+
+class DataModule(Protocol):
+    """`ROOM/data.py`: data from a folder, and built-in data."""
+
+    Folder: Any
+    """The reader of a folder (media.splits.InFolder), with its suffixes and its Config."""
+
+    def check(self, folder: Path) -> Iterator[tuple[Path, str | None]]:
+        """Each file with its problem, or None."""
+        ...
+
+
+class TaskModule(Protocol):
+    """`ROOM/task.py`."""
+
+    def build(self, recipe: Any) -> "Task": ...
+
+
+class ExportModule(Protocol):
+    """`ROOM/export.py`: the graphs that leave the room."""
+
+    def pieces(self, model: Any, recipe: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Room:
+    """One modality: a folder of the package with recipes.py. What else it offers is in modules of
+    agreed names, imported when asked for, because help must be instant."""
+
+    name: str
+
+    @property
+    def recipes(self) -> dict[str, Callable[[], Recipe]]:
+        """The public functions of recipes.py by name."""
+        module = importlib.import_module(f"quintet.{self.name}.recipes")
+        return {
+            name: function
+            for name, function in inspect.getmembers(module, inspect.isfunction)
+            if not name.startswith("_") and function.__module__ == module.__name__
+        }
+
+    @property
+    def task(self) -> TaskModule:
+        return self._module("task", "build(recipe)", "training")
+
+    @property
+    def data(self) -> DataModule:
+        return self._module("data", "Folder and check(folder)", "folders of data")
+
+    @property
+    def sample(self) -> SampleModule:
+        return self._module(
+            "sample", "EXAMPLE, Flags and sample(run, inputs, out, flags)", "sample"
+        )
+
+    @property
+    def export(self) -> ExportModule:
+        return self._module("export", "pieces(model, recipe)", "export --format")
+
+    @property
+    def model(self) -> Any:
+        return self._module("model", "the model's class", "loading an exported model")
+
+    def _module(self, name: str, members: str, purpose: str) -> Any:
+        full = f"quintet.{self.name}.{name}"
+        if importlib.util.find_spec(full) is None:
+            raise RunError(
+                f"the room {self.name} has no quintet/{self.name}/{name}.py; {purpose} needs it, "
+                f"with {members}"
+            )
+        return importlib.import_module(full)
 
 
 def rooms() -> list[str]:
-    return sorted(path.parent.name for path in HERE.glob("*/recipes.py"))
+    import quintet
+
+    return sorted(
+        path.parent.name for place in quintet.__path__ for path in Path(place).glob("*/recipes.py")
+    )
 
 
 def recipes(room: str) -> dict[str, Callable[[], Recipe]]:
-    """The public functions that recipes.py defines, by name."""
-    module = importlib.import_module(f"quintet.{room}.recipes")
-    return {
-        name: function
-        for name, function in inspect.getmembers(module, inspect.isfunction)
-        if not name.startswith("_") and function.__module__ == module.__name__
-    }
+    return Room(room).recipes
 
 
 def names() -> list[str]:
@@ -44,23 +125,25 @@ def recipe_function(name: str) -> Callable[[], Recipe]:
     raise RunError(f"there is no recipe '{name}'; 'quintet list' shows them: {', '.join(names())}")
 
 
-def room_of(name: str) -> str:
+def room_of(name: str) -> Room:
+    """The room of a recipe."""
     recipe_function(name)
-    return name.partition("/")[0]
+    return Room(name.partition("/")[0])
 
 
-def part_of_room(name: str, module: str) -> Any:
-    """A module of the room that the recipe `name` belongs to."""
-    return importlib.import_module(f"quintet.{room_of(name)}.{module}")
+def room_named(name: str) -> Room:
+    if name not in rooms():
+        raise RunError(f"there is no room '{name}'; there are {', '.join(rooms())}")
+    return Room(name)
 
 
 def build(name: str, recipe: Recipe, run: Path | None = None) -> "Task":
-    """The task of a recipe; of a `run` that is there, with the frozen stages that it keeps."""
+    """The task of a recipe; for an existing `run`, with the frozen stages of its folder."""
     if run is not None:
-        from quintet.engine.frozen import resolved
+        from quintet.engine.runs.frozen import resolved
 
         recipe = resolved(recipe, run)
-    return part_of_room(name, "task").build(recipe)
+    return room_of(name).task.build(recipe)
 
 
 def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
@@ -71,7 +154,7 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
     if not isinstance(name, str):
         raise RunError(
             f"{where} was started from Python with a model of its own; "
-            "go on with it there: trainer.train(resume=True)"
+            "resume it there: trainer.train(resume=True)"
         )
     kind = type(recipe_function(name)())
     try:
@@ -82,9 +165,9 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
 
 def load(source: str | Path) -> Any:
     """A model ready to use, with averaged weights, from a run or an exported folder."""
-    from quintet.engine.folder import RunFolder
+    from quintet.engine.models.pretrained import weights_of
     from quintet.engine.part import load_strictly
-    from quintet.engine.pretrained import weights_of
+    from quintet.engine.runs.folder import RunFolder
 
     path = Path(source)
     folder = RunFolder.open(path)
@@ -99,11 +182,11 @@ def load(source: str | Path) -> Any:
 
 def model_class(about: dict[str, Any], where: Path) -> Any:
     """The class that an exported folder names, if a room has it."""
-    from quintet.engine.pretrained import Pretrained
+    from quintet.engine.models.pretrained import Pretrained
 
     room, _, name = str(about.get("model")).partition("/")
     if room in rooms() and re.fullmatch(r"\w+", name):
-        found = getattr(importlib.import_module(f"quintet.{room}.model"), name, None)
+        found = getattr(Room(room).model, name, None)
         if isinstance(found, type) and issubclass(found, Pretrained):
             return found
     raise RunError(

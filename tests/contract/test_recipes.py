@@ -26,11 +26,11 @@ from quintet import rooms
 from quintet.cli import main
 from quintet.engine.config import Recipe, from_json, to_json
 from quintet.engine.errors import Stopped
-from quintet.engine.folder import RunFolder
 from quintet.engine.launch import start
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.world import World
+from quintet.engine.runs.folder import RunFolder
 
 NAMES = [name for name in rooms.names() if name.endswith("_tiny")]
 EVERY = pytest.mark.parametrize("name", NAMES, scope="module")
@@ -53,7 +53,7 @@ SMALLER = {
     "compared": 8,
 }
 # Terms that are documented to be statistics of one micro-batch; without them halves are equal.
-PER_MICRO_BATCH = {"spread_weight": 0.0, "adversarial": "none"}
+PER_MICRO_BATCH = {"decorrelation_weight": 0.0, "adversarial": "none"}
 LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of four steps
 
 
@@ -83,7 +83,7 @@ def stage(maker: str) -> Path:
     name, place = f"{maker}_tiny", Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, place)
     go = lambda settings: rooms.build(name, settings)
-    start(go, small(name), place / "run", name=name, progress=False)
+    start(go, small(name), place / "run", name=name, load=rooms.load, progress=False)
     return quintet.load(place / "run").save_pretrained(place / "model")
 
 
@@ -175,6 +175,7 @@ def test_four_steps_are_two_and_two_more(name: str, tmp_path: Path) -> None:
             tmp_path / path,
             name=name,
             mode=mode,
+            load=rooms.load,
             progress=False,
         )
 
@@ -343,7 +344,7 @@ def test_every_update_has_had_its_turn(name: str, run: Run) -> None:
     assert all(update.when.due(run.step) for update in run.task.updates)
 
 
-# With two critics and with none at all; the others, and longer runs, are slow tests.
+# With two discriminators and with none at all; the others, and longer runs, are slow tests.
 SHARDED = [(name, "fp64", 6) for name in ("video/tokenizer_tiny", "music/mulan_tiny")]
 LONGER = [(name, precision, 20) for name in NAMES for precision in ("fp64", "fp32")]
 
@@ -355,10 +356,10 @@ LONGER = [(name, precision, 20) for name in NAMES for precision in ("fp64", "fp3
 def test_sharded_weights_learn_as_whole_ones_do(
     name: str, precision: str, steps: int, tmp_path: Path
 ) -> None:
-    """Two processes, with copies of everything and with shards of it; critics start half-way."""
+    """Two processes, with DDP and with FSDP; discriminators start half-way."""
     recipe = dataclasses.replace(small(name, precision=precision), steps=steps, batch_size=1)
     taught(recipe, tmp_path / "whole", size=2, name=name)
-    taught(dataclasses.replace(recipe, shard=True), tmp_path / "shards", size=2, name=name)
+    taught(dataclasses.replace(recipe, fsdp=True), tmp_path / "shards", size=2, name=name)
     reports = [trajectory(tmp_path / folder) for folder in ("whole", "shards")]
     for one, other in zip(*reports, strict=True):
         losses = {key: value for key, value in one.items() if key.endswith("loss")}

@@ -30,7 +30,7 @@ def quintet(capsys: pytest.CaptureFixture[str]) -> Quintet:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of six steps whose critic starts at the fourth. Never to be written to."""
+    """A finished run of six steps whose discriminator starts at the fourth. Read-only."""
     run = tmp_path_factory.mktemp("trained") / "run"
     with pytest.raises(SystemExit) as ended:
         main(["train", "image/vqgan_tiny", "--run", str(run), *TINY])

@@ -14,6 +14,7 @@ import torch
 from command import TINY, Quintet, Said, picture
 
 import quintet as library
+from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 
 TRAIN = ["train", "image/vqgan_tiny"]
@@ -84,8 +85,8 @@ def test_every_command_refuses_an_unknown_flag(
 def test_fp16_is_refused_with_what_is_allowed(tmp_path: Path, quintet: Quintet) -> None:
     said = quintet(*TRAIN, "--run", tmp_path / "run", "--precision", "fp16")
     assert_usage(said, "--precision", "fp16", "fp32", "bf16")
-    with pytest.raises(RunError, match="bf16"):
-        library.VQGanVAETrainer(library.VQGanVAE(dim=16), num_train_steps=1, precision="fp16")
+    with pytest.raises(ConfigError, match="bf16"):
+        library.VQGanVAETrainer(library.VQGanVAE(dim=16), steps=1, precision="fp16")
 
 
 @pytest.mark.parametrize(
@@ -95,11 +96,11 @@ def test_fp16_is_refused_with_what_is_allowed(tmp_path: Path, quintet: Quintet) 
         (["--steps", 0], ["steps is 0", "1 or more"]),
         (["--batch-size", 0], ["batch_size is 0"]),
         (["--losses.adversarial-from", 2], ["adversarial_from is 2", "between 0 and 1"]),
-        (["--vae.rate", 0], ["rate is 0", "above 0"]),
+        (["--optim.learning-rate", 0], ["rate is 0", "above 0"]),
         (["--trackers", "paper"], ["trackers", "tensorboard"]),
     ],
 )
-def test_a_setting_that_cannot_be_is_named_with_the_remedy(
+def test_an_invalid_setting_is_named_with_the_remedy(
     flags: list, words: list[str], tmp_path: Path, quintet: Quintet
 ) -> None:
     said = quintet(*TRAIN, "--run", tmp_path / "run", *TINY, *flags)
@@ -121,7 +122,7 @@ def test_a_setting_that_cannot_be_is_named_with_the_remedy(
         (["--losses.adversarial-cap", 0], "cap"),
     ],
 )
-def test_a_setting_of_the_room_that_cannot_be_is_named_too(
+def test_an_invalid_setting_of_the_room_is_named_too(
     flags: list, word: str, tmp_path: Path, quintet: Quintet
 ) -> None:
     said = quintet(*TRAIN, "--run", tmp_path / "run", *TINY, *flags)
@@ -196,13 +197,13 @@ def test_images_in_the_wrong_range_are_refused_at_the_first_batch(tmp_path: Path
     trainer = library.VQGanVAETrainer(
         vae,
         dataset=Bytes(),
-        num_train_steps=2,
+        steps=2,
         batch_size=4,
-        num_workers=0,
+        workers=0,
         device="cpu",
         trackers=(),
         progress=False,
-        results_folder=tmp_path / "run",
+        run=tmp_path / "run",
     )
     with pytest.raises(RunError, match="divide by 255"):
         trainer.train()
@@ -213,13 +214,13 @@ def test_images_in_the_wrong_range_are_refused_at_the_first_batch(tmp_path: Path
 
 def test_an_existing_run_is_not_trained_over(trained: Path, quintet: Quintet) -> None:
     said = quintet(*TRAIN, "--run", trained, *TINY)
-    assert_one_sentence(said, trained, "quintet resume", "--continue")
+    assert_one_sentence(said, trained, "quintet resume", "--resume")
 
 
 def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path, quintet: Quintet) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/thesis.tex").write_text("years of work")
-    for words in ([], ["--continue"]):
+    for words in ([], ["--resume"]):
         said = quintet(*TRAIN, "--run", tmp_path / "run", *TINY, *words)
         assert_one_sentence(said, tmp_path / "run", "choose another --run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
@@ -291,7 +292,7 @@ def test_a_run_that_another_process_trains_is_left_alone(held: Path, quintet: Qu
     for words in (
         ["resume", held, "--steps", 8],
         ["resume", held, "--schedule-steps", 8],
-        [*TRAIN, "--run", held, *TINY, "--continue"],
+        [*TRAIN, "--run", held, *TINY, "--resume"],
     ):
         assert_one_sentence(quintet(*words), held, "another process")
     assert (held / "config.json").read_bytes() == config
@@ -444,7 +445,7 @@ def test_checkpoints_that_cannot_be_written_end_the_run_with_a_sentence(
 def test_sample_names_the_input_that_cannot_be_used(
     trained: Path, tmp_path: Path, quintet: Quintet
 ) -> None:
-    from quintet.engine.checkpoint import write_safetensors
+    from quintet.engine.runs.checkpoint import write_safetensors
 
     out = ["--out", tmp_path / "out"]
     (tmp_path / "text.png").write_text("no picture")
@@ -483,7 +484,7 @@ def test_sample_without_input_asks_an_export_for_pictures(
     exported: Path, tmp_path: Path, quintet: Quintet
 ) -> None:
     said = quintet("sample", exported, "--out", tmp_path / "out")
-    assert_one_sentence(said, "give pictures")
+    assert_one_sentence(said, "give images")
 
 
 @pytest.mark.parametrize("step", [0, -1, 7, 99])

@@ -64,9 +64,9 @@ def test_help_names_every_command(words: list[str], quintet: Quintet) -> None:
 def test_help_of_a_recipe_shows_every_setting_with_its_sentence(quintet: Quintet) -> None:
     said = quintet("train", "image/vqgan", "--help-all")
     assert said.status == 0
-    for words in ("--steps", "--model.dim", "--losses.adversarial-from", "--continue", "--minutes"):
+    for words in ("--steps", "--model.dim", "--losses.adversarial-from", "--resume", "--minutes"):
         assert words in said.out
-    assert "Critics start after this share of the run" in said.out
+    assert "Discriminators start after this fraction of the run" in said.out
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "image/vqgan", "--help"], ["list"]])
@@ -105,8 +105,8 @@ def test_a_run_leaves_reports_checkpoints_pictures_and_a_page(trained: Path) -> 
     assert not list(trained.rglob("*writing*"))
 
 
-def test_the_critic_is_reported_from_its_start_on(trained: Path) -> None:
-    assert [r["step"] for r in lines(trained) if "critic/loss" in r] == [4, 5, 6]
+def test_the_discriminator_is_reported_from_its_start_on(trained: Path) -> None:
+    assert [r["step"] for r in lines(trained) if "discriminator/loss" in r] == [4, 5, 6]
 
 
 def test_dotted_flags_reach_the_recorded_configuration(trained: Path) -> None:
@@ -137,7 +137,7 @@ def test_compile_is_spelt_as_people_spell_it(
 
 
 def test_a_bare_compile_flag_means_on() -> None:
-    from quintet.cli.training import spell_compile
+    from quintet.cli.train import spell_compile
 
     assert spell_compile(["--compile", "--steps", "2"]) == ["--compile", "on", "--steps", "2"]
     assert spell_compile(["--steps", "2", "--compile"]) == ["--steps", "2", "--compile", "on"]
@@ -166,7 +166,7 @@ def test_a_run_on_a_folder_resumes_from_another_working_folder(
     assert (tmp_path / "run/checkpoints/step-00000003").is_dir()
 
 
-# -- going on -------------------------------------------------------------------------------
+# -- resuming --------------------------------------------------------------------------------
 
 
 def test_resume_gives_a_run_more_steps_on_its_recorded_schedule(
@@ -202,8 +202,8 @@ def test_a_new_schedule_length_is_taken_only_when_asked_for(copied: Path, quinte
     assert settings(copied)["schedule_steps"] == 9
 
 
-def test_continue_starts_a_run_and_then_goes_on_with_it(tmp_path: Path, quintet: Quintet) -> None:
-    words = [*TRAIN, "--run", tmp_path / "run", *TINY, "--continue"]
+def test_train_resume_starts_a_run_and_then_resumes_it(tmp_path: Path, quintet: Quintet) -> None:
+    words = [*TRAIN, "--run", tmp_path / "run", *TINY, "--resume"]
     assert quintet(*words, "--minutes", MOMENT).status == 0
     assert not (tmp_path / "run/checkpoints/step-00000006").exists()
     again = quintet(*words)
@@ -212,10 +212,10 @@ def test_continue_starts_a_run_and_then_goes_on_with_it(tmp_path: Path, quintet:
     assert (tmp_path / "run/checkpoints/step-00000006").is_dir()
 
 
-def test_continue_refuses_a_changed_configuration_by_the_fields_name(
+def test_train_resume_refuses_a_changed_configuration_by_the_fields_name(
     copied: Path, quintet: Quintet
 ) -> None:
-    said = quintet(*TRAIN, "--run", copied, *TINY, "--continue", "--losses.l1", 3)
+    said = quintet(*TRAIN, "--run", copied, *TINY, "--resume", "--losses.l1", 3)
     assert said.status == 2
     assert "losses.l1 was 1.0 and is now 3.0" in said.err
 
@@ -240,7 +240,7 @@ def test_a_signal_stops_a_real_process_cleanly_and_it_resumes(
     child.send_signal(signal.SIGTERM)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 143, said
-    assert f"Go on with: quintet resume {run}" in said
+    assert f"Resume with: quintet resume {run}" in said
     assert "Traceback" not in said
     reached = lines(run)[-1]["step"]
     assert quintet("resume", run, "--steps", reached + 1).status == 0
@@ -313,7 +313,7 @@ def test_sample_without_input_shows_held_out_pictures(
 def test_sample_names_every_picture_of_several_ids(
     trained: Path, tmp_path: Path, quintet: Quintet
 ) -> None:
-    from quintet.engine.checkpoint import write_safetensors
+    from quintet.engine.runs.checkpoint import write_safetensors
 
     write_safetensors(tmp_path / "two.safetensors", {"ids": torch.ones(2, 4, 5, dtype=torch.int32)})
     said = quintet("sample", trained, tmp_path / "two.safetensors", "--out", tmp_path / "out")
@@ -370,7 +370,7 @@ def test_replay_gives_the_numbers_of_that_step_bit_for_bit(
     expected = {
         name: value
         for name, value in own.items()
-        if name.startswith(("vae/", "critic/")) and not name.endswith("/rate")
+        if name.startswith(("vae/", "discriminator/")) and not name.endswith("/learning_rate")
     }
     assert found["losses"] == expected
     assert len(found["samples"]) == 4

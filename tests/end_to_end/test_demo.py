@@ -1,4 +1,4 @@
-"""The demo: six trainings one after another, one page, and no harm in stopping it."""
+"""The demo: six stages in turn, one page, and safe interruption."""
 
 import contextlib
 import io
@@ -19,86 +19,86 @@ from rich.console import Console
 from harness import assert_same, tensors
 from quintet import rooms
 from quintet.cli import main
-from quintet.cli.demo_display import Display
-from quintet.cli.demo_stages import STAGES, seconds_of, settings_of
+from quintet.cli.demo.display import Display
+from quintet.cli.demo.stages import STAGES, seconds_of, settings_of
 
 FOLDERS = [stage.folder for stage in STAGES]
 
 
-class Shown(NamedTuple):
+class Finished(NamedTuple):
     path: Path
     out: str
     err: str
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    """A demo of one step each. Never to be written to."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A demo of one step per stage. Read-only."""
     path = tmp_path_factory.mktemp("shown") / "demo"
     out, err = io.StringIO(), io.StringIO()
     quiet = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
     with quiet[0], quiet[1], pytest.raises(SystemExit) as ended:
         main(["demo", "--run", str(path), "--steps", "1"])
     assert not ended.value.code, err.getvalue()
-    return Shown(path, out.getvalue(), err.getvalue())
+    return Finished(path, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
-def page(shown: Shown) -> str:
-    return (shown.path / "index.html").read_text(encoding="utf-8")
+def page(finished: Finished) -> str:
+    return (finished.path / "index.html").read_text(encoding="utf-8")
 
 
-def written(demo: Path) -> dict[str, bytes]:
-    """What trainings leave behind: not pages, not what is sampled."""
+def training_files(demo: Path) -> dict[str, bytes]:
+    """Files written by training, without pages and samples."""
     files = (p for name in FOLDERS for p in sorted((demo / name).rglob("*")) if p.is_file())
-    kept = (p for p in files if p.suffix in (".safetensors", ".jsonl", ".json"))
-    return {str(p.relative_to(demo)): p.read_bytes() for p in kept}
+    state = (p for p in files if p.suffix in (".safetensors", ".jsonl", ".json"))
+    return {str(p.relative_to(demo)): p.read_bytes() for p in state}
 
 
-# -- what it does ---------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------
 
 
-def test_it_trains_every_tiny_recipe_that_there_is(shown: Shown) -> None:
+def test_the_demo_trains_every_tiny_recipe(finished: Finished) -> None:
     tiny = {name for name in rooms.names() if name.endswith("_tiny")}
     assert {stage.recipe for stage in STAGES} == tiny
     for stage in STAGES:
-        about = json.loads((shown.path / stage.folder / "config.json").read_text())
+        about = json.loads((finished.path / stage.folder / "config.json").read_text())
         assert about["recipe"] == stage.recipe
-        assert (shown.path / stage.folder / "checkpoints/step-00000001/state.json").is_file()
-        assert list((shown.path / stage.folder / "exhibits").rglob("*.png"))
-        assert (shown.path / stage.folder / "report.html").is_file()
+        assert (finished.path / stage.folder / "checkpoints/step-00000001/state.json").is_file()
+        assert list((finished.path / stage.folder / "exhibits").rglob("*.png"))
+        assert (finished.path / stage.folder / "report.html").is_file()
 
 
-def test_the_transformer_stands_on_the_autoencoder_just_trained(shown: Shown) -> None:
-    about = json.loads((shown.path / "writer/config.json").read_text())
-    assert about["settings"]["autoencoder"] == str((shown.path / "codes").resolve())
-    assert list((shown.path / "writer/frozen/autoencoder").glob("*.safetensors"))
+def test_the_transformer_uses_the_autoencoder_of_the_demo(finished: Finished) -> None:
+    about = json.loads((finished.path / "transformer/config.json").read_text())
+    assert about["settings"]["autoencoder"] == str((finished.path / "autoencoder").resolve())
+    assert list((finished.path / "transformer/frozen/autoencoder").glob("*.safetensors"))
 
 
-def test_where_there_is_no_terminal_it_says_a_line_for_each_training(shown: Shown) -> None:
-    begun = re.findall(r"^(.+) \((\d) of 6\): (\S+), 1 steps$", shown.err, re.MULTILINE)
-    assert begun == [(s.title, str(i), s.recipe) for i, s in enumerate(STAGES, 1)]
+def test_without_a_terminal_one_line_is_printed_per_stage(finished: Finished) -> None:
+    started = re.findall(r"^(.+) \((\d) of 6\): (\S+), 1 steps$", finished.err, re.MULTILINE)
+    assert started == [(s.title, str(i), s.recipe) for i, s in enumerate(STAGES, 1)]
     for stage in STAGES:
-        assert re.search(rf"^{stage.title}: done; .*\d", shown.err, re.MULTILINE)
-    assert "\x1b" not in shown.err
+        assert re.search(rf"^{stage.title}: done; .*\d", finished.err, re.MULTILINE)
+    assert "\x1b" not in finished.err
 
 
-def test_the_page_says_what_each_is_and_its_numbers_in_words(page: str, shown: Shown) -> None:
+def test_the_page_describes_each_stage_and_its_metrics(page: str, finished: Finished) -> None:
     for stage in STAGES:
-        assert stage.what.split(":")[0] in page
-        (line,) = [row for row in shown.out.splitlines() if row.startswith(stage.title + " ")]
-        numbers = line.removeprefix(stage.title).strip().replace("'", "&#x27;")
-        assert re.search(r"\d", numbers)
-        assert numbers[1:] in page.replace("&#39;", "&#x27;")
+        assert stage.description.split(":")[0] in page
+        (line,) = [row for row in finished.out.splitlines() if row.startswith(stage.title + " ")]
+        metrics = line.removeprefix(stage.title).strip().replace("'", "&#x27;")
+        assert re.search(r"\d", metrics)
+        assert metrics[1:] in page.replace("&#39;", "&#x27;")
     assert "mean colour" in page
-    assert "by chance" in page
+    assert "chance: " in page
 
 
-def test_the_page_shows_what_was_generated_from_which_sentence(page: str) -> None:
+def test_the_page_shows_samples_with_their_prompts(page: str) -> None:
     for words in ("“ba do ki”", "“a slow minor melody on strings”, similarity", "a tall cone"):
         assert words in page
     assert page.count("data:audio/wav") >= 8
-    assert "What to do next" in page
+    assert "Next steps" in page
     assert "quintet sample " in page
 
 
@@ -107,26 +107,26 @@ def test_the_page_needs_no_network(page: str) -> None:
     assert re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", own) == []
 
 
-def test_it_ends_by_naming_the_page_and_what_is_next(shown: Shown) -> None:
-    assert f"All of it on one page: {shown.path / 'index.html'}" in shown.out
-    assert "Next: quintet sample" in shown.out
+def test_the_demo_ends_by_naming_the_page_and_next_commands(finished: Finished) -> None:
+    assert f"Results: {finished.path / 'index.html'}" in finished.out
+    assert "Next: quintet sample" in finished.out
 
 
-# -- stopped and started again --------------------------------------------------------------------
+# -- interruption --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [[], ["--continue"]])
-def test_what_is_finished_is_not_trained_again(
-    words: list[str], shown: Shown, tmp_path: Path, quintet: Quintet
+@pytest.mark.parametrize("words", [[], ["--resume"]])
+def test_finished_stages_are_not_trained_again(
+    words: list[str], finished: Finished, tmp_path: Path, quintet: Quintet
 ) -> None:
-    demo = Path(shutil.copytree(shown.path, tmp_path / "demo"))
+    demo = Path(shutil.copytree(finished.path, tmp_path / "demo"))
     (demo / "index.html").unlink()
-    before = written(demo)
-    said = quintet("demo", "--run", demo, *words)
-    assert said.status == 0
-    assert "Going on with the demo" in said.out
-    assert said.err.count("was done") == len(STAGES)
-    assert written(demo) == before
+    before = training_files(demo)
+    result = quintet("demo", "--run", demo, *words)
+    assert result.status == 0
+    assert "Resuming the demo" in result.out
+    assert result.err.count("already done") == len(STAGES)
+    assert training_files(demo) == before
     assert (demo / "index.html").is_file()
 
 
@@ -148,26 +148,24 @@ def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
     deadline = time.monotonic() + 120
     while not path.exists():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, f"{path} does not come"
+        assert time.monotonic() < deadline, f"{path} was never written"
         time.sleep(0.01)
 
 
-def test_an_interrupt_keeps_what_was_trained_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_interrupt_saves_progress_and_names_the_command_to_resume(tmp_path: Path) -> None:
     process = start(tmp_path / "demo", 1000)
     wait_for(process, tmp_path / "demo/image/metrics.jsonl")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in out + err
-    assert f"Go on with: quintet demo --run {tmp_path / 'demo'}" in err.splitlines()[-1]
+    assert f"Resume with: quintet demo --run {tmp_path / 'demo'}" in err.splitlines()[-1]
     assert list((tmp_path / "demo/image/checkpoints").glob("step-*/state.json"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["codes", "writer", "voice"])
-def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(
-    stage: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("stage", ["autoencoder", "transformer", "speech"])
+def test_a_killed_demo_resumes_bit_for_bit(stage: str, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(start(whole, 4))
     process = start(broken, 4)
@@ -182,48 +180,50 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(
     assert {n: (broken / n / "metrics.jsonl").read_bytes() for n in done} == before
 
 
-# -- what it refuses ------------------------------------------------------------------------------
+# -- invalid requests ------------------------------------------------------------------------------
 
 
-def test_another_length_is_refused_and_changes_nothing(shown: Shown, quintet: Quintet) -> None:
-    before = written(shown.path)
+def test_another_length_is_rejected_and_changes_nothing(
+    finished: Finished, quintet: Quintet
+) -> None:
+    before = training_files(finished.path)
     for words in (["--quick"], ["--steps", 2]):
-        said = quintet("demo", "--run", shown.path, *words)
-        assert said.status == 2
-        assert "another length (1 steps each)" in said.err
-    assert written(shown.path) == before
+        result = quintet("demo", "--run", finished.path, *words)
+        assert result.status == 2
+        assert "another length (1 steps per stage)" in result.err
+    assert training_files(finished.path) == before
 
 
-def test_a_folder_that_is_not_a_demos_is_refused(tmp_path: Path, quintet: Quintet) -> None:
+def test_a_folder_that_is_not_a_demo_is_rejected(tmp_path: Path, quintet: Quintet) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years")
-    for place in (tmp_path / "mine", tmp_path / "mine/thesis.txt"):
-        said = quintet("demo", "--run", place, "--quick")
-        assert said.status == 2
-        assert "not a demo's folder" in said.err
+    for path in (tmp_path / "mine", tmp_path / "mine/thesis.txt"):
+        result = quintet("demo", "--run", path, "--quick")
+        assert result.status == 2
+        assert "not a demo folder" in result.err
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"length": "long"}', '{"length": true}', "{}"])
-def test_a_damaged_note_of_the_demo_is_refused_by_name(
+def test_a_damaged_demo_json_is_rejected_by_name(
     content: str, tmp_path: Path, quintet: Quintet
 ) -> None:
     (tmp_path / "demo.json").write_text(content)
-    said = quintet("demo", "--run", tmp_path)
-    assert said.status == 2
-    assert "demo.json" in said.err
+    result = quintet("demo", "--run", tmp_path)
+    assert result.status == 2
+    assert "demo.json" in result.err
 
 
-def test_no_steps_at_all_are_refused(tmp_path: Path, quintet: Quintet) -> None:
+def test_zero_steps_are_rejected(tmp_path: Path, quintet: Quintet) -> None:
     assert "--steps" in quintet("demo", "--run", tmp_path / "demo", "--steps", 0).err
     assert not (tmp_path / "demo").exists()
 
 
-# -- how long it takes, and how that is shown -----------------------------------------------------
+# -- duration and display -----------------------------------------------------
 
 
 @pytest.mark.parametrize(("length", "minutes"), [("full", 12), ("quick", 3)])
-def test_the_plan_leaves_a_fifth_of_its_time(length: str, minutes: int) -> None:
+def test_the_planned_time_leaves_a_margin_of_a_fifth(length: str, minutes: int) -> None:
     pages = 15  # seconds of loading torch, of sampling and of writing the page
     planned = sum(seconds_of(stage, length) for stage in STAGES) + pages  # type: ignore[arg-type]
     assert planned <= 0.8 * 60 * minutes
@@ -231,7 +231,7 @@ def test_the_plan_leaves_a_fifth_of_its_time(length: str, minutes: int) -> None:
 
 @pytest.mark.parametrize("length", ["full", "quick", 3])
 @pytest.mark.parametrize("stage", STAGES, ids=FOLDERS)
-def test_a_schedule_is_as_long_as_its_training(stage, length, tmp_path: Path) -> None:
+def test_a_schedule_is_as_long_as_its_stage(stage, length, tmp_path: Path) -> None:
     settings = settings_of(stage, length, tmp_path)
     assert settings.schedule_steps is None  # follows the steps
     assert settings.steps == (length if length == 3 else stage.steps[length])
@@ -239,9 +239,9 @@ def test_a_schedule_is_as_long_as_its_training(stage, length, tmp_path: Path) ->
     assert settings.save_every <= max(1, settings.steps // 3)
 
 
-def test_a_terminal_shows_six_lines_with_state_step_number_and_time_left() -> None:
+def test_a_terminal_shows_state_step_metric_and_time_left_per_stage() -> None:
     display = Display(STAGES, "full")
-    display.found(STAGES[0], 500, f"20.1 dB {'and so on ' * 9}; guessing: 14.0")
+    display.skip(STAGES[0], 500, f"PSNR 20.1 dB {'and so on ' * 9}; baseline: 14.0")
     display.start(STAGES[1], 200, 0)
     display.report(STAGES[1], {"step": 50, "autoencoder/loss": 0.5, "samples_per_second": 9.0})
     display.report(STAGES[1], {"step": 50, "val/loss": 0.4})
@@ -249,7 +249,7 @@ def test_a_terminal_shows_six_lines_with_state_step_number_and_time_left() -> No
     console.print(display.table())
     lines = console.export_text().rstrip().splitlines()
     assert len(lines) == len(STAGES) + 1
-    assert re.search(r"Pictures +was done +500/500 .*20\.1 dB", lines[0])
-    assert re.search(r"Mesh codes +training +50/200 .*left +loss 0\.5", lines[1])
-    assert re.search(r"Meshes from text +waiting +0/800", lines[2])
-    assert re.search(r"\d:\d\d left in all", lines[-1])
+    assert re.search(r"Images +already done +500/500 .*20\.1 dB", lines[0])
+    assert re.search(r"Mesh autoencoder +training +50/200 .*left +loss 0\.5", lines[1])
+    assert re.search(r"Text to mesh +waiting +0/800", lines[2])
+    assert re.search(r"\d:\d\d left in total", lines[-1])

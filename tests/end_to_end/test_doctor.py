@@ -150,8 +150,8 @@ def test_a_harmed_run_is_not_and_each_fault_comes_with_its_repair(
     said = quintet("doctor", copied)
     assert "2 faults" in sentence(said)
     assert "vae.safetensors has 100 bytes" in said.out
-    assert f"'quintet resume {copied}' goes on from step 4" in said.out
-    assert f"delete {copied / 'best.json'} yourself" in said.out
+    assert f"'quintet resume {copied}' resumes from step 4" in said.out
+    assert f"delete {copied / 'best.json'};" in said.out
 
 
 def test_a_run_of_a_recipe_that_was_changed_is_named(quintet: Quintet, copied: Path) -> None:
@@ -185,14 +185,14 @@ def test_hostile_text_in_a_run_does_not_reach_the_terminal(quintet: Quintet, cop
     assert "\x1b" not in said.out + said.err
 
 
-# -- --fit ----------------------------------------------------------------------------------
+# -- --auto-batch ----------------------------------------------------------------------------------
 
 
-def test_train_with_fit_says_what_it_found(quintet: Quintet, tmp_path: Path) -> None:
+def test_train_with_auto_batch_reports_the_micro_batch(quintet: Quintet, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    said = quintet("train", "image/vqgan_tiny", "--run", run, *SMALL, "--steps", 2, "--fit")
+    said = quintet("train", "image/vqgan_tiny", "--run", run, *SMALL, "--steps", 2, "--auto-batch")
     assert said.status == 0, said
-    assert "of the 4 samples asked for 4 fit at a time" in said.err
-    assert json.loads((run / "config.json").read_text())["fitted"] == {"asked": 4, "found": 4}
+    assert "4 of 4 samples fit at a time" in said.err
+    assert json.loads((run / "config.json").read_text())["auto_batch"] == {"asked": 4, "found": 4}
     assert quintet("resume", run, "--steps", 3).status == 0
     assert quintet("doctor", run).status == 0

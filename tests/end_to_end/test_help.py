@@ -1,4 +1,4 @@
-"""Help fits a screen, begins with an example, says the same of the same, and is there at once."""
+"""Help fits on a screen, begins with an example, is consistent across recipes, and is instant."""
 
 import dataclasses
 import json
@@ -15,8 +15,8 @@ from command import Quintet
 import quintet as library
 from quintet import rooms
 from quintet.cli import COMMANDS
-from quintet.cli.words import sentences
 from quintet.engine.config import Recipe, to_json
+from quintet.engine.settings import descriptions as setting_descriptions
 
 LINES, COLUMNS = 40, 100
 TINY = [name for name in rooms.names() if name.endswith("_tiny")]
@@ -35,105 +35,106 @@ def assert_fits(text: str, first: str) -> None:
     assert max(map(len, lines)) <= COLUMNS, max(lines, key=len)
 
 
-# -- it fits --------------------------------------------------------------------------------------
+# -- size -----------------------------------------------------------------------------------------
 
 
-def test_the_overview_fits_a_screen_and_begins_with_an_example(quintet: Quintet) -> None:
+def test_the_overview_fits_on_a_screen_and_begins_with_an_example(quintet: Quintet) -> None:
     assert_fits(quintet("--help").out, "quintet ")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_a_command_fits_a_screen_and_begins_with_an_example(
+def test_help_of_a_command_fits_on_a_screen_and_begins_with_an_example(
     command: str, quintet: Quintet
 ) -> None:
-    said = quintet(command, "--help")
-    assert said.status == 0
-    assert_fits(said.out, f"quintet {command}")
+    answer = quintet(command, "--help")
+    assert answer.status == 0
+    assert_fits(answer.out, f"quintet {command}")
 
 
 @pytest.mark.parametrize("name", rooms.names())
-def test_help_of_a_recipe_fits_a_screen_and_points_to_the_rest(name: str, quintet: Quintet) -> None:
-    said = quintet("train", name, "--help")
-    assert said.status == 0
-    assert_fits(said.out, f"quintet train {name} ")
-    assert f"quintet train {name} --help-all" in said.out
+def test_help_of_a_recipe_fits_on_a_screen_and_names_help_all(name: str, quintet: Quintet) -> None:
+    answer = quintet("train", name, "--help")
+    assert answer.status == 0
+    assert_fits(answer.out, f"quintet train {name} ")
+    assert f"quintet train {name} --help-all" in answer.out
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_help_of_sampling_fits_a_screen_in_every_room(
-    name: str, tmp_path: Path, quintet: Quintet, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["sample", "resume"])
+def test_help_of_a_run_fits_on_a_screen_in_every_room(
+    command: str, name: str, tmp_path: Path, quintet: Quintet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     about = {"recipe": name, "settings": to_json(rooms.recipe_function(name)())}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(about))
     monkeypatch.chdir(tmp_path)
-    said = quintet("sample", "run", "--help")
-    assert said.status == 0
-    assert_fits(said.out, "quintet sample run ")
+    answer = quintet(command, "run", "--help")
+    assert answer.status == 0
+    assert_fits(answer.out, f"quintet {command} run ")
 
 
-# -- it says all, and the same of the same --------------------------------------------------------
+# -- completeness and consistency ----------------------------------------------------------------
 
 
-def leaves(settings: Any, at: str = "") -> list[str]:
-    found: list[str] = []
+def flags_of(settings: Any, prefix: str = "") -> list[str]:
+    flags: list[str] = []
     for field in dataclasses.fields(settings):
-        value, name = getattr(settings, field.name), f"{at}{field.name.replace('_', '-')}"
-        found += leaves(value, f"{name}.") if dataclasses.is_dataclass(value) else [f"--{name}"]
-    return found
+        value, name = getattr(settings, field.name), f"{prefix}{field.name.replace('_', '-')}"
+        flags += flags_of(value, f"{name}.") if dataclasses.is_dataclass(value) else [f"--{name}"]
+    return flags
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_all_help_explains_every_setting(name: str, quintet: Quintet) -> None:
-    said = quintet("train", name, "--help-all")
-    assert said.status == 0
-    assert said.out.startswith(f"  quintet train {name} ")
-    shown = set(re.findall(r"--[a-z][a-z0-9.-]*", said.out))
-    assert [flag for flag in leaves(rooms.recipe_function(name)()) if flag not in shown] == []
+def test_help_all_describes_every_setting(name: str, quintet: Quintet) -> None:
+    answer = quintet("train", name, "--help-all")
+    assert answer.status == 0
+    assert answer.out.startswith(f"  quintet train {name} ")
+    shown = set(re.findall(r"--[a-z][a-z0-9.-]*", answer.out))
+    assert [flag for flag in flags_of(rooms.recipe_function(name)()) if flag not in shown] == []
 
 
-def explained(text: str) -> dict[str, str]:
-    """Flags of a recipe's short help and their sentences, without the recipe's own values."""
-    rows = re.findall(r"^  (FOLDER|--[a-z-]+)[^\n]*? {2,}(\S[^\n]*)$", text, re.MULTILINE)
+def descriptions(text: str) -> dict[str, str]:
+    """Flags of a recipe's short help and their descriptions, without recipe-specific values."""
+    rows = re.findall(r"^  (DATA|--[a-z-]+)[^\n]*? {2,}(\S[^\n]*)$", text, re.MULTILINE)
     return {flag: re.sub(r"runs/[\w-]+", "RUN", sentence) for flag, sentence in rows}
 
 
-def test_all_trainers_answer_the_same_flags_with_the_same_words(quintet: Quintet) -> None:
-    helps = {name: explained(quintet("train", name, "--help").out) for name in rooms.names()}
+def test_all_recipes_describe_shared_flags_alike(quintet: Quintet) -> None:
+    helps = {name: descriptions(quintet("train", name, "--help").out) for name in rooms.names()}
     shared = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Recipe)}
-    common = {"FOLDER", "--run", "--continue", *shared}
+    common = {"DATA", "--run", "--resume", *shared}
     first = next(iter(helps.values()))
-    assert {"FOLDER", "--run", "--continue", "--steps", "--batch-size", "--device"} <= set(first)
+    assert {"DATA", "--run", "--resume", "--steps", "--batch-size", "--device"} <= set(first)
     for name, flags in helps.items():
         same = {flag: sentence for flag, sentence in flags.items() if flag in common}
         assert same == {flag: first[flag] for flag in first if flag in common}, name
 
 
-def test_no_recipe_says_anything_else_of_a_setting_that_all_have() -> None:
-    said = sentences(Recipe)
+def test_no_recipe_redefines_a_shared_setting() -> None:
+    shared = setting_descriptions(Recipe)
     fields = {field.name for field in dataclasses.fields(Recipe)}
-    assert fields <= set(said)
+    assert fields <= set(shared)
     for name in rooms.names():
         kind = type(rooms.recipe_function(name)())
-        assert {f: sentences(kind)[f] for f in fields} == {f: said[f] for f in fields}
+        assert {f: setting_descriptions(kind)[f] for f in fields} == {f: shared[f] for f in fields}
         hints = {f.name: f.type for f in dataclasses.fields(kind)}
         assert {f.name: f.type for f in dataclasses.fields(Recipe)}.items() <= hints.items()
 
 
-# -- it is there at once --------------------------------------------------------------------------
+# -- speed ---------------------------------------------------------------------------------------
 
 
-def cpu_seconds(*words: str) -> float:
-    """Of a fresh process: unlike the clock it does not depend on who else is at work."""
+def cpu_seconds(*arguments: str) -> float:
+    """CPU time of a fresh process; unlike wall time it does not depend on the load."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_the_overview_takes_less_than_half_a_second_and_no_torch() -> None:
-    asked = ("-X", "importtime", "-m", "quintet", "--help")
-    ended = subprocess.run([sys.executable, *asked], check=True, capture_output=True, text=True)
+def test_the_overview_takes_half_a_second_at_most_and_imports_no_torch() -> None:
+    command = ("-X", "importtime", "-m", "quintet", "--help")
+    ended = subprocess.run([sys.executable, *command], check=True, capture_output=True, text=True)
     loaded = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
     assert "quintet.cli" in loaded
     assert not {"torch", "tyro", "numpy"} & loaded
@@ -150,7 +151,7 @@ print(json.dumps([loaded - started, time.process_time() - loaded]))
 """
 
 
-def test_all_trainers_together_load_in_less_than_two_seconds_beyond_torch() -> None:
+def test_all_trainers_import_in_less_than_two_seconds_beyond_torch() -> None:
     ended = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True)
     torch_alone, beyond = json.loads(ended.stdout)
     slow = max(1.0, torch_alone / 2)  # where torch itself takes more than two seconds

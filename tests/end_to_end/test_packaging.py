@@ -1,4 +1,4 @@
-"""Wheel and sdist: they build, hold the library and its types, and work where nothing else is."""
+"""Wheel and sdist: they build, contain the library and its types, and work when installed."""
 
 import os
 import shutil
@@ -21,17 +21,17 @@ BUILD = "import sys; from setuptools import build_meta as b; b.build_{kind}(sys.
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, because setuptools leaves traces in what it builds from."""
+    """Built from a copy, because setuptools writes into the source folder."""
     if int(version("setuptools").partition(".")[0]) < 77:
         pytest.skip(
             "pyproject.toml needs setuptools 77 or newer to build: pip install -U setuptools"
         )
-    place = tmp_path_factory.mktemp("packaging")
-    copy, out = place / "copy", place / "dist"
+    folder = tmp_path_factory.mktemp("packaging")
+    copy, out = folder / "copy", folder / "dist"
     out.mkdir()
-    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", copy / "src", ignore=left_out)
-    shutil.copytree(ROOT / "tests", copy / "tests", ignore=left_out)
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
+    shutil.copytree(ROOT / "tests", copy / "tests", ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for kind in ("wheel", "sdist"):
@@ -44,61 +44,65 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(dist: Path) -> Path:
-    (found,) = dist.glob("*.whl")
-    return found
+    (path,) = dist.glob("*.whl")
+    return path
 
 
-def files_of_the_library() -> set[str]:
-    found = (path for path in SOURCE.rglob("*") if path.is_file())
-    return {path.relative_to(SOURCE.parent).as_posix() for path in found if path.suffix != ".pyc"}
+def library_files() -> set[str]:
+    paths = (path for path in SOURCE.rglob("*") if path.is_file())
+    return {path.relative_to(SOURCE.parent).as_posix() for path in paths if path.suffix != ".pyc"}
 
 
-def test_the_wheel_holds_every_file_of_the_library_and_no_tests(wheel: Path) -> None:
+def test_the_wheel_contains_every_file_of_the_library_and_no_tests(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    inside = {name for name in names if ".dist-info/" not in name}
-    assert inside == files_of_the_library()
-    assert "quintet/py.typed" in inside
+    packaged = {name for name in names if ".dist-info/" not in name}
+    assert packaged == library_files()
+    assert "quintet/py.typed" in packaged
 
 
-def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+def test_the_wheel_has_its_metadata(wheel: Path) -> None:
     assert wheel.name == f"quintet-{quintet.__version__}-py3-none-any.whl"
-    packed = zipfile.ZipFile(wheel)
-    facts = f"quintet-{quintet.__version__}.dist-info"
-    about = packed.read(f"{facts}/METADATA").decode()
+    archive = zipfile.ZipFile(wheel)
+    info = f"quintet-{quintet.__version__}.dist-info"
+    about = archive.read(f"{info}/METADATA").decode()
     assert f"Version: {quintet.__version__}" in about
     assert "License-Expression: Apache-2.0" in about
     assert "Requires-Dist: torch>=" in about
-    assert "quintet = quintet.cli:main" in packed.read(f"{facts}/entry_points.txt").decode()
+    assert "quintet = quintet.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
 
 
-def test_the_sdist_holds_what_the_wheel_is_built_from(dist: Path) -> None:
-    (found,) = dist.glob("*.tar.gz")
-    with tarfile.open(found) as packed:
-        names = {name.partition("/")[2] for name in packed.getnames()}
-    wanted = {f"src/{name}" for name in files_of_the_library()}
-    assert {*wanted, "pyproject.toml", "README.md", "LICENSE"} <= names
+def test_the_sdist_contains_the_sources_of_the_wheel(dist: Path) -> None:
+    (path,) = dist.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    sources = {f"src/{name}" for name in library_files()}
+    assert {*sources, "pyproject.toml", "README.md", "LICENSE"} <= names
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel; what it depends on is seen through a path file, so that
+    """An environment with the wheel; its dependencies come from a path file, so that
     nothing is downloaded."""
-    place = tmp_path_factory.mktemp("installed") / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
-    python = place / "bin" / "python"
+    environment = tmp_path_factory.mktemp("installed") / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python = environment / "bin" / "python"
     install = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
     subprocess.run([sys.executable, *install, str(wheel)], check=True, capture_output=True)
-    (packages,) = place.glob("lib/python*/site-packages")
+    (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return place
+    return environment
 
 
-def call(place: Path, *words: str) -> str:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "QUINTET_CACHE")}
+def call(environment: Path, *command: str) -> str:
+    variables = {name: os.environ[name] for name in ("PATH", "HOME", "QUINTET_CACHE")}
     ended = subprocess.run(
-        [*words],
-        cwd=place.parent,
-        env={**kept, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::DeprecationWarning:quintet"},
+        [*command],
+        cwd=environment.parent,
+        env={
+            **variables,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "error::DeprecationWarning:quintet",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -107,16 +111,16 @@ def call(place: Path, *words: str) -> str:
     return ended.stdout
 
 
-def test_the_installed_command_explains_itself(installed: Path) -> None:
+def test_the_installed_command_shows_help(installed: Path) -> None:
     assert "quintet demo" in call(installed, str(installed / "bin" / "quintet"), "--help")
     where = "import quintet; print(quintet.__file__)"
-    place = call(installed, str(installed / "bin" / "python"), "-c", where)
-    assert Path(place).is_relative_to(installed)
+    path = call(installed, str(installed / "bin" / "python"), "-c", where)
+    assert Path(path).is_relative_to(installed)
 
 
 @pytest.mark.slow
-def test_the_installed_demo_ends_with_its_page(installed: Path) -> None:
-    said = call(installed, str(installed / "bin" / "quintet"), "demo", "--steps", "2")
-    assert "All of it on one page: runs/demo/index.html" in said
+def test_the_installed_demo_writes_its_page(installed: Path) -> None:
+    output = call(installed, str(installed / "bin" / "quintet"), "demo", "--steps", "2")
+    assert "Results: runs/demo/index.html" in output
     page = (installed.parent / "runs/demo/index.html").read_text(encoding="utf-8")
-    assert "What to do next" in page
+    assert "Next steps" in page

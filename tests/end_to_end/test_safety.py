@@ -16,8 +16,8 @@ from command import TINY, Quintet, picture
 
 import quintet as library
 from harness import lines
-from quintet.engine.checkpoint import digest_of
 from quintet.engine.errors import RunError
+from quintet.files import digest_of
 
 TRAIN = ["train", "image/vqgan_tiny"]
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from quintet.engine.world import World
+from quintet.engine.machine.world import World
 from quintet.rooms import build, recipe_function
 from toy import ToyRecipe
 

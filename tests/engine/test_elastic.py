@@ -15,7 +15,7 @@ import torch.distributed as dist
 import harness
 from harness import assert_same, tensors, trajectory
 from many import Elastic, Hosts
-from quintet.engine import rendezvous
+from quintet.engine.machine import rendezvous
 from toy import ToyRecipe
 
 RECIPE = ToyRecipe(

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from quintet.engine.ema import Average, decay_at
+from quintet.engine.ema import EMA, decay_at
 
 KEPT, SKIPPED = torch.tensor(0.0), torch.tensor(1.0)
 
@@ -32,7 +32,7 @@ def test_the_decay_grows_into_the_asked_value():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_average_equals_a_plain_loop(dtype):
     live = parameters(dtype)
-    average = Average(live, 0.9)
+    average = EMA(live, 0.9)
     expected = {name: p.detach().double().clone() for name, p in live.items()}
     for count in range(30):
         move(live)
@@ -49,7 +49,7 @@ def test_the_average_equals_a_plain_loop(dtype):
 @settings(max_examples=20)
 def test_a_skipped_step_leaves_the_average_alone(skips):
     live = parameters()
-    average, unskipped = Average(live, 0.9), Average(live, 0.9)
+    average, unskipped = EMA(live, 0.9), EMA(live, 0.9)
     for count, skip in enumerate(skips):
         move(live)
         average.update(count, SKIPPED if skip else KEPT)
@@ -62,7 +62,7 @@ def test_a_skipped_step_leaves_the_average_alone(skips):
 def test_the_average_starts_at_the_weights_and_shares_no_memory():
     live = parameters()
     start = {name: p.detach().clone() for name, p in live.items()}
-    average = Average(live, 0.9)
+    average = EMA(live, 0.9)
     move(live)
     for name, value in average.state().items():
         assert torch.equal(value, start[name])
@@ -70,7 +70,7 @@ def test_the_average_starts_at_the_weights_and_shares_no_memory():
 
 def test_swapping_in_and_out_restores_bit_for_bit():
     live = parameters()
-    average = Average(live, 0.9)
+    average = EMA(live, 0.9)
     move(live)
     average.update(0, KEPT)
     weights = {name: p.detach().clone() for name, p in live.items()}
@@ -85,7 +85,7 @@ def test_swapping_in_and_out_restores_bit_for_bit():
 
 def test_an_error_inside_a_swap_still_swaps_back():
     live = parameters()
-    average = Average(live, 0.9)
+    average = EMA(live, 0.9)
     move(live)
     weights = {name: p.detach().clone() for name, p in live.items()}
     with pytest.raises(RuntimeError), average.swapped_in():
@@ -95,7 +95,7 @@ def test_an_error_inside_a_swap_still_swaps_back():
 
 def test_after_a_swap_the_average_still_follows_the_live_weights():
     live = parameters()
-    average, unswapped = Average(live, 0.9), Average(live, 0.9)
+    average, unswapped = EMA(live, 0.9), EMA(live, 0.9)
     for count in range(3):
         move(live)
         with average.swapped_in():
@@ -108,7 +108,7 @@ def test_after_a_swap_the_average_still_follows_the_live_weights():
 
 def test_an_average_that_was_saved_and_loaded_is_the_same():
     live = parameters()
-    average, other = Average(live, 0.9), Average(parameters(), 0.9)
+    average, other = EMA(live, 0.9), EMA(parameters(), 0.9)
     move(live)
     average.update(0, KEPT)
     other.load({name: value.clone() for name, value in average.state().items()})

@@ -10,18 +10,18 @@ import torch
 from harness import assert_same, lines, run, tensors
 from quintet.engine import optim
 from quintet.engine.errors import RunError
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Part, Update, each
-from quintet.engine.world import World
 from toy import Net, ToyRecipe, ToyTask
 
 WHOLE = ToyRecipe(
     steps=20,
     batch_size=16,
     dropout=0.0,
-    critic_start=5,
+    discriminator_start=5,
     workers=0,
     log_every=1,
     save_every=0,
@@ -65,8 +65,8 @@ def first_gradients(recipe: ToyRecipe, path: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_micro_batches_give_the_gradient_of_the_whole_batch(parts: int, tmp_path: Path) -> None:
-    whole = first_gradients(variant(critic_start=0), tmp_path / "whole")
-    cut = variant(critic_start=0, batch_size=16 // parts, accumulate=parts)
+    whole = first_gradients(variant(discriminator_start=0), tmp_path / "whole")
+    cut = variant(discriminator_start=0, batch_size=16 // parts, accumulate=parts)
     assert_close(whole, first_gradients(cut, tmp_path / "cut"), 1e-10)
 
 
@@ -83,7 +83,12 @@ def test_two_processes_end_at_the_parameters_of_one(tmp_path: Path) -> None:
     one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
     assert [r.get("order") for r in one] == [r.get("order") for r in two]
     for a, b in zip(one, two):
-        for name in {"generator/loss", "critic/loss", "val/error", "generator/rate"} & a.keys():
+        for name in {
+            "generator/loss",
+            "discriminator/loss",
+            "val/error",
+            "generator/learning_rate",
+        } & a.keys():
             assert a[name] == pytest.approx(b[name], rel=1e-8)
 
 
@@ -91,7 +96,7 @@ def test_two_processes_agree_with_one_in_fp32_losses(tmp_path: Path) -> None:
     run(variant(precision="fp32"), tmp_path / "one")
     run(variant(precision="fp32", batch_size=8), tmp_path / "two", size=2)
     for a, b in zip(lines(tmp_path / "one"), lines(tmp_path / "two")):
-        for name in {"generator/loss", "critic/loss"} & a.keys():
+        for name in {"generator/loss", "discriminator/loss"} & a.keys():
             assert a[name] == pytest.approx(b[name], rel=1e-4)
 
 
@@ -114,23 +119,23 @@ def test_batches_by_length_are_the_same_on_one_and_two_processes(tmp_path: Path)
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 def test_the_asked_for_rate_is_the_applied_one(schedule: str, size: int, tmp_path: Path) -> None:
-    generator = dataclasses.replace(WHOLE.generator, schedule=schedule)
+    generator = dataclasses.replace(WHOLE.generator, scheduler=schedule)
     recipe = variant(precision="fp32", batch_size=16 // size, generator=generator)
     run(recipe, tmp_path / "run", size=size)
-    applied = {r["step"] - 1: r for r in lines(tmp_path / "run") if "generator/rate" in r}
-    assert applied[0]["generator/rate"] == pytest.approx(1e-2 / 4)
-    assert applied[1]["generator/rate"] == pytest.approx(1e-2 / 2)
-    assert applied[3]["generator/rate"] == pytest.approx(1e-2)
+    applied = {r["step"] - 1: r for r in lines(tmp_path / "run") if "generator/learning_rate" in r}
+    assert applied[0]["generator/learning_rate"] == pytest.approx(1e-2 / 4)
+    assert applied[1]["generator/learning_rate"] == pytest.approx(1e-2 / 2)
+    assert applied[3]["generator/learning_rate"] == pytest.approx(1e-2)
     for step in (10, 19):
-        expected = optim.rate_at(generator, step, 20)
-        assert applied[step]["generator/rate"] == pytest.approx(expected)
-    # The critic warms up from its own start, step 5, over a schedule of its own 15 steps.
-    assert applied[5]["critic/rate"] == pytest.approx(5e-3 / 4)
-    assert applied[8]["critic/rate"] == pytest.approx(5e-3)
+        expected = optim.learning_rate_at(generator, step, 20)
+        assert applied[step]["generator/learning_rate"] == pytest.approx(expected)
+    # The discriminator warms up from its own start, step 5, over a schedule of its own 15 steps.
+    assert applied[5]["discriminator/learning_rate"] == pytest.approx(5e-3 / 4)
+    assert applied[8]["discriminator/learning_rate"] == pytest.approx(5e-3)
 
 
 def test_an_update_touches_its_own_part_only(tmp_path: Path) -> None:
-    recipe = variant(critic_start=0)
+    recipe = variant(discriminator_start=0)
     task = ToyTask(recipe)
     inner = Run(task, recipe, World(recipe), RunFolder.create(tmp_path / "run", {}))
     seen = []
@@ -154,13 +159,13 @@ def test_an_update_touches_its_own_part_only(tmp_path: Path) -> None:
 
         part.step = watch  # type: ignore[method-assign]
     take_step(inner)
-    assert seen == ["generator", "critic"]
+    assert seen == ["generator", "discriminator"]
     assert all(p.grad is None for part in inner.parts.values() for p in part.parameters.values())
     inner.close()
 
 
 def test_the_live_part_can_only_be_called(tmp_path: Path) -> None:
-    recipe = variant(critic_start=0)
+    recipe = variant(discriminator_start=0)
     inner = Run(ToyTask(recipe), recipe, World(recipe), RunFolder.create(tmp_path / "run", {}))
     nets = inner.only(inner.parts["generator"])
     with pytest.raises(AttributeError, match="let its forward return what"):
@@ -172,7 +177,7 @@ def test_a_parameter_in_two_parts_is_refused(tmp_path: Path) -> None:
     class Shared(ToyTask):
         def __init__(self, recipe: ToyRecipe):
             super().__init__(recipe)
-            self.parts["critic"].network.first = self.parts["generator"].network.first
+            self.parts["discriminator"].network.first = self.parts["generator"].network.first
 
     with pytest.raises(RunError, match="2 parameters belong to two parts"):
         Run(Shared(WHOLE), WHOLE, World(WHOLE), RunFolder.create(tmp_path / "run", {}))
@@ -182,7 +187,7 @@ def test_a_part_without_an_update_is_refused(tmp_path: Path) -> None:
     class Idle(ToyTask):
         def __init__(self, recipe: ToyRecipe):
             super().__init__(recipe)
-            self.parts["idle"] = Part(Net(1, 4, 0.0), recipe.critic)
+            self.parts["idle"] = Part(Net(1, 4, 0.0), recipe.discriminator_optim)
 
     with pytest.raises(RunError, match="part 'idle' has an optimiser but no update"):
         Run(Idle(WHOLE), WHOLE, World(WHOLE), RunFolder.create(tmp_path / "run", {}))
@@ -195,13 +200,13 @@ def test_two_updates_of_one_part_draw_different_dropout(tmp_path: Path) -> None:
         def __init__(self, recipe: ToyRecipe):
             super().__init__(recipe)
             self.updates = [Update("generator", each(self.draw)) for _ in range(2)]
-            del self.parts["critic"]
+            del self.parts["discriminator"]
 
         def draw(self, nets, batch, at):
             drawn.append(torch.rand(4))
             return self.generator_loss(nets, batch, at)
 
-    recipe = variant(critic_start=10**6)
+    recipe = variant(discriminator_start=10**6)
     inner = Run(Twice(recipe), recipe, World(recipe), RunFolder.create(tmp_path / "run", {}))
     take_step(inner)
     assert not drawn[0].equal(drawn[1])

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from quintet.engine import building
-from quintet.engine.evaluate import at_rest, measure, measure_under
+from quintet.engine.data.stream import Fixed
+from quintet.engine.evaluate import eval_mode, measure, measure_in_contexts
+from quintet.engine.machine.world import World
 from quintet.engine.part import LivePart
-from quintet.engine.stream import Fixed
 from quintet.engine.task import Rows, Tally
 from quintet.engine.trainer import AnyTask
-from quintet.engine.world import World
 from toy import Points, ToyRecipe, ToyTask
 
 RECIPE = ToyRecipe(device="cpu", precision="fp32", batch_size=8, workers=0)
@@ -56,12 +56,12 @@ def test_averaged_weights_are_measured_in_eval_mode_without_gradients(parts):
     part = parts["generator"]
     part.module.train()
     averaged = {name: value.clone() for name, value in part.average.state().items()}
-    with at_rest(list(parts.values()), averaged=True):
+    with eval_mode(list(parts.values()), averaged=True):
         assert not any(m.training for p in parts.values() for m in p.module.modules())
         assert not torch.is_grad_enabled()
         for name, parameter in part.parameters.items():
             assert torch.equal(parameter, averaged[name])
-    with at_rest(list(parts.values()), averaged=False):
+    with eval_mode(list(parts.values()), averaged=False):
         for name, parameter in part.parameters.items():
             assert not torch.equal(parameter, averaged[name])
 
@@ -71,12 +71,12 @@ def test_averaged_weights_are_measured_in_eval_mode_without_gradients(parts):
 def test_evaluation_changes_nothing(task, world, parts, averaged, fails, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     parts["generator"].module.train()
-    parts["critic"].module.eval()
+    parts["discriminator"].module.eval()
     before = copy.deepcopy({name: part.state() for name, part in parts.items()})
     torch.manual_seed(5)
     state = torch.get_rng_state()
     try:
-        with at_rest(list(parts.values()), averaged):
+        with eval_mode(list(parts.values()), averaged):
             assert not torch.backends.cudnn.benchmark
             measure(task, nets(parts), held_out(task, world), world)
             torch.rand(3)
@@ -88,7 +88,7 @@ def test_evaluation_changes_nothing(task, world, parts, averaged, fails, monkeyp
     assert torch.is_grad_enabled()
     assert torch.backends.cudnn.benchmark
     assert all(m.training for m in parts["generator"].module.modules())
-    assert not any(m.training for m in parts["critic"].module.modules())
+    assert not any(m.training for m in parts["discriminator"].module.modules())
     for name, part in parts.items():
         for file, tensors in part.state().items():
             for key, value in tensors.items():
@@ -98,7 +98,7 @@ def test_evaluation_changes_nothing(task, world, parts, averaged, fails, monkeyp
 def test_a_layer_that_was_kept_in_eval_mode_stays_there(parts):
     module = parts["generator"].module.train()
     module.norm.eval()
-    with at_rest(list(parts.values()), averaged=True):
+    with eval_mode(list(parts.values()), averaged=True):
         pass
     assert module.training
     assert not module.norm.training
@@ -118,7 +118,7 @@ def test_evaluating_a_plain_data_set_leaves_python_and_numpy_as_they_were(task, 
     random.seed(3)
     np.random.seed(3)
     before = random.getstate(), np.random.get_state()[1].tolist()
-    with at_rest(list(parts.values()), averaged=True):
+    with eval_mode(list(parts.values()), averaged=True):
         fixed = Fixed(Plain(), task.collate, 8, world, 0)
         measure(task, nets(parts), fixed, world)
     assert before == (random.getstate(), np.random.get_state()[1].tolist())
@@ -131,7 +131,7 @@ def plain_errors(parts, size):
 
 @pytest.mark.parametrize("size", [3, 8, 37])
 def test_rows_are_averaged_as_by_a_plain_loop(task, world, parts, size):
-    with at_rest(list(parts.values()), averaged=True):
+    with eval_mode(list(parts.values()), averaged=True):
         found = measure(task, nets(parts), held_out(task, world, size), world)
         expected = plain_errors(parts, size).double().mean().item()
     assert found == {"error": pytest.approx(expected, rel=1e-6)}
@@ -145,7 +145,7 @@ def test_tallies_of_the_samples_that_count_are_summed(task, world, parts, size):
         return {"error": Tally(error.sum(), batch.size)}
 
     task.measure = tally
-    with at_rest(list(parts.values()), averaged=False):
+    with eval_mode(list(parts.values()), averaged=False):
         found = measure(task, nets(parts), held_out(task, world, size), world)
         expected = plain_errors(parts, size).mean().item()
     assert found == {"error": pytest.approx(expected, rel=1e-5)}
@@ -177,7 +177,7 @@ def test_rows_reach_the_summary_in_the_order_of_the_data(task, world, parts):
     seen = {}
     task.measure = lambda nets, batch: {"row": Rows(batch.data["point"])}
     task.summarise = lambda rows: seen.update(rows) or {"count": float(len(rows["row"]))}
-    with at_rest(list(parts.values()), averaged=True):
+    with eval_mode(list(parts.values()), averaged=True):
         found = measure(task, nets(parts), held_out(task, world), world)
     points = torch.stack([Points(37).keyed(i, None)["point"] for i in range(37)])
     assert torch.equal(seen["row"], points)
@@ -199,7 +199,7 @@ def test_processes_together_measure_what_one_alone_does(task, world, parts, seat
         place.autocast, place.gather_objects = world.autocast, partial(gather, rank)
         return measure(task, nets(parts), held_out(task, place), place)
 
-    with at_rest(list(parts.values()), averaged=True), ThreadPoolExecutor(size) as seats:
+    with eval_mode(list(parts.values()), averaged=True), ThreadPoolExecutor(size) as seats:
         alone = measure(task, nets(parts), held_out(task, world), world)
         assert list(seats.map(share, range(size))) == [alone] * size
 
@@ -221,11 +221,11 @@ def test_both_weights_are_measured_on_data_that_is_loaded_once(task, world, part
     """And the first batch is shown, once."""
     live, apart, shown = list(parts.values()), [], []
     for averaged in (True, False):
-        with at_rest(live, averaged):
+        with eval_mode(live, averaged):
             apart.append(measure(task, nets(parts), held_out(task, world), world))
     fixed = Fixed(Counted(37), task.collate, 8, world, 0)
-    sides = [partial(at_rest, live, averaged) for averaged in (True, False)]
-    together = measure_under(sides, task, nets(parts), fixed, world, shown.append)
+    contexts = [partial(eval_mode, live, averaged) for averaged in (True, False)]
+    together = measure_in_contexts(contexts, task, nets(parts), fixed, world, shown.append)
     assert together == apart
     assert together[0] != together[1]
     assert [batch.ids for batch in shown] == [list(range(8))]
@@ -237,6 +237,6 @@ def test_held_out_samples_come_as_many_at_once_as_asked(task, world, parts):
     plain, large = (building.held_out(task, recipe, world) for recipe in (RECIPE, many))
     sizes = [[len(batch) for batch in fixed.batches] for fixed in (plain, large)]
     assert sizes == [[8, 8, 8, 8, 5], [16, 16, 5]]
-    with at_rest(list(parts.values()), averaged=True):
+    with eval_mode(list(parts.values()), averaged=True):
         few, whole = (measure(task, nets(parts), fixed, world) for fixed in (plain, large))
     assert whole == pytest.approx(few, rel=1e-5)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quintet.engine.health import Resting, above, below, common
+from quintet.engine.health import PlateauMonitor, above, below, default_monitors
 
 
 def fired(monitor, values, metric="m"):
@@ -12,7 +12,7 @@ def fired(monitor, values, metric="m"):
 
 
 def test_it_fires_once_after_its_patience_and_again_only_after_leaving_the_band():
-    monitor = Resting("m", "why", low=0, high=1, patience=3)
+    monitor = PlateauMonitor("m", "why", low=0, high=1, patience=3)
     assert fired(monitor, [0.5] * 10) == [2]
     assert fired(monitor, [2.0, 0.5, 0.5, 0.5, 0.5]) == [3]
 
@@ -37,7 +37,7 @@ def test_the_message_names_metric_value_and_cause():
 
 
 def test_not_a_number_rests_nowhere():
-    assert fired(Resting("m", "why", patience=2), [math.nan] * 5) == []
+    assert fired(PlateauMonitor("m", "why", patience=2), [math.nan] * 5) == []
 
 
 def test_the_ends_of_the_band_belong_to_it():
@@ -58,12 +58,12 @@ def test_it_fires_once_for_each_visit_that_is_long_enough(inside, patience):
     ("metric", "value", "remedy"),
     [
         ("waiting", 0.9, "--workers"),
-        ("net/update_ratio", 0.5, "lower the rate"),
-        ("net/update_ratio", 1e-12, "raise the rate"),
+        ("net/update_ratio", 0.5, "lower the learning rate"),
+        ("net/update_ratio", 1e-12, "raise the learning rate"),
     ],
 )
 def test_every_run_is_watched_for_the_common_causes(metric, value, remedy):
-    monitors = common(["net"])
+    monitors = default_monitors(["net"])
     said = [s for _ in range(20) for m in monitors if (s := m({metric: value}))]
     assert len(said) == 1
     assert remedy in said[0]

@@ -294,7 +294,7 @@ def test_every_epoch_cuts_windows_elsewhere():
 
 @pytest.mark.parametrize(("size", "window"), [(0, 8), (10, 1), (10, 0)])
 def test_windows_that_cannot_be_are_refused(size, window):
-    with pytest.raises(ValueError, match="give a size from 1"):
+    with pytest.raises(ValueError, match="size must be 1 or more"):
         Windowed(size, window, 0)
 
 

@@ -32,7 +32,7 @@ class How(NamedTuple):
 
     def recipe(self, steps: int) -> ToyRecipe:
         accumulate = GLOBAL_BATCH // RECIPE.batch_size // self.processes
-        changes = {"shard": self.shard, "accumulate": accumulate, "steps": steps}
+        changes = {"fsdp": self.shard, "accumulate": accumulate, "steps": steps}
         return dataclasses.replace(RECIPE, schedule_steps=20, **changes)
 
 

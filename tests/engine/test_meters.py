@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from quintet.engine.config import Recipe
+from quintet.engine.machine.world import World
 from quintet.engine.meters import Meters
-from quintet.engine.world import World
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +30,11 @@ def test_micro_batches_are_weighed_within_a_step_and_steps_count_alike(meters):
 def test_a_metric_is_averaged_over_the_steps_that_have_it(meters):
     for step in range(4):
         meters.add(step, "net", {"loss": torch.tensor(float(step))})
-    meters.add(3, "critic", {"loss": torch.tensor(7.0)})
+    meters.add(3, "discriminator", {"loss": torch.tensor(7.0)})
     means, table = meters.read()
-    assert means == {"net/loss": 1.5, "critic/loss": 7.0}
-    assert table[3] == {"net/loss": 3.0, "critic/loss": 7.0}
-    assert "critic/loss" not in table[0]
+    assert means == {"net/loss": 1.5, "discriminator/loss": 7.0}
+    assert table[3] == {"net/loss": 3.0, "discriminator/loss": 7.0}
+    assert "discriminator/loss" not in table[0]
 
 
 def test_reading_starts_anew(meters):

@@ -7,16 +7,18 @@ from torch import nn
 
 from quintet.engine import optim
 from quintet.engine.config import ConfigError, OptimiserConfig, Recipe
-from quintet.engine.optim import Lion, rate_at
+from quintet.engine.machine.world import World
+from quintet.engine.optim import Lion, learning_rate_at
 from quintet.engine.part import LivePart
-from quintet.engine.task import At, Part
-from quintet.engine.world import World
+from quintet.engine.task import Part, StepContext
 
 NAMES = ["adamw", "adam", "lion"]
 
 
 def config(**settings) -> OptimiserConfig:
-    return OptimiserConfig(**{"rate": 1.0, "warmup": 10, "final": 0.1, **settings})
+    return OptimiserConfig(
+        **{"learning_rate": 1.0, "warmup_steps": 10, "final_lr_ratio": 0.1, **settings}
+    )
 
 
 # -- schedules ------------------------------------------------------------------------------
@@ -31,29 +33,29 @@ def config(**settings) -> OptimiserConfig:
         ("rsqrt", math.sqrt(10 / 60), math.sqrt(10 / 109), 0.1),
     ],
 )
-def test_the_rate_at_the_corners(schedule, middle, last, beyond):
-    asked = config(schedule=schedule)
-    rates = [rate_at(asked, step, 110) for step in (0, 4, 9, 10, 60, 109, 10**6)]
+def test_the_learning_rate_at_the_corners(schedule, middle, last, beyond):
+    asked = config(scheduler=schedule)
+    rates = [learning_rate_at(asked, step, 110) for step in (0, 4, 9, 10, 60, 109, 10**6)]
     assert rates == pytest.approx([0.1, 0.5, 1.0, 1.0, middle, last, beyond])
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "rsqrt"])
 def test_without_a_warm_up_the_first_rate_is_the_asked_one(schedule):
-    assert rate_at(config(schedule=schedule, warmup=0), 0, 100) == 1.0
+    assert learning_rate_at(config(scheduler=schedule, warmup_steps=0), 0, 100) == 1.0
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "rsqrt"])
 def test_after_the_warm_up_the_rate_only_falls_and_never_below_its_floor(schedule):
-    rates = [rate_at(config(schedule=schedule), step, 200) for step in range(10, 400)]
+    rates = [learning_rate_at(config(scheduler=schedule), step, 200) for step in range(10, 400)]
     assert rates == sorted(rates, reverse=True)
     assert min(rates) >= 0.1 - 1e-12
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "rsqrt"])
 def test_a_warm_up_longer_than_the_schedule_is_finished_first(schedule):
-    asked = config(schedule=schedule)
-    assert [rate_at(asked, step, 5) for step in (4, 9)] == pytest.approx([0.5, 1.0])
-    assert 0.1 - 1e-12 <= rate_at(asked, 11, 5) <= 1.0
+    asked = config(scheduler=schedule)
+    assert [learning_rate_at(asked, step, 5) for step in (4, 9)] == pytest.approx([0.5, 1.0])
+    assert 0.1 - 1e-12 <= learning_rate_at(asked, 11, 5) <= 1.0
 
 
 # -- groups ---------------------------------------------------------------------------------
@@ -66,7 +68,7 @@ def network() -> nn.Module:
 
 def test_every_parameter_is_in_one_group_and_vectors_do_not_decay():
     net = network()
-    groups = optim.groups(optim.trainable(net), 0.1)
+    groups = optim.param_groups(optim.trainable(net), 0.1)
     decays = {id(p): g["weight_decay"] for g in groups for p in g["params"]}
     assert sum(len(g["params"]) for g in groups) == len(decays) == len(list(net.parameters()))
     for p in net.parameters():
@@ -77,13 +79,15 @@ def test_frozen_parameters_are_left_out_and_no_group_is_empty():
     net = network()
     net[0].requires_grad_(False)
     assert "0.weight" not in optim.trainable(net)
-    assert len(optim.groups({"b": net[1].bias}, 0.1)) == 1
+    assert len(optim.param_groups({"b": net[1].bias}, 0.1)) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_builds_and_learns(name):
     net = network()
-    optimiser = optim.build(config(name=name, rate=1e-2), optim.trainable(net))
+    optimiser = optim.build_optimizer(
+        config(optimizer=name, learning_rate=1e-2), optim.trainable(net)
+    )
     x, y = torch.randn(32, 3), torch.randn(32, 2)
     losses = []
     for _ in range(30):
@@ -99,12 +103,12 @@ def test_every_name_builds_and_learns(name):
 def test_decay_is_decoupled_or_refused(name):
     """With a zero gradient a matrix shrinks by rate x decay, and a vector stays as it is."""
     try:
-        asked = config(name=name, rate=0.1, decay=0.5)
+        asked = config(optimizer=name, learning_rate=0.1, weight_decay=0.5)
     except ConfigError:
         return
     net = network()
     before = copy.deepcopy(net)
-    optimiser = optim.build(asked, optim.trainable(net))
+    optimiser = optim.build_optimizer(asked, optim.trainable(net))
     for p in net.parameters():
         p.grad = torch.zeros_like(p)
     optimiser.step()
@@ -137,7 +141,9 @@ def plain_lion(weights, moments, grads, rate, betas, decay):
 
 def test_lion_equals_a_plain_reference():
     net = network()
-    optimiser = optim.build(config(name="lion", rate=0.01, decay=0.1), optim.trainable(net))
+    optimiser = optim.build_optimizer(
+        config(optimizer="lion", learning_rate=0.01, weight_decay=0.1), optim.trainable(net)
+    )
     weights = [p.detach().clone() for p in net.parameters()]
     moments = [torch.zeros_like(w) for w in weights]
     for step in range(6):
@@ -168,7 +174,9 @@ def test_a_step_that_is_not_finite_stands_still(name, scale):
     """NaN in the gradient makes the norm, and so the scale, NaN as well."""
     net = with_gradients(1)
     decay = 0.0 if name == "adam" else 0.1
-    optimiser = optim.build(config(name=name, rate=0.01, decay=decay), optim.trainable(net))
+    optimiser = optim.build_optimizer(
+        config(optimizer=name, learning_rate=0.01, weight_decay=decay), optim.trainable(net)
+    )
     optimiser.step()
     weights = copy.deepcopy(net.state_dict())
     state = copy.deepcopy(optimiser.state_dict()["state"])
@@ -193,9 +201,11 @@ def assert_same(found, expected):
 def test_the_scale_handed_to_the_fused_kernel_equals_clipping(name, size):
     ours, plain = network(), network()
     kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
-    groups = optim.groups(optim.trainable(plain), 0.0)
+    groups = optim.param_groups(optim.trainable(plain), 0.0)
     reference = kind(groups, lr=0.01, betas=(0.9, 0.99), foreach=False, fused=False)
-    optimiser = optim.build(config(name=name, rate=0.01), optim.trainable(ours))
+    optimiser = optim.build_optimizer(
+        config(optimizer=name, learning_rate=0.01), optim.trainable(ours)
+    )
     for step in range(4):
         give_gradients(ours, step, size)
         give_gradients(plain, step, size)
@@ -218,12 +228,12 @@ def world() -> World:
 
 
 def live(world: World, name: str) -> LivePart:
-    asked = config(name=name, rate=0.01, warmup=0, schedule="constant")
+    asked = config(optimizer=name, learning_rate=0.01, warmup_steps=0, scheduler="constant")
     return LivePart("net", Part(network(), asked), world, start=0, length=10)
 
 
-def take(part: LivePart, step: int, spoil: bool = False) -> At:
-    at = At(step, 0, 4, part.world, torch.zeros(()))
+def take(part: LivePart, step: int, spoil: bool = False) -> StepContext:
+    at = StepContext(step, 0, 4, part.world, torch.zeros(()))
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
     loss = part.module(x).square().sum()
     part.backward(loss * math.nan if spoil else loss)
@@ -245,11 +255,13 @@ def test_a_skipped_step_leaves_weights_moments_and_average_alone(world, name):
 
 
 def test_the_applied_rate_is_the_schedule_of_the_parts_own_steps(world):
-    asked = config(rate=0.5, warmup=4, schedule="linear", final=0.0)
+    asked = config(learning_rate=0.5, warmup_steps=4, scheduler="linear", final_lr_ratio=0.0)
     part = LivePart("net", Part(network(), asked), world, start=100, length=20)
     for step in (100, 101, 104, 112):
         take(part, step)
-        assert {g["lr"] for g in part.optimiser.param_groups} == {rate_at(asked, step - 100, 20)}
+        assert {g["lr"] for g in part.optimiser.param_groups} == {
+            learning_rate_at(asked, step - 100, 20)
+        }
 
 
 @pytest.mark.parametrize("name", NAMES)

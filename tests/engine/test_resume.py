@@ -21,7 +21,7 @@ BASE = ToyRecipe(
     steps=40,
     batch_size=4,
     accumulate=2,
-    critic_start=20,
+    discriminator_start=20,
     workers=0,
     log_every=1,
     save_every=7,
@@ -113,9 +113,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
 def test_more_steps_keep_the_schedule_that_was_recorded(tmp_path: Path) -> None:
     run(BASE, tmp_path / "run")
     run(variant(steps=44), tmp_path / "run", "resume")
-    last = [r for r in lines(tmp_path / "run") if "generator/rate" in r][-1]
+    last = [r for r in lines(tmp_path / "run") if "generator/learning_rate" in r][-1]
     assert last["step"] == 44
-    assert last["generator/rate"] == 0.0  # a cosine that ended at step 40
+    assert last["generator/learning_rate"] == 0.0  # a cosine that ended at step 40
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A run whose numbers stay bad goes back to its last sound checkpoint, and on with other data."""
+"""Persistent non-finite updates roll a run back to its last intact checkpoint, with other data."""
 
 import dataclasses
 import json
@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from harness import Processes, assert_same, lines, tensors, trajectory
-from quintet.engine import checkpoint, rollback
+from quintet.engine import rollback
 from quintet.engine.config import ConfigError, Recipe
+from quintet.engine.data.plans import CountPlan
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.launch import start
 from quintet.engine.meters import Entry
-from quintet.engine.stream import CountPlan
-from quintet.engine.task import At, Batch
-from quintet.engine.verify import verify
+from quintet.engine.runs import checkpoint
+from quintet.engine.runs.verify import verify
+from quintet.engine.task import Batch, StepContext
 from toy import LengthTask, ToyRecipe, ToyTask
 
 BASE = ToyRecipe(
@@ -46,8 +47,10 @@ def variant(**changes: object) -> ToyRecipe:
 class Poisoned(ToyTask):
     """Some batches of the undisturbed order have no finite loss, whenever they come."""
 
-    def generator_loss(self, nets: Any, batch: Batch, at: At) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, metrics = super().generator_loss(nets, batch, at)
+    def generator_loss(
+        self, nets: Any, batch: Batch, context: StepContext
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, metrics = super().generator_loss(nets, batch, context)
         if tuple(batch.ids) in poison(self.recipe):
             loss = loss * float("nan")
         return loss, metrics
@@ -79,9 +82,9 @@ def gone_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_goes_back_before_the_first_bad_step_and_comes_to_its_end(gone_back: Path) -> None:
-    (event,) = said(gone_back, "went back")
+    (event,) = said(gone_back, "rolled back")
     assert event["step"] == 9  # the checkpoints at 12 and 15 were of bad steps
-    assert "went back from step 15 to step 9 (rollback 1 of 2)" in event["message"]
+    assert "rolled back from step 15 to step 9 (rollback 1 of 2)" in event["message"]
     assert "4 updates of 'generator' in a row were not finite" in event["message"]
     assert "samples [" in event["message"]
 
@@ -114,12 +117,14 @@ class Stopping(Poisoned):
         super().__init__(recipe)
         self.step, self.left = step, turn
 
-    def generator_loss(self, nets: Any, batch: Batch, at: At) -> tuple[Tensor, dict[str, Tensor]]:
-        if at.step == self.step:
+    def generator_loss(
+        self, nets: Any, batch: Batch, context: StepContext
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        if context.step == self.step:
             self.left -= 1
             if self.left == 0:
                 os.kill(os.getpid(), signal.SIGTERM)
-        return super().generator_loss(nets, batch, at)
+        return super().generator_loss(nets, batch, context)
 
 
 @pytest.mark.parametrize(("step", "turn"), [(8, 1), (9, 1), (10, 1), (11, 1), (13, 1), (11, 2)])
@@ -160,7 +165,7 @@ def test_batches_by_length_go_back_too(tmp_path: Path) -> None:
         pass
 
     train(variant(rollback=1), tmp_path / "run", task=Both)
-    assert len(said(tmp_path / "run", "went back")) == 1
+    assert len(said(tmp_path / "run", "rolled back")) == 1
 
 
 class Worsening(ToyTask):
@@ -168,18 +173,20 @@ class Worsening(ToyTask):
 
     broken = 0
 
-    def generator_loss(self, nets: Any, batch: Batch, at: At) -> tuple[Tensor, dict[str, Tensor]]:
-        if at.step == 12 and not self.broken:
+    def generator_loss(
+        self, nets: Any, batch: Batch, context: StepContext
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        if context.step == 12 and not self.broken:
             self.broken = 1
             with torch.no_grad():
                 next(self.parts["generator"].network.parameters()).fill_(float("inf"))
-        return super().generator_loss(nets, batch, at)
+        return super().generator_loss(nets, batch, context)
 
 
 def test_weights_that_were_lost_come_back(tmp_path: Path) -> None:
     train(BASE, tmp_path / "run", task=Worsening)
     assert all(value.isfinite().all() for value in tensors(tmp_path / "run", 30).values())
-    (event,) = said(tmp_path / "run", "went back")
+    (event,) = said(tmp_path / "run", "rolled back")
     assert event["step"] == 12
 
 
@@ -203,15 +210,15 @@ def test_what_stays_bad_goes_further_back_each_time_and_then_stops(
     recipe = variant(nan_from=7)
     processes = Processes(recipe, tmp_path / "run", size=size)
     assert processes.wait() == [2] * size
-    assert [event["step"] for event in said(tmp_path / "run", "went back")] == [3]
-    assert "went back from step 11 to step 6" in processes.said()
-    assert "went back from step 11 to step 3" in processes.said()
+    assert [event["step"] for event in said(tmp_path / "run", "rolled back")] == [3]
+    assert "rolled back from step 11 to step 6" in processes.said()
+    assert "rolled back from step 11 to step 3" in processes.said()
     assert "in a row were not finite" in processes.said()
-    assert "last sound checkpoint is at step" in processes.said()
+    assert "last intact checkpoint is at step" in processes.said()
 
 
 def test_without_a_checkpoint_there_is_nothing_to_go_back_to(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no sound checkpoint to go back to"):
+    with pytest.raises(RunError, match="no intact checkpoint to roll back to"):
         train(variant(nan_from=0, save_every=0), tmp_path / "run", task=ToyTask)
 
 
@@ -219,7 +226,7 @@ def test_it_is_a_setting_and_by_default_off(tmp_path: Path) -> None:
     assert Recipe().rollback == 0
     with pytest.raises(ConfigError, match="rollback"):
         Recipe(rollback=-1)
-    with pytest.raises(RunError, match="The last sound checkpoint is at step 9"):
+    with pytest.raises(RunError, match="The last intact checkpoint is at step 9"):
         train(variant(rollback=0), tmp_path / "run")
     assert train(BASE, tmp_path / "run", "continue") == 30  # and may be given later
 
@@ -229,7 +236,7 @@ def test_two_processes_go_back_and_on_alike(tmp_path: Path) -> None:
     recipe = variant(nan_from=7, rollback=1, evaluate_every=1)
     processes = Processes(recipe, tmp_path / "run", size=2, name="witness")
     assert processes.wait() == [2, 2]
-    assert processes.said().count("went back from step") == 1
+    assert processes.said().count("rolled back from step") == 1
     witnesses = [(tmp_path / f"run.rank{rank}.json").read_text() for rank in range(2)]
     assert witnesses[0] == witnesses[1]
 
@@ -243,27 +250,29 @@ def entry(value: float, name: str = "net/skipped") -> Entry:
 
 def test_streaks_are_counted_mark_by_mark() -> None:
     marks = [entry(1), entry(1), entry(5, "net/loss"), entry(0), entry(1)]
-    assert [state["net"] for state in rollback.streaks({"net": 2}, marks)] == [2, 3, 4, 0, 1]
+    assert [state["net"] for state in rollback.skip_streaks({"net": 2}, marks)] == [2, 3, 4, 0, 1]
 
 
 def test_each_rollback_begins_an_epoch_of_its_own() -> None:
     size = 10
     first = [{"from": 9, "to": 4, "samples": 23}]
     second = [*first, {"from": 8, "to": 4, "samples": 23}]
-    epochs = {divmod(23 + rollback.shift(past, size), size) for past in ([], first, second)}
+    epochs = {
+        divmod(23 + rollback.position_shift(past, size), size) for past in ([], first, second)
+    }
     assert len(epochs) == 3
     assert {place for epoch, place in epochs if epoch > 2} == {0}
 
 
 @pytest.mark.parametrize("hostile", [[1], {"net": "x"}, {"net": None}, 3])
 def test_a_history_that_makes_no_sense_is_a_sentence(hostile: Any) -> None:
-    with pytest.raises(RunError, match=r"state\.json cannot be used"):
-        rollback.history({"skips": hostile}, Path("here"))
-    with pytest.raises(RunError, match=r"state\.json cannot be used"):
-        rollback.history({"rollbacks": [hostile]}, Path("here"))
+    with pytest.raises(RunError, match=r"state\.json has invalid skips"):
+        rollback.read_history({"skips": hostile}, Path("here"))
+    with pytest.raises(RunError, match=r"state\.json has invalid skips"):
+        rollback.read_history({"rollbacks": [hostile]}, Path("here"))
 
 
 def test_the_state_says_how_often_the_run_went_back(gone_back: Path) -> None:
     about = json.loads((gone_back / "checkpoints/step-00000030/state.json").read_text())
     assert about["rollbacks"] == [{"from": 15, "to": 9, "samples": 36}]
-    assert about["skips"] == {"generator": 0, "critic": 0}
+    assert about["skips"] == {"generator": 0, "discriminator": 0}

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 import quintet
 from harness import assert_same, lines, tensors
 from quintet.engine.config import ConfigError
+from quintet.engine.data.source import split_indices
 from quintet.engine.errors import RunError
-from quintet.engine.trainer import loss_of, split
+from quintet.engine.settings import names_for, settings_of
+from quintet.engine.trainer import loss_of
 
 # -- models of every kind, and their data ---------------------------------------------------
 
@@ -47,7 +49,7 @@ class Line(nn.Module):
             "tuple-dict": (loss, {"error": error, "picture": made, "name": "text"}),
             "tuple-named": (loss, Parts(error, self.body[0].weight.norm())),
             "tuple-alone": (loss,),
-            "dict": {"loss": loss, "error": error, "norm": error, "skipped": torch.ones(())},
+            "dict": {"loss": loss, "error": error, "grad_norm": error, "skipped": torch.ones(())},
             "object": Output(loss, made),
         }[self.returns]
 
@@ -95,18 +97,18 @@ def gpt2() -> nn.Module:
 
 def trainer(model: nn.Module, data: Any, folder: Path, **changes: Any) -> quintet.Trainer:
     keywords: dict[str, Any] = {
-        "num_train_steps": 6,
+        "steps": 6,
         "batch_size": 4,
         "learning_rate": 1e-2,
         "warmup_steps": 2,
-        "val_every": 4,
-        "checkpoint_every": 2,
+        "evaluate_every": 4,
+        "save_every": 2,
         "log_every": 1,
-        "num_workers": 0,
+        "workers": 0,
         "device": "cpu",
         "trackers": (),
         "progress": False,
-        "results_folder": folder,
+        "run": folder,
         **changes,
     }
     return quintet.Trainer(model, data, **keywords)
@@ -117,7 +119,7 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, Any, dict[str, Any]]]] = {
     "tuple-dict": lambda: (Line("tuple-dict"), Pairs(), {}),
     "tuple-named": lambda: (Line("tuple-named"), Pairs("dict"), {}),
     "tuple-alone": lambda: (Line("tuple-alone"), Pairs(), {"data_kwargs": ("x", "y")}),
-    "dict": lambda: (Line("dict"), Pairs("dict"), {"grad_accum_every": 2}),
+    "dict": lambda: (Line("dict"), Pairs("dict"), {"accumulate": 2}),
     "object": lambda: (Line("object"), Pairs(), {"optimizer": "lion", "learning_rate": 1e-3}),
     "gpt2": lambda: (gpt2(), Sentences(), {"ema_decay": 0.9}),
 }
@@ -265,16 +267,16 @@ def test_every_report_reaches_the_users_function(tmp_path: Path) -> None:
 
 
 def test_numbers_of_the_models_own_do_not_meet_the_engines(tmp_path: Path) -> None:
-    """A model may report something called norm or skipped; it is no gradient and no skip."""
+    """A model may report something called grad_norm or skipped; it is no gradient and no skip."""
     trainer(Line("dict"), Pairs("dict"), tmp_path / "run", max_grad_norm=None).train()
     report = lines(tmp_path / "run")[0]
-    assert report["model/own_norm"] == report["model/error"]
+    assert report["model/own_grad_norm"] == report["model/error"]
     assert report["model/skipped"] == 0
     assert report["model/own_skipped"] == 1
 
 
 def test_a_run_of_epochs_takes_as_many_steps_as_the_data_asks_for(tmp_path: Path) -> None:
-    changes = {"num_train_steps": None, "num_epochs": 1.5, "valid_frac": 0.1}
+    changes = {"steps": None, "num_epochs": 1.5, "valid_fraction": 0.1}
     found = trainer(Line(), Pairs(size=40), tmp_path / "run", **changes)
     assert found.recipe.steps == 14  # 36 x 1.5 / 4, rounded up
     assert found.train() == 14
@@ -308,9 +310,9 @@ def test_a_run_from_python_is_recognised_on_the_command_line(
     [
         ("lr", "learning_rate", 1e-3),
         ("wd", "weight_decay", 0.1),
-        ("save_model_every", "checkpoint_every", 3),
-        ("validate_every", "val_every", 3),
-        ("gradient_accumulation_steps", "grad_accum_every", 2),
+        ("save_model_every", "save_every", 3),
+        ("validate_every", "evaluate_every", 3),
+        ("gradient_accumulation_steps", "accumulate", 2),
         ("num_warmup_steps", "warmup_steps", 1),
         ("random_split_seed", "seed", 5),
     ],
@@ -319,34 +321,36 @@ def test_an_old_spelling_works_and_names_the_new_one(
     old: str, new: str, value: Any, tmp_path: Path
 ) -> None:
     with pytest.warns(FutureWarning, match=f"{old} is now called {new}") as caught:
-        found = quintet.Trainer(Line(), Pairs(), num_train_steps=1, **{old: value})
-    assert getattr(found.keywords, new) == value
+        found = quintet.Trainer(Line(), Pairs(), steps=1, **{old: value})
+    (name,) = names_for(found.recipe, new)
+    settings = {setting.name: setting.default for setting in settings_of(found.recipe)}
+    assert settings[name] == value
     assert caught[0].filename == __file__
 
 
 def test_use_ema_becomes_a_decay() -> None:
     for asked, decay in ((True, 0.999), (False, 0.0)):
         with pytest.warns(FutureWarning, match="ema_decay"):
-            found = quintet.Trainer(Line(), Pairs(), num_train_steps=1, use_ema=asked)
-        assert found.recipe.optimiser.average == decay
+            found = quintet.Trainer(Line(), Pairs(), steps=1, use_ema=asked)
+        assert found.recipe.optim.ema_decay == decay
 
 
 def test_an_unknown_keyword_is_refused_with_those_there_are() -> None:
     with pytest.raises(TypeError, match=r"unknown keyword 'learning_rat'.*learning_rate"):
-        quintet.Trainer(Line(), Pairs(), num_train_steps=1, learning_rat=1)
+        quintet.Trainer(Line(), Pairs(), steps=1, learning_rat=1)
     with pytest.raises(TypeError, match="unknown keyword 'penalty_every'"):
-        quintet.Trainer(Line(), Pairs(), num_train_steps=1, penalty_every=1)
+        quintet.Trainer(Line(), Pairs(), steps=1, penalty_every=1)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_keyword_given_under_both_names_is_refused() -> None:
     with pytest.raises(TypeError, match="learning_rate is given twice"):
-        quintet.Trainer(Line(), Pairs(), num_train_steps=1, learning_rate=1e-3, lr=1e-4)
+        quintet.Trainer(Line(), Pairs(), steps=1, learning_rate=1e-3, lr=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_train_steps": 3, "num_epochs": 1}])
+@pytest.mark.parametrize("changes", [{}, {"steps": 3, "num_epochs": 1}])
 def test_the_length_is_given_once(changes: dict[str, Any]) -> None:
-    with pytest.raises(RunError, match="num_train_steps or num_epochs"):
+    with pytest.raises(RunError, match="steps or num_epochs, and not both"):
         quintet.Trainer(Line(), Pairs(), **changes)
 
 
@@ -355,8 +359,8 @@ def test_the_length_is_given_once(changes: dict[str, Any]) -> None:
     [
         ({"precision": "fp8"}, "precision is 'fp8'.*'bf16'"),
         ({"device": "tpu"}, "device is 'tpu'.*'cuda'"),
-        ({"optimizer": "sgd"}, "name is 'sgd'.*'adamw'"),
-        ({"scheduler": "step"}, "schedule is 'step'.*'cosine'"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd'.*'adamw'"),
+        ({"scheduler": "step"}, "scheduler is 'step'.*'cosine'"),
         ({"compile": "yes"}, "compile is 'yes'.*'on'"),
         ({"batch_size": 2.5}, "batch_size is 2.5.*int"),
         ({"batch_size": 0}, "batch_size is 0"),
@@ -367,25 +371,24 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        quintet.Trainer(Line(), Pairs(), num_train_steps=1, **changes)
+        quintet.Trainer(Line(), Pairs(), steps=1, **changes)
 
 
 @pytest.mark.parametrize("spelling", ["fp16", "float16", "half"])
 def test_fp16_is_refused_with_the_reason(spelling: str) -> None:
-    with pytest.raises(RunError, match=r"overflows.*bf16"):
-        quintet.Trainer(Line(), Pairs(), num_train_steps=1, precision=spelling)
+    with pytest.raises(ValueError, match=r"bf16.*overflows"):
+        quintet.Trainer(Line(), Pairs(), steps=1, precision=spelling)
 
 
 # -- data -----------------------------------------------------------------------------------
 
 
 def test_a_split_is_disjoint_complete_and_follows_the_seed() -> None:
-    sets = split(Pairs(size=50), 0.2, seed=3)
-    train, valid = sets["train"].indices, sets["valid"].indices
+    train, valid = split_indices(50, 0.2, seed=3)
     assert (len(train), len(valid)) == (40, 10)
     assert sorted(train + valid) == list(range(50))
-    assert split(Pairs(size=50), 0.2, seed=3)["valid"].indices == valid
-    assert split(Pairs(size=50), 0.2, seed=4)["valid"].indices != valid
+    assert split_indices(50, 0.2, seed=3)[1] == valid
+    assert split_indices(50, 0.2, seed=4)[1] != valid
 
 
 def test_held_out_data_of_the_users_own_is_used(tmp_path: Path) -> None:
@@ -397,7 +400,7 @@ def test_held_out_data_of_the_users_own_is_used(tmp_path: Path) -> None:
 
 def test_data_without_a_length_is_refused_with_the_remedy() -> None:
     with pytest.raises(RunError, match="__len__"):
-        quintet.Trainer(Line(), iter([1, 2]), num_train_steps=1)
+        quintet.Trainer(Line(), iter([1, 2]), steps=1)
 
 
 def test_names_that_do_not_match_the_data_are_counted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from quintet.media.clip_writing import write_gif
+from quintet.media.clips.writer import write_gif
 
 
 class Meshes(Dataset[Any]):

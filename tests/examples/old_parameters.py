@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 class Refused(NamedTuple):
     remedy: str
+    notice: str | None = None
 
 
 class Was(NamedTuple):
@@ -31,12 +32,12 @@ MODEL, DATASET, FOLDER = Made
 _MESH = {
     "model": [Was(MODEL)],
     "dataset": [Was(DATASET)],
-    "num_train_steps": [Was(2)],
+    "num_train_steps": [Was(2, "num_train_steps is now called steps")],
     "batch_size": [Was(2)],
-    "grad_accum_every": [Was(2)],
+    "grad_accum_every": [Was(2, "grad_accum_every is now called accumulate")],
     "val_dataset": [Was(DATASET), Was(None)],
-    "val_every": [Was(5)],
-    "val_num_batches": [Was(5, "val_num_batches is not needed: all that is held out")],
+    "val_every": [Was(5, "val_every is now called evaluate_every")],
+    "val_num_batches": [Was(5, "val_num_batches is not needed: all validation samples")],
     "learning_rate": [Was(1e-4)],
     "weight_decay": [Was(0.0), Was(0.1)],
     "max_grad_norm": [Was(None), Was(0.5)],
@@ -50,7 +51,7 @@ _MESH = {
     ],
     "scheduler_kwargs": [
         Was({}, "scheduler_kwargs is not needed"),
-        Was({"T_max": 9}, Refused("num_train_steps")),
+        Was({"T_max": 9}, Refused("ends at steps")),
     ],
     "accelerator_kwargs": [
         Was({}, "accelerator_kwargs is not needed"),
@@ -60,8 +61,8 @@ _MESH = {
         Was({}, "optimizer_kwargs is not needed"),
         Was({"betas": (0.5, 0.9)}, Refused("betas")),
     ],
-    "checkpoint_every": [Was(1000)],
-    "checkpoint_folder": [Was("a", "checkpoint_folder is now called results_folder")],
+    "checkpoint_every": [Was(1000, "checkpoint_every is now called save_every")],
+    "checkpoint_folder": [Was("a", "checkpoint_folder is now called run")],
     "data_kwargs": [Was(["vertices", "faces", "texts"])],
     "warmup_steps": [Was(1000)],
     "use_wandb_tracking": [
@@ -77,33 +78,33 @@ _ACCELERATE = [
 _CLEAR = [
     Was(None, "force_clear_prev_results is not needed"),
     Was(False, "force_clear_prev_results is not needed"),
-    Was(True, Refused("results_folder")),
+    Was(True, Refused("another run")),
 ]
 _SEED = [Was(42, "random_split_seed is now called seed")]
 
 _VIDEO = {
     "model": [Was(MODEL, "model is now called tokenizer")],
     "batch_size": [Was(2)],
-    "num_train_steps": [Was(100)],
+    "num_train_steps": [Was(100, "num_train_steps is now called steps")],
     "learning_rate": [Was(1e-5)],
-    "grad_accum_every": [Was(2)],
+    "grad_accum_every": [Was(2, "grad_accum_every is now called accumulate")],
     "apply_gradient_penalty_every": [
         Was(4, "apply_gradient_penalty_every is now called penalty_every")
     ],
     "max_grad_norm": [Was(None), Was(0.5)],
     "dataset": [Was(DATASET)],
-    "dataset_folder": [Was(FOLDER, "dataset_folder is now called folder")],
+    "dataset_folder": [Was(FOLDER, "dataset_folder is now called data")],
     "dataset_type": [
         Was("videos", "dataset_type is not needed"),
         Was("images", "dataset_type is not needed"),
     ],
     "checkpoints_folder": [Was("a", "checkpoints_folder is not needed")],
-    "results_folder": [Was("a")],
+    "results_folder": [Was("a", "results_folder is now called run")],
     "random_split_seed": _SEED,
-    "valid_frac": [Was(0.1)],
-    "validate_every_step": [Was(100, "validate_every_step is now called val_every")],
-    "checkpoint_every_step": [Was(100, "checkpoint_every_step is now called checkpoint_every")],
-    "num_frames": [Was(5)],
+    "valid_frac": [Was(0.1, "valid_frac is now called valid_fraction")],
+    "validate_every_step": [Was(100, "validate_every_step is now called evaluate_every")],
+    "checkpoint_every_step": [Was(100, "checkpoint_every_step is now called save_every")],
+    "num_frames": [Was(5, "num_frames is now called frames")],
     "use_wandb_tracking": _MESH["use_wandb_tracking"],
     "discr_start_after_step": [
         Was(0.0, "discr_start_after_step=0.0 is now adversarial_from=0.0"),
@@ -123,21 +124,21 @@ _VIDEO = {
 
 _IMAGE = {
     "vae": [Was(MODEL)],
-    "folder": [Was(FOLDER)],
-    "num_train_steps": [Was(2)],
+    "folder": [Was(FOLDER, "folder is now called data")],
+    "num_train_steps": [Was(2, "num_train_steps is now called steps")],
     "batch_size": [Was(2)],
-    "image_size": [Was(16)],
+    "image_size": [Was(16, "image_size is now called size")],
     "lr": [Was(3e-4, "lr is now called learning_rate")],
-    "grad_accum_every": [Was(2)],
+    "grad_accum_every": [Was(2, "grad_accum_every is now called accumulate")],
     "max_grad_norm": [Was(None), Was(0.5)],
     "discr_max_grad_norm": [
         Was(None, "discr_max_grad_norm is not needed"),
-        Was(0.5, Refused("max_grad_norm clips the critic")),
+        Was(0.5, Refused("max_grad_norm clips the discriminator")),
     ],
-    "save_results_every": [Was(100, "save_results_every is now called val_every")],
-    "save_model_every": [Was(1000, "save_model_every is now called checkpoint_every")],
-    "results_folder": [Was("a")],
-    "valid_frac": [Was(0.1)],
+    "save_results_every": [Was(100, "save_results_every is now called evaluate_every")],
+    "save_model_every": [Was(1000, "save_model_every is now called save_every")],
+    "results_folder": [Was("a", "results_folder is now called run")],
+    "valid_frac": [Was(0.1, "valid_frac is now called valid_fraction")],
     "random_split_seed": _SEED,
     "use_ema": [
         Was(True, "use_ema=True is now ema_decay=0.999"),
@@ -153,18 +154,21 @@ _IMAGE = {
 _MUSIC = {
     "mulan": [Was(MODEL)],
     "dataset": [Was(DATASET)],
-    "num_train_steps": [Was(2)],
+    "num_train_steps": [Was(2, "num_train_steps is now called steps")],
     "batch_size": [Was(4)],
     "data_max_length": [Was(4000)],
-    "folder": [Was(None), Was(FOLDER, Refused("folder or dataset, and not both"))],
+    "folder": [
+        Was(None, "folder is now called data"),
+        Was(FOLDER, Refused("or dataset, and not both", "folder is now called data")),
+    ],
     "lr": _IMAGE["lr"],
-    "grad_accum_every": [Was(2)],
+    "grad_accum_every": [Was(2, "grad_accum_every is now called accumulate")],
     "betas": [Was((0.9, 0.99))],
     "max_grad_norm": [Was(0.5)],
-    "valid_frac": [Was(0.1)],
+    "valid_frac": [Was(0.1, "valid_frac is now called valid_fraction")],
     "random_split_seed": _SEED,
     "save_model_every": _IMAGE["save_model_every"],
-    "results_folder": [Was("a")],
+    "results_folder": [Was("a", "results_folder is now called run")],
     "accelerate_kwargs": _ACCELERATE,
     "use_lion": [
         Was(True, "use_lion=True is now optimizer='lion'"),
@@ -177,20 +181,20 @@ _SPEECH = {
     "cfm_wrapper": [Was(MODEL, "cfm_wrapper is now called voicebox")],
     "batch_size": [Was(2)],
     "dataset": [Was(DATASET)],
-    "num_train_steps": [Was(2)],
+    "num_train_steps": [Was(2, "num_train_steps is now called steps")],
     "num_warmup_steps": [Was(5, "num_warmup_steps is now called warmup_steps")],
     "num_epochs": [Was(1)],
     "lr": _IMAGE["lr"],
     "initial_lr": [Was(1e-5, "initial_lr is not needed: the warm-up begins at learning_rate")],
-    "grad_accum_every": [Was(2)],
+    "grad_accum_every": [Was(2, "grad_accum_every is now called accumulate")],
     "wd": [Was(0.1, "wd is now called weight_decay")],
     "max_grad_norm": [Was(0.5)],
-    "valid_frac": [Was(0.1)],
+    "valid_frac": [Was(0.1, "valid_frac is now called valid_fraction")],
     "random_split_seed": _SEED,
     "log_every": [Was(10)],
     "save_results_every": _IMAGE["save_results_every"],
     "save_model_every": _IMAGE["save_model_every"],
-    "results_folder": [Was("a")],
+    "results_folder": [Was("a", "results_folder is now called run")],
     "force_clear_prev_results": _CLEAR,
     "split_batches": [
         Was(False, "split_batches is not needed"),

@@ -1,4 +1,4 @@
-"""Our scripts on docs/migration.md run, at small sizes."""
+"""The Quintet scripts of docs/migration.md run, at small sizes."""
 
 import re
 from pathlib import Path
@@ -16,21 +16,21 @@ SMALLER = {
     "dim=512, max_seq_len=768": "dim=16, layers=1, heads=1, fine_heads=1, max_seq_len=96",
     "init_dim=64": "init_dim=8",
     "max_dim=512": "max_dim=8",
-    "image_size=128": "image_size=32",
+    "size=128": "size=32",
     "VQGanVAE(dim=64": "VQGanVAE(dim=8",
     "rate=16_000, dim=512, layers=6, heads=8": "rate=16_000, dim=16, layers=1, heads=1",
     "text_dim=512, text_layers=6, text_heads=8": "text_dim=16, text_layers=1, text_heads=1",
     "dim=512, depth=12, head_dim=64, heads=8": "dim=16, depth=1, head_dim=16, heads=1",
-    'folder="videos"': 'folder="media", num_frames=5',
-    'folder="photos"': 'folder="media"',
+    'data="videos"': 'data="media", frames=5',
+    'data="photos"': 'data="media"',
     "batch_size=4,": "batch_size=2,",
     "batch_size=16,": "batch_size=2,",
     "batch_size=32,": "batch_size=4,",
-    "grad_accum_every=8": "grad_accum_every=1",
-    "num_train_steps=100_000": "num_train_steps=2",
-    "num_train_steps=50_000": "num_train_steps=2",
-    "num_train_steps=20_000": "num_train_steps=2",
-    "num_train_steps=5000": "num_train_steps=2",
+    "accumulate=8": "accumulate=1",
+    "steps=100_000": "steps=2",
+    "steps=50_000": "steps=2",
+    "steps=20_000": "steps=2",
+    "steps=5000": "steps=2",
 }
 BEFORE = """
 import torch
@@ -46,17 +46,17 @@ ITEMS = {
 
 
 def ours(package: str) -> str:
-    (block,) = re.findall(r"^Ours:\n\n```python\n(.*?)^```", section(package), re.M | re.S)
+    (block,) = re.findall(r"^Quintet:\n\n```python\n(.*?)^```", section(package), re.M | re.S)
     return block
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", sorted(set(SECTIONS.values())))
-def test_our_script_on_the_page_runs(package: str, tmp_path: Path) -> None:
+def test_the_quintet_script_of_the_page_runs(package: str, tmp_path: Path) -> None:
     text = ours(package)
     for said, run in SMALLER.items():
         text = text.replace(said, run)
-    text = text.replace("results_folder=", "num_workers=0, results_folder=")
+    text = text.replace('run="', 'workers=0, run="')
     put_media(tmp_path / "media")
     script = tmp_path / "ours.py"
     script.write_text(BEFORE.replace("DATASET", ITEMS.get(package, "None")) + text)
@@ -65,6 +65,6 @@ def test_our_script_on_the_page_runs(package: str, tmp_path: Path) -> None:
     assert [lines(run.parent)[-1]["step"] for run in tmp_path.glob("runs/*/metrics.jsonl")]
 
 
-def test_no_substitution_is_left_over() -> None:
+def test_every_substitution_still_applies() -> None:
     shown = "".join(ours(package) for package in set(SECTIONS.values()))
     assert [said for said in SMALLER if said not in shown] == []

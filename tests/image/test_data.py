@@ -17,9 +17,10 @@ from quintet.image.data import (
     collate,
     open_data,
 )
-from quintet.media import BadFile, scenes
-from quintet.media.drawing import TEXTURES, background
+from quintet.media import BadFile
 from quintet.media.splits import split_names
+from quintet.shared.scenes import scenes
+from quintet.shared.scenes.drawing import TEXTURES, background
 
 SMALL = ImageDataConfig(size=(32, 32), valid_limit=40, builtin_count=60)
 
@@ -110,7 +111,7 @@ def test_train_and_valid_share_no_image(folder):
     assert len(valid) >= 1
 
 
-def test_the_seed_chooses_what_is_held_out(folder):
+def test_the_seed_chooses_the_validation_split(folder):
     config = ImageDataConfig(valid_fraction=0.5)
     held = {frozenset(names(ImageFolder(folder, config, "valid", seed))) for seed in range(3)}
     assert len(held) == 3
@@ -135,7 +136,7 @@ def test_new_files_move_no_old_ones(old, new, fraction, seed):
     assert len(set(train) & set(valid_later)) <= 1
 
 
-def test_the_share_held_out_is_the_share_asked_for():
+def test_the_validation_fraction_is_respected():
     _, valid = split_names([f"{i}.png" for i in range(4000)], 0.05, 0)
     assert 150 < len(valid) < 250
 
@@ -159,7 +160,7 @@ def test_a_missing_an_empty_and_a_wrong_folder_are_told_apart(tmp_path):
         ImageFolder(tmp_path / "notes.txt", SMALL, "train", 0)
 
 
-def test_metadata_that_fits_no_image_is_refused(folder):
+def test_metadata_that_fits_no_image_is_rejected(folder):
     (folder / "metadata.jsonl").write_text('{"file_name": "elsewhere/a.png", "text": "x"}')
     with pytest.raises(BadFile, match="names none of its 20 images"):
         ImageFolder(folder, SMALL, "train", 0)
@@ -169,7 +170,7 @@ def test_metadata_that_fits_no_image_is_refused(folder):
     ("field", "value"),
     [("min_crop", 0.0), ("valid_fraction", 1.0), ("size", (0, 8)), ("valid_limit", 0)],
 )
-def test_settings_that_cannot_work_are_named(field, value):
+def test_invalid_settings_are_named(field, value):
     with pytest.raises(ValueError, match=field):
         open_data(None, ImageDataConfig(**{field: value}), "train", 0)
 
@@ -191,7 +192,7 @@ def test_a_damaged_image_is_met_when_it_is_read_and_by_check(folder):
                     data.keyed(index, None)
 
 
-def test_images_past_the_caps_of_the_configuration_are_refused(folder):
+def test_images_past_the_caps_of_the_configuration_are_rejected(folder):
     data, _ = both(folder, ImageDataConfig(max_pixels=100))
     with pytest.raises(BadFile, match="max_pixels = 100"):
         data.keyed(0, None)
@@ -244,7 +245,7 @@ def test_a_scene_is_the_same_at_every_size():
         assert np.mean((scenes.draw(scene, 64, 64) / 255 - halved) ** 2) < 2e-3
 
 
-def test_a_wide_picture_shows_the_square_one_in_its_middle():
+def test_a_wide_image_shows_the_square_one_in_its_middle():
     for number in range(10):
         scene = scenes.compose(number)
         if scene.ground.texture != "clouds":

@@ -73,18 +73,18 @@ def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> No
     (out.images.mean() + out.quantiser_loss).backward()
 
 
-def test_sizes_that_do_not_divide_are_refused_with_the_remedy() -> None:
+def test_indivisible_sizes_are_rejected_with_the_remedy() -> None:
     with pytest.raises(ValueError, match=r"30x33 .*factor 8.*24x32"):
         small()(torch.rand(1, 3, 30, 33))
     with pytest.raises(ValueError, match="expected images"):
         small()(torch.rand(3, 32, 32))
 
 
-def test_codebook_use_counts_codes_and_their_perplexity() -> None:
+def test_codebook_usage_counts_codes_and_their_perplexity() -> None:
     model = small()
-    use = model.codebook_use(torch.arange(24).repeat(5).view(1, 10, 12))
-    assert use.share.item() == pytest.approx(0.5)
-    assert use.perplexity.item() == pytest.approx(24, rel=1e-4)
+    usage = model.codebook_usage(torch.arange(24).repeat(5).view(1, 10, 12))
+    assert usage.fraction.item() == pytest.approx(0.5)
+    assert usage.perplexity.item() == pytest.approx(24, rel=1e-4)
 
 
 def test_keywords_build_the_same_configuration() -> None:
@@ -95,7 +95,7 @@ def test_keywords_build_the_same_configuration() -> None:
 
 @pytest.mark.parametrize("bits", [1, 8, 10, 13, 16])
 @QUANTISERS
-def test_older_spellings_give_their_factor_and_codebook(bits: int, quantiser: str) -> None:
+def test_older_keywords_give_their_factor_and_codebook(bits: int, quantiser: str) -> None:
     config = config_from_keywords(
         dim=16, layers=3, codebook_size=2**bits, quantiser=quantiser, attention_layers=0
     )
@@ -106,7 +106,7 @@ def test_older_spellings_give_their_factor_and_codebook(bits: int, quantiser: st
     assert config.widths == (16, 32, 64)
 
 
-def test_a_codebook_size_between_powers_of_two_is_refused() -> None:
+def test_a_codebook_size_between_powers_of_two_is_rejected() -> None:
     with pytest.raises(ValueError, match="power of two"):
         VQGanVAE(dim=16, codebook_size=1000)
 
@@ -114,7 +114,7 @@ def test_a_codebook_size_between_powers_of_two_is_refused() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"blocks": (1, 2)}, {"levels": (1,)}, {"patch": 0}, {"multipliers": ()}]
 )
-def test_contradictions_are_refused_at_construction(wrong: dict[str, object]) -> None:
+def test_contradictions_are_rejected_at_construction(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         VQGanVAEConfig(**wrong)
 
@@ -162,6 +162,6 @@ def test_forward_is_one_graph(quantiser: str, training: bool) -> None:
 
 def test_the_discriminator_is_one_graph_and_built_from_its_configuration() -> None:
     torch.compiler.reset()
-    critic = Discriminator(DiscriminatorConfig(dim=8, layers=2))
-    compiled = torch.compile(critic, backend="eager", fullgraph=True)
+    discriminator = Discriminator(DiscriminatorConfig(dim=8, layers=2))
+    compiled = torch.compile(discriminator, backend="eager", fullgraph=True)
     assert compiled(torch.rand(2, 3, 16, 16)).shape == (2, 1, 4, 4)

@@ -10,21 +10,21 @@ from torch import Tensor
 
 from harness import assert_same
 from quintet.engine.config import OptimiserConfig
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
-from quintet.engine.optim import rate_at
+from quintet.engine.machine.world import World
+from quintet.engine.optim import learning_rate_at
 from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
-from quintet.engine.world import World
 from quintet.image.config import (
     DiscriminatorConfig,
     ImageDataConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
-from quintet.image.task import VQGanTask, shrink_and_enlarge, steepness
+from quintet.image.task import VQGanTask, bicubic_baseline, total_variation
 from quintet.nn.similarity import psnr
-from quintet.shared.tokenizer_config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import TokenizerLossConfig
 
 
 def recipe(**changes: Any) -> VQGanRecipe:
@@ -38,15 +38,15 @@ def recipe(**changes: Any) -> VQGanRecipe:
         codebook_bits=4,
     )
     losses = TokenizerLossConfig(**{"adversarial_from": 0.0, **changes.pop("losses", {})})
-    optimiser = OptimiserConfig(rate=1e-3, warmup=4)
+    optimiser = OptimiserConfig(learning_rate=1e-3, warmup_steps=4)
     settings: dict[str, Any] = {
         "steps": 8,
         "batch_size": 4,
         "device": "cpu",
         "workers": 0,
         "trackers": (),
-        "vae": optimiser,
-        "critic": dataclasses.replace(optimiser, average=0.0),
+        "optim": optimiser,
+        "discriminator_optim": dataclasses.replace(optimiser, ema_decay=0.0),
         "discriminator": DiscriminatorConfig(dim=8, layers=1),
         "images": ImageDataConfig(size=(16, 16), builtin_count=64, valid_limit=5),
         **changes,
@@ -105,8 +105,8 @@ def test_every_choice_trains_and_an_update_leaves_gradients_on_its_own_part_only
     assert all(
         value == value and abs(value) < 1e6 for row in table.values() for value in row.values()
     )
-    assert ("critic/loss" in table[1]) == (adversarial != "none")
-    assert ("critic/penalty" in table[1]) == (adversarial != "none" and penalty != "none")
+    assert ("discriminator/loss" in table[1]) == (adversarial != "none")
+    assert ("discriminator/penalty" in table[1]) == (adversarial != "none" and penalty != "none")
     assert set(watch.seen) == set(run.parts)
     for name, counts in watch.seen.items():
         assert counts[name] == len(run.parts[name].parameters)
@@ -119,48 +119,57 @@ def test_every_choice_trains_and_an_update_leaves_gradients_on_its_own_part_only
 
 def test_the_perceptual_distance_is_frozen_and_in_no_checkpoint(tmp_path: Path) -> None:
     run = open_run(recipe(), tmp_path)
-    assert set(run.frozen) == {"distance"}
-    assert not any(p.requires_grad for p in run.frozen["distance"].parameters())
+    assert set(run.frozen) == {"perceptual"}
+    assert not any(p.requires_grad for p in run.frozen["perceptual"].parameters())
     files = {name for part in run.parts.values() for name in part.state()}
-    assert files == {"vae", "vae.ema", "vae.aside", "vae.optim", "critic", "critic.optim"}
+    assert files == {
+        "vae",
+        "vae.ema",
+        "vae.extra_state",
+        "vae.optim",
+        "discriminator",
+        "discriminator.optim",
+    }
     run.close()
     without = VQGanTask(recipe(losses={"perceptual": 0.0}))
-    assert "distance" not in without.parts
+    assert "perceptual" not in without.parts
 
 
-# -- the critic's start ---------------------------------------------------------------------
+# -- the discriminator's start ---------------------------------------------------------------------
 
 
-def test_the_critic_starts_at_its_step_and_warms_up_from_there(tmp_path: Path) -> None:
-    settings = recipe(losses={"adversarial_from": 0.5, "adversarial_ramp": 2})
+def test_the_discriminator_starts_at_its_step_and_warms_up_from_there(tmp_path: Path) -> None:
+    settings = recipe(losses={"adversarial_from": 0.5, "adversarial_warmup_steps": 2})
     run = open_run(settings, tmp_path)
     assert settings.adversarial_start == 4
-    before, rates = parameters(run, "critic"), {}
+    before, rates = parameters(run, "discriminator"), {}
     for step in range(8):
         take_step(run)
-        rates[step] = run.parts["critic"].rate
-        assert moved(run, "critic", before) == (step >= 4)
+        rates[step] = run.parts["discriminator"].learning_rate
+        assert moved(run, "discriminator", before) == (step >= 4)
     _, table = run.meters.read()
-    assert [step for step, row in table.items() if "critic/loss" in row] == [4, 5, 6, 7]
+    assert [step for step, row in table.items() if "discriminator/loss" in row] == [4, 5, 6, 7]
     assert [step for step, row in table.items() if "vae/adversarial" in row] == [4, 5, 6, 7]
-    expected = [rate_at(settings.critic, step, 4) for step in range(4)]
+    expected = [learning_rate_at(settings.discriminator_optim, step, 4) for step in range(4)]
     assert [rates[step] for step in range(4, 8)] == expected
     assert expected[0] == pytest.approx(1e-3 / 4)
     run.close()
 
 
-def test_a_penalty_falls_due_at_its_cadence_counted_from_the_critics_start(tmp_path: Path) -> None:
+def test_a_penalty_falls_due_at_its_cadence_counted_from_the_discriminators_start(
+    tmp_path: Path,
+) -> None:
     losses = {"adversarial_from": 0.25, "penalty_every": 3}
     run = open_run(recipe(losses=losses), tmp_path)
     for _ in range(8):
         take_step(run)
     _, table = run.meters.read()
-    assert [step for step, row in table.items() if "critic/penalty" in row] == [2, 5]
+    assert [step for step, row in table.items() if "discriminator/penalty" in row] == [2, 5]
     run.close()
 
 
-def test_the_adversarial_weight_grows_in_over_its_ramp(tmp_path: Path) -> None:
-    losses = {"adversarial_ramp": 4, "adversarial_cap": 100.0}
+def test_the_adversarial_weight_warms_up(tmp_path: Path) -> None:
+    losses = {"adversarial_warmup_steps": 4, "adversarial_cap": 100.0}
     run = open_run(recipe(losses=losses), tmp_path)
     run.task.balancer.weight.fill_(1.0)  # type: ignore[attr-defined]
     run.task.balancer.smoothing = 1.0  # type: ignore[attr-defined]
@@ -180,13 +189,13 @@ def test_the_adversarial_weight_is_saved_and_restored(tmp_path: Path) -> None:
     run.save()
     run.finish()
     weight = run.task.balancer.weight.clone()  # type: ignore[attr-defined]
-    averages = run.task.parts["critic"].aside.averages.clone()  # type: ignore[attr-defined]
+    averages = run.task.parts["discriminator"].extra_state.ema_logits.clone()  # type: ignore[attr-defined]
     run.close()
     again = open_run(settings, tmp_path / "run")
     assert not again.task.balancer.weight.equal(weight)  # type: ignore[attr-defined]
     again.restore(3)
     assert again.task.balancer.weight.equal(weight)  # type: ignore[attr-defined]
-    assert again.task.parts["critic"].aside.averages.equal(averages)  # type: ignore[attr-defined]
+    assert again.task.parts["discriminator"].extra_state.ema_logits.equal(averages)  # type: ignore[attr-defined]
     assert averages.abs().sum() > 0
     again.close()
 
@@ -229,6 +238,9 @@ class Noise:
     def __len__(self) -> int:
         return 64
 
+    def name(self, index: int) -> str:
+        return f"sample {index}"
+
     def keyed(self, index: int, key: Any) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(index)
         return {"image": torch.rand(3, 16, 16, generator=generator), "text": ""}
@@ -253,10 +265,12 @@ def gradients(settings: VQGanRecipe, path: Path) -> dict[str, Tensor]:
     return found
 
 
-def largest_difference(spread: float, path: Path) -> float:
+def largest_difference(decorrelation_weight: float, path: Path) -> float:
     """Between one batch of eight and two micro-batches of four."""
     whole = recipe(losses={"adversarial": "none"}, precision="fp64", batch_size=8)
-    whole = dataclasses.replace(whole, model=dataclasses.replace(whole.model, spread_weight=spread))
+    whole = dataclasses.replace(
+        whole, model=dataclasses.replace(whole.model, decorrelation_weight=decorrelation_weight)
+    )
     halves = dataclasses.replace(whole, batch_size=4, accumulate=2)
     one, two = gradients(whole, path / "one"), gradients(halves, path / "two")
     assert one.keys() == two.keys()
@@ -266,14 +280,14 @@ def largest_difference(spread: float, path: Path) -> float:
 
 
 def test_two_micro_batches_give_the_gradients_of_the_whole_batch(tmp_path: Path) -> None:
-    assert largest_difference(spread=0.0, path=tmp_path) < 1e-10
+    assert largest_difference(decorrelation_weight=0.0, path=tmp_path) < 1e-10
 
 
-def test_the_term_that_spreads_codes_is_the_one_that_stays_per_micro_batch(tmp_path: Path) -> None:
-    assert 1e-10 < largest_difference(spread=0.05, path=tmp_path) < 1e-2
+def test_only_the_decorrelation_loss_is_per_micro_batch(tmp_path: Path) -> None:
+    assert 1e-10 < largest_difference(decorrelation_weight=0.05, path=tmp_path) < 1e-2
 
 
-def test_fp64_trains_on_pictures_that_travel_as_bytes(tmp_path: Path) -> None:
+def test_fp64_trains_on_uint8_images(tmp_path: Path) -> None:
     run = open_run(recipe(precision="fp64"), tmp_path)
     take_step(run)
     run.close()
@@ -300,20 +314,20 @@ def measured(task: VQGanTask, real: Tensor, made: Tensor, ids: Tensor) -> dict[s
     return task.summarise({name: row.values for name, row in rows.items()})  # type: ignore[union-attr]
 
 
-def test_codebook_use_is_counted_over_all_codes() -> None:
+def test_codebook_usage_is_counted_over_all_codes() -> None:
     task = VQGanTask(recipe())  # 4 x 4 = 16 codes
     real = torch.rand(2, 3, 16, 16)
     ids = torch.tensor([[[0, 0], [3, 3]], [[15, 15], [7, 7]]])
     found = measured(task, real, real, ids)
-    assert found["codebook_use"] == 4 / 16
+    assert found["codebook_usage"] == 4 / 16
     assert found["perplexity"] == pytest.approx(4.0)
     assert found["tokens_per_code"] == 8 / 16
     skewed = measured(task, real, real, torch.zeros(2, 2, 2, dtype=torch.long))
-    assert skewed["codebook_use"] == 1 / 16
+    assert skewed["codebook_usage"] == 1 / 16
     assert skewed["perplexity"] == pytest.approx(1.0)
 
 
-def test_measures_are_right_on_pictures_made_by_hand() -> None:
+def test_metrics_are_right_on_handmade_images() -> None:
     task = VQGanTask(recipe())
     real = torch.zeros(2, 3, 16, 16)
     real[0, :, :, 8:] = 1.0  # half black, half white
@@ -328,31 +342,31 @@ def test_measures_are_right_on_pictures_made_by_hand() -> None:
     assert found["psnr"] == pytest.approx((20.0 + perfect) / 2, rel=1e-4)
 
 
-def test_what_is_out_of_range_is_clamped_before_it_is_measured() -> None:
+def test_reconstructions_are_clamped_before_evaluation() -> None:
     task = VQGanTask(recipe())
     real = torch.ones(1, 3, 16, 16)
     found = measured(task, real, real + 5, torch.zeros(1, 4, 4, dtype=torch.long))
     assert found["l1"] == 0.0
 
 
-def test_the_baseline_spends_as_many_pixels_as_there_are_ids() -> None:
+def test_the_bicubic_baseline_blurs() -> None:
     flat = torch.full((1, 3, 16, 16), 0.3)
-    assert torch.allclose(shrink_and_enlarge(flat, 4), flat, atol=1e-6)
+    assert torch.allclose(bicubic_baseline(flat, 4), flat, atol=1e-6)
     noise = torch.rand(1, 3, 16, 16)
-    blurred = shrink_and_enlarge(noise, 4)
-    assert steepness(blurred) < 0.5 * steepness(noise)
+    blurred = bicubic_baseline(noise, 4)
+    assert total_variation(blurred) < 0.5 * total_variation(noise)
 
 
-def test_steepness_is_the_mean_step_between_neighbours() -> None:
+def test_total_variation_is_the_mean_step_between_neighbours() -> None:
     ramp = torch.arange(4.0).expand(1, 3, 4, 4)
-    assert steepness(ramp).item() == 1.0
-    assert steepness(torch.ones(2, 3, 4, 4)).tolist() == [0.0, 0.0]
+    assert total_variation(ramp).item() == 1.0
+    assert total_variation(torch.ones(2, 3, 4, 4)).tolist() == [0.0, 0.0]
 
 
 # -- looking at pictures --------------------------------------------------------------------
 
 
-def test_bytes_and_floats_of_one_picture_are_one_picture() -> None:
+def test_uint8_and_float_images_are_equal() -> None:
     task = VQGanTask(recipe())
     values = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
     keys = torch.zeros(2, dtype=torch.long)
@@ -371,7 +385,7 @@ def test_bytes_and_floats_of_one_picture_are_one_picture() -> None:
         (torch.rand(2, 3, 8, 8) * 2 - 1, False),
     ],
 )
-def test_values_out_of_range_are_refused_with_the_remedy(image: Tensor, fits: bool) -> None:
+def test_values_out_of_range_are_rejected_with_the_remedy(image: Tensor, fits: bool) -> None:
     task = VQGanTask(recipe())
     if fits:
         task.check({"image": image})
@@ -383,7 +397,7 @@ def test_values_out_of_range_are_refused_with_the_remedy(image: Tensor, fits: bo
 def test_two_tasks_of_one_seed_begin_alike_and_of_two_seeds_do_not() -> None:
     one, two = (VQGanTask(recipe(seed=3)).parts for _ in range(2))
     other = VQGanTask(recipe(seed=4)).parts
-    for name in ("vae", "critic"):
+    for name in ("vae", "discriminator"):
         assert_same(one[name].network.state_dict(), two[name].network.state_dict())
         first = next(iter(one[name].network.parameters()))
         assert not first.equal(next(iter(other[name].network.parameters())))

@@ -27,23 +27,24 @@ def vae(**changes: Any) -> quintet.VQGanVAE:
 
 def trainer(run: Path, model: Any = None, **changes: Any) -> quintet.VQGanVAETrainer:
     keywords: dict[str, Any] = {
-        "image_size": 16,
-        "num_train_steps": 6,
+        "size": 16,
+        "steps": 6,
         "batch_size": 4,
         "warmup_steps": 2,
-        "val_every": 3,
-        "checkpoint_every": 2,
+        "evaluate_every": 3,
+        "save_every": 2,
         "log_every": 1,
-        "num_workers": 0,
+        "workers": 0,
         "device": "cpu",
         "trackers": (),
         "progress": False,
         "adversarial_from": 0.5,
         "penalty_every": 1,
         "discriminator": DiscriminatorConfig(dim=8, layers=1),
-        "results_folder": run,
+        "run": run,
         **changes,
     }
+    keywords = {name: value for name, value in keywords.items() if value is not None}
     return quintet.VQGanVAETrainer(model if model is not None else vae(), **keywords)
 
 
@@ -92,13 +93,13 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["tensor", "bytes", "array", "tuple", "dict", "images"])
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", dataset=Pictures(kind), valid_frac=0.25)
+    found = trainer(tmp_path / "run", dataset=Pictures(kind), valid_fraction=0.25)
     assert found.train() == 6
     assert [r["step"] for r in lines(tmp_path / "run") if "val/psnr" in r] == [3, 6]
-    assert [r["step"] for r in lines(tmp_path / "run") if "critic/loss" in r] == [4, 5, 6]
+    assert [r["step"] for r in lines(tmp_path / "run") if "discriminator/loss" in r] == [4, 5, 6]
 
 
-def test_pictures_in_one_tensor_are_a_data_set(tmp_path: Path) -> None:
+def test_one_tensor_of_images_is_a_data_set(tmp_path: Path) -> None:
     assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 16, 16)).train() == 6
 
 
@@ -107,7 +108,7 @@ def test_a_folder_trains_and_the_command_line_knows_the_run(
 ) -> None:
     from quintet.cli import main
 
-    trainer(tmp_path / "run", folder=photos).train()
+    trainer(tmp_path / "run", data=photos).train()
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(tmp_path / "run")])
     assert not ended.value.code
@@ -122,7 +123,7 @@ def test_a_folder_is_recorded_in_full(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = trainer(tmp_path / "run", folder=os.path.relpath(photos))
+    found = trainer(tmp_path / "run", data=os.path.relpath(photos))
     assert found.recipe.data == str(photos)
 
 
@@ -132,32 +133,32 @@ def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
 ) -> None:
     from quintet.cli import main
 
-    trainer(tmp_path / "run", dataset=Pictures("tensor"), num_train_steps=1).train()
+    trainer(tmp_path / "run", dataset=Pictures("tensor"), steps=1).train()
     capsys.readouterr()
     out = ["--out", str(tmp_path / "out")] if words == ["sample"] else []
     with pytest.raises(SystemExit) as ended:
         main([words[0], str(tmp_path / "run"), *words[1:], *out])
     assert ended.value.code == 2
-    assert "reads a data set from Python" in capsys.readouterr().err
+    assert "was trained on a Python data set" in capsys.readouterr().err
 
 
 def test_built_in_scenes_are_there_without_any_data(tmp_path: Path) -> None:
-    assert trainer(tmp_path / "run", num_train_steps=1, val_every=0).recipe.data is None
+    assert trainer(tmp_path / "run", steps=1, evaluate_every=0).recipe.data is None
 
 
-def test_items_that_are_no_images_are_refused_by_their_number(tmp_path: Path) -> None:
+def test_items_that_are_no_images_are_rejected_by_their_number(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"must be an image.*sample \d+ is str"):
         trainer(tmp_path / "run", dataset=Pictures("names")).train()
 
 
 def test_data_is_given_once(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="folder or dataset"):
-        trainer(tmp_path / "run", dataset=Pictures("tensor"), folder=photos)
+    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, and not both"):
+        trainer(tmp_path / "run", dataset=Pictures("tensor"), data=photos)
     with pytest.raises(RunError, match="val_dataset goes with dataset"):
-        trainer(tmp_path / "run", folder=photos, val_dataset=Pictures("tensor"))
+        trainer(tmp_path / "run", data=photos, val_dataset=Pictures("tensor"))
 
 
-def test_held_out_pictures_of_the_users_own_are_measured(tmp_path: Path) -> None:
+def test_a_validation_set_of_the_user_is_evaluated(tmp_path: Path) -> None:
     found = trainer(tmp_path / "run", dataset=Pictures("tuple"), val_dataset=Pictures("dict"))
     found.train()
     assert len(found.task(found.recipe).data("train")) == 16
@@ -167,13 +168,13 @@ def test_held_out_pictures_of_the_users_own_are_measured(tmp_path: Path) -> None
 # -- keywords -------------------------------------------------------------------------------
 
 
-def test_old_spellings_work_and_name_the_new_ones(tmp_path: Path) -> None:
+def test_old_keywords_work_and_name_the_new_ones(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning) as caught:
         found = quintet.VQGanVAETrainer(
             vae(),
             dataset=Pictures("tensor"),
-            image_size=16,
-            num_train_steps=2,
+            size=16,
+            steps=2,
             lr=1e-3,
             save_model_every=5,
             save_results_every=7,
@@ -183,12 +184,12 @@ def test_old_spellings_work_and_name_the_new_ones(tmp_path: Path) -> None:
     assert "lr is now called learning_rate" in said
     assert "apply_grad_penalty_every is now called penalty_every" in said
     assert all(warning.filename == __file__ for warning in caught)
-    assert found.recipe.vae.rate == 1e-3
+    assert found.recipe.optim.learning_rate == 1e-3
     assert found.recipe.losses.penalty_every == 3
     assert (found.recipe.save_every, found.recipe.evaluate_every) == (5, 7)
 
 
-def test_an_unknown_keyword_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_keyword_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"unknown keyword 'adverserial'.*adversarial"):
         trainer(tmp_path / "run", adverserial="hinge")
 
@@ -196,14 +197,14 @@ def test_an_unknown_keyword_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_size": 18}, r"images\.size"),
+        ({"size": 18}, r"images\.size"),
         ({"adversarial": "wasserstein"}, r"losses\.adversarial.*'hinge'"),
         ({"penalty": "r2"}, r"losses\.penalty.*'lecam'"),
         ({"precision": "fp8"}, "precision"),
         ({"adversarial_from": 3}, "adversarial_from"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_its_name(
+def test_an_invalid_value_is_rejected_by_name(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -211,7 +212,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(
 
 
 def test_epochs_are_counted_in_training_pictures(tmp_path: Path) -> None:
-    changes = {"num_train_steps": None, "num_epochs": 2, "valid_frac": 0.25}
+    changes = {"steps": None, "num_epochs": 2, "valid_fraction": 0.25}
     found = trainer(tmp_path / "run", dataset=Pictures("tensor"), **changes)
     assert found.recipe.steps == 6  # 12 x 2 / 4
     assert found.train() == 6
@@ -257,7 +258,7 @@ def test_a_run_cut_short_resumes_bit_for_bit(quantiser: str, tmp_path: Path) -> 
     assert_same(tensors(tmp_path / "straight", 6), tensors(tmp_path / "cut", 6))
 
 
-def test_the_same_trainer_goes_on_after_the_critic_had_its_turn(tmp_path: Path) -> None:
+def test_a_trainer_continues_after_the_discriminator_started(tmp_path: Path) -> None:
     found = trainer(
         tmp_path / "run", dataset=Pictures("tensor"), adversarial_from=0.0, minutes=1e-9
     )
@@ -266,7 +267,7 @@ def test_the_same_trainer_goes_on_after_the_critic_had_its_turn(tmp_path: Path) 
     assert found.train(resume=True) == 2
 
 
-def test_ids_and_reconstructions_come_from_the_averaged_weights(tmp_path: Path) -> None:
+def test_ids_and_reconstructions_come_from_the_ema_weights(tmp_path: Path) -> None:
     found = trainer(tmp_path / "run", dataset=Pictures("tensor"))
     found.train()
     images: Tensor = torch.rand(2, 3, 16, 24)
@@ -288,7 +289,7 @@ def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
             tmp_path / name,
             vae(),
             dataset=Pictures("tensor"),
-            num_train_steps=1,
+            steps=1,
             init_from=tmp_path / source,
         )
         again.train()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from quintet.media import BadFile, folder
-from quintet.media.folder import files, read_metadata, relative_name, write_aside
+from quintet.media.folder import files, read_metadata, relative_name
 
 
 def touch(path: Path, content: str = "x") -> Path:
@@ -171,13 +171,3 @@ def test_metadata_past_the_cap_is_not_read(tmp_path, monkeypatch):
     jsonl(tmp_path, {"file_name": "a.png"})
     with pytest.raises(BadFile, match="split the data folder"):
         read_metadata(tmp_path)
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    path = tmp_path / "a.bin"
-    write_aside(path, b"old")
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        write_aside(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]

@@ -14,14 +14,14 @@ import quintet
 from quintet import rooms
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.launch import start
-from quintet.media.meshes import write_mesh
+from quintet.media.meshes.files import write_mesh
 from quintet.mesh.config import (
+    GenerationConfig,
     MeshAutoencoderConfig,
     MeshAutoencoderRecipe,
     MeshDataConfig,
     MeshTransformerConfig,
     MeshTransformerRecipe,
-    WritingConfig,
 )
 from quintet.mesh.data import BuiltinMeshes
 
@@ -39,14 +39,14 @@ COMMON: dict[str, Any] = {
     "trackers": (),
     "meshes": MeshDataConfig(max_faces=16, builtin_count=32, valid_limit=2),
 }
-OPTIMISER = OptimiserConfig(rate=2e-3, warmup=2, average=0.9)
+OPTIMISER = OptimiserConfig(learning_rate=2e-3, warmup_steps=2, ema_decay=0.9)
 
 
 def _autoencoder_recipe(**changes: Any) -> MeshAutoencoderRecipe:
     model = MeshAutoencoderConfig(
         dim=32, message_dim=16, encoder_layers=1, decoder_layers=1, levels=(12, 12, 12)
     )
-    settings = {**COMMON, "model": model, "autoencoder": OPTIMISER}
+    settings = {**COMMON, "model": model, "optim": OPTIMISER}
     return MeshAutoencoderRecipe(**settings | changes)
 
 
@@ -66,8 +66,8 @@ def _transformer_recipe(autoencoder: Path | None, **changes: Any) -> MeshTransfo
         **COMMON,
         "autoencoder": None if autoencoder is None else str(autoencoder),
         "model": model,
-        "writing": WritingConfig(count=2, compared=8),
-        "transformer": OPTIMISER,
+        "generation": GenerationConfig(count=2, reference_count=8),
+        "optim": OPTIMISER,
     }
     return MeshTransformerRecipe(**settings | changes)
 
@@ -75,7 +75,7 @@ def _transformer_recipe(autoencoder: Path | None, **changes: Any) -> MeshTransfo
 def _train(recipe: Any, path: Path, mode: Any = "new") -> int:
     name = AUTOENCODER if isinstance(recipe, MeshAutoencoderRecipe) else TRANSFORMER
     go = lambda settings: rooms.build(name, settings)
-    return start(go, recipe, path, name=name, mode=mode, progress=False)
+    return start(go, recipe, path, name=name, mode=mode, load=quintet.load, progress=False)
 
 
 @pytest.fixture(scope="session")

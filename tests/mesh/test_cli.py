@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 
 from harness import lines
-from quintet.media.meshes import read_mesh, write_mesh
+from quintet.media.meshes.files import read_mesh, write_mesh
 from quintet.media.pixels import read_image
 
 FEW = ["--batch-size", 4, "--workers", 0, "--device", "cpu", "--precision", "fp32", "--trackers"]
 FEW += ["--log-every", 1, "--meshes.max-faces", 16]
 AUTOENCODER = ["train", "mesh/autoencoder_tiny", *FEW, "--model.dim", 32, "--model.message-dim", 16]
 TRANSFORMER = ["train", "mesh/transformer_tiny", *FEW, "--model.dim", 32, "--model.layers", 1]
-TRANSFORMER += ["--writing.count", 1, "--writing.compared", 8, "--model.text-layers", 1]
+TRANSFORMER += [
+    "--generation.count",
+    1,
+    "--generation.reference-count",
+    8,
+    "--model.text-layers",
+    1,
+]
 
 
 def names(folder: Path) -> list[str]:

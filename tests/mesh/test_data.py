@@ -225,14 +225,14 @@ def test_each_part_of_the_augmentation_does_what_it_says():
     box = prepare(*_box((4, 4, 2)), SMALL)[0]
 
     def look(**changes: float) -> np.ndarray:
-        config = MeshDataConfig(**{"scale": 0.0, "shift": 0.0, "turn": 0.0, **changes})
+        config = MeshDataConfig(**{"scale": 0.0, "shift": 0.0, "rotation": 0.0, **changes})
         return augmented(box, Key(3), config)
 
     assert look() is box
     moved = look(shift=0.04)
     assert np.allclose(moved - box, (moved - box)[0], atol=1e-6)
     assert 0 < np.abs(moved - box).max() < 0.04
-    turned = look(turn=180.0)
+    turned = look(rotation=180.0)
     sides = np.linalg.norm(turned[:, None, :2] - turned[None, :, :2], axis=-1)
     ratio = np.ptp(turned[:, 2]) / sides.max()
     assert ratio == pytest.approx(2 / np.hypot(4, 4), abs=1e-5)
@@ -249,7 +249,7 @@ def _box(sides: tuple[float, float, float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_augmented_meshes_stay_inside_valid_and_true_to_their_caption():
-    config = MeshDataConfig(max_faces=250, scale=0.1, shift=0.045, turn=180, builtin_count=150)
+    config = MeshDataConfig(max_faces=250, scale=0.1, shift=0.045, rotation=180, builtin_count=150)
     data = BuiltinMeshes(config, "train")
     agreed = []
     for index in range(len(data)):
@@ -319,7 +319,7 @@ def test_builtin_meshes_keep_the_limit_on_faces():
         ("valid_limit", 0),
         ("scale", 1.0),
         ("shift", 0.05),
-        ("turn", 181.0),
+        ("rotation", 181.0),
     ],
 )
 def test_settings_that_cannot_work_are_named(field, value):

@@ -112,7 +112,7 @@ def test_quads_on_a_cube_have_four_neighbours():
 
 
 def test_an_edge_of_a_face_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="names face 5, but there are 3"):
+    with pytest.raises(ValueError, match="refers to face 5 of 3"):
         neighbours_from_edges(torch.tensor([[0, 5]]), 3)
 
 

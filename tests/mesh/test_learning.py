@@ -7,9 +7,9 @@ import torch
 
 import quintet
 from harness import lines
+from quintet.engine.data.stream import Fixed
 from quintet.engine.evaluate import measure
-from quintet.engine.stream import Fixed
-from quintet.engine.world import World
+from quintet.engine.machine.world import World
 from quintet.mesh import judge
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.data import BuiltinMeshes
@@ -17,8 +17,8 @@ from quintet.mesh.data import BuiltinMeshes
 SHARED: dict[str, Any] = {
     "warmup_steps": 10,
     "ema_decay": 0.9,
-    "val_every": 0,
-    "num_workers": 0,
+    "evaluate_every": 0,
+    "workers": 0,
     "device": "cpu",
     "precision": "fp32",
     "trackers": (),
@@ -35,11 +35,11 @@ def before_and_after(
     trainer = quintet.MeshAutoencoderTrainer(
         quintet.MeshAutoencoder(dim=32, **layers, **model),
         meshes=MeshDataConfig(max_faces=24, builtin_count=512, valid_limit=64),
-        num_train_steps=steps,
+        steps=steps,
         batch_size=16,
         learning_rate=rate,
-        checkpoint_every=steps,
-        results_folder=run,
+        save_every=steps,
+        run=run,
         **SHARED,
     )
     task, world = trainer.task(trainer.recipe), World(trainer.recipe)
@@ -90,14 +90,14 @@ def test_a_transformer_learns_four_meshes_by_their_captions(tmp_path: Path) -> N
     trainer = quintet.MeshTransformerTrainer(
         quintet.MeshTransformer(autoencoder, **coarse, **fine, **text, max_faces=12),
         shapes,
-        valid_frac=0.0,
-        num_train_steps=150,
+        valid_fraction=0.0,
+        steps=150,
         batch_size=4,
         learning_rate=1e-2,
         text_drop=0.0,
-        checkpoint_every=150,
+        save_every=150,
         log_every=10,
-        results_folder=tmp_path / "run",
+        run=tmp_path / "run",
         **SHARED,
     )
     trainer.train()

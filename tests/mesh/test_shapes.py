@@ -150,9 +150,9 @@ def test_the_judge_allows_for_small_cracks():
 def test_the_judge_refuses_captions_of_another_kind_or_number():
     accepted, captions = [], [shape.caption for shape, _ in many()]
     for number, (shape, (vertices, faces)) in enumerate(many()[:600]):
-        true = judge.caption_says(shape.caption)
+        true = judge.parse_caption(shape.caption)
         for other in (captions[(number * 7 + k) % COUNT] for k in (1, 2)):
-            if judge.caption_says(other) != true:
+            if judge.parse_caption(other) != true:
                 accepted.append(judge.agrees(other, noisy(vertices, number), faces))
         if shape.legs is not None:
             word = shapes.NUMBERS[shape.legs]

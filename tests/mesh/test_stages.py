@@ -16,16 +16,16 @@ import harness
 import quintet
 from harness import assert_same, lines, tensors, trajectory
 from quintet.engine.errors import RunError, Stopped
-from quintet.engine.frozen import digest
-from quintet.engine.kept import Kept
-from quintet.engine.world import World
-from quintet.media.meshes import read_mesh, write_mesh
-from quintet.mesh.autoencoder import MeshAutoencoder
-from quintet.mesh.codes import CodeData, encode
+from quintet.engine.machine.world import World
+from quintet.engine.runs.cache import Cache
+from quintet.engine.runs.frozen import digest
+from quintet.media.meshes.files import read_mesh, write_mesh
+from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.config import MeshAutoencoderConfig, MeshDataConfig
 from quintet.mesh.data import BuiltinMeshes, Collate, open_data
-from quintet.mesh.transformer import MeshTransformer
-from quintet.mesh.transformer_task import TransformerTask
+from quintet.mesh.transformer.codes import CodeData, encode
+from quintet.mesh.transformer.model import MeshTransformer
+from quintet.mesh.transformer.task import TransformerTask
 
 TRANSFORMER = "mesh/transformer_tiny"
 TRAIN = ["train", TRANSFORMER, "--device", "cpu", "--workers", "0", "--trackers"]
@@ -212,7 +212,7 @@ def test_a_frozen_model_that_was_tampered_with_is_named(
         content[-1] ^= 1
         path.write_bytes(content)
     elif how == "a setting":
-        path.write_text(path.read_text().replace('"freedom": 0.5', '"freedom": 0.25'))
+        path.write_text(path.read_text().replace('"max_offset": 0.5', '"max_offset": 0.25'))
     elif how == "no weights":
         path.unlink()
     else:
@@ -358,9 +358,9 @@ def test_two_processes_make_the_codes_of_one(
     """A stretch that no other test has, so that the processes' cache knows nothing of it."""
     recipe = replaced(transformer_recipe(autoencoder_model), meshes={"scale": 0.0625})
     recipe = dataclasses.replace(recipe, variants=2, batch_size=2, steps=2)
-    before = shards(Path(Kept("mesh-codes").folder.parent))
+    before = shards(Path(Cache("mesh-codes").folder.parent))
     harness.run(recipe, tmp_path / "two", size=2, name=TRANSFORMER)
-    after = shards(Path(Kept("mesh-codes").folder.parent))
+    after = shards(Path(Cache("mesh-codes").folder.parent))
     new = [shard for name, shard in after.items() if name not in before]
     assert len(new) == 4  # both encoded a share of both sides
     found = {key: value for shard in new for key, value in shard.items()}

@@ -14,15 +14,15 @@ from harness import lines
 from quintet.engine.config import to_json
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
-from quintet.engine.task import At, Batch, Rows, Tally
-from quintet.engine.world import World
-from quintet.media.meshes import read_mesh
+from quintet.engine.machine.world import World
+from quintet.engine.task import Batch, Rows, StepContext, Tally
+from quintet.media.meshes.files import read_mesh
 from quintet.media.pixels import read_image
-from quintet.mesh.autoencoder_task import AutoencoderTask, check_meshes
+from quintet.mesh.autoencoder.task import AutoencoderTask, check_meshes
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.measures import chamfer, nearest, surface_points
-from quintet.mesh.transformer import Written
-from quintet.mesh.transformer_task import TransformerTask
+from quintet.mesh.transformer.model import MeshLosses
+from quintet.mesh.transformer.task import TransformerTask
 
 TALLIES = ("exact", "within_one", "triangles")
 
@@ -119,9 +119,9 @@ def test_use_of_the_codebook_counts_codes_of_each_level_without_padding(
     codes = torch.tensor([first, second]).flatten(1)
     rows = {"codes": codes, "loss": torch.tensor([1.0, 2.0]), "chamfer_bins": torch.zeros(2)}
     found = task.summarise(rows)
-    assert found["codebook_use_0"] == 4 / 8  # 0, 1, 2 and 3
-    assert found["codebook_use_1"] == 2 / 8
-    assert found["codebook_use"] == 3 / 8
+    assert found["codebook_usage_0"] == 4 / 8  # 0, 1, 2 and 3
+    assert found["codebook_usage_1"] == 2 / 8
+    assert found["codebook_usage"] == 3 / 8
     assert found["vertices_per_code"] == 4 / 8  # (0 0) (1 0) (2 0) (3 1)
     assert found["loss"] == 1.5
 
@@ -133,7 +133,7 @@ def test_vertices_that_are_no_places_are_refused(wrong: float, some_meshes: Call
     items = some_meshes(2)
     items[1]["vertices"] = items[1]["vertices"].clone()
     items[1]["vertices"][2, 1] = wrong
-    with pytest.raises(ValueError, match="-1 to 1"):
+    with pytest.raises(ValueError, match=r"outside of -1\.\.1"):
         check_meshes(Collate(16)(items))
     check_meshes(Collate(16)(some_meshes(2)))
 
@@ -169,8 +169,8 @@ class Listening:
         return self.network(codes, text, mask, drop)
 
 
-def at(task: TransformerTask, samples: int) -> At:
-    return At(0, 0, samples, World(task.recipe), torch.zeros(()))
+def at(task: TransformerTask, samples: int) -> StepContext:
+    return StepContext(0, 0, samples, World(task.recipe), torch.zeros(()))
 
 
 def items_of(task: TransformerTask, *indices: int) -> list[dict[str, Any]]:
@@ -215,14 +215,14 @@ def test_the_share_of_captions_withheld_is_the_recipes(
     task.device = torch.device("cpu")
     dropped: list[Tensor] = []
 
-    def hear(codes: Tensor, text: Any, mask: Any, drop: Tensor) -> Written:
+    def record(codes: Tensor, text: Any, mask: Any, drop: Tensor) -> MeshLosses:
         dropped.append(drop)
-        return Written(*torch.ones(6, len(codes)))
+        return MeshLosses(*torch.ones(6, len(codes)))
 
     keys = [Key(0, epoch, sample).fold("device") for epoch in range(40) for sample in range(50)]
     codes = torch.zeros(2000, 1, 6, dtype=torch.int32)
     batch = Batch({"codes": codes}, list(range(2000)), torch.tensor(keys))
-    list(task.losses({"transformer": hear}, [batch], at(task, 2000)))
+    list(task.losses({"transformer": record}, [batch], at(task, 2000)))
     assert dropped[0].float().mean().item() == pytest.approx(share, abs=0.025 if share % 1 else 0)
 
 
@@ -260,7 +260,7 @@ def test_padding_of_codes_changes_no_measure(
     task: TransformerTask, transformer_recipe: Callable, autoencoder_model: Path, replaced: Callable
 ) -> None:
     recipe = replaced(
-        transformer_recipe(autoencoder_model), meshes={"max_faces": 40}, writing={"count": 0}
+        transformer_recipe(autoencoder_model), meshes={"max_faces": 40}, generation={"count": 0}
     )
     wide = TransformerTask(recipe)
     wide.device = task.device
@@ -286,13 +286,16 @@ def test_captions_are_worth_something_only_if_they_are_read(task: TransformerTas
     with torch.no_grad():
         found = task.measure({"transformer": task.model.eval()}, batch)
     assert math.isfinite(value_of(found["loss_without_text"]))
-    for name in ("valid", "closed", "faces_written", "nearest_written", "agrees"):
-        assert len(found[name].values) == 2  # writing.count
+    for name in ("valid", "closed", "faces_generated", "nearest_generated", "agrees"):
+        assert len(found[name].values) == 2  # generation.count
     assert value_of(found["nearest_held_out"]) < 0.2  # training meshes through their codes
 
 
-def test_meshes_written_for_a_caption_are_the_same_every_time(task: TransformerTask) -> None:
-    once, again = task.write(["a box", "a cone"], seed=3), task.write(["a box", "a cone"], seed=3)
+def test_meshes_generated_for_a_caption_are_the_same_every_time(task: TransformerTask) -> None:
+    once, again = (
+        task.generate(["a box", "a cone"], seed=3),
+        task.generate(["a box", "a cone"], seed=3),
+    )
     assert torch.equal(once[0], again[0])
     for (v, f), (w, g) in zip(once[1], again[1]):
         assert np.array_equal(v, w)
@@ -460,15 +463,15 @@ def test_a_sheet_is_written_with_a_file_for_each_mesh(
     points, faces = tetrahedron
     nothing = (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.int64))
     rows = [[(points, faces), (points * 0.5, faces)], [(points, faces[:2]), nothing]]
-    sheet = MeshSheet("pairs", rows, ["held out", "written"], ["a ☃ chair", ""], suffix)
-    written = sheet.write(tmp_path)
-    assert written[-1] == tmp_path / "pairs.png"
-    assert read_image(written[-1]).std() > 0
-    assert all(path.stat().st_size for path in written)
+    sheet = MeshSheet("pairs", rows, ["held out", "generated"], ["a ☃ chair", ""], suffix)
+    paths = sheet.write(tmp_path)
+    assert paths[-1] == tmp_path / "pairs.png"
+    assert read_image(paths[-1]).std() > 0
+    assert all(path.stat().st_size for path in paths)
     upright = read_mesh(tmp_path / f"pairs-0-held-out{suffix}", upright=True)
     assert np.allclose(upright.vertices, points, atol=1e-5)
     assert np.array_equal(upright.faces, faces)
-    half = read_mesh(tmp_path / f"pairs-0-written{suffix}", upright=True)
+    half = read_mesh(tmp_path / f"pairs-0-generated{suffix}", upright=True)
     assert np.allclose(half.vertices, points / 2, atol=1e-5)
 
 

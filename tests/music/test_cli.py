@@ -10,7 +10,7 @@ import pytest
 from harness import Said
 from quintet.cli import main
 from quintet.media.audio import write_wav
-from quintet.media.tunes import compose, play
+from quintet.music.tunes import compose, play
 
 Cli = Callable[..., Said]
 FEW = (
@@ -72,14 +72,14 @@ def test_a_damaged_sound_is_left_out_by_name(cli: Cli, run: Path, tmp_path: Path
     (songs / "text.wav").write_text("not a sound")
     said = cli("sample", run, songs, "--text", "drums", "--out", tmp_path / "out")
     assert said.status == 0
-    assert "left out: " in said.out
+    assert "skipped: " in said.out
     assert "text.wav" in said.out
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["SONGS"], "say what to rank by"),
+        (["SONGS"], "to rank by"),
         (["SONGS", "--text", "a", "--captions", "LINES"], "not both"),
         (["nowhere", "--text", "a"], "does not exist"),
         (["SONGS", "--text", "a", "--top", 0], "--top is 0"),

@@ -12,25 +12,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.engine.config import ConfigError
+from quintet.engine.data.plans import CountPlan, LengthPlan, Request
+from quintet.engine.data.stream import Samples
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
-from quintet.engine.stream import CountPlan, Request, Samples
-from quintet.media import BadFile, tunes
+from quintet.media import BadFile
 from quintet.media.audio import write_wav
+from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
 from quintet.music.data import (
-    BucketPlan,
     BuiltinTunes,
     MusicFolder,
-    bucket_plan,
     check,
     collate,
+    length_plan,
     open_data,
     padded_length,
 )
 
 SMALL = MusicDataConfig(
-    rate=8_000, seconds=1.0, min_seconds=0.4, valid_limit=40, builtin_count=60, valid_fraction=0.2
+    sample_rate=8_000,
+    seconds=1.0,
+    min_seconds=0.4,
+    valid_limit=40,
+    builtin_count=60,
+    valid_fraction=0.2,
 )
 
 
@@ -132,12 +138,12 @@ def test_train_and_valid_share_no_sound(folder):
 # -- captions that are missing or wrong -----------------------------------------------------
 
 
-def test_sounds_without_a_caption_are_left_out_and_named(folder):
+def test_sounds_without_a_caption_are_skipped_and_named(folder):
     (folder / "part0" / "02.txt").unlink()
     (folder / "part1" / "03.txt").unlink()
     with pytest.warns(UserWarning, match=r"2 of 20 sounds have no caption, part0/02\.wav is the"):
         train = MusicFolder(folder, SMALL, "train", 0)
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="; skipped; "):
         valid = MusicFolder(folder, SMALL, "valid", 0)
     assert len(train) + len(valid) == 18
 
@@ -191,7 +197,9 @@ def test_a_caption_of_ten_thousand_characters_is_cut_with_one_notice(folder):
         (folder / "part0" / f"{name}.txt").write_text("x" * 10_000)
     data = MusicFolder(folder, MusicDataConfig(text_length=50, valid_fraction=0), "train", 0)
     indices = range(len(data))
-    with pytest.warns(UserWarning, match=r"10,000 characters is cut to text_length = 50") as notes:
+    with pytest.warns(
+        UserWarning, match=r"10,000 characters is truncated to text_length = 50"
+    ) as notes:
         lengths = {data.name(i): len(data.text(i)) for i in indices}
     assert len(notes) == 1
     assert lengths["part0/02.wav"] == 50
@@ -217,7 +225,7 @@ def test_damaged_sounds_are_named_and_replaced(folder):
     (folder / "part0" / "00.wav").write_bytes(b"RIFF....WAVE")
     (folder / "part0" / "02.wav").write_bytes(b"nothing")
     write_wav(folder / "part0" / "04.wav", np.zeros(8_000), 8_000)
-    data = MusicFolder(folder, MusicDataConfig(rate=8_000, valid_fraction=0), "train", 0)
+    data = MusicFolder(folder, MusicDataConfig(sample_rate=8_000, valid_fraction=0), "train", 0)
     samples, damaged = Samples(data, 0), []
     for index in range(len(data)):
         item, _, _, notes = samples[Request(0, index)]
@@ -272,11 +280,11 @@ def test_the_key_chooses_the_words_and_leaves_the_sound():
 
 
 def test_captions_are_whole_where_none_may_be_partial():
-    data = BuiltinTunes(MusicDataConfig(partial=0.0, builtin_count=10), "train")
+    data = BuiltinTunes(MusicDataConfig(partial_captions=0.0, builtin_count=10), "train")
     tune = data.tune(4)
-    assert all(data._words(tune, Random(k)) in tune.captions for k in range(50))
-    some = BuiltinTunes(MusicDataConfig(partial=1.0, builtin_count=10), "train")
-    assert not any(some._words(tune, Random(k)) in tune.captions for k in range(50))
+    assert all(data._random_caption(tune, Random(k)) in tune.captions for k in range(50))
+    some = BuiltinTunes(MusicDataConfig(partial_captions=1.0, builtin_count=10), "train")
+    assert not any(some._random_caption(tune, Random(k)) in tune.captions for k in range(50))
 
 
 # -- batches --------------------------------------------------------------------------------
@@ -305,7 +313,7 @@ def test_labels_and_tokens_travel_along():
 @settings(deadline=None)
 @given(st.integers(1, 30_000), st.integers(1, 12), st.floats(0.2, 3))
 def test_buckets_are_few_and_hold_what_they_must(length, buckets, seconds):
-    config = MusicDataConfig(rate=8_000, seconds=seconds, min_seconds=0.1, buckets=buckets)
+    config = MusicDataConfig(sample_rate=8_000, seconds=seconds, min_seconds=0.1, buckets=buckets)
     longest = round(seconds * 8_000)
     assert padded_length(length, config) >= length
     sizes = {padded_length(n, config) for n in range(longest, 0, -37)}
@@ -321,7 +329,7 @@ def test_buckets_are_few_and_hold_what_they_must(length, buckets, seconds):
 )
 def test_batches_by_length_take_every_sound_once_an_epoch(buckets, cut, seed):
     count, width = cut
-    plan = BucketPlan(buckets, seed, width, window=3)
+    plan = LengthPlan(buckets, seed, batch_size=width, window=3)
     size = count * width
     window = min(3, len(buckets) // size) * size
     taken = [
@@ -332,7 +340,9 @@ def test_batches_by_length_take_every_sound_once_an_epoch(buckets, cut, seed):
     ]
     plain = CountPlan(len(buckets), seed, width).micro_batches(0, len(taken) // width)
     assert sorted(taken) == sorted(request for batch in plain for request in batch)
-    other = BucketPlan(buckets, seed, size, window=3)  # the same global batch in one piece
+    other = LengthPlan(
+        buckets, seed, batch_size=size, window=3
+    )  # the same global batch in one piece
     position = window - size
     again = [r for batch in plan.micro_batches(position, count) for r in batch]
     assert other.micro_batches(position, 1)[0] == again
@@ -352,20 +362,20 @@ def test_batches_by_length_waste_a_third_of_what_others_do():
                 real, padded = real + sum(lengths), padded + shape[0] * shape[1]
         return 1 - real / padded, len(shapes)
 
-    wasted, shapes = share(bucket_plan(data, config, 0, 64))
+    wasted, shapes = share(length_plan(data, config, 0, 64))
     assert wasted < 0.12 < 0.25 < share(CountPlan(len(data), 0, 64))[0]
     assert shapes <= 5
 
 
 def test_data_without_lengths_is_cut_by_count():
-    plan = bucket_plan(torch.zeros(40), SMALL, 0, 8)
+    plan = length_plan(torch.zeros(40), SMALL, 0, 8)
     seen = [request.sample for k in range(5) for request in plan.micro_batches(8 * k, 1)[0]]
     assert sorted(seen) == list(range(40))
 
 
 def test_data_smaller_than_a_batch_is_refused():
-    with pytest.raises(RunError, match="the data has 5 sounds, but one global batch takes 8"):
-        BucketPlan([1] * 5, 0, 4).micro_batches(0, 2)
+    with pytest.raises(RunError, match="the data has 5 samples, but one global batch takes 8"):
+        LengthPlan([1] * 5, 0, batch_size=4).micro_batches(0, 2)
 
 
 # -- settings -------------------------------------------------------------------------------
@@ -374,11 +384,11 @@ def test_data_smaller_than_a_batch_is_refused():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("rate", 10),
+        ("sample_rate", 10),
         ("seconds", 0.0),
         ("min_seconds", 20.0),
         ("valid_fraction", 1.0),
-        ("partial", 1.5),
+        ("partial_captions", 1.5),
         ("max_missing", -0.1),
         ("buckets", 0),
         ("text_length", 0),

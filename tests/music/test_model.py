@@ -20,9 +20,9 @@ from quintet.nn.contrastive import contrastive_loss
 
 SMALL: dict[str, Any] = {
     "n_fft": 512,
-    "hop": 160,
-    "bins": 32,
-    "patch": (8, 8),
+    "hop_length": 160,
+    "n_mels": 32,
+    "patch_size": (8, 8),
     "dim": 32,
     "layers": 2,
     "heads": 2,
@@ -122,9 +122,9 @@ def test_a_static_share_of_the_patches_is_kept() -> None:
     whole = model.audio.patches(wavs, None, None)
     assert whole.values.shape[1] == 13 * 4
     assert seen.values.shape[1] == 32  # 26, in multiples of 8
-    assert seen.cells is not None
-    assert all(len(set(row.tolist())) == 32 for row in seen.cells)
-    assert not seen.cells[0].sort().values.equal(seen.cells[1].sort().values)
+    assert seen.indices is not None
+    assert all(len(set(row.tolist())) == 32 for row in seen.indices)
+    assert not seen.indices[0].sort().values.equal(seen.indices[1].sort().values)
 
 
 def test_short_sounds_keep_the_same_share_and_no_padding() -> None:
@@ -133,26 +133,29 @@ def test_short_sounds_keep_the_same_share_and_no_padding() -> None:
     draws = model.audio.draws(keys_of(2), 16000, HIDDEN)
     seen = model.audio.patches(sounds(2, 16000), lengths, draws)
     assert seen.mask is not None
-    assert seen.cells is not None
+    assert seen.indices is not None
     assert seen.mask.sum(1).tolist() == [32, 8]  # of 52 and 16
-    assert (seen.cells[1][seen.mask[1]] < 16).all()
+    assert (seen.indices[1][seen.mask[1]] < 16).all()
 
 
 def test_the_gradient_of_the_heights_does_not_depend_on_which_thread_comes_first() -> None:
     tower = build().audio
     cells = torch.randint(0, 999, (64, 200))
-    weights = torch.randn(64, 200, tower.heights.shape[1])
+    weights = torch.randn(64, 200, tower.freq_embed.shape[1])
     torch.set_num_threads(2)
     try:
-        sums = [(tower.height_of(cells, 0) * weights).sum() for _ in range(10)]
-        first, *others = (torch.autograd.grad(total, tower.heights)[0] for total in sums)
+        sums = [(tower.freq_embedding(cells, 0) * weights).sum() for _ in range(10)]
+        first, *others = (torch.autograd.grad(total, tower.freq_embed)[0] for total in sums)
     finally:
         torch.set_num_threads(1)
     assert all(torch.equal(first, other) for other in others)
 
 
 def test_bands_are_hidden_in_training_alone() -> None:
-    model, losses = build(patch_dropout=0.0), MusicLossConfig(time_share=0.5, frequency_share=0.5)
+    model, losses = (
+        build(patch_dropout=0.0),
+        MusicLossConfig(time_mask_ratio=0.5, freq_mask_ratio=0.5),
+    )
     wavs = sounds(4, 7680)  # a whole number of patches
     draws = model.audio.draws(keys_of(4), 7680, losses)
     assert (model.audio.patches(wavs, None, draws).values == 0).float().mean() > 0.1
@@ -176,16 +179,16 @@ def test_the_call_that_users_know_gives_a_loss_that_trains_every_parameter(kind:
 
 def test_ids_and_strings_are_two_ways_to_say_the_same() -> None:
     model, wavs = build().eval(), sounds(2, 8000)
-    ids, _ = model.read(["one", "two"])
+    ids, _ = model.tokenize(["one", "two"])
     assert model(wavs=wavs, texts=ids[:, :8]).equal(model(wavs=wavs, raw_texts=["one", "two"]))
     assert model.get_text_latents(ids).equal(model.embed_text(["one", "two"]))
-    with pytest.raises(ValueError, match="one of them"):
+    with pytest.raises(ValueError, match="either raw_texts"):
         model.get_text_latents()
 
 
 def test_the_loss_is_that_of_the_embeddings() -> None:
     model, wavs = build().eval(), sounds(3, 8000)
-    found = model(wavs, None, model.read(["a", "b", "c"])[0])
+    found = model(wavs, None, model.tokenize(["a", "b", "c"])[0])
     torch.testing.assert_close(found.audio, model.get_audio_latents(wavs))
     loss = model(wavs=wavs, raw_texts=["a", "b", "c"])
     torch.testing.assert_close(loss, contrastive_loss("softmax", found.pairs))
@@ -205,7 +208,7 @@ def test_similarities_are_cosines_of_sounds_and_texts() -> None:
     "wavs", [torch.zeros(3, 2, 100), torch.zeros(2, 0), torch.ones(2, 9).int()]
 )
 def test_what_is_no_batch_of_sounds_is_refused(wavs: Tensor) -> None:
-    with pytest.raises(ValueError, match="one channel"):
+    with pytest.raises(ValueError, match="mono audio"):
         build().embed_audio(wavs)
 
 
@@ -232,12 +235,12 @@ class EndOfStep:
 
 def test_the_quantiser_comes_to_write_embeddings_and_moves_none() -> None:
     model, wavs = build(quantiser_depth=4, quantiser_bits=4), sounds(32, 2000)
-    text = model.read([f"sound {i}" for i in range(32)])[0]
+    text = model.tokenize([f"sound {i}" for i in range(32)])[0]
     before = model.embed_audio(wavs)
     for _ in range(40):
         found = model(wavs, None, text)
         model.commit(EndOfStep())
-    assert not found.rounding.requires_grad
+    assert not found.quantiser_error.requires_grad
     assert model.embed_audio(wavs).equal(before)
     codes = model.quantize_latents(before)
     assert codes.shape == (32, 4)
@@ -251,7 +254,7 @@ def test_a_first_pass_without_gradients_leaves_no_statistics() -> None:
     model = build()
     assert model.quantiser is not None
     with torch.no_grad():
-        model(sounds(2, 2000), None, model.read(["a", "b"])[0])
+        model(sounds(2, 2000), None, model.tokenize(["a", "b"])[0])
     assert all(not level.new_counts.any() for level in model.quantiser.quantisers)  # type: ignore[union-attr]
 
 
@@ -274,13 +277,13 @@ def test_the_temperature_is_held_within_its_limits() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"patch": (7, 8)}, "patch"),
+        ({"patch_size": (7, 8)}, "patch_size"),
         ({"head_dim": 6}, "head_dim"),
         ({"patch_dropout": 1.0}, "patch_dropout"),
         ({"temperature": 0.001}, "temperature"),
-        ({"high": 9000.0}, "high"),
+        ({"f_max": 9000.0}, "f_max"),
         ({"layers": 0}, "layers"),
-        ({"vocabulary": 100}, "vocabulary"),
+        ({"vocab_size": 100}, "vocab_size"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(changes: dict[str, Any], field: str) -> None:
@@ -289,8 +292,8 @@ def test_a_setting_that_cannot_be_is_named(changes: dict[str, Any], field: str) 
 
 
 def test_model_and_data_must_agree_on_the_rate() -> None:
-    with pytest.raises(ConfigError, match="rate"):
-        MuLaNRecipe(sounds=MusicDataConfig(rate=8000))
+    with pytest.raises(ConfigError, match="sample_rate"):
+        MuLaNRecipe(sounds=MusicDataConfig(sample_rate=8000))
 
 
 @pytest.mark.slow
@@ -298,7 +301,7 @@ def test_it_compiles_in_one_piece() -> None:
     import warnings
 
     model, wavs = build(), sounds(2, 8000)
-    text, draws = model.read(["a", "b"])[0], model.audio.draws(keys_of(2), 8000, HIDDEN)
+    text, draws = model.tokenize(["a", "b"])[0], model.audio.draws(keys_of(2), 8000, HIDDEN)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of its own
         compiled = torch.compile(model.forward, fullgraph=True, dynamic=False)

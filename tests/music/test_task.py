@@ -10,21 +10,21 @@ import torch
 import harness
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.errors import RunError
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
-from quintet.engine.sinks import Sink
-from quintet.engine.world import World
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.sinks import Sink
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
-from quintet.music.exhibits import BestCaptions, SimilarityPicture, coloured
+from quintet.music.exhibits import BestCaptions, SimilarityMatrix, colour_map
 from quintet.music.task import MuLaNTask, retrieval
 
 MODEL: dict[str, Any] = {
-    "rate": 4000,
+    "sample_rate": 4000,
     "n_fft": 512,
-    "hop": 100,
-    "bins": 32,
-    "patch": (8, 8),
+    "hop_length": 100,
+    "n_mels": 32,
+    "patch_size": (8, 8),
     "dim": 32,
     "layers": 1,
     "heads": 2,
@@ -42,7 +42,7 @@ MODEL: dict[str, Any] = {
 
 def recipe(**changes: Any) -> MuLaNRecipe:
     model = MuLaNConfig(**{**MODEL, **changes.pop("model", {})})
-    sounds = {"rate": 4000, "seconds": 1.5, "min_seconds": 0.5, "builtin_count": 64}
+    sounds = {"sample_rate": 4000, "seconds": 1.5, "min_seconds": 0.5, "builtin_count": 64}
     sounds |= {"valid_limit": 6, "buckets": 2, **changes.pop("sounds", {})}
     settings: dict[str, Any] = {
         "steps": 4,
@@ -52,7 +52,7 @@ def recipe(**changes: Any) -> MuLaNRecipe:
         "trackers": (),
         "log_every": 1,
         "evaluate_every": 0,
-        "mulan": OptimiserConfig(rate=1e-3, warmup=2, clip=0.0),
+        "optim": OptimiserConfig(learning_rate=1e-3, warmup_steps=2, max_grad_norm=0.0),
         **changes,
     }
     return MuLaNRecipe(model=model, sounds=MusicDataConfig(**sounds), **settings)
@@ -165,7 +165,7 @@ def test_a_batch_of_full_sounds_needs_no_mask() -> None:
 
 
 def test_ids_of_ones_own_are_cut_and_padded() -> None:
-    task = MuLaNTask(recipe(model={"vocabulary": 500}))
+    task = MuLaNTask(recipe(model={"vocab_size": 500}))
     items = [{"wav": torch.ones(50), "text": "", "tokens": torch.arange(1, n)} for n in (5, 200)]
     batch = task.collate(items)
     assert batch["text"].shape == (2, 80)
@@ -178,7 +178,7 @@ def test_ids_of_ones_own_are_cut_and_padded() -> None:
     [
         ({"wavs": torch.full((2, 50), 9000.0)}, "32768"),
         ({"wavs": torch.full((2, 50), float("nan"))}, "32768"),
-        ({"text": torch.full((2, 80), 300)}, "vocabulary"),
+        ({"text": torch.full((2, 80), 300)}, "vocab_size"),
     ],
 )
 def test_a_first_batch_that_does_not_fit_is_named(change: dict[str, Any], remedy: str) -> None:
@@ -190,7 +190,7 @@ def test_a_first_batch_that_does_not_fit_is_named(change: dict[str, Any], remedy
 
 
 def test_one_pair_is_no_batch(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="nothing to tell apart"):
+    with pytest.raises(RunError, match="two or more pairs"):
         open_run(recipe(batch_size=1), tmp_path)
 
 
@@ -228,6 +228,9 @@ class OneCaption:
     def __len__(self) -> int:
         return 64
 
+    def name(self, index: int) -> str:
+        return f"sample {index}"
+
     def keyed(self, index: int, key: Any) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(index)
         return {"wav": torch.randn(2000, generator=generator) * 0.1, "text": "a sound"}
@@ -237,7 +240,9 @@ class OneCaption:
 def test_a_run_that_collapses_is_told_so(kind: str, tmp_path: Path) -> None:
     notes = Notes()
     settings = recipe(
-        steps=60, model={"loss": kind, "temperature": 1.0}, mulan=OptimiserConfig(rate=3e-3)
+        steps=60,
+        model={"loss": kind, "temperature": 1.0},
+        optim=OptimiserConfig(learning_rate=3e-3),
     )
     run = open_run(settings, tmp_path, {"train": OneCaption(), "valid": None}, [notes])
     for _ in range(30):
@@ -250,7 +255,10 @@ def test_a_run_that_collapses_is_told_so(kind: str, tmp_path: Path) -> None:
 def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
     notes = Notes()
     run = open_run(
-        recipe(batch_size=16, mulan=OptimiserConfig(rate=3e-3, warmup=5)), tmp_path, None, [notes]
+        recipe(batch_size=16, optim=OptimiserConfig(learning_rate=3e-3, warmup_steps=5)),
+        tmp_path,
+        None,
+        [notes],
     )
     for _ in range(25):
         take_step(run)
@@ -284,11 +292,11 @@ def test_recall_counts_both_ways() -> None:
 
 
 def test_the_picture_is_warm_where_sound_and_caption_are_alike(tmp_path: Path) -> None:
-    low, middle, high = coloured(torch.tensor([[-1.0, 0.0, 1.0]]).numpy())[0].astype(int)
+    low, middle, high = colour_map(torch.tensor([[-1.0, 0.0, 1.0]]).numpy())[0].astype(int)
     assert low[2] > low[0]
     assert high[0] > high[2]
     assert middle.min() > 240
-    (path,) = SimilarityPicture("s", torch.eye(3)).write(tmp_path)
+    (path,) = SimilarityMatrix("s", torch.eye(3)).write(tmp_path)
     assert path.stat().st_size > 0
 
 

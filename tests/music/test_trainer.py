@@ -15,11 +15,11 @@ from harness import assert_same, lines, tensors
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
-from quintet.media import tunes
 from quintet.media.audio import read_audio, write_wav
+from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
 from quintet.music.model import MuLaN
-from quintet.music.trainer import AsSounds, MuLaNTrainer
+from quintet.music.trainer import MuLaNTrainer, OwnSounds
 
 RATE = 4_000
 
@@ -27,11 +27,11 @@ RATE = 4_000
 def mulan(**changes: Any) -> MuLaN:
     torch.manual_seed(0)
     settings: dict[str, Any] = {
-        "rate": RATE,
+        "sample_rate": RATE,
         "n_fft": 256,
-        "hop": 128,
-        "bins": 32,
-        "patch": (16, 4),
+        "hop_length": 128,
+        "n_mels": 32,
+        "patch_size": (16, 4),
         "dim": 16,
         "layers": 1,
         "heads": 1,
@@ -50,22 +50,22 @@ def mulan(**changes: Any) -> MuLaN:
 
 def trainer(run: Path, *data: Any, **changes: Any) -> MuLaNTrainer:
     keywords: dict[str, Any] = {
-        "num_train_steps": 4,
+        "steps": 4,
         "batch_size": 4,
         "warmup_steps": 2,
-        "val_every": 2,
-        "checkpoint_every": 2,
+        "evaluate_every": 2,
+        "save_every": 2,
         "log_every": 1,
-        "num_workers": 0,
+        "workers": 0,
         "device": "cpu",
         "trackers": (),
         "progress": False,
-        "valid_frac": 0.25,
-        "results_folder": run,
+        "valid_fraction": 0.25,
+        "run": run,
         **changes,
     }
     if "sounds" not in keywords and "data_max_length" not in keywords:
-        keywords.setdefault("data_max_length_seconds", 1.0)
+        keywords.setdefault("seconds", 1.0)
     return MuLaNTrainer(mulan(), *data, **keywords)
 
 
@@ -135,7 +135,7 @@ def songs(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ROUTED)
 def test_every_kind_of_item_is_routed_to_the_same_sample(kind):
-    data = AsSounds(Songs(kind), RATE)
+    data = OwnSounds(Songs(kind), RATE)
     for index in (1, 2):
         sample, wav = data.keyed(index, None), Songs("sound")[index]
         loud = 0.25 if kind == "stereo" and index % 2 else 1.0
@@ -154,29 +154,29 @@ def test_names_say_what_types_cannot():
             wav, text = super().__getitem__(index)
             return text, wav
 
-    data = AsSounds(Pairs("tuple"), RATE, ("raw_texts", "wavs"))
+    data = OwnSounds(Pairs("tuple"), RATE, ("raw_texts", "wavs"))
     assert data.keyed(3, None)["text"] == "song 3"
     with pytest.raises(TypeError, match=r"data_kwargs names 3 fields, but sample 0 has 2"):
-        AsSounds(Pairs("tuple"), RATE, ("raw_texts", "wavs", "texts")).keyed(0, None)
+        OwnSounds(Pairs("tuple"), RATE, ("raw_texts", "wavs", "texts")).keyed(0, None)
     with pytest.raises(TypeError, match=r"data_kwargs names 'lyrics'; known: wavs"):
-        AsSounds(Pairs("tuple"), RATE, ("lyrics", "wavs"))
+        OwnSounds(Pairs("tuple"), RATE, ("lyrics", "wavs"))
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("no caption", "sample 1 must have its caption once"),
+        ("no caption", "sample 1 has only Tensor; items must be dicts, or tuples of a sound"),
         ("two sounds", "sample 1 has wavs twice.*data_kwargs"),
         ("int", r"sample 1 has a field of torch\.int16, which cannot be routed; floats are"),
         ("none", "sample 1 has a field of NoneType, which cannot be routed"),
         ("unknown", "sample 1 has 'lyrics'; known: wavs, wav, audio"),
         ("upright", r"the sound of sample 1 has shape \(2200, 2\); give"),
-        ("sound", "sample 1 is Tensor; items must be dicts, or tuples"),
+        ("sound", "sample 1 has only Tensor; items must be dicts, or tuples"),
     ],
 )
 def test_what_cannot_be_routed_is_refused_by_its_number(kind, message):
     with pytest.raises(TypeError, match=message):
-        AsSounds(Songs(kind), RATE).keyed(1, None)
+        OwnSounds(Songs(kind), RATE).keyed(1, None)
 
 
 def test_strings_and_ids_do_not_mix(tmp_path):
@@ -185,7 +185,7 @@ def test_strings_and_ids_do_not_mix(tmp_path):
 
 
 def test_long_sounds_are_cut_by_their_key():
-    data = AsSounds(Songs("tuple"), 1_000)
+    data = OwnSounds(Songs("tuple"), 1_000)
     whole = Songs("sound")[8]
     first = (len(whole) - 1_000) / 2
     middle = whole[round(first) : round(first) + 1_000]
@@ -202,8 +202,8 @@ def test_samples_that_are_no_numbers_are_damage():
             wav[5] = np.nan
             return wav, text
 
-    with pytest.raises(ValueError, match="sample 2 has samples that are not finite"):
-        AsSounds(Broken("tuple"), RATE).keyed(2, None)
+    with pytest.raises(ValueError, match="sample 2 has non-finite samples"):
+        OwnSounds(Broken("tuple"), RATE).keyed(2, None)
 
 
 # -- training -------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_folder_trains_and_the_command_line_knows_the_run(
     pytest.importorskip("soundfile")
     from quintet.cli import main
 
-    trainer(tmp_path / "run", folder=songs).train()
+    trainer(tmp_path / "run", data=songs).train()
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(tmp_path / "run")])
     assert not ended.value.code
@@ -231,7 +231,7 @@ def test_a_folder_trains_and_the_command_line_knows_the_run(
 
 def test_built_in_music_trains(tmp_path: Path) -> None:
     sounds = MusicDataConfig(
-        rate=RATE, seconds=1.0, min_seconds=0.5, builtin_count=16, valid_limit=8
+        sample_rate=RATE, seconds=1.0, min_seconds=0.5, builtin_count=16, valid_limit=8
     )
     found = trainer(tmp_path / "run", sounds=sounds)
     assert found.recipe.data is None
@@ -247,30 +247,30 @@ def test_held_out_sounds_of_the_users_own_are_measured(tmp_path: Path) -> None:
 
 
 def test_lengths_are_given_in_seconds_or_samples_and_once(tmp_path: Path) -> None:
-    for keywords in ({"data_max_length_seconds": 0.5}, {"data_max_length": 2_000}):
+    for keywords in ({"seconds": 0.5}, {"data_max_length": 2_000}):
         found = trainer(tmp_path / "run", Songs("tuple"), **keywords)
         assert found.recipe.sounds.seconds == 0.5
         assert found.task(found.recipe).data("train").keyed(0, None)["length"] == 2_000
-    with pytest.raises(RunError, match="give one of data_max_length_seconds"):
-        trainer(tmp_path / "run", Songs("tuple"), data_max_length=9, data_max_length_seconds=1.0)
+    with pytest.raises(RunError, match="give one of seconds, data_max_length"):
+        trainer(tmp_path / "run", Songs("tuple"), data_max_length=9, seconds=1.0)
 
 
 def test_data_is_given_once(songs: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="folder or dataset"):
-        trainer(tmp_path / "run", Songs("tuple"), folder=songs)
+    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, and not both"):
+        trainer(tmp_path / "run", Songs("tuple"), data=songs)
     with pytest.raises(RunError, match="val_dataset goes with dataset"):
-        trainer(tmp_path / "run", folder=songs, val_dataset=Songs("tuple"))
+        trainer(tmp_path / "run", data=songs, val_dataset=Songs("tuple"))
 
 
 def test_the_rates_of_model_and_data_agree(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"sounds\.rate"):
-        trainer(tmp_path / "run", sounds=MusicDataConfig(rate=16_000))
+    with pytest.raises(ConfigError, match=r"sounds\.sample_rate"):
+        trainer(tmp_path / "run", sounds=MusicDataConfig(sample_rate=16_000))
 
 
 def test_old_spellings_work_and_unknown_ones_are_refused(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning, match="lr is now called learning_rate"):
         found = trainer(tmp_path / "run", Songs("tuple"), lr=1e-3)
-    assert found.recipe.mulan.rate == 1e-3
+    assert found.recipe.optim.learning_rate == 1e-3
     with pytest.raises(TypeError, match="unknown keyword 'data_length'"):
         trainer(tmp_path / "run", Songs("tuple"), data_length=3)
 
@@ -324,9 +324,9 @@ def test_embeddings_come_from_the_averaged_weights(tmp_path: Path) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("music") / "run"
     sounds = MusicDataConfig(
-        rate=RATE, seconds=1.0, min_seconds=1.0, builtin_count=16, valid_limit=8
+        sample_rate=RATE, seconds=1.0, min_seconds=1.0, builtin_count=16, valid_limit=8
     )
-    trainer(run, sounds=sounds, num_train_steps=1, val_every=0).train()
+    trainer(run, sounds=sounds, steps=1, evaluate_every=0).train()
     return run
 
 
@@ -393,7 +393,7 @@ def test_sample_says_what_is_wrong(trained, songs, tmp_path, capsys):
         ((songs, "--text", "a", "--captions", tmp_path / "none.txt"), "not both"),
         ((tmp_path / "absent", "--text", "a"), "does not exist"),
         ((tmp_path / "empty", "--text", "a"), "holds no sounds"),
-        ((tmp_path / "bad.wav", "--text", "a"), "none of the sounds"),
+        ((tmp_path / "bad.wav", "--text", "a"), "no audio file is readable"),
         ((songs, "--captions", tmp_path / "latin.txt"), "not UTF-8"),
         ((songs, "--captions", tmp_path / "none.txt"), "is empty"),
         ((songs, "--captions", tmp_path / "absent.txt"), "not a file"),

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from quintet.nn.alignment import (
     Aligner,
-    binarisation_loss,
+    binarization_loss,
     diagonal_prior,
     expand,
     forward_sum,
@@ -151,7 +151,7 @@ def test_aligning_compiles_to_one_graph_with_the_same_gradient():
     def loss(scores: Tensor) -> Tensor:
         log_probs = scores.log_softmax(-1)
         durations = monotonic_search(log_probs, frames, tokens)
-        hard = binarisation_loss(log_probs, durations)
+        hard = binarization_loss(log_probs, durations)
         return (forward_sum(log_probs, frames, tokens) + hard).sum()
 
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
@@ -181,9 +181,7 @@ def test_the_prior_is_a_distribution_that_moves_along_the_diagonal():
 
 def test_a_narrower_prior_keeps_closer_to_the_diagonal():
     frames, tokens = torch.tensor([60]), torch.tensor([20])
-    wide, narrow = (
-        diagonal_prior(frames, tokens, (60, 20), narrowness=w).exp() for w in (0.2, 1.0)
-    )
+    wide, narrow = (diagonal_prior(frames, tokens, (60, 20), scale=w).exp() for w in (0.2, 1.0))
     assert narrow[0, 30].max() > 1.3 * wide[0, 30].max()
 
 
@@ -202,7 +200,7 @@ def test_binarising_costs_what_the_alignment_is_unlikely():
     values = torch.randn(2, 12, 4).log_softmax(-1)
     frames, tokens = torch.tensor([12, 9]), torch.tensor([4, 3])
     durations = monotonic_search(values, frames, tokens)
-    found = binarisation_loss(values, durations)
+    found = binarization_loss(values, durations)
     for row, value, ways in zip(values, found, durations.tolist()):
         assert torch.allclose(value, -score(row, ways), atol=1e-5)
     assert (found >= forward_sum(values, frames, tokens, blank=-1e5) - 1e-4).all()

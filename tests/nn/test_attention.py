@@ -3,14 +3,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.attention import SHORT, Block, Context, attend_causal, place
-from quintet.nn.rotary import line_rotation, rotate_pairs
-from quintet.nn.sequence_loss import linear_cross_entropy, slices
+from quintet.nn.attention import SHORT, Block, Context, cache_position, causal_attention
+from quintet.nn.rope import apply_rope, rope_1d
+from quintet.nn.sequence_loss import linear_cross_entropy, row_chunks
 
 DIM, HEADS, HEAD_DIM = 24, 3, 8
 
 
-def awake(module: nn.Module) -> nn.Module:
+def randomised(module: nn.Module) -> nn.Module:
     """Branches end in zeros at the start: without this a test would see none of them."""
     for parameter in module.parameters():
         if parameter.ndim > 1 and not parameter.any():
@@ -19,13 +19,13 @@ def awake(module: nn.Module) -> nn.Module:
 
 
 def block(cross: bool = False) -> Block:
-    made = awake(Block(DIM, HEADS, HEAD_DIM, cross=cross))
+    made = randomised(Block(DIM, HEADS, HEAD_DIM, cross=cross))
     assert isinstance(made, Block)
     return made
 
 
-def rotation(length: int):
-    return line_rotation(torch.arange(length), HEAD_DIM)
+def rope(length: int):
+    return rope_1d(torch.arange(length), HEAD_DIM)
 
 
 def rows(*shape: int) -> Tensor:
@@ -37,7 +37,7 @@ def test_a_causal_block_never_looks_ahead(length: int) -> None:
     model, x = block(), rows(2, length)
     changed = x.clone()
     changed[:, 3:] += 1.0
-    before, after = (model(y, rotation(length), causal=True) for y in (x, changed))
+    before, after = (model(y, rope(length), causal=True) for y in (x, changed))
     assert torch.equal(before[:, :3], after[:, :3])
     assert not torch.allclose(before[:, 3], after[:, 3])
 
@@ -46,18 +46,21 @@ def test_a_causal_block_never_looks_ahead(length: int) -> None:
 def test_short_attention_equals_the_library(length: int) -> None:
     q, k, v = (torch.randn(2, 3, length, 8, dtype=torch.float64) for _ in range(3))
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert torch.allclose(attend_causal(q, k, v), expected, atol=1e-12)
+    assert torch.allclose(causal_attention(q, k, v), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("room", [6, 32])
 def test_steps_with_a_cache_equal_one_pass(room: int) -> None:
     model, x = block(cross=True), rows(2, 6)
     context = Context(rows(2, 4), torch.tensor([[True] * 4, [True, True, False, False]]))
-    whole = model(x, rotation(6), causal=True, context=context)
-    cache, memory = model.attention.cache(2, room), model.remember(context)
+    whole = model(x, rope(6), causal=True, context=context)
+    cache, cross_kv = model.attention.kv_cache(2, room), model.cross_kv(context)
     steps = [
         model.step(
-            x[:, i : i + 1], place(torch.tensor([i]), room, HEAD_DIM, x.device), cache, memory
+            x[:, i : i + 1],
+            cache_position(torch.tensor([i]), room, HEAD_DIM, x.device),
+            cache,
+            cross_kv,
         )
         for i in range(6)
     ]
@@ -68,17 +71,17 @@ def test_masked_positions_and_context_change_nothing() -> None:
     model, x, seen = block(cross=True), rows(2, 5), rows(2, 4)
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     there = torch.tensor([[True] * 4, [True] * 2 + [False] * 2])
-    before = model(x, rotation(5), mask=mask, context=Context(seen, there))
+    before = model(x, rope(5), mask=mask, context=Context(seen, there))
     x[1, 3:], seen[1, 2:] = 9.0, -9.0
-    after = model(x, rotation(5), mask=mask, context=Context(seen, there))
+    after = model(x, rope(5), mask=mask, context=Context(seen, there))
     assert torch.equal(before[mask], after[mask])
 
 
 def test_a_rotation_only_sees_distances() -> None:
     q, k = torch.randn(2, 1, HEAD_DIM, dtype=torch.float64)
     products = [
-        rotate_pairs(q, line_rotation(torch.tensor([a]), HEAD_DIM))
-        @ rotate_pairs(k, line_rotation(torch.tensor([b]), HEAD_DIM)).T
+        apply_rope(q, rope_1d(torch.tensor([a]), HEAD_DIM))
+        @ apply_rope(k, rope_1d(torch.tensor([b]), HEAD_DIM)).T
         for a, b in [(7, 3), (104, 100), (4, 3)]
     ]
     assert torch.allclose(products[0], products[1], atol=1e-5)
@@ -87,28 +90,30 @@ def test_a_rotation_only_sees_distances() -> None:
 
 def test_slices_cover_every_row_once() -> None:
     for count in (1, 7, 100, 101):
-        cut = slices(count, 50, 400)
+        cut = row_chunks(count, 50, 400)
         assert [i for start, end in cut for i in range(start, end)] == list(range(count))
         assert all((end - start) * 50 <= 400 for start, end in cut)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("elements", [1, 130, 10**6])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("max_logits", [1, 130, 10**6])
 def test_sliced_cross_entropy_and_its_gradients_equal_the_plain_ones(
-    smoothing: float, elements: int
+    label_smoothing: float, max_logits: int
 ) -> None:
     hidden = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(26, 8, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(26, (11,))
     targets[[2, 10]] = -1
     share = torch.rand(11, dtype=torch.float64)
-    found = linear_cross_entropy(hidden, weight, targets, smoothing=smoothing, elements=elements)
+    found = linear_cross_entropy(
+        hidden, weight, targets, label_smoothing=label_smoothing, max_logits=max_logits
+    )
     (found.loss * share).sum().backward()
     sliced = [hidden.grad, weight.grad]
     hidden.grad = weight.grad = None
     logits = hidden @ weight.T
     plain = F.cross_entropy(
-        logits, targets, ignore_index=-1, reduction="none", label_smoothing=smoothing
+        logits, targets, ignore_index=-1, reduction="none", label_smoothing=label_smoothing
     )
     (plain * share).sum().backward()
     assert torch.allclose(found.loss, plain, atol=1e-10)
@@ -124,7 +129,7 @@ def test_sliced_cross_entropy_answers_in_fp32_under_autocast() -> None:
     targets = torch.randint(30, (9,))
     plain = F.cross_entropy(hidden @ weight.T, targets, reduction="none")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = linear_cross_entropy(hidden.bfloat16(), weight, targets, elements=60)
+        found = linear_cross_entropy(hidden.bfloat16(), weight, targets, max_logits=60)
     found.loss.sum().backward()
     assert found.loss.dtype == torch.float32
     assert weight.grad is not None

@@ -4,17 +4,17 @@ from torch import nn
 
 from quintet.nn.blocks import (
     AttentionBlock,
-    Down,
+    Downsample,
     Head,
     ResidualBlock,
     Stem,
-    Up,
+    Upsample,
     channels_to_space,
+    choose_head_dim,
     group_norm,
-    head_width,
     space_to_channels,
 )
-from quintet.nn.rotary import picture_rotation, rotate_pairs
+from quintet.nn.rope import apply_rope, rope_2d
 
 
 @pytest.mark.parametrize("block", [ResidualBlock(32), AttentionBlock(32, head_dim=16)])
@@ -24,11 +24,11 @@ def test_residual_branches_start_as_the_identity(block: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(("dim", "dim_out"), [(16, 32), (16, 16), (16, 64), (16, 128), (32, 16)])
-def test_down_halves_and_up_doubles(dim: int, dim_out: int) -> None:
+def test_downsample_halves_and_upsample_doubles(dim: int, dim_out: int) -> None:
     x = torch.randn(2, dim, 8, 12)
-    y = Down(dim, dim_out)(x)
+    y = Downsample(dim, dim_out)(x)
     assert y.shape == (2, dim_out, 4, 6)
-    assert Up(dim_out, dim)(y).shape == x.shape
+    assert Upsample(dim_out, dim)(y).shape == x.shape
 
 
 def test_shortcuts_undo_each_other_where_no_channel_is_averaged() -> None:
@@ -36,9 +36,9 @@ def test_shortcuts_undo_each_other_where_no_channel_is_averaged() -> None:
     assert torch.equal(channels_to_space(space_to_channels(x, 32), 8), x)
 
 
-def test_a_shortcut_between_unrelated_widths_is_refused() -> None:
+def test_a_shortcut_between_unrelated_widths_is_rejected() -> None:
     with pytest.raises(ValueError, match="divide"):
-        Down(16, 24)
+        Downsample(16, 24)
 
 
 def test_stem_and_head_fold_and_unfold_patches() -> None:
@@ -54,15 +54,15 @@ def test_group_norm_finds_a_width_that_divides() -> None:
 
 
 def test_heads_fit_any_width_divisible_by_four() -> None:
-    assert [head_width(dim) for dim in (64, 96, 128, 320, 20)] == [64, 48, 64, 64, 20]
+    assert [choose_head_dim(dim) for dim in (64, 96, 128, 320, 20)] == [64, 48, 64, 64, 20]
     with pytest.raises(ValueError, match="divisible by 4"):
-        head_width(30)
+        choose_head_dim(30)
 
 
 def test_rotation_makes_attention_depend_on_distance_alone() -> None:
-    where = picture_rotation(5, 7, 16, torch.device("cpu"))
+    rotation = rope_2d(5, 7, 16, torch.device("cpu"))
     q, k = torch.randn(1, 16).expand(35, 16), torch.randn(1, 16).expand(35, 16)
-    scores = rotate_pairs(q, where) @ rotate_pairs(k, where).T
+    scores = apply_rope(q, rotation) @ apply_rope(k, rotation).T
     grid = scores.view(5, 7, 5, 7)
     assert torch.allclose(grid[0, 1, 2, 3], grid[2, 4, 4, 6], atol=1e-4)
     assert not torch.allclose(grid[0, 1, 2, 3], grid[0, 1, 3, 3], atol=1e-2)

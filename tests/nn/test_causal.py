@@ -6,44 +6,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from quintet.nn.blocks import AttentionBlock, Down, Up
+from quintet.nn.blocks import AttentionBlock, Downsample, Upsample
 from quintet.nn.causal import (
-    CausalResidual,
-    CausalStack,
+    CausalConv,
+    CausalResidualBlock,
+    CausalSequential,
     GateLoop,
     PerFrame,
     State,
-    TimeAttention,
-    TimeConv,
-    TimeDown,
-    TimeUp,
+    TemporalAttention,
+    TemporalDownsample,
+    TemporalUpsample,
     channels_to_frames,
     frames_to_channels,
-    look_back,
+    windowed_attention,
 )
 
 WINDOW = 3
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "frame": lambda: PerFrame(AttentionBlock(8)),
-    "conv": lambda: TimeConv(8, 12),
-    "long_conv": lambda: TimeConv(8, 8, 5),
-    "residual": lambda: CausalResidual(8),
-    "plain_residual": lambda: CausalResidual(8, excite=False),
-    "attention": lambda: TimeAttention(8, WINDOW),
-    "present_only": lambda: TimeAttention(8, 1),
+    "conv": lambda: CausalConv(8, 12),
+    "long_conv": lambda: CausalConv(8, 8, 5),
+    "residual": lambda: CausalResidualBlock(8),
+    "plain_residual": lambda: CausalResidualBlock(8, squeeze_excite=False),
+    "attention": lambda: TemporalAttention(8, WINDOW),
+    "present_only": lambda: TemporalAttention(8, 1),
     "gateloop": lambda: GateLoop(8),
-    "down": lambda: TimeDown(8, 16),
-    "narrow_down": lambda: TimeDown(8, 4),
-    "up": lambda: TimeUp(8, 4),
-    "wide_up": lambda: TimeUp(8, 8),
+    "down": lambda: TemporalDownsample(8, 16),
+    "narrow_down": lambda: TemporalDownsample(8, 4),
+    "up": lambda: TemporalUpsample(8, 4),
+    "wide_up": lambda: TemporalUpsample(8, 8),
 }
 each = pytest.mark.parametrize("name", LAYERS)
 KEEP = dict.fromkeys(LAYERS, 1.0) | {"down": 2, "narrow_down": 2, "up": 0.5, "wide_up": 0.5}
-"""Frames that go into one that comes out."""
+"""Input frames per output frame."""
 
 
-def awake(layer: nn.Module) -> nn.Module:
-    """Some branches start at zero, and a test of zero proves nothing."""
+def with_random_zeros(layer: nn.Module) -> nn.Module:
+    """Randomise zero-initialised branches, which would hide errors."""
     for parameter in layer.parameters():
         if not parameter.any():
             nn.init.normal_(parameter, std=0.3)
@@ -56,19 +56,19 @@ def clip_of(frames: int) -> Tensor:
 
 def in_chunks(layer: nn.Module, clip: Tensor, sizes: list[int]) -> tuple[Tensor, State]:
     state: State = ()
-    made: list[Tensor] = []
+    outputs: list[Tensor] = []
     for chunk in clip.split(sizes, dim=1):
         out, state = layer(chunk, state)
-        made.append(out)
-    return torch.cat(made, dim=1), state
+        outputs.append(out)
+    return torch.cat(outputs, dim=1), state
 
 
 @each
 @given(at=st.integers(0, 8))
 @settings(max_examples=9, deadline=None)
-def test_a_frame_changes_nothing_before_it(name: str, at: int) -> None:
+def test_layers_are_causal(name: str, at: int) -> None:
     torch.manual_seed(0)
-    layer = awake(LAYERS[name]())
+    layer = with_random_zeros(LAYERS[name]())
     clip = clip_of(9)
     changed = clip.clone()
     changed[:, at] += 1
@@ -84,35 +84,35 @@ def test_a_frame_changes_nothing_before_it(name: str, at: int) -> None:
 @each
 @pytest.mark.parametrize("sizes", [[1, 8], [3, 2, 2, 2], [5, 4], [1, 2, 2, 4]])
 def test_chunks_give_what_the_whole_clip_gives(name: str, sizes: list[int]) -> None:
-    layer = awake(LAYERS[name]())
+    layer = with_random_zeros(LAYERS[name]())
     clip = clip_of(9)
-    whole, kept = layer(clip)
-    found, _ = in_chunks(layer, clip, sizes)
-    assert kept is None
-    assert found.shape == whole.shape
-    assert torch.allclose(found, whole, atol=1e-12)
+    whole, state = layer(clip)
+    chunked, _ = in_chunks(layer, clip, sizes)
+    assert state is None
+    assert chunked.shape == whole.shape
+    assert torch.allclose(chunked, whole, atol=1e-12)
 
 
 @each
 def test_the_first_frame_alone_is_the_first_frame_of_its_clip(name: str) -> None:
-    layer = awake(LAYERS[name]())
+    layer = with_random_zeros(LAYERS[name]())
     clip = clip_of(5)
     assert torch.allclose(layer(clip[:, :1])[0], layer(clip)[0][:, :1], atol=1e-12)
 
 
 @each
-def test_what_stands_still_stays_still(name: str) -> None:
-    layer = awake(LAYERS[name]())
-    made, _ = layer(clip_of(1).expand(-1, 7, -1, -1, -1))
+def test_a_static_clip_stays_static(name: str) -> None:
+    layer = with_random_zeros(LAYERS[name]())
+    out, _ = layer(clip_of(1).expand(-1, 7, -1, -1, -1))
     if KEEP[name] == 0.5:  # the two frames that one latent becomes have weights of their own
-        assert torch.allclose(made[:, 1::2], made[:, 1:2].expand_as(made[:, 1::2]))
-        made = made[:, ::2]
-    assert torch.allclose(made, made[:, :1].expand_as(made), atol=1e-12)
+        assert torch.allclose(out[:, 1::2], out[:, 1:2].expand_as(out[:, 1::2]))
+        out = out[:, ::2]
+    assert torch.allclose(out, out[:, :1].expand_as(out), atol=1e-12)
 
 
 @each
-def test_what_is_carried_does_not_grow(name: str) -> None:
-    layer = awake(LAYERS[name]())
+def test_the_state_does_not_grow_with_the_clip(name: str) -> None:
+    layer = with_random_zeros(LAYERS[name]())
     sizes = []
     for chunks in (2, 4, 8):
         _, state = in_chunks(layer, clip_of(1 + 2 * chunks), [1] + [2] * chunks)
@@ -125,7 +125,7 @@ def test_what_is_carried_does_not_grow(name: str) -> None:
 
 @each
 def test_samples_and_memory_layouts_do_not_matter(name: str) -> None:
-    layer = awake(LAYERS[name]())
+    layer = with_random_zeros(LAYERS[name]())
     clip = clip_of(3)
     whole, _ = layer(clip)
     assert torch.allclose(torch.cat([layer(part)[0] for part in clip.split(1)]), whole)
@@ -135,10 +135,10 @@ def test_samples_and_memory_layouts_do_not_matter(name: str) -> None:
 
 @each
 def test_every_parameter_receives_a_gradient(name: str) -> None:
-    layer = awake(LAYERS[name]())
+    layer = with_random_zeros(LAYERS[name]())
     clip = clip_of(5).requires_grad_()
-    made, _ = layer(clip)
-    (made * torch.randn_like(made)).sum().backward()
+    out, _ = layer(clip)
+    (out * torch.randn_like(out)).sum().backward()
     for label, parameter in layer.named_parameters():
         assert parameter.grad is not None, label
         assert parameter.grad.any() or (name == "present_only" and "to_out" not in label), label
@@ -149,7 +149,7 @@ def test_every_parameter_receives_a_gradient(name: str) -> None:
 @each
 def test_it_is_one_graph_and_runs_in_bf16(name: str) -> None:
     torch.compiler.reset()
-    layer = awake(LAYERS[name]()).float()
+    layer = with_random_zeros(LAYERS[name]()).float()
     clip = clip_of(3).float()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=False)
     exact, _ = layer(clip)
@@ -160,12 +160,12 @@ def test_it_is_one_graph_and_runs_in_bf16(name: str) -> None:
 
 def test_residual_blocks_begin_as_the_identity() -> None:
     clip = clip_of(3).float()
-    for layer in (CausalResidual(8), TimeAttention(8, WINDOW), GateLoop(8)):
+    for layer in (CausalResidualBlock(8), TemporalAttention(8, WINDOW), GateLoop(8)):
         assert torch.equal(layer(clip)[0], clip)
 
 
-def test_time_conv_is_the_3d_convolution_it_replaces() -> None:
-    layer = awake(TimeConv(8, 12))
+def test_causal_conv_is_the_3d_convolution_it_replaces() -> None:
+    layer = with_random_zeros(CausalConv(8, 12))
     clip = clip_of(5)
     padded = torch.cat((clip[:, :1], clip[:, :1], clip), dim=1).transpose(1, 2)
     weight = layer.conv.weight[..., None]
@@ -173,9 +173,9 @@ def test_time_conv_is_the_3d_convolution_it_replaces() -> None:
     assert torch.allclose(layer(clip)[0], expected, atol=1e-12)
 
 
-def test_time_conv_needs_a_kernel_beyond_its_stride() -> None:
+def test_causal_conv_needs_a_kernel_beyond_its_stride() -> None:
     with pytest.raises(ValueError, match="kernel 2 must be larger than stride 2"):
-        TimeConv(8, 8, 2, 2)
+        CausalConv(8, 8, 2, 2)
 
 
 @given(channels=st.sampled_from([2, 4, 8, 16]))
@@ -193,7 +193,7 @@ def test_frames_come_back_from_channels() -> None:
 
 
 def test_attention_looks_back_as_far_as_its_window() -> None:
-    layer = awake(TimeAttention(8, WINDOW))
+    layer = with_random_zeros(TemporalAttention(8, WINDOW))
     clip = clip_of(9)
     changed = clip.clone()
     changed[:, 2] += 1
@@ -201,33 +201,40 @@ def test_attention_looks_back_as_far_as_its_window() -> None:
     assert differs.nonzero().flatten().tolist() == [2, 3, 4]
 
 
-def test_looking_back_is_softmax_over_the_frames_in_sight() -> None:
+def test_windowed_attention_is_softmax_over_the_frames_in_the_window() -> None:
     q, k, v = (torch.randn(2, 5, 4, dtype=torch.float64) for _ in range(3))  # heads, t, e
     bias = torch.randn(2, WINDOW, dtype=torch.float64)
-    found = look_back(q, k, v, bias, WINDOW)
+    result = windowed_attention(q, k, v, bias, WINDOW)
     for head in range(2):
         for at in range(5):
             seen = range(max(0, at - WINDOW + 1), at + 1)
             scores = [q[head, at] @ k[head, j] / 2 + bias[head, at - j] for j in seen]
             weights = torch.stack(scores).softmax(0)
             expected = sum(w * v[head, j] for w, j in zip(weights, seen))
-            assert torch.allclose(found[head, at], expected)
+            assert torch.allclose(result[head, at], expected)
 
 
-def test_gateloop_remembers_without_end() -> None:
-    layer = awake(GateLoop(8))
+def test_gateloop_has_unbounded_memory() -> None:
+    layer = with_random_zeros(GateLoop(8))
     clip = clip_of(9)
     changed = clip.clone()
     changed[:, 0] += torch.randn_like(changed[:, 0])
     assert (layer(clip)[0] != layer(changed)[0])[:, -1].any()
 
 
-def test_a_stack_steps_like_its_whole() -> None:
-    layers = [PerFrame(Down(8, 16)), TimeDown(16, 16), TimeAttention(16, 2), TimeUp(16, 16)]
-    stack = awake(CausalStack([*layers, CausalResidual(16), PerFrame(Up(16, 8))]))
+def test_chunks_through_a_sequence_equal_the_whole_clip() -> None:
+    layers = [
+        PerFrame(Downsample(8, 16)),
+        TemporalDownsample(16, 16),
+        TemporalAttention(16, 2),
+        TemporalUpsample(16, 16),
+    ]
+    stack = with_random_zeros(
+        CausalSequential([*layers, CausalResidualBlock(16), PerFrame(Upsample(16, 8))])
+    )
     clip = torch.randn(1, 9, 8, 4, 4, dtype=torch.float64)
-    states, made = None, []
+    states, outputs = None, []
     for chunk in clip.split([3, 2, 4], dim=1):
-        out, states = stack.step(chunk, states)
-        made.append(out)
-    assert torch.allclose(torch.cat(made, 1), stack(clip), atol=1e-10)
+        out, states = stack.forward_chunk(chunk, states)
+        outputs.append(out)
+    assert torch.allclose(torch.cat(outputs, 1), stack(clip), atol=1e-10)

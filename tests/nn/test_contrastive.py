@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.nn.contrastive import (
-    COLDEST,
     LOSSES,
+    MIN_TEMPERATURE,
     Kind,
     Pairs,
+    chance_loss,
     clamp_temperature,
     contrastive_loss,
-    ranks,
-    resting_loss,
-    whole_batch,
+    global_loss,
+    retrieval_ranks,
 )
 
 KINDS: list[Kind] = list(LOSSES)
@@ -61,7 +61,7 @@ def test_a_loss_is_the_sum_of_its_paper(kind: Kind) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("heat", [1e-9, COLDEST, 1.0, 1e9])
+@pytest.mark.parametrize("heat", [1e-9, MIN_TEMPERATURE, 1.0, 1e9])
 @pytest.mark.parametrize("alike", [-1.0, 1.0])
 def test_it_is_finite_at_the_limits_in_bf16(kind: Kind, heat: float, alike: float) -> None:
     audio, _ = features(16, torch.bfloat16)
@@ -80,7 +80,10 @@ def test_it_is_finite_at_the_limits_in_bf16(kind: Kind, heat: float, alike: floa
 
 def test_the_temperature_comes_back_from_its_limit() -> None:
     """At the limit itself there is a gradient, on either side of it there is none."""
-    for value, moves in ((math.log(COLDEST), True), (math.log(COLDEST) - 1e-3, False)):
+    for value, moves in (
+        (math.log(MIN_TEMPERATURE), True),
+        (math.log(MIN_TEMPERATURE) - 1e-3, False),
+    ):
         heat = torch.tensor(value, dtype=torch.float64, requires_grad=True)
         clamp_temperature(heat).backward()
         assert bool(heat.grad) is moves
@@ -93,7 +96,7 @@ def test_features_that_are_all_alike_rest_where_the_monitor_looks(kind: Kind, co
     pairs = pairs_of(kind, one, one, heat=1.0)
     if kind == "sigmoid":  # at the best bias: sigmoid(logit) = 1 / count
         pairs = pairs._replace(bias=torch.tensor(-math.log(count - 1) - 1, dtype=torch.float64))
-    assert contrastive_loss(kind, pairs).item() == pytest.approx(resting_loss(kind, count))
+    assert contrastive_loss(kind, pairs).item() == pytest.approx(chance_loss(kind, count))
 
 
 def test_the_decoupled_loss_needs_two_pairs() -> None:
@@ -146,8 +149,8 @@ def test_micro_batches_give_the_gradient_of_the_whole(kind: Kind, cuts: list[int
     parts = rows.split(cuts)
     with torch.no_grad():
         first = [towers(part) for part in parts]
-    whole = whole_batch(kind, first, lambda x: x, 0)
-    shares = [whole.share(index, towers(part)) for index, part in enumerate(parts)]
+    whole = global_loss(kind, first, lambda x: x, 0)
+    shares = [whole.surrogate(index, towers(part)) for index, part in enumerate(parts)]
     for share in shares:
         share.backward()
     assert sum(share.item() for share in shares) == pytest.approx(expected, rel=1e-12)
@@ -164,9 +167,9 @@ def test_processes_add_up_to_the_gradient_of_the_whole(kind: Kind) -> None:
         parts = block.split(3)
         with torch.no_grad():
             first = [towers(part) for part in parts]
-        whole = whole_batch(kind, first, gathering(blocks, towers), rank)
+        whole = global_loss(kind, first, gathering(blocks, towers), rank)
         for index, part in enumerate(parts):
-            whole.share(index, towers(part)).backward()
+            whole.surrogate(index, towers(part)).backward()
     for mine, right in zip(gradients(towers), wanted, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-12)
 
@@ -176,7 +179,7 @@ def test_one_forward_is_enough_for_one_micro_batch() -> None:
     _, wanted = of_the_whole("softmax", rows)
     towers = Towers("softmax")
     found = towers(rows)
-    whole_batch("softmax", [found], lambda x: x, 0).share(0, found).backward()
+    global_loss("softmax", [found], lambda x: x, 0).surrogate(0, found).backward()
     for mine, right in zip(gradients(towers), wanted, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-12)
 
@@ -190,13 +193,13 @@ def test_ranks_are_places_in_the_sorted_list(seed: int, count: int) -> None:
     audio, text = features(count, seed=seed)
     order = (audio @ text.T).argsort(dim=1, descending=True)
     places = (order == torch.arange(count)[:, None]).float().argmax(1)
-    assert ranks(audio, text).tolist() == places.tolist()
+    assert retrieval_ranks(audio, text).tolist() == places.tolist()
 
 
 def test_features_that_are_all_alike_are_found_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quintet.nn.contrastive.ROWS", 4)
+    monkeypatch.setattr("quintet.nn.contrastive.RANK_CHUNK", 4)
     one = torch.ones(11, 3)
-    assert ranks(one, one).tolist() == [5.0] * 11
+    assert retrieval_ranks(one, one).tolist() == [5.0] * 11
     audio, text = features(11)
-    assert ranks(audio, audio).tolist() == [0.0] * 11
-    assert ranks(audio, text).shape == (11,)
+    assert retrieval_ranks(audio, audio).tolist() == [0.0] * 11
+    assert retrieval_ranks(audio, text).shape == (11,)

@@ -55,7 +55,7 @@ def test_adaptive_steps_are_few_where_the_way_is_straight() -> None:
 
 
 def test_a_field_too_rough_is_given_up_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quintet.nn.flow.PATIENCE", 50)
+    monkeypatch.setattr("quintet.nn.flow.MAX_STEPS", 50)
     with pytest.raises(RuntimeError, match="raise the tolerance"):
         integrate(lambda x, t: x * float("nan"), torch.ones(1, 1), 1, "adaptive")
 

@@ -9,18 +9,18 @@ from quintet.nn.perceptual import StructuralDistance, half_windows, luminance, s
 
 
 def texture(grain: int) -> Tensor:
-    """Grey pictures with noise of this grain and a fixed strength."""
+    """Grey images with noise of this grain size and a fixed standard deviation."""
     noise = F.avg_pool2d(torch.randn(4, 1, 64 + grain - 1, 64 + grain - 1), grain, 1)
     return (0.5 + 0.1 * noise / noise.std()).expand(-1, 3, -1, -1).clamp(0, 1)
 
 
 @pytest.mark.parametrize("grain", [1, 2, 3])
-def test_an_invented_texture_is_nearer_than_a_blur_though_pixels_say_otherwise(grain: int) -> None:
-    original, invented = texture(grain), texture(grain)
+def test_a_synthesised_texture_is_closer_than_a_blur_unlike_in_pixel_distance(grain: int) -> None:
+    original, synthesised = texture(grain), texture(grain)
     blurred = F.avg_pool2d(original, 7, 1, 3, count_include_pad=False)
-    assert F.mse_loss(original, blurred) < F.mse_loss(original, invented)
+    assert F.mse_loss(original, blurred) < F.mse_loss(original, synthesised)
     distance = StructuralDistance()
-    assert (distance(original, invented) < distance(original, blurred)).all()
+    assert (distance(original, synthesised) < distance(original, blurred)).all()
 
 
 def test_it_is_per_sample_symmetric_and_zero_for_equal_images() -> None:
@@ -32,7 +32,7 @@ def test_it_is_per_sample_symmetric_and_zero_for_equal_images() -> None:
     assert torch.allclose(distance(a, b)[1:], distance(a[1:], b[1:]), atol=1e-6)
 
 
-def test_a_wave_answers_with_its_amplitude() -> None:
+def test_the_response_to_a_wave_is_its_amplitude() -> None:
     x = torch.arange(8) + 0.5
     wave = 0.3 * torch.sin(2 * torch.pi / 8 * 2 * x).expand(8, 8).flatten()
     cosine, sine = (wave @ spectrum_filters(8)).chunk(2)
@@ -42,8 +42,8 @@ def test_a_wave_answers_with_its_amplitude() -> None:
 @given(high=st.integers(8, 40), wide=st.integers(8, 40), half=st.integers(1, 4))
 def test_windows_are_those_of_two_unfolds(high: int, wide: int, half: int) -> None:
     planes = torch.rand(2, high, wide)
-    wanted = planes.unfold(1, 2 * half, half).unfold(2, 2 * half, half)
-    assert torch.equal(half_windows(planes, 2 * half), wanted)
+    expected = planes.unfold(1, 2 * half, half).unfold(2, 2 * half, half)
+    assert torch.equal(half_windows(planes, 2 * half), expected)
 
 
 @pytest.mark.slow  # the compiler takes half a minute
@@ -71,7 +71,7 @@ def test_it_is_fp32_under_autocast() -> None:
         assert torch.equal(StructuralDistance()(a, b), plain)
 
 
-def test_images_below_the_window_are_refused() -> None:
+def test_images_smaller_than_the_window_are_rejected() -> None:
     with pytest.raises(ValueError, match="window"):
         StructuralDistance()(torch.rand(1, 3, 4, 4), torch.rand(1, 3, 4, 4))
 

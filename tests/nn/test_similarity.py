@@ -40,6 +40,6 @@ def test_ssim_agrees_with_a_plain_two_dimensional_window() -> None:
     assert ssim(a, b).item() == pytest.approx(expected.item(), rel=1e-9)
 
 
-def test_ssim_refuses_images_below_its_window() -> None:
+def test_ssim_rejects_images_below_its_window() -> None:
     with pytest.raises(ValueError, match="11"):
         ssim(torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 8))

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintet.nn.spectrogram import LogMel, hidden_bands, hz_to_mel, mel_bank, mel_to_hz
+from quintet.mel import hz_to_mel, mel_filterbank, mel_to_hz
+from quintet.nn.spectrogram import LogMel, band_mask
 
 
 def chirp() -> np.ndarray:
@@ -66,7 +67,7 @@ def test_it_is_what_librosa_gave() -> None:
     assert found.shape == (100, 24)
     picked = found[[0, 10, 50, 99]][:, [0, 1, 23]].numpy()
     np.testing.assert_allclose(picked, seen, atol=1e-4)
-    bank = mel_bank(24000, 1024, 100, 0.0, 12000.0)
+    bank = mel_filterbank(24000, 1024, 100, 0.0, 12000.0)
     assert bank.sum() == pytest.approx(4.264108166951827, rel=1e-12)
     assert (bank[50].argmax(), bank[50].max()) == (90, pytest.approx(0.012807677472633729))
 
@@ -126,16 +127,16 @@ def test_bands_lie_inside_of_what_is_valid(extent: int, share: float, seed: int)
     bands = torch.rand(5, 2, 2, generator=torch.Generator().manual_seed(seed))
     bands[..., 0] *= share
     extents = torch.tensor([extent, extent, 1, 60, 30])
-    hidden = hidden_bands(bands, extents, 60)
+    hidden = band_mask(bands, extents, 60)
     assert hidden.shape == (5, 60)
     assert not (hidden & (torch.arange(60) >= extents[:, None])).any()
     assert (hidden.sum(1) <= 2 * (extents * share + 1)).all()
-    longer = hidden_bands(bands, extents, 80)
+    longer = band_mask(bands, extents, 80)
     assert longer[:, :60].equal(hidden)
 
 
 def test_bands_are_of_every_width_and_at_every_place() -> None:
     bands = torch.rand(4000, 1, 2) * torch.tensor([0.25, 1.0])
-    hidden = hidden_bands(bands, 20, 20)
+    hidden = band_mask(bands, 20, 20)
     assert set(hidden.sum(1).tolist()) == {0, 1, 2, 3, 4, 5}
     assert hidden.any(0).all()

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from quintet.nn.adversarial import LeCam
-from quintet.nn.balancer import Balancer
+from quintet.nn.adversarial.balancer import Balancer
+from quintet.nn.adversarial.losses import LeCam
+from quintet.nn.quantisers.vq import VectorQuantiser
 from quintet.nn.statistics import Commits, keyed_normal
-from quintet.nn.vq import VectorQuantiser
 
 
 def use_vq(module: nn.Module) -> None:
@@ -22,17 +22,17 @@ def use_lecam(module: nn.Module) -> None:
 def use_balancer(module: nn.Module) -> None:
     assert isinstance(module, Balancer)
     first, second = module.split(torch.randn(2, 3, 4, 4, requires_grad=True), 0.5)
-    (first.sum() + (module.applied(0.5) * second).sum()).backward()
+    (first.sum() + (module.effective_weight(0.5) * second).sum()).backward()
 
 
-KEEPERS = pytest.mark.parametrize(
+MODULES = pytest.mark.parametrize(
     ("build", "use"),
     [(lambda: VectorQuantiser(16, 32), use_vq), (LeCam, use_lecam), (Balancer, use_balancer)],
     ids=["vq", "lecam", "balancer"],
 )
 
 
-@KEEPERS
+@MODULES
 def test_nothing_is_read_on_the_host(commit_at, build: Callable[[], nn.Module], use) -> None:
     """Fake tensors hold no data: whatever would wait for a value raises."""
     with FakeTensorMode():
@@ -44,7 +44,7 @@ def test_nothing_is_read_on_the_host(commit_at, build: Callable[[], nn.Module], 
             torch.ones(()).item()
 
 
-@KEEPERS
+@MODULES
 def test_state_stays_in_the_same_tensors(commit_at, build: Callable[[], nn.Module], use) -> None:
     module = build()
     before = {name: value.data_ptr() for name, value in module.named_buffers()}

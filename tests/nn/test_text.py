@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from quintet.nn.text import PAD, VOCABULARY, ByteTokenizer, FrozenText, TextEncoder
+from quintet.nn.text import PAD, VOCAB_SIZE, ByteTokenizer, FrozenText, TextEncoder
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=30))
@@ -15,7 +15,7 @@ def test_bytes_survive_the_round_trip(text: str) -> None:
     ids = ByteTokenizer(200).encode([text])
     assert ids.shape == (1, 200)
     assert ids.min() >= 0
-    assert ids.max() < VOCABULARY
+    assert ids.max() < VOCAB_SIZE
     assert ByteTokenizer(200).decode(ids) == [text]
 
 
@@ -99,7 +99,7 @@ def test_a_frozen_encoder_takes_no_pickle(folder: Path) -> None:
 
 
 def test_a_folder_without_an_encoder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=rf"{tmp_path.name} is no text encoder"):
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path.name} is not a text encoder"):
         FrozenText(tmp_path)
 
 

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from quintet.media.voices import compose, speak
 from quintet.nn.spectrogram import LogMel
 from quintet.nn.vocoder import GriffinLim, Vocos, VocosConfig, load_vocos
+from quintet.speech.voices import compose, speak
 
 RATE = 24_000
 
@@ -68,7 +68,7 @@ def test_magnitudes_are_not_negative_and_have_the_mels_asked_for() -> None:
     wanted = mel(speech())
     found = GriffinLim(mel).magnitudes(wanted)
     assert (found >= 0).all()
-    again = mel.mels(found[..., mel.first : mel.last]).mT
+    again = mel.to_mel(found[..., mel.first : mel.last]).mT
     assert convergence(again, wanted.exp()) < 1e-3
     assert ((again.clamp_min(mel.floor).log() - wanted).abs()).mean() < 0.02
 
@@ -199,7 +199,7 @@ def test_loud_magnitudes_are_bounded() -> None:
 
 
 def test_a_folder_that_is_no_vocos_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"config\.json is no configuration of Vocos"):
+    with pytest.raises(ValueError, match=r"config\.json is not a Vocos configuration"):
         load_vocos(tmp_path)
     save(Vocos(SMALL), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""A real browser without a window, driven over a pipe in its own protocol: nothing to install."""
+"""A headless browser driven over a pipe by the DevTools protocol, without further packages."""
 
 import base64
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PROGRAM = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
 
-# The browser reads what is asked from 3 and answers on 4.
+# The browser reads requests from descriptor 3 and answers on 4.
 LAUNCH = """
 import os, sys
 asked, answered = (os.dup(int(n)) for n in sys.argv[1:3])
@@ -56,23 +56,23 @@ class Browser:
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # it works in several processes
+            os.killpg(self.process.pid, signal.SIGKILL)  # it has several processes
         self.process.wait()
         os.close(self.out)
         os.close(self.answers)
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self.number += 1
-        words: dict[str, Any] = {"id": self.number, "method": method, "params": parameters}
+        request: dict[str, Any] = {"id": self.number, "method": method, "params": parameters}
         if self.session:
-            words["sessionId"] = self.session
-        os.write(self.out, json.dumps(words).encode() + b"\0")
+            request["sessionId"] = self.session
+        os.write(self.out, json.dumps(request).encode() + b"\0")
         while True:
-            said = self.next_message()
-            if said.get("id") == self.number:
-                assert "error" not in said, said
-                return said["result"]
-            self.events.append(said)
+            message = self.next_message()
+            if message.get("id") == self.number:
+                assert "error" not in message, message
+                return message["result"]
+            self.events.append(message)
 
     def next_message(self, seconds: float = 60) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
@@ -83,8 +83,8 @@ class Browser:
                 self.rest += os.read(self.answers, 1 << 20)
             except BlockingIOError:
                 time.sleep(0.005)
-        said, _, self.rest = self.rest.partition(b"\0")
-        return json.loads(said)
+        message, _, self.rest = self.rest.partition(b"\0")
+        return json.loads(message)
 
     def open(self, page: Path, width: int = 800, height: int = 600, scheme: str = "light") -> None:
         self.events.clear()
@@ -121,8 +121,8 @@ class Browser:
             time.sleep(0.05)
 
     def problems(self) -> list[Any]:
-        """Errors on the console, and exceptions that nobody caught."""
-        self.value("1")  # whatever was said before has arrived
+        """Console errors and uncaught exceptions."""
+        self.value("1")  # earlier messages have arrived
         logged = [e["params"]["entry"] for e in self.events if e["method"] == "Log.entryAdded"]
         called = [e["params"] for e in self.events if e["method"] == "Runtime.consoleAPICalled"]
         thrown = [e for e in self.events if e["method"] == "Runtime.exceptionThrown"]
@@ -133,7 +133,7 @@ class Browser:
         ]
 
     def requests(self) -> list[str]:
-        """Addresses of all that was loaded."""
+        """URLs of all requests."""
         self.value("1")
         sent = [e for e in self.events if e["method"] == "Network.requestWillBeSent"]
         return [e["params"]["request"]["url"] for e in sent]

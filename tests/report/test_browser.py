@@ -1,4 +1,4 @@
-"""The page in a real browser: it opens, draws, turns, sounds and plays, and asks nobody."""
+"""The report in a real browser: plots, meshes, audio and video work without network access."""
 
 import json
 import sys
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parent))  # so that tests can name what is here
+sys.path.insert(0, str(Path(__file__).parent))  # for browser.py
 
 from browser import PROGRAM, Browser
 
 from quintet.media.audio import write_wav
-from quintet.media.clip_writing import write_mp4
-from quintet.media.meshes import write_mesh
+from quintet.media.clips.writer import write_mp4
+from quintet.media.meshes.files import write_mesh
 from quintet.report import write_page, write_report
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium or chrome is installed")
@@ -35,13 +35,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def make_run(folder: Path, **settings: Any) -> Path:
-    """A run with one exhibit of every kind, and a script in every text."""
+    """A run with one exhibit of each kind, and a script in every text."""
     shown = folder / "exhibits" / "step-00000030"
     shown.mkdir(parents=True)
     about = {"recipe": EVIL, "settings": {"steps": 30, "note": EVIL, **settings}}
     (folder / "config.json").write_text(json.dumps(about))
     records: list[dict[str, Any]] = [
-        {"step": n, "vae/loss": 1 / n, EVIL: n, "vae/rate": 0.1} for n in range(1, 31)
+        {"step": n, "vae/loss": 1 / n, EVIL: n, "vae/learning_rate": 0.1} for n in range(1, 31)
     ]
     records += [{"step": n, "val/loss": 1.1 / n, "val/loss_before": 2.0} for n in (10, 20, 30)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
@@ -67,7 +67,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: Browser, page: Path) -> Browser:
-    """On the page; it is opened anew only where another one was looked at."""
+    """The browser on the page; reloaded only if another page was open."""
     here = page.resolve().as_uri()
     if browser.value("location.href + innerWidth") != f"{here}800":
         browser.open(page)
@@ -76,14 +76,14 @@ def opened(browser: Browser, page: Path) -> Browser:
 
 
 def show(browser: Browser, selector: str) -> str:
-    """Scroll to it; it is drawn when it comes near."""
+    """Scroll to the element, which draws it."""
     found = f"document.querySelector({json.dumps(selector)})"
     browser.value(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
     browser.wait(f"Boolean({found}._fullLayout)")
     return found
 
 
-def test_the_page_opens_without_an_error_and_asks_nobody(opened: Browser, page: Path) -> None:
+def test_the_page_opens_without_errors_or_network_access(opened: Browser, page: Path) -> None:
     show(opened, ".mesh")
     show(opened, ".plot")
     assert opened.problems() == []
@@ -91,7 +91,7 @@ def test_the_page_opens_without_an_error_and_asks_nobody(opened: Browser, page: 
     assert [u for u in opened.requests() if u.startswith("file")] == [page.resolve().as_uri()]
 
 
-def test_no_script_from_a_text_runs_and_every_text_is_shown(opened: Browser) -> None:
+def test_scripts_in_texts_do_not_run_and_are_shown_as_text(opened: Browser) -> None:
     show(opened, ".plot")
     opened.value("[...document.querySelectorAll('details')].forEach(d => d.open = true)")
     assert opened.value("window.evil") is None
@@ -102,14 +102,14 @@ def test_no_script_from_a_text_runs_and_every_text_is_shown(opened: Browser) -> 
 def test_the_curves_have_their_points(opened: Browser) -> None:
     found = show(opened, ".plot")
     lines = opened.value(f"{found}.data.map(line => [line.name, line.x.length, line.y[0]])")
-    assert lines == [["training", 30, 1.0], ["held out", 3, 0.11], ["loss_before", 3, 2.0]]
+    assert lines == [["training", 30, 1.0], ["validation", 3, 0.11], ["loss_before", 3, 2.0]]
     assert opened.value(f"{found}.querySelectorAll('.scatterlayer .trace').length") == 3
 
 
-def test_a_mesh_turns_by_button_key_and_drag(opened: Browser) -> None:
+def test_a_mesh_rotates_by_button_key_and_drag(opened: Browser) -> None:
     show(opened, ".mesh")
     eyes = [opened.value(EYE)]
-    opened.value("document.querySelector('[data-turn=right]').click()")
+    opened.value("document.querySelector('[data-rotate=right]').click()")
     opened.wait(f"{EYE} !== {json.dumps(eyes[-1])}")
     eyes.append(opened.value(EYE))
     opened.value(f"{FIRST}.focus()")
@@ -124,27 +124,27 @@ def test_a_mesh_turns_by_button_key_and_drag(opened: Browser) -> None:
     opened.wait(f"{EYE} !== {json.dumps(eyes[-1])}")
 
 
-def test_meshes_of_a_row_turn_together(opened: Browser) -> None:
+def test_meshes_of_a_row_rotate_together(opened: Browser) -> None:
     show(opened, ".mesh")
     eyes = (
-        "[...document.querySelectorAll('.turns .mesh')].slice(0, 2)"
+        "[...document.querySelectorAll('.meshes .mesh')].slice(0, 2)"
         ".map(box => box.layout.scene.camera.eye.x.toFixed(6))"
     )
     begun = opened.value(eyes)
-    opened.value("document.querySelector('[data-turn=left]').click()")
+    opened.value("document.querySelector('[data-rotate=left]').click()")
     opened.wait(f"{eyes}[1] !== {json.dumps(begun[1])}")
     one, other = opened.value(eyes)
     assert one == other
 
 
-def test_the_mesh_is_really_drawn(opened: Browser) -> None:
+def test_the_mesh_is_rendered(opened: Browser) -> None:
     show(opened, ".mesh")
     image = f"Plotly.toImage({FIRST}, {{format: 'png', width: 200, height: 200}})"
     assert opened.value(f"{image}.then(found => found.length)") > 3000  # an empty one has 1,000
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("audio", 1.5), ("video", 2.0)])
-def test_sounds_and_clips_have_their_duration_and_play(
+def test_audio_and_video_have_their_duration_and_play(
     kind: str, seconds: float, opened: Browser
 ) -> None:
     found = f"document.querySelector({json.dumps(kind)})"
@@ -154,14 +154,14 @@ def test_sounds_and_clips_have_their_duration_and_play(
     opened.wait(f"{found}.currentTime > 0.05")
 
 
-def test_everything_that_is_seen_or_heard_has_a_name(opened: Browser) -> None:
+def test_every_image_plot_and_player_has_an_accessible_name(opened: Browser) -> None:
     assert opened.value("[...document.images].every(image => image.alt)")
     named = "[...document.querySelectorAll('audio,video,.mesh,.plot')].every(e => e.ariaLabel)"
     assert opened.value(named)
     assert opened.value("document.querySelectorAll('h1').length") == 1
 
 
-def test_plots_follow_the_scheme_of_light_and_dark(opened: Browser) -> None:
+def test_plots_follow_the_colour_scheme(opened: Browser) -> None:
     found = show(opened, ".plot")
     colour = f"{found}._fullLayout.font.color"
     light = opened.value(colour)
@@ -170,7 +170,7 @@ def test_plots_follow_the_scheme_of_light_and_dark(opened: Browser) -> None:
     assert opened.value("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 27)"
 
 
-def test_a_curve_becomes_logarithmic_and_smooth(opened: Browser) -> None:
+def test_a_curve_can_be_logarithmic_and_smoothed(opened: Browser) -> None:
     found = show(opened, ".plot")
     opened.value("document.querySelector('.log').click()")
     assert opened.value(f"{found}._fullLayout.yaxis.type") == "log"
@@ -181,10 +181,10 @@ def test_a_curve_becomes_logarithmic_and_smooth(opened: Browser) -> None:
         smooth.dispatchEvent(new Event('input'));
     }""")
     assert opened.value(f"{found}.data[0].y[5]") > before
-    assert opened.value(f"{found}.data[1].y[0]") == 0.11  # held-out values stay as they are
+    assert opened.value(f"{found}.data[1].y[0]") == 0.11  # validation is not smoothed
 
 
-def test_the_policy_stops_a_script_that_got_onto_the_page(opened: Browser) -> None:
+def test_the_content_security_policy_blocks_injected_scripts(opened: Browser) -> None:
     opened.value("""{
         const script = document.createElement('script');
         script.textContent = 'window.evil = 3';
@@ -195,9 +195,7 @@ def test_the_policy_stops_a_script_that_got_onto_the_page(opened: Browser) -> No
     assert opened.value(fetched) == "refused"
 
 
-def test_the_keyboard_comes_to_the_content_first_and_then_to_all_controls(
-    browser: Browser, page: Path
-) -> None:
+def test_the_keyboard_reaches_the_content_and_all_controls(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.wait(READY)
     reached: list[str] = []
@@ -213,16 +211,14 @@ def test_the_keyboard_comes_to_the_content_first_and_then_to_all_controls(
 
 
 @pytest.mark.parametrize("width", [360, 1100])
-def test_the_page_is_no_wider_than_its_window(width: int, browser: Browser, page: Path) -> None:
+def test_the_page_fits_the_window(width: int, browser: Browser, page: Path) -> None:
     browser.open(page, width=width, height=700)
     browser.wait(READY)
     show(browser, ".plot")
     assert browser.value("document.documentElement.scrollWidth") <= width
 
 
-def test_runs_beside_each_other_share_their_plots(
-    browser: Browser, page: Path, tmp_path: Path
-) -> None:
+def test_compared_runs_share_their_plots(browser: Browser, page: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", rate=3)
     browser.open(write_page([page.parent, other], tmp_path / "both.html"))
     browser.wait(READY)

@@ -32,86 +32,86 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "cats")
 
 
-def measured(run: Path, **numbers: float) -> None:
+def write_metrics(run: Path, **numbers: float) -> None:
     first = {"step": 9, "samples": 72, "seconds": 12.5, "samples_per_second": 5.0}
     second = {"step": 9, "val_live/psnr": 1.0, **{f"val/{n}": v for n, v in numbers.items()}}
     (run / "metrics.jsonl").write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
 
 
-def head_of(card: str) -> dict[str, Any]:
+def header_of(card: str) -> dict[str, Any]:
     assert card.startswith("---\n")
     return yaml.safe_load(card.split("---\n")[1])
 
 
 class VQGanVAE(nn.Linear):
-    """Of the name alone."""
+    """A stand-in: only its name matters."""
 
 
-def test_the_card_says_how_the_model_came_about(run: Path) -> None:
-    measured(run, psnr=21.25)
+def test_the_card_states_how_the_model_was_trained(run: Path) -> None:
+    write_metrics(run, psnr=21.25)
     state = {"step": 9, "samples": 72, "seconds": 12.5, "processes": 2, "device": "cuda"}
     checkpoint = run / "checkpoints/step-00000009"
     checkpoint.mkdir(parents=True)
     more = {"precision": "bf16", "versions": {"torch": "2.13.0"}}
     (checkpoint / "state.json").write_text(json.dumps({**state, **more}))
     card = model_card(run, nn.Linear(10, 10))
-    assert "# Linear of cats\n" in card
+    assert "# Linear: cats\n" in card
     for words in ("`image/vqgan`", "9 steps of 8 samples", "seed 3", "the data set cats:"):
         assert words in card
     assert "72 samples in 12.5 seconds on 2 process(es), cuda, bf16, torch 2.13.0." in card
     assert "the weights of older" in card
-    assert "Numbers at step 9" in card
+    assert "Validation metrics at step 9" in card
     assert "Licence" in card
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(None, "Quintet's built-in data"), ("python:Own", "a data set from Python")],
+    [(None, "Quintet's built-in data"), ("python:Own", "a Python data set")],
 )
-def test_the_card_says_what_it_was_trained_on(data: str, words: str, tmp_path: Path) -> None:
+def test_the_card_names_the_training_data(data: str, words: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", settings={**SETTINGS, "data": data})
     assert f"on {words}:" in model_card(run, nn.Linear(1, 1))
 
 
-def test_numbers_stand_beside_their_baselines(run: Path) -> None:
-    measured(run, psnr=21.25, psnr_mean_colour=13.0, ssim=0.5, psnr_shrink_enlarge=16.0)
+def test_metrics_are_listed_with_their_baselines(run: Path) -> None:
+    write_metrics(run, psnr=21.25, psnr_mean_colour=13.0, ssim=0.5, psnr_bicubic=16.0)
     card = model_card(run, nn.Linear(1, 1))
-    assert "| psnr | 21.25 | mean\\_colour 13, shrink\\_enlarge 16 |" in card
+    assert "| psnr | 21.25 | mean\\_colour 13, bicubic 16 |" in card
     assert "| ssim | 0.5 |  |" in card
 
 
-def test_the_head_is_yaml_that_the_hub_knows(run: Path) -> None:
+def test_the_header_is_valid_yaml_for_the_hub(run: Path) -> None:
     from huggingface_hub import ModelCard
 
-    measured(run, psnr=21.25, psnr_mean_colour=13.0, no=1.0)
+    write_metrics(run, psnr=21.25, psnr_mean_colour=13.0, no=1.0)
     card = model_card(run, VQGanVAE(1, 1))
-    found = head_of(card)
-    assert found["library_name"] == "quintet"
-    assert found["license"] == "unknown"
-    assert found["pipeline_tag"] == "image-feature-extraction"
-    assert found["tags"] == ["quintet", "image"]
-    assert found["metrics"] == ["psnr", "no"]  # a word that bare YAML would take for false
-    assert ModelCard(card).data.to_dict() == found
+    header = header_of(card)
+    assert header["library_name"] == "quintet"
+    assert header["license"] == "unknown"
+    assert header["pipeline_tag"] == "image-feature-extraction"
+    assert header["tags"] == ["quintet", "image"]
+    assert header["metrics"] == ["psnr", "no"]  # unquoted YAML would read it as false
+    assert ModelCard(card).data.to_dict() == header
 
 
-def test_the_card_holds_no_path_of_the_machine_it_was_made_on(run: Path) -> None:
+def test_the_card_contains_no_local_path(run: Path) -> None:
     card = model_card(run, nn.Linear(1, 1))
     for word in ("/home", "Users", "somebody", "private"):
         assert word not in card
     assert '"text_path": "t5"' in card
 
 
-def test_a_run_that_was_not_measured_says_so(run: Path) -> None:
-    assert "Not measured." in model_card(run, nn.Linear(1, 1))
+def test_a_run_without_an_evaluation_is_reported_as_such(run: Path) -> None:
+    assert "Not evaluated." in model_card(run, nn.Linear(1, 1))
 
 
-def test_text_from_files_stays_text(tmp_path: Path) -> None:
+def test_text_from_files_is_escaped(tmp_path: Path) -> None:
     evil = '](javascript:x)\n---\n<script>alert(1)</script> | ``` \x1b[2J `code` "'
     settings = {**SETTINGS, "data": f"/a/{evil}", "seed": evil, "note": evil}
     run = make_run(tmp_path / "run", recipe=evil, settings=settings, global_batch=evil)
-    measured(run, **{evil: 3.0})
+    write_metrics(run, **{evil: 3.0})
     card = model_card(run, nn.Linear(1, 1))
-    head_of(card)
+    header_of(card)
     assert "\x1b" not in card
     body = card.split("\n---\n", 1)[1]
     prose, _, block = body.partition("```json\n")
@@ -122,14 +122,14 @@ def test_text_from_files_stays_text(tmp_path: Path) -> None:
     assert json.loads(block.split("\n```")[0])["note"]
 
 
-def test_samples_are_copied_shown_and_linked(run: Path, tmp_path: Path) -> None:
+def test_samples_are_copied_embedded_and_linked(run: Path, tmp_path: Path) -> None:
     for step in ("step-00000003", "step-00000009"):
         (run / "exhibits" / step).mkdir(parents=True)
-    place = run / "exhibits/step-00000009"
+    folder = run / "exhibits/step-00000009"
     for name in ("a.png", "b.wav", "c.glb", "evil](x).png", "d.html"):
-        (place / name).write_bytes(name.encode())
+        (folder / name).write_bytes(name.encode())
     (run / "exhibits/step-00000003/old.png").write_bytes(b"old")
-    (place / "secret.png").symlink_to("/etc/hostname")
+    (folder / "secret.png").symlink_to("/etc/hostname")
     names = copy_samples(run, tmp_path / "out")
     assert names == ["a.png", "b.wav", "c.glb"]
     assert sorted(p.name for p in (tmp_path / "out/samples").iterdir()) == names

@@ -1,4 +1,4 @@
-"""The page of a run: complete, self-contained, and unmoved by what the files hold."""
+"""The report of a run: complete, self-contained, and robust against the contents of its files."""
 
 import base64
 import html
@@ -20,14 +20,14 @@ from harness import Said
 from harness import run as run_in_a_process
 from quintet.engine.errors import RunError
 from quintet.media.audio import write_wav
-from quintet.media.meshes import write_mesh
+from quintet.media.meshes.files import write_mesh
 from quintet.mesh.exhibits import MeshSheet
 from quintet.report import ReportSink, script, text, write_page, write_report
-from quintet.report.curves import Line, homes, plots, svg, thin
-from quintet.report.exhibits import FILES, LARGEST, TURNING
+from quintet.report.curves import Line, assign_plots, build_plots, svg, thin
+from quintet.report.exhibits import MAX_FILE_BYTES, MAX_FILES, MAX_MESHES
 from quintet.report.markup import is_finite
-from quintet.report.page import listed
-from quintet.report.sound import coloured, log_mel, picture
+from quintet.report.page import event_list
+from quintet.report.sound import apply_colormap, log_mel, spectrogram_png
 from quintet.report.source import Source
 from toy import ToyRecipe
 
@@ -35,7 +35,7 @@ EVIL = "</script><script>alert('x')</script>"
 
 
 def make_run(folder: Path, **settings: Any) -> Path:
-    """A run folder made by hand, of a few lines."""
+    """A minimal run folder."""
     folder.mkdir(parents=True)
     about = {"recipe": "image/vqgan_tiny", "processes": 1, "global_batch": 4}
     (folder / "config.json").write_text(
@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shown(run: Path) -> Path:
-    """Where its exhibits are."""
+    """The folder of its exhibits."""
     folder = run / "exhibits/step-00000002"
     folder.mkdir(parents=True)
     return folder
@@ -70,28 +70,28 @@ def read(run: Path) -> str:
     return write_report(run).read_text()
 
 
-def test_a_run_without_reports_has_a_page_that_says_so(run: Path) -> None:
+def test_a_run_without_reports_has_a_page(run: Path) -> None:
     assert "No reports yet." in read(run)
 
 
-def test_the_page_shows_where_the_run_stands(run: Path) -> None:
+def test_the_page_shows_the_progress_of_the_run(run: Path) -> None:
     write(run / "metrics.jsonl", report(10), {"step": 10, "val/psnr": 21.5}, report(20))
     write(run / "events.jsonl", {"step": 3, "message": "skipped a.png: is damaged"})
     (run / "best.json").write_text(json.dumps({"metric": "psnr", "value": 21.5, "step": 10}))
     page = html.unescape(read(run))
-    for words in (
+    for expected in (
         "run · image/vqgan_tiny",
         "<dt>step</dt><dd>20 of 20</dd>",
         "<dt>samples</dt><dd>80 (",
         "123.5 samples per second",
         "<dt>waiting for data</dt><dd>25% of the time</dd>",
         "<dt>global batch</dt><dd>4 on 1 process(es)</dd>",
-        "<dt>best</dt><dd>psnr 21.5 at step 10</dd>",
+        "<dt>best checkpoint</dt><dd>psnr 21.5 at step 10</dd>",
         '<th scope="row">psnr</th><td>21.5</td>',
         "<b>step 3</b> skipped a.png: is damaged",
         "<b>vae/loss</b>",
     ):
-        assert words in page, words
+        assert expected in page, expected
 
 
 def test_the_newest_exhibits_are_inside_the_page(run: Path) -> None:
@@ -135,24 +135,24 @@ def test_nothing_on_the_page_is_fetched(run: Path) -> None:
         "\x00\x01",
     ],
 )
-def test_a_line_that_makes_no_sense_does_not_stop_the_page(line: str, run: Path) -> None:
+def test_an_invalid_line_does_not_break_the_page(line: str, run: Path) -> None:
     write(run / "metrics.jsonl", report(1), report(2))
     with open(run / "metrics.jsonl", "a") as file:
         file.write(f"{line}\n{line}\n")
     (run / "events.jsonl").write_text(f"{line}\n")
     page = read(run)
     assert page.endswith("</html>\n")
-    drawn = "".join(re.findall(r'points="([^"]*)"', page))
-    assert drawn
-    assert "nan" not in drawn
-    for found in re.findall(r'data-plot="([^"]*)"', page):
-        assert json.loads(html.unescape(found), parse_constant=pytest.fail)
+    points = "".join(re.findall(r'points="([^"]*)"', page))
+    assert points
+    assert "nan" not in points
+    for traces in re.findall(r'data-plot="([^"]*)"', page):
+        assert json.loads(html.unescape(traces), parse_constant=pytest.fail)
 
 
-def test_settings_that_are_no_object_do_not_stop_the_page(run: Path) -> None:
+def test_settings_that_are_not_an_object_do_not_break_the_page(run: Path) -> None:
     write(run / "metrics.jsonl", report(1))
     (run / "config.json").write_text(json.dumps({"recipe": None, "settings": [1]}))
-    assert "a model of your own" in read(run)
+    assert "custom model" in read(run)
 
 
 def test_a_name_from_a_file_is_escaped(run: Path, shown: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_name_from_a_file_is_escaped(run: Path, shown: Path) -> None:
     assert page.count("&lt;script&gt;") >= 10
 
 
-def test_text_escapes_what_ends_tags_and_attributes() -> None:
+def test_text_escapes_tags_and_attributes() -> None:
     assert text("<a href=\"x\" id='y'>&") == "&lt;a href=&quot;x&quot; id=&#x27;y&#x27;&gt;&amp;"
     assert text(3) == "3"
 
@@ -182,7 +182,7 @@ def source(*records: dict[str, Any], label: str = "run") -> Source:
     return Source(Path(label), label, {}, records)
 
 
-def test_held_out_values_share_a_plot_with_the_training_measure_called_alike() -> None:
+def test_validation_metrics_share_a_plot_with_the_training_metric_of_the_same_name() -> None:
     names = [
         "vae/loss",
         "vae/psnr",
@@ -191,15 +191,15 @@ def test_held_out_values_share_a_plot_with_the_training_measure_called_alike() -
         "val/psnr_mean_colour",
         "val/ssim",
     ]
-    found = homes(names)
-    assert {found[name] for name in names if "psnr" in name} == {"vae/psnr"}
-    assert found["val/ssim"] == "ssim"
-    assert found["vae/loss"] == "vae/loss"
+    plot_names = assign_plots(names)
+    assert {plot_names[name] for name in names if "psnr" in name} == {"vae/psnr"}
+    assert plot_names["val/ssim"] == "ssim"
+    assert plot_names["vae/loss"] == "vae/loss"
 
 
-def test_runs_are_drawn_over_each_other() -> None:
+def test_runs_share_a_plot() -> None:
     records = [{"step": 1, "vae/loss": 2.0}, {"step": 2, "vae/loss": 1.0}]
-    (plot,) = plots([source(*records, label="a"), source(*records, label="b")])
+    (plot,) = build_plots([source(*records, label="a"), source(*records, label="b")])
     assert plot.lines == [Line(run, "", "vae/loss", [(1, 2.0), (2, 1.0)]) for run in (0, 1)]
 
 
@@ -221,27 +221,27 @@ def test_a_flat_curve_is_a_line() -> None:
 
 
 def test_a_metric_of_one_point_has_no_curve() -> None:
-    assert plots([source({"step": 1, "loss": 2.0})]) == []
+    assert build_plots([source({"step": 1, "loss": 2.0})]) == []
 
 
 def test_long_curves_are_thinned_and_keep_their_last_point() -> None:
     points = [(float(i), float(i)) for i in range(10_001)]
-    kept = thin(points, 400)
-    assert len(kept) < 900
-    assert kept[0] == points[0]
-    assert kept[-1] == points[-1]
+    thinned = thin(points, 400)
+    assert len(thinned) < 900
+    assert thinned[0] == points[0]
+    assert thinned[-1] == points[-1]
     assert thin(points[:5], 400) == points[:5]
 
 
-def test_only_finite_numbers_are_drawn() -> None:
+def test_only_finite_numbers_are_plotted() -> None:
     assert is_finite(1)
     assert is_finite(-2.5)
     for value in (float("nan"), float("inf"), None, "1", [1]):
         assert not is_finite(value)
 
 
-def test_no_events_are_no_list() -> None:
-    assert listed([]) == ""
+def test_no_events_give_no_list() -> None:
+    assert event_list([]) == ""
 
 
 def test_the_sink_writes_at_evaluations_and_at_the_end(run: Path) -> None:
@@ -255,14 +255,14 @@ def test_the_sink_writes_at_evaluations_and_at_the_end(run: Path) -> None:
     assert page.exists()
 
 
-def test_a_page_that_cannot_be_written_does_not_stop_the_run(run: Path) -> None:
+def test_a_failed_report_does_not_stop_the_run(run: Path) -> None:
     (run / "report.html").mkdir()
     sink = ReportSink(run)
     sink.close()
-    assert sink.problem
+    assert sink.error
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run"):
         write_report(tmp_path)
 
@@ -275,21 +275,19 @@ def tetrahedron(path: Path) -> None:
     write_mesh(path, points, np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]]))
 
 
-def test_a_mesh_lies_on_the_page_with_its_sentence(run: Path, shown: Path) -> None:
+def test_a_mesh_is_embedded_with_its_caption(run: Path, shown: Path) -> None:
     tetrahedron(shown / "written-0-held-out.glb")
     (shown / "written-texts.txt").write_text("written-0\n  a small pyramid\n")
     page = read(run)
     assert "<b>a small pyramid</b>" in page
-    (found,) = re.findall(r'data-mesh="([^"]*)"', page)
-    mesh = json.loads(html.unescape(found))
-    places = np.frombuffer(base64.b64decode(mesh["vertices"]), "<f4").reshape(-1, 3)
+    (data,) = re.findall(r'data-mesh="([^"]*)"', page)
+    mesh = json.loads(html.unescape(data))
+    vertices = np.frombuffer(base64.b64decode(mesh["vertices"]), "<f4").reshape(-1, 3)
     assert mesh["count"] == 4
-    assert np.allclose(places.max(0), 1)  # z is up again
+    assert np.allclose(vertices.max(0), 1)  # z is up again
 
 
-def test_a_sound_has_its_picture_and_a_text_names_whom_it_belongs_to(
-    run: Path, shown: Path
-) -> None:
+def test_audio_has_a_spectrogram_and_a_text_is_assigned_by_name(run: Path, shown: Path) -> None:
     for name in ("captions-0.wav", "captions-1.wav"):
         write_wav(shown / name, np.sin(np.arange(4000) / 5).astype(np.float32), 8000)
     (shown / "captions.txt").write_text("captions-0.wav\n  a low tone\n\ncaptions-1.wav\n  same\n")
@@ -298,44 +296,44 @@ def test_a_sound_has_its_picture_and_a_text_names_whom_it_belongs_to(
     assert page.index("a low tone") < page.index("data:audio/wav") < page.index("<b>same</b>")
 
 
-def test_a_video_is_shown_instead_of_the_gif_of_the_same_name(run: Path, shown: Path) -> None:
+def test_a_video_replaces_the_gif_of_the_same_name(run: Path, shown: Path) -> None:
     for name in ("clip.mp4", "clip.gif", "other.gif"):
         (shown / name).write_bytes(b"x")
     page = read(run)
     assert page.count("data:video/mp4") == page.count("data:image/gif") == 1
 
 
-def test_the_louder_tone_is_drawn_where_it_is() -> None:
+def test_a_tone_appears_at_its_frequency() -> None:
     tone = np.sin(2 * np.pi * 3000 * np.arange(8000) / 8000)
     mel = log_mel(tone, 8000)
     assert 60 < mel.mean(1).argmax() < 80
-    drawn = coloured(mel)
+    drawn = apply_colormap(mel)
     assert drawn.sum(-1).mean(1).argmax() < 20  # high frequencies are above
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\x00\x00\x00\x00WAVEfmt " + b"\xff" * 40])
-def test_a_damaged_sound_has_no_picture(data: bytes) -> None:
-    assert picture(data) is None
+def test_damaged_audio_has_no_spectrogram(data: bytes) -> None:
+    assert spectrogram_png(data) is None
 
 
-def test_what_is_too_much_for_the_page_is_named(run: Path, shown: Path) -> None:
+def test_omitted_exhibits_are_listed_by_name(run: Path, shown: Path) -> None:
     with open(shown / "huge.png", "wb") as file:
-        file.truncate(LARGEST + 1)
-    for number in range(TURNING + 1):
+        file.truncate(MAX_FILE_BYTES + 1)
+    for number in range(MAX_MESHES + 1):
         tetrahedron(shown / f"solid-{number}.glb")
     (shown / "broken-0.glb").write_bytes(b"glTF")
     page = read(run)
-    assert page.count("data-mesh=") == TURNING
+    assert page.count("data-mesh=") == MAX_MESHES
     assert "huge.png is too large for this page" in page
-    assert f"solid-{TURNING} (1 meshes)" in page
+    assert f"solid-{MAX_MESHES} (1 meshes)" in page
     assert "broken-0.glb" in page
 
 
-def test_thousands_of_exhibits_do_not_make_a_page_of_thousands(run: Path, shown: Path) -> None:
+def test_the_number_of_embedded_exhibits_is_limited(run: Path, shown: Path) -> None:
     for number in range(300):
         (shown / f"picture-{number}.png").write_bytes(b"x")
     page = read(run)
-    assert page.count("<img") == FILES
+    assert page.count("<img") == MAX_FILES
     assert "and 210 more" in page
 
 
@@ -355,13 +353,13 @@ def test_links_and_pipes_in_a_run_are_not_followed(name: str, run: Path, tmp_pat
 # -- data, health, machine ------------------------------------------------------------------
 
 
-def test_skipped_files_are_counted_by_reason_and_health_stands_apart(run: Path) -> None:
+def test_skipped_files_are_counted_by_reason_separately_from_health(run: Path) -> None:
     write(
         run / "events.jsonl",
         {"step": 0, "message": "starting at step 0"},
         {"step": 1, "message": "skipped a.png: a.png: is damaged; remove it"},
         {"step": 1, "message": "skipped b.png: is damaged; remove it"},
-        {"step": 2, "message": "health: vae/loss has rested"},
+        {"step": 2, "message": "health: vae/loss has stayed"},
     )
     about = json.loads((run / "config.json").read_text())
     machine = {"device": "a fine GPU"}
@@ -374,11 +372,11 @@ def test_skipped_files_are_counted_by_reason_and_health_stands_apart(run: Path) 
     assert "7 samples" in page
     assert "<dd>a fine GPU</dd>" in page
     health = page[page.index("<h2>Health</h2>") : page.index("<h2>Data</h2>")]
-    assert "vae/loss has rested" in health
+    assert "vae/loss has stayed" in health
     assert "a.png" not in health
 
 
-def test_a_run_notes_its_machine_its_versions_and_the_size_of_its_data(tmp_path: Path) -> None:
+def test_a_run_records_its_machine_versions_and_data_sizes(tmp_path: Path) -> None:
     run_in_a_process(ToyRecipe(steps=2, batch_size=4), tmp_path / "run")
     about = json.loads((tmp_path / "run" / "config.json").read_text())
     assert about["machine"]["device"]
@@ -390,7 +388,7 @@ def test_a_run_notes_its_machine_its_versions_and_the_size_of_its_data(tmp_path:
     assert text(about["machine"]["device"]) in page
 
 
-def test_the_sentences_of_a_sheet_of_meshes_reach_the_page(run: Path, shown: Path) -> None:
+def test_the_captions_of_a_mesh_sheet_reach_the_page(run: Path, shown: Path) -> None:
     points = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], float)
     faces = np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
     rows = [[(points, faces)], [(points, faces)]]
@@ -403,35 +401,37 @@ def test_the_sentences_of_a_sheet_of_meshes_reach_the_page(run: Path, shown: Pat
 # -- several runs ---------------------------------------------------------------------------
 
 
-def test_several_runs_begin_with_what_differs(tmp_path: Path) -> None:
+def test_a_comparison_begins_with_configuration_differences(tmp_path: Path) -> None:
     one = make_run(tmp_path / "one", rate=0.001, model={"dim": 8})
     two = make_run(tmp_path / "two", rate=0.002, model={"dim": 8})
     write(one / "metrics.jsonl", report(1), report(2, **{"val/psnr": 20.0}))
     write(two / "metrics.jsonl", report(1), report(2, **{"val/psnr": 30.0}))
     page = write_page([one, two], tmp_path / "both.html", opening="<p>Hello.</p>").read_text()
-    differs = page[page.index("<h2>What differs</h2>") : page.index("<h2>Where they stand</h2>")]
+    differs = page[
+        page.index("<h2>Configuration differences</h2>") : page.index("<h2>Progress</h2>")
+    ]
     assert '<th scope="row">rate</th><td>0.001</td><td>0.002</td>' in differs
     assert "dim" not in differs
     assert "steps" not in differs
     assert '<th scope="row">psnr</th><td>20</td><td>30</td>' in page
-    assert page.index("<p>Hello.</p>") < page.index("<h2>What differs</h2>")
+    assert page.index("<p>Hello.</p>") < page.index("<h2>Configuration differences</h2>")
 
 
-def test_runs_of_different_kinds_stand_one_after_the_other(tmp_path: Path) -> None:
+def test_runs_of_different_recipes_get_separate_sections(tmp_path: Path) -> None:
     one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
     (two / "config.json").write_text(json.dumps({"recipe": "speech/voicebox_tiny"}))
     page = write_page([one, two], tmp_path / "both.html", title="Six <b>").read_text()
     assert "<title>Six &lt;b&gt;</title>" in page
     assert 'href="#g1"' in page
     assert 'id="g1"' in page
-    assert "What differs" not in page
+    assert "Configuration differences" not in page
 
 
-def test_report_compares_runs_where_it_is_told(
+def test_the_report_command_compares_runs(
     tmp_path: Path, cli: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [make_run(tmp_path / name) for name in ("one", "two")]
-    for run in runs:  # as from Python, with a model of one's own
+    for run in runs:  # a custom model trained from Python
         (run / "config.json").write_text(json.dumps({"recipe": None, "settings": {}}))
     monkeypatch.chdir(tmp_path)
     assert cli("report", *runs).out.strip() == "report.html"
@@ -439,11 +439,13 @@ def test_report_compares_runs_where_it_is_told(
     assert cli("report", runs[0]).out.strip() == str(runs[0] / "report.html")
     assert (tmp_path / "page.html").read_bytes() == (tmp_path / "report.html").read_bytes()
     assert "name a run" in cli("report").sentence
-    assert "make it" in cli("report", *runs, "--out", tmp_path / "no" / "page.html").sentence
+    assert "create it" in cli("report", *runs, "--out", tmp_path / "no" / "page.html").sentence
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_what_is_no_report_is_not_written_over(kind: str, run: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_report_is_not_overwritten(
+    kind: str, run: Path, tmp_path: Path
+) -> None:
     out, mine = tmp_path / "index.html", tmp_path / "mine.html"
     mine.write_text("<!doctype html>mine")
     if kind == "file":
@@ -458,10 +460,10 @@ def test_what_is_no_report_is_not_written_over(kind: str, run: Path, tmp_path: P
     assert not list(tmp_path.glob(".*"))
 
 
-# -- cost, and a machine without plotly -----------------------------------------------------
+# -- cost, and missing plotly -----------------------------------------------------
 
 
-def test_a_page_without_plotly_says_what_to_install_and_shows_the_rest(
+def test_without_plotly_the_page_has_static_curves_and_a_note(
     run: Path, shown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script, "plotly", lambda: None)
@@ -474,13 +476,13 @@ def test_a_page_without_plotly_says_what_to_install_and_shows_the_rest(
     assert len(page) < 60_000
 
 
-def test_a_long_run_is_shown_quickly_and_its_evaluations_are_all_there(run: Path) -> None:
+def test_a_long_run_renders_quickly_with_all_its_evaluations(run: Path) -> None:
     with open(run / "metrics.jsonl", "w") as file:
         for step in range(1, 100_001):
             file.write(json.dumps(report(step)) + "\n")
             if step in (500, 70_001, 100_000):
                 file.write(json.dumps({"step": step, "val/loss": step}) + "\n")
-    write_report(run)  # packs plotly, once
+    write_report(run)  # compresses plotly, once
     begun = time.process_time()
     page = html.unescape(read(run))
     assert time.process_time() - begun < 2
@@ -489,7 +491,7 @@ def test_a_long_run_is_shown_quickly_and_its_evaluations_are_all_there(run: Path
     assert len(page) < 3_000_000
 
 
-def test_a_sound_of_eight_bits_is_heard_but_not_drawn(run: Path, shown: Path) -> None:
+def test_eight_bit_audio_is_embedded_without_a_spectrogram(run: Path, shown: Path) -> None:
     with wave.open(str(shown / "old-0.wav"), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(1)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig
-from quintet.speech.data import Fit
+from quintet.speech.data import Buckets
 from quintet.speech.model import VoiceBox
 
 MODEL: dict[str, Any] = {
@@ -45,5 +45,5 @@ def voicebox(**changes: Any) -> VoiceBox:
     return model.eval()
 
 
-def small_fit(**changes: Any) -> Fit:
-    return Fit(SpeechDataConfig(**DATA | changes), VoiceBoxConfig(**MODEL))
+def small_buckets(**changes: Any) -> Buckets:
+    return Buckets(SpeechDataConfig(**DATA | changes), VoiceBoxConfig(**MODEL))

@@ -9,12 +9,12 @@ import pytest
 from harness import Said
 from quintet.cli import main
 from quintet.media.audio import probe, read_audio, write_wav
-from quintet.media.voices import compose, speak
+from quintet.speech.voices import compose, speak
 
 Cli = Callable[..., Said]
 FEW = (
     *("--batch-size", 2, "--workers", 0, "--device", "cpu", "--trackers", "--log-every", 1),
-    *("--recordings.valid-limit", 2, "--recordings.builtin-count", 16, "--speaking.count", 1),
+    *("--recordings.valid-limit", 2, "--recordings.builtin-count", 16, "--sampling.count", 1),
     *("--model.dim", 32, "--model.depth", 1, "--model.heads", 1),
 )
 QUICK = ("--steps", 1, "--method", "euler")
@@ -88,7 +88,7 @@ def test_it_speaks_with_the_voice_of_a_recording(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "say what to speak"),
+        ([], "nothing to speak"),
         (["RECORDING", "--text", "a"], "give --from and --to"),
         (["--text", "a", "--from", 1, "--to", 2], "give a recording"),
         (["--text", "a", "--steps", 0], "--steps is 0"),

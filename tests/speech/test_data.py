@@ -12,22 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.engine.config import ConfigError
-from quintet.engine.stream import Request, Samples
-from quintet.media import BadFile, voices
+from quintet.engine.data.plans import LengthPlan, Request
+from quintet.engine.data.stream import Samples
+from quintet.media import BadFile
 from quintet.media.audio import write_wav
+from quintet.speech import voices
 from quintet.speech.characters import FIRST, PAD, UNKNOWN, clean, encode, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig
 from quintet.speech.data import (
+    Buckets,
     BuiltinVoices,
-    Fit,
-    FramePlan,
     SpeechFolder,
     check,
     collate,
-    frame_plan,
+    length_plan,
     open_data,
 )
-from speech.small import DATA, MODEL, small_fit
+from speech.small import DATA, MODEL, small_buckets
 
 RATE = 8_000
 
@@ -47,7 +48,7 @@ def put(folder: Path, name: str, seconds: float = 0.5, text: str | None = None, 
 
 
 def opened(folder: Path, split: Any = "train", seed: int = 0, **changes: Any) -> SpeechFolder:
-    return SpeechFolder(folder, small_fit(**changes), split, seed)
+    return SpeechFolder(folder, small_buckets(**changes), split, seed)
 
 
 def holding(folder: Path, name: str) -> tuple[SpeechFolder, int]:
@@ -92,7 +93,7 @@ def test_a_clean_text_is_clean_and_its_ids_are_in_range(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ba 🙂", "a picture"),
+        ("ba 🙂", "a symbol"),
         ("ba\x07", "control character"),
         (" \n ", "empty"),
         ("\u200d", "empty"),
@@ -184,7 +185,7 @@ def damaged(folder: Path, kind: str) -> str:
     put(folder, "bad.wav", text="ba")
     if kind == "emoji":
         path.with_suffix(".txt").write_text("ba 🙂", encoding="utf-8")
-        return "a picture"
+        return "a symbol"
     if kind == "long":
         put(folder, "bad.wav", seconds=3.0)
         return "more than max_seconds"
@@ -258,7 +259,7 @@ def test_a_setting_that_cannot_be_says_why():
 
 
 def test_built_in_speech_fits_and_has_its_marks():
-    data = open_data(None, small_fit(), "train", 0)
+    data = open_data(None, small_buckets(), "train", 0)
     assert isinstance(data, BuiltinVoices)
     for index in range(10):
         item = data.keyed(index, None)
@@ -269,43 +270,46 @@ def test_built_in_speech_fits_and_has_its_marks():
 
 
 def test_built_in_speech_for_training_and_held_out_never_meet():
-    sides = (BuiltinVoices(small_fit(), split) for split in ("train", "valid"))
+    sides = (BuiltinVoices(small_buckets(), split) for split in ("train", "valid"))
     texts = [{side.text(index) for index in range(len(side))} for side in sides]
     assert not texts[0] & texts[1]
 
 
 def test_built_in_speech_that_cannot_fit_is_refused():
     with pytest.raises(ValueError, match="raise them"):
-        BuiltinVoices(small_fit(text_length=5), "train").utterance(0)
+        BuiltinVoices(small_buckets(text_length=5), "train").utterance(0)
 
 
 # -- batches --------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_padded_to_one_of_a_few_sizes():
-    fit = small_fit()
-    data = BuiltinVoices(fit, "train")
+    buckets = small_buckets()
+    data = BuiltinVoices(buckets, "train")
     shapes = set()
     for index in range(0, 40, 2):
         items = [data.keyed(i, None) for i in (index, index + 1)]
-        batch = collate(items, fit)
+        batch = collate(items, buckets)
         shapes.add((batch["audio"].shape, batch["ids"].shape))
-        assert fit.frames_of(batch["audio"].shape[1]) == batch["ids"].shape[1] // 8 * fit.frames
+        assert (
+            buckets.num_frames(batch["audio"].shape[1])
+            == batch["ids"].shape[1] // 8 * buckets.frames
+        )
         for row, item in enumerate(items):
             length = len(item["audio"])
             assert torch.equal(batch["audio"][row, :length], item["audio"])
             assert not batch["audio"][row, length:].any()
-            assert batch["tokens"][row] == len(item["text"])
+            assert batch["num_tokens"][row] == len(item["text"])
     assert len(shapes) <= 3
 
 
 def test_a_sample_without_a_text_is_of_unknown_text():
-    batch = collate([{"audio": torch.ones(900), "text": None}], small_fit())
+    batch = collate([{"audio": torch.ones(900), "text": None}], small_buckets())
     assert batch["ids"][0, 0] == UNKNOWN
-    assert batch["tokens"].tolist() == [1]
+    assert batch["num_tokens"].tolist() == [1]
 
 
-def walk(plan: FramePlan, count: int, steps: int) -> list[list[list[Any]]]:
+def walk(plan: LengthPlan, count: int, steps: int) -> list[list[list[Any]]]:
     position, found = 0, []
     for _ in range(steps):
         found.append(plan.micro_batches(position, count))
@@ -316,19 +320,19 @@ def walk(plan: FramePlan, count: int, steps: int) -> list[list[list[Any]]]:
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=60), st.integers(0, 5))
 @settings(max_examples=40, deadline=None)
 def test_every_sample_comes_in_every_epoch(buckets, seed):
-    plan = FramePlan(buckets, 4, seed, 2)
-    batches, starts = plan._make_epoch(3, 2)
+    plan = LengthPlan(buckets, seed, budget=8)
+    batches, starts = plan._make_span(3, 1)
     mine = [r.sample for batch in batches for r in batch if r.epoch == 3]
     assert sorted(mine) == list(range(len(buckets)))
     extra = sum(r.epoch > 3 for batch in batches for r in batch)
-    assert extra < plan.samples(max(buckets), 2)
-    assert starts[-1] == len(buckets) + extra == plan._make_epoch(0, 2)[1][-1]
+    assert extra < plan.samples(max(buckets), 1)
+    assert starts[-1] == len(buckets) + extra == plan._make_span(0, 1)[1][-1]
 
 
 @given(st.lists(st.integers(1, 4), min_size=30, max_size=60))
 @settings(max_examples=20, deadline=None)
 def test_work_stays_within_the_budget_and_shapes_are_few(buckets):
-    plan = FramePlan(buckets, 4, 0, 4)
+    plan = LengthPlan(buckets, 0, budget=16)
     shapes = set()
     for (batch,) in walk(plan, 1, 12):
         largest = max(buckets[r.sample] for r in batch)
@@ -339,9 +343,9 @@ def test_work_stays_within_the_budget_and_shapes_are_few(buckets):
 
 def test_the_global_order_is_the_same_however_it_is_divided():
     buckets = [1 + i * 7 % 4 for i in range(50)]
-    whole = walk(FramePlan(buckets, 4, 0, 8), 1, 9)
+    whole = walk(LengthPlan(buckets, 0, budget=32), 1, 9)
     for count in (2, 4):
-        parts = walk(FramePlan(buckets, 4, 0, 8 // count), count, 9)
+        parts = walk(LengthPlan(buckets, 0, budget=32 // count), count, 9)
         for (one,), several in zip(whole, parts):
             assert one == [r for batch in several for r in batch]
             assert max(map(len, several)) - min(map(len, several)) <= 1
@@ -349,14 +353,14 @@ def test_the_global_order_is_the_same_however_it_is_divided():
 
 def test_less_than_a_quarter_of_a_batch_is_padding():
     config = SpeechDataConfig(max_seconds=5.0, text_length=48, buckets=4, builtin_count=400)
-    fit = Fit(config, VoiceBoxConfig(edges=False))
-    data = BuiltinVoices(fit, "train")
-    plan = frame_plan(data, fit, 0, 16)
+    buckets = Buckets(config, VoiceBoxConfig(edges=False))
+    data = BuiltinVoices(buckets, "train")
+    plan = length_plan(data, buckets, 0, 16)
     heard = padded = 0
     for (batch,) in walk(plan, 1, 12):
         sizes = [data.size(r.sample) for r in batch]
         heard += sum(frames for frames, _ in sizes)
-        padded += len(batch) * fit.frames * max(fit.bucket(*size) for size in sizes)
+        padded += len(batch) * buckets.frames * max(buckets.index(*size) for size in sizes)
     assert heard > 0.75 * padded
 
 
@@ -365,11 +369,11 @@ def test_a_folder_is_planned_by_its_headers(tmp_path):
         put(tmp_path, f"{number}.wav", seconds=0.3 + 0.3 * number, text="ba")
     put(tmp_path, "z.wav", seconds=9.0, text="ba")
     data, last = holding(tmp_path, "z.wav")
-    plan = frame_plan(data, data.fit, 0, 2)
+    plan = length_plan(data, data.buckets, 0, 2)
     sizes = [data.size(index)[0] for index in range(len(data))]
-    assert plan.buckets == [-(-frames // data.fit.frames) for frames in sizes]
-    assert len(set(plan.buckets)) == 3
-    assert plan.buckets[last] == 3, "what cannot be used counts as the largest"
+    assert plan.lengths == [-(-frames // data.buckets.frames) for frames in sizes]
+    assert len(set(plan.lengths)) == 3
+    assert plan.lengths[last] == 3, "what cannot be used counts as the largest"
 
 
 def test_held_out_recordings_are_none_of_those_for_training(tmp_path):

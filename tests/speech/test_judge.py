@@ -2,9 +2,9 @@
 
 import torch
 
-from quintet.media import voices
+from quintet.speech import voices
+from quintet.speech.features import log_mel
 from quintet.speech.judge import Span, fitted, spans_in, spans_of
-from quintet.speech.mels import SpeechMel
 
 RATE, HOP = 24_000, 256
 SETTINGS = (RATE, 1024, HOP, 100)
@@ -13,7 +13,7 @@ SETTINGS = (RATE, 1024, HOP, 100)
 def heard(number: int, wav: torch.Tensor | None = None) -> tuple[int, int]:
     said = voices.compose(number)
     sound = torch.from_numpy(voices.speak(said, RATE)) if wav is None else wav
-    log_mels = SpeechMel(*SETTINGS)(sound[None])[0]
+    log_mels = log_mel(*SETTINGS)(sound[None])[0]
     return fitted(*SETTINGS).recognised(log_mels, spans_of(said, RATE / HOP))
 
 

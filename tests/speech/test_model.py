@@ -7,25 +7,25 @@ from torch import Tensor
 from quintet.engine.config import ConfigError
 from quintet.nn.alignment import inside
 from quintet.nn.vocoder import GriffinLim
-from quintet.speech.backbone import waves
+from quintet.speech.backbone import sinusoidal_embedding
 from quintet.speech.characters import UNKNOWN
 from quintet.speech.config import VoiceBoxConfig, VoiceBoxLossConfig
-from quintet.speech.draws import draw, span
-from quintet.speech.durations import frames_inside, heard_whole, whole_frames
-from quintet.speech.measures import copied, interpolated, mean_error, true_durations
-from quintet.speech.mels import SpeechMel
-from quintet.speech.model import VoiceBox, counts, total
-from quintet.speech.speaking import (
-    Line,
+from quintet.speech.durations import fully_visible, masked_frames, round_durations
+from quintet.speech.features import log_mel
+from quintet.speech.inference import (
+    Segment,
     Solver,
-    cut,
-    fill,
-    hear,
-    holed,
-    keys_of,
-    pasted,
-    scripted,
+    align_reference,
+    infill,
+    infill_layout,
+    noise_keys,
+    segment_layout,
+    splice,
+    split_reference,
 )
+from quintet.speech.masking import draw, span_mask
+from quintet.speech.measures import copied, interpolated, mean_error, true_durations
+from quintet.speech.model import VoiceBox, counts, total_loss
 from speech.small import voicebox
 
 RATE, HOP = 8_000, 128
@@ -43,9 +43,9 @@ def sounds(*lengths: int) -> Tensor:
 
 def batch(model: VoiceBox, *lengths: int, texts: tuple[str, ...] = ()) -> tuple:
     audio, ends = sounds(*lengths), torch.tensor(lengths)
-    ids, tokens = model.read(texts or ["ba", "kitu"][: len(lengths)])
-    frames = model.frames.count(ends)
-    size = (int(model.frames.count(torch.tensor([audio.shape[1]]))), model.config.bins)
+    ids, tokens = model.tokenize(texts or ["ba", "kitu"][: len(lengths)])
+    frames = model.features.num_frames(ends)
+    size = (int(model.features.num_frames(torch.tensor([audio.shape[1]]))), model.config.bins)
     return audio, ends, ids, tokens, draw(torch.arange(len(lengths)), frames, size, LOSSES)
 
 
@@ -57,7 +57,7 @@ def test_padding_changes_nothing(model):
     one = model(audio, ends, ids, tokens, draws)
     wider, more = torch.zeros(2, 9_000), torch.zeros(2, 9, dtype=torch.int64)
     wider[:, :6_000], more[:, :4] = audio, ids
-    frames = model.frames.count(ends)
+    frames = model.features.num_frames(ends)
     longer = draw(torch.arange(2), frames, (int(9_000 // HOP + 1), 20), LOSSES)
     longer.noise[:, 47:] = 1e3
     two = model(wider, ends, more, tokens, longer)
@@ -88,44 +88,51 @@ def test_samples_of_a_batch_know_nothing_of_each_other(model):
 
 
 def test_the_context_is_the_clean_audio_outside_of_the_hole(model):
-    x1 = model.frames(sounds(5_000))
+    x1 = model.features(sounds(5_000))
     frames = torch.tensor([x1.shape[1]])
-    hole = span(frames, 0.5, torch.tensor([0.4]), x1.shape[1])
-    script = holed(model, x1, frames, *model.read(["kitu"]), hole)
-    assert torch.equal(script.context[~hole], x1[~hole])
-    assert not script.context[hole].any()
-    found = fill(model, script, QUICK, keys_of(0, 1, torch.device("cpu")))
-    assert torch.equal(found[~hole], x1[~hole])
-    assert not torch.isclose(found[hole], x1[hole]).all()
+    infill_mask = span_mask(frames, 0.5, torch.tensor([0.4]), x1.shape[1])
+    layout = infill_layout(model, x1, frames, *model.tokenize(["kitu"]), infill_mask)
+    assert torch.equal(layout.context[~infill_mask], x1[~infill_mask])
+    assert not layout.context[infill_mask].any()
+    found = infill(model, layout, QUICK, noise_keys(0, 1, torch.device("cpu")))
+    assert torch.equal(found[~infill_mask], x1[~infill_mask])
+    assert not torch.isclose(found[infill_mask], x1[infill_mask]).all()
 
 
 def test_nothing_of_what_is_to_be_found_leaks(model):
     """What is in the hole may be anything: characters, context and speech stay the same."""
-    x1 = model.frames(sounds(5_000))
+    x1 = model.features(sounds(5_000))
     frames = torch.tensor([x1.shape[1]])
-    hole = span(frames, 0.5, torch.tensor([0.4]), x1.shape[1])
-    other = torch.where(hole[..., None], 100 * torch.randn_like(x1), x1)
-    keys = keys_of(0, 1, torch.device("cpu"))
+    infill_mask = span_mask(frames, 0.5, torch.tensor([0.4]), x1.shape[1])
+    other = torch.where(infill_mask[..., None], 100 * torch.randn_like(x1), x1)
+    keys = noise_keys(0, 1, torch.device("cpu"))
     found = []
     for rows in (x1, other):
-        script = holed(model, rows, frames, *model.read(["kitubala"]), hole)
-        found.append((*script, fill(model, script, QUICK, keys)))
+        layout = infill_layout(model, rows, frames, *model.tokenize(["kitubala"]), infill_mask)
+        found.append((*layout, infill(model, layout, QUICK, keys)))
     for first, second in zip(*found):
         assert torch.equal(first, second)
-    beside = torch.where(hole[..., None], x1, x1 + 1)
-    changed = holed(model, beside, frames, *model.read(["kitubala"]), hole)
+    beside = torch.where(infill_mask[..., None], x1, x1 + 1)
+    changed = infill_layout(model, beside, frames, *model.tokenize(["kitubala"]), infill_mask)
     assert not torch.equal(changed.context, found[0][1]), "or this test could not fail"
 
 
 def test_in_training_the_hole_is_hidden_from_the_backbone(model):
     """Only the target depends on what is in it: the velocity for a given state does not."""
     audio, ends, _, _, draws = batch(model, 4_000, 6_000)
-    x1, mask = model.frames(audio), inside(model.frames.count(ends), 47)
-    hole = draws.hole & mask
-    other = torch.where(hole[..., None], x1 + 5, x1)
-    said, state = torch.full(mask.shape, UNKNOWN), torch.randn_like(x1)
+    x1, mask = model.features(audio), inside(model.features.num_frames(ends), 47)
+    infill_mask = draws.infill_mask & mask
+    other = torch.where(infill_mask[..., None], x1 + 5, x1)
+    frame_ids, state = torch.full(mask.shape, UNKNOWN), torch.randn_like(x1)
     first, second = (
-        model.velocity(state, draws.time, model.hidden(rows, hole, mask), hole, said, mask)
+        model.velocity(
+            state,
+            draws.time,
+            model.mask_context(rows, infill_mask, mask),
+            infill_mask,
+            frame_ids,
+            mask,
+        )
         for rows in (x1, other)
     )
     assert torch.equal(first, second)
@@ -134,8 +141,8 @@ def test_in_training_the_hole_is_hidden_from_the_backbone(model):
 def test_text_that_is_dropped_is_not_seen(model):
     audio, ends, ids, tokens, draws = batch(model, 4_000, 6_000)
     for all_of_it in (True, False):
-        dropped = draws._replace(dropped=torch.full_like(draws.dropped, all_of_it))
-        flows = [model(audio, ends, i, tokens, dropped).flow for i in (ids, ids.flip(1))]
+        text_dropped = draws._replace(text_dropped=torch.full_like(draws.text_dropped, all_of_it))
+        flows = [model(audio, ends, i, tokens, text_dropped).flow for i in (ids, ids.flip(1))]
         assert (flows[0] == flows[1]) == all_of_it
 
 
@@ -148,19 +155,19 @@ def test_draws_belong_to_their_key_whatever_the_padding():
     two = draw(torch.tensor([6, 5]), frames.flip(0), (50, 3), LOSSES)
     assert torch.equal(one.time, two.time.flip(0))
     assert torch.equal(one.noise, two.noise.flip(0)[:, :40])
-    assert torch.equal(one.hole, two.hole.flip(0)[:, :40])
+    assert torch.equal(one.infill_mask, two.infill_mask.flip(0)[:, :40])
 
 
 def test_holes_are_one_span_of_the_share_that_is_asked_for():
     frames = torch.full((500,), 100)
-    found = draw(torch.arange(500), frames, (120, 1), VoiceBoxLossConfig(hidden=(0.3, 0.6)))
-    widths = found.hole.sum(1)
+    found = draw(torch.arange(500), frames, (120, 1), VoiceBoxLossConfig(mask_fraction=(0.3, 0.6)))
+    widths = found.infill_mask.sum(1)
     whole = widths == 100
     assert 0.1 < whole.float().mean() < 0.3, "as drop_context says"
     assert widths[~whole].min() >= 30
     assert widths[~whole].max() <= 60
-    assert (found.hole.int().diff(dim=1).abs().sum(1) <= 2).all()
-    assert not found.hole[:, 100:].any()
+    assert (found.infill_mask.int().diff(dim=1).abs().sum(1) <= 2).all()
+    assert not found.infill_mask[:, 100:].any()
 
 
 # -- durations ------------------------------------------------------------------------------------
@@ -168,43 +175,43 @@ def test_holes_are_one_span_of_the_share_that_is_asked_for():
 
 def test_whole_frames_add_up_and_keep_every_character():
     lengths = torch.tensor([[1.5, 1.0, 2.5, 1.0], [0.4, 3.0, 0.0, 0.0]])
-    assert whole_frames(lengths)[0].tolist() == [2, 1, 2, 1]
+    assert round_durations(lengths)[0].tolist() == [2, 1, 2, 1]
     totals = torch.tensor([12, 5])
-    assert whole_frames(lengths, totals).sum(1).equal(totals)
+    assert round_durations(lengths, totals).sum(1).equal(totals)
 
 
 def test_characters_are_heard_whole_or_not():
-    durations, hole = torch.tensor([[2, 3, 1, 0]]), torch.zeros(1, 6, dtype=torch.bool)
-    hole[0, 2:4] = True
-    assert frames_inside(durations, hole).tolist() == [[0, 2, 0, 0]]
-    assert heard_whole(durations, hole).tolist() == [[True, False, True, True]]
+    durations, infill_mask = torch.tensor([[2, 3, 1, 0]]), torch.zeros(1, 6, dtype=torch.bool)
+    infill_mask[0, 2:4] = True
+    assert masked_frames(durations, infill_mask).tolist() == [[0, 2, 0, 0]]
+    assert fully_visible(durations, infill_mask).tolist() == [[True, False, True, True]]
 
 
 def test_a_filled_hole_keeps_the_length_of_the_recording(model):
-    x1 = model.frames(sounds(5_000, 5_000))
+    x1 = model.features(sounds(5_000, 5_000))
     frames = torch.tensor([40, 25])
-    hole = span(frames, 0.5, torch.tensor([0.0, 0.99]), 40)
-    script = holed(model, x1, frames, *model.read(["kitu", "ba"]), hole)
-    assert script.durations.sum(1).equal(frames)
-    assert ((script.said > 0) == inside(frames, 40)).all()
+    infill_mask = span_mask(frames, 0.5, torch.tensor([0.0, 0.99]), 40)
+    layout = infill_layout(model, x1, frames, *model.tokenize(["kitu", "ba"]), infill_mask)
+    assert layout.durations.sum(1).equal(frames)
+    assert ((layout.frame_ids > 0) == inside(frames, 40)).all()
 
 
 def test_new_speech_lasts_as_long_as_it_is_asked_to(model):
-    heard = hear(model, model.frames(sounds(3_000))[0], model.encode("bate"))
-    assert heard.durations.sum() == len(heard.frames)
-    line = Line(model.encode("kitu"), heard, None, 17)
-    script = scripted(model, [line, Line(model.encode("so"))])
-    assert script.hole.sum(1)[0] == 17
-    assert script.frames[0] == len(heard.frames) + 17
-    assert torch.equal(script.context[0, : len(heard.frames)], heard.frames)
-    assert script.hole.sum(1)[1] == script.frames[1] >= 2
+    reference = align_reference(model, model.features(sounds(3_000))[0], model.encode("bate"))
+    assert reference.durations.sum() == len(reference.frames)
+    line = Segment(model.encode("kitu"), reference, None, 17)
+    layout = segment_layout(model, [line, Segment(model.encode("so"))])
+    assert layout.infill_mask.sum(1)[0] == 17
+    assert layout.num_frames[0] == len(reference.frames) + 17
+    assert torch.equal(layout.context[0, : len(reference.frames)], reference.frames)
+    assert layout.infill_mask.sum(1)[1] == layout.num_frames[1] >= 2
 
 
 def test_what_is_cut_out_leaves_the_rest_where_it_was(model):
-    heard = hear(model, model.frames(sounds(6_000))[0], model.encode("kitubala"))
-    before, after = cut(heard, 10, 30)
-    assert torch.equal(before.frames, heard.frames[:10])
-    assert torch.equal(after.frames, heard.frames[30:])
+    reference = align_reference(model, model.features(sounds(6_000))[0], model.encode("kitubala"))
+    before, after = split_reference(reference, 10, 30)
+    assert torch.equal(before.frames, reference.frames[:10])
+    assert torch.equal(after.frames, reference.frames[30:])
     for piece in (before, after):
         assert piece.durations.sum() == len(piece.frames)
 
@@ -219,17 +226,17 @@ def test_true_durations_follow_the_marks():
 
 def test_copying_and_interpolating_know_only_the_frames_beside_the_hole():
     rows = torch.arange(8.0)[None, :, None] ** 2
-    hole = torch.tensor([[False, False, True, True, True, True, False, False]])
-    assert copied(rows, hole)[0, :, 0].tolist() == [0, 1, 1, 1, 36, 36, 36, 49]
-    assert interpolated(rows, hole)[0, 2:6, 0].tolist() == [8, 15, 22, 29]
-    assert mean_error(interpolated(rows, hole), rows, hole).item() == pytest.approx(
+    infill_mask = torch.tensor([[False, False, True, True, True, True, False, False]])
+    assert copied(rows, infill_mask)[0, :, 0].tolist() == [0, 1, 1, 1, 36, 36, 36, 49]
+    assert interpolated(rows, infill_mask)[0, 2:6, 0].tolist() == [8, 15, 22, 29]
+    assert mean_error(interpolated(rows, infill_mask), rows, infill_mask).item() == pytest.approx(
         sum(abs(a - b) for a, b in zip((8, 15, 22, 29), (4, 9, 16, 25))) / 4
     )
     first = torch.tensor([[True, True, False]])
     assert copied(rows[:, :3], first)[0, :, 0].tolist() == [4, 4, 4]
 
 
-# -- speaking -------------------------------------------------------------------------------------
+# -- sampling -------------------------------------------------------------------------------------
 
 
 def test_speech_from_text_is_the_same_for_a_seed_and_differs_between_seeds(model):
@@ -248,13 +255,15 @@ def test_a_text_is_spoken_alike_whatever_is_beside_it(model):
     assert (alone - beside).abs().max() < 0.05 * alone.abs().max()
 
 
-@pytest.mark.parametrize("said", [None, "bate"])
-def test_a_voice_speaks_on_and_only_what_is_new_comes_back(model, said):
+@pytest.mark.parametrize("transcript", [None, "bate"])
+def test_a_voice_speaks_on_and_only_what_is_new_comes_back(model, transcript):
     prompt = sounds(4_000)[0]
-    found = model.sample(cond=[prompt], texts=["kitu"], cond_texts=[said], seconds=0.4, steps=2)[0]
+    found = model.sample(
+        cond=[prompt], texts=["kitu"], cond_texts=[transcript], seconds=0.4, steps=2
+    )[0]
     assert len(found) == pytest.approx(0.4 * RATE, abs=HOP)
     louder = model.sample(
-        cond=[prompt * 3], texts=["kitu"], cond_texts=[said], seconds=0.4, steps=2
+        cond=[prompt * 3], texts=["kitu"], cond_texts=[transcript], seconds=0.4, steps=2
     )
     assert not torch.equal(found, louder[0]), "it listens to the voice"
 
@@ -291,7 +300,7 @@ def test_times_outside_of_a_recording_are_refused(model):
 
 def test_a_pasted_piece_fades_in_and_out():
     audio, sound = torch.zeros(100), torch.ones(120)
-    found = pasted(audio, sound, (3, 5, 7), 10)
+    found = splice(audio, sound, (3, 5, 7), 10)
     assert len(found) == 120
     assert found[30:70].eq(1).all()
     assert found[25:31].diff().ge(0).all()
@@ -350,11 +359,11 @@ def test_a_model_comes_back_from_its_folder(model, tmp_path):
 def test_losses_are_weighed_by_their_counts(model):
     audio, ends, ids, tokens, draws = batch(model, 4_000, 6_000)
     found = model(audio, ends, ids, tokens, draws)
-    over = counts(draws, model.frames.count(ends), tokens)
+    over = counts(draws, model.features.num_frames(ends), tokens)
     assert over.frames == 32 + 47
     assert over.tokens == 6
-    alone = VoiceBoxLossConfig(align_weight=0, sharp_weight=0, duration_weight=0)
-    assert total(found, over, alone) == found.flow / over.hidden
+    alone = VoiceBoxLossConfig(alignment_weight=0, binarization_weight=0, duration_weight=0)
+    assert total_loss(found, over, alone) == found.flow / over.masked
 
 
 @pytest.mark.parametrize(
@@ -378,9 +387,9 @@ def test_a_configuration_that_cannot_be_says_why(changes, message):
 
 def test_mels_survive_griffin_lim():
     """On built-in speech, within 0.15 of a logarithm on average."""
-    from quintet.media import voices
+    from quintet.speech import voices
 
-    mel = SpeechMel(24_000, 1024, 256, 100)
+    mel = log_mel(24_000, 1024, 256, 100)
     wav = torch.from_numpy(voices.speak(voices.compose(3), 24_000))[None]
     log_mels = mel(wav)
     again = mel(GriffinLim(mel)(log_mels, wav.shape[1]))
@@ -388,15 +397,15 @@ def test_mels_survive_griffin_lim():
 
 
 def test_frames_of_built_in_speech_are_about_one():
-    from quintet.media import voices
+    from quintet.speech import voices
 
     model = VoiceBox(dim=16, depth=1, heads=1, head_dim=16)
     wavs = [torch.from_numpy(voices.speak(voices.compose(i), 24_000)) for i in range(8)]
-    rows = torch.cat([model.frames(wav[None])[0] for wav in wavs])
+    rows = torch.cat([model.features(wav[None])[0] for wav in wavs])
     assert abs(rows.mean()) < 0.2
     assert 0.8 < rows.std() < 1.2
 
 
 def test_times_are_told_apart():
-    found = waves(torch.tensor([0.0, 0.001, 0.5, 1.0]))
+    found = sinusoidal_embedding(torch.tensor([0.0, 0.001, 0.5, 1.0]))
     assert torch.cdist(found, found).fill_diagonal_(1).min() > 0.1

@@ -8,16 +8,16 @@ import torch
 
 from quintet.engine.config import ConfigError, OptimiserConfig
 from quintet.engine.errors import RunError
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
-from quintet.engine.world import World
-from quintet.media import voices
 from quintet.media.audio import probe, write_wav
 from quintet.speech import task as room
+from quintet.speech import voices
 from quintet.speech.config import (
-    SpeakingConfig,
+    SamplingConfig,
     SpeechDataConfig,
     VoiceBoxConfig,
     VoiceBoxLossConfig,
@@ -27,7 +27,7 @@ from quintet.speech.exhibits import SCALE, coloured, side_by_side
 from quintet.speech.task import VoiceBoxTask
 from speech.small import DATA, MODEL, voicebox
 
-QUICK = SpeakingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=0)
+QUICK = SamplingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=0)
 
 
 def recipe(**changes: Any) -> VoiceBoxRecipe:
@@ -41,8 +41,8 @@ def recipe(**changes: Any) -> VoiceBoxRecipe:
         "evaluate_every": 0,
         "model": VoiceBoxConfig(**MODEL),
         "recordings": SpeechDataConfig(**DATA),
-        "speaking": SpeakingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=1),
-        "voicebox": OptimiserConfig(rate=1e-3, warmup=2),
+        "sampling": SamplingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=1),
+        "optim": OptimiserConfig(learning_rate=1e-3, warmup_steps=2),
         **changes,
     }
     return VoiceBoxRecipe(**settings)
@@ -61,7 +61,9 @@ def opened(settings: VoiceBoxRecipe, path: Path, **how: Any) -> Run:
 def test_a_run_learns_what_is_said_when(tmp_path):
     """In 40 steps the loss of alignments falls, and so does that of the flow."""
     settings = recipe(
-        steps=40, speaking=QUICK, voicebox=OptimiserConfig(rate=5e-3, warmup=5, average=0.9)
+        steps=40,
+        sampling=QUICK,
+        optim=OptimiserConfig(learning_rate=5e-3, warmup_steps=5, ema_decay=0.9),
     )
     run = opened(settings, tmp_path)
     begun = run.evaluate()
@@ -69,7 +71,7 @@ def test_a_run_learns_what_is_said_when(tmp_path):
         take_step(run)
     ended = run.evaluate()
     run.close()
-    assert ended["align_loss"] < 0.9 * begun["align_loss"]
+    assert ended["alignment_loss"] < 0.9 * begun["alignment_loss"]
     assert ended["loss"] < 0.7 * begun["loss"]
     assert ended["duration_error"] < begun["duration_error"]
 
@@ -79,22 +81,22 @@ def test_what_is_measured_does_not_see_what_is_hidden():
     task = VoiceBoxTask(recipe(), voicebox())
     batch = held_out(task)
     seen = []
-    given = room.fill
+    given = room.infill
 
-    def watched(network, script, solver, keys):
-        seen.append(given(network, script, solver, keys))
+    def watched(network, layout, solver, keys):
+        seen.append(given(network, layout, solver, keys))
         return seen[-1]
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(room, "fill", watched)
-        first = task._filled(task.model, batch)
-        _, hole = task._hole(batch)
+        patch.setattr(room, "infill", watched)
+        first = task._measure_infill(task.model, batch)
+        _, infill_mask = task._infill_mask(batch)
         # Samples whose frames, as wide as a window, all lie inside of the hole.
-        for row, where in zip(batch.data["audio"], hole):
+        for row, where in zip(batch.data["audio"], infill_mask):
             start, width = int(where.int().argmax()), int(where.sum())
             row[start * 128 + 256 : (start + width - 1) * 128 - 256] = 0.01
-        second = task._filled(task.model, batch)
-    assert torch.equal(seen[0][hole], seen[1][hole])
+        second = task._measure_infill(task.model, batch)
+    assert torch.equal(seen[0][infill_mask], seen[1][infill_mask])
     assert not first["mel_error"].values.equal(second["mel_error"].values)
 
 
@@ -115,7 +117,7 @@ def test_recorded_syllables_are_recognised_and_those_of_a_young_model_are_not():
     settings = recipe(
         model=VoiceBoxConfig(**MODEL | wide),
         recordings=SpeechDataConfig(**DATA | {"rate": 24_000}),
-        speaking=SpeakingConfig(steps=1, method="euler", count=3),
+        sampling=SamplingConfig(steps=1, method="euler", count=3),
     )
     task = VoiceBoxTask(settings)
     with torch.no_grad():
@@ -166,12 +168,12 @@ def test_rates_of_model_and_recordings_agree():
         recipe(recordings=SpeechDataConfig(**DATA | {"rate": 16_000}))
     with pytest.raises(ConfigError, match="built-in speech"):
         recipe(model=VoiceBoxConfig(**MODEL | {"text": "given"}))
-    with pytest.raises(ConfigError, match="hidden"):
-        VoiceBoxLossConfig(hidden=(0.9, 0.2))
+    with pytest.raises(ConfigError, match="mask_fraction"):
+        VoiceBoxLossConfig(mask_fraction=(0.9, 0.2))
 
 
 def test_a_vocoder_that_is_not_there_is_named(tmp_path):
-    settings = recipe(speaking=SpeakingConfig(vocoder=str(tmp_path / "none")))
+    settings = recipe(sampling=SamplingConfig(vocoder=str(tmp_path / "none")))
     task = VoiceBoxTask(settings)
     with pytest.raises(RunError, match="none"):
         task.prepare(World(settings))
@@ -189,4 +191,4 @@ def test_a_folder_with_damage_trains_and_names_it(tmp_path):
         take_step(run)
     run.close()
     assert {note.name for note in run.stream.damaged} == {"0.wav"}
-    assert "a picture" in run.stream.damaged[0].reason
+    assert "a symbol" in run.stream.damaged[0].reason

@@ -11,17 +11,17 @@ from torch import Tensor
 from harness import assert_same, lines, tensors
 from quintet.cli import main
 from quintet.engine.errors import RunError
-from quintet.media import voices
 from quintet.media.audio import probe, read_audio, write_wav
-from quintet.speech.config import SpeakingConfig, SpeechDataConfig, VoiceBoxConfig
-from quintet.speech.data import Fit
+from quintet.speech import voices
+from quintet.speech.config import SamplingConfig, SpeechDataConfig, VoiceBoxConfig
+from quintet.speech.data import Buckets
 from quintet.speech.model import VoiceBox
 from quintet.speech.sample import Flags, sample
-from quintet.speech.trainer import AsSpeech, VoiceBoxTrainer
-from speech.small import DATA, MODEL, small_fit, voicebox
+from quintet.speech.trainer import OwnRecordings, VoiceBoxTrainer
+from speech.small import DATA, MODEL, small_buckets, voicebox
 
 RATE = 8_000
-QUICK = SpeakingConfig(steps=1, method="euler", cond_scale=1.0, count=0)
+QUICK = SamplingConfig(steps=1, method="euler", cond_scale=1.0, count=0)
 
 
 def spoken(text: str = "bakitu", seed: int = 0) -> Tensor:
@@ -31,19 +31,19 @@ def spoken(text: str = "bakitu", seed: int = 0) -> Tensor:
 def trainer(run: Path, *data: Any, **changes: Any) -> VoiceBoxTrainer:
     torch.manual_seed(0)
     keywords: dict[str, Any] = {
-        "num_train_steps": 4,
+        "steps": 4,
         "batch_size": 2,
         "warmup_steps": 2,
-        "val_every": 2,
-        "checkpoint_every": 2,
+        "evaluate_every": 2,
+        "save_every": 2,
         "log_every": 1,
-        "num_workers": 0,
+        "workers": 0,
         "device": "cpu",
         "trackers": (),
         "progress": False,
-        "results_folder": run,
+        "run": run,
         "recordings": SpeechDataConfig(**DATA),
-        "speaking": QUICK,
+        "sampling": QUICK,
     }
     model = changes.pop("model", None) or VoiceBox(**MODEL)
     return VoiceBoxTrainer(model, *data, **keywords | changes)
@@ -60,7 +60,7 @@ ITEMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ITEMS)
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
-    made = trainer(tmp_path / "run", [ITEMS[kind](i) for i in range(8)], valid_frac=0.25)
+    made = trainer(tmp_path / "run", [ITEMS[kind](i) for i in range(8)], valid_fraction=0.25)
     assert made.train() == 4
     assert any("val/mel_error" in row for row in lines(tmp_path / "run"))
 
@@ -77,32 +77,34 @@ def test_latents_and_ids_for_each_frame_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("item", "error", "message"),
     [
-        ((torch.zeros(10, dtype=torch.int16), "ba"), TypeError, "floating numbers"),
+        ((torch.zeros(10, dtype=torch.int16), "ba"), TypeError, "floating-point"),
         ({"audio": spoken(), "caption": "ba"}, TypeError, "'caption'"),
         ({"text": "ba"}, TypeError, "no audio"),
         ((spoken(), "ba", 1), TypeError, "3 fields"),
         ((torch.zeros(4_000), "ba"), ValueError, "silent"),
         ((torch.full((4_000,), torch.nan), "ba"), ValueError, "nan"),
         ((spoken().repeat(9), "ba"), ValueError, "max_seconds"),
-        ((spoken(), "🙂"), ValueError, "a picture"),
-        ((spoken(), torch.zeros(2, 2)), TypeError, "whole numbers"),
+        ((spoken(), "🙂"), ValueError, "a symbol"),
+        ((spoken(), torch.zeros(2, 2)), TypeError, "integers"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_its_number(item, error, message):
     with pytest.raises(error, match=message):
-        AsSpeech([item], small_fit()).keyed(0, None)
+        OwnRecordings([item], small_buckets()).keyed(0, None)
 
 
 def test_frames_and_ids_that_differ_in_number_are_refused():
     model = VoiceBoxConfig(**MODEL | {"text": "given", "vocabulary": 9})
-    data = AsSpeech([(spoken(), torch.ones(3, dtype=torch.int64))], Fit(small_fit().config, model))
-    with pytest.raises(TypeError, match="one for each frame"):
+    data = OwnRecordings(
+        [(spoken(), torch.ones(3, dtype=torch.int64))], Buckets(small_buckets().config, model)
+    )
+    with pytest.raises(TypeError, match="one per frame"):
         data.keyed(0, None)
 
 
 def test_data_is_given_once_and_unknown_keywords_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not both"):
-        trainer(tmp_path, [spoken()], folder=tmp_path)
+        trainer(tmp_path, [spoken()], data=tmp_path)
     with pytest.raises(RunError, match="val_dataset goes with dataset"):
         trainer(tmp_path, val_dataset=[spoken()])
     with pytest.raises(TypeError, match="unknown keyword"):
@@ -113,7 +115,7 @@ def test_data_is_given_once_and_unknown_keywords_are_refused(tmp_path: Path) -> 
 
 def test_an_epoch_counts_recordings_of_the_longest_kind(tmp_path: Path) -> None:
     items = [(spoken("ba", seed=i), "ba") for i in range(60)]
-    made = trainer(tmp_path, items, num_train_steps=None, num_epochs=1, valid_frac=0.0)
+    made = trainer(tmp_path, items, steps=None, num_epochs=1, valid_fraction=0.0)
     assert made.recipe.steps == 10, "60 of the shortest of three kinds, 2 x 3 at a time"
 
 
@@ -127,10 +129,10 @@ def test_a_run_cut_short_resumes_bit_for_bit(tmp_path: Path) -> None:
 def test_generate_speaks_by_the_averaged_weights(tmp_path: Path) -> None:
     made = trainer(tmp_path / "run", ema_decay=0.5)
     made.train()
-    live = made._model().characters.weight.clone()
+    live = made.model.text_embedding.weight.clone()
     (sound,) = made.generate(texts="bakitu", steps=1, seconds=0.5)
     assert len(sound) == pytest.approx(0.5 * RATE, abs=2 * 128)
-    assert not made._model().characters.weight.equal(live)
+    assert not made.model.text_embedding.weight.equal(live)
 
 
 # -- the command line -----------------------------------------------------------------------------
@@ -179,12 +181,12 @@ def test_sample_mends_a_span(exported, recording, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({}, "say what to speak"),
+        ({}, "nothing to speak"),
         ({"text": ("so",), "steps": 0}, "--steps"),
         ({"text": ("so",), "from_": 0.1}, "--from and --to"),
         ({"text": ("so",), "voice_text": "ba"}, "--voice as well"),
         ({"text": ("so", "ba")}, "name a folder"),
-        ({"text": ("🙂",)}, "a picture"),
+        ({"text": ("🙂",)}, "a symbol"),
         ({"text": ("so",), "voice": Path("none.wav")}, "not a file"),
         ({"text": ("so",), "seconds": -1.0}, "--seconds"),
         ({"text": ("so",), "vocoder": Path("none")}, "none"),

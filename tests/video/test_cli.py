@@ -18,15 +18,15 @@ from safetensors.torch import load_file, save_file
 import quintet
 from harness import Said, lines
 from quintet.cli import main
-from quintet.media.clip_writing import write_gif, write_mp4
-from quintet.media.clips import frames_of, probe
+from quintet.media.clips.reader import frames_of, probe
+from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.pixels import read_image, write_png
 
 FEW = [
     *("--batch-size", 2, "--workers", 0, "--device", "cpu", "--precision", "fp32", "--trackers"),
     *("--log-every", 1, "--videos.frames", 5, "--videos.size", 16, 16, "--videos.valid-limit", 2),
     *("--model.init-dim", 16, "--model.max-dim", 16, "--losses.adversarial-from", 0.5),
-    *("--frame-critic.dim", 8, "--motion-critic.dim", 8),
+    *("--frame-discriminator.dim", 8, "--motion-discriminator.dim", 8),
 ]
 TRAIN = ["train", "video/tokenizer_tiny", *FEW]
 FACTOR, TIME_FACTOR = 4, 2
@@ -97,7 +97,7 @@ def test_a_folder_of_videos_and_images_goes_all_the_way(
     said = cli("resume", place, "--steps", 3)
     assert said.status == 0, said.err
     assert "run is at step 3" in said.out
-    assert {"frame_critic/loss", "motion_critic/loss"} <= lines(place)[-2].keys()
+    assert {"frame_discriminator/loss", "motion_discriminator/loss"} <= lines(place)[-2].keys()
     said = cli("export", place, tmp_path / "model")
     assert said.status == 0, said.err
     again, loaded = quintet.VideoTokenizer.from_pretrained(tmp_path / "model"), quintet.load(place)
@@ -176,7 +176,7 @@ def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
         ("LOUD.GIF", 3, 20, 20, 10.0),
     ],
 )
-def test_a_clip_comes_back_whole_beside_the_original(
+def test_a_clip_is_written_beside_its_reconstruction(
     name: str,
     length: int,
     height: int,
@@ -207,7 +207,7 @@ def test_a_clip_comes_back_whole_beside_the_original(
     assert ids_of(made[1]).shape == (1, latents, rows // FACTOR, columns // FACTOR)
 
 
-def test_an_image_comes_back_beside_the_original(
+def test_an_image_is_written_beside_its_reconstruction(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     write_png(tmp_path / "photo.png", waves(1, 40, 56)[0])
@@ -220,7 +220,7 @@ def test_an_image_comes_back_beside_the_original(
     assert found["frames"].tolist() == [1]
 
 
-def test_what_does_not_divide_is_cropped_and_not_resampled(
+def test_indivisible_sizes_are_cropped_and_not_resampled(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (43, 58, 3), np.uint8)
@@ -288,7 +288,7 @@ def test_several_clips_of_ids_are_numbered(
     assert (found.frames, found.height, found.width) == (5, 16, 24)
 
 
-def test_held_out_clips_come_back_where_no_file_is_given(
+def test_validation_clips_are_reconstructed_without_inputs(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     said = cli("sample", run, "--count", 1, "--out", tmp_path / "out")
@@ -423,7 +423,7 @@ def test_sample_names_a_file_that_cannot_be_used(
     assert names(tmp_path / "out") == []  # and half a reconstruction is none
 
 
-def test_a_video_that_ends_before_its_header_says_is_refused(
+def test_a_video_that_ends_before_its_header_says_is_rejected(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     write_mp4(tmp_path / "whole.mp4", waves(96, 32, 32), 24)
@@ -438,7 +438,7 @@ def test_a_video_that_ends_before_its_header_says_is_refused(
     [
         ({"ids": torch.full((1, 3, 4, 4), 1600)}, "outside"),
         ({"ids": torch.full((1, 3, 4, 4), -1)}, "outside"),
-        ({"ids": torch.zeros(1, 3, 4, 4)}, "integers"),
+        ({"ids": torch.zeros(1, 3, 4, 4)}, "integer tensor"),
         ({"ids": torch.zeros(3, 4, 4, dtype=torch.long)}, r"(b, t, h, w)"),
         ({"ids": torch.zeros(1, 0, 4, 4, dtype=torch.long)}, r"(b, t, h, w)"),
         ({"numbers": torch.zeros(1, 3, 4, 4, dtype=torch.long)}, "'ids'"),
@@ -456,7 +456,7 @@ def test_a_video_that_ends_before_its_header_says_is_refused(
         ),
     ],
 )
-def test_ids_that_cannot_be_are_refused(
+def test_invalid_ids_are_rejected(
     found: dict[str, torch.Tensor],
     reason: str,
     run: Path,
@@ -484,7 +484,7 @@ def test_ids_that_cannot_be_are_refused(
         (["--size", 0, 0], "divisible by the factor 4"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_written(
+def test_invalid_flags_are_rejected_before_anything_is_written(
     words: list[Any], reason: str, run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     assert reason in cli("sample", run, *words, "--out", tmp_path / "out").sentence
@@ -494,7 +494,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     "inputs", [("a.mp4", "a.gif"), ("a.safetensors", "a.ids.safetensors")], ids=["clips", "ids"]
 )
-def test_two_inputs_that_would_overwrite_each_other_are_refused(
+def test_two_inputs_that_would_overwrite_each_other_are_rejected(
     inputs: tuple[str, str], run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     for name in inputs:
@@ -518,7 +518,7 @@ def test_an_exported_model_has_no_clips_of_its_own(
     model: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     said = cli("sample", model, "--out", tmp_path / "out")
-    assert "has no data; give videos" in said.sentence
+    assert "without data; give videos" in said.sentence
 
 
 def test_a_folder_of_which_nothing_is_held_out_asks_for_videos(
@@ -530,7 +530,7 @@ def test_a_folder_of_which_nothing_is_held_out_asks_for_videos(
     words = ["--batch-size", 1, "--run", tmp_path / "run", "--steps", 1]
     assert cli(*TRAIN, folder, *words).status == 0
     said = cli("sample", tmp_path / "run", "--out", tmp_path / "out")
-    assert "held out" in said.sentence
+    assert "validation clips" in said.sentence
 
 
 # -- without PyAV -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from quintet.media import BadFile
-from quintet.media.clip_writing import write_gif, write_mp4
+from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.splits import split_names
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import (
@@ -145,7 +145,7 @@ def test_the_rate_is_the_one_asked_for(folder):
     assert set(np.diff(numbers(sample(folder, "part0/0.mp4", None, config)["video"]))) == {4}
 
 
-def test_all_frames_get_the_same_crop_and_mirroring(folder):
+def test_all_frames_get_the_same_crop_and_flip(folder):
     ramp = np.stack(np.broadcast_arrays(*np.ogrid[0:240:24j, 0:200:32j], 90), -1)
     write_mp4(folder / "same.mp4", np.repeat(ramp.astype(np.uint8)[None], 12, 0), 10)
     for k in range(6):
@@ -182,7 +182,7 @@ def test_train_and_valid_share_no_file(folder):
     assert len(valid) >= 1
 
 
-def test_the_seed_chooses_what_is_held_out(folder):
+def test_the_seed_chooses_the_validation_split(folder):
     config = VideoDataConfig(valid_fraction=0.5)
     held = {frozenset(names(VideoFolder(folder, config, "valid", seed))) for seed in range(3)}
     assert len(held) == 3
@@ -214,7 +214,7 @@ def test_a_missing_an_empty_and_a_wrong_folder_are_told_apart(tmp_path):
         VideoFolder(tmp_path / "notes.txt", SMALL, "train", 0)
 
 
-def test_metadata_that_fits_no_file_is_refused(folder):
+def test_metadata_that_fits_no_file_is_rejected(folder):
     (folder / "metadata.jsonl").write_text('{"file_name": "elsewhere/a.mp4", "text": "x"}')
     with pytest.raises(BadFile, match="names none of its 12 videos or images"):
         VideoFolder(folder, SMALL, "train", 0)
@@ -234,7 +234,7 @@ def test_metadata_that_fits_no_file_is_refused(folder):
         ("builtin_count", 0),
     ],
 )
-def test_settings_that_cannot_work_are_named(field, value):
+def test_invalid_settings_are_named(field, value):
     with pytest.raises(ValueError, match=field):
         VideoDataConfig(**{field: value})
 
@@ -259,7 +259,7 @@ def test_damaged_files_are_met_when_they_are_read_and_by_check(folder):
 
 
 @pytest.mark.parametrize("cap", ["max_pixels", "max_bytes", "max_seconds", "max_frames"])
-def test_files_past_the_caps_of_the_configuration_are_refused(folder, cap):
+def test_files_past_the_caps_of_the_configuration_are_rejected(folder, cap):
     config = VideoDataConfig(**{cap: 1})
     with pytest.raises(BadFile, match=f"more than {cap} = 1"):
         sample(folder, "part0/0.mp4", None, config)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import quintet
-from quintet.media.motion import compose, draw
 from quintet.nn.similarity import psnr
 from quintet.video import recipes
+from quintet.video.motion import compose, draw
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -21,30 +21,30 @@ def one_clip(frames: int, size: tuple[int, int]) -> Tensor:
 
 
 def overfitted(steps: int, run: Path) -> tuple[float, float]:
-    """PSNR through the ids, and of the clip's mean frame; critics start on the way."""
+    """PSNR through the ids, and of the clip's mean frame; discriminators start on the way."""
     recipe = recipes.tokenizer_tiny()
     clip = one_clip(recipe.videos.frames, recipe.videos.size)
     torch.manual_seed(0)
     trainer = quintet.VideoTokenizerTrainer(
         quintet.VideoTokenizer(recipe.model),
         dataset=[clip],
-        image_size=recipe.videos.size,
-        num_frames=recipe.videos.frames,
-        num_train_steps=steps,
+        size=recipe.videos.size,
+        frames=recipe.videos.frames,
+        steps=steps,
         batch_size=1,
-        num_workers=0,
-        learning_rate=recipe.tokenizer.rate,
+        workers=0,
+        learning_rate=recipe.optim.learning_rate,
         warmup_steps=10,
         ema_decay=0.9,
         perceptual=recipe.losses.perceptual,
         adversarial_from=recipe.losses.adversarial_from,
-        valid_frac=0.0,
-        checkpoint_every=10**9,
+        valid_fraction=0.0,
+        save_every=10**9,
         device="cpu",
         compile=False,
         trackers=(),
         progress=False,
-        results_folder=run,
+        run=run,
     )
     trainer.train()
     whole = clip[None].float() / 255
@@ -58,7 +58,7 @@ def test_one_clip_is_learned_past_its_mean_frame_in_sixty_steps(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_one_clip_is_learned_by_heart_in_three_hundred_steps(tmp_path: Path) -> None:
+def test_one_clip_is_overfitted_in_three_hundred_steps(tmp_path: Path) -> None:
     made, frame = overfitted(300, tmp_path / "run")
     assert made > frame + 8
     assert made > 27

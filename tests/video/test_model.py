@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from quintet.engine.config import ConfigError, from_json, to_json
-from quintet.nn.adversarial import hinge_discriminator
+from quintet.nn.adversarial.losses import hinge_discriminator
 from quintet.video.config import (
     FrameDiscriminatorConfig,
-    TemporalDiscriminatorConfig,
+    LayerType,
+    MotionDiscriminatorConfig,
     VideoTokenizerConfig,
-    Word,
 )
 from quintet.video.model import (
     FrameDiscriminator,
-    TemporalDiscriminator,
+    MotionDiscriminator,
     VideoTokenizer,
     config_from_keywords,
 )
@@ -65,7 +65,7 @@ SMALL: dict[str, Any] = {
     "layers": EVERY,
 }
 QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
-WORDS = pytest.mark.parametrize("word", get_args(Word))
+WORDS = pytest.mark.parametrize("word", get_args(LayerType))
 
 
 def small(**changes: object) -> VideoTokenizer:
@@ -136,7 +136,7 @@ def test_the_first_frame_alone_encodes_as_the_first_of_its_clip(word: str) -> No
         assert torch.allclose(model.decode(alone), decoded[:, :, :1], atol=1e-10)
 
 
-def test_a_picture_is_a_clip_of_one_frame() -> None:
+def test_a_image_is_a_clip_of_one_frame() -> None:
     model = small().eval()
     picture = torch.rand(2, 3, 8, 12)
     out = model(picture)
@@ -186,8 +186,8 @@ def carried(model: VideoTokenizer, chunks: int) -> tuple[int, int]:
     most, states, decoder_states = [0, 0], None, None
     for index in range(chunks):
         clip = clip_of(4 + (index == 0), dtype=torch.float32)
-        latents, states = model.encoder.step(clip.transpose(1, 2), states)
-        _, decoder_states = model.decoder.step(latents, decoder_states)
+        latents, states = model.encoder.forward_chunk(clip.transpose(1, 2), states)
+        _, decoder_states = model.decoder.forward_chunk(latents, decoder_states)
         for side, held in enumerate((states, decoder_states)):
             tensors = [part for state in held for part in state or ()]
             size = sum(part.untyped_storage().nbytes() for part in tensors)
@@ -196,7 +196,7 @@ def carried(model: VideoTokenizer, chunks: int) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def test_what_is_kept_between_chunks_does_not_grow_with_the_clip() -> None:
+def test_the_state_between_chunks_does_not_grow_with_the_clip() -> None:
     model = small().eval()
     short, long = carried(model, 3), carried(model, 12)
     assert short == long
@@ -204,7 +204,7 @@ def test_what_is_kept_between_chunks_does_not_grow_with_the_clip() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, 3, 6, -4])
-def test_chunks_that_split_a_latent_are_refused(wrong: int) -> None:
+def test_chunks_that_split_a_latent_are_rejected(wrong: int) -> None:
     model = small()
     with pytest.raises(ValueError, match=r"chunk must be a multiple of the time factor 4.*try 4"):
         model.tokenize(clip_of(9).float(), chunk=wrong)
@@ -232,7 +232,7 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
 
 
 @WORDS
-def test_every_word_trains_a_step(word: str) -> None:
+def test_every_layer_type_trains_a_step(word: str) -> None:
     model = small(layers=("compress_space", "compress_time", word)).train()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -259,7 +259,7 @@ def test_gradients_reach_every_parameter(quantiser: str) -> None:
     assert stem.grad.abs().sum() > 0
 
 
-def test_it_learns_a_clip_by_heart() -> None:
+def test_it_overfits_a_clip() -> None:
     torch.manual_seed(0)
     model = VideoTokenizer(init_dim=32, max_dim=32, patch=4, layers=("residual", "compress_time"))
     shade = torch.linspace(0, 1, 8)
@@ -305,7 +305,7 @@ def in_one_graph(model: VideoTokenizer) -> None:
     assert torch.allclose(compiled(clip).videos, model(clip).videos, atol=1e-5)
 
 
-def test_every_word_is_part_of_one_graph() -> None:
+def test_every_layer_type_is_part_of_one_graph() -> None:
     in_one_graph(small().train())
 
 
@@ -325,11 +325,11 @@ def test_training_is_deterministic_where_it_is_asked_for() -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_codebook_use_counts_codes_and_their_perplexity() -> None:
+def test_codebook_usage_counts_codes_and_their_perplexity() -> None:
     model = small()
-    use = model.codebook_use(torch.arange(24).repeat(5).view(1, 10, 3, 4))
-    assert use.share.item() == pytest.approx(0.5)
-    assert use.perplexity.item() == pytest.approx(24, rel=1e-4)
+    usage = model.codebook_usage(torch.arange(24).repeat(5).view(1, 10, 3, 4))
+    assert usage.fraction.item() == pytest.approx(0.5)
+    assert usage.perplexity.item() == pytest.approx(24, rel=1e-4)
 
 
 class Step:
@@ -363,7 +363,7 @@ def test_the_configuration_of_older_packages_builds_as_it_is() -> None:
     assert (model.factor, model.time_factor, model.codebook_size) == (8, 4, 1024)
     assert out.videos.shape == (1, 3, 17, 128, 128)
     assert out.ids.shape == (1, 5, 16, 16)
-    widths = [layer.dim_out for layer in model.config.plan if "compress" in layer.word]
+    widths = [layer.dim_out for layer in model.config.plan if "compress" in layer.type]
     assert widths == [128, 256, 512, 512, 512]
     assert 50e6 < sum(p.numel() for p in model.parameters()) < 60e6
 
@@ -372,11 +372,11 @@ def test_a_number_sets_the_width_or_repeats() -> None:
     layers = (("compress_space", 24), ("consecutive_residual", 3), ("compress_time", 48))
     config = VideoTokenizerConfig(init_dim=12, layers=layers)
     assert [layer.dim_out for layer in config.plan] == [24, 24, 24, 24, 48]
-    assert [layer.word for layer in config.plan].count("residual") == 3
+    assert [layer.type for layer in config.plan].count("residual") == 3
     assert config.dim == 48
 
 
-def test_configurations_come_back_from_json() -> None:
+def test_configurations_survive_json() -> None:
     config = config_from_keywords(**README)
     assert from_json(VideoTokenizerConfig, to_json(config)) == config
 
@@ -405,15 +405,17 @@ def test_codebook_size_is_that_of_every_quantiser(bits: int, quantiser: str) -> 
         ({"quantiser": "none"}, "'fsq', 'lfq', 'vq'"),
     ],
 )
-def test_contradictions_are_refused_with_the_remedy(wrong: dict[str, Any], says: str) -> None:
+def test_contradictions_are_rejected_with_the_remedy(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         VideoTokenizerConfig(**wrong)
 
 
-def test_keywords_that_cannot_be_met_are_refused_with_the_remedy() -> None:
+def test_invalid_keywords_are_rejected_with_the_remedy() -> None:
     with pytest.raises(ValueError, match="power of two"):
         VideoTokenizer(codebook_size=1000)
-    with pytest.raises(ValueError, match="image_size 100 does not divide by the factor 8"):
+    with pytest.raises(
+        ValueError, match="image_size 100 is not divisible by the downsampling factor 8"
+    ):
         VideoTokenizer(image_size=100)
 
 
@@ -427,14 +429,14 @@ def test_keywords_that_cannot_be_met_are_refused_with_the_remedy() -> None:
         ((3, 8, 8), "expected clips"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused_with_the_remedy(
+def test_shapes_that_do_not_fit_are_rejected_with_the_remedy(
     shape: tuple[int, ...], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
         small()(torch.rand(shape))
 
 
-def test_bytes_and_odd_chunks_and_latents_for_ids_are_refused() -> None:
+def test_bytes_and_odd_chunks_and_latents_for_ids_are_rejected() -> None:
     model = small()
     with pytest.raises(ValueError, match="divide them by 255"):
         model(torch.zeros(1, 3, 5, 8, 8, dtype=torch.uint8))
@@ -445,20 +447,20 @@ def test_bytes_and_odd_chunks_and_latents_for_ids_are_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [255.0, -1.0, float("nan")])
-def test_values_outside_the_range_are_refused(wrong: float) -> None:
+def test_values_outside_the_range_are_rejected(wrong: float) -> None:
     model = small()
-    with pytest.raises(ValueError, match="takes 0 to 1: divide bytes by 255"):
+    with pytest.raises(ValueError, match="takes 0 to 1: divide uint8 by 255"):
         model.tokenize(torch.full((1, 3, 5, 8, 8), wrong))
 
 
-def test_ids_of_another_codebook_are_refused() -> None:
+def test_ids_of_another_codebook_are_rejected() -> None:
     ids = torch.full((1, 2, 2, 2), 48)
     with pytest.raises(ValueError, match=r"from 48 to 48.*48 codes"):
         small().decode_from_code_indices(ids)
     small().decode_from_code_indices(ids - 1)
 
 
-def test_a_saved_model_comes_back(tmp_path: Path) -> None:
+def test_a_saved_model_loads_unchanged(tmp_path: Path) -> None:
     model = small(quantiser="lfq").eval()
     loaded = VideoTokenizer.from_pretrained(model.save_pretrained(tmp_path / "model"))
     clip = clip_of(5, dtype=torch.float32)
@@ -471,48 +473,48 @@ def test_keywords_build_the_same_configuration() -> None:
     assert VideoTokenizer(VideoTokenizerConfig(**SMALL), quantiser="lfq").config.quantiser == "lfq"
 
 
-# -- critics ----------------------------------------------------------------------------------
+# -- discriminators ---------------------------------------------------------------------------
 
 
-def critics() -> list[nn.Module]:
+def discriminators() -> list[nn.Module]:
     torch.manual_seed(0)
     return [
         FrameDiscriminator(FrameDiscriminatorConfig(dim=8, layers=2)),
-        TemporalDiscriminator(TemporalDiscriminatorConfig(dim=8, layers=2)),
+        MotionDiscriminator(MotionDiscriminatorConfig(dim=8, layers=2)),
     ]
 
 
 @pytest.mark.parametrize("frames", [1, 2, 5, 9])
-def test_critics_judge_patches_of_each_sample(frames: int) -> None:
+def test_discriminators_judge_patches_of_each_sample(frames: int) -> None:
     video = clip_of(frames, 16, torch.float32)
-    of_frames, of_motion = (critic(video) for critic in critics())
+    of_frames, of_motion = (discriminator(video) for discriminator in discriminators())
     assert of_frames.shape == (2, 1, frames, 4, 4)
     assert of_motion.shape == (2, 1, (frames + 1) // 2, 4, 4)
-    for critic, logits in zip(critics(), (of_frames, of_motion)):
-        assert torch.allclose(critic(video[1:]), logits[1:], atol=1e-5)
+    for discriminator, logits in zip(discriminators(), (of_frames, of_motion)):
+        assert torch.allclose(discriminator(video[1:]), logits[1:], atol=1e-5)
 
 
-def test_only_the_critic_of_motion_sees_the_order_of_frames() -> None:
+def test_only_the_motion_discriminator_sees_the_order_of_frames() -> None:
     video = clip_of(5, 16, torch.float32)
     backwards = video.flip(2)
-    of_frames, of_motion = critics()
+    of_frames, of_motion = discriminators()
     assert torch.allclose(of_frames(backwards), of_frames(video).flip(2), atol=1e-5)
     assert not torch.allclose(of_motion(backwards), of_motion(video).flip(2), atol=1e-3)
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["frames", "motion"])
-def test_critics_train_and_are_one_graph(index: int) -> None:
+def test_discriminators_train_and_are_one_graph(index: int) -> None:
     torch.compiler.reset()
-    critic = critics()[index]
+    discriminator = discriminators()[index]
     video = clip_of(5, 16, torch.float32)
-    compiled = torch.compile(critic, backend="aot_eager", fullgraph=True, dynamic=False)
-    assert torch.allclose(compiled(video), critic(video), atol=1e-5)
-    hinge_discriminator(critic(video), critic(1 - video)).mean().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in critic.parameters())
+    compiled = torch.compile(discriminator, backend="aot_eager", fullgraph=True, dynamic=False)
+    assert torch.allclose(compiled(video), discriminator(video), atol=1e-5)
+    hinge_discriminator(discriminator(video), discriminator(1 - video)).mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in discriminator.parameters())
 
 
-def test_critics_without_a_layer_are_refused() -> None:
+def test_discriminators_without_a_layer_are_rejected() -> None:
     with pytest.raises(ConfigError, match="layers is 0"):
         FrameDiscriminatorConfig(layers=0)
     with pytest.raises(ConfigError, match="layers is 0"):
-        TemporalDiscriminatorConfig(layers=0)
+        MotionDiscriminatorConfig(layers=0)

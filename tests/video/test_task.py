@@ -1,4 +1,4 @@
-"""The video task through the engine: a tokenizer and two critics that keep out of each other's way.
+"""The video task: one tokenizer update, two discriminators, metrics and exhibits.
 
 What clips share with pictures (the balance, the ramp, the cadence of penalties) is tested in
 tests/image/test_task.py.
@@ -16,24 +16,24 @@ from torch import Tensor
 
 from harness import assert_same
 from quintet.engine.config import OptimiserConfig
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
 from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
-from quintet.engine.world import World
 from quintet.nn.similarity import ssim
 from quintet.video.config import (
     FrameDiscriminatorConfig,
-    TemporalDiscriminatorConfig,
+    MotionDiscriminatorConfig,
     VideoDataConfig,
     VideoLossConfig,
     VideoRecipe,
     VideoTokenizerConfig,
 )
 from quintet.video.model import Reconstruction
-from quintet.video.task import VideoTask, motion_error, shrink_and_enlarge
+from quintet.video.task import VideoTask, bicubic_baseline, motion_error
 
-CRITICS = {"frame_critic", "motion_critic"}
+DISCRIMINATORS = {"frame_discriminator", "motion_discriminator"}
 
 
 def recipe(**changes: Any) -> VideoRecipe:
@@ -47,17 +47,17 @@ def recipe(**changes: Any) -> VideoRecipe:
         **changes.pop("model", {}),
     )
     about_losses: dict[str, Any] = {"adversarial_from": 0.0, **changes.pop("losses", {})}
-    optimiser = OptimiserConfig(rate=1e-3, warmup=4)
+    optimiser = OptimiserConfig(learning_rate=1e-3, warmup_steps=4)
     settings: dict[str, Any] = {
         "steps": 8,
         "batch_size": 4,
         "device": "cpu",
         "workers": 0,
         "trackers": (),
-        "tokenizer": optimiser,
-        "critics": dataclasses.replace(optimiser, average=0.0),
-        "frame_critic": FrameDiscriminatorConfig(dim=8, layers=1),
-        "motion_critic": TemporalDiscriminatorConfig(dim=8, layers=1),
+        "optim": optimiser,
+        "discriminator_optim": dataclasses.replace(optimiser, ema_decay=0.0),
+        "frame_discriminator": FrameDiscriminatorConfig(dim=8, layers=1),
+        "motion_discriminator": MotionDiscriminatorConfig(dim=8, layers=1),
         "videos": VideoDataConfig(frames=5, size=(16, 16), builtin_count=64, valid_limit=5),
         **changes,
     }
@@ -69,6 +69,9 @@ class Noise:
 
     def __len__(self) -> int:
         return 64
+
+    def name(self, index: int) -> str:
+        return f"sample {index}"
 
     def keyed(self, index: int, key: Any) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(index)
@@ -134,7 +137,7 @@ def test_every_choice_steps_all_parts_and_no_gradient_strays(
 ) -> None:
     losses = {"adversarial": adversarial, "penalty": penalty, "penalty_every": 1}
     run = open_run(recipe(losses=losses), tmp_path)
-    parts = {"tokenizer"} | (CRITICS if adversarial != "none" else set())
+    parts = {"tokenizer"} | (DISCRIMINATORS if adversarial != "none" else set())
     assert set(run.parts) == parts
     before, seen = weights(run), holders(run)
     for _ in range(2):
@@ -146,15 +149,15 @@ def test_every_choice_steps_all_parts_and_no_gradient_strays(
     assert all(p.grad is None for network in networks for p in network.parameters())
     _, table = run.meters.read()
     assert all(abs(value) < 1e6 for row in table.values() for value in row.values())
-    for critic in CRITICS:
-        assert (f"{critic}/loss" in table[1]) == (adversarial != "none")
+    for discriminator in DISCRIMINATORS:
+        assert (f"{discriminator}/loss" in table[1]) == (adversarial != "none")
         punished = adversarial != "none" and penalty != "none"
-        assert (f"{critic}/penalty" in table[1]) == punished
+        assert (f"{discriminator}/penalty" in table[1]) == punished
     run.close()
 
 
 @pytest.mark.parametrize("quantiser", ["lfq", "vq"])
-def test_other_quantisers_train_between_both_critics(quantiser: str, tmp_path: Path) -> None:
+def test_other_quantisers_train_between_both_discriminators(quantiser: str, tmp_path: Path) -> None:
     run = open_run(recipe(model={"quantiser": quantiser}), tmp_path)
     before = weights(run)
     for _ in range(2):
@@ -164,17 +167,17 @@ def test_other_quantisers_train_between_both_critics(quantiser: str, tmp_path: P
     run.close()
 
 
-def test_without_motion_there_is_one_critic(tmp_path: Path) -> None:
+def test_without_motion_there_is_one_discriminator(tmp_path: Path) -> None:
     run = open_run(recipe(losses={"motion": False}), tmp_path)
-    assert set(run.parts) == {"tokenizer", "frame_critic"}
+    assert set(run.parts) == {"tokenizer", "frame_discriminator"}
     take_step(run)
     _, table = run.meters.read()
-    assert not any("motion_critic" in name for name in table[0])
+    assert not any("motion_discriminator" in name for name in table[0])
     run.close()
 
 
-def test_both_critics_have_a_say_in_the_adversarial_term(tmp_path: Path) -> None:
-    """It is the mean over critics: the tokenizer's first step depends on each of them."""
+def test_both_discriminators_contribute_to_the_adversarial_loss(tmp_path: Path) -> None:
+    """It is the mean over discriminators: the tokenizer's first step depends on each of them."""
     terms = {}
     for motion in (False, True):
         run = open_run(recipe(losses={"motion": motion}), tmp_path / str(motion))
@@ -189,17 +192,22 @@ def test_both_critics_have_a_say_in_the_adversarial_term(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("motion", [True, False])
-def test_critics_start_together_at_their_step(motion: bool, tmp_path: Path) -> None:
+def test_discriminators_start_together_at_their_step(motion: bool, tmp_path: Path) -> None:
     settings = recipe(losses={"adversarial_from": 0.5, "motion": motion})
     run = open_run(settings, tmp_path)
-    critics = set(run.parts) - {"tokenizer"}
+    discriminators = set(run.parts) - {"tokenizer"}
     before = weights(run)
     for step in range(6):
         take_step(run)
         now = weights(run)
-        assert {n for n in critics if moved(before[n], now[n])} == (critics if step >= 4 else set())
+        assert {n for n in discriminators if moved(before[n], now[n])} == (
+            discriminators if step >= 4 else set()
+        )
     _, table = run.meters.read()
-    for name in [*(f"{critic}/loss" for critic in critics), "tokenizer/adversarial"]:
+    for name in [
+        *(f"{discriminator}/loss" for discriminator in discriminators),
+        "tokenizer/adversarial",
+    ]:
         assert [step for step, row in table.items() if name in row] == [4, 5]
     run.close()
 
@@ -208,12 +216,12 @@ def test_critics_start_together_at_their_step(motion: bool, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "losses",
     [{"motion": False}, {"penalty": "lecam"}, {"penalty": "lecam", "adversarial": "relativistic"}],
-    ids=["one critic", "lecam", "relativistic"],
+    ids=["one discriminator", "lecam", "relativistic"],
 )
 def test_a_restored_run_takes_the_steps_that_would_have_been_taken(
     losses: dict[str, Any], stop: int, tmp_path: Path
 ) -> None:
-    """Saved before, at and after the critics' start."""
+    """Saved before, at and after the discriminators' start."""
     settings = recipe(losses={"adversarial_from": 0.5, "penalty_every": 1, **losses})
     run = open_run(settings, tmp_path)
     for _ in range(stop):
@@ -231,16 +239,20 @@ def test_a_restored_run_takes_the_steps_that_would_have_been_taken(
     again.close()
 
 
-def test_each_critic_keeps_a_memory_of_its_own_for_lecam(tmp_path: Path) -> None:
+def test_each_discriminator_has_its_own_lecam_averages(tmp_path: Path) -> None:
     run = open_run(recipe(losses={"penalty": "lecam", "penalty_every": 1}), tmp_path)
     for _ in range(2):
         take_step(run)
-    kept: list[Any] = [run.task.parts[name].aside for name in sorted(CRITICS)]
-    assert kept[0] is not kept[1]
-    assert all(aside.averages.abs().sum() > 0 for aside in kept)
-    assert not kept[0].averages.equal(kept[1].averages)
+    states: list[Any] = [run.task.parts[name].extra_state for name in sorted(DISCRIMINATORS)]
+    assert states[0] is not states[1]
+    assert all(extra_state.ema_logits.abs().sum() > 0 for extra_state in states)
+    assert not states[0].ema_logits.equal(states[1].ema_logits)
     files = {name for part in run.parts.values() for name in part.state()}
-    assert {"frame_critic.aside", "motion_critic.aside", "tokenizer.aside"} <= files
+    assert {
+        "frame_discriminator.extra_state",
+        "motion_discriminator.extra_state",
+        "tokenizer.extra_state",
+    } <= files
     run.close()
 
 
@@ -254,7 +266,7 @@ def batch_of(video: Tensor, keys: list[int]) -> Batch:
 def chosen(task: VideoTask, keys: list[int], frames: int = 17) -> list[list[int]]:
     """Which frames are compared: frame t of every clip is of the value t."""
     ramp = torch.arange(frames).float()[:, None, None].expand(len(keys), 3, frames, 4, 4)
-    seen = task.pictures(ramp, batch_of(ramp, keys))
+    seen = task.perceptual_images(ramp, batch_of(ramp, keys))
     assert seen.shape[1:] == (3, 4, 4)
     return seen[:, 0, 0, 0].long().reshape(len(keys), -1).tolist()
 
@@ -278,11 +290,11 @@ def test_perceptual_frames_reach_every_frame_about_equally_often() -> None:
     assert np.abs(shares - 0.2).max() < 0.02  # four standard deviations
 
 
-def test_pictures_of_real_and_made_are_of_the_same_frames() -> None:
+def test_perceptual_frames_of_real_and_fake_are_the_same() -> None:
     task = VideoTask(recipe())
     video = torch.rand(3, 3, 5, 16, 16)
     batch = batch_of(video, [1, 2, 3])
-    assert task.pictures(video + 1, batch).equal(task.pictures(video, batch) + 1)
+    assert task.perceptual_images(video + 1, batch).equal(task.perceptual_images(video, batch) + 1)
 
 
 def test_a_clip_of_one_frame_is_compared_once() -> None:
@@ -313,15 +325,15 @@ def first_gradients(settings: VideoRecipe, path: Path, name: str) -> dict[str, T
     ("part", "losses"),
     [
         ("tokenizer", {"adversarial": "none"}),  # the balance is a statistic of a micro-batch
-        ("frame_critic", {"penalty": "none"}),
-        ("motion_critic", {"penalty": "r1", "penalty_every": 1}),
+        ("frame_discriminator", {"penalty": "none"}),
+        ("motion_discriminator", {"penalty": "r1", "penalty_every": 1}),
     ],
 )
 def test_micro_batches_give_the_gradients_of_the_whole_batch(
     part: str, losses: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Perceptual frames go with the samples' keys, and each critic judges every clip once."""
-    model = {"spread_weight": 0.0}
+    """Perceptual frames go with the samples' keys, and each discriminator sees every clip once."""
+    model = {"decorrelation_weight": 0.0}
     settings = recipe(losses=losses, model=model, precision="fp64", batch_size=8)
     whole = first_gradients(settings, tmp_path / "whole", part)
     assert max(value.abs().max().item() for value in whole.values()) > 1e-3
@@ -356,7 +368,7 @@ def clips() -> tuple[Tensor, Tensor]:
     return real, real + 0.2 * torch.randn(real.shape, generator=generator)
 
 
-def test_measures_are_what_their_names_say(clips: tuple[Tensor, Tensor]) -> None:
+def test_metrics_match_reference_implementations(clips: tuple[Tensor, Tensor]) -> None:
     task = VideoTask(recipe())
     real, made = clips
     found = measured(task, real, made, torch.zeros(3, 3, 4, 4, dtype=torch.long))
@@ -406,7 +418,7 @@ def enlarged_by_hand(clip: np.ndarray, factor: int, time_factor: int) -> np.ndar
 def test_the_baseline_keeps_a_pixel_for_each_id(factor: int, time_factor: int, length: int) -> None:
     generator = torch.Generator().manual_seed(1)
     real = torch.rand(2, 3, length, 16, 24, generator=generator)
-    found = shrink_and_enlarge(real, factor, time_factor)
+    found = bicubic_baseline(real, factor, time_factor)
     for index in range(2):
         expected = enlarged_by_hand(real[index].numpy(), factor, time_factor)
         assert np.abs(found[index].numpy() - expected).max() < 0.02
@@ -419,7 +431,7 @@ def test_the_measured_baseline_has_the_factors_of_the_tokenizer(
     real, made = clips
     found = measured(VideoTask(recipe()), real, made, torch.zeros(3, 3, 4, 4, dtype=torch.long))
     expected = [brute_psnr(enlarged_by_hand(clip.numpy(), 4, 2), clip.numpy()) for clip in real]
-    assert found["psnr_shrink_enlarge"].tolist() == pytest.approx(expected, abs=0.05)
+    assert found["psnr_bicubic"].tolist() == pytest.approx(expected, abs=0.05)
 
 
 def test_codes_in_use_are_counted_over_the_whole_codebook(clips: tuple[Tensor, Tensor]) -> None:
@@ -427,7 +439,7 @@ def test_codes_in_use_are_counted_over_the_whole_codebook(clips: tuple[Tensor, T
     ids = torch.zeros(3, 3, 4, 4, dtype=torch.long)
     ids[1], ids[2] = 5, 15
     found = task.summarise(measured(task, *clips, ids))
-    assert found["codebook_use"] == 3 / 16
+    assert found["codebook_usage"] == 3 / 16
     assert found["perplexity"] == pytest.approx(3.0)
     assert found["tokens_per_code"] == 9
 
@@ -443,7 +455,7 @@ def test_nothing_moves_in_a_single_frame() -> None:
 # -- what comes in ----------------------------------------------------------------------------
 
 
-def test_bytes_and_floats_of_one_clip_are_one_clip() -> None:
+def test_uint8_and_float_clips_are_equal() -> None:
     task = VideoTask(recipe())
     values = torch.randint(0, 256, (2, 3, 5, 16, 16), dtype=torch.uint8)
     from_bytes = task.real(batch_of(values, [0, 1]))
@@ -454,7 +466,7 @@ def test_bytes_and_floats_of_one_clip_are_one_clip() -> None:
 @pytest.mark.parametrize(
     ("scale", "shift", "fits"), [(1.0, 0.0, True), (255.0, 0.0, False), (2.0, -1.0, False)]
 )
-def test_values_out_of_range_are_refused_with_the_remedy(
+def test_values_out_of_range_are_rejected_with_the_remedy(
     scale: float, shift: float, fits: bool
 ) -> None:
     task = VideoTask(recipe())
@@ -462,13 +474,13 @@ def test_values_out_of_range_are_refused_with_the_remedy(
     if fits:
         task.check({"video": video})
     else:
-        with pytest.raises(ValueError, match=r"video values reach from .* divide by 255"):
+        with pytest.raises(ValueError, match=r"video values range from .* divide by 255"):
             task.check({"video": video})
 
 
 def test_one_seed_begins_alike_whether_or_not_motion_is_judged() -> None:
     one, two = (VideoTask(recipe(losses={"motion": m})).parts for m in (True, False))
-    for name in ("tokenizer", "frame_critic"):
+    for name in ("tokenizer", "frame_discriminator"):
         assert_same(one[name].network.state_dict(), two[name].network.state_dict())
     other = VideoTask(recipe(seed=4)).parts["tokenizer"].network
     first = next(iter(one["tokenizer"].network.parameters()))

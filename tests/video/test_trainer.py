@@ -17,9 +17,9 @@ from quintet.cli import main
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
-from quintet.media.clip_writing import write_gif, write_mp4
-from quintet.video.config import FrameDiscriminatorConfig, TemporalDiscriminatorConfig
-from quintet.video.trainer import AsVideos
+from quintet.media.clips.writer import write_gif, write_mp4
+from quintet.video.config import FrameDiscriminatorConfig, MotionDiscriminatorConfig
+from quintet.video.trainer import OwnVideos
 
 
 def tokenizer(**changes: Any) -> quintet.VideoTokenizer:
@@ -36,23 +36,23 @@ def tokenizer(**changes: Any) -> quintet.VideoTokenizer:
 
 def trainer(run: Path, model: Any = None, **changes: Any) -> Any:
     keywords: dict[str, Any] = {
-        "image_size": 16,
-        "num_frames": 5,
-        "num_train_steps": 4,
+        "size": 16,
+        "frames": 5,
+        "steps": 4,
         "batch_size": 2,
         "warmup_steps": 2,
-        "val_every": 0,
-        "checkpoint_every": 2,
+        "evaluate_every": 0,
+        "save_every": 2,
         "log_every": 1,
-        "num_workers": 0,
+        "workers": 0,
         "device": "cpu",
         "trackers": (),
         "progress": False,
         "adversarial_from": 0.5,
         "penalty_every": 1,
         "frame_discriminator": FrameDiscriminatorConfig(dim=8, layers=1),
-        "temporal_discriminator": TemporalDiscriminatorConfig(dim=8, layers=1),
-        "results_folder": run,
+        "motion_discriminator": MotionDiscriminatorConfig(dim=8, layers=1),
+        "run": run,
         **changes,
     }
     return quintet.VideoTokenizerTrainer(model if model is not None else tokenizer(), **keywords)
@@ -118,18 +118,21 @@ def footage(tmp_path: Path) -> Path:
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
     found = trainer(tmp_path / "run", dataset=Clips(kind))
     assert found.train() == 4
-    for critic in ("frame_critic", "motion_critic"):
-        assert [r["step"] for r in lines(tmp_path / "run") if f"{critic}/loss" in r] == [3, 4]
+    for discriminator in ("frame_discriminator", "motion_discriminator"):
+        assert [r["step"] for r in lines(tmp_path / "run") if f"{discriminator}/loss" in r] == [
+            3,
+            4,
+        ]
 
 
-def test_clips_in_one_tensor_are_a_data_set(tmp_path: Path) -> None:
+def test_one_tensor_of_clips_is_a_data_set(tmp_path: Path) -> None:
     assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16)).train() == 4
 
 
 def test_a_folder_of_videos_and_images_trains_and_the_command_line_knows_the_run(
     footage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = trainer(tmp_path / "run", folder=footage, valid_frac=0.3, val_every=4)
+    found = trainer(tmp_path / "run", data=footage, valid_fraction=0.3, evaluate_every=4)
     assert found.train() == 4
     assert found.recipe.data == str(footage)
     for words in (["evaluate"], ["resume", "--steps", "5"]):
@@ -146,13 +149,13 @@ def test_a_folder_of_videos_and_images_trains_and_the_command_line_knows_the_run
 def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer(tmp_path / "run", dataset=Clips("tensor"), num_train_steps=1).train()
+    trainer(tmp_path / "run", dataset=Clips("tensor"), steps=1).train()
     capsys.readouterr()
     out = ["--out", str(tmp_path / "out")] if words == ["sample"] else []
     with pytest.raises(SystemExit) as ended:
         main([words[0], str(tmp_path / "run"), *words[1:], *out])
     assert ended.value.code == 2
-    assert "reads a data set from Python" in capsys.readouterr().err
+    assert "was trained on a Python data set" in capsys.readouterr().err
 
 
 def test_built_in_clips_are_there_without_any_data(tmp_path: Path) -> None:
@@ -162,7 +165,7 @@ def test_built_in_clips_are_there_without_any_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "what"), [("names", "str"), ("flat", "Tensor")])
-def test_items_that_are_neither_clips_nor_images_are_refused_by_their_number(
+def test_items_that_are_neither_clips_nor_images_are_rejected_by_their_number(
     kind: str, what: str, tmp_path: Path
 ) -> None:
     sentence = rf"must be a clip \(3, t, h, w\) or an image \(3, h, w\).*sample \d+ is {what}"
@@ -170,13 +173,13 @@ def test_items_that_are_neither_clips_nor_images_are_refused_by_their_number(
         trainer(tmp_path / "run", dataset=Clips(kind)).train()
 
 
-def test_floats_beyond_one_are_refused_before_the_first_step(tmp_path: Path) -> None:
+def test_floats_beyond_one_are_rejected_before_the_first_step(tmp_path: Path) -> None:
     found = trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16) * 255)
     with pytest.raises(RunError, match=r"first batch does not fit .* divide by 255"):
         found.train()
 
 
-def test_bytes_and_floats_in_one_batch_are_refused(tmp_path: Path) -> None:
+def test_bytes_and_floats_in_one_batch_are_rejected(tmp_path: Path) -> None:
     """Stacked they would all be floats, and some of them 255 times too large."""
     dark = torch.zeros(3, 5, 16, 16)
     found = trainer(tmp_path / "run", dataset=[dark, dark.byte()] * 4)
@@ -185,40 +188,40 @@ def test_bytes_and_floats_in_one_batch_are_refused(tmp_path: Path) -> None:
 
 
 def test_data_is_given_once(footage: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="folder or dataset"):
-        trainer(tmp_path / "run", dataset=Clips("tensor"), folder=footage)
+    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, and not both"):
+        trainer(tmp_path / "run", dataset=Clips("tensor"), data=footage)
     with pytest.raises(RunError, match="val_dataset goes with dataset"):
-        trainer(tmp_path / "run", folder=footage, val_dataset=Clips("tensor"))
+        trainer(tmp_path / "run", data=footage, val_dataset=Clips("tensor"))
 
 
-def test_held_out_clips_of_the_users_own_are_measured(tmp_path: Path) -> None:
+def test_a_validation_set_of_the_user_is_evaluated(tmp_path: Path) -> None:
     held = Clips("dict of images")
-    found = trainer(tmp_path / "run", dataset=Clips("tuple"), val_dataset=held, val_every=4)
+    found = trainer(tmp_path / "run", dataset=Clips("tuple"), val_dataset=held, evaluate_every=4)
     found.train()
     assert len(found.task(found.recipe).data("train")) == 16
     last = lines(tmp_path / "run")[-1]
     assert last["val/motion_error_still"] == 0  # the images stand still
 
 
-# -- windows of num_frames --------------------------------------------------------------------
+# -- windows of frames ------------------------------------------------------------------------
 
 
-def window(data: AsVideos, key: Key | None, index: int = 0) -> list[int]:
+def window(data: OwnVideos, key: Key | None, index: int = 0) -> list[int]:
     return data.keyed(index, key)["video"][0, :, 0, 0].tolist()
 
 
 def test_a_long_clip_gives_a_window_of_consecutive_frames_by_the_key() -> None:
-    data = AsVideos([numbered(9)], frames=5)
+    data = OwnVideos([numbered(9)], frames=5)
     found = {tuple(window(data, Key(0, epoch, 0))) for epoch in range(60)}
     assert found == {tuple(range(first, first + 5)) for first in range(5)}
     key = Key(3, 1, 0)
     torch.manual_seed(1)
-    assert window(data, key) == window(AsVideos([numbered(9)], frames=5), key)
+    assert window(data, key) == window(OwnVideos([numbered(9)], frames=5), key)
     assert window(data, None) == [2, 3, 4, 5, 6]  # the middle
 
 
-def test_a_clip_of_the_length_is_taken_whole_and_an_image_stands_still() -> None:
-    data = AsVideos([numbered(5), numbered(7)[:, 6]], frames=5)
+def test_a_clip_of_the_length_is_taken_whole_and_an_image_is_static() -> None:
+    data = OwnVideos([numbered(5), numbered(7)[:, 6]], frames=5)
     assert window(data, Key(0, 0, 0)) == [0, 1, 2, 3, 4]
     assert not data.keyed(0, None)["still"]
     assert window(data, Key(0, 0, 1), index=1) == [6] * 5
@@ -227,7 +230,7 @@ def test_a_clip_of_the_length_is_taken_whole_and_an_image_stands_still() -> None
 
 def test_a_clip_that_is_too_short_is_named_with_the_remedy(tmp_path: Path) -> None:
     found = trainer(tmp_path / "run", dataset=[torch.rand(3, 4, 16, 16)] * 8)
-    message = r"sample \d has 4 frames, but num_frames is 5: lower num_frames"
+    message = r"sample \d has 4 frames, but frames is 5: lower frames"
     with pytest.raises(RunError, match=message):
         found.train()
 
@@ -245,14 +248,14 @@ def test_axes_in_another_order_are_told_from_a_short_clip(
 # -- keywords ---------------------------------------------------------------------------------
 
 
-def test_old_spellings_work_and_name_the_new_ones(tmp_path: Path) -> None:
+def test_old_keywords_work_and_name_the_new_ones(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning) as caught:
         found: Any = quintet.VideoTokenizerTrainer(
             tokenizer(),
             dataset=Clips("tensor"),
-            image_size=16,
-            num_frames=5,
-            num_train_steps=2,
+            size=16,
+            frames=5,
+            steps=2,
             lr=1e-3,
             checkpoint_every_step=5,
             validate_every_step=7,
@@ -261,15 +264,17 @@ def test_old_spellings_work_and_name_the_new_ones(tmp_path: Path) -> None:
         )
     said = {str(warning.message) for warning in caught}
     assert "lr is now called learning_rate" in said
-    assert "validate_every_step is now called val_every" in said
+    assert "validate_every_step is now called evaluate_every" in said
     assert all(warning.filename == __file__ for warning in caught)
-    assert found.recipe.tokenizer.rate == found.recipe.critics.rate == 1e-3
+    assert (
+        found.recipe.optim.learning_rate == found.recipe.discriminator_optim.learning_rate == 1e-3
+    )
     assert found.recipe.losses.penalty_every == 3
     recipe = found.recipe
     assert (recipe.save_every, recipe.evaluate_every, recipe.seed) == (5, 7, 9)
 
 
-def test_an_unknown_keyword_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_keyword_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"unknown keyword 'motions'.*motion"):
         trainer(tmp_path / "run", motions=False)
 
@@ -277,31 +282,31 @@ def test_an_unknown_keyword_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_size": 18}, r"videos\.size"),
-        ({"image_size": (16, 18)}, r"videos\.size"),
-        ({"num_frames": 6}, r"videos\.frames.*such as 5"),
-        ({"num_frames": 0}, "frames"),
+        ({"size": 18}, r"videos\.size"),
+        ({"size": (16, 18)}, r"videos\.size"),
+        ({"frames": 6}, r"videos\.frames.*such as 5"),
+        ({"frames": 0}, "frames"),
         ({"adversarial": "wasserstein"}, r"losses\.adversarial.*'hinge'"),
         ({"penalty": "r2"}, r"losses\.penalty.*'lecam'"),
         ({"perceptual_frames": 0}, "perceptual_frames"),
         ({"adversarial_from": 3}, "adversarial_from"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_its_name(
+def test_an_invalid_value_is_rejected_by_name(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         trainer(tmp_path / "run", **changes)
 
 
-def test_motion_off_leaves_one_critic(tmp_path: Path) -> None:
+def test_motion_off_leaves_one_discriminator(tmp_path: Path) -> None:
     trainer(tmp_path / "run", dataset=Clips("tensor"), motion=False).train()
-    assert not any("motion_critic" in name for r in lines(tmp_path / "run") for name in r)
-    assert any("frame_critic/loss" in r for r in lines(tmp_path / "run"))
+    assert not any("motion_discriminator" in name for r in lines(tmp_path / "run") for name in r)
+    assert any("frame_discriminator/loss" in r for r in lines(tmp_path / "run"))
 
 
 def test_frames_need_not_be_square(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", image_size=(16, 24))
+    found = trainer(tmp_path / "run", size=(16, 24))
     assert found.task(found.recipe).data("train").keyed(0, None)["video"].shape == (3, 5, 16, 24)
 
 
@@ -348,7 +353,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> quintet.VideoTokenizerT
     return found
 
 
-def test_ids_and_reconstructions_come_from_the_averaged_weights(
+def test_ids_and_reconstructions_come_from_the_ema_weights(
     trained: quintet.VideoTokenizerTrainer,
 ) -> None:
     video = torch.rand(2, 3, 9, 16, 24)
@@ -379,6 +384,6 @@ def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
     quintet.load(tmp_path / "first").save_pretrained(tmp_path / "model")
     for name, source in (("a", "first"), ("b", "model")):
         place = tmp_path / source
-        trainer(tmp_path / name, **common, num_train_steps=1, init_from=place).train()
+        trainer(tmp_path / name, **common, steps=1, init_from=place).train()
     losses = [lines(tmp_path / name)[0]["tokenizer/loss"] for name in ("first", "a", "b")]
     assert losses[1] == losses[2] != losses[0]

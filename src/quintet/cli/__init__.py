@@ -5,24 +5,24 @@ import os
 import sys
 
 from quintet import __version__
-from quintet.cli.words import HELP, fail, say
+from quintet.cli.common import HELP, fail, say
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError, Stopped
 from quintet.media.errors import BadFile
 
 COMMANDS = {
-    "list": "overview",
-    "train": "training",
-    "resume": "training",
-    "evaluate": "using",
-    "sample": "using",
-    "shard": "shard",
-    "import": "importing:import_old",
+    "list": "list_",
+    "train": "train",
+    "resume": "resume",
+    "evaluate": "evaluate",
+    "sample": "sample",
+    "pack": "pack:pack_folder",
+    "import": "import_:import_old",
     "export": "export",
     "report": "report",
-    "replay": "using",
-    "doctor": "doctor",
-    "demo": "demo",
+    "replay": "replay",
+    "doctor": "doctor.command",
+    "demo": "demo.command",
 }
 """Each command, and the module here that has a function of its name, or the one named with it."""
 
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         # Out of a worker process it comes with the traceback that it had there.
         status = fail(str(error).strip().splitlines()[-1].removeprefix("ImportError: "))
     except (RuntimeError, MemoryError) as error:
-        from quintet.engine.memory import ran_out
+        from quintet.engine.machine.memory import ran_out
 
         if debug or not ran_out(error):
             raise

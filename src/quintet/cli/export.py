@@ -1,17 +1,15 @@
 """`quintet export`."""
 
 import dataclasses
-import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
 from quintet import rooms
-from quintet.cli.words import parse, recorded
+from quintet.cli.common import parse, recorded
 from quintet.engine.errors import RunError
+from quintet.files import atomic_folder
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -30,46 +28,38 @@ class Export:
     """safetensors is what Quintet itself reads."""
 
 
-def export(given: list[str]) -> None:
+def export(argv: list[str]) -> None:
     import quintet
 
-    asked = parse(Export, given, "export")
-    name, recipe = recorded(asked.run)
-    if asked.out.exists() and (not asked.out.is_dir() or any(asked.out.iterdir())):
-        raise RunError(f"{asked.out} exists and is not empty; choose a new folder")
-    model = quintet.load(asked.run)
-    if asked.format == "safetensors":
-        said = complete_or_absent(asked.out, lambda aside: weights(asked.run, model, aside))
-    else:
-        found = rooms.part_of_room(name, "export").pieces(model, recipe)
-        if not found.pieces:
+    args = parse(Export, argv, "export")
+    name, recipe = recorded(args.run)
+    check_new_folder(args.out)
+    model = quintet.load(args.run)
+    graphs = None
+    if args.format != "safetensors":
+        graphs = rooms.room_of(name).export.pieces(model, recipe)
+        if not graphs.pieces:
             raise RunError(
-                f"a {type(model).__name__} cannot be exported as {asked.format}: {found.left_out};"
+                f"a {type(model).__name__} cannot be exported as {args.format}: {graphs.left_out};"
                 " --format safetensors holds all of it"
             )
-        said = complete_or_absent(
-            asked.out, lambda aside: graphs(asked.run, model, found, aside, asked.format)
-        )
-    print("\n".join(said))
-    if asked.format == "safetensors":
-        print(f"load it with quintet.{type(model).__name__}.from_pretrained('{asked.out}')")
-    print(f"{asked.out} is complete; {asked.out / 'README.md'} says what is in it")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(args.out) as partial:
+        if graphs is None:
+            lines = write_weights(args.run, model, partial)
+            lines += [f"load it with quintet.{type(model).__name__}.from_pretrained('{args.out}')"]
+        else:
+            lines = write_graphs(args.run, model, graphs, partial, args.format)
+    print("\n".join(lines))
+    print(f"{args.out} is complete; see {args.out / 'README.md'}")
 
 
-def complete_or_absent(out: Path, write: Callable[[Path], list[str]]) -> list[str]:
-    """Have it written under another name, so that what was refused leaves nothing behind."""
-    aside = out.with_name(f".{out.name}.writing-{os.getpid()}")
-    aside.mkdir(parents=True)
-    try:
-        said = write(aside)
-        os.replace(aside, out)  # an empty folder may be in its place
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    return said
+def check_new_folder(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out} exists and is not empty; choose a new folder")
 
 
-def weights(run: Path, model: Any, folder: Path) -> list[str]:
+def write_weights(run: Path, model: Any, folder: Path) -> list[str]:
     from quintet.report.card import copy_samples, model_card
 
     card = model_card(run, model, copy_samples(run, folder))
@@ -82,14 +72,14 @@ def weights(run: Path, model: Any, folder: Path) -> list[str]:
     return [f"{len(own)} tensors, read back and equal bit for bit"]
 
 
-def graphs(run: Path, model: Any, found: Any, folder: Path, form: Any) -> list[str]:
-    from quintet.engine.exporting import export as write
+def write_graphs(run: Path, model: Any, graphs: Any, folder: Path, form: Any) -> list[str]:
+    from quintet.engine.models.export import export as write
     from quintet.report.graphs import graphs_page
 
-    files = write(found, folder, form)
-    (folder / "README.md").write_text(graphs_page(run, model, found, files), encoding="utf-8")
+    files = write(graphs, folder, form)
+    (folder / "README.md").write_text(graphs_page(run, model, graphs, files), encoding="utf-8")
     return [
         f"{checked.file}: {'; '.join(checked.findings)}"
         f"{'' if checked.any_size else '; of fixed sizes'}"
         for checked in files
-    ] + [found.left_out]
+    ] + [graphs.left_out]

@@ -3,12 +3,14 @@
 import torch
 
 from quintet.engine.config import Recipe
+from quintet.engine.data.plans import CountPlan, order_of
+from quintet.engine.data.source import as_source
+from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError
+from quintet.engine.machine.regions import require_regions
+from quintet.engine.machine.world import World
 from quintet.engine.part import LivePart
-from quintet.engine.regions import require_regions
-from quintet.engine.stream import CountPlan, Fixed, Stream, order_of
 from quintet.engine.task import Task
-from quintet.engine.world import World
 
 
 def parts(
@@ -57,9 +59,9 @@ def check_owners(task: Task) -> None:
 
 
 def stream(task: Task, recipe: Recipe, world: World) -> Stream:
-    source = task.data("train")
+    source = as_source(task.data("train"))
     size, batch = len(source), recipe.batch_size * recipe.accumulate * world.size
-    plan = getattr(task, "plan", None)
+    plan = task.plan(source)
     if plan is None and size < batch:
         raise RunError(
             f"the data has {size} samples, but one global batch takes {batch} "
@@ -70,12 +72,12 @@ def stream(task: Task, recipe: Recipe, world: World) -> Stream:
     return Stream(
         source,
         task.collate,
-        plan(source) if plan else CountPlan(size, recipe.seed, recipe.batch_size, order),
+        plan or CountPlan(size, recipe.seed, recipe.batch_size, order),
         world,
         seed=recipe.seed,
         accumulate=recipe.accumulate,
         workers=recipe.workers,
-        patience=recipe.patience,
+        timeout=recipe.data_timeout,
     )
 
 
@@ -83,5 +85,5 @@ def held_out(task: Task, recipe: Recipe, world: World) -> Fixed | None:
     source = task.data("valid")
     if source is None or len(source) == 0:
         return None
-    size, workers = recipe.measured_at_once, recipe.workers
-    return Fixed(source, task.collate, size, world, workers, recipe.patience)
+    size, workers = recipe.evaluation_batch, recipe.workers
+    return Fixed(as_source(source), task.collate, size, world, workers, recipe.data_timeout)

@@ -1,4 +1,4 @@
-"""Settings that explain and defend themselves, and their way to JSON and back.
+"""Configuration dataclasses, their validation, and strict conversion to and from JSON.
 
 Imports no torch, so that help is instant. A hand-written codec, because it must refuse unknown
 names and wrong types with the dotted name of the field, and must never import what a file names.
@@ -20,129 +20,132 @@ C = TypeVar("C")
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be: the message names the field and the remedy."""
+    """An invalid setting: the message names the field and the remedy."""
 
 
-def path() -> Any:
-    """A setting that is a path, or None: the command line writes it down whole, so that a run can
-    go on from another working folder."""
-    return dataclasses.field(default=None, metadata={"path": True})
+def setting(
+    default: Any = None, *, free: bool = False, common: bool = False, path: bool = False
+) -> Any:
+    """A field with metadata: `free` may change on resume, `common` is explained in the short help,
+    and a `path` is made absolute on the command line, so that a run resumes from any folder."""
+    marks = {"free": free, "common": common, "path": path}
+    return dataclasses.field(default=default, metadata={n: v for n, v in marks.items() if v})
 
 
-def resolved(place: str | Path | None) -> str | None:
-    """So that the run can go on from another working folder; addresses stay as they are."""
-    if place is None or "://" in str(place):
-        return None if place is None else str(place)
-    return str(Path(place).resolve())
+def resolved(path: str | Path | None) -> str | None:
+    """An absolute path; addresses (s3://…) and objects of Python (python:…) stay as they are."""
+    if path is None or "://" in str(path) or str(path).startswith("python:"):
+        return None if path is None else str(path)
+    return str(Path(path).resolve())
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig:
-    """How one part learns."""
+    """Optimiser, learning-rate schedule and weight average of one part."""
 
-    name: Literal["adamw", "adam", "lion"] = "adamw"
-    """The rule that turns gradients into steps."""
-    rate: float = 3e-4
-    """Learning rate after the warm-up; the same whatever the number of processes."""
+    optimizer: Literal["adamw", "adam", "lion"] = "adamw"
+    """The optimiser."""
+    learning_rate: float = 3e-4
+    """Peak learning rate, reached after the warm-up; not scaled by the number of processes."""
     betas: tuple[float, float] = (0.9, 0.99)
-    """Memory of the first and second moments."""
+    """Decay rates of the first and second moments."""
     eps: float = 1e-8
-    """Added to the root of the second moment."""
-    decay: float = 0.0
-    """Decoupled weight decay, on matrices only: vectors and norms are spared."""
-    clip: float = 1.0
-    """Gradients of this part are scaled down to this global norm; 0 leaves them alone."""
-    warmup: int = 100
-    """Steps of linear warm-up, counted from this part's own first step."""
-    schedule: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine"
-    """The rate after the warm-up."""
-    final: float = 0.0
-    """Share of the rate that is left at the end of the schedule."""
-    average: float = 0.999
-    """Decay of the moving average of the weights (it grows into this value); 0 keeps none."""
+    """Term added to the denominator for numerical stability."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay, applied to matrices only, not to biases and norms."""
+    max_grad_norm: float = 1.0
+    """Clip the gradients of this part to this global norm; 0 disables clipping."""
+    warmup_steps: int = 100
+    """Steps of linear warm-up, counted from the first step of this part."""
+    scheduler: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine"
+    """Learning-rate schedule after the warm-up."""
+    final_lr_ratio: float = 0.0
+    """Learning rate at the end of the schedule, as a share of the peak."""
+    ema_decay: float = 0.999
+    """Decay of the exponential moving average of the weights (ramped up); 0 disables it."""
 
     def __post_init__(self) -> None:
         require_choices(self)
         require_finite(self)
-        require(self.rate > 0, "rate", self.rate, "above 0, for example 3e-4")
-        require(self.warmup >= 0, "warmup", self.warmup, "0 steps or more")
-        require(0 <= self.average < 1, "average", self.average, "at least 0 and below 1")
-        require(0 <= self.final <= 1, "final", self.final, "a share between 0 and 1")
-        require(self.clip >= 0, "clip", self.clip, "0 (no clipping) or more")
+        rate, ratio = self.learning_rate, self.final_lr_ratio
+        require(rate > 0, "learning_rate", rate, "above 0, for example 3e-4")
+        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 steps or more")
+        require(0 <= self.ema_decay < 1, "ema_decay", self.ema_decay, "at least 0 and below 1")
+        require(0 <= ratio <= 1, "final_lr_ratio", ratio, "a share between 0 and 1")
+        norm, decay = self.max_grad_norm, self.weight_decay
+        require(norm >= 0, "max_grad_norm", norm, "0 (no clipping) or more")
         require(self.eps >= 0, "eps", self.eps, "0 or more")
-        require(self.decay >= 0, "decay", self.decay, "0 (no decay) or more")
-        decoupled = self.name != "adam" or self.decay == 0
-        require(decoupled, "decay", self.decay, "0 with adam; name 'adamw' decays decoupled")
+        require(decay >= 0, "weight_decay", decay, "0 (no decay) or more")
+        decoupled = self.optimizer != "adam" or decay == 0
+        require(decoupled, "weight_decay", decay, "0 with adam; optimizer adamw decouples it")
         require(all(0 <= b < 1 for b in self.betas), "betas", self.betas, "in [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What every run has in common. A room's recipe adds its model, its data and its losses."""
+    """Settings of every run. A room's recipe adds its model, data, losses and optimisers."""
 
     stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
-    """Settings that name a frozen model the run is built on, and the recipe that trains one."""
-    data: str | None = None
-    """Folder of data; without it the room's built-in data is used."""
-    steps: int = 1000
-    """Length of the run in steps (one step takes one global batch)."""
-    batch_size: int = 16
+    """Settings that name a frozen model the run depends on, and the recipe that trains it."""
+    data: str | None = setting(None, free=True)
+    """Folder of data; the default is the room's built-in procedural data."""
+    steps: int = setting(1000, free=True, common=True)
+    """Length of the run in steps; one step consumes one global batch."""
+    batch_size: int = setting(16, free=True, common=True)
     """Samples per process and micro-batch; global batch = batch_size x accumulate x processes."""
-    accumulate: int = 1
-    """Micro-batches per step; k of them give the gradient of the whole batch."""
-    fit: bool = False
-    """Find the largest micro-batch that fits into memory; the global batch stays as asked for."""
-    shard: bool = False
-    """Divide weights, averages and moments among the processes (FSDP2) instead of copying them."""
-    checkpoint_activations: bool = False
-    """Keep only the inputs of each block and compute it again in the backward: less memory."""
-    seed: int = 0
-    """Everything random follows from this number."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes the GPU where there is one."""
-    precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
-    """Arithmetic of the networks; auto is bf16 where the device is fast at it. fp64: for tests."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the networks; auto does so on a GPU only (a CPU takes a minute to gain a tenth)."""
-    workers: int = 2
-    """Processes that load data; 0 loads in the main process."""
-    log_every: int = 10
+    accumulate: int = setting(1, free=True, common=True)
+    """Gradient accumulation: micro-batches per step."""
+    auto_batch: bool = setting(False, free=True)
+    """Find the largest micro-batch that fits into memory; the global batch stays the same."""
+    fsdp: bool = setting(False, free=True)
+    """Shard weights, averages and optimiser state over the processes (FSDP2)."""
+    checkpoint_activations: bool = setting(False, free=True)
+    """Recompute each block in the backward pass instead of storing activations."""
+    seed: int = setting(0, common=True)
+    """Seed of everything random: weights, data order, augmentation, noise, dropout."""
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", free=True, common=True)
+    """Device; auto selects the GPU if there is one."""
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = setting("auto", common=True)
+    """Precision: auto is bf16 on GPUs and on CPUs with AMX, else fp32; fp64 is for tests."""
+    compile: Literal["auto", "on", "off"] = setting("auto", free=True)
+    """torch.compile; auto compiles on GPUs only (on a CPU it takes a minute and gains 10 %)."""
+    workers: int = setting(2, free=True, common=True)
+    """Data loader processes; 0 loads in the main process."""
+    log_every: int = setting(10, free=True, common=True)
     """Steps between reports."""
-    evaluate_every: int = 500
-    """Steps between evaluations on held-out data; 0 evaluates only at the end."""
-    evaluate_batch: int | None = None
-    """Held-out samples at once, per process; left out, batch_size. More are faster if they fit."""
-    save_every: int = 500
+    evaluate_every: int = setting(500, free=True, common=True)
+    """Steps between evaluations on validation data; 0 evaluates only at the end."""
+    evaluate_batch: int | None = setting(None, free=True)
+    """Batch size of evaluation, per process; the default is batch_size."""
+    save_every: int = setting(500, free=True, common=True)
     """Steps between checkpoints; the last step is always saved."""
-    keep_last: int = 2
-    """How many of the newest checkpoints stay."""
-    keep_every: int = 0
-    """Checkpoints at multiples of this stay for good; 0 keeps none of them."""
-    minutes: float | None = None
-    """Stop cleanly after so many minutes; resume goes on from there."""
-    init_from: str | None = path()
-    """Start from the weights of this run or exported folder, at step 0."""
+    keep_last: int = setting(2, free=True)
+    """Number of newest checkpoints to keep."""
+    keep_every: int = setting(0, free=True)
+    """Also keep every checkpoint at a multiple of this step; 0 keeps none."""
+    minutes: float | None = setting(None, free=True, common=True)
+    """Time limit in minutes: save, stop with status 0, and resume later."""
+    init_from: str | None = setting(None, common=True, path=True)
+    """Run or exported folder whose weights initialise the model at step 0."""
     deterministic: bool = False
-    """Choose kernels whose results do not vary between runs (a GPU is slower with them)."""
-    schedule_steps: int | None = None
-    """Length of the learning-rate schedule where it differs from `steps`."""
-    max_skipped: int = 20
-    """Stop once so many steps in a row had a loss or gradient that is not finite."""
-    max_damaged: float = 0.1
-    """Stop once more than this share of the samples could not be read."""
-    rollback: int = 0
-    """How often, instead of stopping for max_skipped, the run may go back to its last sound
-    checkpoint and on from there with the data in another order."""
-    patience: float = 300.0
-    """Stop once loading one batch takes more than so many seconds, and name its samples."""
-    processes: int | None = None
-    """Refuse to start unless exactly so many processes take part."""
-    trackers: tuple[str, ...] = ("tensorboard",)
-    """Where else reports go: tensorboard, wandb, trackio. metrics.jsonl is always written."""
+    """Use deterministic kernels only (slower on a GPU)."""
+    schedule_steps: int | None = setting(None, free=True)
+    """Length of the learning-rate schedule; the default is `steps` of the first start."""
+    max_skipped: int = setting(20, free=True)
+    """Stop after this many consecutive steps with a non-finite loss or gradient."""
+    max_damaged: float = setting(0.1, free=True)
+    """Stop if more than this share of the samples is unreadable."""
+    rollback: int = setting(0, free=True)
+    """Times the run may restore its last sound checkpoint, with reshuffled data, at max_skipped."""
+    data_timeout: float = setting(300.0, free=True)
+    """Seconds to wait for one batch before the run stops and names its samples."""
+    processes: int | None = setting(None, free=True)
+    """Expected number of processes; any other number is refused."""
+    trackers: tuple[str, ...] = setting(("tensorboard",), free=True, common=True)
+    """Trackers beside metrics.jsonl: tensorboard, wandb, trackio."""
 
     def __post_init__(self) -> None:
-        reason = "bf16, fp32 or auto: fp16's range overflows without a loss scale"
-        require(str(self.precision) != "fp16", "precision", self.precision, reason)
+        require_not_fp16(self.precision)
         require_choices(self)
         require_finite(self)
         for name in ("minutes", "schedule_steps", "processes", "evaluate_batch"):
@@ -152,7 +155,7 @@ class Recipe:
         require(share, "max_damaged", self.max_damaged, "a share between 0 and 1")
         for name in ("steps", "batch_size", "accumulate", "log_every", "max_skipped", "keep_last"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        require(self.patience > 0, "patience", self.patience, "above 0 seconds")
+        require(self.data_timeout > 0, "data_timeout", self.data_timeout, "above 0 seconds")
         require(self.workers <= 1024, "workers", self.workers, "1024 or fewer")
         for name in ("workers", "evaluate_every", "save_every", "keep_every", "seed", "rollback"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
@@ -172,34 +175,8 @@ class Recipe:
         return When(every=self.save_every)
 
     @property
-    def measured_at_once(self) -> int:
+    def evaluation_batch(self) -> int:
         return self.evaluate_batch or self.batch_size
-
-
-# What may differ when a run goes on: none of these changes what is computed.
-FREE = frozenset(
-    {
-        "minutes",
-        "workers",
-        "log_every",
-        "evaluate_every",
-        "evaluate_batch",
-        "save_every",
-        "keep_last",
-        "keep_every",
-        "processes",
-        "trackers",
-        "rollback",
-        "patience",
-        "accumulate",  # the global batch is held, by other means
-        "batch_size",
-        "fit",
-        "shard",
-        "checkpoint_activations",
-        "max_skipped",
-        "max_damaged",
-    }
-)
 
 
 def require(holds: bool, field: str, value: object, remedy: str) -> None:
@@ -207,8 +184,13 @@ def require(holds: bool, field: str, value: object, remedy: str) -> None:
         raise ConfigError(f"{field} is {value!r}; it must be {remedy}")
 
 
+def require_not_fp16(precision: str) -> None:
+    reason = "bf16, fp32 or auto: fp16's range overflows without a loss scale"
+    require(precision not in ("fp16", "float16", "half"), "precision", precision, reason)
+
+
 def require_choices(config: Any) -> None:
-    """What the types say of choices holds for Python users too."""
+    """Enforce Literal types for Python users too."""
     for name, kind in typing.get_type_hints(type(config)).items():
         if get_origin(kind) is Literal:
             value, choices = getattr(config, name), get_args(kind)
@@ -216,7 +198,7 @@ def require_choices(config: Any) -> None:
 
 
 def require_held_out(config: Any) -> None:
-    """What every configuration of data says about the share held out and the built-in samples."""
+    """Checks common to every data configuration."""
     share = config.valid_fraction
     require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
     for name in ("valid_limit", "builtin_count"):

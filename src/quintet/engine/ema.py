@@ -1,4 +1,4 @@
-"""The moving average of a part's weights: a mapping from name to tensor, never a second module."""
+"""Exponential moving average (EMA) of a part's weights: tensors by name, not a second module."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -8,33 +8,33 @@ from torch import Tensor, nn
 
 
 def decay_at(decay: float, count: int) -> float:
-    """Short runs must not be judged on stale weights: the decay grows with the number of steps."""
+    """Decay warm-up, so that a short run is not evaluated with stale weights."""
     return min(decay, (1 + count) / (10 + count))
 
 
-class Average:
+class EMA:
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], decay: float, in_place: bool = False
     ):
         self.decay = decay
         self.in_place = in_place
-        """Others hold the parameters' very memory (shards): it is swapped, not pointers to it."""
+        """Swap contents instead of pointers: with FSDP others hold the parameters' storage."""
         self.names = list(parameters)
-        self.live = list(parameters.values())
-        self.values = [p.detach().clone() for p in self.live]
+        self.parameters = list(parameters.values())
+        self.values = [p.detach().clone() for p in self.parameters]
         self.by_type: dict[torch.dtype, list[int]] = {}
         for index, value in enumerate(self.values):
             self.by_type.setdefault(value.dtype, []).append(index)
 
     @torch.no_grad()
     def update(self, count: int, skipped: Tensor) -> None:
-        """Move towards the live weights; a skipped step weighs nothing, without asking the host."""
+        """Move towards the current weights; a skipped step is a no-op, without a host sync."""
         for indices in self.by_type.values():
-            # SGD with a decay of 1 towards the weights as gradients: v - w (v - p). Of all kernels
-            # it alone passes once over all tensors and takes the flag from the device.
+            # SGD with a weight decay of 1 and the weights as gradients: v - lr (v - p). It is the
+            # only kernel that passes once over all tensors and takes the flag from the device.
             torch._fused_sgd_(
                 [self.values[i] for i in indices],
-                [self.live[i] for i in indices],
+                [self.parameters[i] for i in indices],
                 [],
                 lr=1 - decay_at(self.decay, count),
                 weight_decay=1.0,
@@ -48,6 +48,7 @@ class Average:
 
     @contextmanager
     def swapped_in(self) -> Generator[None, None, None]:
+        """Averaged weights in the parameters within the context."""
         self._swap()
         try:
             yield
@@ -56,11 +57,11 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for index, parameter in enumerate(self.live):
+        for index, parameter in enumerate(self.parameters):
             if self.in_place:
-                kept = parameter.detach().clone()
+                weights = parameter.detach().clone()
                 parameter.copy_(self.values[index])
-                self.values[index].copy_(kept)
+                self.values[index].copy_(weights)
                 continue
             parameter.data, self.values[index] = self.values[index], parameter.data
 

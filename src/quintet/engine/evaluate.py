@@ -1,9 +1,10 @@
-"""Measuring on held-out data, spread over processes; it changes nothing of the run."""
+"""Evaluation on validation data, distributed over processes and free of side effects on the run."""
 
 import random
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quintet.engine import checkpoint
 from quintet.engine.config import Recipe
+from quintet.engine.data.source import Source, as_source
+from quintet.engine.data.stream import Fixed
 from quintet.engine.errors import RunError
-from quintet.engine.folder import RunFolder
 from quintet.engine.keys import Key, fold
+from quintet.engine.machine import fsdp
+from quintet.engine.machine.world import World
 from quintet.engine.part import LivePart, load_strictly
-from quintet.engine.stream import Fixed, read_sample
+from quintet.engine.runs import checkpoint
+from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch, Rows, Task
-from quintet.engine.world import World
 
 
 @contextmanager
-def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, None]:
-    """Eval mode, no gradients, averaged weights if asked; random numbers as before afterwards.
+def eval_mode(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, None]:
+    """Eval mode without gradients, with EMA weights if `averaged`; random states are restored.
 
-    Nothing is compiled or tuned for it: half a minute for a graph that sees a few hundred samples,
-    and another one for the last, short batch.
+    No compilation or cuDNN autotuning: it would take half a minute for a graph that sees a few
+    hundred samples, and again for the last, short batch.
     """
     modes = {module: module.training for part in parts for module in part.module.modules()}
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -52,37 +55,63 @@ def at_rest(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None, 
 
 
 def measure(task: Task, nets: Mapping[str, Any], fixed: Fixed, world: World) -> dict[str, float]:
-    """Every held-out sample once, with the weights as they are."""
-    return measure_under([nullcontext], task, nets, fixed, world)[0]
+    """Metrics of all validation samples with the current weights."""
+    return measure_in_contexts([nullcontext], task, nets, fixed, world)[0]
 
 
-def measure_under(
-    sides: Sequence[Callable[[], AbstractContextManager[Any]]],
+def measure_in_contexts(
+    contexts: Sequence[Callable[[], AbstractContextManager[Any]]],
     task: Task,
     nets: Mapping[str, Any],
     fixed: Fixed,
     world: World,
     show: Callable[[Batch], None] | None = None,
 ) -> list[dict[str, float]]:
-    """Every held-out sample once under each of the sides, and loaded once for all of them.
+    """Metrics of all validation samples in each of the contexts; each batch is loaded once.
 
-    One or several processes give the same numbers, bit for bit: batches are the same, and their
-    results are added in the order of the data. The first batch is shown under the first side.
+    Any number of processes gives the same numbers, bit for bit: batches are the same, and their
+    results are added in the order of the data. The first batch is shown in the first context.
     """
-    mine: list[list[Any]] = [[] for _ in sides]
+    local: list[list[Any]] = [[] for _ in contexts]
     for batch in fixed:
-        for results, side in zip(mine, sides):
-            with side(), world.autocast():
-                results.append(_on_host(task.measure(nets, batch)))
+        for results, context in zip(local, contexts):
+            with context(), world.autocast():
+                results.append(_to_host(task.measure(nets, batch)))
                 if show is not None:
                     show(batch)
                     show = None
-    return [_summed(task, results, fixed, world) for results in mine]
+    return [_reduce(task, results, fixed, world) for results in local]
 
 
-def _summed(task: Task, mine: list[Any], fixed: Fixed, world: World) -> dict[str, float]:
-    dealt = world.gather_objects(mine)
-    ordered = [dealt[i % world.size][i // world.size] for i in range(len(fixed.batches))]
+def measure_sharded(
+    parts: Sequence[LivePart],
+    task: Task,
+    nets: Mapping[str, Any],
+    fixed: Fixed,
+    world: World,
+    show: Callable[[Batch], None] | None,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics under EMA weights and under live weights of parts sharded with FSDP.
+
+    Full weights are gathered once for each, not in each call: processes have different numbers of
+    batches, the main process makes exhibits, and networks are called by other methods than
+    forward. With shards each of these would deadlock.
+    """
+    context = [partial(eval_mode, parts, False)]
+    networks = [part.module for part in parts]
+    with ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(part.averaged())
+        stack.enter_context(fsdp.gathered(networks))
+        (averaged,) = measure_in_contexts(context, task, nets, fixed, world, show)
+    with fsdp.gathered(networks):
+        (live,) = measure_in_contexts(context, task, nets, fixed, world)
+    return averaged, live
+
+
+def _reduce(task: Task, local: list[Any], fixed: Fixed, world: World) -> dict[str, float]:
+    gathered = world.gather_objects(local)
+    ordered = [gathered[i % world.size][i // world.size] for i in range(len(fixed.batches))]
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     rows: dict[str, list[Tensor]] = defaultdict(list)
     for result in ordered:
@@ -96,34 +125,37 @@ def _summed(task: Task, mine: list[Any], fixed: Fixed, world: World) -> dict[str
     return {name: total / max(count, 1e-12) for name, (total, count) in totals.items()} | metrics
 
 
-def _on_host(measured: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any]]:
-    found: dict[str, tuple[str, Any, Any]] = {}
-    for name, value in measured.items():
-        if isinstance(value, Rows):
-            found[name] = ("rows", value.values.cpu(), None)
-        else:
-            found[name] = ("tally", float(value.total), float(value.count))
-    return found
+def _to_host(measured: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any]]:
+    return {
+        name: ("rows", value.values.cpu(), None)
+        if isinstance(value, Rows)
+        else ("tally", float(value.total), float(value.count))
+        for name, value in measured.items()
+    }
 
 
-class Joined:
-    """All samples of a folder, whichever side of the split they are on."""
+class ConcatData:
+    """Concatenation of the splits of a folder."""
 
-    def __init__(self, sources: Sequence[Any]):
-        self.places = [(source, index) for source in sources for index in range(len(source))]
+    def __init__(self, sources: Sequence[Source]):
+        self.samples = [(source, index) for source in sources for index in range(len(source))]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.samples)
 
     def keyed(self, index: int, key: Key | None) -> Any:
-        source, place = self.places[index]
-        return read_sample(source, place, key)
+        source, own = self.samples[index]
+        return source.keyed(own, key)
+
+    def name(self, index: int) -> str:
+        source, own = self.samples[index]
+        return source.name(own)
 
 
-def of_run(
+def evaluate_run(
     task: Task, recipe: Recipe, path: Path, world: World, step: int | None, whole: bool
 ) -> dict[str, float]:
-    """Measure a run's averaged weights; `whole` takes all of the data, not the held-out share."""
+    """Metrics of a run's EMA weights; `whole` measures all data, not the validation split."""
     folder = RunFolder.open(path)
     chosen = step if step is not None else checkpoint.newest_sound(folder.checkpoints, print)
     if chosen is None or chosen not in folder.steps():
@@ -135,11 +167,12 @@ def of_run(
         if part.optimiser is not None:
             load_strictly(nets[name], {**files[name], **files.get(f"{name}.ema", {})}, name)
     task.prepare(world)
-    held = task.data("valid")
-    source = Joined([s for s in (task.data("train"), held) if s is not None]) if whole else held
+    valid = source = task.data("valid")
+    if whole:
+        source = ConcatData([as_source(s) for s in (task.data("train"), valid) if s is not None])
     if source is None or not len(source):
-        raise RunError(f"{path} has no held-out data; name a folder to measure on")
-    fixed = Fixed(source, task.collate, recipe.measured_at_once, world, recipe.workers)
+        raise RunError(f"{path} has no validation data; give a folder to evaluate on")
+    fixed = Fixed(as_source(source), task.collate, recipe.evaluation_batch, world, recipe.workers)
     with torch.no_grad():
         metrics = measure(task, nets, fixed, world)
     return {"step": chosen, "samples": len(source), **metrics}

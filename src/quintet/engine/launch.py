@@ -9,20 +9,24 @@ from typing import Any, Literal
 
 import torch
 
-import quintet
-from quintet.engine import fit, frozen, memory
-from quintet.engine.config import FREE, Recipe, differences, to_json
+from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
-from quintet.engine.folder import RunFolder
 from quintet.engine.loop import train
+from quintet.engine.machine import memory
+from quintet.engine.machine.signals import Signals
+from quintet.engine.machine.world import World
+from quintet.engine.models.pretrained import Pretrained
 from quintet.engine.part import load_strictly
 from quintet.engine.run import Run
-from quintet.engine.signals import Signals
-from quintet.engine.sinks import Journal, Progress, Sink, trackers
+from quintet.engine.runs import frozen
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.sinks import Journal, Progress, Sink, trackers
+from quintet.engine.settings import free_names
 from quintet.engine.task import Task
-from quintet.engine.world import World
+from quintet.engine.tools import auto_batch
+from quintet.version import __version__
 
-Mode = Literal["new", "resume", "continue"]
+Mode = Literal["new", "resume", "resume_or_new"]
 LEFT_ALONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """What gloo says where a process that it waits for is gone."""
 
@@ -37,6 +41,7 @@ def start(
     sinks: Callable[[RunFolder], Sequence[Sink]] = lambda folder: (),
     weights: Callable[[str, Task], Mapping[str, Any]] | None = None,
     stages: Mapping[str, Any] | None = None,
+    load: Callable[[str], Any] | None = None,
     progress: bool = True,
 ) -> int:
     """Train to the end and return the step reached. `name` is the recipe's, None from Python,
@@ -47,13 +52,13 @@ def start(
         world.precision = recipe.precision
         run: Run | None = None
         try:
-            _settle_stages(world, folder, recipe, stages or {})
+            _settle_stages(world, folder, recipe, stages or {}, load)
             make = lambda settings: build(frozen.resolved(settings, folder.path))
-            recipe, found = _fit(make, world, folder, recipe, name)
+            recipe, found = _auto_batch(make, world, folder, recipe, name)
             task = make(recipe)
             shown = _sinks(world, folder, recipe, name, sinks, progress)
             run = Run(task, recipe, world, folder, shown, signals)
-            _note_data(run)
+            _record(run)
             if recipe.init_from and weights and not folder.steps():
                 _initialise(run, weights(recipe.init_from, task))
             if found:
@@ -62,11 +67,11 @@ def start(
             return run.step
         except Exception as error:
             if memory.ran_out(error):
-                raise fit.explained(recipe, world, run, error) from error
+                raise auto_batch.explained(recipe, world, run, error) from error
             if world.size > 1 and any(said in str(error) for said in LEFT_ALONE):
                 raise RunError(
-                    "another process of this run has ended; what it said, if anything, is the "
-                    f"cause. Go on with: quintet resume {path}"
+                    "another process of this run has ended; its last message, if any, names the "
+                    f"cause. Resume with: quintet resume {path}"
                 ) from error
             raise
         finally:
@@ -116,7 +121,7 @@ def _open(
     world: World, recipe: Recipe, path: Path, name: str | None, mode: Mode
 ) -> tuple[RunFolder, Recipe]:
     exists = (path / "config.json").exists()
-    if mode == "new" or (mode == "continue" and not exists):
+    if mode == "new" or (mode == "resume_or_new" and not exists):
         # What was left open is written down as it turned out, or another machine would differ.
         recipe = dataclasses.replace(
             recipe,
@@ -131,10 +136,10 @@ def _open(
         if folder.about.get("recipe") != name:
             raise RunError(f"{path} is a run of {folder.about.get('recipe')}, not of {name}")
         recipe = _same_run(folder, recipe, mode)
-        if mode == "continue" and recipe.fit and "fitted" in folder.about:
-            recipe = fit.with_micro_batch(recipe, folder.about["settings"]["batch_size"])
+        if mode == "resume_or_new" and recipe.auto_batch and "auto_batch" in folder.about:
+            recipe = auto_batch.with_micro_batch(recipe, folder.about["settings"]["batch_size"])
         recipe = _keep_global_batch(folder, recipe, world)
-        kept = ("id", "frozen", "fitted")
+        kept = ("id", "frozen", "auto_batch")
         about = {key: folder.about[key] for key in kept if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})
     except BaseException:
@@ -144,12 +149,16 @@ def _open(
 
 
 def _settle_stages(
-    world: World, folder: RunFolder, recipe: Recipe, live: Mapping[str, Any]
+    world: World,
+    folder: RunFolder,
+    recipe: Recipe,
+    live: Mapping[str, Any],
+    load: Callable[[str], Any] | None,
 ) -> None:
     problem = None
     if world.is_main and recipe.stages:
         try:
-            frozen.keep(folder, recipe, live)
+            frozen.keep(folder, recipe, live, load)
         except (RunError, OSError) as error:
             problem = str(error)
     problem, folder.about = world.from_main((problem, folder.about))
@@ -157,27 +166,26 @@ def _settle_stages(
         raise RunError(problem)
 
 
-def _fit(
+def _auto_batch(
     make: Callable[[Any], Task], world: World, folder: RunFolder, recipe: Recipe, name: str | None
 ) -> tuple[Recipe, str | None]:
-    """With --fit, once: the micro-batch that fits, written down for whoever goes on with the run,
-    and a sentence about it."""
-    if not recipe.fit or "fitted" in folder.about:
+    """With --auto-batch, once: the micro-batch that fits, recorded for a resume, and a sentence."""
+    if not recipe.auto_batch or "auto_batch" in folder.about:
         return recipe, None
-    found = fit.fitted(make, recipe, world)
+    found = auto_batch.find(make, recipe, world)
     if world.is_main:
         sizes = {"asked": recipe.batch_size, "found": found.batch_size}
-        folder.write_config({**folder.about, **_about(world, found, name), "fitted": sizes})
+        folder.write_config({**folder.about, **_about(world, found, name), "auto_batch": sizes})
     folder.about = world.from_main(folder.about)
     return found, (
-        f"fit: of the {recipe.batch_size} samples asked for {found.batch_size} fit at a time; "
+        f"auto-batch: {found.batch_size} of {recipe.batch_size} samples fit at a time; "
         f"{found.accumulate} micro-batches make a step of the same global batch"
     )
 
 
 def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
     return {
-        "quintet": quintet.__version__,
+        "quintet": __version__,
         "recipe": name,
         "processes": world.size,
         "global_batch": recipe.batch_size * recipe.accumulate * world.size,
@@ -209,12 +217,20 @@ def _processor() -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def _note_data(run: Run) -> None:
-    """How many samples there are to learn from and to measure on, for the page."""
-    if run.world.is_main:
-        held_out = sum(map(len, run.fixed.batches)) if run.fixed else 0
-        counts = {"train": run.stream.samples.size, "valid": held_out}
-        run.folder.write_config({**run.folder.about, "data": counts})
+def _record(run: Run) -> None:
+    """The number of samples, for the report, and the model, for `from_pretrained` of the run."""
+    if not run.world.is_main:
+        return
+    valid = sum(map(len, run.fixed.batches)) if run.fixed else 0
+    about = {**run.folder.about, "data": {"train": run.stream.samples.size, "valid": valid}}
+    network = run.task.parts[run.task.main].network
+    if isinstance(network, Pretrained):
+        about["main"] = {
+            "part": run.task.main,
+            "model": network.label(),
+            "config": to_json(network.config),
+        }
+    run.folder.write_config(about)
 
 
 def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
@@ -226,9 +242,8 @@ def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
     if recipe.precision == "auto":
         recipe = dataclasses.replace(recipe, precision=old.get("precision"))
     found = differences(old, to_json(recipe))
-    changed = {n: v for n, v in found.items() if n.split(".")[0] not in FREE | {"steps"}}
-    if mode == "continue" and "steps" in found:
-        changed["steps"] = found["steps"]
+    free = free_names(recipe) - ({"steps", "data"} if mode == "resume_or_new" else set())
+    changed = {name: values for name, values in found.items() if name not in free}
     if changed:
         listed = "; ".join(f"{n} was {a!r} and is now {b!r}" for n, (a, b) in changed.items())
         raise RunError(f"{folder.path} was started with another configuration: {listed}")
@@ -241,7 +256,7 @@ def _keep_global_batch(folder: RunFolder, recipe: Recipe, world: World) -> Recip
     if not isinstance(wanted, int) or wanted < 1 or wanted // here * here != wanted:
         raise RunError(
             f"the run's global batch is {wanted}; {world.size} processes of batch_size "
-            f"{recipe.batch_size} cannot make it up: choose a batch_size that divides it"
+            f"{recipe.batch_size} do not divide it: choose a batch_size that does"
         )
     return dataclasses.replace(recipe, accumulate=wanted // here)
 

@@ -26,8 +26,8 @@ def train(run: "Run") -> None:
 
 def take_step(run: "Run") -> None:
     batches = run.stream.take(run.recipe.accumulate)
-    at = run.begin(batches)
+    context = run.begin(batches)
     for update in run.task.updates:
         if update.when.due(run.step):
-            apply(run, update, batches, at)
+            apply(run, update, batches, context)
     run.step += 1  # steps of the run, never calls of an optimiser

@@ -1,4 +1,4 @@
-"""Numbers of a run: they stay on the device until they are shown, then cross in one piece."""
+"""Metric accumulation on the device, with one transfer to the host per report."""
 
 import time
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quintet.engine.world import World
+from quintet.engine.machine.world import World
 
 
 @dataclass
@@ -18,18 +18,8 @@ class Entry:
     weight: float
 
 
-@dataclass
-class Bad:
-    """A step that was skipped."""
-
-    step: int
-    part: str
-    terms: list[str]
-    samples: list[int]
-
-
 class Meters:
-    """Collects one number per metric, step and micro-batch; reduces once per report."""
+    """One scalar per metric, step and micro-batch, reduced over processes once per report."""
 
     def __init__(self, world: World):
         self.world = world
@@ -48,14 +38,13 @@ class Meters:
             self.entries.append(Entry(step, f"{part}/{name}", value.detach().clone(), weight))
 
     def read(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
-        """Means per metric over the steps since the last call, and the value at every step."""
+        """Mean of each metric over the steps since the last call, and its value at every step."""
         table = self._table()
         self.entries.clear()
         names = dict.fromkeys(name for row in table.values() for name in row)
-        means = {}
-        for name in names:
-            values = [row[name] for row in table.values() if name in row]
-            means[name] = sum(values) / len(values)
+        means = {
+            name: _mean([row[name] for row in table.values() if name in row]) for name in names
+        }
         return means, table
 
     def _table(self) -> dict[int, dict[str, float]]:
@@ -63,9 +52,9 @@ class Meters:
             return {}
         weights = torch.tensor([e.weight for e in self.entries], dtype=torch.float64)
         values = torch.stack([e.value.to(torch.float64).reshape(()) for e in self.entries])
-        weighed = values * weights.to(values.device, non_blocking=True)
+        weighted = values * weights.to(values.device, non_blocking=True)
         table: dict[int, dict[str, float]] = {}
-        for entry, value in zip(self.entries, self.world.sum(weighed).tolist()):
+        for entry, value in zip(self.entries, self.world.sum(weighted).tolist()):
             row = table.setdefault(entry.step, {})
             row[entry.name] = row.get(entry.name, 0.0) + value
         return table
@@ -74,6 +63,10 @@ class Meters:
         """Throughput and the share of time spent waiting for data since the last call."""
         now = time.perf_counter()
         seconds = max(now - self.clock, 1e-9)
-        shown = {"samples_per_second": self.samples / seconds, "waiting": self.waited / seconds}
+        rates = {"samples_per_second": self.samples / seconds, "waiting": self.waited / seconds}
         self.clock, self.waited, self.samples = now, 0.0, 0
-        return shown
+        return rates
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""Optimisers, parameter groups, and schedules as pure functions of the step."""
+"""Optimizers, parameter groups, and learning rate schedules as pure functions of the step."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 from quintet.engine.config import OptimiserConfig
 
 
-def rate_at(config: OptimiserConfig, step: int, length: int) -> float:
-    """The rate for a part's own step (0 at its first) of a schedule that is `length` steps long.
+def learning_rate_at(config: OptimiserConfig, step: int, length: int) -> float:
+    """Learning rate at a part's own step (from 0) of a schedule of `length` steps.
 
-    The warm-up is linear and reaches the asked-for rate in its last step.
+    The linear warm-up reaches the configured learning rate in its last step.
     """
-    if step < config.warmup:
-        return config.rate * (step + 1) / config.warmup
-    past, span = step - config.warmup, max(1, length - config.warmup)
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    past, span = step - config.warmup_steps, max(1, length - config.warmup_steps)
     progress = min(1.0, past / span)
-    floor = config.final
-    match config.schedule:
+    floor = config.final_lr_ratio
+    match config.scheduler:
         case "constant":
             factor = 1.0
         case "linear":
@@ -28,34 +28,36 @@ def rate_at(config: OptimiserConfig, step: int, length: int) -> float:
         case "cosine":
             factor = floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
         case "rsqrt":
-            base = max(1, config.warmup)
+            base = max(1, config.warmup_steps)
             factor = max(floor, math.sqrt(base / (base + past)))
-    return config.rate * factor
+    return config.learning_rate * factor
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def groups(parameters: Mapping[str, nn.Parameter], decay: float) -> list[dict[str, Any]]:
-    """Two groups: matrices decay, vectors (norms, biases, scales) do not."""
+def param_groups(parameters: Mapping[str, nn.Parameter], decay: float) -> list[dict[str, Any]]:
+    """Weight decay for matrices, none for vectors (norms, biases, scales)."""
     matrices = [p for p in parameters.values() if p.ndim >= 2]
     vectors = [p for p in parameters.values() if p.ndim < 2]
     both = ({"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0})
     return [group for group in both if group["params"]]
 
 
-def build(config: OptimiserConfig, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """All of these take `found_inf` and `grad_scale` as tensors: no step waits for the device."""
-    split = groups(parameters, config.decay)
-    if config.name == "lion":
-        return Lion(split, lr=config.rate, betas=config.betas)
-    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
-    return kind(split, lr=config.rate, betas=config.betas, eps=config.eps, fused=True)
+def build_optimizer(
+    config: OptimiserConfig, parameters: Mapping[str, nn.Parameter]
+) -> torch.optim.Optimizer:
+    """All of these take `found_inf` and `grad_scale` as tensors, so no step syncs with the host."""
+    groups = param_groups(parameters, config.weight_decay)
+    if config.optimizer == "lion":
+        return Lion(groups, lr=config.learning_rate, betas=config.betas)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
 
 
 class Lion(torch.optim.Optimizer):
-    """Symbolic Discovery of Optimization Algorithms, arXiv 2302.06675. Decay is decoupled."""
+    """Lion (arXiv 2302.06675), with decoupled weight decay."""
 
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
@@ -66,31 +68,31 @@ class Lion(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            live = [p for p in group["params"] if p.grad is not None]
-            if live:
-                self._step_group(live, group)
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._step_group(params, group)
 
-    def _step_group(self, live: list[Tensor], group: dict[str, Any]) -> None:
-        for p in live:
+    def _step_group(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        for p in params:
             if not self.state[p]:
                 self.state[p]["exp_avg"] = torch.zeros_like(p)
-        moments = [self.state[p]["exp_avg"] for p in live]
-        grads = [p.grad for p in live if p.grad is not None]
-        first, second = group["betas"]
-        sound = torch.ones((), device=live[0].device)
+        exp_avgs = [self.state[p]["exp_avg"] for p in params]
+        grads = [p.grad for p in params if p.grad is not None]
+        beta1, beta2 = group["betas"]
+        taken = torch.ones((), device=params[0].device)
         if self.grad_scale is not None:
             torch._foreach_div_(grads, self.grad_scale)
         if self.found_inf is not None:
-            sound = 1 - self.found_inf
-            # 0 × NaN is NaN, so a bad gradient is emptied before it is weighed; after the
-            # division, because a bad gradient's norm makes the scale NaN as well.
+            taken = 1 - self.found_inf
+            # 0 × NaN is NaN, so a non-finite gradient is zeroed before it is multiplied; after
+            # the division, because its norm makes the scale NaN as well.
             for grad in grads:
                 grad.nan_to_num_(0.0, 0.0, 0.0)
-        direction = torch._foreach_lerp(moments, grads, 1 - first)
+        direction = torch._foreach_lerp(exp_avgs, grads, 1 - beta1)
         torch._foreach_sign_(direction)
-        torch._foreach_mul_(direction, sound * -group["lr"])
-        torch._foreach_mul_(live, 1 - sound * group["lr"] * group["weight_decay"])
-        torch._foreach_add_(live, direction)
-        change = torch._foreach_sub(grads, moments)
-        torch._foreach_mul_(change, sound * (1 - second))
-        torch._foreach_add_(moments, change)
+        torch._foreach_mul_(direction, taken * -group["lr"])
+        torch._foreach_mul_(params, 1 - taken * group["lr"] * group["weight_decay"])
+        torch._foreach_add_(params, direction)
+        change = torch._foreach_sub(grads, exp_avgs)
+        torch._foreach_mul_(change, taken * (1 - beta2))
+        torch._foreach_add_(exp_avgs, change)

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from quintet.engine import optim, sharding
+from quintet.engine import optim
 from quintet.engine.config import OptimiserConfig
-from quintet.engine.ema import Average
+from quintet.engine.ema import EMA
 from quintet.engine.errors import RunError
-from quintet.engine.task import At, Part
-from quintet.engine.world import World
+from quintet.engine.machine import fsdp
+from quintet.engine.machine.world import World
+from quintet.engine.task import Part, StepContext
 
 
 class LiveHandle:
@@ -24,7 +25,7 @@ class LiveHandle:
 
     def __init__(self, name: str, wrapped: nn.Module, bare: nn.Module):
         self._name, self._wrapped, self._bare = name, wrapped, bare
-        self._in_blocks = len(sharding.sharded_modules(bare)) > 1
+        self._in_blocks = len(fsdp.sharded_modules(bare)) > 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._wrapped(*args, **kwargs)
@@ -39,7 +40,7 @@ class LiveHandle:
         if self._in_blocks:
             raise RunError(
                 f"'{self._name}' is sharded by the block, and a penalty on the eager network would "
-                "miss gradients; drop --shard or choose another penalty"
+                "miss gradients; drop --fsdp or choose another penalty"
             )
         return self._bare.forward(*args, **kwargs)
 
@@ -54,7 +55,7 @@ class LivePart:
     def __init__(self, name: str, part: Part, world: World, start: int, length: int):
         self.name, self.world, self.start, self.length = name, world, start, length
         self.module = world.place_module(part.network)
-        self.aside = world.place_module(part.aside) if part.aside else None
+        self.extra_state = world.place_module(part.extra_state) if part.extra_state else None
         self.parameters = optim.trainable(self.module)
         config = part.optimiser
         if config is None or not self.parameters:
@@ -65,11 +66,11 @@ class LivePart:
             world.compile(self.module)
         self.wrapped = world.wrap(self.module)
         self.parameters = optim.trainable(self.module)  # sharding puts others in their place
-        self.stepped = sharding.views(self.parameters)
+        self.stepped = fsdp.views(self.parameters)
         self.handle = LiveHandle(name, self.wrapped, self.module)
-        self.optimiser = optim.build(config, self.stepped)
+        self.optimiser = optim.build_optimizer(config, self.stepped)
         self.average = (
-            Average(self.stepped, config.average, world.shards) if config.average else None
+            EMA(self.stepped, config.ema_decay, world.shards) if config.ema_decay else None
         )
         self.loss = torch.zeros((), device=world.device)
         self.checked = False
@@ -83,47 +84,51 @@ class LivePart:
 
     def _reshard(self) -> None:
         if self.world.shards:
-            sharding.reshard(self.module)
+            fsdp.reshard(self.module)
 
     def backward(self, loss: Tensor) -> None:
         self.world.backward(loss)
         self.loss = self.loss + loss.detach()
 
-    def step(self, at: At) -> dict[str, Tensor]:
+    def step(self, context: StepContext) -> dict[str, Tensor]:
         """Clip, guard, step, commit, average; nothing here waits for the device."""
         self._check_gradients()
         norm = self._norm()
         bad = self.world.sum((~(norm + self.loss).isfinite()).float())
-        at.skipped = (bad > 0).float()
-        rate = optim.rate_at(self.config, at.step - self.start, self.length)
+        context.skipped = (bad > 0).float()
+        rate = optim.learning_rate_at(self.config, context.step - self.start, self.length)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         # The fused kernels divide by grad_scale and stand still on found_inf: clipping and the
         # guard cost no pass over the gradients of their own.
-        self.optimiser.found_inf = at.skipped  # type: ignore[attr-defined]
+        self.optimiser.found_inf = context.skipped  # type: ignore[attr-defined]
         self.optimiser.grad_scale = self._scale(norm)  # type: ignore[attr-defined]
         self.optimiser.step()
         for parameter in (*self.stepped.values(), *self.parameters.values()):
             parameter.grad = None
-        for network in (self.module, self.aside):
+        for network in (self.module, self.extra_state):
             commit = getattr(network, "commit", None)
             if commit is not None:
-                commit(at)
+                commit(context)
         if self.average is not None:
-            self.average.update(at.step - self.start, at.skipped)
+            self.average.update(context.step - self.start, context.skipped)
         self.loss = torch.zeros((), device=self.world.device)
-        return {"norm": norm, "skipped": at.skipped}
+        return {"grad_norm": norm, "skipped": context.skipped}
 
     def _norm(self) -> Tensor:
         """Of the gradients of all processes together."""
         if not self.world.shards:
             return get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self._reshard()
-        sharding.hand_over_gradients(self.parameters, self.stepped, self.world)
-        return sharding.gradient_norm(self.parameters, self.stepped, self.world)
+        fsdp.hand_over_gradients(self.parameters, self.stepped, self.world)
+        return fsdp.gradient_norm(self.parameters, self.stepped, self.world)
 
     def _scale(self, norm: Tensor) -> Tensor | None:
-        return (norm / self.config.clip).clamp(min=1.0).float() if self.config.clip else None
+        return (
+            (norm / self.config.max_grad_norm).clamp(min=1.0).float()
+            if self.config.max_grad_norm
+            else None
+        )
 
     def _check_gradients(self) -> None:
         """Once: a parameter without a gradient is unused, and would stall several processes."""
@@ -139,7 +144,7 @@ class LivePart:
             )
 
     @property
-    def rate(self) -> float:
+    def learning_rate(self) -> float:
         return self.optimiser.param_groups[0]["lr"]
 
     @torch.no_grad()
@@ -152,13 +157,13 @@ class LivePart:
                 return None
             change = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + self.config.eps)
             both = torch.stack([change.square().sum(), p.square().sum()])
-            squares[sharding.is_sharded(self.parameters[name])].append(both)
+            squares[fsdp.is_sharded(self.parameters[name])].append(both)
         mine, common = (
             torch.stack(rows).sum(0) if rows else torch.zeros(2, device=self.world.device)
             for rows in (squares[True], squares[False])
         )
         total, weight = ((self.world.sum(mine) if squares[True] else mine) + common).unbind()
-        return (self.rate * (total / weight.clamp(min=1e-20)).sqrt()).item()
+        return (self.learning_rate * (total / weight.clamp(min=1e-20)).sqrt()).item()
 
     @contextmanager
     def averaged(self) -> Generator[None, None, None]:
@@ -174,13 +179,13 @@ class LivePart:
         files = {self.name: dict(self.module.state_dict())}
         if self.average is not None:
             files[f"{self.name}.ema"] = {
-                name: sharding.joined(value, self.parameters[name])
+                name: fsdp.joined(value, self.parameters[name])
                 for name, value in self.average.state().items()
             }
-        if self.aside is not None:
-            files[f"{self.name}.aside"] = dict(self.aside.state_dict())
+        if self.extra_state is not None:
+            files[f"{self.name}.extra_state"] = dict(self.extra_state.state_dict())
         files[f"{self.name}.optim"] = {
-            f"{key}/{name}": sharding.joined(value, self.parameters[name])
+            f"{key}/{name}": fsdp.joined(value, self.parameters[name])
             for name, p in self.stepped.items()
             for key, value in self.optimiser.state.get(p, {}).items()
         }
@@ -189,8 +194,10 @@ class LivePart:
     def load(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
         self._reshard()
         load_strictly(self.module, files[self.name], self.name)
-        if self.aside is not None:
-            load_strictly(self.aside, files[f"{self.name}.aside"], f"{self.name}.aside")
+        if self.extra_state is not None:
+            load_strictly(
+                self.extra_state, files[f"{self.name}.extra_state"], f"{self.name}.extra_state"
+            )
         if self.average is not None:
             named = files[f"{self.name}.ema"]
             compare_names(named, self.average.names, f"{self.name}.ema")
@@ -200,7 +207,7 @@ class LivePart:
     def load_average(self, named: Mapping[str, Tensor]) -> None:
         if self.average is not None:
             own = self.parameters
-            self.average.load({name: sharding.piece(named[name], own[name]) for name in own})
+            self.average.load({name: fsdp.piece(named[name], own[name]) for name in own})
 
     def _load_optimiser(self, state: Mapping[str, Tensor]) -> None:
         self.optimiser.state.clear()
@@ -211,7 +218,7 @@ class LivePart:
         compare_names(state, expected, f"{self.name}.optim")
         for name, p in self.stepped.items():
             for kind in kinds:
-                value = sharding.piece(state[f"{kind}/{name}"], self.parameters[name])
+                value = fsdp.piece(state[f"{kind}/{name}"], self.parameters[name])
                 # Laid out like its parameter: the fused kernels walk both as plain memory.
                 like = p if value.shape == p.shape else value
                 place = torch.empty_like(like, device=p.device, requires_grad=False)
@@ -237,4 +244,4 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) ->
                 f"{where}: {name} has shape {tuple(value.shape)}, "
                 f"but this model wants {tuple(own[name].shape)}"
             )
-        sharding.local(own[name]).copy_(sharding.piece(value, own[name]))
+        fsdp.local(own[name]).copy_(fsdp.piece(value, own[name]))

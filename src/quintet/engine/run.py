@@ -11,20 +11,22 @@ from typing import Any
 
 import torch
 
-import quintet
-from quintet.engine import building, checkpoint, evaluate, gathered, health, rollback
+from quintet.engine import building, evaluate, health, rollback
 from quintet.engine.config import Recipe, to_json
+from quintet.engine.data.stream import Damaged
 from quintet.engine.errors import RunError, Stopped
-from quintet.engine.folder import RunFolder, require_settings
 from quintet.engine.keys import fold
+from quintet.engine.machine.signals import REASON, STATUS, Signals
+from quintet.engine.machine.world import World
 from quintet.engine.meters import Meters
 from quintet.engine.part import LivePart
-from quintet.engine.signals import REASON, STATUS, Signals
-from quintet.engine.sinks import Sink
-from quintet.engine.stream import Damaged
-from quintet.engine.task import At, Batch, Task
+from quintet.engine.runs import checkpoint
+from quintet.engine.runs.folder import RunFolder, require_settings
+from quintet.engine.runs.sinks import Sink
+from quintet.engine.task import Batch, StepContext, Task
 from quintet.engine.when import When
-from quintet.engine.world import World
+from quintet.files import remove_partial
+from quintet.version import __version__
 
 
 class Run:
@@ -52,10 +54,10 @@ class Run:
         self.stream = building.stream(task, recipe, world)
         self.fixed = building.held_out(task, recipe, world)
         self.meters = Meters(world)
-        self.monitors = [*health.common(list(self.parts)), *task.monitors]
+        self.monitors = [*health.default_monitors(list(self.parts)), *task.monitors]
         self.skips = dict.fromkeys(self.parts, 0)
         self.rollbacks: list[dict[str, int]] = []
-        self.failed: rollback.Failed | None = None
+        self.failed: rollback.Failure | None = None
         self.damaged: dict[str, set[int]] = {"train": set(), "valid": set()}
         self.writer = checkpoint.Writer() if world.is_main else None
         self.checked = False
@@ -66,7 +68,7 @@ class Run:
         """As `when` says, and always at the last step."""
         return when.due(self.step) or self.step == self.recipe.steps
 
-    def begin(self, batches: Sequence[Batch]) -> At:
+    def begin(self, batches: Sequence[Batch]) -> StepContext:
         if not self.checked:
             self.checked = True
             try:
@@ -76,10 +78,10 @@ class Run:
         requests = self.stream.step_requests
         self.meters.begin(self.step, [request.sample for request in requests], len(requests))
         none = torch.zeros((), device=self.world.device)
-        spoilt = none + health.spoilt(batches)
+        poison = none + health.nan_in_data(batches)
         for part in self.parts.values():
-            part.loss = spoilt
-        return At(self.step, self.recipe.seed, len(requests), self.world, none)
+            part.loss = poison
+        return StepContext(self.step, self.recipe.seed, len(requests), self.world, none)
 
     def only(self, live: LivePart) -> Mapping[str, Any]:
         """One part live: wrapped and training. The others bare, frozen and in eval."""
@@ -103,7 +105,11 @@ class Run:
             "seconds": round(self.elapsed(), 3),
             "order": f"{fold(*(i for ids in self.meters.ids.values() for i in ids)):016x}",
             **means,
-            **{f"{n}/rate": part.rate for n, part in self.parts.items() if self.step > part.start},
+            **{
+                f"{name}/learning_rate": part.learning_rate
+                for name, part in self.parts.items()
+                if self.step > part.start
+            },
             **self._timing(),
         }
         for sink in self.sinks:
@@ -119,18 +125,18 @@ class Run:
 
     def evaluate(self) -> dict[str, float]:
         """Averaged and live weights on the held-out set, and exhibits from the averaged ones."""
-        if self.fixed is None or self.failed or health.weights_are_bad(self):
+        if self.fixed is None or self.failed or health.has_nonfinite_weights(self):
             return {}
         begun = time.perf_counter()
         nets = {**self.frozen, **{name: part.module for name, part in self.parts.items()}}
         parts = list(self.parts.values())
-        sides = [partial(evaluate.at_rest, parts, averaged) for averaged in (True, False)]
+        sides = [partial(evaluate.eval_mode, parts, averaged) for averaged in (True, False)]
         show = partial(self._exhibit, nets) if self.world.is_main else None
         measured = (self.task, nets, self.fixed, self.world, show)
         if self.world.shards:
-            metrics, live = gathered.measure(parts, *measured)
+            metrics, live = evaluate.measure_sharded(parts, *measured)
         else:
-            metrics, live = evaluate.measure_under(sides, *measured)
+            metrics, live = evaluate.measure_in_contexts(sides, *measured)
         ratios = {f"{name}/update_ratio": part.update_ratio() for name, part in self.parts.items()}
         record = {
             "step": self.step,
@@ -141,7 +147,7 @@ class Run:
         for sink in self.sinks:
             sink.report(record)
         self._watch(record)
-        for message in health.not_finite(record):
+        for message in health.nonfinite_metrics(record):
             self.say(message)
         self._name(self.fixed.damaged, "valid")
         self._note_best(metrics)
@@ -149,8 +155,8 @@ class Run:
         return metrics
 
     def save(self) -> None:
-        """Copy the state and go on; the background writes it. The main process writes for all."""
-        streaks = rollback.streaks(self.skips, self.meters.entries)
+        """Copy the state; a background thread of the main process writes it."""
+        streaks = rollback.skip_streaks(self.skips, self.meters.entries)
         if max(max(counts.values()) for counts in streaks) >= self.recipe.max_skipped:
             self.report()  # it says so and ends here, or sees to it that the run goes back
         if self.failed:
@@ -196,13 +202,13 @@ class Run:
         self.finish()  # together: a launcher kills the rest once one process is gone
         raise Stopped(
             f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
-            f"Go on with: quintet resume {self.folder.path}",
+            f"Resume with: quintet resume {self.folder.path}",
             STATUS[code],
         )
 
     def go_back_if_failed(self) -> None:
         if self.failed:
-            rollback.go_back(self, self.failed)
+            rollback.roll_back(self, self.failed)
 
     def finish(self) -> None:
         if self.writer:
@@ -224,10 +230,10 @@ class Run:
     # -- state ------------------------------------------------------------------------------
 
     def restore_latest(self) -> None:
-        """Go on from the newest sound checkpoint, or from step 0."""
+        """Resume from the newest sound checkpoint, or start at step 0."""
         step = problem = None
         if self.world.is_main:
-            checkpoint.clean(self.folder.checkpoints)
+            remove_partial(self.folder.checkpoints)
             try:
                 step = checkpoint.newest_sound(self.folder.checkpoints, self.say)
                 self.folder.forget_after(step or 0)
@@ -274,9 +280,9 @@ class Run:
             part.load(files)
         self.step = self.saved_step = at.step
         self.seconds = at.seconds
-        skips, self.rollbacks = rollback.history(about, path)
+        skips, self.rollbacks = rollback.read_history(about, path)
         self.skips = {name: skips.get(name, 0) for name in self.parts}
-        self.stream.shift = rollback.shift(self.rollbacks, self.stream.samples.size)
+        self.stream.shift = rollback.position_shift(self.rollbacks, self.stream.samples.size)
         self.stream.seek(at.samples)
 
     @property
@@ -297,7 +303,7 @@ class Run:
             "precision": self.world.precision,
             "device": str(self.world.device.type),
             "versions": {
-                "quintet": quintet.__version__,
+                "quintet": __version__,
                 "torch": torch.__version__,
                 "python": platform.python_version(),
             },

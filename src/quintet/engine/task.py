@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from quintet.engine.config import OptimiserConfig
+from quintet.engine.data.plans import Plan
 from quintet.engine.health import Monitor
 from quintet.engine.keys import fold
+from quintet.engine.machine.world import World
 from quintet.engine.when import ALWAYS, When
-from quintet.engine.world import World
 
 Nets = Mapping[str, Callable[..., Any]]
 Loss = tuple[Tensor, Mapping[str, Tensor]]
@@ -35,7 +36,7 @@ class Batch:
 
 
 @dataclass
-class At:
+class StepContext:
     """Where the run stands while one step is taken."""
 
     step: int
@@ -75,11 +76,11 @@ class Part:
     optimiser: OptimiserConfig | None = None
     compiles: bool = True
     """Whether compiling it pays; a small network runs for less time than its compiling takes."""
-    aside: nn.Module | None = None
+    extra_state: nn.Module | None = None
     """Statistics of training that are saved with the part but are not of the network."""
 
 
-Losses = Callable[[Any, Sequence[Batch], At], Iterator[Loss]]
+Losses = Callable[[Any, Sequence[Batch], StepContext], Iterator[Loss]]
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,13 @@ class Update:
     when: When = ALWAYS
 
 
-def each(loss: Callable[[Any, Any, At], Loss]) -> Losses:
+def each(loss: Callable[[Any, Any, StepContext], Loss]) -> Losses:
     """Lift a function of one batch, returning its mean over samples, to a share of the step."""
 
-    def losses(nets: Any, batches: Sequence[Batch], at: At) -> Iterator[Loss]:
+    def losses(nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
         for batch in batches:
-            value, metrics = loss(nets, batch, at)
-            yield value * (batch.size / at.samples), metrics
+            value, metrics = loss(nets, batch, context)
+            yield value * (batch.size / context.samples), metrics
 
     return losses
 
@@ -147,6 +148,10 @@ class Task(Protocol):
         ...
 
     def collate(self, items: list[Any]) -> Any: ...
+
+    def plan(self, source: Any) -> Plan | None:
+        """Another plan for batches, by length say; None for batches of batch_size samples."""
+        return None
 
     def check(self, data: Any) -> None:
         """Raise ValueError with the remedy if the first batch cannot be what the model expects."""

@@ -1,189 +1,92 @@
-"""`Trainer` for any module, and the keywords that all named trainers share."""
+"""`Trainer` for any module, and what all trainers share: settings by keyword, a run, a model."""
 
 import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from quintet.engine.config import OptimiserConfig, Recipe, from_json, to_json
+from quintet.compat.keywords import notice, translate
+from quintet.engine.config import OptimiserConfig, Recipe, require_not_fp16, resolved
+from quintet.engine.data.source import Source, as_source, split_indices, subset
 from quintet.engine.errors import RunError, Stopped
-from quintet.engine.folder import RunFolder
-from quintet.engine.keys import Key, fold
 from quintet.engine.launch import start
+from quintet.engine.models.pretrained import initial_weights, weights_of
 from quintet.engine.part import load_strictly
-from quintet.engine.pretrained import initial_weights, weights_of
-from quintet.engine.sinks import Callback, Sink
-from quintet.engine.spellings import modern, notice
-from quintet.engine.stream import name_of, read_sample
-from quintet.engine.task import At, Batch, Loss, Measured, Part, Tally, Task, Update, each
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.sinks import Callback, Sink
+from quintet.engine.settings import keywords_of, names_for, settings_of, updated
+from quintet.engine.task import (
+    Batch,
+    Loss,
+    Measured,
+    Part,
+    StepContext,
+    Tally,
+    Task,
+    Update,
+    each,
+)
+
+M = TypeVar("M", bound=nn.Module)
+Sets = dict[str, Source | None]
+"""Data sets of the user by split; `valid` is None where there is nothing to validate on."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Keywords:
-    """What every trainer takes, beside its model and its data."""
+class Options:
+    """What a trainer takes beside the settings of its recipe: things of Python alone."""
 
-    num_train_steps: int | None = None
-    """Length of the run in steps; or give num_epochs."""
+    run: str | Path = "runs/run"
+    """Folder of the run."""
     num_epochs: float | None = None
-    """Length of the run in passes over the data."""
-    batch_size: int = 16
-    """Samples per process and micro-batch."""
-    grad_accum_every: int = 1
-    """Micro-batches per step."""
-    learning_rate: float = 3e-4
-    """The rate after the warm-up."""
-    weight_decay: float = 0.0
-    """Decoupled decay on matrices."""
-    optimizer: str = "adamw"
-    """adamw, adam or lion."""
-    betas: tuple[float, float] = (0.9, 0.99)
-    """Memory of the moments."""
-    warmup_steps: int = 100
-    """Steps of linear warm-up."""
-    scheduler: str = "cosine"
-    """constant, cosine, linear or rsqrt."""
-    max_grad_norm: float | None = 1.0
-    """Clip gradients to this norm; None leaves them alone."""
-    ema_decay: float = 0.999
-    """Moving average of the weights; 0 keeps none."""
+    """Length of the run in passes over the data, instead of `steps`."""
     val_dataset: Any = None
-    """Held-out data of your own."""
-    valid_frac: float = 0.05
-    """Or this share of the data, split off by the seed."""
-    val_every: int = 500
-    """Steps between evaluations."""
-    checkpoint_every: int = 500
-    """Steps between checkpoints."""
-    log_every: int = 10
-    """Steps between reports."""
-    results_folder: str | Path = "runs/run"
-    """The run's folder."""
-    seed: int = 0
-    """Everything random follows from it."""
-    precision: str = "auto"
-    """fp32 or bf16."""
-    compile: bool | str = "auto"
-    """Compile the model."""
-    device: str = "auto"
-    """cpu or cuda."""
-    num_workers: int = 2
-    """Processes that load data."""
-    minutes: float | None = None
-    """Stop cleanly after so many minutes."""
-    init_from: str | Path | None = None
-    """Start from the weights of this run or exported folder."""
-    deterministic: bool = False
-    """Choose kernels whose results do not vary."""
-    fit: bool = False
-    """Find the largest micro-batch that fits into memory; the global batch stays."""
-    trackers: Sequence[str] = ("tensorboard",)
-    """tensorboard, wandb, trackio."""
+    """Validation data of one's own; by default `valid_fraction` of the data is held out."""
     log_fn: Callable[[dict[str, Any]], Any] | None = None
-    """Called with each report."""
+    """Called with each report and each evaluation."""
     progress: bool = True
     """Show a progress bar."""
 
-    def recipe(self, size: int, kind: type[Recipe] = Recipe, **more: Any) -> Any:
-        """The engine's settings; `size` samples make an epoch. Through JSON, which checks them."""
-        compile = self.compile
-        if isinstance(compile, bool):
-            compile = "on" if compile else "off"
-        settings = {
-            "steps": self._steps(size),
-            "batch_size": self.batch_size,
-            "accumulate": self.grad_accum_every,
-            "seed": self.seed,
-            "precision": checked_precision(self.precision),
-            "compile": compile,
-            "device": self.device,
-            "workers": self.num_workers,
-            "log_every": self.log_every,
-            "evaluate_every": self.val_every,
-            "save_every": self.checkpoint_every,
-            "minutes": self.minutes,
-            "init_from": str(Path(self.init_from).resolve()) if self.init_from else None,
-            "deterministic": self.deterministic,
-            "fit": self.fit,
-            "trackers": tuple(self.trackers),
-            **more,
-        }
-        return from_json(kind, {name: to_json(value) for name, value in settings.items()})
 
-    def _steps(self, size: int) -> int:
-        if (self.num_train_steps is None) == (self.num_epochs is None):
-            raise RunError("give num_train_steps or num_epochs, and not both")
-        if self.num_train_steps is not None:
-            return self.num_train_steps
-        batch = self.batch_size * self.grad_accum_every * int(os.environ.get("WORLD_SIZE", 1))
-        return max(1, math.ceil(size * (self.num_epochs or 0) / batch))
-
-    def optimiser(self, **changes: Any) -> OptimiserConfig:
-        settings: dict[str, Any] = {
-            "name": self.optimizer,
-            "rate": self.learning_rate,
-            "betas": tuple(self.betas),
-            "decay": self.weight_decay,
-            "clip": self.max_grad_norm or 0.0,
-            "warmup": self.warmup_steps,
-            "schedule": self.scheduler,
-            "average": self.ema_decay,
-        }
-        return OptimiserConfig(**settings | changes)
+OPTIONS = frozenset(field.name for field in dataclasses.fields(Options))
 
 
-def checked_precision(asked: str) -> str:
-    if asked in ("fp16", "float16", "half"):
-        raise RunError(
-            "fp16 is not offered: its range overflows in losses and penalties; use precision='bf16'"
-        )
-    return {"no": "fp32", "bfloat16": "bf16", "float32": "fp32"}.get(asked, asked)
+def settings_from(recipe: Recipe, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted settings out of Python keywords, with the values that Python users write."""
+    settings: dict[str, Any] = {}
+    for keyword, value in keywords.items():
+        for name in names_for(recipe, keyword):
+            # A part without an average (a discriminator) does not get one by the common keyword.
+            optim = getattr(recipe, name.partition(".")[0])
+            if keyword != "ema_decay" or optim.ema_decay:
+                settings[name] = _plain(keyword, value)
+    return settings
 
 
-def shared_keywords() -> set[str]:
-    return {field.name for field in dataclasses.fields(Keywords)}
+def _plain(name: str, value: Any) -> Any:
+    if name == "compile" and isinstance(value, bool):
+        return "on" if value else "off"
+    if name == "precision":
+        require_not_fp16(value)
+        return {"no": "fp32", "bfloat16": "bf16", "float32": "fp32"}.get(value, value)
+    if name == "max_grad_norm" and value is None:
+        return 0.0
+    if name == "size" and isinstance(value, int):
+        return [value, value]
+    return resolved(value) if isinstance(value, Path) or name in ("data", "init_from") else value
 
 
-class Split:
-    """A share of a data set of the user's, chosen by the seed."""
-
-    def __init__(self, source: Any, indices: list[int]):
-        self.source, self.indices = source, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def keyed(self, index: int, key: Key | None) -> Any:
-        return read_sample(self.source, self.indices[index], key)
-
-    def name(self, index: int) -> str:
-        return name_of(self.source, self.indices[index])
-
-
-def split(source: Any, fraction: float, seed: int) -> dict[str, Any]:
-    """Train and valid, disjoint; which side a sample is on depends on the seed and its index."""
-    try:
-        size = len(source)
-    except TypeError:
-        raise RunError(
-            f"a data set needs a length and items by index; {type(source).__name__} has none: "
-            "wrap it in a torch Dataset with __len__ and __getitem__"
-        ) from None
-    held = round(size * fraction)
-    if not held or size < 2:
-        return {"train": source, "valid": None}
-    ranked = sorted(range(size), key=lambda index: fold(seed, "valid", index))
-    return {
-        "train": Split(source, sorted(ranked[held:])),
-        "valid": Split(source, sorted(ranked[:held])),
-    }
-
-
-RESERVED = {"norm", "skipped", "rate", "update_ratio"}  # the engine's own names in a report
+RESERVED = {
+    "grad_norm",
+    "skipped",
+    "learning_rate",
+    "update_ratio",
+}  # the engine's own names in a report
 
 
 def loss_of(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -220,8 +123,10 @@ def loss_of(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
 class AnyRecipe(Recipe):
     """Settings of a run of any module."""
 
-    optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
-    """How it learns."""
+    optim: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
+    """Optimiser of the module."""
+    valid_fraction: float = 0.05
+    """Share of the data set held out for validation, chosen by the seed."""
 
 
 class AnyTask(Task):
@@ -260,7 +165,7 @@ class AnyTask(Task):
             )
         return model(**dict(zip(self.names, values)))
 
-    def loss(self, nets: Any, batch: Batch, at: At) -> Loss:
+    def loss(self, nets: Any, batch: Batch, context: StepContext) -> Loss:
         return loss_of(self._call(nets["model"], batch.data))
 
     def measure(self, nets: Any, batch: Batch) -> Measured:
@@ -268,48 +173,119 @@ class AnyTask(Task):
         return {n: Tally(v.detach().double() * batch.size, batch.size) for n, v in parts.items()}
 
 
-class BaseTrainer:
-    """What the named trainers and `Trainer` have in common: a recipe, a task, and a folder."""
+class BaseTrainer(Generic[M]):
+    """What the named trainers and `Trainer` share: a recipe, a task and a run folder.
+
+    Every setting of the recipe is a keyword under its own name (`steps`, `batch_size`, …); one of a
+    group too, if no other group has that name. `learning_rate` and the other settings of optimisers
+    apply to all parts. Otherwise pass the group (`losses={"l1": 2.0}`, or its dataclass), or
+    `settings={"discriminator_optim.learning_rate": 1e-4}`. `recipe` is the recipe to start from.
+    """
 
     name: str | None = None
     main = "model"
     """The part that is the model."""
 
-    def __init__(self, model: nn.Module, keywords: Keywords, recipe: Recipe):
-        self.model, self.keywords, self.recipe = model, keywords, recipe
-        self.folder = Path(keywords.results_folder)
+    def __init__(
+        self,
+        model: M,
+        recipe: Recipe,
+        dataset: Any,
+        keywords: Mapping[str, Any],
+        derived: Mapping[str, Any],
+    ):
+        """`derived`: settings that follow from the model, unless keywords say otherwise."""
+        keywords = dict(keywords)
+        explicit, given = keywords.pop("settings", None) or {}, keywords.pop("recipe", None)
+        if given is not None and not isinstance(given, type(recipe)):
+            kind = type(recipe).__name__
+            raise TypeError(f"recipe is a {type(given).__name__}; this trainer takes a {kind}")
+        recipe = given or recipe
+        known = translate(keywords, keywords_of(recipe) | OPTIONS)
+        if known.get("steps", 0) is None:  # beside num_epochs
+            del known["steps"]
+        self.model, self.options = model, Options(**{n: known.pop(n) for n in OPTIONS & {*known}})
+        settings = {**settings_from(recipe, known), **explicit}
+        if dataset is not None and settings.get("data") is not None:
+            raise RunError("give data (a folder) or dataset, and not both")
+        if self.options.val_dataset is not None and dataset is None:
+            raise RunError("val_dataset goes with dataset; a folder holds out its valid_fraction")
+        if dataset is not None:
+            settings["data"] = "python:dataset"
+        recipe = updated(recipe, {**derived, **settings})
+        self.sets = None if dataset is None else self._split(dataset, recipe)
+        self.recipe: Any = recipe
+        train = self.sets["train"] if self.sets else self.open(recipe)
+        self.recipe = self._with_steps(recipe, train, "steps" in settings or given is not None)
+        self.folder = Path(self.options.run)
         self.stopped: Stopped | None = None
+
+    def _with_steps(self, recipe: Any, train: Any, has_steps: bool) -> Any:
+        epochs = self.options.num_epochs
+        if (epochs is not None) == has_steps:
+            raise RunError("give steps or num_epochs, and not both")
+        if epochs is None:
+            return recipe
+        batch = recipe.batch_size * recipe.accumulate * int(os.environ.get("WORLD_SIZE", 1))
+        samples = self.epoch_size(train, recipe)
+        return dataclasses.replace(recipe, steps=max(1, math.ceil(samples * epochs / batch)))
+
+    def _split(self, dataset: Any, recipe: Any) -> Sets:
+        source = self.adapt(dataset, recipe)
+        if self.options.val_dataset is not None:
+            return {"train": source, "valid": self.adapt(self.options.val_dataset, recipe)}
+        (fraction,) = (s for s in settings_of(recipe) if s.name.endswith("valid_fraction"))
+        train, valid = split_indices(len(source), fraction.default, recipe.seed)
+        if not valid:
+            return {"train": source, "valid": None}
+        return {"train": subset(source, train), "valid": subset(source, valid)}
+
+    # -- what a room says -------------------------------------------------------------------
 
     def task(self, recipe: Any) -> Task:
         raise NotImplementedError
+
+    def adapt(self, dataset: Any, recipe: Any) -> Source:
+        """A data set of the user's as a source of the samples that the task expects."""
+        return as_source(dataset)
+
+    def open(self, recipe: Any) -> Any:
+        """The training samples of the recipe's folder, or the built-in ones."""
+        raise NotImplementedError
+
+    def epoch_size(self, train: Any, recipe: Any) -> int:
+        """Samples of one epoch, in units of `batch_size`."""
+        return len(train)
 
     def stages(self) -> Mapping[str, Any]:
         """Frozen models that the run is built on, by the name of the recipe's setting."""
         return {}
 
+    # -- what a user calls ------------------------------------------------------------------
+
     def train(
         self, log_fn: Callable[[dict[str, Any]], Any] | None = None, *, resume: bool = False
     ) -> int:
-        """Train, and return the step reached. `resume=True` starts the run or goes on with it.
+        """Train, and return the step reached. `resume=True` starts the run, or resumes it.
 
         `log_fn` is the constructor's keyword, where older packages have it.
         """
         if log_fn is not None:
             notice("log_fn is now given to the trainer, and no longer to train")
-            self.keywords = dataclasses.replace(self.keywords, log_fn=log_fn)
+            self.options = dataclasses.replace(self.options, log_fn=log_fn)
         self.stopped = None
-        wanted = {parameter: parameter.requires_grad for parameter in self.model.parameters()}
+        trainable = {parameter: parameter.requires_grad for parameter in self.model.parameters()}
         try:
             return start(
                 self.task,
                 self.recipe,
                 self.folder,
                 name=self.name,
-                mode="continue" if resume else "new",
+                mode="resume_or_new" if resume else "new",
                 sinks=self._sinks,
                 weights=initial_weights,
                 stages=self.stages(),
-                progress=self.keywords.progress,
+                progress=self.options.progress,
             )
         except Stopped as stop:
             if stop.status:
@@ -317,21 +293,21 @@ class BaseTrainer:
             self.stopped = stop  # the clock: a clean end
             return max(RunFolder.open(self.folder).steps())
         finally:
-            for parameter, grad in wanted.items():  # an update of another part has frozen them
+            for parameter, grad in trainable.items():  # an update of another part has frozen them
                 parameter.requires_grad_(grad)
 
     __call__ = train
 
     def _sinks(self, folder: RunFolder) -> list[Sink]:
-        return [Callback(self.keywords.log_fn)] if self.keywords.log_fn else []
+        return [Callback(self.options.log_fn)] if self.options.log_fn else []
 
-    def averaged_model(self) -> nn.Module:
+    def averaged_model(self) -> M:
         """The model with the averaged weights of the newest checkpoint, in eval mode."""
         load_strictly(self.model, weights_of(self.folder, self.main), str(self.folder))
         return self.model.eval()
 
 
-class Trainer(BaseTrainer):
+class Trainer(BaseTrainer[nn.Module]):
     """Train any module whose forward, called with a batch, returns a loss.
 
     The loss may stand alone, begin a tuple, or be under `loss` in a mapping or an object. A batch
@@ -347,14 +323,9 @@ class Trainer(BaseTrainer):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **keywords: Any,
     ):
-        shared = Keywords(**modern(keywords, shared_keywords()))
-        if shared.val_dataset is not None:
-            self.sets = {"train": dataset, "valid": shared.val_dataset}
-        else:
-            self.sets = split(dataset, shared.valid_frac, shared.seed)
         self.names, self.collate = tuple(data_kwargs), collate_fn or default_collate
-        recipe = shared.recipe(len(self.sets["train"]), AnyRecipe, optimiser=shared.optimiser())
-        super().__init__(model, shared, recipe)
+        super().__init__(model, AnyRecipe(), dataset, keywords, {})
 
     def task(self, recipe: AnyRecipe) -> AnyTask:
-        return AnyTask(self.model, self.sets, recipe.optimiser, self.names, self.collate)
+        assert self.sets is not None
+        return AnyTask(self.model, self.sets, recipe.optim, self.names, self.collate)

@@ -1,4 +1,4 @@
-"""How often: the only place in Quintet where a step meets a modulo."""
+"""Step cadences: the only place in Quintet that takes a step modulo anything."""
 
 import math
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ class When:
         return self.every > 0 and step >= self.start and (step - self.start) % self.every == 0
 
     def count(self, step: int) -> int:
-        """How many of the steps 0 … step - 1 were due."""
+        """Number of due steps among 0 … step - 1."""
         if self.every == 0 or step <= self.start:
             return 0
         return (step - 1 - self.start) // self.every + 1
 
     def inside(self, outer: "When") -> "When":
-        """This cadence, asked only at the steps of `outer`; refused where the two never meet."""
+        """This cadence, checked only at steps of `outer`; an error if the two never coincide."""
         never = self.every == 0 or outer.every == 0
         if not never and (self.start - outer.start) % math.gcd(self.every, outer.every):
             raise ValueError(
-                f"{self} can never be due at a step of {outer}: make start equal, or let them "
-                f"differ by a multiple of {math.gcd(self.every, outer.every)}"
+                f"{self} is never due at a step of {outer}: use the same start, or starts a "
+                f"multiple of {math.gcd(self.every, outer.every)} apart"
             )
         return self
 

@@ -1,14 +1,14 @@
-"""What can be set in the image room. Plain values only, and no torch: help must be instant."""
+"""Settings of the image room. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from quintet.engine.config import OptimiserConfig, require, require_held_out
-from quintet.shared.tokenizer_config import TokenizerRecipe, require_divisible
+from quintet.nn.quantisers.config import QuantiserConfig
+from quintet.shared.tokenizer.config import TokenizerRecipe, require_divisible, require_quantiser
 
 
 @dataclass(frozen=True, kw_only=True)
-class VQGanVAEConfig:
+class VQGanVAEConfig(QuantiserConfig):
     """The tokenizer: an encoder, a quantiser and a decoder."""
 
     channels: int = 3
@@ -16,30 +16,19 @@ class VQGanVAEConfig:
     dim: int = 64
     """Width of the first stage."""
     multipliers: tuple[int, ...] = (1, 2, 4, 4)
-    """Width of each stage as a multiple of `dim`; each after the first halves the picture."""
+    """Width of each stage as a multiple of `dim`; stages after the first downsample by 2."""
     patch: int = 1
-    """Fold patch x patch pixels into channels before the first stage (1: no folding)."""
+    """Patch size: patch x patch pixels become channels before the first stage (1: none)."""
     blocks: tuple[int, ...] = (2,)
-    """Residual blocks of each stage; a single number serves every stage."""
+    """Residual blocks per stage: one number for all stages, or one for each."""
     attention_layers: int = 1
-    """Attention layers (each with a residual block) at the lowest resolution, in both halves."""
-    quantiser: Literal["fsq", "lfq", "vq"] = "fsq"
-    """How latents become ids: finite scalar, look-up free, or a learned codebook."""
-    levels: tuple[int, ...] = (8, 8, 8, 5)
-    """fsq: steps per latent dimension; the codebook's size is their product."""
-    spread_weight: float = 0.05
-    """fsq: weight of the term that holds latent dimensions apart, so that codes are in use."""
-    codebook_bits: int = 12
-    """lfq and vq: the codebook holds 2 ** codebook_bits codes."""
-    entropy_weight: float = 0.2
-    """lfq: weight of the entropy term that keeps codes in use."""
-    commitment_weight: float = 0.25
-    """lfq and vq: weight that keeps the encoder near its codes."""
+    """Attention layers (each with a residual block) at the lowest resolution."""
 
     def __post_init__(self) -> None:
+        require_quantiser(self)
         if len(self.blocks) not in (1, len(self.multipliers)):
             raise ValueError(
-                f"blocks has {len(self.blocks)} numbers for {len(self.multipliers)} stages:"
+                f"blocks has {len(self.blocks)} entries for {len(self.multipliers)} stages:"
                 " give one number, or one for each entry of multipliers"
             )
         if self.patch < 1 or self.dim < 4 or not self.multipliers or min(self.multipliers) < 1:
@@ -47,10 +36,6 @@ class VQGanVAEConfig:
                 f"patch {self.patch}, dim {self.dim} and multipliers {self.multipliers} must be"
                 " positive, and dim at least 4"
             )
-        if self.quantiser == "fsq" and (not self.levels or min(self.levels) < 2):
-            raise ValueError(f"levels must be at least 2 each, not {self.levels}")
-        if self.quantiser != "fsq" and not 1 <= self.codebook_bits <= 30:
-            raise ValueError(f"codebook_bits must be between 1 and 30, not {self.codebook_bits}")
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -64,38 +49,38 @@ class VQGanVAEConfig:
 
     @property
     def factor(self) -> int:
-        """Pixels along each side of the patch that one id stands for."""
+        """Spatial downsampling: one id covers factor x factor pixels."""
         return self.patch * 2 ** (len(self.multipliers) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscriminatorConfig:
-    """The critic that judges patches of real and reconstructed images."""
+    """The patch discriminator."""
 
     channels: int = 3
     """Colour channels of the images."""
     dim: int = 64
     """Width of its first layer."""
     layers: int = 3
-    """Stride-2 layers; more of them judge larger patches."""
+    """Stride-2 layers; more layers have a larger receptive field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDataConfig:
-    """Which images, and what is done to them."""
+    """Images and augmentation."""
 
     size: tuple[int, int] = (128, 128)
     """Height and width that images are resized and cropped to."""
     flip: bool = True
-    """Mirror half of the training images."""
+    """Random horizontal flip of training images."""
     min_crop: float = 0.8
-    """Training crops cover at least this share of the shorter side; 1 takes the largest crop."""
+    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
     valid_fraction: float = 0.05
-    """Share of a folder held out for validation, chosen by the seed."""
+    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 512
-    """At most so many held-out images are measured at each evaluation."""
+    """Maximum number of validation images per evaluation."""
     builtin_count: int = 100_000
-    """Number of built-in training scenes when no folder is given."""
+    """Number of built-in training scenes without a folder."""
     max_pixels: int = 64_000_000
     """Images with more pixels than this are skipped before they are decoded."""
     max_bytes: int = 256_000_000
@@ -109,18 +94,20 @@ class ImageDataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VQGanRecipe(TokenizerRecipe):
-    """Everything that a run of the image tokenizer is made of."""
+    """All settings of an image tokenizer run."""
 
     model: VQGanVAEConfig = field(default_factory=VQGanVAEConfig)
     """The tokenizer."""
     discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
-    """The critic."""
+    """The discriminator."""
     images: ImageDataConfig = field(default_factory=ImageDataConfig)
-    """The pictures."""
-    vae: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """How the tokenizer learns."""
-    critic: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(average=0.0))
-    """How the critic learns."""
+    """The data."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser of the tokenizer."""
+    discriminator_optim: OptimiserConfig = field(
+        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
+    )
+    """Optimiser of the discriminator."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """Images from a folder, and the built-in procedural scenes.
 
-A sample is {"image": uint8 (3, h, w), "text": str}. What is random about it is drawn from its key;
-without a key it is the largest centre crop, not mirrored.
+A sample is {"image": uint8 (3, h, w), "text": str}. Its augmentation is drawn from its key; without
+a key it is the largest centre crop, not flipped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from quintet.image.config import ImageDataConfig
-from quintet.media import scenes
 from quintet.media.pixels import SUFFIXES, read_image, resize_crop
 from quintet.media.splits import (
     Builtin,
@@ -26,32 +25,35 @@ from quintet.media.splits import (
     examined_shards,
     find,
 )
+from quintet.shared.scenes import scenes
 
 
 class ImageData(Protocol):
-    """What both kinds of data offer."""
+    """Interface of the folder and of the built-in data."""
 
     def __len__(self) -> int: ...
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
     def name(self, index: int) -> str: ...
 
 
-def _mirrored(pixels: npt.NDArray[np.uint8], key: Key | None, wanted: bool) -> torch.Tensor:
-    """A tensor of (3, h, w); for half of the keys flipped."""
-    if wanted and key is not None and key.random("flip").random() < 0.5:
+def _random_flip(pixels: npt.NDArray[np.uint8], key: Key | None, flip: bool) -> torch.Tensor:
+    """(3, h, w) to a tensor, flipped horizontally for half of the keys."""
+    if flip and key is not None and key.random("flip").random() < 0.5:
         pixels = pixels[:, :, ::-1]
     return torch.from_numpy(np.ascontiguousarray(pixels))
 
 
 class ImageFolder(InFolder):
-    """Images, with the captions of the metadata."""
+    """Images of a folder, with captions from its metadata."""
+
+    Config = ImageDataConfig
 
     suffixes, what = SUFFIXES, "images"
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        """The image, cropped and mirrored by the key, and its caption."""
+        """The image, cropped and flipped by the key, and its caption."""
         pixels = _read_crop(self.path(index), self.config, key).transpose(2, 0, 1)
-        image = _mirrored(pixels, key, self.config.flip)
+        image = _random_flip(pixels, key, self.config.flip)
         return {"image": image, "text": self.text(index)}
 
 
@@ -60,7 +62,7 @@ def _read_crop(path: Path, config: ImageDataConfig, key: Key | None) -> npt.NDAr
     if key is not None and config.min_crop < 1:
         draw = key.random("crop")
         scale, top, left = draw.uniform(config.min_crop, 1), draw.random(), draw.random()
-    # Twice what the crop needs, so that the last and best resampling is Lanczos and not the JPEG's.
+    # Twice the size of the crop, so that the final resampling is Lanczos, not the JPEG's.
     at_least = int(2 * max(config.size) / config.min_crop)
     pixels = read_image(
         path, max_pixels=config.max_pixels, max_bytes=config.max_bytes, at_least=at_least
@@ -72,7 +74,7 @@ def check(
     folder: Path | str,
     config: ImageDataConfig = ImageDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
-    """Each image of a folder, read in full, with what is wrong with it or None."""
+    """Each image of a folder, fully decoded, with its defect or None."""
     every = replace(config, valid_limit=maxsize)
     packed = examined_shards(folder, SUFFIXES, lambda split: ImageFolder(folder, every, split, 0))
     if packed is not None:
@@ -90,13 +92,13 @@ class BuiltinImages(Builtin):
     what = "scene"
 
     def scene(self, index: int) -> scenes.Scene:
-        """What the picture shows."""
+        """The description of the image."""
         return scenes.compose(self.number(index), self.seed)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        """The picture, mirrored by the key, and its caption."""
+        """The image, flipped by the key, and its caption."""
         scene = self.scene(index)
-        image = _mirrored(scenes.draw(scene, *self.config.size), key, self.config.flip)
+        image = _random_flip(scenes.draw(scene, *self.config.size), key, self.config.flip)
         return {"image": image, "text": scene.caption}
 
 
@@ -111,11 +113,14 @@ def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def open_data(
     folder: Path | str | None, config: ImageDataConfig, split: Split, seed: int
 ) -> ImageData:
-    """The images of a folder, or the built-in scenes where none is given.
+    """The images of a folder, or the built-in scenes without one.
 
-    The seed chooses which of a folder's images are held out. The built-in scenes do not depend on
-    it, so that runs with different seeds are measured on the same pictures.
+    The seed chooses the validation images of a folder. The built-in scenes do not depend on it, so
+    that runs with different seeds are evaluated on the same images.
     """
     if folder is None:
         return BuiltinImages(config, split)
     return ImageFolder(folder, config, split, seed)
+
+
+Folder = ImageFolder

@@ -1,9 +1,9 @@
-"""What can leave the image room as a graph."""
+"""Exported graphs of the image room."""
 
-from quintet.engine.exporting import Exportable
+from quintet.engine.models.export import Exportable
 from quintet.image.config import VQGanRecipe
 from quintet.image.model import VQGanVAE
-from quintet.shared.tokenizer_export import tokenizer_pieces
+from quintet.shared.tokenizer.export import tokenizer_pieces
 
 
 def pieces(model: VQGanVAE, recipe: VQGanRecipe) -> Exportable:

@@ -7,11 +7,11 @@ from quintet.image.config import (
     VQGanRecipe,
     VQGanVAEConfig,
 )
-from quintet.shared.tokenizer_config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import TokenizerLossConfig
 
 
 def vqgan() -> VQGanRecipe:
-    """A tokenizer of 128 x 128 pictures, 64,000 codes, one id for 8 x 8 pixels; wants a GPU."""
+    """A tokenizer of 128 x 128 images, 64,000 codes, one id per 8 x 8 pixels; for one GPU."""
     return VQGanRecipe(
         steps=3200,
         batch_size=64,
@@ -29,13 +29,15 @@ def vqgan() -> VQGanRecipe:
         discriminator=DiscriminatorConfig(dim=64, layers=3),
         images=ImageDataConfig(size=(128, 128), builtin_count=1_000_000, valid_limit=5120),
         losses=TokenizerLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
-        vae=OptimiserConfig(rate=5e-4, warmup=200),
-        critic=OptimiserConfig(rate=2e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
+        optim=OptimiserConfig(learning_rate=5e-4, warmup_steps=200),
+        discriminator_optim=OptimiserConfig(
+            learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
+        ),
     )
 
 
 def vqgan_tiny() -> VQGanRecipe:
-    """The same at 64 x 64 pixels and 1,600 codes, for two CPU cores and three minutes."""
+    """The same with 64 x 64 images and 1,600 codes; three minutes on two CPU cores."""
     return VQGanRecipe(
         steps=850,
         batch_size=16,
@@ -46,8 +48,10 @@ def vqgan_tiny() -> VQGanRecipe:
         discriminator=DiscriminatorConfig(dim=32, layers=2),
         images=ImageDataConfig(size=(64, 64), builtin_count=20_000),
         losses=TokenizerLossConfig(
-            l2=4.0, adversarial_from=0.7, adversarial_share=0.2, adversarial_ramp=50
+            l2=4.0, adversarial_from=0.7, adversarial_share=0.2, adversarial_warmup_steps=50
         ),
-        vae=OptimiserConfig(rate=1e-3, warmup=50, average=0.99),
-        critic=OptimiserConfig(rate=3e-4, warmup=50, betas=(0.5, 0.9), average=0.0),
+        optim=OptimiserConfig(learning_rate=1e-3, warmup_steps=50, ema_decay=0.99),
+        discriminator_optim=OptimiserConfig(
+            learning_rate=3e-4, warmup_steps=50, betas=(0.5, 0.9), ema_decay=0.0
+        ),
     )

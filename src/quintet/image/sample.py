@@ -1,4 +1,4 @@
-"""What `quintet sample` does for images: reconstruct pictures, or decode ids."""
+"""`quintet sample` for images: reconstruct images, or decode ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,21 +19,24 @@ if TYPE_CHECKING:
     from quintet.image.model import VQGanVAE
 
 
+EXAMPLE = "photo.jpg --out out"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Give pictures to reconstruct, or the .safetensors of ids that an earlier call wrote."""
+    """Inputs: images to reconstruct, or .safetensors files of ids from an earlier call."""
 
     size: tuple[int, int] | None = None
-    """Resize and crop pictures to this height and width; else they are cropped to the factor."""
+    """Resize and crop images to this height and width; default: crop to the next valid size."""
     count: int = 8
-    """Without input: so many held-out pictures of the run's own data."""
+    """Without inputs: number of validation images to reconstruct."""
     device: Device = "auto"
-    """Where to compute; auto takes the GPU where there is one."""
+    """Device; auto takes a GPU if available."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
-    """Writes NAME.reconstruction.png beside NAME.ids.safetensors; ids give NAME.decoded.png."""
-    check_inputs(inputs, "pictures, or ids as .safetensors")
+    """Write NAME.reconstruction.png and NAME.ids.safetensors; for ids, NAME.decoded.png."""
+    check_inputs(inputs, "images, or ids as .safetensors")
     check_positive(flags, "count")
     model: VQGanVAE = loaded(run, flags.device)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
@@ -52,19 +55,19 @@ def _held_out(run: Path, out: Path, count: int) -> list[Path]:
     from quintet.image.data import open_data
     from quintet.media.pixels import write_png
 
-    recipe = recipe_with_data(run, "pictures")
-    held = open_data(recipe.data, recipe.images, "valid", recipe.seed)
-    found = []
-    for index, item in readable(held, count):
-        found.append(out / f"held-out-{index:03d}.png")
-        write_png(found[-1], item["image"].permute(1, 2, 0).numpy())
-    return found
+    recipe = recipe_with_data(run, "images")
+    dataset = open_data(recipe.data, recipe.images, "valid", recipe.seed)
+    paths = []
+    for index, item in readable(dataset, count):
+        paths.append(out / f"held-out-{index:03d}.png")
+        write_png(paths[-1], item["image"].permute(1, 2, 0).numpy())
+    return paths
 
 
 def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list[Path]:
     import torch
 
-    from quintet.engine.checkpoint import write_safetensors
+    from quintet.engine.runs.checkpoint import write_safetensors
     from quintet.image.task import to_bytes
     from quintet.media.pixels import grid, middle, read_image, resize_crop, write_png
 
@@ -75,28 +78,28 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
     array = resize_crop(array, size) if flags.size else middle(array, size)  # type: ignore[arg-type]
     image = torch.from_numpy(array.copy()).permute(2, 0, 1)[None].float() / 255
     ids = model.tokenize(image.to(next(model.parameters()).device))
-    made = to_bytes(model.decode_from_ids(ids)[0])
-    picture, numbers = out / f"{path.stem}.reconstruction.png", out / f"{path.stem}.ids.safetensors"
-    write_png(picture, grid([[array, made]], ["original", "reconstruction"]))
-    write_safetensors(numbers, {"ids": ids.cpu()})
-    return [picture, numbers]
+    reconstruction = to_bytes(model.decode_from_ids(ids)[0])
+    picture = out / f"{path.stem}.reconstruction.png"
+    id_file = out / f"{path.stem}.ids.safetensors"
+    write_png(picture, grid([[array, reconstruction]], ["original", "reconstruction"]))
+    write_safetensors(id_file, {"ids": ids.cpu()})
+    return [picture, id_file]
 
 
 def _decode(model: "VQGanVAE", path: Path, out: Path) -> list[Path]:
-    from quintet.engine.pretrained import read_weights
+    from quintet.engine.models.pretrained import read_weights
     from quintet.image.task import to_bytes
     from quintet.media.pixels import write_png
 
     ids = read_weights(path).get("ids")
     if ids is None or ids.ndim != 3 or ids.is_floating_point() or not ids.numel():
-        raise RunError(f"{path} must hold integers (b, h, w) under the name 'ids'")
+        raise RunError(f"{path} must contain an integer tensor 'ids' of shape (b, h, w)")
     if not 0 <= int(ids.min()) <= int(ids.max()) < model.codebook_size:
-        raise RunError(f"{path} holds ids outside 0 … {model.codebook_size - 1}")
+        raise RunError(f"{path} has ids outside 0 … {model.codebook_size - 1}")
     stem = path.name.removesuffix(".safetensors").removesuffix(".ids")
-    endings = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
-    pictures = [out / f"{stem}.decoded{ending}.png" for ending in endings]
-    for picture, image in zip(
-        pictures, model.decode_from_ids(ids.long().to(next(model.parameters()).device))
-    ):
-        write_png(picture, to_bytes(image))
-    return pictures
+    suffixes = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
+    paths = [out / f"{stem}.decoded{suffix}.png" for suffix in suffixes]
+    images = model.decode_from_ids(ids.long().to(next(model.parameters()).device))
+    for png, image in zip(paths, images):
+        write_png(png, to_bytes(image))
+    return paths

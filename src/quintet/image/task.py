@@ -1,4 +1,4 @@
-"""The image tokenizer's task: a VQGanVAE and its critic (shared/tokenizer_task.py), on pictures."""
+"""Training of the image tokenizer: a VQGanVAE and its discriminator (shared/tokenizer/task.py)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from quintet.image.config import VQGanRecipe
 from quintet.image.model import Discriminator, VQGanVAE
 from quintet.media.pixels import grid, write_png
 from quintet.nn.similarity import psnr, ssim
-from quintet.shared.tokenizer_task import TokenizerTask
+from quintet.shared.tokenizer.task import TokenizerTask
 
 
 def build(recipe: VQGanRecipe) -> "VQGanTask":
@@ -32,8 +32,14 @@ class VQGanTask(TokenizerTask):
         self.recipe = recipe
         torch.manual_seed(fold(recipe.seed, "weights"))
         vae = model if model is not None else VQGanVAE(recipe.model)
-        critic = Discriminator(recipe.discriminator)
-        super().__init__(recipe, vae, recipe.vae, {"critic": (critic, recipe.critic)}, sets)
+        discriminator = Discriminator(recipe.discriminator)
+        super().__init__(
+            recipe,
+            vae,
+            recipe.optim,
+            {"discriminator": (discriminator, recipe.discriminator_optim)},
+            sets,
+        )
 
     def data(self, split: str) -> Any:
         if self.sets is not None:
@@ -47,39 +53,39 @@ class VQGanTask(TokenizerTask):
     def real(self, batch: Batch) -> Tensor:
         return super().real(batch).contiguous(memory_format=torch.channels_last)
 
-    # -- measuring and showing --------------------------------------------------------------
+    # -- evaluation -------------------------------------------------------------------------
 
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
         real = self.real(batch)
-        made = nets["vae"](real)
-        picture = made.images.clamp(0, 1)
+        output = nets["vae"](real)
+        reconstruction = output.images.clamp(0, 1)
         mean = real.mean((2, 3), keepdim=True).expand_as(real)
         return {
-            "psnr": Rows(psnr(picture, real)),
-            "ssim": Rows(ssim(picture, real)),
-            "l1": Rows((picture - real).abs().flatten(1).mean(1)),
-            "sharpness": Rows(steepness(picture) / steepness(real).clamp_min(1e-6)),
-            "psnr_mean_colour": Rows(psnr(mean, real)),
-            "psnr_shrink_enlarge": Rows(
-                psnr(shrink_and_enlarge(real, self.recipe.model.factor), real)
+            "psnr": Rows(psnr(reconstruction, real)),
+            "ssim": Rows(ssim(reconstruction, real)),
+            "l1": Rows((reconstruction - real).abs().flatten(1).mean(1)),
+            "sharpness": Rows(
+                total_variation(reconstruction) / total_variation(real).clamp_min(1e-6)
             ),
-            "ids": Rows(made.ids),
+            "psnr_mean_colour": Rows(psnr(mean, real)),
+            "psnr_bicubic": Rows(psnr(bicubic_baseline(real, self.recipe.model.factor), real)),
+            "ids": Rows(output.ids),
         }
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         real = self.real(batch)
-        made = nets["vae"](real).images.clamp(0, 1)
-        return [ReconstructionSheet("reconstructions", real[:8], made[:8])]
+        reconstruction = nets["vae"](real).images.clamp(0, 1)
+        return [ReconstructionSheet("reconstructions", real[:8], reconstruction[:8])]
 
 
-def steepness(images: Tensor) -> Tensor:
-    """(b,): mean absolute step between neighbouring pixels; a blurred picture has less of it."""
+def total_variation(images: Tensor) -> Tensor:
+    """(b,): mean absolute difference of neighbouring pixels; lower for blurred images."""
     across, down = images.diff(dim=-1).abs(), images.diff(dim=-2).abs()
     return across.flatten(1).mean(1) + down.flatten(1).mean(1)
 
 
-def shrink_and_enlarge(images: Tensor, factor: int) -> Tensor:
-    """The baseline that spends as many pixels as the tokenizer spends ids."""
+def bicubic_baseline(images: Tensor, factor: int) -> Tensor:
+    """Bicubic down- and upsampling, with as many pixels as the tokenizer has ids."""
     size = tuple(images.shape[-2:])
     small = [side // factor for side in size]
     options: dict[str, Any] = {"mode": "bicubic", "antialias": True, "align_corners": False}
@@ -87,28 +93,28 @@ def shrink_and_enlarge(images: Tensor, factor: int) -> Tensor:
 
 
 def enlarged(image: np.ndarray, side: int = 128) -> np.ndarray:
-    """Small pictures at a whole multiple of their size, for the eye."""
+    """Nearest-neighbour upscaling by a whole factor, to about `side` pixels."""
     factor = max(1, round(side / max(image.shape[:2])))
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def to_bytes(image: Tensor) -> np.ndarray:
-    """(3, h, w) in 0..1 to (h, w, 3) bytes."""
+    """(3, h, w) in 0..1 to (h, w, 3) uint8."""
     return (image.float() * 255).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
 @dataclass
 class ReconstructionSheet:
-    """Original, reconstruction and their difference, a row for each picture."""
+    """Original, reconstruction and difference, one row per image."""
 
     name: str
     real: Tensor
-    made: Tensor
+    reconstruction: Tensor
 
     def write(self, folder: Path) -> list[Path]:
         triples = [
-            (real, made, (real - made).abs().clamp(0, 1))
-            for real, made in zip(self.real, self.made)
+            (real, fake, (real - fake).abs().clamp(0, 1))
+            for real, fake in zip(self.real, self.reconstruction)
         ]
         rows = [[enlarged(to_bytes(image)) for image in triple] for triple in triples]
         path = folder / f"{self.name}.png"

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from quintet.files import atomic_write
 from quintet.media import pixels
 from quintet.media.errors import BadFile
-from quintet.media.folder import write_aside
-from quintet.media.shard_member import Member, as_path
+from quintet.media.shards.member import Member, as_path
 
 if TYPE_CHECKING:
     from soundfile import SoundFile
@@ -130,9 +130,9 @@ def _info(file: "SoundFile") -> AudioInfo:
 def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa: B008
     """Rate, channels and length, from the header alone; in a shard, from its index."""
     path = as_path(path)
-    if isinstance(path, Member) and path.facts.rate:
-        facts = path.facts
-        info = AudioInfo(facts.rate, facts.channels, facts.frames)
+    if isinstance(path, Member) and path.header.rate:
+        header = path.header
+        info = AudioInfo(header.rate, header.channels, header.frames)
         _check_file(path, caps.max_bytes)
         _check(path, info, caps)
         return info
@@ -245,4 +245,4 @@ def write_wav(path: Path | str, samples: npt.NDArray[np.floating], rate: int) ->
         file.setsampwidth(2)
         file.setframerate(rate)
         file.writeframes(np.rint(np.clip(values, -1, 1) * 32767).astype("<i2").tobytes())
-    write_aside(path, content.getvalue())
+    atomic_write(path, content.getvalue())

@@ -1,17 +1,17 @@
-"""The one error that reading a person's files can end in."""
+"""The error for unusable input files."""
 
 from pathlib import Path
 
 
 def printable(text: object) -> str:
-    """The text without characters that would confuse a terminal or a log."""
+    """Text with non-printable characters replaced, safe for terminals and logs."""
     return "".join(c if c.isprintable() else "�" for c in str(text))
 
 
 class BadFile(ValueError):
-    """A file that cannot be used: which one, why, and what to do about it."""
+    """An unusable file: path, reason and remedy."""
 
-    # All three go to ValueError, so that the error survives the trip out of a worker process.
+    # All three go to ValueError, so that the error survives pickling from a worker process.
     def __init__(self, path: Path | str, reason: str, remedy: str = "") -> None:
         super().__init__(path, reason, remedy)
         self.path = Path(path)

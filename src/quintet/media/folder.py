@@ -184,17 +184,3 @@ def with_text(row: dict[str, Any]) -> dict[str, Any]:
     else:
         row["text"] = str(row.pop(key))
     return row
-
-
-def write_aside(path: Path | str, content: bytes) -> None:
-    """Write a file under another name and rename it, so that it is complete or absent."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from quintet.files import atomic_write
 from quintet.media.errors import BadFile, printable
-from quintet.media.folder import write_aside
-from quintet.media.shard_member import as_path
+from quintet.media.shards.member import as_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -242,7 +242,7 @@ def write_png(path: Path | str, array: Pixels) -> None:
 
     content = BytesIO()
     Image.fromarray(np.ascontiguousarray(array)).save(content, format="PNG")
-    write_aside(path, content.getvalue())
+    atomic_write(path, content.getvalue())
 
 
 def grid(rows: Sequence[Sequence[Pixels]], labels: Sequence[str] = (), gap: int = 4) -> Pixels:

@@ -1,4 +1,4 @@
-"""Texts of files, each in a text file beside it, and what becomes of files that have none."""
+"""Sidecar text files (captions, transcripts), and the handling of files without one."""
 
 import warnings
 from collections.abc import Container, Sequence
@@ -12,18 +12,18 @@ REMEDY = "give metadata.jsonl with `file_name` and `text`, or a text file beside
 
 
 def texts_beside(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """By name, the text file that stands beside it: `a/b.txt` for `a/b.wav`."""
-    # Listed and not guessed, so that a link that leads out of the folder is none of them.
+    """Sidecar text file of each name that has one: `a/b.txt` for `a/b.wav`."""
+    # Listed, not guessed: links out of the folder are left out.
     there = {relative_name(folder, path) for path in files(folder, (".txt",))}
     pairs = ((name, f"{name.rpartition('.')[0]}.txt") for name in names)
     return {name: text for name, text in pairs if text in there}
 
 
 def read_beside(path: Path, what: str) -> str:
-    """All of a text file; `what` is what should be in it."""
+    """Content of a sidecar file; `what` names the expected content in errors."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise BadFile(path, f"holds more than {MAX_BYTES:,} bytes", f"give {what}, not a book")
+            raise BadFile(path, f"holds more than {MAX_BYTES:,} bytes", f"shorten {what}")
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFile(path, f"is not UTF-8 ({error.reason})", "save it as UTF-8") from error
@@ -35,24 +35,23 @@ def read_beside(path: Path, what: str) -> str:
 
 
 def with_texts(
-    folder: Path, names: Sequence[str], known: Container[str], most: float, said: str
+    folder: Path, names: Sequence[str], known: Container[str], max_missing: float, problem: str
 ) -> list[str]:
-    """The names that are known. The others are counted and the first is named; past the share
-    `most` of them the folder is refused. `said` is such as "sounds have no caption"."""
-    found = [name for name in names if name in known]
-    lost = len(names) - len(found)
-    if not lost:
-        return found
+    """Names with a text. Names without one are reported with `problem` ("sounds have no caption");
+    more than the fraction `max_missing` of them is an error."""
+    present = [name for name in names if name in known]
+    if len(present) == len(names):
+        return present
     first = next(name for name in names if name not in known)
-    refuse_missing(folder, len(names), len(found), first, most, said)
-    return found
+    refuse_missing(folder, len(names), len(present), first, max_missing, problem)
+    return present
 
 
 def refuse_missing(
-    folder: Path, count: int, found: int, first: str, most: float, said: str
+    folder: Path, count: int, present: int, first: str, max_missing: float, problem: str
 ) -> None:
-    """BadFile where too many have no text, or a warning."""
-    reason = f"{count - found} of {count} {said}, {printable(first)} is the first"
-    if not found or count - found > most * count:
+    """Warn about files without a text, or raise BadFile if there are too many."""
+    reason = f"{count - present} of {count} {problem}, {printable(first)} is the first"
+    if not present or count - present > max_missing * count:
         raise BadFile(folder, reason, REMEDY)
-    warnings.warn(f"{printable(folder)}: {reason}; they are left out: {REMEDY}", stacklevel=4)
+    warnings.warn(f"{printable(folder)}: {reason}; skipped; {REMEDY}", stacklevel=4)

@@ -1,4 +1,4 @@
-"""What all folders of data have in common: which files there are, held-out ones, and captions."""
+"""Base classes of datasets: file lists, train/validation split, captions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -7,21 +7,21 @@ from math import ceil
 from os import fsencode
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from quintet.media.errors import BadFile
 from quintet.media.folder import files, read_metadata, relative_name
-from quintet.media.shard_places import are_shards, without_window
-from quintet.media.shards import Numbers, Shards, open_shards
+from quintet.media.shards.dataset import Numbers, Shards, open_shards
+from quintet.media.shards.listing import is_sharded, split_window
 from quintet.media.sidecars import refuse_missing
 
 Split = Literal["train", "valid"]
 
 
 class Key(Protocol):
-    """Randomness that belongs to one sample of one epoch."""
+    """Random generators keyed by sample and epoch."""
 
     def random(self, name: str) -> Random: ...
     def numpy(self, name: str) -> np.random.Generator: ...
@@ -33,7 +33,7 @@ def check_split(split: str) -> None:
 
 
 def _rank(seed: int, name: str) -> int:
-    """A number of 64 bits that depends on nothing but the seed and the file's name."""
+    """64-bit hash of seed and file name."""
     # fsencode, because a name on disk need not be valid UTF-8.
     return int.from_bytes(blake2b(b"%d/" % seed + fsencode(name), digest_size=8).digest(), "big")
 
@@ -41,47 +41,47 @@ def _rank(seed: int, name: str) -> int:
 def split_names(
     names: Sequence[str], fraction: float, seed: int, limit: int | None = None
 ) -> tuple[list[str], list[str]]:
-    """Names for training and for validation, each in the order given.
+    """Split names into training and validation, keeping their order.
 
-    Every name decides for itself, so new files move no old ones. Only where one side would be empty
-    the nearest name changes sides; a single file is for training. Past `limit` the held-out names
-    that rank last are left out of both.
+    Each name is assigned by its own hash, so new files do not move old ones. If one side would be
+    empty, the name with the nearest hash changes sides; a single file is for training. Beyond
+    `limit`, the held-out names of highest hash belong to neither side.
     """
     ranks = {name: _rank(seed, name) for name in names}
     ordered = sorted(names, key=lambda name: ranks[name])
-    held = sum(rank < fraction * 2**64 for rank in ranks.values())
-    held = min(max(held, 1), len(names) - 1) if len(names) > 1 else 0
-    valid = set(ordered[:held])
-    kept = set(ordered[: held if limit is None else min(held, limit)])
-    return [n for n in names if n not in valid], [n for n in names if n in kept]
+    num_valid = sum(rank < fraction * 2**64 for rank in ranks.values())
+    num_valid = min(max(num_valid, 1), len(names) - 1) if len(names) > 1 else 0
+    held_out = set(ordered[:num_valid])
+    valid = set(ordered[: num_valid if limit is None else min(num_valid, limit)])
+    return [n for n in names if n not in held_out], [n for n in names if n in valid]
 
 
 def split_numbers(
     names: Iterable[bytes], fraction: float, seed: int, limit: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """As `split_names`, for names by the million: their numbers, for training and validation."""
-    blank, ranks = blake2b(b"%d/" % seed, digest_size=8), bytearray()
+    """`split_names` for millions of names: sample numbers for training and validation."""
+    prefix, digests = blake2b(b"%d/" % seed, digest_size=8), bytearray()
     for name in names:
-        each = blank.copy()
-        each.update(name)
-        ranks += each.digest()
-    found = np.frombuffer(ranks, ">u8").astype(np.uint64)
-    edge = ceil(fraction * 2**64)
-    held = int((found < edge).sum()) if edge < 2**64 else len(found)
-    held = min(max(held, 1), len(found) - 1) if len(found) > 1 else 0
-    lowest = np.argsort(found, kind="stable")[:held]
-    kept = lowest if limit is None else lowest[:limit]
-    return np.delete(np.arange(len(found)), lowest), np.sort(kept)
+        hasher = prefix.copy()
+        hasher.update(name)
+        digests += hasher.digest()
+    ranks = np.frombuffer(digests, ">u8").astype(np.uint64)
+    threshold = ceil(fraction * 2**64)
+    num_valid = int((ranks < threshold).sum()) if threshold < 2**64 else len(ranks)
+    num_valid = min(max(num_valid, 1), len(ranks) - 1) if len(ranks) > 1 else 0
+    held_out = np.argsort(ranks, kind="stable")[:num_valid]
+    valid = held_out if limit is None else held_out[:limit]
+    return np.delete(np.arange(len(ranks)), held_out), np.sort(valid)
 
 
 def find(folder: Path, suffixes: Sequence[str], what: str) -> list[Path]:
-    """Files of these kinds; BadFile where there are none. `what` is what the files are called."""
-    found = files(folder, suffixes)
-    if not found:
+    """Files with these suffixes, or BadFile if there are none. `what` names them in errors."""
+    paths = files(folder, suffixes)
+    if not paths:
         reason = f"holds no {what} ({', '.join(suffixes)})"
-        remedy = f"put {what} there or in sub-folders; links that lead out of it are not followed"
+        remedy = f"put {what} there or in sub-folders; links out of the folder are not followed"
         raise BadFile(folder, reason, remedy)
-    return found
+    return paths
 
 
 def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
 def examined(
     paths: Sequence[Path], read: Callable[[Path], object]
 ) -> Iterator[tuple[Path, str | None]]:
-    """Each file, read in full, with what is wrong with it or None."""
+    """Decode each file; yield it with its problem, or None."""
     for path in paths:
         try:
             read(path)
@@ -109,9 +109,9 @@ def examined(
 def examined_shards(
     folder: Path | str, suffixes: Sequence[str], side: "Callable[[Split], InFolder]"
 ) -> Iterator[tuple[Path, str | None]] | None:
-    """Each sample of shards, read as training reads it, with what is wrong with it or None; no
-    iterator where the data is a folder of files."""
-    if not are_shards(without_window(str(folder))[0], suffixes):
+    """Decode each sample of shards as training does; yield it with its problem, or None. Returns
+    None if the data is a folder of files."""
+    if not is_sharded(split_window(str(folder))[0], suffixes):
         return None
     sides = (side("train"), side("valid"))
     places = ((each, index) for each in sides for index in range(len(each)))
@@ -126,18 +126,21 @@ def _examined_places(
 
 
 class InFolder:
-    """The files of a folder, or of shards, on one side of the split, by `valid_fraction` and
-    `valid_limit` of the configuration. Nothing is opened before it is asked for: a damaged file
-    raises BadFile when it is read."""
+    """One split of the files of a folder or of shards, by `valid_fraction` and `valid_limit` of the
+    configuration. Files are opened lazily: a damaged file raises BadFile when it is read."""
 
     suffixes: Sequence[str]
-    """How names of the files end."""
+    """Suffixes of the files."""
     what: str
-    """What the files are called."""
+    """Plural noun for the files in messages."""
     lacking: str = ""
-    """What is said of files without a text, where each must have one: "images have no caption"."""
+    """Problem of files without a required text: "images have no caption"."""
+    Config: ClassVar[type]
+    """Its settings."""
+    described: ClassVar[Callable[..., Callable[[str], Mapping[str, Any]]] | None] = None
+    """The metadata of each file, where there is more than metadata.jsonl."""
     window: int = 0
-    """How far neighbours in shards are mixed with others; 0 for all over the data."""
+    """Shuffle window over shards in samples; 0 for a global shuffle."""
 
     def __init__(self, folder: Path | str, config: Any, split: Split, seed: int) -> None:
         check_split(split)
@@ -154,22 +157,23 @@ class InFolder:
         self._names = split_names(usable, config.valid_fraction, seed, limit)[side]
 
     def _of_shards(self, shards: Shards, seed: int, limit: int | None) -> tuple[Numbers, Numbers]:
-        """Numbers of samples for training and for validation."""
+        """Sample numbers for training and validation."""
         names = shards.names()
         if not self.lacking:
             return split_numbers(names, self.config.valid_fraction, seed, limit)
-        said = shards.said()
-        numbers = np.flatnonzero(said)
-        if len(numbers) < len(said):
-            first = shards.name(int(np.argmin(said)))
-            most = self.config.max_missing
-            refuse_missing(self.folder, len(said), len(numbers), first, most, self.lacking)
-            names = compress(names, said)
+        has_text = shards.has_text()
+        numbers = np.flatnonzero(has_text)
+        if len(numbers) < len(has_text):
+            first = shards.name(int(np.argmin(has_text)))
+            limit_missing = self.config.max_missing
+            counts = len(has_text), len(numbers)
+            refuse_missing(self.folder, *counts, first, limit_missing, self.lacking)
+            names = compress(names, has_text)
         train, valid = split_numbers(names, self.config.valid_fraction, seed, limit)
         return numbers[train], numbers[valid]
 
     def usable(self, names: list[str]) -> list[str]:
-        """Those with all that a sample needs; by default each, with a caption or without."""
+        """Names with everything a sample needs; by default all, captioned or not."""
         self._texts = texts(self.folder, names, self.what)
         return names
 
@@ -177,44 +181,44 @@ class InFolder:
         return len(self._names if self.shards is None else self._numbers)
 
     def name(self, index: int) -> str:
-        """The file's path under the folder."""
+        """Path of the file relative to the folder."""
         if self.shards is not None:
             return self.shards.name(int(self._numbers[index]))
         return self._names[index]
 
     def path(self, index: int) -> Path:
-        """Where the file is; one in a shard comes into memory when it is opened."""
+        """Path of the file; a file in a shard is read into memory when opened."""
         if self.shards is not None:
             return self.shards.path(int(self._numbers[index]))
         return self.folder / self._names[index]
 
     def row(self, index: int) -> Mapping[str, Any]:
-        """What shards say of a file; nothing with a folder, where each room knows where to look."""
+        """Metadata from shards; empty for a folder, whose metadata each room reads itself."""
         return {} if self.shards is None else self.shards.row(int(self._numbers[index]))
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        """The sample, as its room reads it."""
+        """The decoded sample."""
         raise NotImplementedError
 
     def text(self, index: int) -> str:
-        """The file's caption, or nothing."""
+        """Caption of the file, or an empty string."""
         if self.shards is not None:
             return str(self.row(index).get("text") or "")
         return self._texts.get(self._names[index], "")
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """A word that these will be read next."""
+        """Announce samples that will be read next."""
         if self.shards is not None:
             self.shards.prefetch([int(self._numbers[index]) for index in indices])
 
 
 class Builtin:
-    """Procedural samples, no two alike, the same in every run, by `builtin_count` and `valid_limit`
-    of the configuration. Those for training have even numbers and held-out ones odd numbers, so
-    they never meet."""
+    """Procedural dataset of distinct samples, identical in every run; sized by `builtin_count` and
+    `valid_limit` of the configuration. Training samples have even numbers, validation samples odd
+    ones, so the splits are disjoint."""
 
     what: str
-    """What one of them is called."""
+    """Singular noun for a sample in messages."""
 
     def __init__(self, config: Any, split: Split, seed: int = 0) -> None:
         check_split(split)
@@ -224,11 +228,11 @@ class Builtin:
         return self.config.builtin_count if self.split == "train" else self.config.valid_limit
 
     def number(self, index: int) -> int:
-        """The number that the sample is composed from."""
+        """Number that seeds the sample."""
         if not 0 <= index < len(self):
             raise IndexError(f"{self.what} {index} of {len(self)}")
         return 2 * index + (self.split == "valid")
 
     def name(self, index: int) -> str:
-        """The sample's place in the built-in data."""
+        """Name of the sample in messages."""
         return f"built-in {self.split} {self.what} {index}"

@@ -1,40 +1,40 @@
-"""What can be set in the mesh room. Plain values only, and no torch: help must be instant."""
+"""Configurations of the mesh models. Plain values and no torch import, so that help is instant."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from quintet.engine.config import OptimiserConfig, Recipe, path, require, require_held_out
+from quintet.engine.config import OptimiserConfig, Recipe, require, require_held_out, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshDataConfig:
-    """Which meshes, and what is done to them."""
+    """Selection, preparation and augmentation of meshes."""
 
     max_faces: int = 800
-    """Meshes with more faces are skipped, or simplified; every batch is padded to so many."""
+    """Maximum faces per mesh (see too_large); batches are padded to this length."""
     too_large: Literal["skip", "simplify"] = "skip"
-    """What happens to a mesh with more faces than max_faces."""
+    """Handling of meshes with more than max_faces faces."""
     valid_fraction: float = 0.05
-    """Share of a folder held out for validation, chosen by the seed."""
+    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 512
-    """At most so many held-out meshes are measured at each evaluation."""
+    """Maximum number of validation meshes per evaluation."""
     builtin_count: int = 100_000
-    """Number of built-in training meshes when no folder is given."""
+    """Number of built-in training meshes if no folder is given."""
     scale: float = 0.1
-    """Training meshes are stretched along each axis by up to this share; 0 leaves proportions."""
+    """Augmentation: random scaling of each axis by up to this fraction; 0 disables it."""
     shift: float = 0.03
-    """They are moved by up to this much along each axis; below 0.05, the margin that is free."""
-    turn: float = 0.0
-    """They are turned about the vertical by up to so many degrees; 180 allows every direction."""
+    """Augmentation: maximum random shift along each axis; below 0.05, the free margin."""
+    rotation: float = 0.0
+    """Augmentation: maximum rotation about the vertical axis in degrees; 180 is any angle."""
     upright: bool = True
-    """Turn files whose format has y up (obj, glb, gltf) so that z is; off: as they are."""
+    """Convert y-up formats (obj, glb, gltf) to z-up."""
     max_bytes: int = 256_000_000
-    """Files with more bytes than this are skipped before they are opened."""
+    """Larger files are skipped before they are opened."""
     max_file_faces: int = 1_000_000
-    """Files with more faces than this are skipped even where meshes are simplified."""
+    """Files with more faces are skipped, even with too_large = simplify."""
 
     def __post_init__(self) -> None:
         require(self.max_faces >= 8, "max_faces", self.max_faces, "8 or more")
@@ -43,54 +43,54 @@ class MeshDataConfig:
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(0 <= self.scale < 1, "scale", self.scale, "at least 0 and below 1")
         require(0 <= self.shift < 0.05, "shift", self.shift, "at least 0 and below 0.05")
-        require(0 <= self.turn <= 180, "turn", self.turn, "between 0 and 180 degrees")
+        require(0 <= self.rotation <= 180, "rotation", self.rotation, "between 0 and 180 degrees")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshAutoencoderConfig:
-    """The tokenizer of meshes: a graph encoder, a quantiser at the vertices and a decoder."""
+    """Mesh tokenizer: graph encoder, vertex quantiser and decoder."""
 
     corners: Literal[3, 4] = 3
-    """Corners of a face: triangles, or quads."""
+    """Corners per face: 3 for triangles, 4 for quads."""
     bins: int = 128
-    """Steps of a coordinate between -1 and 1."""
+    """Number of bins of a coordinate between -1 and 1."""
     dim: int = 512
-    """Width of a face's features."""
+    """Feature width of a face."""
     message_dim: int = 128
-    """Width of what faces tell each other."""
+    """Width of the messages between faces."""
     encoder_layers: int = 4
-    """Layers over neighbouring faces."""
+    """Number of message-passing layers over neighbouring faces."""
     decoder_layers: int = 4
-    """Layers over faces that follow each other."""
+    """Number of decoder layers over the face sequence."""
     window: int = 2
-    """Faces before and after its own that a decoder layer sees."""
+    """Decoder receptive field: faces before and after each face, per layer."""
     quantiser: Literal["fsq", "lfq", "vq"] = "fsq"
-    """How a vertex becomes codes: its rounded position, look-up free, or a learned codebook."""
+    """Vertex quantiser: fsq of the position, lfq (lookup-free) or vq (learned codebook)."""
     depth: int = 2
-    """Codes of a vertex; each refines the one before."""
+    """Residual quantisation levels, i.e. codes per vertex."""
     levels: tuple[int, int, int] = (24, 24, 24)
-    """fsq: steps of x, y and z at each level; the codebook's size is their product."""
-    freedom: float = 0.5
-    """fsq: how far the graph may move a vertex before it is rounded, in finest steps."""
-    stay_weight: float = 4.0
-    """fsq: weight that keeps vertices in their place, so that a place has one code everywhere."""
+    """fsq: quantisation levels of x, y and z; their product is the codebook size."""
+    max_offset: float = 0.5
+    """fsq: largest offset the encoder may add to a vertex, in units of the finest level."""
+    offset_weight: float = 4.0
+    """fsq: weight of the offset penalty, which keeps the code of a position unique."""
     codebook_bits: int = 14
-    """lfq and vq: each level holds 2 ** codebook_bits codes."""
+    """lfq and vq: each level has 2 ** codebook_bits codes."""
     latent_dim: int = 48
-    """lfq and vq: numbers of a vertex that are quantised."""
+    """lfq and vq: width of the quantised vertex latents."""
     entropy_weight: float = 0.1
-    """lfq: weight of the entropy term that keeps codes in use."""
+    """lfq: weight of the entropy loss, which keeps codes in use."""
     commitment_weight: float = 0.1
-    """lfq and vq: weight that keeps the encoder near its codes."""
+    """lfq and vq: weight of the commitment loss."""
 
     def __post_init__(self) -> None:
         require(self.bins >= 2, "bins", self.bins, "2 or more")
         for name in ("dim", "message_dim", "latent_dim", "depth"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("encoder_layers", "decoder_layers", "window", "freedom"):
+        for name in ("encoder_layers", "decoder_layers", "window", "max_offset"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        few = len(self.levels) == 3 and min(self.levels) >= 2
-        require(few, "levels", self.levels, "three numbers of at least 2, for x, y and z")
+        per_axis = len(self.levels) == 3 and min(self.levels) >= 2
+        require(per_axis, "levels", self.levels, "three numbers of at least 2, for x, y and z")
         bits = self.codebook_bits
         require(1 <= bits <= 30, "codebook_bits", bits, "between 1 and 30")
         size, depth = self.codebook_size, self.depth
@@ -98,136 +98,155 @@ class MeshAutoencoderConfig:
 
     @property
     def codebook_size(self) -> int:
-        """Codes of each level."""
+        """Codes per residual level."""
         return prod(self.levels) if self.quantiser == "fsq" else 2**self.codebook_bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshTransformerConfig:
-    """The model that writes meshes: a coarse decoder over faces, a fine one over their codes."""
+    """Mesh generator: a coarse decoder over faces and a fine decoder over the codes of a face."""
 
     corners: Literal[3, 4] = 3
-    """Corners of a face, as in the autoencoder."""
+    """Corners per face, as in the autoencoder."""
     depth: int = 2
-    """Codes for each corner: the autoencoder's residual levels."""
-    codes: int = 13_824
-    """Size of the autoencoder's codebook at each residual level."""
+    """Codes per corner: the autoencoder's residual levels."""
+    codebook_size: int = 13_824
+    """The autoencoder's codes per residual level."""
     levels: tuple[int, ...] = ()
-    """Steps of the digits that a code is joined of (fsq: 24, 24, 24), the fastest first; codes that
-    share digits then share what is learned. Empty: every code stands alone."""
+    """Base of each digit of a code (fsq: 24, 24, 24), least significant first. Codes with equal
+    digits share embeddings. Empty: codes are not factorised."""
     head: Literal["digits", "codes"] = "digits"
-    """How a code is written: digit by digit, where it has levels, or as one of all codes."""
+    """Output head: autoregressive over digits (needs levels), or one softmax over all codes."""
     max_faces: int = 800
-    """The longest mesh; one of so many faces ends by itself."""
+    """Maximum faces per mesh; generation stops there."""
     dim: int = 512
-    """Width."""
+    """Model width."""
     layers: int = 12
-    """Layers of the coarse decoder, over faces."""
+    """Layers of the coarse decoder over faces."""
     heads: int = 16
-    """Its attention heads."""
+    """Attention heads of the coarse decoder."""
     head_dim: int = 64
-    """Channels of each head."""
+    """Channels per head."""
     fine_layers: int = 2
-    """Layers of the fine decoder, over the codes of one face."""
+    """Layers of the fine decoder over the codes of one face."""
     fine_heads: int = 8
-    """Its attention heads."""
+    """Attention heads of the fine decoder."""
     fine_head_dim: int = 32
-    """Channels of each of them."""
+    """Channels per head of the fine decoder."""
     text: Literal["bytes", "frozen", "none"] = "bytes"
-    """Captions by an encoder of bytes that trains along, by a frozen one, or not at all."""
+    """Caption encoder: bytes (trained jointly), frozen (pretrained), or none."""
     text_length: int = 128
-    """Bytes (or tokens of the frozen encoder) of a caption; the rest is cut."""
+    """Maximum caption length in bytes (frozen: tokens); longer captions are truncated."""
     text_layers: int = 2
-    """bytes: layers of the encoder."""
+    """bytes: encoder layers."""
     text_dim: int = 512
-    """frozen: width of its embeddings."""
-    text_path: str | None = path()
-    """frozen: folder of the encoder on disk, to generate from texts."""
+    """frozen: width of the embeddings."""
+    text_path: str | None = setting(path=True, free=True)
+    """frozen: local folder of the encoder, needed to generate from captions."""
     cross_every: int = 2
-    """Every n-th coarse layer, beginning with the first, looks at the caption."""
+    """Cross-attention to the caption in every n-th coarse layer, starting with the first."""
     dropout: float = 0.0
-    """Share of each residual branch that is dropped in training."""
-    smoothing: float = 0.0
+    """Dropout probability of the residual branches."""
+    label_smoothing: float = 0.0
     """Label smoothing of the code losses."""
 
     def __post_init__(self) -> None:
-        product = prod(self.levels) if self.levels else self.codes
-        require(product == self.codes, "levels", self.levels, f"factors of the {self.codes} codes")
-        for name in ("depth", "codes", "max_faces", "dim", "layers", "heads", "fine_layers"):
+        size = self.codebook_size
+        factored = not self.levels or prod(self.levels) == size
+        require(factored, "levels", self.levels, f"factors of codebook_size = {size}")
+        for name in (
+            "depth",
+            "codebook_size",
+            "max_faces",
+            "dim",
+            "layers",
+            "heads",
+            "fine_layers",
+        ):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         for name in ("fine_heads", "text_length", "text_dim", "cross_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(self.text_layers >= 0, "text_layers", self.text_layers, "0 or more")
         for name in ("dim", "head_dim", "fine_head_dim"):
             value = getattr(self, name)
-            require(value >= 2 and value // 2 * 2 == value, name, value, "even, so that it turns")
-        for name in ("dropout", "smoothing"):
+            require(value >= 2 and value // 2 * 2 == value, name, value, "even (rotary embedding)")
+        for name in ("dropout", "label_smoothing"):
             value = getattr(self, name)
             require(0 <= value < 1, name, value, "at least 0 and below 1")
 
     @property
-    def tokens(self) -> int:
-        """Codes of one face."""
+    def tokens_per_face(self) -> int:
         return self.corners * self.depth
+
+    def with_codebook_of(self, autoencoder: MeshAutoencoderConfig) -> Self:
+        """Copy with the corners, depth, codebook size and levels of an autoencoder."""
+        return replace(
+            self,
+            corners=autoencoder.corners,
+            depth=autoencoder.depth,
+            codebook_size=autoencoder.codebook_size,
+            levels=tuple(autoencoder.levels) if autoencoder.quantiser == "fsq" else (),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshAutoencoderRecipe(Recipe):
-    """Everything that a run of the autoencoder is made of."""
+    """Complete configuration of an autoencoder run."""
 
     model: MeshAutoencoderConfig = field(default_factory=MeshAutoencoderConfig)
-    """The autoencoder."""
+    """Autoencoder."""
     meshes: MeshDataConfig = field(default_factory=MeshDataConfig)
-    """The meshes."""
-    autoencoder: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """How it learns."""
+    """Data."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritingConfig:
-    """How meshes are written when the run is measured."""
+class GenerationConfig:
+    """Generation of meshes during evaluation."""
 
     count: int = 32
-    """Held-out captions that a mesh is written for at each evaluation; 0 writes none."""
+    """Meshes generated from validation captions per evaluation; 0 disables generation."""
     temperature: float = 1.0
-    """Above 1 wilder, below 1 tamer, 0 always the likeliest code."""
+    """Sampling temperature; 0 is greedy."""
     top_k: int | None = None
-    """Only the k likeliest codes are drawn from."""
+    """Sample from the k most likely codes only."""
     cond_scale: float = 1.0
-    """How far the caption is followed beyond what it asks for; 1 is plain and half the work."""
-    compared: int = 2048
-    """Training meshes among which the nearest to a written one is looked for."""
+    """Classifier-free guidance scale; 1 disables guidance and halves the cost."""
+    reference_count: int = 2048
+    """Training meshes searched for the nearest neighbour of a generated mesh."""
 
     def __post_init__(self) -> None:
         require(self.count >= 0, "count", self.count, "0 or more")
         require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
         require(self.top_k is None or self.top_k >= 1, "top_k", self.top_k, "1 or more")
-        require(self.compared >= 1, "compared", self.compared, "1 or more")
+        count = self.reference_count
+        require(count >= 1, "reference_count", count, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshTransformerRecipe(Recipe):
-    """Everything that a run of the transformer is made of."""
+    """Complete configuration of a transformer run."""
 
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"autoencoder": "mesh/autoencoder"})
-    """The autoencoder is copied into the run once, and frozen."""
-    autoencoder: str | None = path()
-    """The run (or exported folder) of the autoencoder whose codes are learned."""
+    """The autoencoder is frozen and copied into the run folder."""
+    autoencoder: str | None = setting(path=True)
+    """Run or exported folder of the trained autoencoder."""
     model: MeshTransformerConfig = field(default_factory=MeshTransformerConfig)
-    """The transformer; what the autoencoder decides (codes, corners) is taken from it."""
+    """Transformer; codebook and corners are those of the autoencoder."""
     meshes: MeshDataConfig = field(default_factory=MeshDataConfig)
-    """The meshes."""
+    """Data."""
     variants: int = 1
-    """Fixed augmentations of each mesh, the first being none; so that codes can be kept."""
+    """Number of fixed augmentations per mesh, including the original; their codes are cached."""
     text_drop: float = 0.1
-    """Share of captions withheld in training, so that guidance has something to lead away from."""
-    writing: WritingConfig = field(default_factory=WritingConfig)
-    """Meshes that are written at each evaluation."""
-    transformer: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """How it learns."""
+    """Fraction of captions dropped in training, for classifier-free guidance."""
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    """Generation during evaluation."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.variants >= 1, "variants", self.variants, "1 or more")
         share = self.text_drop
-        require(0 <= share <= 1, "text_drop", share, "a share between 0 and 1")
+        require(0 <= share <= 1, "text_drop", share, "between 0 and 1")

@@ -1,7 +1,7 @@
-"""Meshes from a folder, and the built-in furniture and solids.
+"""Mesh datasets: a folder of files, or built-in furniture and solids.
 
 A sample is {"vertices": float32 (v, 3) between -1 and 1, "faces": int64 (f, k), "text": str}, in
-canonical order. What is random about it is drawn from its key; without a key it is as it is.
+canonical order. Augmentation is drawn from the sample's key; without a key there is none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from quintet.media.errors import BadFile, printable
-from quintet.media.meshes import SUFFIXES, read_mesh, simplify
+from quintet.media.meshes.files import SUFFIXES, read_mesh, simplify
 from quintet.media.splits import (
     Builtin,
     InFolder,
@@ -47,11 +47,11 @@ from quintet.mesh.geometry import (
 
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1
-"""Goes up whenever a file would be prepared differently, so that codes of old ones are not used."""
+"""Version of the preparation; increment on any change, to invalidate cached codes."""
 
 
 class MeshData(Protocol):
-    """What both kinds of data offer."""
+    """Interface of both datasets."""
 
     def __len__(self) -> int: ...
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
@@ -62,7 +62,7 @@ class MeshData(Protocol):
 
 
 class _VariantKey:
-    """Randomness that belongs to one numbered variant of one mesh, in every epoch and run."""
+    """Random key of one variant of one mesh, the same in every epoch and run."""
 
     def __init__(self, name: str, number: int) -> None:
         self._start = b"%d/" % number + fsencode(name) + b"/"
@@ -81,23 +81,23 @@ class _VariantKey:
 
 
 def prepare(vertices: Floats, faces: Ints, config: MeshDataConfig) -> Mesh:
-    """Normalised, merged in its bins, without degenerate and double faces, in canonical order.
+    """Normalise, merge by bins, drop degenerate and duplicate faces, order canonically.
 
-    ValueError says why where no face is left, or more than `max_faces` are.
+    Raises ValueError if no face is left, or more than `max_faces`.
     """
-    given = len(faces)
+    count = len(faces)
     if not np.isfinite(vertices).all():
-        raise ValueError("it has vertices that are not finite numbers: repair it")
+        raise ValueError("it has vertices that are not finite: repair it")
     vertices, faces = _merged(vertices, faces)
     if len(faces) > config.max_faces:
-        vertices, faces = _fewer(vertices, faces, config)
+        vertices, faces = _reduced(vertices, faces, config)
     if not len(faces):
-        raise ValueError(f"none of its {given} faces has an area at {BINS} steps per axis")
+        raise ValueError(f"none of its {count} faces has an area at {BINS} bins per axis")
     ordered, faces = canonical(vertices, faces)
     return ordered.astype(np.float32), faces
 
 
-def _fewer(vertices: Floats, faces: Ints, config: MeshDataConfig) -> tuple[Floats, Ints]:
+def _reduced(vertices: Floats, faces: Ints, config: MeshDataConfig) -> tuple[Floats, Ints]:
     most = f"more than max_faces = {config.max_faces}"
     if config.too_large == "skip":
         raise ValueError(f"it has {len(faces)} faces, {most}: raise it, or too_large = 'simplify'")
@@ -107,9 +107,9 @@ def _fewer(vertices: Floats, faces: Ints, config: MeshDataConfig) -> tuple[Float
 
 
 def _merged(vertices: Floats, faces: Ints) -> tuple[Floats, Ints]:
-    """Normalised by what has faces, and merged in its bins.
+    """Normalise by the vertices in use, and merge by bins.
 
-    Faces that vanish may have reached furthest; then what is left is normalised anew.
+    Repeats if dropping degenerate faces has changed the bounding box.
     """
     points = np.asarray(vertices, np.float64)
     faces = faces[has_area(points, faces)]
@@ -117,16 +117,16 @@ def _merged(vertices: Floats, faces: Ints) -> tuple[Floats, Ints]:
         used, renamed = np.unique(faces, return_inverse=True)
         if not len(used):
             return points, faces
-        placed = normalised(points[used]).astype(np.float32)
-        merged, renamed, kept = merge(placed, renamed.reshape(faces.shape))
-        lost = _reach(points, faces) - _reach(points, faces[kept])
-        if not len(kept) or np.abs(lost).max() <= np.ptp(points[used], axis=0).max() / BINS:
+        transformed = normalised(points[used]).astype(np.float32)
+        merged, renamed, kept = merge(transformed, renamed.reshape(faces.shape))
+        change = _bounds(points, faces) - _bounds(points, faces[kept])
+        if not len(kept) or np.abs(change).max() <= np.ptp(points[used], axis=0).max() / BINS:
             return merged, renamed[kept]
         faces = faces[kept]
 
 
-def _reach(points: Floats, faces: Ints) -> Floats:
-    """The lowest and the highest corner of the box around the faces."""
+def _bounds(points: Floats, faces: Ints) -> Floats:
+    """Bounding box of the faces: (2, 3)."""
     corners = points[faces].reshape(-1, 3)
     return np.stack([corners.min(0, initial=np.inf), corners.max(0, initial=-np.inf)])
 
@@ -134,23 +134,23 @@ def _reach(points: Floats, faces: Ints) -> Floats:
 def augmented(
     vertices: npt.NDArray[np.float32], key: Key | None, config: MeshDataConfig
 ) -> npt.NDArray[np.float32]:
-    """Stretched along each axis, turned about the vertical and moved, as the key has it."""
-    if key is None or not (config.scale or config.turn or config.shift):
+    """Random scale per axis, rotation about the vertical and shift, drawn from the key."""
+    if key is None or not (config.scale or config.rotation or config.shift):
         return vertices
-    draw = key.random("augment")
-    stretch = [draw.uniform(1 - config.scale, 1 + config.scale) for _ in range(3)]
-    angle = radians(draw.uniform(-config.turn, config.turn))
-    move = [draw.uniform(-config.shift, config.shift) for _ in range(3)]
-    turn = np.array([[cos(angle), sin(angle), 0], [-sin(angle), cos(angle), 0], [0, 0, 1]])
-    placed = normalised((vertices.astype(np.float64) * stretch) @ turn) + move
-    return placed.astype(np.float32)
+    rng = key.random("augment")
+    scale = [rng.uniform(1 - config.scale, 1 + config.scale) for _ in range(3)]
+    angle = radians(rng.uniform(-config.rotation, config.rotation))
+    shift = [rng.uniform(-config.shift, config.shift) for _ in range(3)]
+    rotation = np.array([[cos(angle), sin(angle), 0], [-sin(angle), cos(angle), 0], [0, 0, 1]])
+    transformed = normalised((vertices.astype(np.float64) * scale) @ rotation) + shift
+    return transformed.astype(np.float32)
 
 
 def _sample(mesh: Mesh, key: Key | None, config: MeshDataConfig, text: str) -> dict[str, Any]:
     vertices, faces = mesh
     moved = augmented(vertices, key, config)
     if moved is not vertices:
-        # The bins fall elsewhere now: vertices may meet, and the order may change.
+        # The bins change: vertices may coincide, and the order may differ.
         vertices, faces = canonical(*weld(moved, faces))
     return {
         "vertices": torch.from_numpy(np.ascontiguousarray(vertices)),
@@ -163,31 +163,33 @@ def _sample(mesh: Mesh, key: Key | None, config: MeshDataConfig, text: str) -> d
 
 
 def _settings(config: MeshDataConfig) -> str:
-    """What decides how a mesh and its variants come out."""
+    """Settings that determine a prepared mesh and its variants."""
     limit = (config.max_faces, config.too_large, config.upright)
-    return repr((PREPARED, BINS, limit, config.scale, config.shift, config.turn))
+    return repr((PREPARED, BINS, limit, config.scale, config.shift, config.rotation))
 
 
 class MeshFolder(InFolder):
-    """Meshes, with captions by the metadata or by the names of sub-folders."""
+    """Mesh files, with captions from the metadata or the subfolder names."""
+
+    Config = MeshDataConfig
 
     suffixes, what = SUFFIXES, "meshes"
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        """The mesh, stretched, turned and moved by the key, and its caption."""
+        """The mesh, augmented by the key, and its caption."""
         mesh = _read(self.path(index), self.config)
         return _sample(mesh, key, self.config, self.text(index))
 
     def text(self, index: int) -> str:
-        """The caption alone, without opening the mesh."""
+        """Caption, without opening the mesh."""
         return super().text(index) or _by_folder(self.name(index))
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
-        """The mesh as this variant of it looks, the same in every epoch; 0 is the mesh itself."""
+        """A fixed augmentation, the same in every epoch; 0 is the original mesh."""
         return self.keyed(index, _VariantKey(self.name(index), number) if number else None)
 
     def digest(self, index: int) -> str:
-        """A name for what the mesh and its variants hold: the file, and how it is prepared."""
+        """Digest of the file and of its preparation."""
         name, path = self.name(index), self.path(index)
         try:
             with path.open("rb") as file:
@@ -199,7 +201,7 @@ class MeshFolder(InFolder):
 
 
 def _by_folder(name: str) -> str:
-    """`all/office_chair/a.obj` is an "office chair"; a mesh in no sub-folder has no caption."""
+    """`all/office_chair/a.obj` is an "office chair"; a mesh outside of subfolders has none."""
     above = name.rpartition("/")[0].rpartition("/")[2]
     return printable(above).replace("_", " ").strip()
 
@@ -222,7 +224,7 @@ def check(
     folder: Path | str,
     config: MeshDataConfig = MeshDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
-    """Each mesh of a folder, read and prepared in full, with what is wrong with it or None."""
+    """Read and prepare each mesh of a folder; yield its path, and an error message or None."""
     every = replace(config, valid_limit=maxsize)
     packed = examined_shards(folder, SUFFIXES, lambda split: MeshFolder(folder, every, split, 0))
     if packed is not None:
@@ -240,38 +242,38 @@ class BuiltinMeshes(Builtin):
     what = "mesh"
 
     def shape(self, index: int) -> shapes.Shape:
-        """What the mesh is."""
+        """Description of the shape."""
         most = min(self.config.max_faces, shapes.MAX_FACES)
         return shapes.compose(self.number(index), self.seed, most)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        """The mesh, stretched, turned and moved by the key, and its caption."""
+        """The mesh, augmented by the key, and its caption."""
         shape = self.shape(index)
         return _sample(shapes.build(shape), key, self.config, shape.caption)
 
     def text(self, index: int) -> str:
-        """The caption alone."""
+        """Caption of the shape."""
         return self.shape(index).caption
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
-        """The mesh as this variant of it looks, the same in every epoch; 0 is the mesh itself."""
+        """A fixed augmentation, the same in every epoch; 0 is the original mesh."""
         return self.keyed(index, _VariantKey(self.name(index), number) if number else None)
 
     def digest(self, index: int) -> str:
-        """A name for what the mesh and its variants hold."""
+        """Digest of the shape and of its preparation."""
         parts = (shapes.VERSION, self.seed, self.name(index), _settings(self.config))
         return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
-# -- batches --------------------------------------------------------------------------------
+# -- collation ------------------------------------------------------------------------------
 
 
 class Collate:
-    """One batch, padded to the same size whatever is in it, so that compiled models stay compiled.
+    """Collate to a fixed size, so that compiled models do not recompile.
 
     vertices float32 (b, max_faces * corners, 3) padded with 0; faces (b, max_faces, corners) and
-    neighbours (b, max_faces, 8) padded with -1; text a list. A sample may bring its own
-    `face_edges` (e, 2); otherwise faces that share two vertices are neighbours.
+    neighbours (b, max_faces, 8) padded with -1; text a list. Neighbours come from a
+    sample's `face_edges` (e, 2) if present, else from shared vertices.
     """
 
     def __init__(self, max_faces: int, corners: int = 3) -> None:
@@ -318,11 +320,14 @@ def _neighbours(item: Mapping[str, Any], faces: torch.Tensor) -> torch.Tensor:
 def open_data(
     folder: Path | str | None, config: MeshDataConfig, split: Split, seed: int
 ) -> MeshData:
-    """The meshes of a folder, or the built-in ones where none is given.
+    """Dataset of a folder, or the built-in one if `folder` is None.
 
-    The seed chooses which of a folder's meshes are held out. The built-in meshes do not depend on
-    it, so that runs with different seeds are measured on the same ones.
+    The seed selects the validation meshes of a folder. Built-in meshes do not depend on it, so runs
+    with different seeds share one validation set.
     """
     if folder is None:
         return BuiltinMeshes(config, split)
     return MeshFolder(folder, config, split, seed)
+
+
+Folder = MeshFolder

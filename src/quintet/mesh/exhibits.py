@@ -1,4 +1,4 @@
-"""Meshes for a person to look at: a sheet of pictures, and files that open in Blender."""
+"""Mesh exhibits: contact sheets, and files that open in Blender."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,24 +8,24 @@ import numpy as np
 from torch import Tensor
 
 from quintet.media.errors import printable
-from quintet.media.meshes import write_mesh
+from quintet.media.meshes.files import write_mesh
+from quintet.media.meshes.render import contact_sheet, render
 from quintet.media.pixels import write_png
-from quintet.media.shading import contact_sheet, render
 
 Arrays = tuple[np.ndarray, np.ndarray]
 """Vertices (v, 3) and faces (f, k)."""
 
 
 def mesh_of_corners(corners: Tensor, mask: Tensor) -> Arrays:
-    """(f, k, 3) places of corners as a mesh: corners in one place are one vertex."""
-    real = corners[mask].float().cpu().numpy()
-    vertices, index = np.unique(real.reshape(-1, 3), axis=0, return_inverse=True)
-    return vertices, index.reshape(real.shape[:2])
+    """Mesh of corner coordinates (f, k, 3); equal corners become one vertex."""
+    coordinates = corners[mask].float().cpu().numpy()
+    vertices, index = np.unique(coordinates.reshape(-1, 3), axis=0, return_inverse=True)
+    return vertices, index.reshape(coordinates.shape[:2])
 
 
 @dataclass
 class MeshSheet:
-    """A row of pictures for each text; every mesh also as a file of its own."""
+    """Contact sheet with one row per text; each mesh is also saved as a file."""
 
     name: str
     rows: Sequence[Sequence[Arrays]]
@@ -41,17 +41,17 @@ class MeshSheet:
         return [*self._meshes(folder), self._texts(folder), sheet] if self.files else [sheet]
 
     def _texts(self, folder: Path) -> Path:
-        """What was asked for, under the name that the files of a row begin with."""
+        """Captions, keyed by the file prefix of their row."""
         path = folder / f"{self.name}-texts.txt"
         blocks = [f"{self.name}-{n}\n  {printable(text)}\n" for n, text in enumerate(self.texts)]
         path.write_text("\n".join(blocks), encoding="utf-8")
         return path
 
     def _meshes(self, folder: Path) -> list[Path]:
-        written = []
+        paths = []
         for number, row in enumerate(self.rows):
             for title, (vertices, faces) in zip(self.titles, row):
                 path = folder / f"{self.name}-{number}-{title.replace(' ', '-')}{self.suffix}"
                 write_mesh(path, vertices, faces)
-                written.append(path)
-        return written
+                paths.append(path)
+        return paths

@@ -1,9 +1,9 @@
-"""Geometry of meshes as pure functions: bins, adjacency, canonical order, angles and areas.
+"""Mesh geometry as pure functions: bins, adjacency, canonical order, angles and areas.
 
-Shapes: vertices (v, 3), faces (f, k) of vertex numbers with k = 3 or 4, a face with a corner of -1
-is padding; corners (..., k, 3) are the coordinates of each face. The last coordinate is vertical.
-What runs on models' tensors takes torch tensors on any device; what orders and links a whole mesh
-is numpy, because it runs in the workers that load data.
+Shapes: vertices (v, 3), faces (f, k) of vertex indices with k = 3 or 4 (-1 in padding), corners
+(..., k, 3) are the coordinates of each face. The last coordinate is vertical. Functions used by the
+models take torch tensors on any device; those for ordering and adjacency are numpy, because they
+run in data loading workers.
 """
 
 from typing import Any, overload
@@ -13,12 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from quintet.nn.quantise import full_precision
+from quintet.nn.precision import full_precision
 
 NEIGHBOURS = 8
 BINS = 128
 EXTENT = 0.95
-_TINY = 1e-20  # squared lengths below it count as zero, so that gradients stay finite
+_TINY = 1e-20  # squared lengths below this count as zero, to keep gradients finite
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
@@ -31,7 +31,7 @@ def discretise(x: Floats, bins: int = ..., low: float = ..., high: float = ...) 
 def discretise(
     x: Tensor | Floats, bins: int = BINS, low: float = -1.0, high: float = 1.0
 ) -> Tensor | Ints:
-    """The bin of each coordinate; what lies outside goes to the first or the last bin."""
+    """The bin of each coordinate; values out of range are clamped."""
     steps = (x - low) * (bins / (high - low))
     if isinstance(steps, Tensor):
         return steps.floor().long().clamp(0, bins - 1)
@@ -51,11 +51,11 @@ def undiscretise(
 
 
 def gather_corners(vertices: Tensor, faces: Tensor) -> Tensor:
-    """(b, v, 3) and (b, f, k) -> (b, f, k, 3): the coordinates of every corner; padding is zero."""
+    """(b, v, 3) and (b, f, k) -> (b, f, k, 3): coordinates of each corner; zero in padding."""
     batch, count, corners = faces.shape
     index = faces.clamp(min=0).reshape(batch, count * corners, 1).expand(-1, -1, 3)
-    found = vertices.gather(1, index).reshape(batch, count, corners, 3)
-    return found * (faces >= 0).all(-1)[..., None, None].to(found.dtype)
+    pairs = vertices.gather(1, index).reshape(batch, count, corners, 3)
+    return pairs * (faces >= 0).all(-1)[..., None, None].to(pairs.dtype)
 
 
 def _norm(vectors: Tensor) -> Tensor:
@@ -70,27 +70,27 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def corner_angles(corners: Tensor) -> Tensor:
-    """(..., k, 3) -> (..., k): the angle between the two edges at each corner, in radians.
+    """(..., k, 3) -> (..., k): angle between the two edges at each corner, in radians.
 
-    Zero at a corner that coincides with one of its neighbours.
+    Zero at a corner that coincides with an adjacent one.
     """
     corners = full_precision(corners)
     ahead = _unit(corners.roll(-1, -2) - corners)
     back = _unit(corners.roll(1, -2) - corners)
     sine = _norm(torch.linalg.cross(ahead, back))
     cosine = (ahead * back).sum(-1)
-    nowhere = (sine == 0) & (cosine == 0)
-    return torch.atan2(sine, torch.where(nowhere, 1, cosine))
+    undefined = (sine == 0) & (cosine == 0)
+    return torch.atan2(sine, torch.where(undefined, 1, cosine))
 
 
 def _area_vectors(corners: Tensor) -> Tensor:
-    """(..., k, 3) -> (..., 3): along the normal, as long as the area.
+    """(..., k, 3) -> (..., 3): normal vector with the area as its length.
 
-    A quad need not be flat; the vector area is the same whichever diagonal divides it.
+    The vector area of a non-planar quad does not depend on the diagonal that splits it.
     """
     corners = full_precision(corners)
-    spokes = corners[..., 1:, :] - corners[..., :1, :]
-    return torch.linalg.cross(spokes[..., :-1, :], spokes[..., 1:, :]).sum(-2) / 2
+    edges = corners[..., 1:, :] - corners[..., :1, :]
+    return torch.linalg.cross(edges[..., :-1, :], edges[..., 1:, :]).sum(-2) / 2
 
 
 def face_areas(corners: Tensor) -> Tensor:
@@ -99,17 +99,17 @@ def face_areas(corners: Tensor) -> Tensor:
 
 
 def face_normals(corners: Tensor) -> Tensor:
-    """(..., k, 3) -> (..., 3): of length one, or zero where the face has no area."""
+    """(..., k, 3) -> (..., 3): unit normal, or zero if the face has no area."""
     return _unit(_area_vectors(corners))
 
 
 def _numpy(array: Tensor | npt.NDArray[Any]) -> Ints:
-    given = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
-    return np.asarray(given, np.int64)
+    array = array.detach().cpu().numpy() if isinstance(array, Tensor) else array
+    return np.asarray(array, np.int64)
 
 
-def _groups(faces: Ints) -> tuple[Ints, Ints, Ints]:
-    """Faces in the order of the vertex pairs they hold; for each, its pair's first and end."""
+def _faces_by_edge(faces: Ints) -> tuple[Ints, Ints, Ints]:
+    """Faces sorted by their vertex pairs, with the start and end of the group of each pair."""
     corners = faces.shape[1]
     first, second = np.triu_indices(corners, 1)
     lesser = np.minimum(faces[:, first], faces[:, second])
@@ -120,41 +120,41 @@ def _groups(faces: Ints) -> tuple[Ints, Ints, Ints]:
     keys = lesser[used] * (faces.max(initial=0) + 1) + greater[used]
     order = np.argsort(keys, kind="stable")  # stable: ascending faces within a pair
     keys, owner = keys[order], owner[order]
-    new = np.ones(len(keys), bool)
-    new[1:] = keys[1:] != keys[:-1]
-    again = ~new
-    again[1:] &= owner[1:] == owner[:-1]  # a face with a vertex twice holds a pair twice
-    if again.any():
-        owner, new = owner[~again], new[~again]
-    starts = np.flatnonzero(new)
-    ends = np.append(starts[1:], len(new))
-    group = np.cumsum(new) - 1
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = keys[1:] != keys[:-1]
+    repeated = ~is_first
+    repeated[1:] &= owner[1:] == owner[:-1]  # a face with a repeated vertex has a repeated pair
+    if repeated.any():
+        owner, is_first = owner[~repeated], is_first[~repeated]
+    starts = np.flatnonzero(is_first)
+    ends = np.append(starts[1:], len(is_first))
+    group = np.cumsum(is_first) - 1
     return owner, starts[group], ends[group]
 
 
-def _linked(faces: Ints, width: int | None) -> Ints:
-    """Sorted numbers `face * count + neighbour`, each once.
+def _adjacent_pairs(faces: Ints, width: int | None) -> Ints:
+    """Sorted unique keys `face * count + neighbour`.
 
-    With a width, of each pair of vertices only its first width + 1 faces are looked at: the lowest
-    `width` neighbours of a face are among them, and a fan of n faces around one edge costs n.
+    With a width, only the first width + 1 faces of each vertex pair are considered: they include
+    the lowest `width` neighbours of a face, and a fan of n faces around one edge costs O(n).
     """
     count = len(faces)
-    owner, starts, ends = _groups(faces)
+    owner, starts, ends = _faces_by_edge(faces)
     deepest = int((ends - starts).max(initial=0))
     depth = deepest if width is None else min(deepest, width + 1)
-    found: list[Ints] = []
+    pairs: list[Ints] = []
     for offset in range(depth):
-        place = starts + offset
-        inside = np.flatnonzero(place < ends)
-        face, other = owner[inside], owner[place[inside]]
-        apart = face != other
-        found.append(face[apart] * count + other[apart])
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        position = starts + offset
+        inside = np.flatnonzero(position < ends)
+        face, other = owner[inside], owner[position[inside]]
+        different = face != other
+        pairs.append(face[different] * count + other[different])
+    return np.unique(np.concatenate(pairs)) if pairs else np.zeros(0, np.int64)
 
 
-def _table(linked: Ints, count: int, width: int) -> Ints:
-    """(count, width) of the lowest neighbours of each face, ascending, padded with -1."""
-    face, other = np.divmod(linked, max(count, 1))
+def _table(pairs: Ints, count: int, width: int) -> Ints:
+    """(count, width): lowest neighbours of each face, ascending, padded with -1."""
+    face, other = np.divmod(pairs, max(count, 1))
     starts = np.searchsorted(face, np.arange(count))
     rank = np.arange(len(face)) - starts[face]
     kept = rank < width
@@ -163,8 +163,8 @@ def _table(linked: Ints, count: int, width: int) -> Ints:
     return table
 
 
-def _each(array: Ints, function: Any) -> Ints:
-    """The function of a matrix, or of each in a batch of matrices."""
+def _map_batch(array: Ints, function: Any) -> Ints:
+    """Apply a function to a matrix, or to each matrix of a batch."""
     if array.ndim == 2:
         return function(array)
     return np.stack([function(matrix) for matrix in array])
@@ -175,12 +175,14 @@ def face_neighbours(faces: Tensor, width: int = NEIGHBOURS) -> Tensor: ...
 @overload
 def face_neighbours(faces: Ints, width: int = NEIGHBOURS) -> Ints: ...
 def face_neighbours(faces: Tensor | Ints, width: int = NEIGHBOURS) -> Tensor | Ints:
-    """([b,] f, k) -> ([b,] f, width): the faces that share at least two vertices with each.
+    """([b,] f, k) -> ([b,] f, width): faces that share at least two vertices with each.
 
-    Ascending and padded with -1; past `width` neighbours the highest are left out. Built from a
-    sorted list of vertex pairs, never by comparing all faces.
+    Ascending, padded with -1, truncated to the lowest `width`. Built from a sorted list of vertex
+    pairs, without comparing all faces.
     """
-    table = _each(_numpy(faces), lambda one: _table(_linked(one, width), len(one), width))
+    table = _map_batch(
+        _numpy(faces), lambda one: _table(_adjacent_pairs(one, width), len(one), width)
+    )
     return torch.from_numpy(table).to(faces.device) if isinstance(faces, Tensor) else table
 
 
@@ -189,9 +191,9 @@ def face_edges(faces: Tensor) -> Tensor: ...
 @overload
 def face_edges(faces: Ints) -> Ints: ...
 def face_edges(faces: Tensor | Ints) -> Tensor | Ints:
-    """(f, k) -> (e, 2): every ordered pair of faces that share two vertices, without itself."""
-    given = _numpy(faces)
-    edges = np.stack(np.divmod(_linked(given, None), max(len(given), 1)), 1)
+    """(f, k) -> (e, 2): ordered pairs of distinct faces that share two vertices."""
+    array = _numpy(faces)
+    edges = np.stack(np.divmod(_adjacent_pairs(array, None), max(len(array), 1)), 1)
     return torch.from_numpy(edges).to(faces.device) if isinstance(faces, Tensor) else edges
 
 
@@ -202,34 +204,34 @@ def neighbours_from_edges(face_edges: Ints, count: int, width: int = NEIGHBOURS)
 def neighbours_from_edges(
     face_edges: Tensor | Ints, count: int, width: int = NEIGHBOURS
 ) -> Tensor | Ints:
-    """([b,] e, 2) -> ([b,] count, width): as `face_neighbours`, from pairs padded with -1."""
+    """([b,] e, 2) -> ([b,] count, width): `face_neighbours` from pairs padded with -1."""
 
     def link(edges: Ints) -> Ints:
         used = (edges >= 0).all(1) & (edges[:, 0] != edges[:, 1])
         edges = edges[used]
         if edges.max(initial=-1) >= count:
-            raise ValueError(f"face_edges names face {edges.max()}, but there are {count} faces")
+            raise ValueError(f"face_edges refers to face {edges.max()} of {count} faces")
         return _table(np.unique(edges[:, 0] * count + edges[:, 1]), count, width)
 
-    table = _each(_numpy(face_edges), link)
+    table = _map_batch(_numpy(face_edges), link)
     if isinstance(face_edges, Tensor):
         return torch.from_numpy(table).to(face_edges.device)
     return table
 
 
 def normalised(vertices: Floats, extent: float = EXTENT) -> Floats:
-    """Centred, with the longest side of the bounding box from -extent to extent."""
+    """Centre, and scale the longest side of the bounding box to -extent..extent."""
     low, high = vertices.min(0), vertices.max(0)
     half = float((high - low).max()) / 2
     return (vertices - (low + high) / 2) * (extent / half if half > 0 else 1.0)
 
 
 def canonical(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, Ints]:
-    """The same mesh in the one order that does not depend on how its lists were ordered.
+    """Canonical order of a mesh, independent of the input order.
 
-    Vertices ascend by (z, y, x) of their bins (the exact coordinates decide within a cell, so that
-    rounding noise reorders nothing); those without a face go. Faces are rotated, never mirrored,
-    until the lowest vertex comes first, and sorted.
+    Vertices are sorted by (z, y, x) of their bins (by exact coordinates within a cell, so that
+    rounding noise changes no order); unused ones are dropped. Faces are rotated, never mirrored, to
+    start at their lowest vertex, and sorted.
     """
     used = np.zeros(len(vertices), bool)
     used[faces] = True
@@ -238,34 +240,31 @@ def canonical(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, 
     cells = discretise(rows, bins)
     keys = (cells[:, 2] * bins + cells[:, 1]) * bins + cells[:, 0]
     order = np.lexsort((rows[:, 0], rows[:, 1], rows[:, 2], keys))
-    place = np.empty(len(vertices), np.int64)
-    place[kept[order]] = np.arange(len(kept))
-    moved = place[faces]
+    position = np.empty(len(vertices), np.int64)
+    position[kept[order]] = np.arange(len(kept))
+    renumbered = position[faces]
     corners = faces.shape[1]
-    turn = (moved.argmin(1)[:, None] + np.arange(corners)) % corners
-    moved = np.take_along_axis(moved, turn, 1)
-    return rows[order], moved[np.lexsort(moved.T[::-1])]
+    rotation = (renumbered.argmin(1)[:, None] + np.arange(corners)) % corners
+    renumbered = np.take_along_axis(renumbered, rotation, 1)
+    return rows[order], renumbered[np.lexsort(renumbered.T[::-1])]
 
 
 def weld(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, Ints]:
-    """Vertices of one cell become one (the lowest of them); faces that lose a corner go.
-
-    So do faces without area and all but one of the faces with the same corners.
-    """
+    """Merge the vertices of a cell into the lowest; drop degenerate and duplicate faces."""
     vertices, faces, kept = merge(vertices, faces, bins)
     return vertices, faces[kept]
 
 
 def merge(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, Ints, Ints]:
-    """What `weld` does, with all faces and the numbers of those that stay."""
+    """`weld`, but returning all faces and the indices of those to keep."""
     cells = discretise(vertices, bins)
     keys = (cells[:, 2] * bins + cells[:, 1]) * bins + cells[:, 0]
     order = np.lexsort((vertices[:, 0], vertices[:, 1], vertices[:, 2], keys))
-    new = np.ones(len(keys), bool)
-    new[1:] = keys[order][1:] != keys[order][:-1]
-    place = np.empty(len(keys), np.int64)
-    place[order] = np.cumsum(new) - 1
-    vertices, faces = vertices[order[new]], place[faces]
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = keys[order][1:] != keys[order][:-1]
+    position = np.empty(len(keys), np.int64)
+    position[order] = np.cumsum(is_first) - 1
+    vertices, faces = vertices[order[is_first]], position[faces]
     corners = np.sort(faces, 1)
     whole = (corners[:, 1:] != corners[:, :-1]).all(1) & has_area(vertices, faces)
     whole = np.flatnonzero(whole)
@@ -274,7 +273,7 @@ def merge(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, Ints
 
 
 def has_area(vertices: Floats, faces: Ints) -> npt.NDArray[np.bool_]:
-    """(f,): whether the corners of each face span a surface, whatever its size."""
-    spokes = vertices[faces[:, 1:]].astype(np.float64) - vertices[faces[:, :1]]
-    crossed = np.square(np.cross(spokes[:, :-1], spokes[:, 1:])).sum(-1).max(1, initial=0)
-    return crossed > 1e-10 * np.square(np.square(spokes).sum(-1).max(1, initial=0))
+    """(f,): whether each face has an area, at any scale."""
+    edges = vertices[faces[:, 1:]].astype(np.float64) - vertices[faces[:, :1]]
+    crossed = np.square(np.cross(edges[:, :-1], edges[:, 1:])).sum(-1).max(1, initial=0)
+    return crossed > 1e-10 * np.square(np.square(edges).sum(-1).max(1, initial=0))

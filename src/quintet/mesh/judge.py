@@ -1,8 +1,8 @@
-"""A rule that looks at a mesh alone and says what it is: the referee of generated meshes.
+"""Rule-based classifier of built-in shapes, used to evaluate generated meshes.
 
-It knows the built-in kinds and allows for coordinates that are off by a bin or two. Parts are found
-by shared vertices (those of neighbouring cells count as one, so that small cracks do no harm);
-legs and kinds follow from which parts stand on the floor and from their proportions.
+It tolerates coordinates that are off by a bin or two. Parts are connected components (vertices of
+adjacent cells count as one, which bridges small cracks); kind and number of legs follow from the
+parts that touch the floor and from proportions.
 """
 
 import re
@@ -16,20 +16,20 @@ from quintet.mesh.shapes import KINDS, NUMBERS
 
 Points = npt.NDArray[np.float64]
 _BIN = 2 / BINS
-_LEVEL = 3.5 * _BIN  # heights this close are the same height
-_CRUMB = 4  # parts with fewer faces are not looked at
+_HEIGHT_TOLERANCE = 3.5 * _BIN  # heights within this distance are equal
+_MIN_FACES = 4  # smaller parts are ignored
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a mesh shows."""
+    """Classification of a mesh."""
 
     kind: str | None
     """One of the built-in kinds, or None."""
     legs: int | None
-    """Parts that stand on the floor and carry something; None for what has no legs."""
+    """Parts on the floor that carry something; None for kinds without legs."""
     count: int | None
-    """The number that a caption would name: legs, boards or steps."""
+    """Number of legs, boards or steps, as in a caption."""
     components: int
 
 
@@ -38,7 +38,7 @@ def parts(vertices: Floats, faces: Ints) -> list[Points]:
     cells = discretise(np.asarray(vertices))
     label = _labels(_near_pairs(cells), faces, len(cells))
     weight = np.bincount(label[faces[:, 0]], minlength=label.max(initial=-1) + 1)
-    kept = np.flatnonzero(weight >= _CRUMB)
+    kept = np.flatnonzero(weight >= _MIN_FACES)
     used = np.zeros(len(vertices), bool)
     used[faces] = True
     points = np.asarray(vertices, np.float64)
@@ -46,35 +46,35 @@ def parts(vertices: Floats, faces: Ints) -> list[Points]:
 
 
 def _near_pairs(cells: Ints) -> Ints:
-    """(e, 2): pairs of vertices in the same or adjacent cells, from sorted lists of cells."""
+    """(e, 2): pairs of vertices in the same or adjacent cells, by binary search."""
     size = BINS + 2
     keys = ((cells[:, 2] + 1) * size + cells[:, 1] + 1) * size + cells[:, 0] + 1
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
-    found: list[Ints] = []
+    pairs: list[Ints] = []
     steps = [(z * size + y) * size + x for z in (0, 1) for y in (-1, 0, 1) for x in (-1, 0, 1)]
     for step in (step for step in steps if step >= 0):
-        # One vertex of the cell is enough: the vertices of a cell are linked among themselves.
-        place = np.searchsorted(ordered, keys + step).clip(max=len(keys) - 1)
-        hit = ordered[place] == keys + step
-        found.append(np.stack([np.flatnonzero(hit), order[place[hit]]], 1))
-    return np.concatenate(found)
+        # One vertex per cell is enough: the vertices of a cell are connected to each other.
+        index = np.searchsorted(ordered, keys + step).clip(max=len(keys) - 1)
+        hit = ordered[index] == keys + step
+        pairs.append(np.stack([np.flatnonzero(hit), order[index[hit]]], 1))
+    return np.concatenate(pairs)
 
 
 def _labels(pairs: Ints, faces: Ints, count: int) -> Ints:
-    """A number for each vertex, the same for all that are linked; 0, 1, 2 … in order."""
-    rim = np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2)
-    links = np.concatenate([pairs, rim])
+    """Connected component of each vertex, numbered from 0."""
+    edges = np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2)
+    links = np.concatenate([pairs, edges])
     label = np.arange(count)
     while True:
         least = np.minimum(label[links[:, 0]], label[links[:, 1]])
-        lower = label.copy()
-        np.minimum.at(lower, links[:, 0], least)
-        np.minimum.at(lower, links[:, 1], least)
-        lower = lower[lower]  # halves the way to the root
-        if (lower == label).all():
+        updated = label.copy()
+        np.minimum.at(updated, links[:, 0], least)
+        np.minimum.at(updated, links[:, 1], least)
+        updated = updated[updated]  # pointer jumping
+        if (updated == label).all():
             return np.unique(label, return_inverse=True)[1].reshape(-1)
-        label = lower
+        label = updated
 
 
 def _footprint(points: Points) -> tuple[float, float]:
@@ -88,8 +88,8 @@ def _footprint(points: Points) -> tuple[float, float]:
     return float(best.max()), float(best.min())
 
 
-def _levels(heights: Points, apart: float = _LEVEL) -> list[Ints]:
-    """Groups of vertex numbers, upwards, wherever a step separates their heights."""
+def _levels(heights: Points, apart: float = _HEIGHT_TOLERANCE) -> list[Ints]:
+    """Groups of vertex indices in ascending order, split at gaps in height."""
     order = np.argsort(heights, kind="stable")
     breaks = np.flatnonzero(np.diff(heights[order]) > apart) + 1
     return [np.asarray(group, np.int64) for group in np.split(order, breaks)]
@@ -104,19 +104,19 @@ def _distinct(points: Points) -> Points:
 
 
 def _corners(points: Points) -> int:
-    """How many points surround the middle of a level; 0 where it is a single point."""
+    """Number of points around the centre of a level; 0 for a single point."""
     points = _distinct(points)
     radius = np.linalg.norm(points[:, :2] - points[:, :2].mean(0), axis=1)
     return 0 if radius.max() < 2.5 * _BIN else int((radius > 0.4 * radius.max()).sum())
 
 
 def _has_hole(points: Points, triangles: Points) -> bool:
-    """Whether the vertical line through the middle meets no face."""
+    """Whether the vertical line through the centre intersects no face."""
     middle = (points[:, :2].min(0) + points[:, :2].max(0)) / 2
     flat = triangles[..., :2] - middle
     after = np.roll(flat, -1, 1)
-    turns = flat[..., 0] * after[..., 1] - flat[..., 1] * after[..., 0]
-    return not ((turns >= 0).all(1) | (turns <= 0).all(1)).any()
+    cross = flat[..., 0] * after[..., 1] - flat[..., 1] * after[..., 0]
+    return not ((cross >= 0).all(1) | (cross <= 0).all(1)).any()
 
 
 def _solid(points: Points, triangles: Points) -> tuple[str | None, int | None]:
@@ -150,8 +150,8 @@ def _furniture(pieces: list[Points]) -> tuple[str | None, int | None]:
     """The kind of several parts, and their number of legs or boards."""
     low = min(float(piece[:, 2].min()) for piece in pieces)
     height = max(float(piece[:, 2].max()) for piece in pieces) - low
-    standing = [piece for piece in pieces if piece[:, 2].min() < low + _LEVEL]
-    carried = [piece for piece in pieces if piece[:, 2].min() >= low + _LEVEL]
+    standing = [piece for piece in pieces if piece[:, 2].min() < low + _HEIGHT_TOLERANCE]
+    carried = [piece for piece in pieces if piece[:, 2].min() >= low + _HEIGHT_TOLERANCE]
     if not carried:
         return None, None
     if len(standing) == 1:
@@ -160,7 +160,7 @@ def _furniture(pieces: list[Points]) -> tuple[str | None, int | None]:
         upright = all(np.ptp(piece[:, 2]) > 0.8 * height for piece in standing)
         return ("shelf", len(carried)) if upright else (None, None)
     slab = min(carried, key=lambda piece: float(piece[:, 2].mean()))
-    reach = float(slab[:, 2].min()) - _LEVEL
+    reach = float(slab[:, 2].min()) - _HEIGHT_TOLERANCE
     legs = sum(bool(piece[:, 2].max() > reach) for piece in standing)
     return _on_legs(slab, len(carried) - 1, height), legs
 
@@ -176,7 +176,7 @@ def _on_legs(slab: Points, more: int, height: float) -> str:
 
 
 def read(vertices: Floats, faces: Ints) -> Reading:
-    """What the mesh shows; kind None where it is nothing that the built-in data knows."""
+    """Classify a mesh; kind is None if it matches no built-in shape."""
     if not len(faces) or not np.isfinite(vertices).all():
         return Reading(None, None, None, 0)
     points = np.asarray(normalised(np.asarray(vertices, np.float64)), np.float64)
@@ -196,21 +196,21 @@ _COUNT = re.compile(rf"\b({'|'.join(NUMBERS.values())})\b[\w\s]*?\b(?:legs|board
 _VALUES = {word: number for number, word in NUMBERS.items()}
 
 
-def caption_says(caption: str) -> tuple[str | None, int | None]:
-    """The kind and the number of legs, boards or steps that a caption names."""
+def parse_caption(caption: str) -> tuple[str | None, int | None]:
+    """Kind, and number of legs, boards or steps, named by a caption."""
     kind, count = _KIND.search(caption), _COUNT.search(caption)
     return kind and kind[1], _VALUES[count[1]] if count else None
 
 
 def agrees(caption: str, vertices: Floats, faces: Ints) -> bool:
-    """Whether the mesh is of the kind, and has the number of parts, that the caption names."""
-    kind, count = caption_says(caption)
-    seen = read(vertices, faces)
-    return kind is not None and kind == seen.kind and count in (None, seen.count)
+    """Whether kind and number of parts match the caption."""
+    kind, count = parse_caption(caption)
+    reading = read(vertices, faces)
+    return kind is not None and kind == reading.kind and count in (None, reading.count)
 
 
 def valid(vertices: Floats, faces: Ints) -> bool:
-    """Whether it is a mesh: four faces or more, all with an area, none twice."""
+    """Whether it has four faces or more, without degenerate or duplicate ones."""
     if len(faces) < 4 or faces.min() < 0 or faces.max() >= len(vertices):
         return False
     if not np.isfinite(vertices).all():
@@ -222,9 +222,9 @@ def valid(vertices: Floats, faces: Ints) -> bool:
 
 
 def closedness(faces: Ints) -> float:
-    """Share of edges that belong to exactly two faces; 1 for a closed surface."""
+    """Share of edges with exactly two faces; 1 for a closed surface."""
     if not len(faces):
         return 0.0
-    rim = np.sort(np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2), 1)
-    _, uses = np.unique(rim, axis=0, return_counts=True)
+    edges = np.sort(np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2), 1)
+    _, uses = np.unique(edges, axis=0, return_counts=True)
     return float((uses == 2).mean())

@@ -1,22 +1,21 @@
-"""What is measured of meshes, as points on their surface."""
+"""Distances between meshes, as point clouds on their surfaces."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 POINTS = 128
-"""Points that stand for a surface where many are compared."""
+"""Points sampled per mesh."""
 
 
 def chamfer(a: Tensor, b: Tensor, in_a: Tensor, in_b: Tensor) -> Tensor:
-    """(n, p, 3) and (n, q, 3) with their masks -> (n,): mean distance to the nearest point of the
-    other side, averaged over both ways."""
-    # By differences and not by a matrix product, which rounds small distances away.
-    apart = torch.cdist(a.float(), b.float(), compute_mode="donot_use_mm_for_euclid_dist")
-    far = torch.finfo(apart.dtype).max
-    apart = apart.masked_fill(~(in_a[:, :, None] & in_b[:, None, :]), far)
-    there, back = apart.amin(2), apart.amin(1)
-    return (_mean(there, in_a) + _mean(back, in_b)) / 2
+    """Symmetric Chamfer distance (n,) of point clouds (n, p, 3) and (n, q, 3) with masks."""
+    # Not by a matrix product, which loses small distances to rounding.
+    distances = torch.cdist(a.float(), b.float(), compute_mode="donot_use_mm_for_euclid_dist")
+    largest = torch.finfo(distances.dtype).max
+    distances = distances.masked_fill(~(in_a[:, :, None] & in_b[:, None, :]), largest)
+    a_to_b, b_to_a = distances.amin(2), distances.amin(1)
+    return (_mean(a_to_b, in_a) + _mean(b_to_a, in_b)) / 2
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -24,15 +23,15 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def surface_points(vertices: np.ndarray, faces: np.ndarray, count: int = POINTS) -> np.ndarray:
-    """(count, 3): points spread over the surface by area, the same for the same mesh."""
+    """(count, 3): area-weighted surface samples, deterministic for a mesh."""
     corners = np.asarray(vertices, np.float64)[faces[:, :3]]
     edges = corners[:, 1:] - corners[:, :1]
     areas = np.linalg.norm(np.cross(edges[:, 0], edges[:, 1]), axis=1)
     if not len(faces) or areas.sum() <= 0:
         return np.zeros((count, 3), np.float32)
-    draw = np.random.default_rng(0)
-    chosen = draw.choice(len(faces), count, p=areas / areas.sum())
-    first, second = draw.random((2, count, 1))
+    rng = np.random.default_rng(0)
+    chosen = rng.choice(len(faces), count, p=areas / areas.sum())
+    first, second = rng.random((2, count, 1))
     flip = first + second > 1
     first, second = np.where(flip, 1 - first, first), np.where(flip, 1 - second, second)
     points = corners[chosen, 0] + first * edges[chosen, 0] + second * edges[chosen, 1]
@@ -40,10 +39,10 @@ def surface_points(vertices: np.ndarray, faces: np.ndarray, count: int = POINTS)
 
 
 def nearest(points: Tensor, others: Tensor) -> Tensor:
-    """(n, p, 3) and (m, p, 3) -> (n,): Chamfer distance to the nearest of the others."""
-    whole = torch.ones(others.shape[:2], dtype=torch.bool, device=others.device)
-    rows = []
-    for one in points:
-        mine = one.expand(len(others), -1, -1)
-        rows.append(chamfer(mine, others, whole, whole).amin())
-    return torch.stack(rows) if rows else points.new_zeros(0)
+    """(n, p, 3) and (m, p, 3) -> (n,): Chamfer distance to the nearest other cloud."""
+    mask = torch.ones(others.shape[:2], dtype=torch.bool, device=others.device)
+    distances = []
+    for cloud in points:
+        repeated = cloud.expand(len(others), -1, -1)
+        distances.append(chamfer(repeated, others, mask, mask).amin())
+    return torch.stack(distances) if distances else points.new_zeros(0)

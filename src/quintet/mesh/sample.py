@@ -1,4 +1,4 @@
-"""What `quintet sample` does for meshes: reconstruct files, or write new meshes from sentences."""
+"""`quintet sample` for meshes: reconstruct files, or generate meshes from captions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,39 +17,42 @@ from quintet.shared.sampling import (
 )
 
 if TYPE_CHECKING:
-    from quintet.mesh.autoencoder import MeshAutoencoder
+    from quintet.mesh.autoencoder.model import MeshAutoencoder
     from quintet.mesh.exhibits import Arrays
-    from quintet.mesh.transformer import MeshTransformer
+    from quintet.mesh.transformer.model import MeshTransformer
+
+
+EXAMPLE = '--text "a table with three legs" --count 8 --format obj --out meshes'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """A transformer writes meshes, from --text where it has learned any; an autoencoder takes
-    files of meshes and writes what comes back through its codes."""
+    """A transformer generates meshes, from --text if trained with captions. An autoencoder
+    reconstructs mesh files from their codes."""
 
     text: tuple[str, ...] = ()
-    """Transformer: sentences to write meshes for."""
+    """Transformer: captions to generate meshes from."""
     count: int = 8
-    """Transformer: meshes for each sentence. Autoencoder without files: held-out meshes."""
+    """Transformer: meshes per caption. Autoencoder without files: number of validation meshes."""
     format: Literal["obj", "glb", "ply"] = "glb"
-    """The kind of file; all three open in Blender."""
+    """File format; all three open in Blender."""
     temperature: float = 0.8
-    """Transformer: 1 draws as learned, lower is tamer, 0 always takes the likeliest code."""
+    """Transformer: sampling temperature; 0 is greedy."""
     top_k: int | None = None
-    """Transformer: draw from the k likeliest codes only."""
+    """Transformer: sample from the k most likely codes only."""
     cond_scale: float = 1.0
-    """Transformer: how far the sentence is followed beyond what it asks for."""
+    """Transformer: classifier-free guidance scale; 1 disables guidance."""
     max_faces: int | None = None
-    """Transformer: end a mesh after so many faces."""
+    """Transformer: maximum faces per mesh."""
     seed: int = 0
-    """Transformer: the same number gives the same meshes."""
+    """Transformer: random seed."""
     device: Device = "auto"
-    """Where to compute; auto takes the GPU where there is one."""
+    """Device; auto uses a GPU if available."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
-    """Writes a file for each mesh, and a sheet of pictures of them all."""
-    from quintet.mesh.autoencoder import MeshAutoencoder
+    """Save a file per mesh, and a contact sheet."""
+    from quintet.mesh.autoencoder.model import MeshAutoencoder
 
     check_positive(flags, "count")
     model = loaded(run, flags.device)
@@ -58,24 +61,24 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
             raise RunError(f"{run} is an autoencoder: it takes files, not --text")
         return _reconstruct(model, run, inputs, out, flags)
     if inputs:
-        raise RunError(f"{run} writes meshes from --text; {inputs[0]} is not used")
-    return _write(model, out, flags)
+        raise RunError(f"{run} generates meshes from --text and takes no files; drop {inputs[0]}")
+    return _generate(model, out, flags)
 
 
-# -- new meshes -----------------------------------------------------------------------------------
+# -- generation -----------------------------------------------------------------------------------
 
 
-def _write(model: "MeshTransformer", out: Path, flags: Flags) -> list[Path]:
-    from quintet.media.meshes import write_mesh
+def _generate(model: "MeshTransformer", out: Path, flags: Flags) -> list[Path]:
+    from quintet.media.meshes.files import write_mesh
     from quintet.mesh.exhibits import MeshSheet
 
     if flags.text and model.config.text == "none":
-        raise RunError("this transformer was trained without captions; leave --text away")
+        raise RunError("this transformer was trained without captions; drop --text")
     model.autoencoder.to(next(model.parameters()).device)
     out.mkdir(parents=True, exist_ok=True)
     texts = [*flags.text] or [""]
     rows: list[list[Arrays]] = []
-    written: list[Path] = []
+    paths: list[Path] = []
     try:
         for number, text in enumerate(texts):
             meshes: Any = model.generate(
@@ -90,23 +93,23 @@ def _write(model: "MeshTransformer", out: Path, flags: Flags) -> list[Path]:
             row = [(mesh.vertices.numpy(), mesh.faces.numpy()) for mesh in meshes]
             for index, mesh in enumerate(row):
                 path = out / f"{stem_of(text, number)}-{index:03d}.{flags.format}"
-                if len(mesh[1]):  # a mesh may end before its first sound face
+                if len(mesh[1]):  # a mesh may have no valid face
                     write_mesh(path, *mesh)
-                    written.append(path)
+                    paths.append(path)
             rows.append(row)
     except ValueError as error:
         raise RunError(str(error)) from None
     titles = [f"{index:03d}" for index in range(flags.count)]
-    return [*written, *MeshSheet("sheet", rows, titles, texts, files=False).write(out)]
+    return [*paths, *MeshSheet("sheet", rows, titles, texts, files=False).write(out)]
 
 
-# -- meshes that come back ------------------------------------------------------------------------
+# -- reconstruction -------------------------------------------------------------------------------
 
 
 def _reconstruct(
     model: "MeshAutoencoder", run: Path, inputs: Sequence[Path], out: Path, flags: Flags
 ) -> list[Path]:
-    from quintet.media.meshes import write_mesh
+    from quintet.media.meshes.files import write_mesh
     from quintet.mesh.exhibits import MeshSheet
 
     check_inputs(inputs, "meshes (obj, ply, stl, glb, gltf, off)")
@@ -115,22 +118,22 @@ def _reconstruct(
     names = names or [f"held-out-{index:03d}" for index in range(len(meshes))]
     out.mkdir(parents=True, exist_ok=True)
     rows = [[mesh, _through_codes(model, mesh)] for mesh in meshes]
-    written = []
+    paths = []
     for name, row in zip(names, rows):
         for title, mesh in zip(("original", "reconstruction"), row):
-            written.append(out / f"{name}.{title}.{flags.format}")
-            write_mesh(written[-1], *mesh)
+            paths.append(out / f"{name}.{title}.{flags.format}")
+            write_mesh(paths[-1], *mesh)
     sheet = MeshSheet("sheet", rows, ["original", "reconstruction"], names, files=False)
-    return [*written, *sheet.write(out)]
+    return [*paths, *sheet.write(out)]
 
 
 def _read(path: Path, model: "MeshAutoencoder") -> "Arrays":
-    from quintet.media.meshes import read_mesh
+    from quintet.media.meshes.files import read_mesh
     from quintet.mesh.config import MeshDataConfig
     from quintet.mesh.data import prepare
 
     if model.config.corners != 3:
-        raise RunError("this autoencoder takes quads, and files are read as triangles")
+        raise RunError("this autoencoder takes quads, but files are read as triangles")
     try:
         vertices, faces = prepare(*read_mesh(path, upright=True), MeshDataConfig(max_faces=100_000))
     except ValueError as error:
@@ -142,12 +145,12 @@ def _held_out(run: Path, count: int) -> list["Arrays"]:
     from quintet.mesh.data import open_data
 
     recipe = recipe_with_data(run, "files of meshes")
-    held = open_data(recipe.data, recipe.meshes, "valid", recipe.seed)
-    samples = (item for _, item in readable(held, count))
-    found = [(item["vertices"].numpy(), item["faces"].numpy()) for item in samples]
-    if not found:
-        raise RunError(f"{run} has no held-out mesh that can be read; give files of meshes")
-    return found
+    dataset = open_data(recipe.data, recipe.meshes, "valid", recipe.seed)
+    samples = (item for _, item in readable(dataset, count))
+    meshes = [(item["vertices"].numpy(), item["faces"].numpy()) for item in samples]
+    if not meshes:
+        raise RunError(f"{run} has no readable validation mesh; pass mesh files")
+    return meshes
 
 
 def _through_codes(model: "MeshAutoencoder", mesh: "Arrays") -> "Arrays":
@@ -159,5 +162,5 @@ def _through_codes(model: "MeshAutoencoder", mesh: "Arrays") -> "Arrays":
     vertices = torch.as_tensor(mesh[0], dtype=torch.float32, device=device)[None]
     faces = torch.as_tensor(mesh[1], dtype=torch.int64, device=device)[None]
     with torch.no_grad():
-        places, mask = model.decode_codes(model.tokenize(vertices, faces))
-    return mesh_of_corners(places[0], mask[0])
+        coordinates, mask = model.decode_codes(model.tokenize(vertices, faces))
+    return mesh_of_corners(coordinates[0], mask[0])

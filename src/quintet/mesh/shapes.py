@@ -1,7 +1,7 @@
-"""Built-in furniture and solids with captions: no two alike, the same in every run.
+"""Procedural furniture and solids with captions, deterministic by index.
 
-A shape is a list of closed parts, each with its own vertices. Parts keep a distance of several
-bins between their vertices, so that a mesh read back from bins still falls into the same parts.
+A shape is a list of closed parts with separate vertices. Vertices of different parts are several
+bins apart, so that parts remain distinguishable after discretisation.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from quintet.mesh.solids import Faces, Loft, Part, Points, Stairs, Torus, part_m
 VERSION = 1
 MAX_FACES = 250
 GAP = 4 * 2 / BINS
-"""Vertices of different parts differ by this much on one axis at least."""
+"""Minimum distance of vertices of different parts, along at least one axis."""
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a mesh is, what is said of it, and the parts it is made of."""
+    """Kind, caption and parts of a mesh."""
 
     kind: str
     attributes: tuple[str, ...]
@@ -33,7 +33,7 @@ class Shape:
     legs: int | None
     parts: tuple[Part, ...]
     turn: float = 0.0
-    """Angle about the vertical."""
+    """Rotation about the vertical axis, in radians."""
 
 
 def _box(x: float, y: float, low: float, high: float, half: tuple[float, float]) -> Loft:
@@ -54,7 +54,7 @@ def _solid(sides: int, *rings: tuple[float, float, float], phase: float = 0.0) -
 
 @dataclass(frozen=True)
 class _Legs:
-    """How the legs of one piece of furniture look."""
+    """Legs of one piece of furniture."""
 
     count: int
     length: float
@@ -63,7 +63,7 @@ class _Legs:
     splay: float
     taper: float
 
-    def stand(self, places: list[tuple[float, float]]) -> list[Part]:
+    def stand(self, positions: list[tuple[float, float]]) -> list[Part]:
         reach = self.half * (sqrt(2) if self.sides == 4 else 1.1)
         foot = reach * self.taper
         spread = 1 + self.splay
@@ -74,7 +74,7 @@ class _Legs:
                 ((x * spread, y * spread, 0, foot, foot), (x, y, self.length, reach, reach)),
                 phase,
             )
-            for x, y in places
+            for x, y in positions
         ]
 
 
@@ -93,7 +93,9 @@ def _rows(count: int, across: float, along: float) -> list[tuple[float, float]]:
 INSET = 0.11
 
 
-def _places(legs: _Legs, half: tuple[float, float], round_top: bool) -> list[tuple[float, float]]:
+def _leg_positions(
+    legs: _Legs, half: tuple[float, float], round_top: bool
+) -> list[tuple[float, float]]:
     across, along = (side - legs.half - INSET for side in half)
     if not round_top and legs.count in (4, 6):
         return _rows(legs.count, across, along)
@@ -101,43 +103,45 @@ def _places(legs: _Legs, half: tuple[float, float], round_top: bool) -> list[tup
 
 
 def _legs(
-    draw: Random, count: int, length: float, thin: bool, sizes: tuple[float, float, float, float]
+    rng: Random, count: int, length: float, thin: bool, sizes: tuple[float, float, float, float]
 ) -> _Legs:
-    """`sizes`: least and greatest half width of thin legs, then of thick ones."""
-    half = draw.uniform(*sizes[:2]) if thin else draw.uniform(*sizes[2:])
-    taper = draw.uniform(0.85, 1.0) if thin else draw.uniform(0.6, 1.0)
-    return _Legs(count, length, half, draw.choice((4, 6)), draw.uniform(0, 0.2), taper)
+    """`sizes`: minimum and maximum half width of thin legs, then of thick ones."""
+    half = rng.uniform(*sizes[:2]) if thin else rng.uniform(*sizes[2:])
+    taper = rng.uniform(0.85, 1.0) if thin else rng.uniform(0.6, 1.0)
+    return _Legs(count, length, half, rng.choice((4, 6)), rng.uniform(0, 0.2), taper)
 
 
-Made = tuple[tuple[str, ...], int | None, list[Part]]
+Parts = tuple[tuple[str, ...], int | None, list[Part]]
 
 
-def _words(draw: Random, *words: str) -> list[str]:
-    """Some of what could be said."""
-    return [word for word in words if draw.random() < 0.6]
+def _some(rng: Random, *words: str) -> list[str]:
+    """Random subset of the adjectives."""
+    return [word for word in words if rng.random() < 0.6]
 
 
-def _say(draw: Random, noun: str, before: tuple[str, ...], leg: tuple[str, ...], count: int) -> str:
-    said = " ".join([*_words(draw, *before), noun])
-    article = "an" if said[0] in "aeiou" else "a"
-    legs = " ".join([NUMBERS[count], *_words(draw, *leg), "legs"])
-    return f"{article} {said} with {legs}"
+def _caption(
+    rng: Random, noun: str, before: tuple[str, ...], leg: tuple[str, ...], count: int
+) -> str:
+    phrase = " ".join([*_some(rng, *before), noun])
+    article = "an" if phrase[0] in "aeiou" else "a"
+    legs = " ".join([NUMBERS[count], *_some(rng, *leg), "legs"])
+    return f"{article} {phrase} with {legs}"
 
 
-def _table(draw: Random) -> tuple[str, Made]:
-    long, thin, round_top = (draw.random() < 0.5 for _ in range(3))
-    half = (1.0, 1.0 if round_top else draw.uniform(0.68, 1))
-    height = 2 * sqrt(half[1]) * (draw.uniform(0.62, 0.85) if long else draw.uniform(0.35, 0.5))
-    top = draw.uniform(0.09, 0.17)
-    count = draw.choice((3, 4, 5, 6))
-    legs = _legs(draw, count, height - top, thin, (0.05, 0.07, 0.1, 0.15))
-    parts = legs.stand(_places(legs, half, round_top))
-    parts.append(_slab(draw.randint(10, 16) if round_top else 4, height - top, height, half))
-    words = ("round" if round_top else "square", *_leg_words(long, thin))
-    return _say(draw, "table", words[:1], words[1:], count), (words, count, parts)
+def _table(rng: Random) -> tuple[str, Parts]:
+    long, thin, round_top = (rng.random() < 0.5 for _ in range(3))
+    half = (1.0, 1.0 if round_top else rng.uniform(0.68, 1))
+    height = 2 * sqrt(half[1]) * (rng.uniform(0.62, 0.85) if long else rng.uniform(0.35, 0.5))
+    top = rng.uniform(0.09, 0.17)
+    count = rng.choice((3, 4, 5, 6))
+    legs = _legs(rng, count, height - top, thin, (0.05, 0.07, 0.1, 0.15))
+    parts = legs.stand(_leg_positions(legs, half, round_top))
+    parts.append(_slab(rng.randint(10, 16) if round_top else 4, height - top, height, half))
+    words = ("round" if round_top else "square", *_leg_adjectives(long, thin))
+    return _caption(rng, "table", words[:1], words[1:], count), (words, count, parts)
 
 
-def _leg_words(long: bool, thin: bool) -> tuple[str, str]:
+def _leg_adjectives(long: bool, thin: bool) -> tuple[str, str]:
     return "long" if long else "short", _thickness(thin)
 
 
@@ -145,193 +149,193 @@ def _thickness(thin: bool) -> str:
     return "thin" if thin else "thick"
 
 
-def _stool(draw: Random) -> tuple[str, Made]:
-    long, thin, round_top = (draw.random() < 0.5 for _ in range(3))
-    side = 1 / (draw.uniform(1.65, 1.9) if long else draw.uniform(1.35, 1.5))
-    top = draw.uniform(0.1, 0.2)
-    count = draw.choice((3, 4, 5, 6))
-    legs = _legs(draw, count, 2 - top, thin, (0.04, 0.05, 0.065, 0.085))
-    parts = legs.stand(_places(legs, (side, side), round_top))
-    parts.append(_slab(draw.randint(8, 12) if round_top else 4, 2 - top, 2, (side, side)))
-    words = ("round" if round_top else "square", *_leg_words(long, thin))
-    return _say(draw, "stool", words[:1], words[1:], count), (words, count, parts)
+def _stool(rng: Random) -> tuple[str, Parts]:
+    long, thin, round_top = (rng.random() < 0.5 for _ in range(3))
+    side = 1 / (rng.uniform(1.65, 1.9) if long else rng.uniform(1.35, 1.5))
+    top = rng.uniform(0.1, 0.2)
+    count = rng.choice((3, 4, 5, 6))
+    legs = _legs(rng, count, 2 - top, thin, (0.04, 0.05, 0.065, 0.085))
+    parts = legs.stand(_leg_positions(legs, (side, side), round_top))
+    parts.append(_slab(rng.randint(8, 12) if round_top else 4, 2 - top, 2, (side, side)))
+    words = ("round" if round_top else "square", *_leg_adjectives(long, thin))
+    return _caption(rng, "stool", words[:1], words[1:], count), (words, count, parts)
 
 
-def _bench(draw: Random) -> tuple[str, Made]:
-    long, thin = (draw.random() < 0.5 for _ in range(2))
-    height = draw.uniform(0.72, 0.95) if long else draw.uniform(0.4, 0.58)
-    top = draw.uniform(0.09, 0.14)
-    count = draw.choice((4, 6))
-    legs = _legs(draw, count, height - top, thin, (0.05, 0.06, 0.075, 0.095))
-    half = (1.0, draw.uniform(0.19 + 2 * legs.half, 0.41))
-    parts = [*legs.stand(_places(legs, half, False)), _box(0, 0, height - top, height, half)]
-    words = _leg_words(long, thin)
-    return _say(draw, "bench", (), words, count), (words, count, parts)
+def _bench(rng: Random) -> tuple[str, Parts]:
+    long, thin = (rng.random() < 0.5 for _ in range(2))
+    height = rng.uniform(0.72, 0.95) if long else rng.uniform(0.4, 0.58)
+    top = rng.uniform(0.09, 0.14)
+    count = rng.choice((4, 6))
+    legs = _legs(rng, count, height - top, thin, (0.05, 0.06, 0.075, 0.095))
+    half = (1.0, rng.uniform(0.19 + 2 * legs.half, 0.41))
+    parts = [*legs.stand(_leg_positions(legs, half, False)), _box(0, 0, height - top, height, half)]
+    words = _leg_adjectives(long, thin)
+    return _caption(rng, "bench", (), words, count), (words, count, parts)
 
 
-def _chair(draw: Random) -> tuple[str, Made]:
-    tall, thin, slats = (draw.random() < 0.5 for _ in range(3))
-    side = draw.uniform(0.42, 0.52)
-    half = (side, side * draw.uniform(0.88, 1.08))
-    seat, total = 1.0, draw.uniform(1.95, 2.2) if tall else draw.uniform(1.6, 1.78)
-    top = draw.uniform(0.1, 0.18)
-    legs = _legs(draw, 4, seat - top, thin, (0.045, 0.055, 0.075, 0.095))
-    parts = legs.stand(_places(legs, half, False))
+def _chair(rng: Random) -> tuple[str, Parts]:
+    tall, thin, slats = (rng.random() < 0.5 for _ in range(3))
+    side = rng.uniform(0.42, 0.52)
+    half = (side, side * rng.uniform(0.88, 1.08))
+    seat, total = 1.0, rng.uniform(1.95, 2.2) if tall else rng.uniform(1.6, 1.78)
+    top = rng.uniform(0.1, 0.18)
+    legs = _legs(rng, 4, seat - top, thin, (0.045, 0.055, 0.075, 0.095))
+    parts = legs.stand(_leg_positions(legs, half, False))
     parts.append(_box(0, 0, seat - top, seat, half))
-    parts.extend(_back(draw, half, (seat, total), slats))
+    parts.extend(_back(rng, half, (seat, total), slats))
     words = ("tall" if tall else "low", "slatted" if slats else "solid", _thickness(thin))
-    said = " ".join([*_words(draw, *words[:2]), "back"])
-    legs_said = " ".join(["four", *_words(draw, words[2]), "legs"])
-    return f"a chair with a {said} and {legs_said}", (words, 4, parts)
+    phrase = " ".join([*_some(rng, *words[:2]), "back"])
+    legs_phrase = " ".join(["four", *_some(rng, words[2]), "legs"])
+    return f"a chair with a {phrase} and {legs_phrase}", (words, 4, parts)
 
 
 def _back(
-    draw: Random, half: tuple[float, float], heights: tuple[float, float], slats: bool
+    rng: Random, half: tuple[float, float], heights: tuple[float, float], slats: bool
 ) -> list[Part]:
     low, high = heights
-    thick, wide = draw.uniform(0.045, 0.06), half[0] - INSET
+    thick, wide = rng.uniform(0.045, 0.06), half[0] - INSET
     y = -half[1] + thick + 0.02
     if not slats:
         return [_box(0, y, low, high, (wide, thick))]
-    rail = draw.uniform(0.1, 0.2)
-    count = draw.choice((2, 3)) if wide > 0.37 else 2
+    rail = rng.uniform(0.1, 0.2)
+    count = rng.choice((2, 3)) if wide > 0.37 else 2
     reach = wide - 0.16
     xs = [reach * (2 * k / (count - 1) - 1) for k in range(count)]
     posts = [_box(x, y, low, high - rail, (0.045, thick * 0.9)) for x in xs]
     return [*posts, _box(0, y, high - rail, high, (wide, thick))]
 
 
-def _bed(draw: Random) -> tuple[str, Made]:
-    double, high, thin = (draw.random() < 0.5 for _ in range(3))
-    half = (1.0, draw.uniform(0.68, 0.8) if double else draw.uniform(0.45, 0.55))
-    leg, soft = draw.uniform(0.25, 0.35), draw.uniform(0.18, 0.32)
-    count = draw.choice((4, 4, 6))
-    legs = _legs(draw, count, leg, thin, (0.05, 0.06, 0.085, 0.11))
-    parts = [*legs.stand(_places(legs, half, False)), _box(0, 0, leg, leg + soft, half)]
-    head = leg + soft + (draw.uniform(0.45, 0.6) if high else draw.uniform(0.22, 0.32))
+def _bed(rng: Random) -> tuple[str, Parts]:
+    double, high, thin = (rng.random() < 0.5 for _ in range(3))
+    half = (1.0, rng.uniform(0.68, 0.8) if double else rng.uniform(0.45, 0.55))
+    leg, soft = rng.uniform(0.25, 0.35), rng.uniform(0.18, 0.32)
+    count = rng.choice((4, 4, 6))
+    legs = _legs(rng, count, leg, thin, (0.05, 0.06, 0.085, 0.11))
+    parts = [*legs.stand(_leg_positions(legs, half, False)), _box(0, 0, leg, leg + soft, half)]
+    head = leg + soft + (rng.uniform(0.45, 0.6) if high else rng.uniform(0.22, 0.32))
     parts.append(_box(-0.93, 0, leg + soft, head, (0.05, half[1] - INSET)))
-    pillow = leg + soft + draw.uniform(0.09, 0.13)
-    x = draw.uniform(-0.58, -0.5)
+    pillow = leg + soft + rng.uniform(0.09, 0.13)
+    x = rng.uniform(-0.58, -0.5)
     for y in (-half[1] / 2, half[1] / 2) if double else (0.0,):
         wide = half[1] / 2 - 0.09 if double else half[1] - 0.16
-        parts.append(_box(x, y, leg + soft, pillow, (draw.uniform(0.14, 0.2), wide)))
+        parts.append(_box(x, y, leg + soft, pillow, (rng.uniform(0.14, 0.2), wide)))
     words = (
         "double" if double else "single",
         "high" if high else "low",
-        _leg_words(False, thin)[1],
+        _leg_adjectives(False, thin)[1],
     )
-    said = " ".join([*_words(draw, words[0]), "bed"])
-    board = " ".join([*_words(draw, words[1]), "headboard"])
-    legs_said = " ".join([NUMBERS[count], *_words(draw, words[2]), "legs"])
-    return f"a {said} with a {board} and {legs_said}", (words, count, parts)
+    phrase = " ".join([*_some(rng, words[0]), "bed"])
+    board = " ".join([*_some(rng, words[1]), "headboard"])
+    legs_phrase = " ".join([NUMBERS[count], *_some(rng, words[2]), "legs"])
+    return f"a {phrase} with a {board} and {legs_phrase}", (words, count, parts)
 
 
-def _shelf(draw: Random) -> tuple[str, Made]:
-    wide, deep = (draw.random() < 0.5 for _ in range(2))
-    across = draw.uniform(0.7, 1.0) if wide else draw.uniform(0.38, 0.55)
-    along = draw.uniform(0.33, 0.5) if deep else draw.uniform(0.16, 0.24)
-    height = draw.uniform(1.6, 2.2)
-    count = draw.choice((3, 4, 5, 6) if height > 1.85 else (3, 4, 5))
-    side, board = draw.uniform(0.05, 0.08), draw.uniform(0.04, 0.055)
+def _shelf(rng: Random) -> tuple[str, Parts]:
+    wide, deep = (rng.random() < 0.5 for _ in range(2))
+    across = rng.uniform(0.7, 1.0) if wide else rng.uniform(0.38, 0.55)
+    along = rng.uniform(0.33, 0.5) if deep else rng.uniform(0.16, 0.24)
+    height = rng.uniform(1.6, 2.2)
+    count = rng.choice((3, 4, 5, 6) if height > 1.85 else (3, 4, 5))
+    side, board = rng.uniform(0.05, 0.08), rng.uniform(0.04, 0.055)
     parts: list[Part] = [_box(x, 0, 0, height, (side, along)) for x in (-across, across)]
     low, high = 0.14 + board, height - 0.14 - board
     for k in range(count):
         z = low + (high - low) * k / (count - 1)
         parts.append(_box(0, 0, z - board, z + board, (across, along)))
     words = ("wide" if wide else "narrow", "deep" if deep else "shallow")
-    said = " ".join([*_words(draw, *words), "shelf"])
-    return f"a {said} with {NUMBERS[count]} boards", (words, None, parts)
+    phrase = " ".join([*_some(rng, *words), "shelf"])
+    return f"a {phrase} with {NUMBERS[count]} boards", (words, None, parts)
 
 
-def _lamp(draw: Random) -> tuple[str, Made]:
-    wide, square = (draw.random() < 0.5 for _ in range(2))
-    base, foot = draw.uniform(0.35, 0.6), draw.uniform(0.09, 0.15)
-    shade = draw.uniform(0.62, 0.85) if wide else draw.uniform(0.36, 0.48)
-    low, narrow = draw.uniform(1.1, 1.5), shade * draw.uniform(0.45, 0.75)
-    sides, pole = draw.randint(8, 12), draw.uniform(0.055, 0.085)
+def _lamp(rng: Random) -> tuple[str, Parts]:
+    wide, square = (rng.random() < 0.5 for _ in range(2))
+    base, foot = rng.uniform(0.35, 0.6), rng.uniform(0.09, 0.15)
+    shade = rng.uniform(0.62, 0.85) if wide else rng.uniform(0.36, 0.48)
+    low, narrow = rng.uniform(1.1, 1.5), shade * rng.uniform(0.45, 0.75)
+    sides, pole = rng.randint(8, 12), rng.uniform(0.055, 0.085)
     parts: list[Part] = [
-        _slab(4 if square else draw.randint(8, 12), 0, foot, (base, base)),
-        _solid(draw.choice((4, 6)), (foot, pole, pole), (low, pole, pole)),
+        _slab(4 if square else rng.randint(8, 12), 0, foot, (base, base)),
+        _solid(rng.choice((4, 6)), (foot, pole, pole), (low, pole, pole)),
         _solid(sides, (low, shade, shade), (2, narrow, narrow), phase=0.2),
     ]
     words = ("wide" if wide else "narrow", "square" if square else "round")
-    shade_said = " ".join([*_words(draw, words[0]), "shade"])
-    base_said = " ".join([*_words(draw, words[1]), "base"])
-    return f"a lamp with a {shade_said} and a {base_said}", (words, None, parts)
+    shade_phrase = " ".join([*_some(rng, words[0]), "shade"])
+    base_phrase = " ".join([*_some(rng, words[1]), "base"])
+    return f"a lamp with a {shade_phrase} and a {base_phrase}", (words, None, parts)
 
 
-def _proportions(draw: Random, least: float = 0.5) -> tuple[str, float, float, float]:
-    """A word, the height, and two half axes."""
-    word = draw.choice(("tall", "flat", ""))
+def _proportions(rng: Random, least: float = 0.5) -> tuple[str, float, float, float]:
+    """An adjective, the height, and two half axes."""
+    word = rng.choice(("tall", "flat", ""))
     low, high = {"tall": (1.5, 2.6), "flat": (0.18, 0.42), "": (0.7, 1.2)}[word]
-    ratio = draw.uniform(low, high)
+    ratio = rng.uniform(low, high)
     side = 1 / max(1, ratio)
-    return word, 2 * side * ratio, side, side * draw.uniform(least, 1)
+    return word, 2 * side * ratio, side, side * rng.uniform(least, 1)
 
 
-def _simple(noun: str, word: str, part: Part) -> tuple[str, Made]:
-    said = f"{word} {noun}" if word else noun
-    article = "an" if said[0] in "aeiou" else "a"
-    return f"{article} {said}", ((word,) if word else (), None, [part])
+def _simple(noun: str, word: str, part: Part) -> tuple[str, Parts]:
+    phrase = f"{word} {noun}" if word else noun
+    article = "an" if phrase[0] in "aeiou" else "a"
+    return f"{article} {phrase}", ((word,) if word else (), None, [part])
 
 
-def _plain_box(draw: Random) -> tuple[str, Made]:
-    word, height, x, y = _proportions(draw)
+def _plain_box(rng: Random) -> tuple[str, Parts]:
+    word, height, x, y = _proportions(rng)
     return _simple("box", word, _box(0, 0, 0, height, (x, y)))
 
 
-def _pyramid(draw: Random) -> tuple[str, Made]:
-    word, height, x, y = _proportions(draw, 0.75)
+def _pyramid(rng: Random) -> tuple[str, Parts]:
+    word, height, x, y = _proportions(rng, 0.75)
     return _simple("pyramid", word, _solid(4, (0, 0, 0), (0, x, y), (height, 0, 0)))
 
 
 SIDES = {3: "triangular", 5: "pentagonal", 6: "hexagonal"}
 
 
-def _prism(draw: Random) -> tuple[str, Made]:
-    word, height, x, y = _proportions(draw, 0.8)
-    sides = draw.choice(tuple(SIDES))
-    said = " ".join(filter(None, [word, SIDES[sides]]))
-    return _simple("prism", said, _solid(sides, (0, x, y), (height, x, y)))
+def _prism(rng: Random) -> tuple[str, Parts]:
+    word, height, x, y = _proportions(rng, 0.8)
+    sides = rng.choice(tuple(SIDES))
+    phrase = " ".join(filter(None, [word, SIDES[sides]]))
+    return _simple("prism", phrase, _solid(sides, (0, x, y), (height, x, y)))
 
 
-def _cylinder(draw: Random) -> tuple[str, Made]:
-    word, height, x, y = _proportions(draw, 0.8)
+def _cylinder(rng: Random) -> tuple[str, Parts]:
+    word, height, x, y = _proportions(rng, 0.8)
     rings = ((0, 0, 0), (0, x, y), (height, x, y), (height, 0, 0))
-    return _simple("cylinder", word, _solid(draw.randint(12, 16), *rings))
+    return _simple("cylinder", word, _solid(rng.randint(12, 16), *rings))
 
 
-def _cone(draw: Random) -> tuple[str, Made]:
-    word, height, x, y = _proportions(draw, 0.8)
-    return _simple("cone", word, _solid(draw.randint(12, 18), (0, 0, 0), (0, x, y), (height, 0, 0)))
+def _cone(rng: Random) -> tuple[str, Parts]:
+    word, height, x, y = _proportions(rng, 0.8)
+    return _simple("cone", word, _solid(rng.randint(12, 18), (0, 0, 0), (0, x, y), (height, 0, 0)))
 
 
-def _diamond(draw: Random) -> tuple[str, Made]:
-    word, height, x, y = _proportions(draw, 0.8)
-    rings = ((0, 0, 0), (height * draw.uniform(0.35, 0.65), x, y), (height, 0, 0))
-    return _simple("diamond", word, _solid(draw.randint(4, 7), *rings))
+def _diamond(rng: Random) -> tuple[str, Parts]:
+    word, height, x, y = _proportions(rng, 0.8)
+    rings = ((0, 0, 0), (height * rng.uniform(0.35, 0.65), x, y), (height, 0, 0))
+    return _simple("diamond", word, _solid(rng.randint(4, 7), *rings))
 
 
-def _ring(draw: Random) -> tuple[str, Made]:
-    word = draw.choice(("thin", "thick", "tall"))
-    width = draw.uniform(0.3, 0.36) if word == "thick" else draw.uniform(0.14, 0.2)
-    height = draw.uniform(0.5, 0.9) if word == "tall" else width * draw.uniform(0.8, 1.2)
-    part = Torus(draw.randint(10, 14), draw.choice((5, 6)), 1 - width, width, height)
+def _ring(rng: Random) -> tuple[str, Parts]:
+    word = rng.choice(("thin", "thick", "tall"))
+    width = rng.uniform(0.3, 0.36) if word == "thick" else rng.uniform(0.14, 0.2)
+    height = rng.uniform(0.5, 0.9) if word == "tall" else width * rng.uniform(0.8, 1.2)
+    part = Torus(rng.randint(10, 14), rng.choice((5, 6)), 1 - width, width, height)
     return _simple("ring", word, part)
 
 
-def _stairs(draw: Random) -> tuple[str, Made]:
-    wide = draw.random() < 0.5
-    count = draw.choice((3, 4, 5, 6))
-    length, height = draw.uniform(1.4, 2), draw.uniform(1.2, 2)
-    half = draw.uniform(0.7, 0.95) if wide else draw.uniform(0.25, 0.45)
+def _stairs(rng: Random) -> tuple[str, Parts]:
+    wide = rng.random() < 0.5
+    count = rng.choice((3, 4, 5, 6))
+    length, height = rng.uniform(1.4, 2), rng.uniform(1.2, 2)
+    half = rng.uniform(0.7, 0.95) if wide else rng.uniform(0.25, 0.45)
     words = ("wide" if wide else "narrow",)
-    said = " ".join([*_words(draw, *words), "stairs"])
+    phrase = " ".join([*_some(rng, *words), "stairs"])
     part = Stairs(count, length / count, height / count, half)
-    return f"{said} with {NUMBERS[count]} steps", (words, None, [part])
+    return f"{phrase} with {NUMBERS[count]} steps", (words, None, [part])
 
 
-KINDS: dict[str, tuple[int, Callable[[Random], tuple[str, Made]]]] = {
+KINDS: dict[str, tuple[int, Callable[[Random], tuple[str, Parts]]]] = {
     "table": (5, _table),
     "stool": (4, _stool),
     "chair": (4, _chair),
@@ -348,23 +352,23 @@ KINDS: dict[str, tuple[int, Callable[[Random], tuple[str, Made]]]] = {
     "ring": (1, _ring),
     "stairs": (1, _stairs),
 }
-"""Each kind, how often it comes, and what makes one."""
+"""Sampling weight and generator function of each kind."""
 _NAMES, _WEIGHTS = list(KINDS), [weight for weight, _ in KINDS.values()]
 
 
 def compose(number: int, seed: int = 0, max_faces: int = MAX_FACES) -> Shape:
-    """The shape of this number: what it is, how it looks and what is said of it.
+    """Shape of an index.
 
-    A draw with too many faces, or with parts too thin or too close for the bins, is drawn again.
+    Rejection sampling: too many faces, or parts too thin or too close for the bins, are redrawn.
     """
     if max_faces < 8:
         raise ValueError(f"max_faces is {max_faces}: the smallest built-in mesh has 8 faces")
     digest = blake2b(f"{VERSION}/{seed}/{number}".encode(), digest_size=8).digest()
-    draw = Random(int.from_bytes(digest, "big"))
+    rng = Random(int.from_bytes(digest, "big"))
     while True:
-        kind = draw.choices(_NAMES, _WEIGHTS)[0]
-        caption, (attributes, legs, parts) = KINDS[kind][1](draw)
-        shape = Shape(kind, attributes, caption, legs, tuple(parts), draw.uniform(0, 2 * pi))
+        kind = rng.choices(_NAMES, _WEIGHTS)[0]
+        caption, (attributes, legs, parts) = KINDS[kind][1](rng)
+        shape = Shape(kind, attributes, caption, legs, tuple(parts), rng.uniform(0, 2 * pi))
         vertices, faces, owner = _assemble(shape)
         if len(faces) <= max_faces and _is_clean(vertices, faces, owner):
             return shape
@@ -378,7 +382,7 @@ def build(shape: Shape) -> tuple[npt.NDArray[np.float32], Faces]:
 
 
 def _assemble(shape: Shape) -> tuple[npt.NDArray[np.float32], Faces, Faces]:
-    """Vertices, faces, and the part that each vertex belongs to."""
+    """Vertices, faces, and the part of each vertex."""
     points: list[Points] = []
     faces: list[Faces] = []
     count = 0
@@ -389,13 +393,13 @@ def _assemble(shape: Shape) -> tuple[npt.NDArray[np.float32], Faces, Faces]:
         count += len(vertices)
     owner = np.repeat(np.arange(len(points)), [len(one) for one in points])
     along, across = cos(shape.turn), sin(shape.turn)
-    turn = np.array([[along, across, 0], [-across, along, 0], [0, 0, 1]])
-    placed = normalised(np.concatenate(points) @ turn).astype(np.float32)
+    rotation = np.array([[along, across, 0], [-across, along, 0], [0, 0, 1]])
+    placed = normalised(np.concatenate(points) @ rotation).astype(np.float32)
     return placed, np.concatenate(faces), owner
 
 
 def _is_clean(vertices: npt.NDArray[np.float32], faces: Faces, owner: Faces) -> bool:
-    """Whether the mesh survives the bins, and its parts stay apart."""
+    """Whether discretisation merges no vertices and the parts stay apart."""
     cells = discretise(vertices)
     keys = (cells[:, 2] * BINS + cells[:, 1]) * BINS + cells[:, 0]
     if len(np.unique(keys)) < len(keys) or not has_area(undiscretise(cells), faces).all():

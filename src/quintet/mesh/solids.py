@@ -1,4 +1,4 @@
-"""The closed parts that built-in meshes are made of, and their vertices and faces."""
+"""Closed solids that built-in meshes are composed of."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +15,7 @@ Ring = tuple[float, float, float, float, float]
 
 @dataclass(frozen=True)
 class Loft:
-    """Polygons on top of each other, joined by walls: a box, a leg, a cone, a lamp shade."""
+    """Stacked polygons joined by walls: a box, a leg, a cone, a lamp shade."""
 
     sides: int
     rings: tuple[Ring, ...]
@@ -24,7 +24,7 @@ class Loft:
 
 @dataclass(frozen=True)
 class Torus:
-    """A ring that lies flat."""
+    """Horizontal torus."""
 
     around: int
     across: int
@@ -35,7 +35,7 @@ class Torus:
 
 @dataclass(frozen=True)
 class Stairs:
-    """Equal steps that rise along x."""
+    """Equal steps rising along x."""
 
     steps: int
     tread: float
@@ -47,7 +47,7 @@ Part = Loft | Torus | Stairs
 
 
 def part_mesh(part: Part) -> tuple[Points, Faces]:
-    """Vertices and outward faces of one part, in its own units."""
+    """Vertices and outward-oriented faces of one part, in its own units."""
     if isinstance(part, Loft):
         return _loft(part)
     return _torus(part) if isinstance(part, Torus) else _extruded_stairs(part)
@@ -73,7 +73,7 @@ def _loft(part: Loft) -> tuple[Points, Faces]:
 
 @lru_cache(256)
 def _loft_faces(sides: int, pointed: tuple[bool, ...]) -> Faces:
-    """Walls between levels, and a lid on the first and the last unless they are points."""
+    """Walls between levels, and a cap on the first and the last unless they are points."""
     sizes = [1 if point else sides for point in pointed]
     starts = np.cumsum([0, *sizes])
     last = int(starts[-2])
@@ -107,7 +107,7 @@ def _torus(part: Torus) -> tuple[Points, Faces]:
 
 
 def _extruded_stairs(part: Stairs) -> tuple[Points, Faces]:
-    """The outline begins at the lower back corner, from which every other corner is seen."""
+    """The outline starts at the lower back corner, which sees all others: a fan triangulates it."""
     outline = [(part.steps * part.tread, 0.0), (0.0, 0.0)]
     for step in range(part.steps):
         z = (step + 1) * part.rise

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from quintet.mesh.autoencoder_task import AutoencoderTask
+from quintet.mesh.autoencoder.task import AutoencoderTask
 from quintet.mesh.config import MeshAutoencoderRecipe
-from quintet.mesh.transformer_task import TransformerTask
+from quintet.mesh.transformer.task import TransformerTask
 
 
 def build(recipe: Any) -> AutoencoderTask | TransformerTask:

@@ -1,4 +1,4 @@
-"""Sounds and captions for a person: how alike they are found, and the best captions of a sound."""
+"""Exhibits of the music room: a similarity matrix, and the best captions of each clip."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from quintet.media.audio import write_wav
 from quintet.media.errors import printable
 from quintet.media.pixels import write_png
 
-COLD, WHITE, WARM = (33, 102, 172), (247, 247, 247), (178, 24, 43)
-"""Of similarities -1, 0 and 1."""
+BLUE, WHITE, RED = (33, 102, 172), (247, 247, 247), (178, 24, 43)
+"""Colours of similarities -1, 0 and 1."""
 
 
-def coloured(values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-    """(h, w) between -1 and 1 -> (h, w, 3)."""
+def colour_map(values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """(h, w) in [-1, 1] -> RGB (h, w, 3), with a diverging colour map."""
     share = np.abs(values).clip(0, 1)[..., None]
-    ends = np.where(values[..., None] < 0, np.array(COLD), np.array(WARM))
+    ends = np.where(values[..., None] < 0, np.array(BLUE), np.array(RED))
     return np.rint(np.array(WHITE) * (1 - share) + ends * share).astype(np.uint8)
 
 
 @dataclass
-class SimilarityPicture:
-    """A row for each sound and a column for each caption; those of a pair are on the diagonal."""
+class SimilarityMatrix:
+    """One row per clip and one column per caption; matching pairs are on the diagonal."""
 
     name: str
     similarity: Tensor
 
     def write(self, folder: Path) -> list[Path]:
-        cells = coloured(self.similarity.float().cpu().numpy())
+        cells = colour_map(self.similarity.float().cpu().numpy())
         side = max(4, 512 // max(cells.shape[:2]))
         path = folder / f"{self.name}.png"
         write_png(path, cells.repeat(side, axis=0).repeat(side, axis=1))
@@ -40,15 +40,15 @@ class SimilarityPicture:
 
 @dataclass
 class BestCaptions:
-    """Each sound as a file, and a page that says which captions are found nearest to it."""
+    """Audio files, and a text file with the most similar captions of each."""
 
     name: str
     wavs: Sequence[Tensor]
     rate: int
     captions: Sequence[str]
-    """The i-th belongs to the i-th sound; there may be more of them."""
+    """Caption i belongs to clip i; there may be more captions than clips."""
     similarity: Tensor
-    """(sounds, captions)."""
+    """(clips, captions)."""
     top: int = 3
 
     def write(self, folder: Path) -> list[Path]:
@@ -65,6 +65,6 @@ class BestCaptions:
         return [*files, page]
 
     def _best(self, number: int) -> list[str]:
-        values, places = self.similarity[number].float().sort(descending=True, stable=True)
-        best = zip(range(1, self.top + 1), values.tolist(), places.tolist())
+        values, order = self.similarity[number].float().sort(descending=True, stable=True)
+        best = zip(range(1, self.top + 1), values.tolist(), order.tolist())
         return [f"  {n}. {v:+.3f}  {printable(self.captions[i])}" for n, v, i in best]

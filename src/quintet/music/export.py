@@ -1,15 +1,15 @@
-"""What can leave the music room as a graph: the two towers, each for itself."""
+"""Exported graphs of MuLaN: the audio tower and the text tower."""
 
 import torch
 from torch import Tensor, nn
 
-from quintet.engine.exporting import Exportable, Input, Piece
+from quintet.engine.models.export import Exportable, Input, Piece
 from quintet.music.config import MuLaNRecipe
 from quintet.music.model import MuLaN
 
 
 class EmbedAudio(nn.Module):
-    """Sounds and their lengths -> embeddings, the spectrogram included."""
+    """Audio and lengths -> embeddings, including the spectrogram."""
 
     def __init__(self, model: MuLaN) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class EmbedAudio(nn.Module):
 
 
 class EmbedText(nn.Module):
-    """Ids of bytes -> embeddings."""
+    """Byte ids -> embeddings."""
 
     def __init__(self, model: MuLaN) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class EmbedText(nn.Module):
 
 
 class EmbedStates(nn.Module):
-    """What a frozen encoder made of texts -> embeddings."""
+    """Hidden states of a frozen text encoder -> embeddings."""
 
     def __init__(self, model: MuLaN) -> None:
         super().__init__()
@@ -42,53 +42,69 @@ class EmbedStates(nn.Module):
 
 
 def pieces(model: MuLaN, recipe: MuLaNRecipe) -> Exportable:
-    left_out = (
-        "Sounds are mixed to one channel and resampled before; texts become ids before, as the"
-        " input says. The quantiser of embeddings stays with Quintet."
+    excluded = (
+        "Mixing to mono, resampling and tokenization (as the input describes) are not included."
+        " The quantiser of embeddings is not exported."
     )
-    return Exportable([audio(model, recipe), text(model)], left_out)
+    return Exportable([audio(model, recipe), text(model)], excluded)
 
 
 def audio(model: MuLaN, recipe: MuLaNRecipe) -> Piece:
-    size = round(recipe.sounds.seconds * model.config.rate)
+    size = round(recipe.sounds.seconds * model.config.sample_rate)
     sounds = torch.randn(3, size, generator=torch.Generator().manual_seed(0)) * 0.1
     lengths = torch.tensor([size, size * 3 // 4, size // 2])
     for row, length in zip(sounds, lengths.tolist()):
         row[length:] = 0
-    says = f"(batch, {size}) float32: {model.config.rate} samples a second, zeros after the end"
-    counts = "(batch) int64: samples of each sound before its zeros"
+    wavs_layout = (
+        f"(batch, {size}) float32: {model.config.sample_rate} samples per second, zero-padded"
+    )
+    lengths_layout = "(batch) int64: number of samples before the padding"
     return Piece(
         "embed_audio",
-        "sounds to embeddings, the spectrogram included",
+        "audio to embeddings, including the spectrogram",
         EmbedAudio(model),
         {
-            "sounds": Input(sounds[:2], sounds, says),
-            "lengths": Input(lengths[:2], lengths, counts),
+            "sounds": Input(sounds[:2], sounds, wavs_layout),
+            "lengths": Input(lengths[:2], lengths, lengths_layout),
         },
-        {"embeddings": embedded(model)},
+        {"embeddings": embedding_layout(model)},
     )
 
 
 def text(model: MuLaN) -> Piece:
-    length, says = model.config.text_length, "texts to embeddings"
+    length, description = model.config.text_length, "text to embeddings"
     if model.config.text == "bytes":
-        ids = model.read(["a slow melody on strings", "drums", "a fast major scale"])[0]
-        what = f"(batch, {length}) int64: 1, then 2 plus each byte of the text in UTF-8, then zeros"
-        given = {"ids": Input(ids[:2], ids, what)}
-        return Piece("embed_text", says, EmbedText(model), given, {"embeddings": embedded(model)})
+        ids = model.tokenize(["a slow melody on strings", "drums", "a fast major scale"])[0]
+        layout = (
+            f"(batch, {length}) int64: 1, then 2 plus each byte of the text in UTF-8, then zeros"
+        )
+        inputs = {"ids": Input(ids[:2], ids, layout)}
+        return Piece(
+            "embed_text",
+            description,
+            EmbedText(model),
+            inputs,
+            {"embeddings": embedding_layout(model)},
+        )
     width = model.config.text_dim
     states = torch.randn(3, length, width, generator=torch.Generator().manual_seed(0))
     mask = torch.arange(length) < torch.tensor([length, (length + 1) // 2, 1])[:, None]
-    given = {
+    inputs = {
         "states": Input(
             states[:2], states, f"(batch, {length}, {width}) float32: the frozen encoder's output"
         ),
-        "mask": Input(mask[:2], mask, f"(batch, {length}) bool: true where there is a token"),
+        "mask": Input(
+            mask[:2], mask, f"(batch, {length}) bool: true for tokens, false for padding"
+        ),
     }
-    return Piece("embed_text", says, EmbedStates(model), given, {"embeddings": embedded(model)})
-
-
-def embedded(model: MuLaN) -> str:
-    return (
-        f"(batch, {model.config.dim_latent}) float32 of length one: a dot product is a similarity"
+    return Piece(
+        "embed_text",
+        description,
+        EmbedStates(model),
+        inputs,
+        {"embeddings": embedding_layout(model)},
     )
+
+
+def embedding_layout(model: MuLaN) -> str:
+    return f"(batch, {model.config.dim_latent}) float32 of unit length, for cosine similarity"

@@ -1,14 +1,13 @@
-"""MuLaN: sounds and texts as directions in one space (MuLan, arXiv 2208.12415).
+"""MuLaN: a joint embedding of music and text (MuLan, arXiv 2208.12415).
 
 Shapes: b samples, n audio samples, t bytes or tokens, l = `dim_latent`.
 
     wavs (b, n) -> audio tower -> (b, l) ┐
-                                         ├ compared: similar where they belong together
+                                         ├ contrastive loss
     text (b, t) -> text tower  -> (b, l) ┘
 
-A residual quantiser (arXiv 2107.03312) follows along to write embeddings of both kinds in a few
-codes, for a generator to be led by. Its codebooks are moving averages: it has no loss, and moves no
-embedding.
+A residual quantiser (arXiv 2107.03312) turns embeddings of both modalities into a few codes, to
+condition a generator. Its codebooks are moving averages: it has no loss and no gradient.
 """
 
 import math
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.engine.pretrained import Pretrained
+from quintet.engine.models.pretrained import Pretrained
 from quintet.music.config import MuLaNConfig, MusicLossConfig
 from quintet.music.towers import AudioTower, Draws, TextTower
 from quintet.nn.contrastive import (
@@ -29,28 +28,28 @@ from quintet.nn.contrastive import (
     contrastive_loss,
     similarities,
 )
-from quintet.nn.residual import Residual
+from quintet.nn.quantisers.residual import ResidualQuantiser
+from quintet.nn.quantisers.vq import VectorQuantiser
 from quintet.nn.statistics import CommitContext
 from quintet.nn.text import PAD, ByteTokenizer, FrozenText
-from quintet.nn.vq import VectorQuantiser
 
 SIGMOID_BIAS = -10.0
-"""Where the sigmoid loss starts: nearly all pairs are strangers (arXiv 2303.15343)."""
+"""Initial bias of the sigmoid loss: nearly all pairs are negatives (arXiv 2303.15343)."""
 
 
-class Embedded(NamedTuple):
-    """What the losses need of a batch."""
+class MuLaNOutput(NamedTuple):
+    """Embeddings of a batch and the learned scalars of the loss."""
 
     audio: Tensor
-    """(b, l), of length one, in full precision."""
+    """(b, l), of unit length, in full precision."""
     text: Tensor
     """(b, l)."""
     log_temperature: Tensor
     """0-dim."""
     bias: Tensor | None
     """0-dim, for the sigmoid loss."""
-    rounding: Tensor
-    """0-dim: mean squared length of what the quantiser's codes leave out; 0 without one."""
+    quantiser_error: Tensor
+    """0-dim: mean squared error of the quantised embeddings; 0 without a quantiser."""
 
     @property
     def pairs(self) -> Pairs:
@@ -58,7 +57,7 @@ class Embedded(NamedTuple):
 
 
 class Codebook(VectorQuantiser):
-    """Of embeddings (b, l) themselves, without a projection to learn."""
+    """Codebook of embeddings (b, l), without learned projections."""
 
     def __init__(self, dim: int, codes: int) -> None:
         super().__init__(dim, codes, code_dim=dim, commitment_weight=0.0)
@@ -66,17 +65,19 @@ class Codebook(VectorQuantiser):
         self.codebook.mul_(dim**-0.5)
 
 
-def build_quantiser(config: MuLaNConfig) -> Residual | None:
+def build_quantiser(config: MuLaNConfig) -> ResidualQuantiser | None:
     if not config.quantiser_depth:
         return None
     codes = 2**config.quantiser_bits
-    return Residual([Codebook(config.dim_latent, codes) for _ in range(config.quantiser_depth)])
+    return ResidualQuantiser(
+        [Codebook(config.dim_latent, codes) for _ in range(config.quantiser_depth)]
+    )
 
 
 class MuLaN(Pretrained, nn.Module):
-    """Both towers. Build it from a configuration, or from its fields as keywords.
+    """Audio and text tower, built from a configuration or from its fields as keywords.
 
-    `mulan(wavs=…, raw_texts=…)` gives the loss of a batch, for a training loop of one's own.
+    `mulan(wavs=…, raw_texts=…)` returns the loss of a batch, for custom training loops.
     """
 
     Config = MuLaNConfig
@@ -94,9 +95,9 @@ class MuLaN(Pretrained, nn.Module):
         self._frozen: FrozenText | None = None
 
     def regions(self) -> list[nn.Module]:
-        """What is compiled by itself: the blocks of each tower, which are alike."""
-        said = [] if self.text.encoder is None else self.text.encoder.blocks
-        return [*self.audio.blocks, *said]
+        """Modules that are compiled separately: the blocks of each tower."""
+        text_blocks = [] if self.text.encoder is None else self.text.encoder.blocks
+        return [*self.audio.blocks, *text_blocks]
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if "raw_texts" in keywords or "texts" in keywords:
@@ -110,30 +111,31 @@ class MuLaN(Pretrained, nn.Module):
         text: Tensor,
         mask: Tensor | None = None,
         draws: Draws | None = None,
-    ) -> Embedded:
-        """`text` holds ids, or with its `mask` what a frozen encoder made of texts; with `draws`
-        parts of the sounds are hidden."""
-        audio, said = self.audio(wavs, lengths, draws), self.text(text, mask)
-        heat = clamp_temperature(self.log_temperature)
+    ) -> MuLaNOutput:
+        """`text` holds ids, or embeddings of a frozen encoder with their `mask`; `draws` are those
+        of the augmentation."""
+        audio_embeds, text_embeds = self.audio(wavs, lengths, draws), self.text(text, mask)
+        log_temperature = clamp_temperature(self.log_temperature)
         bias = None if self.bias is None else self.bias * 1
-        return Embedded(audio, said, heat, bias, self._follow(audio, said))
+        error = self._update_quantiser(audio_embeds, text_embeds)
+        return MuLaNOutput(audio_embeds, text_embeds, log_temperature, bias, error)
 
-    def _follow(self, audio: Tensor, text: Tensor) -> Tensor:
-        """Have the quantiser collect what it sees in training."""
-        # Without gradients it is a first pass over a micro-batch that will come again.
+    def _update_quantiser(self, audio: Tensor, text: Tensor) -> Tensor:
+        """Collect codebook statistics in training; returns the quantisation error."""
+        # Without gradients this is the first of two passes over the micro-batch.
         if self.quantiser is None or not (self.training and torch.is_grad_enabled()):
             return audio.new_zeros(())
-        seen = torch.cat((audio, text)).detach()
-        return (self.quantiser(seen).values - seen).square().sum(1).mean().detach()
+        embeds = torch.cat((audio, text)).detach()
+        return (self.quantiser(embeds).values - embeds).square().sum(1).mean().detach()
 
-    def commit(self, at: CommitContext) -> None:
-        """Apply the quantiser's statistics, and hold the temperature where it has a gradient."""
+    def commit(self, context: CommitContext) -> None:
+        """Apply the codebook statistics, and clamp the temperature to where it has a gradient."""
         if self.quantiser is not None:
-            self.quantiser.commit(at)
+            self.quantiser.commit(context)
         with torch.no_grad():
             self.log_temperature.copy_(clamp_temperature(self.log_temperature))
 
-    # -- training loops of one's own ------------------------------------------------------------
+    # -- custom training loops ------------------------------------------------------------------
 
     def loss(
         self,
@@ -142,25 +144,25 @@ class MuLaN(Pretrained, nn.Module):
         texts: Tensor | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor:
-        """The contrastive loss of a batch; texts as strings, or as ids."""
+        """Contrastive loss of a batch; texts as strings or as ids."""
         self.check(wavs)
-        text, mask = self.read(raw_texts, texts)
+        text, mask = self.tokenize(raw_texts, texts)
         draws = None
         if self.training:
             keys = torch.randint(2**62, (len(wavs),), device=wavs.device)
             draws = self.audio.draws(keys, wavs.shape[1], MusicLossConfig())
-        found: Embedded = super().__call__(self._place(wavs), lengths, text, mask, draws)
-        return contrastive_loss(self.config.loss, found.pairs)
+        output: MuLaNOutput = super().__call__(self._to_device(wavs), lengths, text, mask, draws)
+        return contrastive_loss(self.config.loss, output.pairs)
 
-    def read(
+    def tokenize(
         self, raw_texts: Sequence[str] | None = None, texts: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """What the text tower takes: ids, or embeddings of the frozen encoder and their mask."""
+        """Input of the text tower: ids, or embeddings of the frozen encoder and their mask."""
         device = self.log_temperature.device
         if (raw_texts is None) == (texts is None):
-            raise ValueError("give texts as strings (raw_texts) or as ids (texts), one of them")
+            raise ValueError("give either raw_texts (strings) or texts (ids)")
         if texts is not None:
-            return fit(texts.to(device), self.config.text_length), None
+            return pad_ids(texts.to(device), self.config.text_length), None
         assert raw_texts is not None
         if self.config.text == "bytes":
             return ByteTokenizer(self.config.text_length).encode(raw_texts).to(device), None
@@ -168,37 +170,37 @@ class MuLaN(Pretrained, nn.Module):
 
     @property
     def frozen(self) -> FrozenText:
-        """The encoder that `text_path` names, read when it is first asked for."""
+        """The frozen encoder at `text_path`, loaded on first use."""
         if self._frozen is None:
             if self.config.text_path is None:
-                raise ValueError("text is 'frozen', so text_path must name the encoder's folder")
+                raise ValueError("text is 'frozen'; set text_path to the folder of the encoder")
             self._frozen = FrozenText(self.config.text_path, length=self.config.text_length)
         return self._frozen
 
     # -- embeddings -----------------------------------------------------------------------------
 
     def get_audio_latents(self, wavs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(b, l) embeddings of sounds; lengths, in samples, where they are padded."""
+        """(b, l) embeddings of audio; `lengths` in samples, for padded clips."""
         self.check(wavs)
         lengths = None if lengths is None else lengths.to(self.log_temperature.device)
-        return self.audio(self._place(wavs), lengths, None)
+        return self.audio(self._to_device(wavs), lengths, None)
 
     def get_text_latents(
         self, texts: Tensor | None = None, raw_texts: Sequence[str] | None = None
     ) -> Tensor:
-        """(b, l) embeddings of ids, or of strings."""
-        return self.text(*self.read(raw_texts, texts))
+        """(b, l) embeddings of ids or of strings."""
+        return self.text(*self.tokenize(raw_texts, texts))
 
     @torch.no_grad()
     def embed_audio(self, wavs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(b, l) embeddings of sounds (b, n), or (l,) of one (n,)."""
+        """(b, l) embeddings of audio (b, n), or (l,) of one clip (n,)."""
         if wavs.ndim == 1:
             return self.get_audio_latents(wavs[None])[0]
         return self.get_audio_latents(wavs, lengths)
 
     @torch.no_grad()
     def embed_text(self, texts: str | Sequence[str]) -> Tensor:
-        """(b, l) embeddings of texts, or (l,) of one."""
+        """(b, l) embeddings of texts, or (l,) of one text."""
         if isinstance(texts, str):
             return self.get_text_latents(raw_texts=[texts])[0]
         return self.get_text_latents(raw_texts=texts)
@@ -207,40 +209,40 @@ class MuLaN(Pretrained, nn.Module):
     def similarity(
         self, wavs: Tensor, raw_texts: Sequence[str], lengths: Tensor | None = None
     ) -> Tensor:
-        """(sounds, texts): cosines, 1 where both say the same."""
+        """(clips, texts): cosine similarities."""
         return similarities(self.embed_audio(wavs, lengths), self.embed_text(raw_texts))
 
     @torch.no_grad()
     def quantize_latents(self, latents: Tensor) -> Tensor:
         """(b, l) embeddings -> (b, depth) integers below 2 ** quantiser_bits."""
-        return self._own_quantiser().to_ids(latents)
+        return self._require_quantiser().to_ids(latents)
 
     @torch.no_grad()
     def latents_from_ids(self, ids: Tensor) -> Tensor:
-        """The embeddings that codes stand for, of length one."""
-        return F.normalize(self._own_quantiser().ids_to_values(ids), dim=-1)
+        """(b, depth) codes -> (b, l) embeddings of unit length."""
+        return F.normalize(self._require_quantiser().ids_to_values(ids), dim=-1)
 
-    def _own_quantiser(self) -> Residual:
+    def _require_quantiser(self) -> ResidualQuantiser:
         if self.quantiser is None:
-            raise ValueError("this model has no quantiser; quantiser_depth of 1 or more adds one")
+            raise ValueError("this model has no quantiser; set quantiser_depth to 1 or more")
         return self.quantiser
 
     # -- checks ---------------------------------------------------------------------------------
 
-    def _place(self, wavs: Tensor) -> Tensor:
+    def _to_device(self, wavs: Tensor) -> Tensor:
         return wavs.to(self.log_temperature.device, self.log_temperature.dtype)
 
     @staticmethod
     def check(wavs: Tensor) -> None:
         if wavs.ndim != 2 or not wavs.is_floating_point() or not wavs.shape[1]:
             raise ValueError(
-                f"expected sounds (b, n) of floating numbers, one channel, not"
+                f"expected mono audio (b, n) of a floating dtype, not"
                 f" {tuple(wavs.shape)} of {str(wavs.dtype).removeprefix('torch.')}"
             )
 
 
-def fit(ids: Tensor, length: int) -> Tensor:
-    """(b, t) ids cut or padded to the length that the text tower always sees."""
+def pad_ids(ids: Tensor, length: int) -> Tensor:
+    """(b, t) ids, truncated or padded to the fixed length of the text tower."""
     if ids.ndim != 2 or ids.is_floating_point():
-        raise ValueError(f"expected ids (b, t) of integers, not {tuple(ids.shape)} of {ids.dtype}")
+        raise ValueError(f"expected integer ids (b, t), not {tuple(ids.shape)} of {ids.dtype}")
     return F.pad(ids[:, :length], (0, max(0, length - ids.shape[1])), value=PAD).long()

@@ -1,11 +1,11 @@
-"""Recipes of the music room. `quintet train music/NAME` calls the function NAME."""
+"""Recipes of the music room: `quintet train music/NAME` calls the function NAME."""
 
 from quintet.engine.config import OptimiserConfig
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
 
 
 def mulan() -> MuLaNRecipe:
-    """Sounds of 4 seconds and captions of 128 bytes in one space of 128 numbers; wants a GPU."""
+    """MuLaN on 4-second clips and 128-byte captions, 128-dimensional embeddings; for one GPU."""
     return MuLaNRecipe(
         steps=2400,
         batch_size=512,
@@ -13,9 +13,9 @@ def mulan() -> MuLaNRecipe:
         evaluate_every=2400,
         save_every=1200,
         model=MuLaNConfig(
-            low=30.0,
-            hop=256,
-            patch=(16, 8),
+            f_min=30.0,
+            hop_length=256,
+            patch_size=(16, 8),
             dim=384,
             heads=6,
             text_length=128,
@@ -24,28 +24,34 @@ def mulan() -> MuLaNRecipe:
             text_heads=6,
         ),
         sounds=MusicDataConfig(
-            seconds=4.0, min_seconds=4.0, builtin_count=1_000_000, valid_limit=1536, partial=0.3
+            seconds=4.0,
+            min_seconds=4.0,
+            builtin_count=1_000_000,
+            valid_limit=1536,
+            partial_captions=0.3,
         ),
-        mulan=OptimiserConfig(rate=1e-3, warmup=200, decay=0.05, average=0.998),
+        optim=OptimiserConfig(
+            learning_rate=1e-3, warmup_steps=200, weight_decay=0.05, ema_decay=0.998
+        ),
     )
 
 
 def mulan_tiny() -> MuLaNRecipe:
-    """The same for sounds of 4 seconds at 8 kHz, for two CPU cores and four minutes."""
+    """A small MuLaN on 4-second clips at 8 kHz; four minutes on two CPU cores."""
     return MuLaNRecipe(
         steps=260,
         batch_size=64,
-        precision="fp32",  # at this width a CPU converts longer than it gains
+        precision="fp32",  # at this width a CPU loses more time in casts than it gains
         workers=1,
         evaluate_every=260,
         save_every=130,
         model=MuLaNConfig(
-            rate=8000,
+            sample_rate=8000,
             n_fft=1024,
-            hop=256,
-            low=30.0,
-            bins=96,
-            patch=(16, 8),
+            hop_length=256,
+            f_min=30.0,
+            n_mels=96,
+            patch_size=(16, 8),
             dim=128,
             layers=3,
             heads=2,
@@ -57,7 +63,7 @@ def mulan_tiny() -> MuLaNRecipe:
             quantiser_bits=8,
         ),
         sounds=MusicDataConfig(
-            rate=8000, seconds=4.0, min_seconds=4.0, builtin_count=20_000, valid_limit=256
+            sample_rate=8000, seconds=4.0, min_seconds=4.0, builtin_count=20_000, valid_limit=256
         ),
-        mulan=OptimiserConfig(rate=2e-3, warmup=50, average=0.99),
+        optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
     )

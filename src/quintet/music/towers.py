@@ -1,11 +1,10 @@
-"""The two towers of MuLaN (arXiv 2208.12415): patches of a spectrogram (AST, arXiv 2104.01778), and
-bytes or the embeddings of a frozen encoder.
+"""Towers of MuLaN (arXiv 2208.12415): a spectrogram transformer (AST, arXiv 2104.01778), and a text
+transformer over bytes or over the embeddings of a frozen encoder.
 
 Shapes: b samples, n audio samples, m mel bins, f frames; a patch is p bins by q frames; c columns
-of r rows of patches, in that order, so that what is padded comes last; k patches that are kept.
+of r rows of patches, in that order, so that padding comes last; k patches after patch dropout.
 
-A sound's embedding depends on nothing but the sound: neither on what it is padded to nor on its
-neighbours in the batch.
+The embedding of a clip depends neither on its padding nor on the other clips of the batch.
 """
 
 from math import ceil
@@ -19,180 +18,190 @@ from torch.nn import functional as F
 from quintet.engine.keys import uniform
 from quintet.music.config import MuLaNConfig, MusicLossConfig
 from quintet.nn.attention import Block
-from quintet.nn.quantise import full_precision, without_autocast
-from quintet.nn.rotary import Rotation, picture_rotation
-from quintet.nn.spectrogram import LogMel, hidden_bands
+from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.rope import Rope, rope_2d
+from quintet.nn.spectrogram import LogMel, band_mask
 from quintet.nn.text import TextEncoder
 
 FLOOR = 1e-5
-"""Energy of a mel bin that counts as silence: some 70 dB below a clear note."""
+"""Floor of the mel energy: some 70 dB below a clear note."""
 LANES = 8
-"""Kept patches come in such multiples: attention with a mask is quick on them."""
+"""The number of kept patches is a multiple of this: masked attention is faster."""
 
 
 class Draws(NamedTuple):
-    """What is hidden from the audio tower in training."""
+    """Random draws of SpecAugment and patch dropout."""
 
     time: Tensor
-    """(b, bands, 2): width and place of each band, as shares of the sound."""
-    frequency: Tensor
-    """(b, bands, 2): the same of the bins."""
+    """(b, masks, 2): width and position of each time mask, as shares of the clip."""
+    freq: Tensor
+    """(b, masks, 2): the same for the mel bins."""
     patches: Tensor
-    """(b, c r): those with the lowest numbers are kept."""
+    """(b, c r): the patches with the lowest values are kept."""
 
 
-def draw_bands(keys: Tensor, name: str, count: int, share: float) -> Tensor:
-    width, place = uniform(keys, name, (count, 2)).unbind(-1)
-    return torch.stack((width * share, place), -1)
+def draw_masks(keys: Tensor, name: str, count: int, ratio: float) -> Tensor:
+    width, position = uniform(keys, name, (count, 2)).unbind(-1)
+    return torch.stack((width * ratio, position), -1)
 
 
 class Patches(NamedTuple):
-    """What the tower looks at."""
+    """Input of the audio transformer."""
 
     values: Tensor
     """(b, k, p q)."""
-    cells: Tensor | None
-    """(b, k): which patches they are; None where they are all of them, in order."""
+    indices: Tensor | None
+    """(b, k): index of each patch; None for all patches in order."""
     mask: Tensor | None
-    """(b, k) booleans; None where every patch counts."""
+    """(b, k) booleans; None without padding."""
 
 
-def masked_mean(rows: Tensor, mask: Tensor | None) -> Tensor:
+def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
     """(b, n, d) -> (b, d) in full precision."""
-    rows = full_precision(rows)
+    hidden = full_precision(hidden)
     if mask is None:
-        return rows.mean(1)
-    return (rows * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        return hidden.mean(1)
+    return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
-def standardised(mels: Tensor, seen: Tensor | None) -> Tensor:
-    """(b, m, f) with mean 0 and deviation 1 over what is seen (b, f), and 0 elsewhere: how loud a
-    recording is says nothing of the music."""
-    if seen is None:
+def length_mask(size: int, lengths: Tensor) -> Tensor:
+    """(b, size) booleans, true before each length (b,)."""
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
+
+
+def standardised(mels: Tensor, mask: Tensor | None) -> Tensor:
+    """(b, m, f) with zero mean and unit variance over the mask (b, f), 0 elsewhere: the loudness of
+    a recording carries no information about the music."""
+    if mask is None:
         mean = mels.mean((1, 2), keepdim=True)
         return (mels - mean) / (mels.var((1, 2), correction=0, keepdim=True) + 1e-5).sqrt()
-    weight = seen[:, None].to(mels.dtype)
+    weight = mask[:, None].to(mels.dtype)
     count = weight.sum(2, keepdim=True) * mels.shape[1]
     mean = (mels * weight).sum((1, 2), keepdim=True) / count
-    apart = (mels - mean) * weight
-    return apart / (apart.square().sum((1, 2), keepdim=True) / count + 1e-5).sqrt()
+    centred = (mels - mean) * weight
+    return centred / (centred.square().sum((1, 2), keepdim=True) / count + 1e-5).sqrt()
 
 
-class Head(nn.Module):
-    """Pooled features to embeddings of length one, in full precision."""
+class ProjectionHead(nn.Module):
+    """Pooled features -> embeddings of unit length, in full precision."""
 
     def __init__(self, dim: int, dim_latent: int) -> None:
         super().__init__()
-        self.projection = nn.Linear(dim, dim_latent, bias=False)
+        self.proj = nn.Linear(dim, dim_latent, bias=False)
 
     def forward(self, pooled: Tensor) -> Tensor:
         with without_autocast(pooled):
-            return F.normalize(self.projection(full_precision(pooled)), dim=-1)
+            return F.normalize(self.proj(full_precision(pooled)), dim=-1)
 
 
 class AudioTower(nn.Module):
-    """Sounds (b, n) -> embeddings of length one."""
+    """Audio (b, n) -> embeddings (b, l) of unit length."""
 
     def __init__(self, config: MuLaNConfig) -> None:
         super().__init__()
         self.config, dim = config, config.dim
         self.mel = LogMel(
-            config.rate, config.n_fft, config.hop, config.bins, config.low, config.high, floor=FLOOR
+            config.sample_rate,
+            config.n_fft,
+            config.hop_length,
+            config.n_mels,
+            config.f_min,
+            config.f_max,
+            floor=FLOOR,
         )
-        self.to_tokens = nn.Linear(config.patch[0] * config.patch[1], dim)
-        # Attention knows how far apart patches are; this says how high they are.
-        self.heights = nn.Parameter(torch.randn(config.rows, dim) * 0.02)
+        self.patch_embed = nn.Linear(config.patch_size[0] * config.patch_size[1], dim)
+        # The rotary embedding is relative; this adds the absolute position along frequency.
+        self.freq_embed = nn.Parameter(torch.randn(config.patch_rows, dim) * 0.02)
         blocks = (Block(dim, config.heads, config.head_dim) for _ in range(config.layers))
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(dim)
-        self.head = Head(dim, config.dim_latent)
+        self.head = ProjectionHead(dim, config.dim_latent)
 
     def forward(self, wavs: Tensor, lengths: Tensor | None, draws: Draws | None) -> Tensor:
-        """Without lengths every sound fills its row; without draws nothing is hidden."""
-        seen = self.patches(wavs, lengths, draws)
-        x = self.to_tokens(seen.values) + self.height_of(seen.cells, wavs.shape[1])
-        rotation = self.rotation(seen.cells, wavs)
+        """Without `lengths` no clip is padded; without `draws` there is no augmentation."""
+        patches = self.patches(wavs, lengths, draws)
+        x = self.patch_embed(patches.values) + self.freq_embedding(patches.indices, wavs.shape[1])
+        rotation = self.rotation(patches.indices, wavs)
         for block in self.blocks:
-            x = block(x, rotation, mask=seen.mask)
-        return self.head(masked_mean(self.norm(x), seen.mask))
+            x = block(x, rotation, mask=patches.mask)
+        return self.head(masked_mean(self.norm(x), patches.mask))
 
-    # -- from sounds to patches -----------------------------------------------------------------
+    # -- patches --------------------------------------------------------------------------------
 
-    def frames(self, samples: int) -> int:
-        return max(1, samples // self.config.hop)
+    def num_frames(self, samples: int) -> int:
+        return max(1, samples // self.config.hop_length)
 
-    def columns(self, samples: int) -> int:
-        return -(-self.frames(samples) // self.config.patch[1])
+    def num_columns(self, samples: int) -> int:
+        return -(-self.num_frames(samples) // self.config.patch_size[1])
 
-    def kept(self, cells: int) -> int:
-        """How many of so many patches are kept in training."""
-        return min(cells, ceil(cells * (1 - self.config.patch_dropout) / LANES) * LANES)
+    def num_kept(self, num_patches: int) -> int:
+        """Number of patches after patch dropout."""
+        kept = ceil(num_patches * (1 - self.config.patch_dropout) / LANES) * LANES
+        return min(num_patches, kept)
 
     def patches(self, wavs: Tensor, lengths: Tensor | None, draws: Draws | None) -> Patches:
-        frames, columns = self.frames(wavs.shape[1]), self.columns(wavs.shape[1])
-        extent = None if lengths is None else (lengths // self.config.hop).clamp_min(1)
-        seen = None if extent is None else self.before(frames, extent)
-        mels = standardised(self.mel(wavs)[..., :frames], seen)
+        num_frames, columns = self.num_frames(wavs.shape[1]), self.num_columns(wavs.shape[1])
+        extent = None if lengths is None else (lengths // self.config.hop_length).clamp_min(1)
+        mask = None if extent is None else length_mask(num_frames, extent)
+        mels = standardised(self.mel(wavs)[..., :num_frames], mask)
         if draws is not None:
-            mels = self.hide(mels, frames if extent is None else extent, draws)
-        p, q = self.config.patch
-        mels = F.pad(mels, (0, columns * q - frames))
+            mels = self.spec_augment(mels, num_frames if extent is None else extent, draws)
+        p, q = self.config.patch_size
+        mels = F.pad(mels, (0, columns * q - num_frames))
         values = rearrange(mels, "b (r p) (c q) -> b (c r) (p q)", p=p, q=q)
-        cells = None if extent is None else -(-extent // q) * self.config.rows
+        counts = None if extent is None else -(-extent // q) * self.config.patch_rows
         if draws is not None and self.config.patch_dropout:
-            return self.drop(values, cells, draws.patches)
-        return Patches(values, None, None if cells is None else self.before(values.shape[1], cells))
+            return self.drop_patches(values, counts, draws.patches)
+        return Patches(
+            values, None, None if counts is None else length_mask(values.shape[1], counts)
+        )
 
-    @staticmethod
-    def before(size: int, extent: Tensor) -> Tensor:
-        """(b, size) booleans, true up to each extent (b,)."""
-        return torch.arange(size, device=extent.device) < extent[:, None]
+    def spec_augment(self, mels: Tensor, extent: Tensor | int, draws: Draws) -> Tensor:
+        time = band_mask(draws.time, extent, mels.shape[2])
+        freq = band_mask(draws.freq, mels.shape[1], mels.shape[1])
+        return mels.masked_fill(time[:, None] | freq[..., None], 0.0)
 
-    def hide(self, mels: Tensor, extent: Tensor | int, draws: Draws) -> Tensor:
-        time = hidden_bands(draws.time, extent, mels.shape[2])
-        height = hidden_bands(draws.frequency, mels.shape[1], mels.shape[1])
-        return mels.masked_fill(time[:, None] | height[..., None], 0.0)
-
-    def drop(self, values: Tensor, cells: Tensor | None, draws: Tensor) -> Patches:
-        """A static number of patches is kept, of which short sounds use the same share."""
-        size = values.shape[1]
-        if cells is not None:
-            draws = draws.masked_fill(~self.before(size, cells), 2.0)
-        count = self.kept(size)
-        chosen = draws.argsort(dim=1, stable=True)[:, :count]
+    def drop_patches(self, values: Tensor, counts: Tensor | None, draws: Tensor) -> Patches:
+        """Keep a static number of patches; a padded clip keeps the same share of its own."""
+        num_patches = values.shape[1]
+        if counts is not None:
+            draws = draws.masked_fill(~length_mask(num_patches, counts), 2.0)
+        num_kept = self.num_kept(num_patches)
+        indices = draws.argsort(dim=1, stable=True)[:, :num_kept]
         mask = None
-        if cells is not None:
-            some = (cells.double() * (1 - self.config.patch_dropout) / LANES).ceil() * LANES
-            mask = self.before(count, some.minimum(cells))
-        index = chosen[..., None].expand(-1, -1, values.shape[2])
-        return Patches(values.gather(1, index), chosen, mask)
+        if counts is not None:
+            kept = (counts.double() * (1 - self.config.patch_dropout) / LANES).ceil() * LANES
+            mask = length_mask(num_kept, kept.minimum(counts))
+        values = values.gather(1, indices[..., None].expand(-1, -1, values.shape[2]))
+        return Patches(values, indices, mask)
 
-    # -- where patches are ----------------------------------------------------------------------
+    # -- positions ------------------------------------------------------------------------------
 
-    def height_of(self, cells: Tensor | None, samples: int) -> Tensor:
-        if cells is None:
-            return self.heights.repeat(self.columns(samples), 1)
-        # Not by an index: its gradient is summed by whichever thread comes first.
-        return F.embedding(cells % self.config.rows, self.heights)
+    def freq_embedding(self, indices: Tensor | None, samples: int) -> Tensor:
+        if indices is None:
+            return self.freq_embed.repeat(self.num_columns(samples), 1)
+        # Not by indexing: its backward sums in a nondeterministic order over threads.
+        return F.embedding(indices % self.config.patch_rows, self.freq_embed)
 
-    def rotation(self, cells: Tensor | None, wavs: Tensor) -> Rotation:
-        columns, head_dim = self.columns(wavs.shape[1]), self.config.head_dim
-        every = picture_rotation(columns, self.config.rows, head_dim, wavs.device)
-        if cells is None:
-            return every
-        return Rotation(every.cos[cells][:, None], every.sin[cells][:, None])
+    def rotation(self, indices: Tensor | None, wavs: Tensor) -> Rope:
+        columns, head_dim = self.num_columns(wavs.shape[1]), self.config.head_dim
+        rotation = rope_2d(columns, self.config.patch_rows, head_dim, wavs.device)
+        if indices is None:
+            return rotation
+        return Rope(rotation.cos[indices][:, None], rotation.sin[indices][:, None])
 
     def draws(self, keys: Tensor, samples: int, losses: MusicLossConfig) -> Draws:
-        """What is hidden from each sound, by its key; padding changes nothing of it."""
+        """Augmentation draws of each clip by its key, independent of padding."""
+        num_patches = self.num_columns(samples) * self.config.patch_rows
         return Draws(
-            draw_bands(keys, "time", losses.time_bands, losses.time_share),
-            draw_bands(keys, "frequency", losses.frequency_bands, losses.frequency_share),
-            uniform(keys, "patches", (self.columns(samples) * self.config.rows,)),
+            draw_masks(keys, "time", losses.time_masks, losses.time_mask_ratio),
+            draw_masks(keys, "frequency", losses.freq_masks, losses.freq_mask_ratio),
+            uniform(keys, "patches", (num_patches,)),
         )
 
 
 class TextTower(nn.Module):
-    """Ids (b, n), or embeddings (b, n, d) of a frozen encoder -> embeddings of length one."""
+    """Ids (b, t), or states (b, t, d) of a frozen encoder -> embeddings (b, l) of unit length."""
 
     def __init__(self, config: MuLaNConfig) -> None:
         super().__init__()
@@ -204,13 +213,12 @@ class TextTower(nn.Module):
                 config.text_layers,
                 config.text_heads,
                 head_dim=config.text_head_dim,
-                vocabulary=config.vocabulary,
+                vocab_size=config.vocab_size,
             )
-        self.head = Head(dim, config.dim_latent)
+        self.head = ProjectionHead(dim, config.dim_latent)
 
     def forward(self, text: Tensor, mask: Tensor | None) -> Tensor:
         if self.encoder is None:
-            rows = F.rms_norm(full_precision(text), text.shape[-1:])
-            return self.head(masked_mean(rows, mask))
-        found = self.encoder(text)
-        return self.head(masked_mean(found.values, found.mask))
+            hidden = F.rms_norm(full_precision(text), text.shape[-1:])
+            return self.head(masked_mean(hidden, mask))
+        return self.head(masked_mean(*self.encoder(text)))

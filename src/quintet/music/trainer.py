@@ -1,158 +1,101 @@
-"""MuLaNTrainer: the music room for Python users."""
+"""MuLaNTrainer: contrastive training of MuLaN from Python."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
-from quintet.engine.stream import name_of, read_sample
-from quintet.engine.trainer import BaseTrainer, Keywords, modern, shared_keywords, split
-from quintet.music.config import MuLaNRecipe, MusicDataConfig, MusicLossConfig
+from quintet.engine.trainer import BaseTrainer
+from quintet.music.config import MuLaNRecipe, MusicDataConfig
 from quintet.music.data import open_data
 from quintet.music.model import MuLaN
 from quintet.music.task import MuLaNTask
-
-NAMES = {
-    "wavs": "wavs",
-    "wav": "wavs",
-    "audio": "wavs",
-    "texts": "texts",
-    "raw_texts": "raw_texts",
-    "raw_text": "raw_texts",
-    "text": "raw_texts",
-    "caption": "raw_texts",
-}
-KINDS = "floats are sounds, strings are raw_texts, whole numbers are texts (ids)"
+from quintet.shared.own_data import OwnData, as_ids, as_mono, as_tensor, kind_of
 
 
-class AsSounds:
-    """A data set of the user's: dicts, tuples with names (`data_kwargs`), or tuples by type.
+class OwnSounds(OwnData):
+    """Items hold a sound (n,) or (channels, n), mixed down to mono, and its caption as a string or
+    as token ids. A sound longer than `longest` samples is cropped, at random by its key."""
 
-    An item holds a sound (n,) or (channels, n), which are mixed to one, and its caption as a string
-    or as ids. A sound longer than `longest` is cut, where its key says; without a key the middle is
-    taken.
-    """
+    fields = {
+        "wavs": "wavs",
+        "wav": "wavs",
+        "audio": "wavs",
+        "texts": "texts",
+        "raw_texts": "raw_texts",
+        "raw_text": "raw_texts",
+        "text": "raw_texts",
+        "caption": "raw_texts",
+    }
+    items = "floats are sounds, strings are raw_texts, integers are texts (token ids)"
 
-    def __init__(self, source: Any, longest: int, names: Sequence[str] = ()):
-        self.source, self.longest, self.names = source, longest, tuple(names)
-        unknown = next((name for name in self.names if name not in NAMES), None)
-        if unknown is not None:
-            raise TypeError(f"data_kwargs names {unknown!r}; known: {', '.join(NAMES)}")
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return name_of(self.source, index)
+    def __init__(self, dataset: Any, longest: int, names: Sequence[str] = ()):
+        super().__init__(dataset, names)
+        self.longest = longest
 
     def text(self, index: int) -> str:
         return self.keyed(index, None)["text"]
 
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        at = f"sample {index}"
-        found = self._routed(read_sample(self.source, index, key), at)
-        if "wavs" not in found:
-            raise TypeError(f"{at} has no sound; {KINDS}")
-        if ("texts" in found) == ("raw_texts" in found):
-            raise TypeError(f"{at} must have its caption once, as a string or as ids; {KINDS}")
-        wav = self._cut(as_wav(found["wavs"], at), key)
-        sample = {"wav": wav, "length": len(wav), "text": str(found.get("raw_texts", ""))}
-        return sample | ({"tokens": as_ids(found["texts"], at)} if "texts" in found else {})
+    def field(self, name: str, value: Any) -> str:
+        """Strings are never token ids, whatever their name."""
+        return "raw_texts" if name == "texts" and isinstance(value, str) else self.fields[name]
 
-    def _cut(self, wav: Tensor, key: Key | None) -> Tensor:
-        room = len(wav) - self.longest
-        if room <= 0:
+    def positional(self, values: Sequence[Any], where: str) -> list[tuple[str, Any]]:
+        if len(values) < 2:
+            kind = type(values[0]).__name__ if values else "nothing"
+            raise TypeError(
+                f"{where} has only {kind}; items must be dicts, or tuples of a sound and a caption"
+            )
+        return [(self._by_type(value, where), value) for value in values]
+
+    def _by_type(self, value: Any, where: str) -> str:
+        value = as_tensor(value)
+        if isinstance(value, str):
+            return "raw_texts"
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return "wavs"
+        if isinstance(value, Tensor) and value.dtype == torch.int64:
+            return "texts"
+        raise TypeError(
+            f"{where} has a field of {kind_of(value)}, which cannot be routed; {self.items}"
+        )
+
+    def sample(self, fields: dict[str, Any], where: str, key: Key | None) -> dict[str, Any]:
+        if "wavs" not in fields:
+            raise TypeError(f"{where} has no sound; {self.items}")
+        if ("texts" in fields) == ("raw_texts" in fields):
+            raise TypeError(f"{where} needs one caption, a string or token ids; {self.items}")
+        wav = as_mono(fields["wavs"], f"the sound of {where}")
+        if not wav.isfinite().all():
+            raise ValueError(f"the sound of {where} has non-finite samples")
+        wav = self._crop(wav, key)
+        sample = {"wav": wav, "length": len(wav), "text": str(fields.get("raw_texts", ""))}
+        if "texts" in fields:
+            remedy = "token ids (t,), or strings as raw_texts"
+            sample["tokens"] = as_ids(fields["texts"], f"texts of {where}", remedy)
+        return sample
+
+    def _crop(self, wav: Tensor, key: Key | None) -> Tensor:
+        spare = len(wav) - self.longest
+        if spare <= 0:
             return wav
         start = key.random("crop").random() if key is not None else 0.5
-        first = round(start * room)
+        first = round(start * spare)
         return wav[first : first + self.longest].clone()
 
-    def _routed(self, item: Any, at: str) -> dict[str, Any]:
-        if isinstance(item, (tuple, list)) and self.names:
-            if len(self.names) != len(item):
-                raise TypeError(
-                    f"data_kwargs names {len(self.names)} fields, but {at} has {len(item)}"
-                )
-            item = dict(zip(self.names, item))
-        if isinstance(item, Mapping):
-            pairs = [(by_name(str(name), value, at), value) for name, value in item.items()]
-        elif isinstance(item, (tuple, list)):
-            pairs = [(by_type(value, at), value) for value in item]
-        else:
-            raise TypeError(
-                f"{at} is {type(item).__name__}; items must be dicts, or tuples of a sound and a "
-                "caption"
-            )
-        names = [name for name, _ in pairs]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise TypeError(f"{at} has {twice} twice; {KINDS}: name the fields by data_kwargs")
-        return dict(pairs)
 
-
-def by_name(name: str, value: Any, at: str) -> str:
-    """What a field is for; strings are never ids, whatever they are called."""
-    if name not in NAMES:
-        raise TypeError(f"{at} has {name!r}; known: {', '.join(NAMES)}")
-    return "raw_texts" if name == "texts" and isinstance(value, str) else NAMES[name]
-
-
-def by_type(value: Any, at: str) -> str:
-    """What a field without a name must be."""
-    if isinstance(value, str):
-        return "raw_texts"
-    if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value)
-    if isinstance(value, Tensor) and value.is_floating_point():
-        return "wavs"
-    if isinstance(value, Tensor) and value.dtype == torch.int64:
-        return "texts"
-    kind = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-    raise TypeError(f"{at} has a field of {kind}, which cannot be routed; {KINDS}")
-
-
-def as_wav(value: Any, at: str) -> Tensor:
-    """One channel (n,) of fractions."""
-    if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value)
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"the sound of {at} is {kind}; give floating numbers between -1 and 1")
-    wav = value.detach().float()
-    if wav.ndim == 2 and wav.shape[0] <= wav.shape[1]:
-        wav = wav.mean(0)
-    if wav.ndim != 1 or not len(wav):
-        shape = tuple(value.shape)
-        raise TypeError(f"the sound of {at} has shape {shape}; give (n,), or (channels, n)")
-    if not wav.isfinite().all():
-        raise ValueError(f"the sound of {at} has samples that are not finite numbers")
-    return wav
-
-
-def as_ids(value: Any, at: str) -> Tensor:
-    """(t,) whole numbers."""
-    ids = torch.as_tensor(value)
-    if ids.ndim != 1 or ids.is_floating_point():
-        kind = f"{tuple(ids.shape)} of {ids.dtype}"
-        raise TypeError(f"the texts of {at} are {kind}; give ids (t,), or strings as raw_texts")
-    return ids.long()
-
-
-class MuLaNTrainer(BaseTrainer):
-    """Train a MuLaN on a folder of sounds with captions, on a data set, or on built-in music.
+class MuLaNTrainer(BaseTrainer[MuLaN]):
+    """Train a MuLaN on a folder of sounds with captions (`data`), on a data set, or on the built-in
+    music.
 
         mulan = MuLaN(dim=384)
-        MuLaNTrainer(mulan, folder="songs", num_train_steps=20_000, batch_size=64).train()
+        MuLaNTrainer(mulan, data="songs", steps=20_000, batch_size=64).train()
 
-    Beside what every trainer takes: the longest stretch of a sound as `data_max_length_seconds` or,
-    in samples, `data_max_length`; `data_kwargs`, the names of a data set's fields where its items
-    are tuples; `sounds` (all settings of the data) and `losses`.
+    Every setting of `MuLaNRecipe` is a keyword: `seconds` (the longest crop; or `data_max_length`
+    in samples), `sounds`, `losses` and the rest. `data_kwargs` names the fields of tuples.
     """
 
     name = "music/mulan"
@@ -163,101 +106,59 @@ class MuLaNTrainer(BaseTrainer):
         mulan: MuLaN,
         dataset: Any = None,
         *,
-        folder: str | Path | None = None,
-        data_max_length_seconds: float | None = None,
         data_max_length: int | None = None,
         data_kwargs: Sequence[str] = (),
-        sounds: MusicDataConfig | None = None,
-        losses: MusicLossConfig | None = None,
         **keywords: Any,
     ):
-        if folder is not None and dataset is not None:
-            raise RunError("give folder or dataset, and not both")
-        shared = Keywords(**modern(keywords, shared_keywords()))
-        if shared.val_dataset is not None and dataset is None:
-            raise RunError("val_dataset goes with dataset; a folder holds out its valid_frac")
-        longest = data_max_length_seconds, data_max_length
-        sounds = _settings(sounds, longest, mulan.config.rate, shared.valid_frac)
-        self.sets = None if dataset is None else _own_sets(dataset, shared, sounds, data_kwargs)
-        place = resolved(folder)
-        train = self.sets["train"] if self.sets else open_data(place, sounds, "train", shared.seed)
-        recipe = shared.recipe(
-            len(train),
-            MuLaNRecipe,
-            model=mulan.config,
-            sounds=sounds,
-            losses=losses or MusicLossConfig(),
-            mulan=shared.optimiser(),
-            data="python:dataset" if self.sets else place,
+        self.names = data_kwargs
+        derived: dict[str, Any] = {
+            "model": mulan.config,
+            "sounds.sample_rate": mulan.config.sample_rate,
+        }
+        seconds = keywords.get("seconds", keywords.get("data_max_length_seconds"))
+        if (
+            sum(value is not None for value in (seconds, data_max_length, keywords.get("sounds")))
+            > 1
+        ):
+            raise RunError("give one of seconds, data_max_length and sounds")
+        if data_max_length is not None:
+            seconds = derived["sounds.seconds"] = data_max_length / mulan.config.sample_rate
+        if seconds is not None:
+            derived["sounds.min_seconds"] = min(seconds, MusicDataConfig.min_seconds)
+        super().__init__(mulan, MuLaNRecipe(), dataset, keywords, derived)
+
+    def adapt(self, dataset: Any, recipe: MuLaNRecipe) -> OwnSounds:
+        return OwnSounds(
+            dataset, round(recipe.sounds.seconds * recipe.sounds.sample_rate), self.names
         )
-        super().__init__(mulan, shared, recipe)
+
+    def open(self, recipe: MuLaNRecipe) -> Any:
+        return open_data(recipe.data, recipe.sounds, "train", recipe.seed)
 
     def task(self, recipe: MuLaNRecipe) -> MuLaNTask:
-        return MuLaNTask(recipe, self._model(), self.sets)
+        return MuLaNTask(recipe, self.model, self.sets)
 
     def embed_audio(self, wavs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(b, l) embeddings of sounds (b, n), of length one, by the averaged weights."""
-        return self._averaged().embed_audio(wavs, lengths)
+        """(b, l) unit-length embeddings of sounds (b, n), by the averaged weights."""
+        return self.averaged_model().embed_audio(wavs, lengths)
 
     def embed_text(self, texts: str | Sequence[str]) -> Tensor:
-        """(b, l) embeddings of texts, of length one, by the averaged weights."""
-        return self._averaged().embed_text(texts)
+        """(b, l) unit-length embeddings of texts, by the averaged weights."""
+        return self.averaged_model().embed_text(texts)
 
     @torch.no_grad()
     def get_audio_latents(self, wavs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The model's own, by the averaged weights."""
-        return self._averaged().get_audio_latents(wavs, lengths)
+        """`MuLaN.get_audio_latents`, by the averaged weights."""
+        return self.averaged_model().get_audio_latents(wavs, lengths)
 
     @torch.no_grad()
     def get_text_latents(
         self, texts: Tensor | None = None, raw_texts: Sequence[str] | None = None
     ) -> Tensor:
-        """The model's own, of ids or of strings, by the averaged weights."""
-        return self._averaged().get_text_latents(texts, raw_texts)
+        """`MuLaN.get_text_latents`, by the averaged weights."""
+        return self.averaged_model().get_text_latents(texts, raw_texts)
 
     def quantize_latents(self, latents: Tensor) -> Tensor:
         """(b, depth) codes of embeddings, by the averaged weights."""
-        model = self._averaged()
+        model = self.averaged_model()
         return model.quantize_latents(latents.to(model.log_temperature.device))
-
-    def _averaged(self) -> MuLaN:
-        self.averaged_model()
-        return self._model()
-
-    def _model(self) -> MuLaN:
-        assert isinstance(self.model, MuLaN)
-        return self.model
-
-
-def _settings(
-    sounds: MusicDataConfig | None,
-    longest: tuple[float | None, int | None],
-    rate: int,
-    valid_fraction: float,
-) -> MusicDataConfig:
-    """As they are given, or by the longest sound in seconds or in samples."""
-    seconds, samples = longest
-    if sum(value is not None for value in (seconds, samples, sounds)) > 1:
-        raise RunError("give one of data_max_length_seconds, data_max_length and sounds")
-    if sounds is not None:
-        return sounds
-    if seconds is None:
-        seconds = MusicDataConfig.seconds if samples is None else samples / rate
-    least = min(seconds, MusicDataConfig.min_seconds)
-    return MusicDataConfig(
-        rate=rate, seconds=seconds, min_seconds=least, valid_fraction=valid_fraction
-    )
-
-
-def _own_sets(
-    dataset: Any, shared: Keywords, sounds: MusicDataConfig, names: Sequence[str]
-) -> dict[str, Any]:
-    names = tuple(names) or tuple(getattr(dataset, "data_kwargs", ()))
-    longest = round(sounds.seconds * sounds.rate)
-    sides = {"train": dataset, "valid": shared.val_dataset}
-    if shared.val_dataset is None:
-        sides = split(dataset, shared.valid_frac, shared.seed)
-    return {
-        name: None if side is None else AsSounds(side, longest, names)
-        for name, side in sides.items()
-    }

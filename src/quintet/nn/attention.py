@@ -1,11 +1,11 @@
-"""Transformer blocks along one axis (arXiv 1706.03762), for training and for writing step by step.
+"""Transformer blocks over sequences (arXiv 1706.03762), for training and incremental decoding.
 
 Shapes: b samples, n positions, d width, h heads of e channels.
 
-Queries and keys are normalised (arXiv 2010.04245), so that logits stay bounded in bf16, and turned
-to their position (RoFormer, arXiv 2104.09864); the feed-forward is SwiGLU (arXiv 2002.05202).
-Residual branches end in a layer that starts at zero. A cache has a fixed length and is written at a
-position that lives on the device, so that one step is always the same work and can be captured.
+QK-norm (arXiv 2010.04245) bounds the attention logits in bf16. Positions are rotary (RoFormer,
+arXiv 2104.09864) and the feed-forward is SwiGLU (arXiv 2002.05202). Residual branches end in a
+zero-initialised layer. The KV cache has a fixed length and is written at a position held on the
+device, so every decoding step runs the same kernels and can be captured as a CUDA graph.
 """
 
 from typing import NamedTuple
@@ -14,97 +14,100 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.quantise import full_precision
-from quintet.nn.rotary import Rotation, line_rotation, rotate_pairs
+from quintet.nn.precision import full_precision
+from quintet.nn.rope import Rope, apply_rope, rope_1d
 
 SHORT = 16
-"""Up to so many positions attention is plain matrix products: kernels for long sequences would
-spend their time on padding."""
+"""Sequences up to this length use plain matrix products: fused kernels would mostly compute
+padding."""
 
 
-class Cache(NamedTuple):
-    """Keys and values (b, h, length, e) of the positions written so far."""
+class KVCache(NamedTuple):
+    """Keys and values (b, h, length, e) of the positions decoded so far."""
 
     keys: Tensor
     values: Tensor
 
 
-class Place(NamedTuple):
-    """Where a single step stands."""
+class CachePosition(NamedTuple):
+    """Position of a single decoding step."""
 
     position: Tensor
     """(1,) integer on the device."""
-    visible: Tensor
-    """(length,) booleans: the part of the cache that is read, and which of it counts."""
-    rotation: Rotation | None
+    mask: Tensor
+    """(length,) booleans over the prefix of the cache that attention reads."""
+    rope: Rope | None
 
 
 class Context(NamedTuple):
-    """What a sequence may look at besides itself."""
+    """Input of cross-attention."""
 
     values: Tensor
     """(b, n, d)."""
     mask: Tensor
-    """(b, n) booleans, true where there is something to look at."""
+    """(b, n) booleans, false in padding."""
 
 
-class Memory(NamedTuple):
-    """A context as one layer sees it, computed once."""
+class CrossKV(NamedTuple):
+    """Keys and values that one layer computes from a context, and the attention mask."""
 
     keys: Tensor
     values: Tensor
     mask: Tensor
 
 
-def place(position: Tensor, length: int, head_dim: int | None, device: torch.device) -> Place:
-    """Everything up to and including `position` is visible; no head_dim means no rotation."""
-    rotation = None if head_dim is None else line_rotation(position, head_dim)
-    return Place(position, torch.arange(length, device=device) <= position, rotation)
+def cache_position(
+    position: Tensor, length: int, head_dim: int | None, device: torch.device
+) -> CachePosition:
+    """Attend to all positions up to and including `position`; head_dim None omits RoPE."""
+    rope = None if head_dim is None else rope_1d(position, head_dim)
+    return CachePosition(position, torch.arange(length, device=device) <= position, rope)
 
 
 def linear(dim: int, dim_out: int) -> nn.Linear:
     return nn.Linear(dim, dim_out, bias=False)
 
 
-def zeroed(layer: nn.Linear) -> nn.Linear:
-    nn.init.zeros_(layer.weight)
+def zero_init(layer: nn.Linear) -> nn.Linear:
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
     return layer
 
 
-def split_heads(rows: Tensor, head_dim: int) -> Tensor:
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """(b, n, h e) -> (b, h, n, e)."""
-    return rows.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
-def join_heads(heads: Tensor) -> Tensor:
+def merge_heads(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(2)
 
 
-def attend_short(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+def short_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     scores = full_precision(q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
     return weights.to(v.dtype) @ v
 
 
-def attend_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     length = q.shape[-2]
     if length > SHORT:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    visible = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
-    return attend_short(q, k, v, visible)
+    mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+    return short_attention(q, k, v, mask)
 
 
-class UnitHeads(nn.Module):
-    """Normalises over a head, with a learned gain, and turns it to its position."""
+class QKNorm(nn.Module):
+    """RMS norm of each query or key head with a learned gain, followed by RoPE."""
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(head_dim))
 
-    def forward(self, heads: Tensor, rotation: Rotation | None) -> Tensor:
+    def forward(self, heads: Tensor, rope: Rope | None) -> Tensor:
         normed = F.rms_norm(full_precision(heads), (heads.shape[-1],)) * self.gain
-        turned = normed if rotation is None else rotate_pairs(normed, rotation)
-        return turned.to(heads.dtype)
+        rotated = normed if rope is None else apply_rope(normed, rope)
+        return rotated.to(heads.dtype)
 
 
 class SelfAttention(nn.Module):
@@ -112,39 +115,40 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         self.to_qkv = linear(dim, 3 * heads * head_dim)
-        self.unit_q = UnitHeads(head_dim)
-        self.unit_k = UnitHeads(head_dim)
-        self.to_out = zeroed(linear(heads * head_dim, dim))
+        self.q_norm = QKNorm(head_dim)
+        self.k_norm = QKNorm(head_dim)
+        self.to_out = zero_init(linear(heads * head_dim, dim))
 
-    def project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (split_heads(part, self.head_dim) for part in self.to_qkv(x).chunk(3, dim=-1))
-        return self.unit_q(q, rotation), self.unit_k(k, rotation), v
+        return self.q_norm(q, rope), self.k_norm(k, rope), v
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, *, causal: bool, mask: Tensor | None = None
+        self, x: Tensor, rope: Rope | None, *, causal: bool, mask: Tensor | None = None
     ) -> Tensor:
-        """`mask` (b, n) says which positions may be seen; a causal sequence takes none."""
-        q, k, v = self.project(x, rotation)
+        """`mask` (b, n) is the padding mask; causal attention ignores it."""
+        q, k, v = self.project(x, rope)
         if causal:
-            return self.to_out(join_heads(attend_causal(q, k, v)))
-        seen = None if mask is None else mask[:, None, None, :]
-        return self.to_out(join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=seen)))
+            return self.to_out(merge_heads(causal_attention(q, k, v)))
+        attn_mask = None if mask is None else mask[:, None, None, :]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
+        return self.to_out(merge_heads(out))
 
-    def step(self, x: Tensor, at: Place, cache: Cache) -> Tensor:
-        """One position (b, 1, d); the cache is written first, so a position sees itself."""
-        q, k, v = self.project(x, at.rotation)
+    def step(self, x: Tensor, at: CachePosition, cache: KVCache) -> Tensor:
+        """Decode one position (b, 1, d). Updates the cache first: a position attends to itself."""
+        q, k, v = self.project(x, at.rope)
         cache.keys.index_copy_(2, at.position, k)
         cache.values.index_copy_(2, at.position, v)
-        length = at.visible.shape[0]
+        length = at.mask.shape[0]
         keys, values = cache.keys[:, :, :length], cache.values[:, :, :length]
         if length <= SHORT:
-            return self.to_out(join_heads(attend_short(q, keys, values, at.visible)))
-        seen = at.visible.expand(1, 1, 1, length)
-        return self.to_out(join_heads(F.scaled_dot_product_attention(q, keys, values, seen)))
+            return self.to_out(merge_heads(short_attention(q, keys, values, at.mask)))
+        attn_mask = at.mask.expand(1, 1, 1, length)
+        return self.to_out(merge_heads(F.scaled_dot_product_attention(q, keys, values, attn_mask)))
 
-    def cache(self, batch: int, length: int) -> Cache:
+    def kv_cache(self, batch: int, length: int) -> KVCache:
         shape = (batch, self.heads, length, self.head_dim)
-        return Cache(self.to_qkv.weight.new_zeros(shape), self.to_qkv.weight.new_zeros(shape))
+        return KVCache(self.to_qkv.weight.new_zeros(shape), self.to_qkv.weight.new_zeros(shape))
 
 
 class CrossAttention(nn.Module):
@@ -153,26 +157,26 @@ class CrossAttention(nn.Module):
         self.head_dim = head_dim
         self.to_q = linear(dim, heads * head_dim)
         self.to_kv = linear(dim, 2 * heads * head_dim)
-        self.unit_q = UnitHeads(head_dim)
-        self.unit_k = UnitHeads(head_dim)
-        self.to_out = zeroed(linear(heads * head_dim, dim))
+        self.q_norm = QKNorm(head_dim)
+        self.k_norm = QKNorm(head_dim)
+        self.to_out = zero_init(linear(heads * head_dim, dim))
 
-    def remember(self, context: Context) -> Memory:
+    def project_context(self, context: Context) -> CrossKV:
         k, v = (split_heads(p, self.head_dim) for p in self.to_kv(context.values).chunk(2, -1))
-        return Memory(self.unit_k(k, None), v, context.mask[:, None, None, :])
+        return CrossKV(self.k_norm(k, None), v, context.mask[:, None, None, :])
 
-    def forward(self, x: Tensor, memory: Memory) -> Tensor:
-        q = self.unit_q(split_heads(self.to_q(x), self.head_dim), None)
-        seen = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=memory.mask)
-        return self.to_out(join_heads(seen))
+    def forward(self, x: Tensor, kv: CrossKV) -> Tensor:
+        q = self.q_norm(split_heads(self.to_q(x), self.head_dim), None)
+        out = F.scaled_dot_product_attention(q, kv.keys, kv.values, attn_mask=kv.mask)
+        return self.to_out(merge_heads(out))
 
 
 class FeedForward(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
-        hidden = -(-dim * 8 // 3 // 64) * 64  # as many weights as a plain one of width 4 d
+        hidden = -(-dim * 8 // 3 // 64) * 64  # parameter count of a plain MLP of width 4 d
         self.to_hidden = linear(dim, 2 * hidden)
-        self.to_out = zeroed(linear(hidden, dim))
+        self.to_out = zero_init(linear(hidden, dim))
 
     def forward(self, x: Tensor) -> Tensor:
         value, gate = self.to_hidden(x).chunk(2, dim=-1)
@@ -180,7 +184,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention where asked for, and a feed-forward, each on a branch."""
+    """Pre-norm residual block: self-attention, optional cross-attention, feed-forward."""
 
     def __init__(
         self, dim: int, heads: int, head_dim: int, *, cross: bool = False, dropout: float = 0.0
@@ -190,31 +194,36 @@ class Block(nn.Module):
         self.attention = SelfAttention(dim, heads, head_dim)
         self.cross_norm = nn.RMSNorm(dim) if cross else None
         self.cross = CrossAttention(dim, heads, head_dim) if cross else None
-        self.feed_norm = nn.RMSNorm(dim)
-        self.feed = FeedForward(dim)
+        self.feed_forward_norm = nn.RMSNorm(dim)
+        self.feed_forward = FeedForward(dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
         self,
         x: Tensor,
-        rotation: Rotation | None = None,
+        rope: Rope | None = None,
         *,
         causal: bool = False,
         mask: Tensor | None = None,
         context: Context | None = None,
     ) -> Tensor:
         normed = self.attention_norm(x)
-        x = x + self.dropout(self.attention(normed, rotation, causal=causal, mask=mask))
-        return self.rest(x, self.remember(context))
+        x = x + self.dropout(self.attention(normed, rope, causal=causal, mask=mask))
+        return self.after_attention(x, self.cross_kv(context))
 
-    def step(self, x: Tensor, at: Place, cache: Cache, memory: Memory | None = None) -> Tensor:
-        return self.rest(x + self.attention.step(self.attention_norm(x), at, cache), memory)
+    def step(
+        self, x: Tensor, at: CachePosition, cache: KVCache, cross_kv: CrossKV | None = None
+    ) -> Tensor:
+        x = x + self.attention.step(self.attention_norm(x), at, cache)
+        return self.after_attention(x, cross_kv)
 
-    def remember(self, context: Context | None) -> Memory | None:
-        """Keys and values of the context, where this block looks at one."""
-        return None if self.cross is None or context is None else self.cross.remember(context)
+    def cross_kv(self, context: Context | None) -> CrossKV | None:
+        """Keys and values of the context, if this block has cross-attention."""
+        if self.cross is None or context is None:
+            return None
+        return self.cross.project_context(context)
 
-    def rest(self, x: Tensor, memory: Memory | None) -> Tensor:
-        if self.cross is not None and self.cross_norm is not None and memory is not None:
-            x = x + self.dropout(self.cross(self.cross_norm(x), memory))
-        return x + self.dropout(self.feed(self.feed_norm(x)))
+    def after_attention(self, x: Tensor, cross_kv: CrossKV | None) -> Tensor:
+        if self.cross is not None and self.cross_norm is not None and cross_kv is not None:
+            x = x + self.dropout(self.cross(self.cross_norm(x), cross_kv))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

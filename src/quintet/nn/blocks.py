@@ -1,51 +1,52 @@
-"""Convolution and attention blocks for pictures of any size, channels first: (b, c, h, w).
+"""Convolution and attention blocks for images of any size, channels first: (b, c, h, w).
 
-Every step down or up has a shortcut without parameters, which moves pixels into channels or back
-(DC-AE, arXiv 2410.10733): the convolution only learns what the shortcut misses.
-No block mixes samples. Residual branches end in a layer that starts at zero.
+Downsampling and upsampling have a parameter-free shortcut, space-to-channels or channels-to-space
+(DC-AE, arXiv 2410.10733); the convolution learns the residual. No block mixes samples. Residual
+branches end in a zero-initialised layer.
 """
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.quantise import full_precision
-from quintet.nn.rotary import Rotation, picture_rotation, rotate_pairs
+from quintet.nn.precision import full_precision
+from quintet.nn.rope import Rope, apply_rope, rope_2d
 
 
 def group_norm(dim: int, width: int = 16) -> nn.GroupNorm:
-    """Groups of `width` channels, or the next smaller width that divides `dim`."""
+    """Groups of `width` channels, or of the next smaller width that divides `dim`."""
     while dim % width:
         width -= 1
     return nn.GroupNorm(dim // width, dim)
 
 
 def zeroed(conv: nn.Conv2d) -> nn.Conv2d:
+    """Zero-initialise, in place."""
     nn.init.zeros_(conv.weight)
     if conv.bias is not None:
         nn.init.zeros_(conv.bias)
     return conv
 
 
-def match_channels(picture: Tensor, channels: int) -> Tensor:
+def match_channels(x: Tensor, channels: int) -> Tensor:
     """Repeat neighbouring channels, or average them, until there are `channels`."""
-    have = picture.shape[1]
-    if have < channels:
-        return picture.repeat_interleave(channels // have, dim=1)
-    return picture.unflatten(1, (channels, have // channels)).mean(2)
+    dim = x.shape[1]
+    if dim < channels:
+        return x.repeat_interleave(channels // dim, dim=1)
+    return x.unflatten(1, (channels, dim // channels)).mean(2)
 
 
-def space_to_channels(picture: Tensor, channels: int, factor: int = 2) -> Tensor:
-    return match_channels(F.pixel_unshuffle(picture, factor), channels)
+def space_to_channels(x: Tensor, channels: int, factor: int = 2) -> Tensor:
+    return match_channels(F.pixel_unshuffle(x, factor), channels)
 
 
-def channels_to_space(picture: Tensor, channels: int, factor: int = 2) -> Tensor:
-    return F.pixel_shuffle(match_channels(picture, channels * factor**2), factor)
+def channels_to_space(x: Tensor, channels: int, factor: int = 2) -> Tensor:
+    return F.pixel_shuffle(match_channels(x, channels * factor**2), factor)
 
 
-def check_shortcut(many: int, few: int) -> None:
-    if many % few and few % many:
+def check_shortcut(dim: int, dim_out: int) -> None:
+    if dim % dim_out and dim_out % dim:
         raise ValueError(
-            f"the shortcut cannot map {many} channels to {few}: choose stage widths that divide"
+            f"the shortcut cannot map {dim} channels to {dim_out}: choose stage widths that divide"
             " each other"
         )
 
@@ -68,8 +69,8 @@ class ResidualBlock(nn.Module):
         return x + self.body(x)
 
 
-class Down(nn.Module):
-    """Half the size: a convolution with stride 2 beside space-to-channels."""
+class Downsample(nn.Module):
+    """Downsampling by 2: a stride-2 convolution plus a space-to-channels shortcut."""
 
     def __init__(self, dim: int, dim_out: int) -> None:
         super().__init__()
@@ -81,8 +82,8 @@ class Down(nn.Module):
         return self.conv(x) + space_to_channels(x, self.dim_out)
 
 
-class Up(nn.Module):
-    """Twice the size: nearest neighbour and a convolution beside channels-to-space."""
+class Upsample(nn.Module):
+    """Upsampling by 2: nearest neighbour and a convolution, plus a channels-to-space shortcut."""
 
     def __init__(self, dim: int, dim_out: int) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class Up(nn.Module):
 
 
 class Stem(nn.Module):
-    """Pixels to features, `patch` x `patch` pixels at a time."""
+    """Patches of `patch` x `patch` pixels to features."""
 
     def __init__(self, channels: int, dim: int, patch: int) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class Stem(nn.Module):
 
 
 class Head(nn.Module):
-    """Features to pixels, `patch` x `patch` pixels at a time."""
+    """Features to patches of `patch` x `patch` pixels."""
 
     def __init__(self, dim: int, channels: int, patch: int) -> None:
         super().__init__()
@@ -119,19 +120,19 @@ class Head(nn.Module):
         return F.pixel_shuffle(self.conv(F.silu(self.norm(x))), self.patch)
 
 
-def head_width(dim: int, most: int = 64) -> int:
-    """The widest head that divides `dim` and whose quarters can turn."""
+def choose_head_dim(dim: int, largest: int = 64) -> int:
+    """The largest head width that divides `dim` and is a multiple of 4 (2-D rotary embedding)."""
     if dim % 4:
         raise ValueError(f"attention needs a width divisible by 4, not {dim}")
-    return max(width for width in range(4, most + 1, 4) if dim % width == 0)
+    return max(width for width in range(4, largest + 1, 4) if dim % width == 0)
 
 
 class AttentionBlock(nn.Module):
-    """Every position attends to every other; where they are is a rotation of queries and keys."""
+    """Full self-attention over positions, with 2-D rotary embedding."""
 
     def __init__(self, dim: int, head_dim: int = 64) -> None:
         super().__init__()
-        self.head_dim = head_width(dim, head_dim)
+        self.head_dim = choose_head_dim(dim, head_dim)
         self.norm = group_norm(dim)
         self.to_qkv = nn.Conv2d(dim, 3 * dim, 1)
         self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
@@ -140,13 +141,15 @@ class AttentionBlock(nn.Module):
         size = x.shape[-2:]
         qkv = self.to_qkv(self.norm(x)).flatten(2).transpose(1, 2)
         q, k, v = qkv.unflatten(2, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
-        where = picture_rotation(size[0], size[1], self.head_dim, x.device)
-        attended = F.scaled_dot_product_attention(unit(q, where), unit(k, where), v)
-        picture = attended.transpose(1, 2).flatten(2).transpose(1, 2).unflatten(2, size)
-        return x + self.to_out(picture)
+        rotation = rope_2d(size[0], size[1], self.head_dim, x.device)
+        attended = F.scaled_dot_product_attention(
+            normalise_and_rotate(q, rotation), normalise_and_rotate(k, rotation), v
+        )
+        out = attended.transpose(1, 2).flatten(2).transpose(1, 2).unflatten(2, size)
+        return x + self.to_out(out)
 
 
-def unit(heads: Tensor, where: Rotation) -> Tensor:
-    """Normalised over the head, so that logits stay bounded in bf16, and turned to its position."""
+def normalise_and_rotate(heads: Tensor, rotation: Rope) -> Tensor:
+    """QK norm, which bounds the logits in bf16, and rotary embedding."""
     normed = F.rms_norm(full_precision(heads), (heads.shape[-1],))
-    return rotate_pairs(normed, where).to(heads.dtype)
+    return apply_rope(normed, rotation).to(heads.dtype)

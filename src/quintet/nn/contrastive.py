@@ -1,13 +1,12 @@
-"""Contrastive losses of paired features, and their gradient over the whole global batch.
+"""Contrastive losses of paired embeddings, with the exact gradient over the global batch.
 
-Shapes: m pairs of the global batch, d features of unit length.
+Shapes: m pairs of the global batch, embeddings of unit length and dimension d.
 
-Softmax both ways (InfoNCE as in CLIP, arXiv 2103.00020), without the pair itself among the
-negatives (decoupled, arXiv 2110.06848), and of each pair alone (sigmoid, SigLIP, arXiv 2303.15343).
-A network too large for the whole batch at once still gets its gradient (GradCache, arXiv
-2101.06983): features first, the gradient of the loss at the features, and then a surrogate for
-each micro-batch whose gradient that is. Every process holds the table of m x m logits: 4 bytes
-each, so 8,192 pairs take 256 MiB a copy.
+Symmetric softmax (InfoNCE as in CLIP, arXiv 2103.00020), decoupled (DCL: no positive in the
+denominator, arXiv 2110.06848) and sigmoid (SigLIP, arXiv 2303.15343). Gradient caching (GradCache,
+arXiv 2101.06983) makes the loss exact over micro-batches: embeddings first, the gradient of the
+loss with respect to them, then a surrogate loss per micro-batch with that gradient. Every process
+holds the (m, m) logits: 4 bytes each, so 8,192 pairs take 256 MiB per copy.
 """
 
 import math
@@ -19,20 +18,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.quantise import full_precision, straight_through, without_autocast
+from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.quantisers.base import straight_through
 
 Kind = Literal["softmax", "decoupled", "sigmoid"]
 
-COLDEST, WARMEST = 0.01, 10.0
-"""Limits of the temperature that logits are divided by."""
-
-
-ROWS = 1024
-"""Queries that are ranked at a time: bounds the table of similarities."""
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 10.0
+RANK_CHUNK = 1024
+"""Queries ranked at a time: bounds the memory of the similarities."""
 
 
 class Pairs(NamedTuple):
-    """What a contrastive loss is a function of."""
+    """Inputs of a contrastive loss."""
 
     audio: Tensor
     """(m, d)."""
@@ -45,48 +42,48 @@ class Pairs(NamedTuple):
 
 
 def clamp_temperature(log_temperature: Tensor) -> Tensor:
-    return log_temperature.clamp(math.log(COLDEST), math.log(WARMEST))
+    return log_temperature.clamp(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
 
 
 def similarities(audio: Tensor, text: Tensor) -> Tensor:
-    """(m, n) products in full precision, whatever the autocast."""
+    """(m, n) dot products in full precision, regardless of autocast."""
     audio, text = full_precision(audio), full_precision(text)
     with without_autocast(audio):
         if not audio.is_cuda:
             return audio @ text.T
-        # A run may have let products of fp32 round to 10 bits; at 1/100 that is a tenth of a logit.
+        # TF32 may be enabled, with a 10-bit mantissa; at a temperature of 0.01 that is 0.1 logit.
         return (audio.double() @ text.double().T).to(audio.dtype)
 
 
 def logits_of(pairs: Pairs) -> Tensor:
-    cold = clamp_temperature(full_precision(pairs.log_temperature))
-    return similarities(pairs.audio, pairs.text) * torch.exp(-cold)
+    log_temperature = clamp_temperature(full_precision(pairs.log_temperature))
+    return similarities(pairs.audio, pairs.text) * torch.exp(-log_temperature)
 
 
 def softmax_loss(pairs: Pairs) -> Tensor:
-    """The mean of finding each text by its sound and each sound by its text."""
+    """Mean of the audio-to-text and the text-to-audio cross-entropy."""
     logits = logits_of(pairs)
     both = logits.logsumexp(0) + logits.logsumexp(1)
     return (both / 2 - logits.diagonal()).mean()
 
 
 def decoupled_loss(pairs: Pairs) -> Tensor:
-    """The same, with the pair itself left out of what it is compared with."""
+    """Symmetric softmax without the positive pair in the denominator."""
     logits = logits_of(pairs)
     if len(logits) < 2:
-        raise ValueError("the decoupled loss compares pairs with others: it needs two or more")
-    itself = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
-    others = logits.masked_fill(itself, float("-inf"))
-    both = others.logsumexp(0) + others.logsumexp(1)
+        raise ValueError("the decoupled loss needs two or more pairs")
+    positives = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+    negatives = logits.masked_fill(positives, float("-inf"))
+    both = negatives.logsumexp(0) + negatives.logsumexp(1)
     return (both / 2 - logits.diagonal()).mean()
 
 
 def sigmoid_loss(pairs: Pairs) -> Tensor:
-    """Each of the m x m pairs is told apart alone; the sum over them for each of the m."""
+    """Binary cross-entropy of all m x m pairs, summed and divided by m."""
     logits = logits_of(pairs)
     if pairs.bias is not None:
         logits = logits + full_precision(pairs.bias)
-    # softplus(x) for strangers; for those that belong together softplus(-x) = softplus(x) - x.
+    # softplus(x) for negatives; for positives softplus(-x) = softplus(x) - x.
     return (F.softplus(logits).sum() - logits.diagonal().sum()) / len(logits)
 
 
@@ -98,62 +95,62 @@ LOSSES: dict[Kind, Callable[[Pairs], Tensor]] = {
 
 
 def contrastive_loss(kind: Kind, pairs: Pairs) -> Tensor:
-    """0-dim in full precision, whatever the autocast."""
+    """0-dim in full precision, regardless of autocast."""
     with without_autocast(pairs.audio):
         return LOSSES[kind](pairs)
 
 
-def resting_loss(kind: Kind, count: int) -> float:
-    """What the loss comes to where all features are alike: nothing has been learned."""
+def chance_loss(kind: Kind, count: int) -> float:
+    """Loss of collapsed (identical) embeddings: chance level."""
     if kind == "softmax":
         return math.log(count)
     if kind == "decoupled":
         return math.log(max(1, count - 1))
-    # Equal logits at their best say 1 in `count`.
-    rest = (count - 1) * math.log1p(-1 / count) if count > 1 else 0.0
-    return math.log(count) - rest
+    # The best constant logit predicts a probability of 1 / count.
+    negatives = (count - 1) * math.log1p(-1 / count) if count > 1 else 0.0
+    return math.log(count) - negatives
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The loss of a global batch, and what it asks of the features of this process."""
+class GlobalLoss:
+    """Loss of a global batch, and its cached gradients for the micro-batches of this process."""
 
     loss: Tensor
     """0-dim, of all m pairs."""
     accuracy: Tensor
-    """0-dim: share of the sounds whose own text is the nearest."""
+    """0-dim: top-1 accuracy from audio to text."""
     count: int
     """m."""
     gradients: Sequence[Pairs]
-    """For each micro-batch of this process; temperature and bias by its share of the pairs."""
+    """One per micro-batch; those of temperature and bias by its share of the pairs."""
 
-    def share(self, index: int, found: Pairs) -> Tensor:
-        """Micro-batch `index`'s part of the loss; the gradients of all parts add up to the
-        whole's. `found` are its features, with their graph."""
-        asked = self.gradients[index]
-        terms = [(x * g).sum() for x, g in zip(found, asked) if x is not None and g is not None]
-        part = self.loss * (len(found.audio) / self.count)
-        return straight_through(part, torch.stack(terms).sum())
+    def surrogate(self, index: int, pairs: Pairs) -> Tensor:
+        """Share of micro-batch `index` in the loss; the gradients of all shares add up to that of
+        the global loss. `pairs` are its embeddings, with their graph."""
+        grads = self.gradients[index]
+        terms = [(x * g).sum() for x, g in zip(pairs, grads) if x is not None and g is not None]
+        share = self.loss * (len(pairs.audio) / self.count)
+        return straight_through(share, torch.stack(terms).sum())
 
 
-def whole_batch(
-    kind: Kind, found: Sequence[Pairs], gather: Callable[[Tensor], Tensor], rank: int
-) -> Whole:
-    """`found` holds the micro-batches of this process, `rank` its place in what `gather` joins.
+def global_loss(
+    kind: Kind, batches: Sequence[Pairs], gather: Callable[[Tensor], Tensor], rank: int
+) -> GlobalLoss:
+    """`batches` are the micro-batches of this process, `rank` its index in the result of `gather`.
 
-    Every process computes the same whole, so nothing else has to travel.
+    Every process computes the same global loss, so gradients need no further communication.
     """
-    sizes = [len(pairs.audio) for pairs in found]
-    leaves = [gather(torch.cat([p.audio for p in found]).detach()).requires_grad_()]
-    leaves += [gather(torch.cat([p.text for p in found]).detach()).requires_grad_()]
-    leaves += [x.detach().clone().requires_grad_() for x in found[0][2:] if x is not None]
+    sizes = [len(pairs.audio) for pairs in batches]
+    leaves = [gather(torch.cat([p.audio for p in batches]).detach()).requires_grad_()]
+    leaves += [gather(torch.cat([p.text for p in batches]).detach()).requires_grad_()]
+    leaves += [x.detach().clone().requires_grad_() for x in batches[0][2:] if x is not None]
     with torch.enable_grad():
         loss = contrastive_loss(kind, Pairs(*leaves))
     audio, text, *scalars = torch.autograd.grad(loss, leaves)
-    count, mine = len(audio), slice(rank * sum(sizes), (rank + 1) * sum(sizes))
-    rows = zip(sizes, audio[mine].split(sizes), text[mine].split(sizes))
-    gradients = [Pairs(a, t, *(g * (size / count) for g in scalars)) for size, a, t in rows]
-    return Whole(loss.detach(), accuracy(*leaves[:2]), count, gradients)
+    count, local = len(audio), slice(rank * sum(sizes), (rank + 1) * sum(sizes))
+    parts = zip(sizes, audio[local].split(sizes), text[local].split(sizes))
+    gradients = [Pairs(a, t, *(g * (size / count) for g in scalars)) for size, a, t in parts]
+    return GlobalLoss(loss.detach(), accuracy(*leaves[:2]), count, gradients)
 
 
 @torch.no_grad()
@@ -163,14 +160,14 @@ def accuracy(audio: Tensor, text: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def ranks(queries: Tensor, answers: Tensor) -> Tensor:
-    """(m,): how many answers are nearer to each query than its own, 0 at best.
+def retrieval_ranks(queries: Tensor, targets: Tensor) -> Tensor:
+    """(m,): number of targets more similar to each query than its own; 0 is best.
 
-    Those exactly as near count half, or features that are all alike would all be right.
+    Ties count half: otherwise collapsed embeddings would have perfect recall.
     """
-    found: list[Tensor] = []
-    for begin in range(0, len(queries), ROWS):
-        near = similarities(queries[begin : begin + ROWS], answers)
-        own = near.diagonal(begin)[:, None]
-        found.append((near > own).sum(1) + ((near == own).sum(1) - 1) / 2)
-    return torch.cat(found)
+    ranks: list[Tensor] = []
+    for begin in range(0, len(queries), RANK_CHUNK):
+        similarity = similarities(queries[begin : begin + RANK_CHUNK], targets)
+        own = similarity.diagonal(begin)[:, None]
+        ranks.append((similarity > own).sum(1) + ((similarity == own).sum(1) - 1) / 2)
+    return torch.cat(ranks)

@@ -1,7 +1,7 @@
-"""Flow matching: a field that carries noise to data (arXiv 2210.02747; speech: 2306.15687).
+"""Flow matching: paths, loss, guidance and ODE solvers (arXiv 2210.02747; speech: 2306.15687).
 
-Shapes: noise x0 and data x1 (b, ...), times (b,) from 0, where all is noise, to 1, where all is
-data. A field is called with a state and its times and returns the state's velocity.
+Shapes: noise x0 and data x1 (b, ...), times (b,) from 0 (noise) to 1 (data). A field maps a state
+and its times to the velocity of the state.
 """
 
 import math
@@ -11,24 +11,24 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from quintet.nn.quantise import full_precision
+from quintet.nn.precision import full_precision
 
 Field = Callable[[Tensor, Tensor], Tensor]
 Method = Literal["euler", "midpoint", "adaptive"]
 
 SWAY = (-1.0, 2 / (math.pi - 2))
-"""Between these the swayed time never runs backwards."""
+"""Range of coefficients for which sway sampling is monotonic."""
 
 
 class Path(NamedTuple):
     x: Tensor
-    """The state at the time asked for."""
+    """The state at the given time."""
     target: Tensor
-    """The velocity there, which is the same all along the way."""
+    """The velocity, constant along the path."""
 
 
 def straight_path(x0: Tensor, x1: Tensor, time: Tensor, sigma: float = 0.0) -> Path:
-    """From noise to data, of which `sigma` is the noise that is left at the end."""
+    """The optimal-transport path from noise to data, with noise `sigma` left at time 1."""
     time = time.view(-1, *[1] * (x1.ndim - 1))
     keep = 1 - sigma
     return Path((1 - keep * time) * x0 + time * x1, x1 - keep * x0)
@@ -37,52 +37,51 @@ def straight_path(x0: Tensor, x1: Tensor, time: Tensor, sigma: float = 0.0) -> P
 def flow_loss(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | float) -> Tensor:
     """0-dim, fp32: squared errors (b, n, d), averaged over d, summed over the mask (b, n), / count.
 
-    With the count of all micro-batches their losses add up to that of the whole batch. Whatever
-    stands outside the mask, even what is not a number, has no part in the loss or its gradient.
+    With the count over all micro-batches, their losses add up to that of the whole batch. Values
+    outside the mask, even NaN, affect neither the loss nor its gradient.
     """
     error = full_precision(predicted) - full_precision(target)
     error = torch.where(mask[..., None], error, torch.zeros_like(error))
     return error.square().mean(-1).sum() / count
 
 
-def sway(time: Tensor, strength: float) -> Tensor:
-    """Times moved towards the noise where `strength` is negative (arXiv 2410.06885); 0 keeps them.
+def sway(time: Tensor, coefficient: float) -> Tensor:
+    """Sway sampling (arXiv 2410.06885): a negative coefficient moves times towards the noise.
 
-    Both ends stay where they are. For steps of a solver, or for times drawn uniformly.
+    0 and 1 are fixed points. For the steps of a solver, or for times drawn uniformly.
     """
-    if not SWAY[0] <= strength <= SWAY[1]:
-        raise ValueError(f"sway must be from {SWAY[0]:g} to {SWAY[1]:.3f}, not {strength:g}")
-    return time + strength * (torch.cos(math.pi / 2 * time) - 1 + time)
+    if not SWAY[0] <= coefficient <= SWAY[1]:
+        raise ValueError(f"sway must be from {SWAY[0]:g} to {SWAY[1]:.3f}, not {coefficient:g}")
+    return time + coefficient * (torch.cos(math.pi / 2 * time) - 1 + time)
 
 
 def guided(
     network: Callable[..., Tensor],
-    conditions: Mapping[str, Any],
-    without: Mapping[str, Any],
+    cond: Mapping[str, Any],
+    uncond: Mapping[str, Any],
     scale: float,
 ) -> Field:
-    """The field of `network(x, time, **conditions)`, led away from what it is without them.
+    """The field of `network(x, time, **cond)` under classifier-free guidance.
 
-    Both are computed in one pass over a batch twice as large. A scale of 1 is the plain field, at
-    half the cost. `without` replaces some of the conditions (tensors with the batch first); the
-    others serve both.
+    Both velocities are computed as one batch of double size. A scale of 1 is the conditional
+    field, at half the cost. `uncond` replaces some of the conditions (tensors, batch first); the
+    others serve both halves.
     """
-    if unknown := sorted(without.keys() - conditions.keys()):
-        raise ValueError(f"without has {', '.join(unknown)}, which conditions have not")
+    if unknown := sorted(uncond.keys() - cond.keys()):
+        raise ValueError(f"uncond has {', '.join(unknown)}, which cond has not")
     if scale == 1:
-        return lambda x, time: network(x, time, **conditions)
-    nothing = {**conditions, **without}
-    both = {name: doubled(value, nothing[name]) for name, value in conditions.items()}
+        return lambda x, time: network(x, time, **cond)
+    both = {name: concat(value, uncond.get(name, value)) for name, value in cond.items()}
 
     def field(x: Tensor, time: Tensor) -> Tensor:
-        seen, unseen = network(doubled(x, x), doubled(time, time), **both).chunk(2)
-        return unseen + scale * (seen - unseen)
+        velocity, uncond_velocity = network(concat(x, x), concat(time, time), **both).chunk(2)
+        return uncond_velocity + scale * (velocity - uncond_velocity)
 
     return field
 
 
-def doubled(first: Any, second: Any) -> Any:
-    """Tensors one after the other; anything else is shared by both halves."""
+def concat(first: Any, second: Any) -> Any:
+    """Tensors concatenated over the batch; anything else is shared by both halves."""
     return torch.cat((first, second)) if isinstance(first, Tensor) else first
 
 
@@ -96,11 +95,11 @@ def integrate(
     sway: float = 0.0,
     tolerance: float = 1e-4,
 ) -> Tensor:
-    """Carries `x0` along the field from time 0 to 1.
+    """Integrate the field from `x0` at time 0 to time 1.
 
-    Euler evaluates the field once a step and midpoint twice: always the same work, with nothing
-    read from the device. `adaptive` begins with one of `steps` equal steps and then chooses them,
-    and so takes no sway, for a relative and absolute error of `tolerance` in each.
+    `euler` evaluates the field once per step, `midpoint` twice, with nothing read from the device.
+    `adaptive` (Dormand-Prince) starts with a step of 1 / `steps` and adapts it to a relative and
+    absolute error of `tolerance` per step; it ignores `sway`.
     """
     if steps < 1:
         raise ValueError(f"steps must be 1 or more, not {steps}")
@@ -109,16 +108,16 @@ def integrate(
     step = {"euler": euler_step, "midpoint": midpoint_step}.get(method)
     if step is None:
         raise ValueError(f"method is {method!r}: give 'euler', 'midpoint' or 'adaptive'")
-    times = moments(steps, sway, x0.device)
+    times = time_grid(steps, sway, x0.device)
     x = x0
     for index in range(steps):
         x = step(field, x, times[index], times[index + 1])
     return x
 
 
-def moments(steps: int, strength: float, device: torch.device) -> Tensor:
-    """(steps + 1,): from 0 to 1, swayed."""
-    return sway(torch.linspace(0, 1, steps + 1, device=device), strength)
+def time_grid(steps: int, coefficient: float, device: torch.device) -> Tensor:
+    """(steps + 1,): from 0 to 1, with sway sampling."""
+    return sway(torch.linspace(0, 1, steps + 1, device=device), coefficient)
 
 
 def euler_step(field: Field, x: Tensor, start: Tensor, end: Tensor) -> Tensor:
@@ -143,18 +142,18 @@ STAGES = (
     (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
 )
 ERRORS = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
-PATIENCE = 10_000
-"""Steps after which a field is given up as too rough."""
+MAX_STEPS = 10_000
+"""Steps after which the adaptive solver fails."""
 
 
 def dormand_prince(field: Field, x: Tensor, step: float, tolerance: float) -> Tensor:
-    """Steps of a size that all samples share; whether one was good enough is read on the host."""
+    """All samples share the step size; its error is read on the host."""
 
     def at(state: Tensor, when: float) -> Tensor:
         return field(state, torch.full((len(state),), when, device=state.device))
 
     time, slope = 0.0, at(x, 0.0)
-    for _ in range(PATIENCE):
+    for _ in range(MAX_STEPS):
         step = min(step, 1 - time)
         slopes, ahead = [slope], x
         for node, weights in zip(NODES, STAGES):
@@ -169,13 +168,13 @@ def dormand_prince(field: Field, x: Tensor, step: float, tolerance: float) -> Te
                 return x
         step *= min(5.0, max(0.2, 0.9 * max(error, 1e-9) ** -0.2)) if math.isfinite(error) else 0.2
     raise RuntimeError(
-        f"the field is too rough for a tolerance of {tolerance:g}: it stands at time {time:.3g}"
-        f" after {PATIENCE} steps; raise the tolerance, or use the method 'midpoint'"
+        f"the adaptive solver reached time {time:.3g} after {MAX_STEPS} steps at a tolerance of"
+        f" {tolerance:g}; raise the tolerance, or use the method 'midpoint'"
     )
 
 
 def weighted(slopes: list[Tensor], weights: tuple[float, ...]) -> Tensor:
-    """The sum of slopes under their weights."""
+    """The weighted sum of slopes."""
     total = weights[0] * slopes[0]
     for slope, weight in zip(slopes[1:], weights[1:]):
         total = total + weight * slope

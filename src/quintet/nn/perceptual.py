@@ -1,8 +1,8 @@
-"""A perceptual distance without weights: edges and local spectra at several scales.
+"""Perceptual distance without learned weights: edges and local spectra at several scales.
 
-Pixel losses are least at the mean of all plausible textures, which is a blur. The amplitude of a
-local spectrum does not know where a texture's grains lie, only how strong they are: an invented
-texture of the right grain is close to the original, a blurred one is far.
+Pixel losses are minimised by the mean of all plausible textures, which is blurred. The amplitude
+spectrum of a window is insensitive to the phase of a texture: a synthesised texture with the right
+statistics is close to the original, a blurred one is not.
 """
 
 import math
@@ -11,38 +11,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.quantise import full_precision, without_autocast
+from quintet.nn.precision import full_precision, without_autocast
 
-FAINT = 0.02
-"""Amplitude of a wave, in units of the pixel range, that counts as just visible."""
+VISIBLE = 0.02
+"""Just visible amplitude of a wave, in units of the pixel range."""
 
 
 def spectrum_filters(window: int) -> Tensor:
-    """(window^2, 2 f): cosine and sine parts of all f waves, under a Hann window.
+    """(window^2, 2 f): cosine and sine filters of all f frequencies, with a Hann window.
 
-    Scaled so that a wave of amplitude a answers with a. Opposite frequencies are one wave, and the
+    Scaled so that the response to a wave is its amplitude. Opposite frequencies count once; the
     constant is left to the pixel loss.
     """
     half = window // 2
     waves = [(u, v) for u in range(half + 1) for v in range(1 - half, half + 1)]
     waves = [(u, v) for u, v in waves if u > 0 or v > 0]
-    at = torch.arange(window, dtype=torch.float32) + 0.5
-    hann = torch.sin(math.pi * at / window).square()
+    positions = torch.arange(window, dtype=torch.float32) + 0.5
+    hann = torch.sin(math.pi * positions / window).square()
     weight = hann[:, None] * hann / hann.sum() ** 2 * 2
-    phases = [2 * math.pi / window * (u * at[:, None] + v * at) for u, v in waves]
+    phases = [2 * math.pi / window * (u * positions[:, None] + v * positions) for u, v in waves]
     parts = [weight * wave(phase) for wave in (torch.cos, torch.sin) for phase in phases]
     return torch.stack(parts).flatten(1).T.contiguous()
 
 
 def edge_distance(a: Tensor, b: Tensor) -> Tensor:
-    """(b,): mean difference of the steps between neighbouring pixels."""
+    """(b,): mean absolute difference of the image gradients."""
     error = a - b
     across, down = error.diff(dim=-1).abs(), error.diff(dim=-2).abs()
     return across.flatten(1).mean(1) + down.flatten(1).mean(1)
 
 
 def luminance(images: Tensor) -> Tensor:
-    """(b, c, h, w) -> (b, h, w): how bright, for the eye where there are three colours."""
+    """(b, c, h, w) -> (b, h, w): luma for RGB, else the mean over channels."""
     if images.shape[1] != 3:
         return images.mean(1)
     red, green, blue = images.unbind(1)
@@ -50,10 +50,10 @@ def luminance(images: Tensor) -> Tensor:
 
 
 def half_windows(planes: Tensor, window: int) -> Tensor:
-    """(b, h, w) -> (b, h', w', window, window): windows that overlap by half, less the remainder.
+    """(b, h, w) -> (b, h', w', window, window): windows that overlap by half; the rest is cropped.
 
-    What two `unfold`s give, from slices: their backward is a scatter, which is slower, and which
-    the compiler lets write past the end on a CPU where one window fills the plane.
+    Equal to two `unfold`s, but from slices: the backward of unfold is a slower scatter, and on a
+    CPU the compiler lets it write out of bounds if one window fills the plane.
     """
     half = window // 2
     high, wide = (size // half for size in planes.shape[1:])
@@ -64,15 +64,15 @@ def half_windows(planes: Tensor, window: int) -> Tensor:
 
 
 def log_spectrum(planes: Tensor, filters: Tensor, window: int) -> Tensor:
-    """(b, h, w) -> (b, h', w', f): loudness of each wave, in windows that overlap by half."""
+    """(b, h, w) -> (b, h', w', f): log amplitudes, in windows that overlap by half."""
     cosine, sine = (half_windows(planes, window).flatten(-2) @ filters).chunk(2, dim=-1)
-    # The constant under the root keeps its gradient finite where a wave is absent.
-    amplitude = (cosine.square() + sine.square() + (0.1 * FAINT) ** 2).sqrt()
-    return torch.log1p(amplitude / FAINT)
+    # The constant keeps the gradient of the root finite at zero amplitude.
+    amplitude = (cosine.square() + sine.square() + (0.1 * VISIBLE) ** 2).sqrt()
+    return torch.log1p(amplitude / VISIBLE)
 
 
 class StructuralDistance(nn.Module):
-    """Images (b, c, h, w) in 0..1, twice -> (b,)."""
+    """Two batches of images (b, c, h, w) in 0..1 -> (b,)."""
 
     filters: Tensor
 
@@ -94,18 +94,18 @@ class StructuralDistance(nn.Module):
             return self.distance(full_precision(a), full_precision(b))
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
-        found: list[Tensor] = []
-        while len(found) < self.scales and min(a.shape[-2:]) >= self.window:
-            found.append(self.at_one_scale(a, b))
+        distances: list[Tensor] = []
+        while len(distances) < self.scales and min(a.shape[-2:]) >= self.window:
+            distances.append(self.single_scale(a, b))
             a, b = F.avg_pool2d(a, 2), F.avg_pool2d(b, 2)
-        if not found:
+        if not distances:
             raise ValueError(
                 f"images of {tuple(a.shape[-2:])} pixels are smaller than the window of"
                 f" {self.window}: use larger images or a smaller window"
             )
-        return torch.stack(found).mean(0)
+        return torch.stack(distances).mean(0)
 
-    def at_one_scale(self, a: Tensor, b: Tensor) -> Tensor:
+    def single_scale(self, a: Tensor, b: Tensor) -> Tensor:
         first, second = (log_spectrum(luminance(x), self.filters, self.window) for x in (a, b))
         spectrum = (first - second).abs().flatten(1).mean(1)
         return self.edge_weight * edge_distance(a, b) + self.spectrum_weight * spectrum

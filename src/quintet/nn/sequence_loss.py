@@ -1,8 +1,8 @@
-"""Cross-entropy over a large vocabulary without ever holding all logits.
+"""Fused linear cross-entropy over a large vocabulary, without materialising all logits.
 
-n rows of hidden states, v words: n x v logits in fp32 are what fills a GPU first. Here they are
-computed a slice of rows at a time, reduced in fp32, thrown away, and computed again for the
-gradient, which is accumulated in fp32.
+With n hidden states and v tokens, the n x v fp32 logits dominate GPU memory. They are computed for
+one chunk of rows at a time, reduced in fp32, discarded, and recomputed in the backward pass, which
+accumulates the weight gradient in fp32.
 """
 
 from typing import Any, NamedTuple
@@ -10,33 +10,33 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from quintet.nn.quantise import full_precision
+from quintet.nn.precision import full_precision
 
-ELEMENTS = {"cpu": 2**21}
-"""Logits held at a time, about: 8 MB in fp32 stay in the cache of a CPU, which is four times as
-fast as walking through memory; on other devices 256 MB, since there each slice costs a launch."""
+MAX_LOGITS = {"cpu": 2**21}
+"""Approximate number of logits in memory at once. On a CPU, 8 MB in fp32 fit the cache, which is
+four times as fast as main memory; elsewhere 256 MB, since each chunk costs a kernel launch."""
 
 
-class WordLosses(NamedTuple):
+class TokenLosses(NamedTuple):
     loss: Tensor
     """(n,) in fp32, 0 where the target is negative."""
     correct: Tensor
-    """(n,) booleans: no other word has as high a logit as the target."""
+    """(n,) booleans: the target has the strictly highest logit."""
 
 
-def working_dtype(hidden: Tensor) -> torch.dtype:
-    """What a matrix product of this tensor is computed in."""
+def compute_dtype(hidden: Tensor) -> torch.dtype:
+    """Dtype of a matrix product with this tensor, under autocast if enabled."""
     device = hidden.device.type
     if device != "meta" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return hidden.dtype
 
 
-def slices(count: int, words: int, elements: int) -> list[tuple[int, int]]:
-    """Starts and ends of equal slices (but the last), so that compiled kernels serve them all."""
-    parts = max(1, -(-count * words // elements))
-    size = max(1, -(-count // parts))
-    return [(start, min(start + size, count)) for start in range(0, max(1, count), size)]
+def row_chunks(rows: int, vocabulary: int, max_logits: int) -> list[tuple[int, int]]:
+    """Start and end of each chunk; all but the last have one size, to reuse compiled kernels."""
+    chunks = max(1, -(-rows * vocabulary // max_logits))
+    size = max(1, -(-rows // chunks))
+    return [(start, min(start + size, rows)) for start in range(0, max(1, rows), size)]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -46,56 +46,56 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        smoothing: float,
-        elements: int,
+        label_smoothing: float,
+        max_logits: int,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        words = weight.to(dtype).T
+        projection = weight.to(dtype).T
         losses: list[Tensor] = []
         correct: list[Tensor] = []
         sums: list[Tensor] = []
-        for start, end in slices(hidden.shape[0], weight.shape[0], elements):
+        for start, end in row_chunks(hidden.shape[0], weight.shape[0], max_logits):
             target = targets[start:end]
-            logits = full_precision(hidden[start:end].to(dtype) @ words)
+            logits = full_precision(hidden[start:end].to(dtype) @ projection)
             hit = logits.gather(1, target.clamp_min(0)[:, None])
-            ahead = (logits >= hit).sum(-1)
-            mean = logits.mean(-1) if smoothing else 0.0
+            rank = (logits >= hit).sum(-1)
+            mean = logits.mean(-1) if label_smoothing else 0.0
             top = logits.amax(-1, keepdim=True)
-            total = top[:, 0] + logits.sub_(top).exp_().sum(-1).log()
-            loss = total - (1 - smoothing) * hit[:, 0] - smoothing * mean
+            log_sum = top[:, 0] + logits.sub_(top).exp_().sum(-1).log()
+            loss = log_sum - (1 - label_smoothing) * hit[:, 0] - label_smoothing * mean
             losses.append(torch.where(target >= 0, loss, torch.zeros_like(loss)))
-            correct.append((ahead == 1) & (target >= 0))
-            sums.append(total)
-        every = torch.cat(sums)
-        ctx.save_for_backward(hidden, weight, targets, every)
-        ctx.smoothing, ctx.elements, ctx.dtype = smoothing, elements, dtype
+            correct.append((rank == 1) & (target >= 0))
+            sums.append(log_sum)
+        log_sums = torch.cat(sums)
+        ctx.save_for_backward(hidden, weight, targets, log_sums)
+        ctx.label_smoothing, ctx.max_logits, ctx.dtype = label_smoothing, max_logits, dtype
         hits = torch.cat(correct)
         ctx.mark_non_differentiable(hits)
-        ctx.mark_non_differentiable(every)
-        return torch.cat(losses), hits, every
+        ctx.mark_non_differentiable(log_sums)
+        return torch.cat(losses), hits, log_sums
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, sums = ctx.saved_tensors
-        words = weight.to(ctx.dtype)
+        projection = weight.to(ctx.dtype)
         columns = torch.arange(weight.shape[0], device=weight.device)
-        to_weight = torch.zeros_like(weight, dtype=sums.dtype)
-        to_hidden: list[Tensor] = []
-        for start, end in slices(hidden.shape[0], weight.shape[0], ctx.elements):
+        grad_weight = torch.zeros_like(weight, dtype=sums.dtype)
+        grad_hidden: list[Tensor] = []
+        for start, end in row_chunks(hidden.shape[0], weight.shape[0], ctx.max_logits):
             rows, target = hidden[start:end].to(ctx.dtype), targets[start:end, None]
-            error = full_precision(rows @ words.T).sub_(sums[start:end, None]).exp_()
+            error = full_precision(rows @ projection.T).sub_(sums[start:end, None]).exp_()
             if torch.compiler.is_compiling():  # fuses
-                error = torch.where(columns == target, error - (1 - ctx.smoothing), error)
+                error = torch.where(columns == target, error - (1 - ctx.label_smoothing), error)
             else:
-                less = torch.full_like(sums[start:end, None], ctx.smoothing - 1)
-                error.scatter_add_(1, target.clamp_min(0), less)
-            if ctx.smoothing:
-                error = error - ctx.smoothing / weight.shape[0]
-            share = torch.where(target >= 0, grads[0][start:end, None], 0.0)
-            scaled = error.mul_(share).to(ctx.dtype)
-            to_hidden.append((scaled @ words).to(hidden.dtype))
-            to_weight += scaled.T @ rows
-        return torch.cat(to_hidden), to_weight.to(weight.dtype), None, None, None, None
+                offset = torch.full_like(sums[start:end, None], ctx.label_smoothing - 1)
+                error.scatter_add_(1, target.clamp_min(0), offset)
+            if ctx.label_smoothing:
+                error = error - ctx.label_smoothing / weight.shape[0]
+            grad_loss = torch.where(target >= 0, grads[0][start:end, None], 0.0)
+            scaled = error.mul_(grad_loss).to(ctx.dtype)
+            grad_hidden.append((scaled @ projection).to(hidden.dtype))
+            grad_weight += scaled.T @ rows
+        return torch.cat(grad_hidden), grad_weight.to(weight.dtype), None, None, None, None
 
 
 def linear_cross_entropy(
@@ -103,16 +103,16 @@ def linear_cross_entropy(
     weight: Tensor,
     targets: Tensor,
     *,
-    smoothing: float = 0.0,
-    elements: int | None = None,
-) -> WordLosses:
+    label_smoothing: float = 0.0,
+    max_logits: int | None = None,
+) -> TokenLosses:
     """Cross-entropy of `hidden @ weight.T` (n, v) against `targets` (n,), for each row.
 
-    hidden (n, d), weight (v, d); rows with a negative target cost nothing and teach nothing.
+    hidden (n, d), weight (v, d); rows with a negative target are ignored.
     """
-    dtype = working_dtype(hidden)
-    elements = elements or ELEMENTS.get(hidden.device.type, 2**26)
+    dtype = compute_dtype(hidden)
+    max_logits = max_logits or MAX_LOGITS.get(hidden.device.type, 2**26)
     loss, correct, _ = _LinearCrossEntropy.apply(  # type: ignore[misc]
-        hidden, weight, targets, smoothing, elements, dtype
+        hidden, weight, targets, label_smoothing, max_logits, dtype
     )
-    return WordLosses(loss, correct)
+    return TokenLosses(loss, correct)

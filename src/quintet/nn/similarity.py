@@ -1,13 +1,13 @@
-"""Likeness of images (b, c, h, w) in 0..1, one number for each: PSNR and SSIM.
+"""PSNR and SSIM of images (b, c, h, w) in 0..1, one value per sample.
 
-SSIM (Wang et al., 2004) with its Gaussian window of 11 pixels, over positions where it fits.
+SSIM (Wang et al., 2004) with its Gaussian window of 11 pixels, over valid positions.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.quantise import full_precision, without_autocast
+from quintet.nn.precision import full_precision, without_autocast
 
 WINDOW, SIGMA = 11, 1.5
 C1, C2 = 0.01**2, 0.03**2
@@ -20,13 +20,13 @@ def psnr(a: Tensor, b: Tensor) -> Tensor:
 
 
 def gaussian(like: Tensor) -> Tensor:
-    at = torch.arange(WINDOW, device=like.device, dtype=like.dtype) - WINDOW // 2
-    weight = torch.exp(-at.square() / (2 * SIGMA**2))
+    offsets = torch.arange(WINDOW, device=like.device, dtype=like.dtype) - WINDOW // 2
+    weight = torch.exp(-offsets.square() / (2 * SIGMA**2))
     return weight / weight.sum()
 
 
 def blur(planes: Tensor) -> Tensor:
-    """(n, 1, h, w), one axis after the other."""
+    """Separable Gaussian blur of (n, 1, h, w)."""
     window = gaussian(planes)
     return F.conv2d(F.conv2d(planes, window[None, None, :, None]), window[None, None, None])
 
@@ -37,7 +37,7 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     with without_autocast(a):
         x, y = (full_precision(image).flatten(0, 1)[:, None] for image in (a, b))
         mx, my, xx, yy, xy = blur(torch.cat((x, y, x * x, y * y, x * y))).chunk(5)
-        light = (2 * mx * my + C1) / (mx.square() + my.square() + C1)
+        luminance = (2 * mx * my + C1) / (mx.square() + my.square() + C1)
         vx, vy, cov = xx - mx.square(), yy - my.square(), xy - mx * my
-        shape = (2 * cov + C2) / (vx + vy + C2)
-        return (light * shape).unflatten(0, a.shape[:2]).flatten(1).mean(1)
+        contrast_structure = (2 * cov + C2) / (vx + vy + C2)
+        return (luminance * contrast_structure).unflatten(0, a.shape[:2]).flatten(1).mean(1)

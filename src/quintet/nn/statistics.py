@@ -1,8 +1,8 @@
-"""Statistics that networks keep beside their parameters: collected in forward, applied once a step.
+"""Running statistics of networks: accumulated in forward, committed once a step.
 
-A module that keeps them adds to accumulators in `forward`, only while training, and folds the
-accumulators into its state in `commit(at)`. So micro-batches and processes add up to the whole
-batch, a skipped step leaves no trace, and nothing is read from the device.
+A module adds to accumulators in `forward` during training, and updates its buffers from them in
+`commit(context)`. So micro-batches and processes add up to the whole batch, a skipped step has no
+effect, and nothing is synchronised with the host.
 """
 
 from typing import Protocol, runtime_checkable
@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 class CommitContext(Protocol):
-    """What the end of a step offers to a network with statistics."""
+    """The interface of the engine to `commit`."""
 
     @property
     def skipped(self) -> Tensor:
-        """0-dim on the device: 1 where the step was dropped. Never read it on the host."""
+        """0-dim on the device: 1 if the step was skipped. Never read it on the host."""
         ...
 
     def sum(self, tensor: Tensor, /) -> Tensor:
@@ -24,23 +24,23 @@ class CommitContext(Protocol):
         ...
 
     def key(self, name: str, /) -> int:
-        """A seed of 63 bits that is equal on every process."""
+        """A 63-bit seed, equal on all processes."""
         ...
 
 
 @runtime_checkable
 class Commits(Protocol):
-    """A network that keeps statistics."""
+    """A network with running statistics."""
 
-    def commit(self, at: CommitContext) -> None: ...
+    def commit(self, context: CommitContext) -> None: ...
 
 
 def accumulator(*shape: int) -> Tensor:
-    """Zeros to collect into; register them as a buffer that is not saved."""
+    """Zeros; register them as a non-persistent buffer."""
     return torch.zeros(shape, dtype=torch.float32)
 
 
 def keyed_normal(like: Tensor, key: int) -> Tensor:
-    """Normal noise that depends on the key alone, drawn on the device (a copy could wait)."""
+    """Normal noise from a key, drawn on the device (a copy could synchronise)."""
     generator = torch.Generator(like.device).manual_seed(key)
     return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)

@@ -1,7 +1,7 @@
-"""Text as something to look at: a byte-level encoder that trains along, or a frozen one from disk.
+"""Text encoders: a trained byte-level transformer, or a frozen encoder from disk.
 
-Bytes need no vocabulary file and know every language (ByT5, arXiv 2105.13626). A frozen encoder is
-any T5-like folder in the format of `transformers` (T5, arXiv 1910.10683), read from disk only.
+Bytes need no vocabulary file and cover every language (ByT5, arXiv 2105.13626). A frozen encoder is
+any T5-like model folder in `transformers` format (T5, arXiv 1910.10683), never downloaded.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from quintet.nn.attention import Block, Context
-from quintet.nn.quantise import full_precision
-from quintet.nn.rotary import line_rotation
+from quintet.nn.precision import full_precision
+from quintet.nn.rope import rope_1d
 
 PAD, START, FIRST = 0, 1, 2
-VOCABULARY = FIRST + 256
+VOCAB_SIZE = FIRST + 256
 
 
 class ByteTokenizer:
-    """Text to a fixed number of ids: a start, one for each byte of UTF-8, then padding."""
+    """UTF-8 bytes as ids of fixed length: a start id, one id per byte, padding."""
 
     def __init__(self, length: int) -> None:
         if length < 1:
@@ -28,9 +28,9 @@ class ByteTokenizer:
         self.length = length
 
     def bytes_of(self, text: str) -> bytes:
-        """What fits, cut between characters; what UTF-8 cannot write becomes a question mark."""
-        whole = text.encode("utf-8", "replace")
-        return whole[: self.length - 1].decode("utf-8", "ignore").encode("utf-8")
+        """UTF-8 bytes, truncated between characters; lone surrogates become question marks."""
+        encoded = text.encode("utf-8", "replace")
+        return encoded[: self.length - 1].decode("utf-8", "ignore").encode("utf-8")
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """(b, length) int64."""
@@ -48,7 +48,7 @@ class ByteTokenizer:
 
 
 class TextEncoder(nn.Module):
-    """Ids of `ByteTokenizer` (b, n) -> a context of width d; every byte sees every other."""
+    """Bidirectional transformer: ids of `ByteTokenizer` (b, n) -> context (b, n, d)."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class TextEncoder(nn.Module):
         *,
         head_dim: int | None = None,
         dropout: float = 0,
-        vocabulary: int = VOCABULARY,
+        vocab_size: int = VOCAB_SIZE,
     ) -> None:
         super().__init__()
         self.head_dim = head_dim or dim // heads
-        self.embedding = nn.Embedding(vocabulary, dim)
+        self.embedding = nn.Embedding(vocab_size, dim)
         nn.init.normal_(self.embedding.weight, std=dim**-0.5)
         blocks = (Block(dim, heads, self.head_dim, dropout=dropout) for _ in range(layers))
         self.blocks = nn.ModuleList(blocks)
@@ -71,20 +71,20 @@ class TextEncoder(nn.Module):
     def forward(self, ids: Tensor) -> Context:
         mask = ids != PAD
         x = self.embedding(ids)
-        rotation = line_rotation(torch.arange(ids.shape[1], device=ids.device), self.head_dim)
+        rotation = rope_1d(torch.arange(ids.shape[1], device=ids.device), self.head_dim)
         for block in self.blocks:
             x = block(x, rotation, mask=mask)
         return Context(self.norm(x), mask)
 
 
 class FrozenText:
-    """A T5-like encoder from a folder on disk, never trained and never saved with a model."""
+    """Frozen T5-like encoder from a folder on disk; not saved with the model."""
 
     def __init__(self, path: str | Path, *, length: int = 64) -> None:
         self.path, self.length = Path(path), length
         if not (self.path / "config.json").is_file():
             raise FileNotFoundError(
-                f"{self.path} is no text encoder: give a folder with config.json,"
+                f"{self.path} is not a text encoder: give a folder with config.json,"
                 " model.safetensors and a tokenizer"
             )
         self.tokenizer, self.model = load_encoder(self.path)
@@ -95,8 +95,8 @@ class FrozenText:
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str], device: torch.device | str = "cpu") -> Context:
-        """(b, length, dim) in fp32, zero where the mask is false; the encoder moves to `device`."""
-        ids = self.tokenizer(
+        """(b, length, dim) in fp32, zero where masked; moves the encoder to `device`."""
+        inputs = self.tokenizer(
             list(texts),
             padding="max_length",
             truncation=True,
@@ -104,13 +104,13 @@ class FrozenText:
             return_tensors="pt",
         ).to(device)
         model = self.model.to(device)
-        found = model(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"])
-        mask = ids["attention_mask"].bool()
-        return Context(full_precision(found.last_hidden_state) * mask[..., None], mask)
+        output = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        mask = inputs["attention_mask"].bool()
+        return Context(full_precision(output.last_hidden_state) * mask[..., None], mask)
 
 
 def load_encoder(path: Path) -> tuple[Any, Any]:
-    """Tokenizer and model, from this folder alone: no download, no pickle, no code from it."""
+    """Tokenizer and model from a local folder: no download, no pickle, no remote code."""
     try:
         from transformers import AutoModelForTextEncoding, AutoTokenizer
     except ImportError:
@@ -126,7 +126,7 @@ def load_encoder(path: Path) -> tuple[Any, Any]:
         )
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"the text encoder at {path} cannot be read (a T5-like folder with safetensors and a"
-            f" fast tokenizer is needed): {error}"
+            f"the text encoder at {path} cannot be loaded (it must be a T5-like model with"
+            f" safetensors and a fast tokenizer): {error}"
         ) from error
     return tokenizer, model.eval().requires_grad_(False)

@@ -1,11 +1,11 @@
-"""From log-mel spectrograms back to sound: by search (Griffin-Lim), or by a network (Vocos).
+"""Vocoders from log-mel spectrograms: Griffin-Lim and Vocos.
 
 Shapes: b sounds of n samples, t frames, f frequencies, m mel bins.
 
-Griffin-Lim with momentum is Perraudin, Balazs and Sondergaard's (WASPAA 2013). It begins with
-phases that follow from the magnitudes (phase gradients, Prusa, Balazs and Sondergaard, TASLP 2017),
-summed along time: half as many iterations then do as from random ones, and nothing is drawn. Vocos
-is arXiv 2306.00814, with the names of its published weights.
+Griffin-Lim with momentum is Perraudin, Balazs and Sondergaard's (WASPAA 2013). Its initial phases
+are phase gradients of the magnitudes (Prusa, Balazs and Sondergaard, TASLP 2017) integrated over
+time: deterministic, and half as many iterations suffice as from random phases. Vocos is arXiv
+2306.00814, with the parameter names of its published weights.
 """
 
 import json
@@ -20,24 +20,24 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.quantise import full_precision, without_autocast
+from quintet.nn.precision import full_precision, without_autocast
 from quintet.nn.spectrogram import LogMel
 
 HANN = 0.25645
-"""What the width of a Gaussian most like a Hann window is, in units of the window squared."""
-FAINT = 1e-6
-"""Magnitudes so far below the loudest one say nothing of phases."""
+"""Time-frequency ratio of the Gaussian closest to a Hann window, per squared window length."""
+MIN_MAGNITUDE = 1e-6
+"""Magnitudes below this fraction of the largest do not define phases."""
 
 
-def overlap_add(pieces: Tensor, hop: int) -> Tensor:
-    """(b, t, size) -> (b, (t - 1) hop + size): each a hop later than the one before."""
-    count, size = pieces.shape[1:]
+def overlap_add(windows: Tensor, hop: int) -> Tensor:
+    """(b, t, size) -> (b, (t - 1) hop + size)."""
+    count, size = windows.shape[1:]
     whole = (1, (count - 1) * hop + size)
-    return F.fold(pieces.mT, whole, (1, size), stride=(1, hop))[:, 0, 0]
+    return F.fold(windows.mT, whole, (1, size), stride=(1, hop))[:, 0, 0]
 
 
-def from_frames(spectrum: Tensor, window: Tensor, hop: int) -> Tensor:
-    """(b, t, f) -> (b, (t - 1) hop + n_fft): the sound whose transform is nearest to this."""
+def istft(spectrum: Tensor, window: Tensor, hop: int) -> Tensor:
+    """(b, t, f) -> (b, (t - 1) hop + n_fft): the least-squares inverse."""
     size = len(window)
     pieces = torch.fft.irfft(spectrum, size) * window
     weights = overlap_add(window.square().expand(1, pieces.shape[1], size), hop)
@@ -45,7 +45,7 @@ def from_frames(spectrum: Tensor, window: Tensor, hop: int) -> Tensor:
 
 
 class GriffinLim(nn.Module):
-    """Log-mels (b, m, t) of a `LogMel` -> sounds (b, n), each of which depends on its own alone."""
+    """Log-mels (b, m, t) of a `LogMel` -> sounds (b, n), independent of each other."""
 
     def __init__(self, mel: LogMel, iterations: int = 32, momentum: float = 0.99) -> None:
         super().__init__()
@@ -53,60 +53,59 @@ class GriffinLim(nn.Module):
 
     @torch.no_grad()
     def forward(self, log_mels: Tensor, length: int | None = None) -> Tensor:
-        """`length` samples where given: frames alone tell it only up to a hop."""
+        """`length` is in samples; frames define it only up to a hop."""
         with without_autocast(log_mels):
             magnitudes = self.magnitudes(full_precision(log_mels))
-            spectrum = torch.polar(magnitudes, self.first_phases(magnitudes))
-            before = torch.zeros_like(spectrum)
+            spectrum = torch.polar(magnitudes, self.initial_phases(magnitudes))
+            previous = torch.zeros_like(spectrum)
             for _ in range(self.iterations):
-                found = self.to_frames(self.to_sound(spectrum), magnitudes.shape[1])
-                ahead = found + self.momentum * (found - before)
+                projected = self.stft(self.to_sound(spectrum), magnitudes.shape[1])
+                ahead = projected + self.momentum * (projected - previous)
                 spectrum = magnitudes * ahead / ahead.abs().clamp_min(1e-12)
-                before = found
+                previous = projected
             sound = self.to_sound(spectrum)
             short = 0 if length is None else max(0, length - sound.shape[1])
             return F.pad(sound, (0, short))[:, :length]
 
-    def to_frames(self, sound: Tensor, count: int) -> Tensor:
+    def stft(self, sound: Tensor, count: int) -> Tensor:
         half, hop = self.mel.n_fft // 2, self.mel.hop
         rest = (count - 1) * hop + self.mel.n_fft - half - sound.shape[1]
         pieces = F.pad(sound, (half, rest)).unfold(-1, self.mel.n_fft, hop)
         return torch.fft.rfft(pieces * self.mel.window)
 
     def to_sound(self, spectrum: Tensor) -> Tensor:
-        """(b, t, f) -> (b, (t - 1) hop): without what only half a window has seen."""
+        """(b, t, f) -> (b, (t - 1) hop), without the padding of half a window."""
         half = self.mel.n_fft // 2
         count = (spectrum.shape[1] - 1) * self.mel.hop
-        return from_frames(spectrum, self.mel.window, self.mel.hop)[:, half : half + max(1, count)]
+        return istft(spectrum, self.mel.window, self.mel.hop)[:, half : half + max(1, count)]
 
     def magnitudes(self, log_mels: Tensor, iterations: int = 32) -> Tensor:
-        """(b, m, t) -> (b, t, f): spectra, never negative, that have these mels.
+        """(b, m, t) -> (b, t, f): non-negative spectra with these mels.
 
-        There are many; multiplied step by step (Richardson 1972, Lucy 1974) from a smooth one, they
-        stay smooth and above zero. Least squares, which only the loudest mels count in, is farther
-        from the truth.
+        Richardson-Lucy iterations (1972, 1974) from a smooth spectrum keep it smooth and positive.
+        Least squares, dominated by the loudest mels, is less accurate.
         """
         area = self.mel.bank.sum(0)
         bank = self.mel.bank / area
         mels = log_mels.mT.exp() / area
         share = bank.sum(1).clamp_min(1e-12)
-        found = mels @ bank.T / share
+        spectra = mels @ bank.T / share
         for _ in range(iterations):
-            found = found * ((mels / (found @ bank).clamp_min(1e-20)) @ bank.T) / share
+            spectra = spectra * ((mels / (spectra @ bank).clamp_min(1e-20)) @ bank.T) / share
         above = self.mel.n_fft // 2 + 1 - self.mel.last
-        return F.pad(found ** (1 / self.mel.power), (self.mel.first, above))
+        return F.pad(spectra ** (1 / self.mel.power), (self.mel.first, above))
 
-    def first_phases(self, magnitudes: Tensor) -> Tensor:
-        """Each frequency turns on from frame to frame, by what the slope of its spectrum says."""
+    def initial_phases(self, magnitudes: Tensor) -> Tensor:
+        """Phases integrated over frames, from the slope of the log-spectrum over frequency."""
         size, hop = self.mel.n_fft, self.mel.hop
         count, bins = magnitudes.shape[1:]
         frame = torch.arange(count, device=magnitudes.device)[:, None]
         steady = frame * torch.arange(bins, device=magnitudes.device) * hop % size
-        least = (FAINT * magnitudes.amax((1, 2), keepdim=True)).clamp_min(1e-30)
+        least = (MIN_MAGNITUDE * magnitudes.amax((1, 2), keepdim=True)).clamp_min(1e-30)
         logs = F.pad(torch.maximum(magnitudes, least).log(), (1, 1), mode="replicate")
-        turn = (logs[..., 2:] - logs[..., :-2]) * (hop / (2 * HANN * size))
-        turn = (turn + F.pad(turn, (0, 0, 1, 0))[:, :-1]) / 2
-        return steady * (2 * math.pi / size) + turn.cumsum(1)
+        advance = (logs[..., 2:] - logs[..., :-2]) * (hop / (2 * HANN * size))
+        advance = (advance + F.pad(advance, (0, 0, 1, 0))[:, :-1]) / 2
+        return steady * (2 * math.pi / size) + advance.cumsum(1)
 
 
 # Vocos.
@@ -115,9 +114,9 @@ class GriffinLim(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class VocosConfig:
     rate: int
-    """Samples a second."""
+    """Sample rate in Hz."""
     bins: int
-    """Mel bins that it reads."""
+    """Mel bins of the input."""
     dim: int
     """Width of the network."""
     hidden: int
@@ -125,11 +124,11 @@ class VocosConfig:
     layers: int
     """Number of blocks."""
     n_fft: int
-    """Samples of a transform."""
+    """Samples of the FFT."""
     hop: int
     """Samples between frames."""
     centred: bool = True
-    """Whether t frames make t - 1 hops of sound, the first frame being centred on its start."""
+    """Centred frames: t frames give t - 1 hops of sound."""
 
 
 class VocosBlock(nn.Module):
@@ -144,8 +143,8 @@ class VocosBlock(nn.Module):
         self.gamma = nn.Parameter(torch.full((dim,), scale))
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = self.norm(self.dwconv(x).mT)
-        return x + (self.gamma * self.pwconv2(F.gelu(self.pwconv1(rows)))).mT
+        hidden = self.norm(self.dwconv(x).mT)
+        return x + (self.gamma * self.pwconv2(F.gelu(self.pwconv1(hidden)))).mT
 
 
 class VocosBackbone(nn.Module):
@@ -168,7 +167,7 @@ class VocosBackbone(nn.Module):
 
 
 class VocosHead(nn.Module):
-    """Rows (b, t, d) -> sounds (b, n): magnitudes and phases of every frame, transformed back."""
+    """Hidden states (b, t, d) -> sounds (b, n), by the inverse STFT of magnitudes and phases."""
 
     window: Tensor
 
@@ -179,16 +178,16 @@ class VocosHead(nn.Module):
         self.trim = (config.n_fft if config.centred else config.n_fft - config.hop) // 2
         self.register_buffer("window", torch.hann_window(config.n_fft), persistent=False)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        size, phase = full_precision(self.out(rows)).chunk(2, -1)
-        with without_autocast(rows):
-            magnitude = size.exp().clamp_max(100)  # as in training: a safeguard against explosion
-            sound = from_frames(torch.polar(magnitude, phase), self.window, self.hop)
+    def forward(self, hidden: Tensor) -> Tensor:
+        log_magnitude, phase = full_precision(self.out(hidden)).chunk(2, -1)
+        with without_autocast(hidden):
+            magnitude = log_magnitude.exp().clamp_max(100)  # as in its training
+            sound = istft(torch.polar(magnitude, phase), self.window, self.hop)
             return sound[:, self.trim : sound.shape[1] - self.trim]
 
 
 class Vocos(nn.Module):
-    """Log-mels (b, m, t), made as those that it was trained on, -> sounds (b, n)."""
+    """Log-mels (b, m, t), with the features of its training, -> sounds (b, n)."""
 
     def __init__(self, config: VocosConfig) -> None:
         super().__init__()
@@ -201,42 +200,46 @@ class Vocos(nn.Module):
 
 
 DERIVED = ("feature_extractor.", "head.istft.")
-"""Published weights also hold windows and filters, which the configuration says already."""
+"""Windows and filters in the published weights, defined by the configuration."""
 
 
 def load_vocos(folder: str | Path) -> Vocos:
-    """From config.json (the published configuration, as JSON) and model.safetensors; frozen."""
+    """Frozen Vocos from model.safetensors and config.json (the published one, as JSON)."""
     path = Path(folder)
     config = read_vocos_config(path / "config.json")
     weights = path / "model.safetensors"
     try:
-        found = load_file(weights)
+        tensors = load_file(weights)
     except (OSError, SafetensorError) as error:
         raise ValueError(
-            f"{weights} cannot be read ({error}): give a folder with the weights of Vocos as"
-            " safetensors"
+            f"{weights} cannot be read ({error}): give a folder with Vocos weights in"
+            " model.safetensors"
         ) from error
-    found = {name: value for name, value in found.items() if not name.startswith(DERIVED)}
+    tensors = {name: value for name, value in tensors.items() if not name.startswith(DERIVED)}
     with torch.device("meta"):
-        wanted = Vocos(config).state_dict()
-    lacking, surplus = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    unlike = sorted(n for n in wanted.keys() & found.keys() if wanted[n].shape != found[n].shape)
-    for names, what in ((lacking, "lacks"), (surplus, "has unknown"), (unlike, "has misshapen")):
+        expected = {name: value.shape for name, value in Vocos(config).state_dict().items()}
+    missing, unexpected = sorted(expected.keys() - tensors), sorted(tensors.keys() - expected)
+    shapes = sorted(n for n in expected.keys() & tensors if expected[n] != tensors[n].shape)
+    for names, what in (
+        (missing, "lacks"),
+        (unexpected, "has unknown"),
+        (shapes, "has misshapen"),
+    ):
         if names:
             raise ValueError(
                 f"{weights} {what} {len(names)} tensors of Vocos ({', '.join(names[:8])}): is"
                 " config.json the one that came with these weights?"
             )
     model = Vocos(config)
-    model.load_state_dict({name: value.float() for name, value in found.items()})
+    model.load_state_dict({name: value.float() for name, value in tensors.items()})
     return model.requires_grad_(False).eval()
 
 
 def read_vocos_config(path: Path) -> VocosConfig:
     try:
-        about: Any = json.loads(path.read_text(encoding="utf-8"))
+        config: Any = json.loads(path.read_text(encoding="utf-8"))
         features, backbone, head = (
-            about[part]["init_args"] for part in ("feature_extractor", "backbone", "head")
+            config[part]["init_args"] for part in ("feature_extractor", "backbone", "head")
         )
         return VocosConfig(
             rate=int(features["sample_rate"]),
@@ -253,6 +256,6 @@ def read_vocos_config(path: Path) -> VocosConfig:
     except KeyError as error:
         reason = f"it lacks {error}"
     raise ValueError(
-        f"{path} is no configuration of Vocos ({reason}): write the published config.yaml as JSON,"
+        f"{path} is not a Vocos configuration ({reason}): write the published config.yaml as JSON,"
         " with init_args of feature_extractor, backbone and head"
     )

@@ -1,4 +1,4 @@
-"""The gallery: one HTML page that shows runs, and the model card of an export."""
+"""HTML report of runs, and the model card of an export."""
 
 from quintet.report.card import model_card
 from quintet.report.markup import text

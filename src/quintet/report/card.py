@@ -1,7 +1,7 @@
-"""The model card of an export, filled in from the run.
+"""Model card of an export, filled in from the run.
 
-A card travels: it holds no path of the machine that it was made on, and what comes from files is
-escaped, for the Hub shows it as Markdown and reads its head as YAML.
+Cards are published: they contain no local paths, and text from files is escaped, because the Hub
+renders the card as Markdown and parses its header as YAML.
 """
 
 import html
@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from quintet.engine.folder import RunFolder, read_json, read_lines
+from quintet.engine.runs.folder import RunFolder, read_json, read_lines
+from quintet.report.source import mapping
 
 PIPELINES = {
     "VQGanVAE": "image-feature-extraction",
@@ -20,101 +21,105 @@ PIPELINES = {
     "MuLaN": "feature-extraction",
     "VoiceBox": "text-to-speech",
 }
-"""What the Hub files a model under, where it has a drawer for it."""
-SHOWN, LINKED = (".png", ".gif"), (".wav", ".mp4", ".glb", ".obj", ".ply", ".txt")
-LARGEST_SAMPLE = 12_000_000
-"""Bytes of one sample; larger ones stay in the run."""
-HIDDEN = ("data", "init_from")
-"""Settings that the card tells in words."""
+"""Pipeline tags of the Hub, where there is one for the model."""
+IMAGES, LINKED = (".png", ".gif"), (".wav", ".mp4", ".glb", ".obj", ".ply", ".txt")
+MAX_SAMPLE_BYTES = 12_000_000
+"""Larger samples are not copied."""
+OMITTED_SETTINGS = ("data", "init_from")
+"""Settings described in the text of the card."""
 
 
 def model_card(run: Path, model: Any, samples: Sequence[str] = ()) -> str:
-    """`samples` are names of files that lie beside the card, in samples/."""
+    """`samples` are names of files in samples/, next to the card."""
     folder = RunFolder.open(run)
     records = read_lines(folder.metrics) if folder.metrics.exists() else []
-    numbers = held_out(records)
+    metrics = validation_metrics(records)
     kind = type(model).__name__
     parts = [
-        head(kind, str(folder.about.get("recipe")), list(grouped(numbers))),
-        f"# {kind} of {plain(run.resolve().name)}",
-        origin(folder, records, model),
-        "## How to load it",
-        '```python\nimport quintet\n\n# "." is this folder; from elsewhere its path, or its name on'
-        f' the Hub\nmodel = quintet.{kind}.from_pretrained(".")\n```',
-        f"## Numbers at step {plain(last_step(records))}",
-        table(numbers),
-        *shown(samples),
+        yaml_header(kind, str(folder.about.get("recipe")), list(group_baselines(metrics))),
+        f"# {kind}: {escape(run.resolve().name)}",
+        provenance(folder, records, model),
+        "## Usage",
+        '```python\nimport quintet\n\n# "." is this folder; elsewhere use its path or Hub name\n'
+        f'model = quintet.{kind}.from_pretrained(".")\n```',
+        f"## Validation metrics at step {escape(last_step(records))}",
+        metrics_table(metrics),
+        *samples_section(samples),
         "## Licence",
-        "Not chosen yet. Before you publish this model, put its licence here and in place of"
-        " `unknown` at the top of this file; the data that it was trained on has a say in it.",
+        "Not chosen yet. Before publishing, state the licence here and replace `unknown` in the"
+        " header of this file; consider the licence of the training data.",
         "## Configuration",
-        code(without_paths(settings_of(folder))),
+        json_block(without_paths(settings_of(folder))),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-# -- the head ---------------------------------------------------------------------------------
+# -- header ---------------------------------------------------------------------------------
 
 
-def head(kind: str, recipe: str, measures: Sequence[str]) -> str:
-    """YAML; a JSON string is one of its strings, whatever is in it."""
+def yaml_header(kind: str, recipe: str, metrics: Sequence[str]) -> str:
+    """YAML front matter; a JSON string is always a valid YAML string."""
     room = recipe.partition("/")[0]
     lines = ["library_name: quintet", "license: unknown"]
     if kind in PIPELINES:
         lines.append(f"pipeline_tag: {PIPELINES[kind]}")
-    lines += ["tags:", *(f"- {quoted(tag)}" for tag in ("quintet", room))]
-    if measures:
-        lines += ["metrics:", *(f"- {quoted(name)}" for name in measures)]
+    lines += ["tags:", *(f"- {yaml_string(tag)}" for tag in ("quintet", room))]
+    if metrics:
+        lines += ["metrics:", *(f"- {yaml_string(name)}" for name in metrics)]
     return "\n".join(["---", *lines, "---"])
 
 
-def quoted(text: str) -> str:
+def yaml_string(text: str) -> str:
     return json.dumps("".join(c if c.isprintable() else " " for c in text), ensure_ascii=False)
 
 
-# -- where it comes from ----------------------------------------------------------------------
+# -- provenance ----------------------------------------------------------------------
 
 
-def origin(folder: RunFolder, records: Sequence[Mapping[str, Any]], model: Any) -> str:
+def provenance(folder: RunFolder, records: Sequence[Mapping[str, Any]], model: Any) -> str:
     about, settings = folder.about, settings_of(folder)
     state = newest_state(folder)
     last: Mapping[str, Any] = next((r for r in reversed(records) if "samples" in r), {})
     samples, seconds = (state.get(n, last.get(n)) for n in ("samples", "seconds"))
-    words = [
-        f"Trained with Quintet {plain(about.get('quintet'))} by the recipe"
-        f" `{ticked(about.get('recipe'))}` on {trained_on(settings)}:"
+    sentences = [
+        f"Trained with Quintet {escape(about.get('quintet'))}, recipe"
+        f" `{code_span(about.get('recipe'))}`, on {trained_on(settings)}:"
         f" {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters,"
-        f" {plain(state.get('step', settings.get('steps')))} steps of"
-        f" {plain(about.get('global_batch'))} samples, seed {plain(settings.get('seed'))}.",
+        f" {escape(state.get('step', settings.get('steps')))} steps of"
+        f" {escape(about.get('global_batch'))} samples, seed {escape(settings.get('seed'))}.",
     ]
     if is_number(samples) and is_number(seconds):
-        words.append(f"It saw {samples} samples in {seconds:.3g} seconds{where(about, state)}.")
+        sentences.append(
+            f"It saw {samples} samples in {seconds:.3g} seconds{hardware(about, state)}."
+        )
     if settings.get("init_from"):
-        words.append(f"It began with the weights of {plain(last_name(settings['init_from']))}.")
-    words.append("Weights are the moving average.")
-    return " ".join(words)
+        sentences.append(
+            f"Initialised from the weights of {escape(last_name(settings['init_from']))}."
+        )
+    sentences.append("The weights are the exponential moving average (EMA).")
+    return " ".join(sentences)
 
 
-def where(about: Mapping[str, Any], state: Mapping[str, Any]) -> str:
-    """The hardware, as far as the run wrote it down."""
+def hardware(about: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    """Hardware and software, as far as the run recorded them."""
     if "device" not in state:
         return ""
     versions, machine = (mapping(m) for m in (state.get("versions"), about.get("machine")))
     return (
-        f" on {plain(state.get('processes'))} process(es),"
-        f" {plain(machine.get('device') or state['device'])}, {plain(state.get('precision'))},"
-        f" torch {plain(versions.get('torch'))}"
+        f" on {escape(state.get('processes'))} process(es),"
+        f" {escape(machine.get('device') or state['device'])}, {escape(state.get('precision'))},"
+        f" torch {escape(versions.get('torch'))}"
     )
 
 
 def trained_on(settings: Mapping[str, Any]) -> str:
-    """Its name alone: where it lies is nobody's business."""
+    """The name of the data set without its path."""
     data = settings.get("data")
     if data is None:
         return "Quintet's built-in data"
     if str(data).startswith("python:"):
-        return "a data set from Python"
-    return f"the data set {plain(last_name(data))}"
+        return "a Python data set"
+    return f"the data set {escape(last_name(data))}"
 
 
 def newest_state(folder: RunFolder) -> Mapping[str, Any]:
@@ -127,20 +132,15 @@ def settings_of(folder: RunFolder) -> Mapping[str, Any]:
     return mapping(folder.about.get("settings"))
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
-    """What a file holds there, or nothing where it is something else."""
-    return value if isinstance(value, Mapping) else {}
+# -- metrics ----------------------------------------------------------------------------------
 
 
-# -- numbers ----------------------------------------------------------------------------------
-
-
-def held_out(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The last evaluation, by the names of measures."""
-    measured = [r for r in records if any(name.startswith("val/") for name in r)]
+def validation_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The last evaluation, by metric."""
+    evaluations = [r for r in records if any(name.startswith("val/") for name in r)]
     return {
         name.removeprefix("val/"): value
-        for name, value in (measured[-1].items() if measured else ())
+        for name, value in (evaluations[-1].items() if evaluations else ())
         if name.startswith("val/") and is_number(value)
     }
 
@@ -149,23 +149,21 @@ def last_step(records: Sequence[Mapping[str, Any]]) -> Any:
     return next((r.get("step") for r in reversed(records) if any("val/" in n for n in r)), 0)
 
 
-def grouped(numbers: Mapping[str, float]) -> dict[str, list[str]]:
-    """Each measure, and those named after it: psnr_mean_colour is a baseline of psnr."""
-    names = sorted(numbers, key=len)
-    owner = {n: next((o for o in names if n.startswith(f"{o}_")), n) for n in numbers}
-    return {n: [m for m in numbers if owner[m] == n != m] for n in numbers if owner[n] == n}
+def group_baselines(metrics: Mapping[str, float]) -> dict[str, list[str]]:
+    """Each metric with the ones named after it: psnr_mean_colour is a baseline of psnr."""
+    names = sorted(metrics, key=len)
+    owner = {n: next((o for o in names if n.startswith(f"{o}_")), n) for n in metrics}
+    return {n: [m for m in metrics if owner[m] == n != m] for n in metrics if owner[n] == n}
 
 
-def table(numbers: Mapping[str, float]) -> str:
+def metrics_table(metrics: Mapping[str, float]) -> str:
     rows: list[str] = []
-    for name, others in grouped(numbers).items():
-        beside = ", ".join(f"{plain(o[len(name) + 1 :])} {numbers[o]:.5g}" for o in others)
-        rows.append(f"| {plain(name)} | {numbers[name]:.5g} | {beside} |")
+    for name, others in group_baselines(metrics).items():
+        baselines = ", ".join(f"{escape(o[len(name) + 1 :])} {metrics[o]:.5g}" for o in others)
+        rows.append(f"| {escape(name)} | {metrics[name]:.5g} | {baselines} |")
     if not rows:
-        return "Not measured."
-    return "\n".join(
-        ["| measure | held out | baselines, and parts of it |", "|---|---|---|", *rows]
-    )
+        return "Not evaluated."
+    return "\n".join(["| metric | value | baselines and components |", "|---|---|---|", *rows])
 
 
 def is_number(value: Any) -> bool:
@@ -176,56 +174,55 @@ def is_number(value: Any) -> bool:
 
 
 def copy_samples(run: Path, out: Path) -> list[str]:
-    """Copy the newest exhibits to out/samples, and return their names."""
+    """Copy the newest exhibits to out/samples and return their names."""
     exhibits = RunFolder.open(run).exhibits
     steps = sorted(exhibits.glob("step-*")) if exhibits.is_dir() else []
     copied: list[str] = []
     for file in sorted(steps[-1].iterdir()) if steps else []:
-        known = file.suffix in (*SHOWN, *LINKED) and re.fullmatch(r"[\w.-]+", file.name)
-        inside = file.is_file() and not file.is_symlink()
-        if known and inside and file.stat().st_size <= LARGEST_SAMPLE:
+        supported = file.suffix in (*IMAGES, *LINKED) and re.fullmatch(r"[\w.-]+", file.name)
+        regular = file.is_file() and not file.is_symlink()
+        if supported and regular and file.stat().st_size <= MAX_SAMPLE_BYTES:
             (out / "samples").mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, out / "samples" / file.name)
             copied.append(file.name)
     return copied
 
 
-def shown(samples: Sequence[str]) -> list[str]:
-    pictures = [name for name in samples if Path(name).suffix in SHOWN]
+def samples_section(samples: Sequence[str]) -> list[str]:
+    images = [name for name in samples if Path(name).suffix in IMAGES]
     others = [name for name in samples if Path(name).suffix in LINKED]
-    lines = [f"![{plain(Path(name).stem)}](samples/{name})" for name in pictures]
+    lines = [f"![{escape(Path(name).stem)}](samples/{name})" for name in images]
     if others:
-        lines.append("\n".join(f"- [{plain(name)}](samples/{name})" for name in others))
-    return ["## Samples, on held-out data", *lines] if lines else []
+        lines.append("\n".join(f"- [{escape(name)}](samples/{name})" for name in others))
+    return ["## Samples on validation data", *lines] if lines else []
 
 
 # -- text from files --------------------------------------------------------------------------
 
 
-def plain(value: Any) -> str:
-    """Text that Markdown and HTML take for nothing but text, on one line."""
+def escape(value: Any) -> str:
+    """Escape Markdown and HTML, on one line."""
     line = "".join(c if c.isprintable() else " " for c in str(value))
-    escaped = html.escape(line, quote=False)
-    return re.sub(r"([\\`*_{}\[\]()#!|~$])", r"\\\1", escaped)
+    return re.sub(r"([\\`*_{}\[\]()#!|~$])", r"\\\1", html.escape(line, quote=False))
 
 
-def ticked(value: Any) -> str:
+def code_span(value: Any) -> str:
     return "".join(c if c.isprintable() and c != "`" else " " for c in str(value))
 
 
-def code(value: Any) -> str:
-    """JSON in a block that nothing in it can close."""
+def json_block(value: Any) -> str:
+    """A JSON code block; no string inside can close it."""
     return "```json\n" + json.dumps(value, indent=2).replace("`", "\\u0060") + "\n```"
 
 
 def last_name(path: Any) -> str:
-    """Of a path as any system writes it."""
+    """The last part of a POSIX or Windows path."""
     return PureWindowsPath(PurePosixPath(str(path)).name).name
 
 
 def without_paths(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(n): without_paths(v) for n, v in value.items() if n not in HIDDEN}
+        return {str(n): without_paths(v) for n, v in value.items() if n not in OMITTED_SETTINGS}
     if isinstance(value, (list, tuple)):
         return [without_paths(item) for item in value]
     return last_name(value) if isinstance(value, str) else value

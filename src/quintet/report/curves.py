@@ -1,31 +1,39 @@
-"""Curves: which measures share a plot, and what is drawn before a script draws it better."""
+"""Training and validation curves: metrics grouped into plots, with an SVG fallback for plotly."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quintet.report.markup import attribute, folded, is_finite, text
+from quintet.report.markup import attribute, details, is_finite, text
 from quintet.report.source import Source
 
 Points = Sequence[tuple[float, float]]
 
-SKIPPED = {"step", "samples", "epoch", "seconds", "order"}
-MACHINERY = ("rate", "norm", "skipped", "update_ratio", "samples_per_second", "waiting", "damaged")
-"""Last words of measures that say how the machine runs, not what was learnt."""
-POINTS = 500
-MOST = 60
-"""Plots on a page; the names of further ones are listed."""
-NAMES = 500
-"""Measures that are looked at; a damaged file can name any number."""
-KINDS = {"": "training", "val": "held out", "val_live": "held out, live weights"}
+NOT_PLOTTED = {"step", "samples", "epoch", "seconds", "order"}
+DIAGNOSTICS = (
+    "learning_rate",
+    "grad_norm",
+    "skipped",
+    "update_ratio",
+    "samples_per_second",
+    "waiting",
+    "damaged",
+)
+"""Metrics, by the last part of their name, that describe the run and not the model."""
+MAX_POINTS = 500
+MAX_PLOTS = 60
+"""Plots on a page; the names of the others are listed."""
+MAX_METRICS = 500
+"""Metrics considered; a damaged file can name any number."""
+LABELS = {"": "training", "val": "validation", "val_live": "validation, live weights"}
 
 
 @dataclass(frozen=True)
 class Line:
     run: int
     kind: str
-    """One of KINDS."""
-    measure: str
+    """A key of LABELS."""
+    metric: str
     points: Points
 
 
@@ -35,157 +43,155 @@ class Plot:
     lines: list[Line] = field(default_factory=list[Line])
 
     @property
-    def is_machinery(self) -> bool:
-        return self.name.rpartition("/")[2] in MACHINERY
+    def metric(self) -> str:
+        """The name without its part: psnr of vae/psnr."""
+        return self.name.rpartition("/")[2]
+
+    def is_baseline(self, line: Line) -> bool:
+        return line.kind != "" and line.metric != self.metric
 
 
-def split(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """val/psnr -> val, psnr; vae/psnr -> '', vae/psnr."""
     kind, slash, rest = name.partition("/")
     return (kind, rest) if slash and kind in ("val", "val_live") else ("", name)
 
 
-def homes(names: Iterable[str]) -> dict[str, str]:
-    """The plot of each measure: held-out values go to the training measure that is called alike,
-    and a baseline (psnr_mean_colour) to the measure that it is a baseline of (psnr)."""
-    split_names = [(name, *split(name)) for name in names]
+def assign_plots(names: Iterable[str]) -> dict[str, str]:
+    """The plot of each metric: a validation metric joins the training metric of the same name, a
+    baseline (psnr_mean_colour) the metric that it is a baseline of (psnr)."""
+    split_names = [(name, *split_name(name)) for name in names]
     trained = [rest for _, kind, rest in split_names if not kind]
-    held_out = {rest for _, kind, rest in split_names if kind}
-    found: dict[str, str] = {}
+    validated = {rest for _, kind, rest in split_names if kind}
+    plot_names: dict[str, str] = {}
     for name, kind, rest in split_names:
         if kind:
-            begins = [m for m in held_out if rest.startswith(f"{m}_")]
-            rest = min(begins, key=len, default=rest)
-            alike = [t for t in trained if t.endswith(f"/{rest}")]
-            rest = alike[0] if alike else rest
-        found[name] = rest
-    return found
+            prefixes = [metric for metric in validated if rest.startswith(f"{metric}_")]
+            rest = min(prefixes, key=len, default=rest)
+            rest = next((metric for metric in trained if metric.endswith(f"/{rest}")), rest)
+        plot_names[name] = rest
+    return plot_names
 
 
-def plots(sources: Sequence[Source]) -> list[Plot]:
-    every = dict.fromkeys(n for s in sources for r in s.reports for n in r if n not in SKIPPED)
-    names = list(every)[:NAMES]
-    home = homes(names)
-    found: dict[str, Plot] = {}
+def build_plots(sources: Sequence[Source]) -> list[Plot]:
+    every = dict.fromkeys(n for s in sources for r in s.reports for n in r if n not in NOT_PLOTTED)
+    names = list(every)[:MAX_METRICS]
+    plot_names = assign_plots(names)
+    plots: dict[str, Plot] = {}
     for name in names:
-        kind, measure = split(name)
-        plot = found.setdefault(home[name], Plot(home[name]))
-        baseline = measure != home[name].rpartition("/")[2]
-        if kind == "val_live" and (baseline or len(sources) > 1):
-            continue  # baselines know no weights, and many runs leave no room
+        kind, metric = split_name(name)
+        plot = plots.setdefault(plot_names[name], Plot(plot_names[name]))
+        if kind == "val_live" and (metric != plot.metric or len(sources) > 1):
+            continue  # baselines do not depend on weights, and several runs would crowd the plot
         for run, source in enumerate(sources):
             if points := series(source.reports, name):
-                plot.lines.append(Line(run, kind, measure, points))
-    return [p for p in found.values() if any(len(line.points) > 1 for line in p.lines)]
+                plot.lines.append(Line(run, kind, metric, points))
+    return [p for p in plots.values() if any(len(line.points) > 1 for line in p.lines)]
 
 
 def series(records: Sequence[Mapping[str, Any]], name: str) -> Points:
     points = [
         (r["step"], r[name]) for r in records if is_finite(r.get(name)) and is_finite(r.get("step"))
     ]
-    return thin(points, POINTS)
+    return thin(points, MAX_POINTS)
 
 
-def thin(points: Points, most: int) -> Points:
-    stride = max(1, len(points) // most)
+def thin(points: Points, limit: int) -> Points:
+    """About `limit` points, the last one always among them."""
+    stride = max(1, len(points) // limit)
     return points if stride == 1 else [*points[::stride], points[-1]]
 
 
 def curves(sources: Sequence[Source]) -> str:
-    found = plots(sources)
-    found.sort(key=lambda plot: not plot.name.endswith("/loss"))
-    learnt = [p for p in found if not p.is_machinery]
-    shown = [card(plot, sources) for plot in learnt[:MOST]]
-    running = [card(plot, sources) for plot in found if plot.is_machinery][:MOST]
-    body = f'{key(sources)}{TOOLS}<div class="cards">{"".join(shown)}</div>' if shown else ""
-    if left := [text(plot.name) for plot in learnt[MOST:]]:
-        body += f'<p class="soft">Not drawn, in metrics.jsonl: {", ".join(left[:200])}</p>'
-    cards = f'<div class="cards">{"".join(running)}</div>' if running else ""
-    return body + folded("How it ran: rates, norms, speed, waiting", cards)
+    plots = build_plots(sources)
+    plots.sort(key=lambda plot: not plot.name.endswith("/loss"))
+    metrics = [plot for plot in plots if plot.metric not in DIAGNOSTICS]
+    shown = [card(plot, sources) for plot in metrics[:MAX_PLOTS]]
+    body = f'{legend(sources)}{CONTROLS}<div class="cards">{"".join(shown)}</div>' if shown else ""
+    if omitted := [text(plot.name) for plot in metrics[MAX_PLOTS:]]:
+        body += f'<p class="soft">Not plotted, see metrics.jsonl: {", ".join(omitted[:200])}</p>'
+    diagnostics = [plot for plot in plots if plot.metric in DIAGNOSTICS][:MAX_PLOTS]
+    cards = "".join(card(plot, sources) for plot in diagnostics)
+    cards = f'<div class="cards">{cards}</div>' if cards else ""
+    return body + details("Diagnostics: learning rate, gradient norm, throughput, data wait", cards)
 
 
-def key(sources: Sequence[Source]) -> str:
+def legend(sources: Sequence[Source]) -> str:
     """One legend for all plots of several runs."""
     if len(sources) == 1:
         return ""
-    runs = " ".join(f"<span>{named(n, s)}</span>" for n, s in enumerate(sources))
+    runs = " ".join(f"<span>{run_label(n, s)}</span>" for n, s in enumerate(sources))
     return (
-        f'<p class="key">{runs} <span class="soft">lines: training; points: held out; '
+        f'<p class="key">{runs} <span class="soft">lines: training; points: validation; '
         "dashed: baselines</span></p>"
     )
 
 
-def named(index: int, source: Source) -> str:
-    """A run with the dot of its colour."""
+def run_label(index: int, source: Source) -> str:
+    """The name of a run with a dot of its colour."""
     return f'<span class="dot c{index & 7}"></span>{text(source.label)}'
 
 
-TOOLS = (
-    '<p class="tools" hidden><label><input type="checkbox" class="all-log"> logarithmic</label> '
-    '<label>smooth training <input type="range" class="smooth" min="0" max="95" value="0"></label>'
-    "</p>"
+CONTROLS = (
+    '<p class="tools" hidden><label><input type="checkbox" class="all-log"> log scale</label> '
+    '<label>smoothing <input type="range" class="smooth" min="0" max="95" value="0"></label></p>'
 )
 
 
 def card(plot: Plot, sources: Sequence[Source]) -> str:
     several = len(sources) > 1
-    drawn: list[dict[str, Any]] = [
+    traces: list[dict[str, Any]] = [
         {
             "name": title(line, plot, sources if several else ()),
-            "colour": line.run if several else order(line, plot),
+            "colour": line.run if several else colour_index(line, plot),
             "kind": line.kind or "train",
-            "aside": line.kind != "" and line.measure != plot.name.rpartition("/")[2],
+            "baseline": plot.is_baseline(line),
             "x": [x for x, _ in line.points],
             "y": [float(f"{y:.6g}") for _, y in line.points],
         }
         for line in plot.lines
     ]
-    more = f' style="height:{14 + len(drawn)}rem"' if len(drawn) > 2 and not several else ""
-    more = ' data-several="yes"' if several else more
-    label = text(f"{plot.name}: {'; '.join(map(said, drawn))}")
+    style = f' style="height:{14 + len(traces)}rem"' if len(traces) > 2 else ""
+    style = ' data-several="yes"' if several else style
+    summaries = [f"{t['name']} from {t['y'][0]:.4g} to {t['y'][-1]:.4g}" for t in traces]
+    label = text(f"{plot.name}: {'; '.join(summaries)}")
     return (
         f'<figure class="card"><figcaption><b>{text(plot.name)}</b>'
         '<button type="button" class="log" aria-pressed="false" hidden>log</button></figcaption>'
-        f'<div class="plot" role="img" aria-label="{label}" data-plot="{attribute(drawn)}"{more}>'
-        f"{svg(drawn)}</div></figure>"
+        f'<div class="plot" role="img" aria-label="{label}" data-plot="{attribute(traces)}"{style}>'
+        f"{svg(traces)}</div></figure>"
     )
 
 
-def order(line: Line, plot: Plot) -> int:
-    """Colours of one run: training, held out, then baselines; both kinds of weights share one."""
+def colour_index(line: Line, plot: Plot) -> int:
+    """Colours of a single run: training, validation, then baselines; EMA and live weights share
+    one."""
     if not line.kind:
         return 0
-    measures = dict.fromkeys(other.measure for other in plot.lines if other.kind)
-    own = plot.name.rpartition("/")[2]
-    return 1 + sorted(measures, key=lambda m: m != own).index(line.measure)
+    metrics = dict.fromkeys(other.metric for other in plot.lines if other.kind)
+    return 1 + sorted(metrics, key=lambda metric: metric != plot.metric).index(line.metric)
 
 
 def title(line: Line, plot: Plot, sources: Sequence[Source]) -> str:
-    aside = line.kind and line.measure != plot.name.rpartition("/")[2]
-    words = line.measure if aside else KINDS[line.kind]
-    return f"{sources[line.run].label}, {words}" if sources else words
+    name = line.metric if plot.is_baseline(line) else LABELS[line.kind]
+    return f"{sources[line.run].label}, {name}" if sources else name
 
 
-def said(line: Mapping[str, Any]) -> str:
-    ys = line["y"]
-    return f"{line['name']} from {ys[0]:.4g} to {ys[-1]:.4g}"
-
-
-def svg(lines: Sequence[Mapping[str, Any]], width: int = 320, height: int = 150) -> str:
-    """All lines of a plot in one frame; up is more."""
-    xs = [x for line in lines for x in line["x"]]
-    ys = [y for line in lines for y in line["y"]]
+def svg(traces: Sequence[Mapping[str, Any]], width: int = 320, height: int = 150) -> str:
+    """All lines of a plot on common axes."""
+    xs = [x for trace in traces for x in trace["x"]]
+    ys = [y for trace in traces for y in trace["y"]]
     left, right, low, high = min(xs), max(xs), min(ys), max(ys)
-    along, up = (width - 10) / ((right - left) or 1), (height - 30) / ((high - low) or 1)
-    drawn = ""
-    for line in lines:
-        places = " ".join(
-            f"{5 + (x - left) * along:.1f},{height - 15 - (y - low) * up:.1f}"
-            for x, y in thin(list(zip(line["x"], line["y"])), 150)
+    x_scale, y_scale = (width - 10) / ((right - left) or 1), (height - 30) / ((high - low) or 1)
+    polylines = ""
+    for trace in traces:
+        points = " ".join(
+            f"{5 + (x - left) * x_scale:.1f},{height - 15 - (y - low) * y_scale:.1f}"
+            for x, y in thin(list(zip(trace["x"], trace["y"])), 150)
         )
-        drawn += f'<polyline class="c{line["colour"] & 7}" points="{places}"/>'
+        polylines += f'<polyline class="c{trace["colour"] & 7}" points="{points}"/>'
     return (
-        f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">{drawn}'
+        f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">{polylines}'
         f'<text x="5" y="10">{high:.4g}</text><text x="5" y="{height - 3}">{low:.4g}</text>'
         f'<text x="{width - 5}" y="{height - 3}" text-anchor="end">step {right:g}</text></svg>'
     )

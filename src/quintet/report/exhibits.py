@@ -1,4 +1,4 @@
-"""What a run left for a person to see and hear, laid out in groups and kept within limits."""
+"""Exhibits of a run (images, audio, video, meshes, text), grouped and embedded within limits."""
 
 import base64
 import re
@@ -12,92 +12,91 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.media.errors import BadFile
-from quintet.media.meshes import read_mesh
+from quintet.media.meshes.files import read_mesh
 from quintet.report import sound
-from quintet.report.markup import attribute, folded, size, text
+from quintet.report.markup import attribute, details, file_size, text
 from quintet.report.source import Source, content
 
-PICTURES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".webp": "image/webp"}
-CLIPS = {".mp4": "video/mp4", ".webm": "video/webm"}
-SOUNDS = {".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".flac": "audio/flac"}
+IMAGES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".webp": "image/webp"}
+VIDEOS = {".mp4": "video/mp4", ".webm": "video/webm"}
+AUDIO = {".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".flac": "audio/flac"}
 MESHES = (".glb", ".obj", ".ply")
-KNOWN = {*PICTURES, *CLIPS, *SOUNDS, *MESHES, ".txt"}
+SUFFIXES = {*IMAGES, *VIDEOS, *AUDIO, *MESHES, ".txt"}
 
-LARGEST = 6_000_000
-"""Bytes of one exhibit in the page; a larger one is named instead."""
-BUDGET = 20_000_000
-"""Bytes of all exhibits of a page, shared by its runs."""
-FILES = 60
-TURNING = 8
-"""Meshes of a run: a browser holds about sixteen 3-D views at a time."""
-FACES = 20_000
-WORDS = 20_000
-"""Characters of a text."""
-FIRST = ("original", "held-out")
+MAX_FILE_BYTES = 6_000_000
+"""Size of an embedded file; larger ones are listed by name."""
+MAX_PAGE_BYTES = 20_000_000
+"""Size of all exhibits on a page, shared by its runs."""
+MAX_FILES = 60
+MAX_MESHES = 8
+"""Meshes per run: browsers allow about sixteen WebGL contexts."""
+MAX_FACES = 20_000
+MAX_TEXT = 20_000
+"""Characters of a text file."""
+REFERENCES = ("original", "held-out", "validation")
 
 
 @dataclass
 class Group:
-    """Files that belong together: speech-0.txt, speech-0-original.wav, speech-0-copy.wav …"""
+    """Files of one sample: speech-0.txt, speech-0-original.wav, speech-0-copy.wav …"""
 
     name: str
     files: dict[Path, str] = field(default_factory=dict[Path, str])
-    """What each is, beyond the name of the group."""
-    words: str = ""
+    """By path, the rest of the name after the name of the group."""
+    caption: str = ""
 
 
 @dataclass
-class Purse:
-    """What may still go into the page, and what did not."""
+class SizeBudget:
+    """Remaining capacity of the page, and what did not fit."""
 
-    room: int
-    """Bytes."""
-    files: int = FILES
-    meshes: int = TURNING
-    left: list[str] = field(default_factory=list[str])
+    remaining_bytes: int
+    files: int = MAX_FILES
+    meshes: int = MAX_MESHES
+    omitted: list[str] = field(default_factory=list[str])
 
-    def take(self, path: Path) -> bytes | None:
+    def read(self, path: Path) -> bytes | None:
         if self.files < 1:
-            self.left.append(path.name)
+            self.omitted.append(path.name)
             return None
         try:
-            found = content(path, min(LARGEST, self.room))
+            data = content(path, min(MAX_FILE_BYTES, self.remaining_bytes))
         except OSError:
-            why = "is too large for this page" if path.is_file() else "is no file"
-            self.left.append(f"{path.name} {why}")
+            reason = "is too large for this page" if path.is_file() else "is not a file"
+            self.omitted.append(f"{path.name} {reason}")
             return None
-        self.room -= len(found)
+        self.remaining_bytes -= len(data)
         self.files -= 1
-        return found
+        return data
 
 
-def grouped(files: Sequence[Path]) -> list[Group]:
-    found: dict[str, Group] = {}
+def group_files(files: Sequence[Path]) -> list[Group]:
+    groups: dict[str, Group] = {}
     for path in files:
         match = re.fullmatch(r"(.+?-[0-9]+)(?:-(.+))?", path.stem)
         name, rest = (match[1], match[2] or "") if match else (path.stem, "")
-        found.setdefault(name, Group(name)).files[path] = rest
-    return list(found.values())
+        groups.setdefault(name, Group(name)).files[path] = rest
+    return list(groups.values())
 
 
-def exhibits(source: Source, share: int = 1) -> str:
-    """The newest ones, inside the page, so that it can be sent around alone."""
+def exhibits(source: Source, num_runs: int = 1) -> str:
+    """The newest exhibits, embedded, so that the page is self-contained."""
     step, files = source.exhibits()
-    # The page travels: it holds nothing from outside the run.
-    files = [path for path in files if path.suffix in KNOWN and not path.is_symlink()]
+    # The page may be shared: no links to files outside of the run.
+    files = [path for path in files if path.suffix in SUFFIXES and not path.is_symlink()]
     if not files:
         return ""
-    purse = Purse(BUDGET // share)
-    groups = without_twins(grouped(files))
-    hand_out_words(groups, purse)
-    body = "".join(block(group, step, purse) for group in groups)
-    return f'<div class="exhibits">{body}</div>{left_out(purse, step)}'
+    budget = SizeBudget(MAX_PAGE_BYTES // num_runs)
+    groups = drop_duplicate_gifs(group_files(files))
+    assign_texts(groups, budget)
+    body = "".join(group_card(group, step, budget) for group in groups)
+    return f'<div class="exhibits">{body}</div>{omitted_note(budget, step)}'
 
 
-def without_twins(groups: list[Group]) -> list[Group]:
-    """A GIF beside a video of the same name shows the same."""
+def drop_duplicate_gifs(groups: list[Group]) -> list[Group]:
+    """Drop each GIF that has a video of the same name."""
     for group in groups:
-        clips = {path.stem for path in group.files if path.suffix in CLIPS}
+        clips = {path.stem for path in group.files if path.suffix in VIDEOS}
         group.files = {
             path: rest
             for path, rest in group.files.items()
@@ -106,182 +105,179 @@ def without_twins(groups: list[Group]) -> list[Group]:
     return groups
 
 
-def hand_out_words(groups: list[Group], purse: Purse) -> None:
-    """A text belongs to its group. Where its blocks begin with the names of other groups or files,
-    each block belongs to the one that it names."""
-    by_name = {name: group for group in groups for name in [group.name, *map(name_of, group.files)]}
+def assign_texts(groups: list[Group], budget: SizeBudget) -> None:
+    """Move the text files into captions. A text belongs to its own group; a paragraph that begins
+    with the name of another group or file belongs to that one."""
+    by_name = {group.name: group for group in groups}
+    by_name |= {path.name: group for group in groups for path in group.files}
     for group in groups:
         for path in [path for path in group.files if path.suffix == ".txt"]:
             del group.files[path]
-            data = purse.take(path)
-            for block in (data or b"").decode("utf-8", "replace")[:WORDS].split("\n\n"):
-                head, _, rest = block.strip("\n").partition("\n")
-                named = by_name.get(head.strip()) if rest else None
-                (named or group).words += f"{rest if named else block}\n"
+            data = budget.read(path)
+            for paragraph in (data or b"").decode("utf-8", "replace")[:MAX_TEXT].split("\n\n"):
+                head, _, rest = paragraph.strip("\n").partition("\n")
+                owner = by_name.get(head.strip()) if rest else None
+                (owner or group).caption += f"{rest if owner else paragraph}\n"
 
 
-def name_of(path: Path) -> str:
-    return path.name
-
-
-def block(group: Group, step: str, purse: Purse) -> str:
+def group_card(group: Group, step: str, budget: SizeBudget) -> str:
     kinds = {path.suffix for path in group.files}
     if kinds & set(MESHES):
-        return solids(group, step, purse)
-    if kinds & set(SOUNDS):
-        return sounds(group, step, purse)
-    figures = "".join(figure(path, group, step, purse) for path in group.files)
-    return figures or (f'<div class="card">{title(group)}</div>' if group.words.strip() else "")
+        return mesh_card(group, step, budget)
+    if kinds & set(AUDIO):
+        return audio_card(group, step, budget)
+    figures = "".join(figure(path, group, step, budget) for path in group.files)
+    return figures or (f'<div class="card">{title(group)}</div>' if group.caption.strip() else "")
 
 
 def title(group: Group) -> str:
-    words = group.words.strip("\n ")
-    first, _, rest = words.partition("\n")
+    first, _, rest = group.caption.strip("\n ").partition("\n")
     rest = dedent(rest)
     head = f"<b>{text(first.strip() or group.name)}</b>"
     return f"<div class=caption>{head}{f'<pre>{text(rest)}</pre>' if rest.strip() else ''}</div>"
 
 
-def alt(group: Group, rest: str, step: str) -> str:
-    words = " ".join(group.words.split())[:300]
-    what = " ".join(word for word in (group.name, rest) if word)
-    return text(f"{what} at {step}{f': {words}' if words else ''}")
+def alt_text(group: Group, rest: str, step: str) -> str:
+    caption = " ".join(group.caption.split())[:300]
+    name = f"{group.name} {rest}".strip()
+    return text(f"{name} at {step}{f': {caption}' if caption else ''}")
 
 
-def embedded(kind: str, data: bytes) -> str:
+def data_uri(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def figure(path: Path, group: Group, step: str, purse: Purse) -> str:
-    data = purse.take(path)
+def figure(path: Path, group: Group, step: str, budget: SizeBudget) -> str:
+    data = budget.read(path)
     if data is None:
         return ""
-    label = alt(group, group.files[path], step)
-    if kind := CLIPS.get(path.suffix):
+    label = alt_text(group, group.files[path], step)
+    if kind := VIDEOS.get(path.suffix):
         inside = (
             f'<video controls loop muted playsinline preload="metadata" aria-label="{label}" '
-            f'src="{embedded(kind, data)}"></video>'
+            f'src="{data_uri(kind, data)}"></video>'
         )
     else:
-        inside = image(embedded(PICTURES[path.suffix], data), label)
-    words = group.words.strip() and f" · {text(group.words.strip())}"
+        inside = image(data_uri(IMAGES[path.suffix], data), label)
+    caption = group.caption.strip() and f" · {text(group.caption.strip())}"
     return (
-        f'<figure class="card whole">{inside}<figcaption>{text(path.name)}{words}</figcaption>'
+        f'<figure class="card whole">{inside}<figcaption>{text(path.name)}{caption}</figcaption>'
         "</figure>"
     )
 
 
 def image(source: str, label: str) -> str:
-    """Inside a button that shows it in its own size."""
+    """An image inside a button that toggles between fitted and full size."""
     return (
-        '<button type="button" class="zoom" aria-pressed="false" title="own size, or fitted">'
+        '<button type="button" class="zoom" aria-pressed="false" title="toggle full size">'
         f'<img alt="{label}" src="{source}"></button>'
     )
 
 
-def sounds(group: Group, step: str, purse: Purse) -> str:
-    heard, others = "", ""
-    for path in in_order(group):
-        if path.suffix not in SOUNDS:
-            others += figure(path, group, step, purse)
-        elif data := purse.take(path):
-            heard += player(path, data, group, step)
-    pictures = folded("side by side", others)
+def audio_card(group: Group, step: str, budget: SizeBudget) -> str:
+    players, others = "", ""
+    for path in references_first(group):
+        if path.suffix not in AUDIO:
+            others += figure(path, group, step, budget)
+        elif data := budget.read(path):
+            players += audio_player(path, data, group, step)
+    images = details("comparison", others)
     return (
-        f'<div class="card">{title(group)}<div class="row">{heard}</div>{pictures}</div>'
-        if heard
+        f'<div class="card">{title(group)}<div class="row">{players}</div>{images}</div>'
+        if players
         else others
     )
 
 
-def player(path: Path, data: bytes, group: Group, step: str) -> str:
+def audio_player(path: Path, data: bytes, group: Group, step: str) -> str:
     name = group.files[path] or path.stem
-    label = alt(group, group.files[path], step)
-    drawn = sound.picture(data) if path.suffix == ".wav" else None
+    label = alt_text(group, group.files[path], step)
+    spectrogram = sound.spectrogram_png(data) if path.suffix == ".wav" else None
     mel = ""
-    if drawn:
-        mel = f'<img class="mel" alt="log-mel of {label}" src="{embedded("image/png", drawn)}">'
-    source = embedded(SOUNDS[path.suffix], data)
+    if spectrogram:
+        uri = data_uri("image/png", spectrogram)
+        mel = f'<img class="mel" alt="log-mel spectrogram of {label}" src="{uri}">'
+    source = data_uri(AUDIO[path.suffix], data)
     return (
         f'<figure>{mel}<audio controls preload="metadata" aria-label="{label}" src="{source}">'
         f"</audio><figcaption>{text(name)}</figcaption></figure>"
     )
 
 
-def in_order(group: Group) -> list[Path]:
-    """What others are compared with comes first."""
-    return sorted(group.files, key=lambda path: group.files[path] not in FIRST)
+def references_first(group: Group) -> list[Path]:
+    """Files of the group, references (originals, validation data) before generated ones."""
+    return sorted(group.files, key=lambda path: group.files[path] not in REFERENCES)
 
 
-def solids(group: Group, step: str, purse: Purse) -> str:
-    paths = in_order(group)
+def mesh_card(group: Group, step: str, budget: SizeBudget) -> str:
+    paths = references_first(group)
     count = len([path for path in paths if path.suffix in MESHES])
-    if purse.meshes < min(count, TURNING):
-        purse.left.append(f"{group.name} ({count} meshes)")
+    if budget.meshes < min(count, MAX_MESHES):
+        budget.omitted.append(f"{group.name} ({count} meshes)")
         return ""
     inside = ""
     for path in paths:
         if path.suffix not in MESHES:
-            inside += figure(path, group, step, purse)
-        elif data := solid(path, purse):
-            label, name = alt(group, group.files[path], step), group.files[path] or path.stem
+            inside += figure(path, group, step, budget)
+        elif data := mesh_data(path, budget):
+            label, name = alt_text(group, group.files[path], step), group.files[path] or path.stem
             inside += (
                 f'<figure><div class="mesh" role="group" tabindex="0" data-mesh="{data}" '
-                f'aria-label="mesh {label}; the arrow keys turn it"><p class="soft">'
-                "A mesh; it turns where scripts and plotly are at hand.</p></div>"
+                f'aria-label="mesh {label}; rotate with the arrow keys"><p class="soft">'
+                "The 3-D view needs JavaScript and plotly.</p></div>"
                 f"<figcaption>{text(name)}</figcaption></figure>"
             )
-    return f'<div class="card turns">{title(group)}<div class="row">{inside}</div>{TURN}</div>'
+    return f'<div class="card meshes">{title(group)}<div class="row">{inside}</div>{CONTROLS}</div>'
 
 
-def turn_button(way: str, sign: str) -> str:
-    words = f"turn {way}" if way != "round" else "keep turning"
+def rotate_button(direction: str, sign: str) -> str:
+    label = direction if direction == "spin" else f"rotate {direction}"
     return (
-        f'<button type="button" data-turn="{way}" aria-label="{words}" title="{words}">'
+        f'<button type="button" data-rotate="{direction}" aria-label="{label}" title="{label}">'
         f"{sign}</button>"
     )
 
 
-TURN = (
+CONTROLS = (
     '<p class="tools" hidden>'
-    + "".join(turn_button(w, s) for w, s in zip(("left", "right", "up", "down"), "◀▶▲▼"))
-    + turn_button("round", "⟳")
+    + "".join(rotate_button(w, s) for w, s in zip(("left", "right", "up", "down"), "◀▶▲▼"))
+    + rotate_button("spin", "⟳")
     + "</p>"
 )
 
 
-def solid(path: Path, purse: Purse) -> str:
-    """Vertices and triangles for the script; empty, and named, where the file is none."""
-    if purse.files < 1 or purse.meshes < 1:
-        purse.left.append(path.name)
+def mesh_data(path: Path, budget: SizeBudget) -> str:
+    """Vertices and triangles for the script; an unreadable file is noted as omitted."""
+    if budget.files < 1 or budget.meshes < 1:
+        budget.omitted.append(path.name)
         return ""
     try:
-        mesh = read_mesh(path, max_bytes=LARGEST, max_faces=FACES, upright=True)
+        mesh = read_mesh(path, max_bytes=MAX_FILE_BYTES, max_faces=MAX_FACES, upright=True)
     except BadFile as error:
-        purse.left.append(f"{path.name} {error.reason}")
+        budget.omitted.append(f"{path.name} {error.reason}")
         return ""
     vertices, faces = mesh
     data: dict[str, Any] = {
-        "vertices": numbers(vertices.astype("<f4")),
-        "faces": numbers(faces.astype("<u4")),
+        "vertices": encode_array(vertices.astype("<f4")),
+        "faces": encode_array(faces.astype("<u4")),
         "count": len(faces),
     }
-    purse.files -= 1
-    purse.meshes -= 1
-    purse.room -= len(data["vertices"]) + len(data["faces"])
+    budget.files -= 1
+    budget.meshes -= 1
+    budget.remaining_bytes -= len(data["vertices"]) + len(data["faces"])
     return attribute(data)
 
 
-def numbers(values: npt.NDArray[np.generic]) -> str:
+def encode_array(values: npt.NDArray[np.generic]) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
-def left_out(purse: Purse, step: str) -> str:
-    if not purse.left:
+def omitted_note(budget: SizeBudget, step: str) -> str:
+    if not budget.omitted:
         return ""
-    names = ", ".join(text(name) for name in purse.left[:30])
-    more = f" and {len(purse.left) - 30} more" if len(purse.left) > 30 else ""
+    names = ", ".join(text(name) for name in budget.omitted[:30])
+    more = f" and {len(budget.omitted) - 30} more" if len(budget.omitted) > 30 else ""
     return (
-        f'<p class="soft">Not on this page, to keep it within {size(BUDGET)} and a few meshes; in '
+        f'<p class="soft">Not embedded, to limit the page to {file_size(MAX_PAGE_BYTES)}; see '
         f"exhibits/{text(step)}: {names}{more}.</p>"
     )

@@ -1,4 +1,4 @@
-"""Small pieces of HTML. Whatever comes from a file passes through `text`."""
+"""HTML helpers. All text read from files goes through `text`."""
 
 import html
 import json
@@ -7,32 +7,32 @@ from typing import Any
 
 
 def text(value: object) -> str:
-    """Any value as text that is safe between tags and inside quoted attributes."""
+    """Escape a value for use between tags and inside quoted attributes."""
     return html.escape(str(value))
 
 
-def shown(value: Any, style: str) -> str:
-    """A number in its style; anything else that a file holds there, as text."""
+def format_value(value: Any, spec: str) -> str:
+    """Format a number; any other value is shown as it is."""
     try:
-        return format(value, style) if isinstance(value, (int, float)) else str(value)
-    except OverflowError:  # an integer beyond what a float can hold
-        return "beyond counting"
+        return format(value, spec) if isinstance(value, (int, float)) else str(value)
+    except OverflowError:  # an integer beyond the range of a float
+        return "out of range"
 
 
 def is_finite(value: Any) -> bool:
-    """A number that can be drawn: differences and ratios of two such are finite too."""
+    """Whether a value can be plotted; differences and ratios of two such values are finite too."""
     return isinstance(value, (int, float)) and abs(value) < 1e100
 
 
 def number(value: Any) -> str:
-    """Escaped, and short."""
+    """Format a number in short form, escaped."""
     if value is None:
         return "–"
-    return text(shown(value, "d" if isinstance(value, int) else ".5g"))
+    return text(format_value(value, "d" if isinstance(value, int) else ".5g"))
 
 
 def attribute(value: Any) -> str:
-    """JSON for a data- attribute: no text in it can end the attribute or begin a tag."""
+    """JSON for a data- attribute; no string in it can end the attribute or open a tag."""
     return html.escape(json.dumps(value, separators=(",", ":"), allow_nan=False))
 
 
@@ -43,17 +43,17 @@ def duration(seconds: Any) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{shown(seconds, '.3g')} s"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{format_value(seconds, '.3g')} s"
 
 
-def size(count: int) -> str:
+def file_size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
 
 
-def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """Cells are HTML already; wider than the page, it is scrolled by itself."""
-    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    top = f"<thead><tr><td></td>{columns}</tr></thead>" if head else ""
+def table(header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A table of HTML cells; it scrolls by itself where it is wider than the page."""
+    columns = "".join(f'<th scope="col">{cell}</th>' for cell in header)
+    top = f"<thead><tr><td></td>{columns}</tr></thead>" if header else ""
     lines = "".join(
         f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
         for name, cells in rows.items()
@@ -61,5 +61,5 @@ def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
     return f'<div class="wide" tabindex="0"><table>{top}<tbody>{lines}</tbody></table></div>'
 
 
-def folded(title: str, body: str) -> str:
+def details(title: str, body: str) -> str:
     return f"<details><summary>{title}</summary>{body}</details>" if body else ""

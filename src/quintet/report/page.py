@@ -1,4 +1,4 @@
-"""report.html: one page that shows a run, or several beside each other, and needs no network."""
+"""report.html: a self-contained page about one run, or several side by side."""
 
 import json
 import sys
@@ -6,29 +6,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quintet.engine.checkpoint import describe
 from quintet.engine.errors import RunError
-from quintet.engine.sinks import Sink
+from quintet.engine.runs.checkpoint import describe
+from quintet.engine.runs.sinks import Sink
+from quintet.files import atomic_write
 from quintet.report import script
-from quintet.report.curves import curves, named
+from quintet.report.curves import curves, run_label
 from quintet.report.exhibits import exhibits
-from quintet.report.markup import folded, number, table, text
-from quintet.report.source import Source, content, facts, last_report, load, part
+from quintet.report.markup import details, number, table, text
+from quintet.report.source import Source, content, load, mapping, summary
 
-MARK = "<!-- quintet report -->"
-"""What tells our pages from the files of others, which are never written over."""
-LIST = 200
-"""Lines of a list of events."""
-CONFIGURATION = 100_000
-"""Characters of one configuration."""
-DIFFERENCES = 100
+MARKER = "<!-- quintet report -->"
+"""Identifies our pages; other files are never overwritten."""
+MAX_EVENTS = 200
+"""Events per list."""
+MAX_CONFIG = 100_000
+"""Characters of a configuration."""
+MAX_DIFFERENCES = 100
 LOGO = '<span class="logo" aria-hidden="true"><i></i><i></i><i></i><i></i><i></i></span>'
 
 
 class ReportSink(Sink):
-    """Refreshes the page at every evaluation."""
+    """Sink that rewrites the page after every evaluation."""
 
-    problem = ""
+    error = ""
 
     def __init__(self, run: Path):
         self.run = run
@@ -39,20 +40,20 @@ class ReportSink(Sink):
 
     def close(self) -> None:
         self._write()
-        if self.problem:
-            sys.stderr.write(f"the page of {self.run} was not written: {self.problem}\n")
+        if self.error:
+            sys.stderr.write(f"the report of {self.run} was not written: {self.error}\n")
 
     def _write(self) -> None:
-        """Whatever is wrong with a page must not stop a run."""
+        """A report that fails must not stop the run."""
         try:
             write_report(self.run)
-            self.problem = ""
+            self.error = ""
         except Exception as error:
-            self.problem = describe(error)
+            self.error = describe(error)
 
 
 def write_report(run: Path) -> Path:
-    """The page of one run, in its folder."""
+    """Write the report of one run into its folder."""
     return write_page([run], run / "report.html")
 
 
@@ -64,31 +65,27 @@ def write_page(
     opening: str = "",
     closing: str = "",
 ) -> Path:
-    """One page of several runs; `opening` and `closing` are HTML of our own around them.
+    """Write one page about several runs; `opening` and `closing` are trusted HTML around them.
 
-    The file is complete or absent. One that is there and is no report of ours is refused.
+    The write is atomic. An existing file that is not a report is not overwritten.
     """
     sources = load(runs)
-    check_place(out)
-    aside = out.with_name(f".{out.name}.writing")
-    aside.unlink(missing_ok=True)  # it could be a link that leads elsewhere
-    with open(aside, "x", encoding="utf-8", errors="replace") as file:
-        file.write(page(sources, title, opening, closing))
-    aside.replace(out)
+    check_output(out)
+    atomic_write(out, page(sources, title, opening, closing).encode("utf-8", "replace"), sync=False)
     return out
 
 
-def check_place(out: Path) -> None:
+def check_output(out: Path) -> None:
     if not out.parent.is_dir():
-        raise RunError(f"there is no folder {out.parent}; make it, or give another --out")
+        raise RunError(f"there is no folder {out.parent}; create it, or choose another --out")
     if out.exists() or out.is_symlink():
         try:
-            ours = MARK.encode() in content(out, sys.maxsize, 100)
+            ours = MARKER.encode() in content(out, sys.maxsize, 100)
         except OSError:
             ours = False
         if not ours:
             raise RunError(
-                f"{out} exists and is not a report of Quintet; move it, or give another --out"
+                f"{out} exists and is not a Quintet report; move it, or choose another --out"
             )
 
 
@@ -96,40 +93,40 @@ def page(
     sources: Sequence[Source], title: str | None = None, opening: str = "", closing: str = ""
 ) -> str:
     name = text(title or " and ".join(f"{s.label} · {s.recipe}" for s in sources[:3]))
-    groups = alike(sources)
+    groups = group_by_recipe(sources)
     body = "".join(
-        group_of_runs(group, number if len(groups) > 1 else None, len(sources))
+        runs_section(group, number if len(groups) > 1 else None, len(sources))
         for number, group in enumerate(groups)
     )
     packed = script.plotly()
     plotly = f'<script id="plotly" type="text/plain">{packed.data}</script>' if packed else ""
     return (
-        f'<!doctype html>{MARK}<html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html>{MARKER}<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{script.policy()}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{name}</title><style>{script.style()}</style></head><body>"
-        f'<a class="skip" href="#main">Skip to the content</a><header>{LOGO}<h1>{name}</h1>'
-        f'{links(groups)}</header><main id="main">{opening}{missing(sources)}{overview(groups)}'
+        f'<a class="skip" href="#main">Skip to content</a><header>{LOGO}<h1>{name}</h1>'
+        f'{links(groups)}</header><main id="main">{opening}{plotly_note(sources)}{overview(groups)}'
         f"{body}{closing}</main>{plotly}<script>{script.script()}</script></body></html>\n"
     )
 
 
-def missing(sources: Sequence[Source]) -> str:
+def plotly_note(sources: Sequence[Source]) -> str:
     if script.plotly():
         return ""
     command = f"quintet report {' '.join(str(s.path) for s in sources)}"
     return (
-        '<p class="note" role="note">Curves that can be zoomed and meshes that turn need plotly: '
+        '<p class="note" role="note">Interactive curves and 3-D meshes need plotly: '
         f"<code>pip install plotly</code>, then <code>{text(command)}</code>.</p>"
     )
 
 
-def alike(sources: Sequence[Source]) -> list[list[Source]]:
-    """Runs of one recipe can be compared, and those of its tiny twin."""
-    found: dict[str, list[Source]] = {}
+def group_by_recipe(sources: Sequence[Source]) -> list[list[Source]]:
+    """Runs of one recipe are compared; its _tiny variant counts as the same."""
+    groups: dict[str, list[Source]] = {}
     for source in sources:
-        found.setdefault(source.recipe.removesuffix("_tiny"), []).append(source)
-    return list(found.values())
+        groups.setdefault(source.recipe.removesuffix("_tiny"), []).append(source)
+    return list(groups.values())
 
 
 def heading(group: Sequence[Source]) -> str:
@@ -146,31 +143,34 @@ def links(groups: Sequence[Sequence[Source]]) -> str:
 
 
 def overview(groups: Sequence[Sequence[Source]]) -> str:
-    """Where every run stands, when they are of several kinds."""
+    """Progress of every run, where there are several recipes."""
     if len(groups) < 2:
         return ""
     rows: dict[str, list[str]] = {}
-    keys = ("step", "time", "speed", "waiting for data", "best")
+    keys = ("step", "time", "throughput", "waiting for data", "best checkpoint")
     for source in (source for group in groups for source in group):
-        known = facts(source)
+        values = summary(source)
         rows[f"{text(source.label)} · {text(source.recipe)}"] = [
-            text(known.get(key, "–")) for key in keys
+            text(values.get(key, "–")) for key in keys
         ]
     return section("Runs", table(list(keys), rows))
 
 
-def group_of_runs(group: Sequence[Source], index: int | None, share: int) -> str:
+def runs_section(group: Sequence[Source], index: int | None, num_runs: int) -> str:
     head = "" if index is None else f'<h2 id="g{index}" class="kind">{heading(group)}</h2>'
-    made = section("What it makes", beside(group, [exhibits(s, share) for s in group]))
-    measured = section("Held-out numbers", held_out(group))
+    samples = section("Samples", side_by_side(group, [exhibits(s, num_runs) for s in group]))
+    metrics = section("Validation metrics", validation(group))
     parts = [
         differences(group),
-        standing(group),
-        f'<div class="pair">{made}{measured}</div>' if len(group) == 1 else made + measured,
+        progress(group),
+        f'<div class="pair">{samples}{metrics}</div>' if len(group) == 1 else samples + metrics,
         section("Curves", curves(group)),
-        section("Health", beside(group, [health(s) for s in group])),
-        section("Data", beside(group, [data(s) for s in group])),
-        section("Configuration, machine and log", beside(group, [details(s) for s in group])),
+        section("Health", side_by_side(group, [health(s) for s in group])),
+        section("Data", side_by_side(group, [data(s) for s in group])),
+        section(
+            "Configuration, environment and log",
+            side_by_side(group, [environment(s) for s in group]),
+        ),
     ]
     return f'<div class="runs">{head}{"".join(parts)}</div>'
 
@@ -179,153 +179,156 @@ def section(title: str, body: str) -> str:
     return f"<section><h2>{title}</h2>{body}</section>" if body else ""
 
 
-def beside(group: Sequence[Source], bodies: Sequence[str]) -> str:
-    """The same of every run, in columns where there are several."""
+def side_by_side(group: Sequence[Source], bodies: Sequence[str]) -> str:
+    """One column per run."""
     if len(group) == 1 or not any(bodies):
         return bodies[0] if bodies else ""
     columns = "".join(
-        f'<div class="column"><h3>{named(n, source)}</h3>{body or "<p class=soft>nothing yet</p>"}'
-        "</div>"
+        f'<div class="column"><h3>{run_label(n, source)}</h3>'
+        f"{body or '<p class=soft>nothing yet</p>'}</div>"
         for n, (source, body) in enumerate(zip(group, bodies))
     )
     return f'<div class="columns">{columns}</div>'
 
 
-def standing(group: Sequence[Source]) -> str:
-    if not any(last_report(source) for source in group):
+def progress(group: Sequence[Source]) -> str:
+    if not any(source.last_report() for source in group):
         return '<p class="soft">No reports yet.</p>'
-    known = [facts(source) for source in group]
+    summaries = [summary(source) for source in group]
     if len(group) == 1:
-        tiles = "".join(f"<div><dt>{k}</dt><dd>{text(v)}</dd></div>" for k, v in known[0].items())
+        tiles = "".join(
+            f"<div><dt>{k}</dt><dd>{text(v)}</dd></div>" for k, v in summaries[0].items()
+        )
         return f'<dl class="tiles">{tiles}</dl>'
-    keys = dict.fromkeys(key for one in known for key in one)
-    rows = {key: [text(one.get(key, "–")) for one in known] for key in keys}
-    head = [named(n, source) for n, source in enumerate(group)]
-    return section("Where they stand", table(head, rows))
+    keys = dict.fromkeys(key for values in summaries for key in values)
+    rows = {key: [text(values.get(key, "–")) for values in summaries] for key in keys}
+    head = [run_label(n, source) for n, source in enumerate(group)]
+    return section("Progress", table(head, rows))
 
 
-def flat(value: Any, at: str = "", depth: int = 0) -> dict[str, Any]:
-    """Dotted names of all fields, down to a depth that no configuration has."""
+def flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
+    """All fields by dotted name; the depth limit is for damaged files."""
     if not isinstance(value, Mapping) or not value or depth > 20:
-        return {at: value}
-    found: dict[str, Any] = {}
+        return {prefix: value}
+    fields: dict[str, Any] = {}
     for name, inner in value.items():
-        found |= flat(inner, f"{at}.{name}" if at else str(name), depth + 1)
-    return found
+        fields |= flatten(inner, f"{prefix}.{name}" if prefix else str(name), depth + 1)
+    return fields
 
 
 def differences(group: Sequence[Source]) -> str:
-    """Only the fields that are not the same in all runs."""
+    """Fields of the configurations that are not the same in all runs."""
     if len(group) == 1:
         return ""
-    asked = [flat({k: v for k, v in s.about.items() if k not in ("id", "data")}) for s in group]
-    keys = dict.fromkeys(key for one in asked for key in one)
+    configs = [
+        flatten({k: v for k, v in s.about.items() if k not in ("id", "data")}) for s in group
+    ]
+    keys = dict.fromkeys(key for config in configs for key in config)
     rows = {
-        text(key.removeprefix("settings.")): [cell(one.get(key)) for one in asked]
+        text(key.removeprefix("settings.")): [cell(config.get(key)) for config in configs]
         for key in keys
-        if any(one.get(key) != asked[0].get(key) for one in asked)
+        if any(config.get(key) != configs[0].get(key) for config in configs)
     }
-    left = list(rows)[DIFFERENCES:]
-    head = [named(n, source) for n, source in enumerate(group)]
-    shown = {key: rows[key] for key in list(rows)[:DIFFERENCES]}
-    body = table(head, shown) if rows else '<p class="soft">Their configurations are equal.</p>'
-    more = f'<p class="soft">and {len(left)} more fields</p>' if left else ""
-    return section("What differs", body + more)
+    omitted = list(rows)[MAX_DIFFERENCES:]
+    head = [run_label(n, source) for n, source in enumerate(group)]
+    shown = {key: rows[key] for key in list(rows)[:MAX_DIFFERENCES]}
+    body = table(head, shown) if rows else '<p class="soft">The configurations are identical.</p>'
+    more = f'<p class="soft">and {len(omitted)} more fields</p>' if omitted else ""
+    return section("Configuration differences", body + more)
 
 
 def cell(value: Any) -> str:
-    words = str(value) if value is not None else "–"
-    return text(words if len(words) <= 200 else f"{words[:200]}…")
+    shown = str(value) if value is not None else "–"
+    return text(shown if len(shown) <= 200 else f"{shown[:200]}…")
 
 
-def held_out(group: Sequence[Source]) -> str:
-    newest = [evaluation(source) for source in group]
-    names = dict.fromkeys(n for found in newest for n in found if n.startswith("val/"))
+def validation(group: Sequence[Source]) -> str:
+    evaluations = [source.last_evaluation() for source in group]
+    names = dict.fromkeys(n for record in evaluations for n in record if n.startswith("val/"))
     rows = {
-        text(name.removeprefix("val/")): [number(found.get(name)) for found in newest]
-        for name in list(names)[:LIST]
+        text(name.removeprefix("val/")): [number(record.get(name)) for record in evaluations]
+        for name in list(names)[:MAX_EVENTS]
     }
     if not rows:
         return ""
-    steps = ", ".join(number(found.get("step")) for found in newest)
-    head = [named(n, source) for n, source in enumerate(group)] if len(group) > 1 else []
-    return f'{table(head, rows)}<p class="soft">averaged weights, step {steps}</p>'
+    steps = ", ".join(number(record.get("step")) for record in evaluations)
+    head = [run_label(n, source) for n, source in enumerate(group)] if len(group) > 1 else []
+    return f'{table(head, rows)}<p class="soft">EMA weights, step {steps}</p>'
 
 
-def evaluation(source: Source) -> Mapping[str, Any]:
-    found = [r for r in source.reports if any(name.startswith("val/") for name in r)]
-    return found[-1] if found else {}
-
-
-def kind_of(event: Mapping[str, Any]) -> str:
+def event_kind(event: Mapping[str, Any]) -> str:
     message = str(event.get("message"))
     if message.startswith(("health:", "skipped the update")):
         return "health"
     return "data" if message.startswith("skipped ") else "log"
 
 
-def of_kind(source: Source, kind: str) -> list[Mapping[str, Any]]:
-    return [event for event in source.events if kind_of(event) == kind]
+def events_of(source: Source, kind: str) -> list[Mapping[str, Any]]:
+    return [event for event in source.events if event_kind(event) == kind]
 
 
-def listed(events: Sequence[Mapping[str, Any]]) -> str:
+def event_list(events: Sequence[Mapping[str, Any]]) -> str:
     items = "".join(
         f"<li><b>step {number(e.get('step'))}</b> {text(str(e.get('message'))[:2000])}</li>"
-        for e in events[-LIST:]
+        for e in events[-MAX_EVENTS:]
     )
-    more = len(events) - LIST
-    before = f'<p class="soft">the last {LIST}; {more} more in events.jsonl</p>' if more > 0 else ""
+    more = len(events) - MAX_EVENTS
+    before = (
+        f'<p class="soft">the last {MAX_EVENTS}; {more} more in events.jsonl</p>'
+        if more > 0
+        else ""
+    )
     return f"{before}<ul>{items}</ul>" if items else ""
 
 
 def health(source: Source) -> str:
-    found = of_kind(source, "health")
-    if found:
-        return f'<div class="warn">{listed(found)}</div>'
-    return '<p class="good">✓ Nothing to report: every number finite, no monitor fired.</p>'
+    events = events_of(source, "health")
+    if events:
+        return f'<div class="warn">{event_list(events)}</div>'
+    return '<p class="good">✓ No warnings: all values finite, no monitor triggered.</p>'
 
 
 def data(source: Source) -> str:
-    known, skipped = part(source.about, "data"), of_kind(source, "data")
+    sizes, skipped = mapping(source.about.get("data")), events_of(source, "data")
     origin = source.settings.get("data")
     rows = {
-        "from": [text("built-in" if origin is None else origin)],
+        "source": [text("built-in" if origin is None else origin)],
         **{
-            words: [f"{number(known[name])} samples"]
-            for words, name in (("to learn from", "train"), ("held out", "valid"))
-            if name in known
+            label: [f"{number(sizes[split])} samples"]
+            for label, split in (("training", "train"), ("validation", "valid"))
+            if split in sizes
         },
         "skipped": [f"{len(skipped)} files" if skipped else "none"],
     }
     reasons: dict[str, int] = {}
     for event in skipped:
         reasons[reason(event)] = reasons.get(reason(event), 0) + 1
-    counted = {text(why): [str(count)] for why, count in sorted(reasons.items())[:20]}
-    why = f"<h3>Skipped, and why</h3>{table((), counted)}" if counted else ""
-    return table((), rows) + why + folded("which files", listed(skipped))
+    counts = {text(why): [str(count)] for why, count in sorted(reasons.items())[:20]}
+    by_reason = f"<h3>Skipped files by reason</h3>{table((), counts)}" if counts else ""
+    return table((), rows) + by_reason + details("skipped files", event_list(skipped))
 
 
 def reason(event: Mapping[str, Any]) -> str:
-    """Without the name of the file, which the message may give twice."""
+    """The message without the file name, which it may contain twice."""
     name, _, why = str(event.get("message")).removeprefix("skipped ").partition(": ")
     return why.removeprefix(f"{name}: ")[:200]
 
 
-def details(source: Source) -> str:
+def environment(source: Source) -> str:
     about = source.about
     rows = {
         text(key): [text(value)]
         for name in ("machine", "versions")
-        for key, value in part(about, name).items()
+        for key, value in mapping(about.get(name)).items()
     }
     rows = {"quintet": [text(about.get("quintet"))], **rows}
     try:
-        written = json.dumps(about, indent=2)
+        config = json.dumps(about, indent=2)
     except RecursionError:
-        written = "nested too deeply to be shown"
-    cut = written if len(written) <= CONFIGURATION else f"{written[:CONFIGURATION]}\n…"
+        config = "nested too deeply"
+    config = config if len(config) <= MAX_CONFIG else f"{config[:MAX_CONFIG]}\n…"
     return (
-        folded("configuration", f'<pre tabindex="0">{text(cut)}</pre>')
-        + folded("machine and versions", table((), rows))
-        + folded("log", listed(of_kind(source, "log")))
+        details("configuration", f'<pre tabindex="0">{text(config)}</pre>')
+        + details("environment", table((), rows))
+        + details("log", event_list(events_of(source, "log")))
     )

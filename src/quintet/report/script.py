@@ -1,4 +1,4 @@
-"""The page's script and style, and plotly from the installed package, packed."""
+"""Script and style of the page, and plotly from the installed package, compressed."""
 
 import base64
 import gzip
@@ -13,9 +13,9 @@ HERE = Path(__file__).parent
 
 class Packed(NamedTuple):
     data: str
-    """gzip in base64: two fifths of the size, and no text in it that means anything to HTML."""
+    """gzip in base64: two fifths of the size, and no characters special to HTML."""
     digest: str
-    """Of what is inside, for the page's policy."""
+    """Of the uncompressed script, for the content security policy."""
 
 
 @lru_cache(maxsize=2)
@@ -34,12 +34,12 @@ def digest(code: bytes) -> str:
 
 @lru_cache(maxsize=1)
 def plotly() -> Packed | None:
-    """None where plotly is not installed. The package itself is not imported: it takes a while."""
-    found = importlib.util.find_spec("plotly")
-    if found is None or found.origin is None:
+    """None where plotly is not installed. The package itself is not imported, which is slow."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
         return None
     try:
-        code = (Path(found.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+        code = (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
     except OSError:
         return None
     packed = gzip.compress(code, 6, mtime=0)
@@ -47,7 +47,7 @@ def plotly() -> Packed | None:
 
 
 def policy() -> str:
-    """Nothing is fetched, and no script runs but these two, whatever else the page holds."""
+    """Content security policy: no network access, and only the two scripts of the page run."""
     packed = plotly()
     scripts = f"{digest(script().encode())} {packed.digest if packed else ''}".strip()
     return (

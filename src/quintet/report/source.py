@@ -1,4 +1,4 @@
-"""What a run has to show, read within limits: a folder may come from anywhere."""
+"""Contents of a run folder for the report, read within limits: a folder may come from anywhere."""
 
 import json
 import os
@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from quintet.engine.errors import RunError
-from quintet.engine.folder import RunFolder
-from quintet.report.markup import duration, shown
+from quintet.engine.runs.folder import RunFolder
+from quintet.report.markup import duration, format_value
 
-CONFIG = 16_000_000
-JOURNAL = 256_000_000
-"""Bytes of metrics.jsonl that are looked at; of a longer one, the last."""
-LINE = 1_000_000
-REPORTS = 2000
-"""About as many reports of training are kept; evaluations are all kept."""
-EVENTS = 1000
-STEP = re.compile(r"step-\d+")
+MAX_JSON_BYTES = 16_000_000
+MAX_JOURNAL_BYTES = 256_000_000
+"""Only the last so many bytes of metrics.jsonl are read."""
+MAX_LINE_BYTES = 1_000_000
+MAX_REPORTS = 2000
+"""About as many training reports are kept; every evaluation is kept."""
+MAX_EVENTS = 1000
+STEP_FOLDER = re.compile(r"step-\d+")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One run, as the page sees it."""
+    """One run of the report."""
 
     path: Path
     label: str
@@ -36,21 +36,30 @@ class Source:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return part(self.about, "settings")
+        return mapping(self.about.get("settings"))
 
     @property
     def recipe(self) -> str:
-        return str(self.about.get("recipe") or "a model of your own")
+        return str(self.about.get("recipe") or "custom model")
 
     def exhibits(self) -> tuple[str, list[Path]]:
-        """The newest step that left any, and its files by name."""
+        """The newest step with exhibits, and its files by name."""
         top = self.path / "exhibits"
-        steps = sorted(p.name for p in entries(top) if STEP.fullmatch(p.name) and is_folder(p))
+        steps = sorted(
+            p.name for p in entries(top) if STEP_FOLDER.fullmatch(p.name) and is_folder(p)
+        )
         for step in reversed(steps):
             files = [p for p in entries(top / step) if not p.name.startswith(".")]
             if files:
-                return step, sorted(files, key=natural)
+                return step, sorted(files, key=natural_order)
         return "", []
+
+    def last_report(self) -> Mapping[str, Any]:
+        return next((r for r in reversed(self.reports) if "samples_per_second" in r), {})
+
+    def last_evaluation(self) -> Mapping[str, Any]:
+        evaluations = (r for r in reversed(self.reports) if any(n.startswith("val/") for n in r))
+        return next(evaluations, {})
 
 
 def load(paths: Sequence[Path]) -> list[Source]:
@@ -58,63 +67,64 @@ def load(paths: Sequence[Path]) -> list[Source]:
 
 
 def labels(paths: Sequence[Path]) -> list[str]:
-    """Names of the folders; where two are called the same, their paths."""
+    """Names of the folders; the paths where names are not unique."""
     names = [path.resolve().name for path in paths]
     return [n if names.count(n) == 1 else str(p) for p, n in zip(paths, names)]
 
 
 def _load(path: Path, label: str) -> Source:
     config = path / "config.json"
-    if config.is_file() and config.stat().st_size > CONFIG:
-        raise RunError(f"{config} holds more than {CONFIG:,} bytes; put the run's own file back")
+    if config.is_file() and config.stat().st_size > MAX_JSON_BYTES:
+        raise RunError(
+            f"{config} has more than {MAX_JSON_BYTES:,} bytes; restore the original file"
+        )
     folder = RunFolder.open(path)
-    events = list(journal(folder.events, 1))[-EVENTS:]
-    return Source(path, label, folder.about, reports(folder.metrics), events, _best(folder))
+    events = list(read_journal(folder.events, 1))[-MAX_EVENTS:]
+    best = _read_best(path / "best.json")
+    return Source(path, label, folder.about, read_reports(folder.metrics), events, best)
 
 
-def _best(folder: RunFolder) -> Mapping[str, Any]:
+def _read_best(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(content(folder.path / "best.json", CONFIG))
+        return mapping(json.loads(content(path, MAX_JSON_BYTES)))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
-def part(about: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object inside an object, empty where a file holds something else there."""
-    value = about.get(name)
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value if it is a JSON object, otherwise an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
-def reports(path: Path) -> list[dict[str, Any]]:
-    """Evaluations, and reports of training, thinned before they are parsed: it costs the most."""
+def read_reports(path: Path) -> list[dict[str, Any]]:
+    """Evaluations and training reports; thinned before parsing, which is the main cost."""
     try:
-        total = min(path.stat().st_size, JOURNAL)
+        total = min(path.stat().st_size, MAX_JOURNAL_BYTES)
     except OSError:
         return []
-    lines = total // max(1, _length(path))
-    return list(journal(path, max(1, lines // REPORTS)))
+    num_lines = total // max(1, _mean_line_bytes(path))
+    return list(read_journal(path, max(1, num_lines // MAX_REPORTS)))
 
 
-def _length(path: Path) -> int:
-    """Bytes of a line, about."""
+def _mean_line_bytes(path: Path) -> int:
+    """Estimated from the first lines."""
     lines = list(zip(range(50), raw_lines(path)))
     return sum(len(line) for _, line in lines) // max(1, len(lines))
 
 
-def journal(path: Path, stride: int) -> Iterator[dict[str, Any]]:
-    """The objects in a JSONL file: each that is an evaluation, the last, and of the others one in
-    `stride`. What is no JSON object is left out."""
+def read_journal(path: Path, stride: int) -> Iterator[dict[str, Any]]:
+    """Objects of a JSONL file: every evaluation, the last line, and one in `stride` of the others.
+    Lines that are not JSON objects are dropped."""
     last = b""
     for count, line in enumerate(raw_lines(path)):
         last = line
         if stride == 1 or b'"val/' in line or count // stride * stride == count:
             last = b""
-            yield from _parsed(line)
-    yield from _parsed(last)
+            yield from _parse(line)
+    yield from _parse(last)
 
 
-def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
+def _parse(line: bytes) -> Iterator[dict[str, Any]]:
     try:
         value = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -124,24 +134,24 @@ def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Lines within the limits; a file that is not there has none."""
+    """Lines within the limits; none where the file is missing."""
     try:
-        handle = opened(path)
+        handle = open_regular(path)
     except OSError:
         return
     with os.fdopen(handle, "rb") as file:
-        if (over := os.fstat(handle).st_size - JOURNAL) > 0:
-            file.seek(over)
-            file.readline(LINE)
-        whole = True
-        while line := file.readline(LINE):
-            if whole and len(line) < LINE:
+        if (excess := os.fstat(handle).st_size - MAX_JOURNAL_BYTES) > 0:
+            file.seek(excess)
+            file.readline(MAX_LINE_BYTES)
+        at_start = True
+        while line := file.readline(MAX_LINE_BYTES):
+            if at_start and len(line) < MAX_LINE_BYTES:
                 yield line
-            whole = line.endswith(b"\n")
+            at_start = line.endswith(b"\n")
 
 
-def opened(path: Path) -> int:
-    """A regular file that is no link; a pipe or a device would block or never end."""
+def open_regular(path: Path) -> int:
+    """Open a regular file that is not a link; a pipe or a device could block or never end."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -149,51 +159,46 @@ def opened(path: Path) -> int:
     return handle
 
 
-def content(path: Path, most: int, begin: int = -1) -> bytes:
-    """A file, or its first bytes; OSError where it is a link, no file, or larger than `most`."""
-    with os.fdopen(opened(path), "rb") as file:
-        if os.fstat(file.fileno()).st_size > most:
-            raise OSError(f"{path} holds more than {most:,} bytes")
-        return file.read(begin)
+def content(path: Path, max_bytes: int, count: int = -1) -> bytes:
+    """A file, or its first `count` bytes; OSError for a link, a non-file, or a larger file."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(f"{path} has more than {max_bytes:,} bytes")
+        return file.read(count)
 
 
 def is_folder(path: Path) -> bool:
-    """And no link: the page travels, so it holds nothing from outside the run."""
+    """A folder that is not a link: the report includes nothing from outside of the run."""
     return path.is_dir() and not path.is_symlink()
 
 
-def entries(folder: Path, most: int = 5000) -> list[Path]:
+def entries(folder: Path, limit: int = 5000) -> list[Path]:
     if not is_folder(folder):
         return []
-    with os.scandir(folder) as found:
-        return [folder / entry.name for _, entry in zip(range(most), found)]
+    with os.scandir(folder) as iterator:
+        return [folder / entry.name for _, entry in zip(range(limit), iterator)]
 
 
-def natural(path: Path) -> list[tuple[str, int]]:
-    """So that 10 comes after 9."""
-    found = re.findall(r"([^0-9]*)([0-9]{0,18})", path.stem)
-    return [(word, int(digits or 0)) for word, digits in found]
+def natural_order(path: Path) -> list[tuple[str, int]]:
+    """Sort key that puts 10 after 9."""
+    pairs = re.findall(r"([^0-9]*)([0-9]{0,18})", path.stem)
+    return [(prefix, int(digits or 0)) for prefix, digits in pairs]
 
 
-def last_report(source: Source) -> Mapping[str, Any]:
-    found = [r for r in source.reports if "samples_per_second" in r]
-    return found[-1] if found else {}
-
-
-def facts(source: Source) -> dict[str, str]:
-    """Where the run stands and what it cost; not yet escaped."""
-    last, about, best = last_report(source), source.about, source.best
-    machine = part(about, "machine")
-    found = {
+def summary(source: Source) -> dict[str, str]:
+    """Progress and cost of the run; not yet escaped."""
+    last, about, best = source.last_report(), source.about, source.best
+    machine = mapping(about.get("machine"))
+    rows = {
         "step": f"{last.get('step', 0)} of {source.settings.get('steps')}",
-        "samples": f"{shown(last.get('samples', 0), ',')} ({last.get('epoch', 0)} epochs)",
+        "samples": f"{format_value(last.get('samples', 0), ',')} ({last.get('epoch', 0)} epochs)",
         "time": duration(last.get("seconds", 0)),
-        "speed": f"{shown(last.get('samples_per_second'), '.4g')} samples per second",
-        "waiting for data": f"{shown(last.get('waiting'), '.0%')} of the time",
+        "throughput": f"{format_value(last.get('samples_per_second'), '.4g')} samples per second",
+        "waiting for data": f"{format_value(last.get('waiting'), '.0%')} of the time",
         "global batch": f"{about.get('global_batch')} on {about.get('processes')} process(es)",
-        "hardware": str(machine.get("device", "not recorded")),
+        "device": str(machine.get("device", "not recorded")),
     }
     if best:
-        value = shown(best.get("value"), ".5g")
-        found["best"] = f"{best.get('metric')} {value} at step {best.get('step')}"
-    return found
+        value = format_value(best.get("value"), ".5g")
+        rows["best checkpoint"] = f"{best.get('metric')} {value} at step {best.get('step')}"
+    return rows

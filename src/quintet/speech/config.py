@@ -1,4 +1,4 @@
-"""What can be set in the speech room. Plain values only, and no torch: help must be instant."""
+"""Configuration of the speech room. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
 from math import ceil
@@ -7,44 +7,44 @@ from typing import Literal
 from quintet.engine.config import (
     OptimiserConfig,
     Recipe,
-    path,
     require,
     require_choices,
     require_finite,
     require_held_out,
+    setting,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechDataConfig:
-    """Which recordings, and how they come in batches."""
+    """Recordings and batching."""
 
     rate: int = 24_000
-    """Samples a second; files of any other rate are resampled."""
+    """Sample rate in Hz; other files are resampled."""
     max_seconds: float = 16.0
-    """Longer recordings are skipped: nobody knows which of their words a part of them has."""
+    """Longer recordings are skipped: a crop would not match its transcript."""
     min_seconds: float = 0.1
     """Shorter recordings are skipped."""
     text_length: int = 512
-    """Recordings whose text has more bytes than this are skipped."""
+    """Recordings with a text of more bytes are skipped."""
     alphabet: str | None = None
-    """Where given, recordings whose text has a character that is not among these are skipped."""
+    """If set, recordings with any other character in their text are skipped."""
     buckets: int = 6
-    """Batches are padded to one of so many lengths, evenly spaced up to max_seconds."""
+    """Number of padded lengths of batches, evenly spaced up to max_seconds."""
     valid_fraction: float = 0.05
-    """Share of a folder held out for validation, chosen by the seed."""
+    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 500
-    """At most so many held-out recordings are measured at each evaluation."""
+    """Maximum number of validation recordings per evaluation."""
     builtin_count: int = 100_000
-    """Number of built-in training utterances when no folder is given."""
+    """Number of built-in training utterances without a data folder."""
     max_missing: float = 0.5
-    """Recordings without a text are left out; past this share of them the folder is refused."""
+    """Maximum fraction of recordings without a text, which are skipped."""
     max_bytes: int = 1_000_000_000
-    """Files with more bytes than this are skipped before they are opened."""
+    """Larger files are skipped before they are opened."""
     max_channels: int = 8
-    """Files with more channels than this are skipped; up to it they are mixed to one."""
+    """Files with more channels are skipped; others are mixed to mono."""
     max_rate: int = 192_000
-    """Files with more samples a second than this are skipped."""
+    """Files of a higher sample rate are skipped."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -53,10 +53,9 @@ class SpeechDataConfig:
         most = self.max_seconds
         require(0 < least <= most, "min_seconds", least, "above 0 and at most max_seconds")
         require_held_out(self)
-        lost = self.max_missing
-        require(0 <= lost <= 1, "max_missing", lost, "a share between 0 and 1")
-        empty = self.alphabet is None or bool(self.alphabet)
-        require(empty, "alphabet", self.alphabet, "the characters that may occur, or left out")
+        require(0 <= self.max_missing <= 1, "max_missing", self.max_missing, "between 0 and 1")
+        valid = self.alphabet is None or bool(self.alphabet)
+        require(valid, "alphabet", self.alphabet, "the allowed characters, or unset")
         counts = ("buckets", "text_length")
         for name in (*counts, "max_bytes", "max_channels", "max_rate"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
@@ -64,52 +63,52 @@ class SpeechDataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VoiceBoxConfig:
-    """The model: a flow over frames of sound, and what tells it which character is when."""
+    """The model: flow over frames, aligner and duration model."""
 
     features: Literal["mel", "latents"] = "mel"
-    """Frames are log-mel bins of the sound, or latents that you bring along."""
+    """Frames are log-mels of the sound, or latents of your own."""
     rate: int = 24_000
-    """mel: samples a second."""
+    """mel: sample rate in Hz."""
     n_fft: int = 1024
-    """mel: samples that a frame looks at."""
+    """mel: samples of the FFT window."""
     hop: int = 256
-    """mel: samples between frames."""
+    """mel: samples between frames (hop length)."""
     bins: int = 100
-    """Numbers of a frame."""
+    """Features of a frame: mel bins, or channels of the latents."""
     mean: float = -2.0
-    """Subtracted from every number of a frame: about the mean of speech."""
-    deviation: float = 2.2
-    """What is left is divided by this: about how far speech departs from its mean."""
+    """Mean of the features, for normalisation; the default is about that of speech."""
+    std: float = 2.2
+    """Standard deviation of the features, for normalisation."""
     dim: int = 512
     """Width of the transformer."""
     depth: int = 12
-    """Its layers."""
+    """Layers of the transformer."""
     heads: int = 8
-    """Its attention heads."""
+    """Attention heads."""
     head_dim: int = 64
-    """Channels of each of them."""
+    """Channels per head."""
     registers: int = 16
-    """Learned positions before the first frame that all frames can look at."""
+    """Register tokens before the first frame."""
     kernel: int = 31
-    """Frames that the convolution sees by which frames know their neighbours."""
+    """Kernel size of the convolutional position embedding."""
     dropout: float = 0.0
-    """Share of each branch that is dropped in training."""
+    """Dropout of the residual branches."""
     text: Literal["learned", "given"] = "learned"
-    """Characters whose place in time is learned along, or ids of your own, one for each frame."""
+    """Characters with a learned alignment, or given ids, one per frame."""
     vocabulary: int = 258
-    """Ids of the text: bytes and two more; or as many as your own take."""
+    """Vocabulary size: 256 bytes and 2 special ids, or that of your own ids."""
     edges: bool = True
-    """learned: a space before and after each text, for the silence there."""
+    """learned: add a space before and after each text, for silence."""
     text_dim: int = 256
-    """Width of an embedded character."""
+    """Width of the character embedding."""
     align_dim: int = 80
-    """learned: width of the space in which characters and frames are compared."""
-    narrowness: float = 1.0
-    """learned: how closely alignments are expected to keep to an even pace."""
+    """learned: width of the aligner."""
+    prior_scale: float = 1.0
+    """learned: sharpness of the diagonal prior of alignments."""
     duration_dim: int = 256
-    """learned: width of the small transformer that says how long each character lasts."""
+    """learned: width of the duration model."""
     duration_depth: int = 3
-    """learned: its layers."""
+    """learned: layers of the duration model."""
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -119,92 +118,91 @@ class VoiceBoxConfig:
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(self.registers >= 0, "registers", self.registers, "0 or more")
         even = self.head_dim // 2 * 2 == self.head_dim
-        require(even, "head_dim", self.head_dim, "even, so that it turns")
+        require(even, "head_dim", self.head_dim, "even (rotary embedding)")
         wide = self.duration_dim // 64 * 64 == self.duration_dim
-        require(wide, "duration_dim", self.duration_dim, "a multiple of 64, the width of a head")
+        require(wide, "duration_dim", self.duration_dim, "a multiple of 64 (head width)")
         require(self.kernel // 2 * 2 != self.kernel, "kernel", self.kernel, "odd")
-        for name in ("deviation", "narrowness"):
+        for name in ("std", "prior_scale"):
             require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
         require(0 <= self.dropout < 1, "dropout", self.dropout, "at least 0 and below 1")
         least = 258 if self.text == "learned" else 3
         require(self.vocabulary >= least, "vocabulary", self.vocabulary, f"{least} or more")
         fits = self.hop <= self.n_fft // 2
-        require(fits, "hop", self.hop, "at most half of n_fft, or sound between frames is lost")
+        require(fits, "hop", self.hop, "at most half of n_fft (overlapping frames)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VoiceBoxLossConfig:
-    """What is hidden in training, and what each loss weighs beside that of the flow."""
+    """Masking and condition dropout in training, and loss weights relative to the flow loss."""
 
-    hidden: tuple[float, float] = (0.5, 1.0)
-    """The least and the largest share of a recording that is hidden, in one span."""
+    mask_fraction: tuple[float, float] = (0.5, 1.0)
+    """Range of the fraction of a recording to mask, in one span."""
     drop_context: float = 0.2
-    """Share of samples of which all is hidden, so that speech can begin from nothing."""
+    """Fraction of samples without audio context, for speech from text alone."""
     drop_text: float = 0.1
-    """Share of samples whose text is hidden, so that it can be followed more than it asks."""
+    """Fraction of samples without text, for classifier-free guidance."""
     drop_context_text: float = 0.1
-    """Share of samples whose text outside of the span is hidden, as of a voice without one."""
-    align_weight: float = 1.0
-    """Weight of the likelihood of all alignments, for each frame."""
-    sharp_weight: float = 0.1
-    """Weight of the likelihood of the best alignment alone."""
+    """Fraction of samples without text outside of the span, for voices without a transcript."""
+    alignment_weight: float = 1.0
+    """Weight of the forward-sum alignment loss, per frame."""
+    binarization_weight: float = 0.1
+    """Weight of the binarization loss (likelihood of the best alignment), per frame."""
     duration_weight: float = 0.1
-    """Weight of the error of logarithms of durations, for each character."""
+    """Weight of the error of log-durations, per character."""
 
     def __post_init__(self) -> None:
         require_finite(self)
-        low, high = self.hidden
-        require(0 < low <= high <= 1, "hidden", self.hidden, "two shares above 0, the less first")
+        low, high = self.mask_fraction
+        require(0 < low <= high <= 1, "mask_fraction", (low, high), "0 < low <= high <= 1")
         for name in ("drop_context", "drop_text", "drop_context_text"):
-            share = getattr(self, name)
-            require(0 <= share <= 1, name, share, "a share between 0 and 1")
-        for name in ("align_weight", "sharp_weight", "duration_weight"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
+        for name in ("alignment_weight", "binarization_weight", "duration_weight"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeakingConfig:
-    """How held-out speech is filled in and spoken at evaluations."""
+class SamplingConfig:
+    """Infilling and synthesis of validation recordings at evaluations."""
 
     steps: int = 16
-    """Steps of the solver."""
+    """Steps of the ODE solver."""
     method: Literal["euler", "midpoint", "adaptive"] = "midpoint"
-    """Euler looks at the field once a step, midpoint twice; adaptive chooses its steps."""
+    """euler: one network evaluation per step; midpoint: two; adaptive: Dormand-Prince."""
     sway: float = -1.0
-    """Steps are closer together near the noise where this is negative, down to -1."""
+    """Sway sampling coefficient: below 0, down to -1, steps are denser near the noise."""
     cond_scale: float = 1.3
-    """How far text and context are followed beyond what they ask for; 1 is as learned."""
+    """Scale of classifier-free guidance; 1: none."""
     span: float = 0.5
-    """Share of each held-out recording that is hidden and filled in."""
+    """Fraction of each validation recording to infill."""
     count: int = 32
-    """So many held-out texts are spoken from nothing but the text."""
-    vocoder: str | None = path()
-    """Folder with the weights of Vocos; left out: Griffin-Lim."""
+    """Number of validation texts to synthesise from text alone."""
+    vocoder: str | None = setting(path=True, free=True)
+    """Folder with Vocos weights; unset: Griffin-Lim."""
 
     def __post_init__(self) -> None:
         require_choices(self)
         require_finite(self)
         require(self.steps >= 1, "steps", self.steps, "1 or more")
         require(-1 <= self.sway <= 1, "sway", self.sway, "between -1 and 1")
-        require(0 < self.span < 1, "span", self.span, "a share between 0 and 1")
+        require(0 < self.span < 1, "span", self.span, "between 0 and 1")
         require(self.count >= 0, "count", self.count, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VoiceBoxRecipe(Recipe):
-    """Everything that a run of VoiceBox is made of. A batch has as many frames as `batch_size`
-    recordings of the longest kind; of shorter ones there are more in it."""
+    """A VoiceBox run. `batch_size` counts recordings of the longest bucket; batches of shorter
+    recordings have more of them."""
 
     model: VoiceBoxConfig = field(default_factory=VoiceBoxConfig)
-    """The flow, the aligner and the durations."""
+    """Flow, aligner and duration model."""
     recordings: SpeechDataConfig = field(default_factory=SpeechDataConfig)
-    """The recordings and their texts."""
+    """Recordings and texts."""
     losses: VoiceBoxLossConfig = field(default_factory=VoiceBoxLossConfig)
-    """What is hidden, and what it costs."""
-    speaking: SpeakingConfig = field(default_factory=SpeakingConfig)
-    """How it is measured."""
-    voicebox: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """How it learns."""
+    """Masking and loss weights."""
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    """Sampling at evaluations."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """The optimiser."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,9 +210,11 @@ class VoiceBoxRecipe(Recipe):
         matched = model.features == "latents" or rate == model.rate
         require(matched, "recordings.rate", rate, f"model.rate, {model.rate}")
         built_in = self.data is not None or (model.features == "mel" and model.text == "learned")
-        require(built_in, "data", self.data, "given: built-in speech is sound with characters")
+        require(
+            built_in, "data", self.data, "set: built-in speech needs features mel and text learned"
+        )
 
 
 def frames_in(seconds: float, rate: int, hop: int) -> int:
-    """Frames of a sound, as `LogMel` counts them."""
+    """Frames of a sound, as in `LogMel.frames`."""
     return 1 + ceil(seconds * rate) // hop

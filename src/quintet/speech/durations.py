@@ -1,7 +1,7 @@
-"""How long each character lasts: a small transformer over the text (as in arXiv 2306.15687).
+"""Duration model: frames of each character, by a small transformer (as in arXiv 2306.15687).
 
-It is told the durations that are known, those of characters whose sound is there to be heard, and
-so speaks on as quickly as they do. Shapes: b samples, n characters.
+It is conditioned on the known durations, those of characters in the audio context, and so follows
+their speaking rate. Shapes: b samples, n characters.
 """
 
 import torch
@@ -10,13 +10,13 @@ from torch.nn import functional as F
 
 from quintet.nn.alignment import inside
 from quintet.nn.attention import Block
-from quintet.nn.quantise import full_precision
-from quintet.nn.rotary import line_rotation
+from quintet.nn.precision import full_precision
+from quintet.nn.rope import rope_1d
 from quintet.speech.config import VoiceBoxConfig
 
-HEAD = 64
-TYPICAL = 2.0
-"""Logarithm of a common duration in frames; predictions start there."""
+HEAD_DIM = 64
+LOG_TYPICAL = 2.0
+"""Logarithm of a common duration in frames: the initial prediction."""
 
 
 class DurationModel(nn.Module):
@@ -26,50 +26,50 @@ class DurationModel(nn.Module):
         super().__init__()
         dim = config.duration_dim
         self.embedding = nn.Embedding(config.vocabulary, dim)
-        self.told = nn.Linear(2, dim)
-        blocks = (Block(dim, dim // HEAD, HEAD) for _ in range(config.duration_depth))
+        self.proj_in = nn.Linear(2, dim)
+        blocks = (Block(dim, dim // HEAD_DIM, HEAD_DIM) for _ in range(config.duration_depth))
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(dim)
-        self.leave = nn.Linear(dim, 1)
+        self.proj_out = nn.Linear(dim, 1)
         nn.init.normal_(self.embedding.weight, std=0.5)
 
-    def forward(self, ids: Tensor, tokens: Tensor, durations: Tensor, known: Tensor) -> Tensor:
-        logs = durations.clamp_min(1).to(self.told.weight.dtype).log() - TYPICAL
-        heard = known.to(logs.dtype)
-        rows = self.embedding(ids) + self.told(torch.stack((logs * heard, heard), -1))
-        places = torch.arange(ids.shape[1], device=ids.device)
-        turn, mask = line_rotation(places, HEAD), inside(tokens, ids.shape[1])
+    def forward(self, ids: Tensor, num_tokens: Tensor, durations: Tensor, known: Tensor) -> Tensor:
+        logs = durations.clamp_min(1).to(self.proj_in.weight.dtype).log() - LOG_TYPICAL
+        weight = known.to(logs.dtype)
+        hidden = self.embedding(ids) + self.proj_in(torch.stack((logs * weight, weight), -1))
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        rope, mask = rope_1d(positions, HEAD_DIM), inside(num_tokens, ids.shape[1])
         for block in self.blocks:
-            rows = block(rows, turn, mask=mask)
-        return full_precision(self.leave(self.norm(rows)))[..., 0] + TYPICAL
+            hidden = block(hidden, rope, mask=mask)
+        return full_precision(self.proj_out(self.norm(hidden)))[..., 0] + LOG_TYPICAL
 
 
-def duration_errors(predicted: Tensor, durations: Tensor, wanted: Tensor) -> Tensor:
-    """0-dim: absolute errors of log-durations, summed over the characters that are wanted."""
+def duration_loss(predicted: Tensor, durations: Tensor, mask: Tensor) -> Tensor:
+    """0-dim: absolute errors of log-durations, summed over the mask (b, n)."""
     logs = durations.clamp_min(1).to(predicted.dtype).log()
-    return torch.where(wanted, (predicted - logs).abs(), 0.0).sum()
+    return torch.where(mask, (predicted - logs).abs(), 0.0).sum()
 
 
-def whole_frames(lengths: Tensor, totals: Tensor | None = None) -> Tensor:
-    """(b, n) lengths -> whole numbers that add up to their rounded sum, or to `totals` (b,).
+def round_durations(durations: Tensor, totals: Tensor | None = None) -> Tensor:
+    """(b, n) -> integers that add up to their rounded sum, or to `totals` (b,).
 
-    Ends are rounded, not durations, so that errors do not add up.
+    Ends are rounded, not durations, so that errors do not accumulate.
     """
-    ends = lengths.double().cumsum(1)
+    ends = durations.double().cumsum(1)
     if totals is not None:
         ends = ends * (totals.double() / ends[:, -1].clamp_min(1e-9))[:, None]
-    ends = (ends + 0.5).floor().long()  # not to the even one: a length of 1 or more stays so
+    ends = (ends + 0.5).floor().long()  # half up, not to even: a duration of 1 or more stays so
     return torch.diff(ends, dim=1, prepend=ends.new_zeros(len(ends), 1))
 
 
-def heard_whole(durations: Tensor, hole: Tensor) -> Tensor:
-    """(b, n): characters of which no frame is in the hole (b, t)."""
-    return frames_inside(durations, hole) == 0
+def fully_visible(durations: Tensor, infill_mask: Tensor) -> Tensor:
+    """(b, n): characters without a frame in the mask (b, t)."""
+    return masked_frames(durations, infill_mask) == 0
 
 
-def frames_inside(durations: Tensor, hole: Tensor) -> Tensor:
-    """(b, n): how many frames of each character are in the hole (b, t)."""
-    before = F.pad(hole.long().cumsum(1), (1, 0))
-    ends = durations.cumsum(1).clamp_max(hole.shape[1])
-    until = before.gather(1, ends)
+def masked_frames(durations: Tensor, infill_mask: Tensor) -> Tensor:
+    """(b, n): number of frames of each character in the mask (b, t)."""
+    cumulative = F.pad(infill_mask.long().cumsum(1), (1, 0))
+    ends = durations.cumsum(1).clamp_max(infill_mask.shape[1])
+    until = cumulative.gather(1, ends)
     return torch.diff(until, dim=1, prepend=until.new_zeros(len(until), 1))

@@ -1,4 +1,4 @@
-"""Speech for a person: sounds to listen to, and their log-mels side by side."""
+"""Exhibits of the speech room: sounds, and their log-mels side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from quintet.media.pixels import write_png
 QUIET, MIDDLE, LOUD = (11, 9, 36), (183, 55, 121), (252, 253, 191)
 GAP = 4
 SCALE = 2
-"""Pixels of a mel bin."""
+"""Pixels per mel bin."""
 
 
 def coloured(log_mels: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-    """(m, t) -> (SCALE m, SCALE t, 3), low frequencies below; eleven powers of e are shown."""
+    """(m, t) -> (SCALE m, SCALE t, 3), low frequencies at the bottom; a range of 11 in log."""
     top = log_mels.max() if log_mels.size else 0.0
     share = ((log_mels - top) / 11 + 1).clip(0, 1)[::-1, :, None]
     low = np.array(QUIET) + (np.array(MIDDLE) - QUIET) * (2 * share)
@@ -29,7 +29,7 @@ def coloured(log_mels: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
 
 
 def side_by_side(pictures: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.uint8]:
-    """Log-mels (m, t) of different lengths, with a white line between them."""
+    """Log-mels (m, t) of different lengths, separated by white lines."""
     cells = [coloured(picture) for picture in pictures]
     line = np.full((cells[0].shape[0], GAP, 3), 255, np.uint8)
     parts = [part for cell in cells for part in (line, cell)]
@@ -38,22 +38,22 @@ def side_by_side(pictures: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np
 
 @dataclass
 class Sounds:
-    """Each sound as a file, one picture of them all, and a page with the text and their order."""
+    """Sounds as files, one picture of all, and a text file with the transcript and their order."""
 
     name: str
     sounds: Mapping[str, Tensor]
-    """(n,) by what it is."""
+    """(n,) by title."""
     log_mels: Sequence[Tensor]
-    """(m, t) of each."""
+    """(m, t), one per sound."""
     rate: int
     text: str
 
     def write(self, folder: Path) -> list[Path]:
-        written: list[Path] = []
+        paths: list[Path] = []
         for title, sound in self.sounds.items():
-            written.append(folder / f"{self.name}-{title}.wav")
-            write_wav(written[-1], sound.float().cpu().numpy(), self.rate)
+            paths.append(folder / f"{self.name}-{title}.wav")
+            write_wav(paths[-1], sound.float().cpu().numpy(), self.rate)
         picture, page = folder / f"{self.name}.png", folder / f"{self.name}.txt"
         write_png(picture, side_by_side([mel.float().cpu().numpy() for mel in self.log_mels]))
         page.write_text(f"{printable(self.text)}\n{' | '.join(self.sounds)}\n", encoding="utf-8")
-        return [*written, picture, page]
+        return [*paths, picture, page]

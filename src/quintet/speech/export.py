@@ -1,9 +1,9 @@
-"""What can leave the speech room as a graph: the network of the flow."""
+"""Export of the speech room: the velocity network."""
 
 import torch
 from torch import Tensor, nn
 
-from quintet.engine.exporting import Exportable, Input, Piece
+from quintet.engine.models.export import Exportable, Input, Piece
 from quintet.speech.config import VoiceBoxRecipe
 from quintet.speech.model import VoiceBox
 
@@ -11,52 +11,58 @@ FREE = ("batch", "frames")
 
 
 class Velocity(nn.Module):
-    """Where a noisy state should go."""
+    """The velocity of a noisy state."""
 
     def __init__(self, model: VoiceBox) -> None:
         super().__init__()
-        self.characters, self.backbone = model.characters, model.backbone
+        self.text_embedding, self.backbone = model.text_embedding, model.backbone
 
     def forward(
-        self, x: Tensor, time: Tensor, context: Tensor, hole: Tensor, said: Tensor, mask: Tensor
+        self,
+        x: Tensor,
+        time: Tensor,
+        context: Tensor,
+        infill_mask: Tensor,
+        frame_ids: Tensor,
+        mask: Tensor,
     ) -> Tensor:
-        return self.backbone(x, context, hole, self.characters(said), time, mask)
+        return self.backbone(x, context, infill_mask, self.text_embedding(frame_ids), time, mask)
 
 
 def examples(model: VoiceBox, batch: int, frames: int) -> dict[str, Tensor]:
-    chance = torch.Generator().manual_seed(frames)
-    bins, letters = model.config.bins, model.config.vocabulary
-    ends = torch.linspace(frames, frames / 2, batch).long()
-    mask = torch.arange(frames) < ends[:, None]
-    hole = (torch.arange(frames) >= frames // 3) & mask
-    x, clean = torch.randn(2, batch, frames, bins, generator=chance)
+    generator = torch.Generator().manual_seed(frames)
+    bins, vocabulary = model.config.bins, model.config.vocabulary
+    lengths = torch.linspace(frames, frames / 2, batch).long()
+    mask = torch.arange(frames) < lengths[:, None]
+    infill_mask = (torch.arange(frames) >= frames // 3) & mask
+    x, clean = torch.randn(2, batch, frames, bins, generator=generator)
     return {
         "x": x,
-        "time": torch.rand(batch, generator=chance),
-        "context": torch.where((mask & ~hole)[..., None], clean, 0),
-        "hole": hole,
-        "said": torch.randint(1, letters, (batch, frames), generator=chance) * mask,
+        "time": torch.rand(batch, generator=generator),
+        "context": torch.where((mask & ~infill_mask)[..., None], clean, 0),
+        "infill_mask": infill_mask,
+        "frame_ids": torch.randint(1, vocabulary, (batch, frames), generator=generator) * mask,
         "mask": mask,
     }
 
 
 def pieces(model: VoiceBox, recipe: VoiceBoxRecipe) -> Exportable:
-    bins, letters = model.config.bins, model.config.vocabulary
-    says = {
+    bins, vocabulary = model.config.bins, model.config.vocabulary
+    descriptions = {
         "x": f"(batch, frames, {bins}) float32: the state of the flow",
-        "time": "(batch) float32 in 0..1: from noise to data",
-        "context": f"(batch, frames, {bins}) float32: known frames, and zeros elsewhere",
-        "hole": "(batch, frames) bool: true where frames are to be found",
-        "said": f"(batch, frames) int64 below {letters}: the character in each frame",
-        "mask": "(batch, frames) bool: true where a frame is no padding",
+        "time": "(batch) float32 from 0 (noise) to 1 (data)",
+        "context": f"(batch, frames, {bins}) float32: known frames, zeros elsewhere",
+        "infill_mask": "(batch, frames) bool: frames to infill",
+        "frame_ids": f"(batch, frames) int64 below {vocabulary}: the character of each frame",
+        "mask": "(batch, frames) bool: false for padding",
     }
     traced, checked = examples(model, 2, 48), examples(model, 3, 65)
-    free = {name: FREE[:1] if name == "time" else FREE for name in says}
-    inputs = {n: Input(traced[n], checked[n], says[n], free[n]) for n in says}
-    outputs = {"velocity": f"(batch, frames, {bins}) float32: the change of x with time"}
+    free = {name: FREE[:1] if name == "time" else FREE for name in descriptions}
+    inputs = {n: Input(traced[n], checked[n], text, free[n]) for n, text in descriptions.items()}
+    outputs = {"velocity": f"(batch, frames, {bins}) float32: the velocity of x"}
     left_out = (
-        "The spectrogram, the aligner, the duration model, the solver and the vocoder stay with"
-        " Quintet: they search, loop and draw, which is no graph."
+        "The spectrogram, the aligner, the duration model, the solver and the vocoder are not"
+        " exported: they search, loop and draw random numbers."
     )
-    piece = Piece("velocity", "the flow's network", Velocity(model), inputs, outputs)
+    piece = Piece("velocity", "velocity network of the flow", Velocity(model), inputs, outputs)
     return Exportable([piece], left_out)

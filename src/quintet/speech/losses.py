@@ -1,43 +1,53 @@
-"""What VoiceBox learns from, and how its terms become one number."""
+"""Loss terms of VoiceBox and their weighted sum."""
 
 from typing import NamedTuple
 
 from torch import Tensor
 
 from quintet.speech.config import VoiceBoxLossConfig
-from quintet.speech.draws import Draws
+from quintet.speech.masking import Draws
 
 
-class Learned(NamedTuple):
-    """Sums over the batch, each to be divided by its count over the whole global batch."""
+class LossSums(NamedTuple):
+    """Sums over the batch, each to be divided by its count over the global batch."""
 
     flow: Tensor
-    """Squared errors of the velocity, over hidden frames."""
-    align: Tensor
-    """Minus log-likelihoods of all alignments, to be divided by frames."""
-    sharp: Tensor
-    """Minus log-likelihoods of the best alignments, to be divided by frames."""
+    """Squared errors of the velocity, over masked frames."""
+    alignment: Tensor
+    """Negative log-likelihood of all alignments (forward sum), per frame."""
+    binarization: Tensor
+    """Negative log-likelihood of the best alignment, per frame."""
     duration: Tensor
-    """Errors of log-durations of hidden characters, to be divided by characters."""
+    """Absolute errors of the log-durations of masked characters, per character."""
 
 
 class Counts(NamedTuple):
-    """What the sums of `Learned` are divided by."""
+    """Denominators of `LossSums`."""
 
-    hidden: Tensor
+    masked: Tensor
     frames: Tensor
     tokens: Tensor
 
 
-def counts(draws: Draws, frames: Tensor, tokens: Tensor) -> Counts:
-    return Counts(*(n.sum().float() for n in (draws.hole, frames, tokens)))
+def counts(draws: Draws, num_frames: Tensor, num_tokens: Tensor) -> Counts:
+    return Counts(*(n.sum().float() for n in (draws.infill_mask, num_frames, num_tokens)))
 
 
-def total(found: Learned, over: Counts, losses: VoiceBoxLossConfig) -> Tensor:
-    """0-dim: the losses under their weights."""
+def means(sums: LossSums, over: Counts) -> dict[str, Tensor]:
+    """0-dim: each term by its name."""
+    return {
+        "flow": sums.flow / over.masked,
+        "alignment": sums.alignment / over.frames,
+        "binarization": sums.binarization / over.frames,
+        "duration": sums.duration / over.tokens,
+    }
+
+
+def total_loss(sums: LossSums, over: Counts, losses: VoiceBoxLossConfig) -> Tensor:
+    """0-dim: the weighted sum."""
     return (
-        found.flow / over.hidden
-        + losses.align_weight * found.align / over.frames
-        + losses.sharp_weight * found.sharp / over.frames
-        + losses.duration_weight * found.duration / over.tokens
+        sums.flow / over.masked
+        + losses.alignment_weight * sums.alignment / over.frames
+        + losses.binarization_weight * sums.binarization / over.frames
+        + losses.duration_weight * sums.duration / over.tokens
     )

@@ -1,8 +1,8 @@
-"""Recipes of the speech room. `quintet train speech/NAME` calls the function NAME."""
+"""Recipes of the speech room: `quintet train speech/NAME` calls the function NAME."""
 
 from quintet.engine.config import OptimiserConfig
 from quintet.speech.config import (
-    SpeakingConfig,
+    SamplingConfig,
     SpeechDataConfig,
     VoiceBoxConfig,
     VoiceBoxRecipe,
@@ -10,7 +10,7 @@ from quintet.speech.config import (
 
 
 def voicebox() -> VoiceBoxRecipe:
-    """Speech of 24 kHz from text, of up to 5 seconds; wants a GPU, and takes seven minutes."""
+    """Text to speech at 24 kHz, up to 5 seconds; for one GPU and seven minutes."""
     return VoiceBoxRecipe(
         steps=3600,
         batch_size=24,
@@ -21,17 +21,17 @@ def voicebox() -> VoiceBoxRecipe:
         recordings=SpeechDataConfig(
             max_seconds=5.0, text_length=48, buckets=3, builtin_count=40_000, valid_limit=256
         ),
-        speaking=SpeakingConfig(steps=4, method="euler", sway=0.0, cond_scale=1.0, count=64),
-        voicebox=OptimiserConfig(rate=5e-4, warmup=300, average=0.998),
+        sampling=SamplingConfig(steps=4, method="euler", sway=0.0, cond_scale=1.0, count=64),
+        optim=OptimiserConfig(learning_rate=5e-4, warmup_steps=300, ema_decay=0.998),
     )
 
 
 def voicebox_tiny() -> VoiceBoxRecipe:
-    """The same for speech of up to 3 seconds, for two CPU cores and four minutes."""
+    """The same for up to 3 seconds; for two CPU cores and four minutes."""
     return VoiceBoxRecipe(
         steps=600,
         batch_size=6,
-        precision="fp32",  # at this width a CPU converts longer than it gains
+        precision="fp32",  # at this width, casts cost a CPU more than bf16 gains
         workers=1,
         evaluate_every=600,
         save_every=300,
@@ -51,6 +51,6 @@ def voicebox_tiny() -> VoiceBoxRecipe:
         recordings=SpeechDataConfig(
             max_seconds=3.0, text_length=36, buckets=3, builtin_count=10_000, valid_limit=96
         ),
-        speaking=SpeakingConfig(steps=4, method="euler", sway=0.0, cond_scale=1.0, count=16),
-        voicebox=OptimiserConfig(rate=3e-3, warmup=50, average=0.98),
+        sampling=SamplingConfig(steps=4, method="euler", sway=0.0, cond_scale=1.0, count=16),
+        optim=OptimiserConfig(learning_rate=3e-3, warmup_steps=50, ema_decay=0.98),
     )

@@ -1,4 +1,4 @@
-"""What `quintet sample` does for speech: speak a text, in a voice of choice, or mend a span."""
+"""`quintet sample` for speech: text to speech, voice cloning, and editing of a span."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,47 +16,52 @@ if TYPE_CHECKING:
 SOUND = (".wav",)
 
 
+EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Give --text to have it spoken, with --voice to have it spoken by somebody. Give a recording
-    with --from and --to, in seconds, to have it say --text there instead."""
+    """Speaks --text, with --voice in the voice of a recording. With a recording, --from and --to,
+    --text replaces that span."""
 
     text: tuple[str, ...] = ()
-    """What to say."""
+    """Text to speak; may be repeated."""
     voice: Path | None = None
-    """A recording of the voice that is to say it."""
+    """Reference recording of the voice."""
     voice_text: str | None = None
-    """What is said in that recording, or in the one that is mended; it is spoken better with it."""
+    """Transcript of the reference, or of the recording to edit; improves the result."""
     from_: float | None = None
-    """The second at which new speech begins, in a recording."""
+    """Start of the span to replace, in seconds."""
     to: float | None = None
-    """The second at which the recording goes on."""
+    """End of the span to replace, in seconds."""
     seconds: float | None = None
-    """How long what is new lasts; left out: as long as it takes."""
+    """Duration of the new speech; unset: predicted."""
     steps: int = 16
-    """Steps of the solver."""
+    """Steps of the ODE solver."""
     method: Literal["euler", "midpoint", "adaptive"] = "midpoint"
-    """Euler looks at the field once a step, midpoint twice; adaptive chooses its steps."""
+    """euler: one network evaluation per step; midpoint: two; adaptive: Dormand-Prince."""
     cond_scale: float = 1.3
-    """How far text and voice are followed beyond what they ask for; 1 is as learned."""
+    """Scale of classifier-free guidance; 1: none."""
     vocoder: Path | None = None
-    """Folder with the weights of Vocos; left out: Griffin-Lim."""
+    """Folder with Vocos weights; unset: Griffin-Lim."""
     seed: int = 0
-    """The same number gives the same speech."""
+    """Random seed."""
     device: Device = "auto"
-    """Where to compute; auto takes the GPU where there is one."""
+    """Device; auto: the GPU if there is one."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
-    """Writes a sound for each text, and a picture of its log-mels; where `out` ends in .wav, it is
-    the sound itself."""
+    """Write a sound and a picture of its log-mels for each text; `out` is a folder, or a .wav file
+    for a single text."""
     _check(inputs, out, flags)
     model: VoiceBox = loaded(run, flags.device)
-    if model.frames.mel is None:
-        raise RunError(f"{run} is a model of latents; use it from Python, with your own decoder")
+    if model.features.mel is None:
+        raise RunError(f"{run} is a model of latents; use it from Python with your decoder")
     vocoder = _vocoder(model, flags)
     try:
-        sounds = _mend(model, inputs[0], flags, vocoder) if inputs else _say(model, flags, vocoder)
+        sounds = (
+            _edit(model, inputs[0], flags, vocoder) if inputs else _speak(model, flags, vocoder)
+        )
     except ValueError as error:
         raise RunError(str(error)) from None
     return _write(model, sounds, out, flags.text)
@@ -64,21 +69,21 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
 
 def _check(inputs: Sequence[Path], out: Path, flags: Flags) -> None:
     if not flags.text:
-        raise RunError('say what to speak: --text "…"')
+        raise RunError('nothing to speak; give --text "…"')
     check_positive(flags, "steps")
     if flags.seconds is not None and not 0 < flags.seconds <= 600:
         raise RunError(f"--seconds is {flags.seconds}; give more than 0, at most 600")
-    span = flags.from_ is not None or flags.to is not None
-    if span and (flags.from_ is None or flags.to is None or not inputs):
-        raise RunError("to mend a span give a recording, --from and --to, in seconds")
-    if inputs and not span:
-        raise RunError(f"{inputs[0]}: give --from and --to, or a voice to speak with as --voice")
+    edit = flags.from_ is not None or flags.to is not None
+    if edit and (flags.from_ is None or flags.to is None or not inputs):
+        raise RunError("to edit a span, give a recording, --from and --to, in seconds")
+    if inputs and not edit:
+        raise RunError(f"{inputs[0]}: give --from and --to, or pass it as --voice")
     if len(inputs) > 1 or (inputs and len(flags.text) > 1):
-        raise RunError("a span is mended in one recording, with one --text")
+        raise RunError("editing takes one recording and one --text")
     if inputs and flags.voice:
-        raise RunError("a mended recording keeps its own voice; leave --voice away")
+        raise RunError("an edited recording keeps its own voice; drop --voice")
     if flags.voice_text is not None and not (inputs or flags.voice):
-        raise RunError("--voice-text is what a recording says; give --voice as well")
+        raise RunError("--voice-text is the transcript of a recording; give --voice as well")
     if out.suffix.lower() in SOUND and len(flags.text) > 1:
         raise RunError(f"{out} is one file, but there are {len(flags.text)} texts; name a folder")
 
@@ -101,7 +106,7 @@ def _read(path: Path, rate: int) -> "Tensor":
     return torch.from_numpy(read_audio(path, rate=rate, caps=AudioCaps(max_seconds=600)))
 
 
-def _say(model: "VoiceBox", flags: Flags, vocoder: "nn.Module | None") -> list["Tensor"]:
+def _speak(model: "VoiceBox", flags: Flags, vocoder: "nn.Module | None") -> list["Tensor"]:
     cond = None
     count = len(flags.text)
     if flags.voice is not None:
@@ -119,10 +124,10 @@ def _say(model: "VoiceBox", flags: Flags, vocoder: "nn.Module | None") -> list["
     )
 
 
-def _mend(
+def _edit(
     model: "VoiceBox", path: Path, flags: Flags, vocoder: "nn.Module | None"
 ) -> list["Tensor"]:
-    from quintet.speech.speaking import Solver
+    from quintet.speech.inference import Solver
 
     assert flags.from_ is not None
     assert flags.to is not None
@@ -147,14 +152,14 @@ def _write(
     from quintet.media.pixels import write_png
     from quintet.speech.exhibits import side_by_side
 
-    assert model.frames.mel is not None
+    assert model.features.mel is not None
     single = out.suffix.lower() in SOUND
     (out.parent if single else out).mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+    paths: list[Path] = []
     for number, (sound, text) in enumerate(zip(sounds, texts)):
         path = out if single else out / f"{stem_of(text, number)}.wav"
         write_wav(path, sound.float().cpu().numpy(), model.config.rate)
         picture = path.with_suffix(".png")
-        write_png(picture, side_by_side([model.frames.mel(sound[None])[0].cpu().numpy()]))
-        written += [path, picture]
-    return written
+        write_png(picture, side_by_side([model.features.mel(sound[None])[0].cpu().numpy()]))
+        paths += [path, picture]
+    return paths

@@ -1,4 +1,4 @@
-"""The task of VoiceBox: one part, one update, and losses over the whole global batch."""
+"""Task of VoiceBox: one part, one update, and losses averaged over the global batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,29 +6,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quintet.engine.data.plans import Plan
 from quintet.engine.health import above
 from quintet.engine.keys import fold, uniform
-from quintet.engine.stream import Plan
-from quintet.engine.task import At, Batch, Exhibit, Loss, Measured, Part, Rows, Tally, Task, Update
-from quintet.engine.world import World
+from quintet.engine.machine.world import World
+from quintet.engine.task import (
+    Batch,
+    Exhibit,
+    Loss,
+    Measured,
+    Part,
+    Rows,
+    StepContext,
+    Tally,
+    Task,
+    Update,
+)
 from quintet.nn.alignment import inside, token_of_frame
 from quintet.speech import data, judge
 from quintet.speech.config import VoiceBoxRecipe
-from quintet.speech.draws import draw, span
-from quintet.speech.durations import heard_whole
+from quintet.speech.durations import fully_visible
 from quintet.speech.exhibits import Sounds
-from quintet.speech.losses import Counts, counts, total
+from quintet.speech.inference import Segment, Solver, infill, infill_layout
+from quintet.speech.losses import Counts, counts, means, total_loss
+from quintet.speech.masking import draw, span_mask
 from quintet.speech.measures import copied, interpolated, mean_error, true_durations
 from quintet.speech.model import VoiceBox
-from quintet.speech.speaking import Line, Solver, fill, holed
 from quintet.speech.vocoders import matching_vocoder
 
 NO_BETTER = (
-    "what is filled in is no nearer to the recording than the frames beside it; "
-    "train longer, or check that texts belong to their recordings"
+    "infilled frames are no closer to the recording than copies of the adjacent frames; "
+    "train longer, or check that texts match their recordings"
 )
 SHOWN = 3
-"""Recordings that are shown at each evaluation."""
+"""Recordings in the exhibits of an evaluation."""
 
 
 def build(recipe: VoiceBoxRecipe) -> "VoiceBoxTask":
@@ -44,8 +55,8 @@ class VoiceBoxTask(Task):
         torch.manual_seed(fold(recipe.seed, "weights"))
         self.model = model if model is not None else VoiceBox(recipe.model)
         self.config = self.model.config
-        self.fit = data.Fit(recipe.recordings, self.config)
-        self.parts = {"voicebox": Part(self.model, recipe.voicebox)}
+        self.buckets = data.Buckets(recipe.recordings, self.config)
+        self.parts = {"voicebox": Part(self.model, recipe.optim)}
         self.updates = [Update("voicebox", self.losses)]
         self.monitors = [above("val/share_of_copying", 1.0, NO_BETTER, 3)]
         self.opened: dict[str, Any] = {}
@@ -54,149 +65,149 @@ class VoiceBoxTask(Task):
     # -- data -----------------------------------------------------------------------------------
 
     def prepare(self, world: World) -> None:
-        """The vocoder, where one is asked for."""
-        if self.recipe.speaking.vocoder is not None:
-            found = matching_vocoder(self.recipe.speaking.vocoder, self.config)
-            self.vocoder = found.to(world.device)
+        """Load the vocoder, if one is configured."""
+        if self.recipe.sampling.vocoder is not None:
+            vocoder = matching_vocoder(self.recipe.sampling.vocoder, self.config)
+            self.vocoder = vocoder.to(world.device)
 
     def plan(self, source: Any) -> Plan:
-        return data.frame_plan(source, self.fit, self.recipe.seed, self.recipe.batch_size)
+        return data.length_plan(source, self.buckets, self.recipe.seed, self.recipe.batch_size)
 
     def data(self, split: str) -> Any:
         if self.sets is not None:
             return self.sets[split]
         if split not in self.opened:
             recipe = self.recipe
-            self.opened[split] = data.open_data(recipe.data, self.fit, split, recipe.seed)  # type: ignore[arg-type]
+            self.opened[split] = data.open_data(recipe.data, self.buckets, split, recipe.seed)  # type: ignore[arg-type]
         return self.opened[split]
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
-        return data.collate(items, self.fit)
+        return data.collate(items, self.buckets)
 
     def check(self, data: Any) -> None:
-        reach, most = data["audio"].abs().max().item(), int(data["ids"].max())
-        if self.config.features == "mel" and not reach <= 8:
+        peak, largest = data["audio"].abs().max().item(), int(data["ids"].max())
+        if self.config.features == "mel" and not peak <= 8:
             raise ValueError(
-                f"sounds reach to {reach:.3g}, but the model takes -1 to 1; "
-                "divide integers of 16 bits by 32768"
+                f"sounds have a peak of {peak:.3g}, but the model expects -1 to 1; "
+                "divide 16-bit integers by 32768"
             )
-        if most >= self.config.vocabulary:
+        if largest >= self.config.vocabulary:
             raise ValueError(
-                f"texts hold the id {most}, but the model knows {self.config.vocabulary};"
-                " set vocabulary, or give strings"
+                f"texts have the id {largest}, but the vocabulary has {self.config.vocabulary} ids;"
+                " raise vocabulary, or give strings"
             )
 
     # -- the update -----------------------------------------------------------------------------
 
-    def losses(self, nets: Any, batches: Sequence[Batch], at: At) -> Iterator[Loss]:
-        """Each hidden frame of the step weighs the same, in whichever micro-batch or process."""
+    def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
+        """Every masked frame of the step has equal weight, across micro-batches and processes."""
         calls = [self._call(batch) for batch in batches]
-        mine = torch.stack([torch.stack(self._counts(call)) for call in calls]).sum(0)
-        everywhere = Counts(*at.sum(mine).unbind())
+        local = torch.stack([torch.stack(self._counts(call)) for call in calls]).sum(0)
+        over = Counts(*context.sum(local).unbind())
         for batch, call in zip(batches, calls):
-            found = nets["voicebox"](*call)
-            loss = total(found, everywhere, self.recipe.losses)
-            # Reports add metrics up weighed by share of the step, as losses per frame are not.
-            share = batch.size / at.samples
-            metrics = {
-                "flow": found.flow / everywhere.hidden,
-                "align": found.align / everywhere.frames,
-                "sharp": found.sharp / everywhere.frames,
-                "duration": found.duration / everywhere.tokens,
-            }
-            yield loss, {name: value.detach() / share for name, value in metrics.items()}
+            sums = nets["voicebox"](*call)
+            loss = total_loss(sums, over, self.recipe.losses)
+            # Reports weight metrics by their share of samples, which these sums already include.
+            share = batch.size / context.samples
+            yield loss, {name: value.detach() / share for name, value in means(sums, over).items()}
 
     def _call(self, batch: Batch) -> tuple[Any, ...]:
-        found = batch.data
-        frames, size = self._frames(found)
-        draws = draw(batch.keys, frames, (size, self.config.bins), self.recipe.losses)
-        given = (found[name] for name in ("audio", "lengths", "ids", "tokens"))
-        return *given, draws, not all(found["full"])
+        num_frames, size = self._num_frames(batch.data)
+        draws = draw(batch.keys, num_frames, (size, self.config.bins), self.recipe.losses)
+        inputs = (batch.data[name] for name in ("audio", "lengths", "ids", "num_tokens"))
+        return *inputs, draws, not all(batch.data["unpadded"])
 
-    def _frames(self, found: Mapping[str, Any]) -> tuple[Tensor, int]:
-        """How many each recording has, and how many with padding."""
-        count = self.model.frames.count
-        return count(found["lengths"]), self.fit.frames_of(found["audio"].shape[1])
+    def _num_frames(self, data: Mapping[str, Any]) -> tuple[Tensor, int]:
+        """Frames of each recording (b,), and of the padded batch."""
+        padded = self.buckets.num_frames(data["audio"].shape[1])
+        return self.model.features.num_frames(data["lengths"]), padded
 
     def _counts(self, call: tuple[Any, ...]) -> Counts:
-        _, lengths, _, tokens, draws, _ = call
-        return counts(draws, self.model.frames.count(lengths), tokens)
+        _, lengths, _, num_tokens, draws, _ = call
+        return counts(draws, self.model.features.num_frames(lengths), num_tokens)
 
-    # -- measuring ------------------------------------------------------------------------------
+    # -- evaluation -----------------------------------------------------------------------------
 
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
         network: VoiceBox = nets["voicebox"]
         call = self._call(batch)
         over = self._counts(call)
-        # Not compiled: a few batches are over before a compiler is.
-        found = network.forward(*call)
+        # Not compiled: a few batches take less time than the compiler.
+        sums = network.forward(*call)
         measured: dict[str, Tally | Rows] = {
-            "loss": Tally(found.flow, over.hidden),
-            "align_loss": Tally(found.align, over.frames),
+            "loss": Tally(sums.flow, over.masked),
+            "alignment_loss": Tally(sums.alignment, over.frames),
         }
-        measured |= self._filled(network, batch)
+        measured |= self._measure_infill(network, batch)
         if network.durations is not None:
-            measured |= self._timed(network, batch)
-        spoken = [i for i, index in enumerate(batch.ids) if index < self.recipe.speaking.count]
+            measured |= self._measure_durations(network, batch)
+        spoken = [i for i, index in enumerate(batch.ids) if index < self.recipe.sampling.count]
         if spoken and self.recipe.data is None:
-            measured |= self._spoken(network, batch, spoken)
+            measured |= self._measure_syllables(network, batch, spoken)
         return measured
 
-    def _hole(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The span of each held-out recording that is filled in, the same every time."""
-        frames, size = self._frames(batch.data)
-        place = uniform(batch.keys, "place", ())
-        return frames, span(frames, self.recipe.speaking.span, place, size)
+    def _infill_mask(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The number of frames, and the span to infill, the same at every evaluation."""
+        num_frames, size = self._num_frames(batch.data)
+        position = uniform(batch.keys, "place", ())
+        return num_frames, span_mask(num_frames, self.recipe.sampling.span, position, size)
 
-    def _filled(self, network: VoiceBox, batch: Batch) -> dict[str, Rows]:
-        """How far what is filled in is from the recording, in units of log-mels."""
-        frames, hole = self._hole(batch)
-        x1 = network.frames(batch.data["audio"])
-        script = holed(network, x1, frames, batch.data["ids"], batch.data["tokens"], hole)
-        found = fill(network, script, self.solver, batch.keys)
-        guesses = {"": found, "_copied": copied(x1, hole), "_interpolated": interpolated(x1, hole)}
-        scale = self.config.deviation
+    def _measure_infill(self, network: VoiceBox, batch: Batch) -> dict[str, Rows]:
+        """Error of the infilled span, and of two baselines, in units of log-mels."""
+        x1, mask, infilled = self._infill(network, batch)
+        outputs = {"": infilled, "_copied": copied(x1, mask)}
+        outputs["_interpolated"] = interpolated(x1, mask)
         return {
-            f"mel_error{name}": Rows(mean_error(guess, x1, hole) * scale)
-            for name, guess in guesses.items()
+            f"mel_error{name}": Rows(mean_error(output, x1, mask) * self.config.std)
+            for name, output in outputs.items()
         }
 
-    def _timed(self, network: VoiceBox, batch: Batch) -> dict[str, Tally]:
-        """Durations of hidden characters, told those of the others, and lengths of whole texts.
+    def _infill(self, network: VoiceBox, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Recorded frames (b, t, c), the infill mask (b, t), and the infilled frames."""
+        num_frames, mask = self._infill_mask(batch)
+        x1 = network.features(batch.data["audio"])
+        ids, num_tokens = batch.data["ids"], batch.data["num_tokens"]
+        layout = infill_layout(network, x1, num_frames, ids, num_tokens, mask)
+        return x1, mask, infill(network, layout, self.solver, batch.keys)
 
-        They are compared with the alignment of the whole recording; how often that is right is
-        known for built-in speech.
+    def _measure_durations(self, network: VoiceBox, batch: Batch) -> dict[str, Tally]:
+        """Errors of the durations of masked characters, and of the lengths of whole texts.
+
+        The targets are from the alignment of the whole recording; its accuracy is known for
+        built-in speech.
         """
         assert network.durations is not None
-        found, (frames, hole) = batch.data, self._hole(batch)
-        ids, tokens = found["ids"], found["tokens"]
-        x1 = network.frames(found["audio"])
-        aligned = network.align(x1, frames, ids, tokens).durations
-        known, there = heard_whole(aligned, hole), inside(tokens, ids.shape[1])
-        guess = network.durations(ids, tokens, aligned, known).exp()
-        alone = (network.durations(ids, tokens, aligned, ~there).exp() * there).sum(1)
-        errors = (guess - aligned).abs() * ~known
+        num_frames, infill_mask = self._infill_mask(batch)
+        ids, num_tokens = batch.data["ids"], batch.data["num_tokens"]
+        x1 = network.features(batch.data["audio"])
+        aligned = network.align(x1, num_frames, ids, num_tokens).durations
+        known, mask = fully_visible(aligned, infill_mask), inside(num_tokens, ids.shape[1])
+        predicted = network.durations(ids, num_tokens, aligned, known).exp()
+        from_text = (network.durations(ids, num_tokens, aligned, ~mask).exp() * mask).sum(1)
+        errors = (predicted - aligned).abs() * ~known
         measured = {
             "duration_error": Tally(errors.sum(), (aligned * ~known).sum()),
-            "length_error": Tally((alone / frames - 1).abs().sum(), batch.size),
+            "length_error": Tally((from_text / num_frames - 1).abs().sum(), batch.size),
         }
-        if "ends" in found:
-            truth = true_durations(found["ends"], tokens, frames, self.frame_rate)
-            same = token_of_frame(aligned, x1.shape[1]) == token_of_frame(truth, x1.shape[1])
-            right = same & inside(frames, x1.shape[1])
-            measured["aligned"] = Tally(right.sum(), frames.sum())
+        if "ends" in batch.data:
+            target = true_durations(batch.data["ends"], num_tokens, num_frames, self.frame_rate)
+            same = token_of_frame(aligned, x1.shape[1]) == token_of_frame(target, x1.shape[1])
+            correct = same & inside(num_frames, x1.shape[1])
+            measured["aligned"] = Tally(correct.sum(), num_frames.sum())
         return measured
 
-    def _spoken(self, network: VoiceBox, batch: Batch, rows: Sequence[int]) -> dict[str, Tally]:
-        """Syllables of built-in texts that are recognised, spoken from text alone and recorded."""
-        config, mel = self.config, network.frames.mel
+    def _measure_syllables(
+        self, network: VoiceBox, batch: Batch, rows: Sequence[int]
+    ) -> dict[str, Tally]:
+        """Recognised syllables of built-in texts, synthesised from text alone and recorded."""
+        config, mel = self.config, network.features.mel
         assert mel is not None
-        ear = judge.fitted(config.rate, config.n_fft, config.hop, config.bins)
+        classifier = judge.fitted(config.rate, config.n_fft, config.hop, config.bins)
         hits = {"syllables": [0, 0], "syllables_recorded": [0, 0]}
         texts = [batch.data["texts"][row] for row in rows]
-        lines = [Line(network.encode(text).to(network.device)) for text in texts]
-        spoken, script = network.speak(lines, self.solver, seed=batch.ids[rows[0]])
-        for row, text, frames, durations in zip(rows, texts, spoken, script.durations.tolist()):
+        segments = [Segment(network.encode(text).to(network.device)) for text in texts]
+        generated, layout = network.generate(segments, self.solver, seed=batch.ids[rows[0]])
+        for row, text, frames, durations in zip(rows, texts, generated, layout.durations.tolist()):
             skip = int(config.edges)
             spans = judge.spans_in(text, durations[skip:], sum(durations[:skip]))
             sounds = {"syllables": (network.to_sound(frames)[None], spans)}
@@ -205,50 +216,49 @@ class VoiceBoxTask(Task):
                 lengths = ends.diff(prepend=ends.new_zeros(1)).tolist()
                 wav = batch.data["audio"][row : row + 1, : int(batch.data["lengths"][row])]
                 sounds["syllables_recorded"] = (wav, judge.spans_in(text, lengths))
-            for name, (wav, where) in sounds.items():
-                for place, count in enumerate(ear.recognised(mel(wav)[0], where)):
-                    hits[name][place] += count
+            for name, (wav, spans) in sounds.items():
+                for column, count in enumerate(classifier.recognised(mel(wav)[0], spans)):
+                    hits[name][column] += count
         return {n: Tally(torch.tensor(float(a)), b) for n, (a, b) in hits.items() if b}
 
     def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
-        found = super().summarise(rows)
-        if "mel_error" in found:
-            found["share_of_copying"] = found["mel_error"] / max(found["mel_error_copied"], 1e-12)
-        return found
+        metrics = super().summarise(rows)
+        if "mel_error" in metrics:
+            baseline = max(metrics["mel_error_copied"], 1e-12)
+            metrics["share_of_copying"] = metrics["mel_error"] / baseline
+        return metrics
 
     @property
     def solver(self) -> Solver:
-        how = self.recipe.speaking
-        return Solver(how.steps, how.method, how.sway, how.cond_scale)
+        config = self.recipe.sampling
+        return Solver(config.steps, config.method, config.sway, config.cond_scale)
 
     @property
     def frame_rate(self) -> float:
         return self.config.rate / self.config.hop
 
-    # -- showing --------------------------------------------------------------------------------
+    # -- exhibits -------------------------------------------------------------------------------
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         network: VoiceBox = nets["voicebox"]
-        mel = network.frames.mel
+        mel = network.features.mel
         if mel is None:
             return []
         few = {name: value[:SHOWN] for name, value in batch.data.items()}
         part = Batch(few, batch.ids[:SHOWN], batch.keys[:SHOWN])
-        frames, hole = self._hole(part)
-        x1 = network.frames(few["audio"])
-        script = holed(network, x1, frames, few["ids"], few["tokens"], hole)
-        filled = fill(network, script, self.solver, part.keys)
-        lines = [Line(ids[:n]) for ids, n in zip(few["ids"], few["tokens"].tolist())]
-        new = network.speak(lines, self.solver)[0] if network.durations is not None else []
-        shown: list[Exhibit] = []
+        x1, _, infilled = self._infill(network, part)
+        num_frames, _ = self._num_frames(few)
+        segments = [Segment(ids[:n]) for ids, n in zip(few["ids"], few["num_tokens"].tolist())]
+        generated = network.generate(segments, self.solver)[0] if network.durations else []
+        exhibits: list[Exhibit] = []
         for row, text in enumerate(few["texts"]):
-            end = int(frames[row])
-            kinds = {"copy": x1[row, :end], "infilled": filled[row, :end]}
-            if len(new):
-                kinds["from-text"] = new[row]
+            end = int(num_frames[row])
+            kinds = {"copy": x1[row, :end], "infilled": infilled[row, :end]}
+            if len(generated):
+                kinds["from-text"] = generated[row]
             original = few["audio"][row, : int(few["lengths"][row])]
             sounds = {"original": original}
-            sounds |= {n: network.to_sound(rows, self.vocoder) for n, rows in kinds.items()}
+            sounds |= {n: network.to_sound(frames, self.vocoder) for n, frames in kinds.items()}
             pictures = [mel(sound[None])[0] for sound in sounds.values()]
-            shown.append(Sounds(f"speech-{row}", sounds, pictures, self.config.rate, text or ""))
-        return shown
+            exhibits.append(Sounds(f"speech-{row}", sounds, pictures, self.config.rate, text or ""))
+        return exhibits

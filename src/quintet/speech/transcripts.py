@@ -1,4 +1,4 @@
-"""What is said in each recording: by metadata, by LJSpeech's table, or by a text file beside it."""
+"""Transcripts of a folder: metadata, LJSpeech's table, or a text file next to each recording."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ TABLE = "metadata.csv"
 
 
 class Transcripts:
-    """Which recordings have a text is known at once; text files are read when asked for."""
+    """Text by recording name. Text files are read lazily."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.folder = folder
@@ -22,19 +22,21 @@ class Transcripts:
             self._rows = {name: text for name, row in rows.items() if (text := _text(row))}
         self._beside = texts_beside(folder, names)
         if self._rows and not self._beside and not any(name in self._rows for name in names):
-            reason = f"its metadata has a text for none of its {len(names)} recordings"
-            raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
+            reason = f"its metadata matches none of its {len(names)} recordings"
+            raise BadFile(
+                folder, reason, "write paths relative to the folder in the column `file_name`"
+            )
 
     def __contains__(self, name: str) -> bool:
         return name in (self._rows or {}) or name in self._beside
 
     def of(self, name: str) -> str:
-        """As it is written."""
+        """The text as written."""
         return (self._rows or {}).get(name) or read_beside(
-            self.folder / self._beside[name], "what is said"
+            self.folder / self._beside[name], "the transcript"
         )
 
-    def kept(self, names: Sequence[str], most: float) -> list[str]:
+    def with_text(self, names: Sequence[str], most: float) -> list[str]:
         """The names that have a text."""
         return with_texts(self.folder, names, self, most, "recordings have no text")
 
@@ -47,7 +49,7 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _table(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
-    """Texts by name from lines `id|as written|as spoken`; None where there is no such table."""
+    """Texts by name from lines `id|raw text|normalised text`; None without such a table."""
     source = folder / TABLE
     if (folder / "metadata.jsonl").exists() or not source.is_file() or source.is_symlink():
         return None
@@ -62,7 +64,7 @@ def _table(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
     by_stem: dict[str, str] = {}
     for name in names:
         by_stem.setdefault(Path(name).stem, name)
-    found: dict[str, str] = {}
+    texts_by_name: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -70,8 +72,8 @@ def _table(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
         if not texts:
             reason = f"line {number} has no '|', as the first line has"
             raise BadFile(source, reason, "write lines `id|text`, or a header with `file_name`")
-        # Only names that were found in the folder: an id that leads out of it is none.
+        # Only names found in the folder: an id with a path outside of it matches none.
         name = key if key in names else by_stem.get(Path(key).stem if "." in key else key)
         if name is not None and texts[-1].strip():
-            found.setdefault(name, texts[-1].strip())
-    return found
+            texts_by_name.setdefault(name, texts[-1].strip())
+    return texts_by_name

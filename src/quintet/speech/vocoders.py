@@ -1,4 +1,4 @@
-"""Published vocoders that read the frames of a model."""
+"""Published vocoders for the frames of a model."""
 
 from pathlib import Path
 
@@ -8,19 +8,13 @@ from quintet.speech.config import VoiceBoxConfig
 
 
 def matching_vocoder(folder: str | Path, config: VoiceBoxConfig) -> Vocos:
-    """Vocos from a folder, if it reads the frames that the model makes."""
+    """Vocos from a folder, checked against the features of the model."""
     try:
         vocoder = load_vocos(folder)
     except ValueError as error:
         raise RunError(str(error)) from None
-    its = vocoder.config
-    pairs = {
-        "samples a second": (its.rate, config.rate),
-        "bins": (its.bins, config.bins),
-        "samples of a hop": (its.hop, config.hop),
-        "samples of a transform": (its.n_fft, config.n_fft),
-    }
-    for name, (theirs, ours) in pairs.items():
+    for name in ("rate", "bins", "hop", "n_fft"):
+        theirs, ours = getattr(vocoder.config, name), getattr(config, name)
         if theirs != ours:
-            raise RunError(f"the vocoder at {folder} has {theirs} {name}, the model {ours}")
+            raise RunError(f"the vocoder at {folder} has {name} = {theirs}, the model {ours}")
     return vocoder

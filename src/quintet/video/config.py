@@ -1,16 +1,18 @@
-"""What can be set in the video room. Plain values only, and no torch: help must be instant."""
+"""Settings of the video room. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 from quintet.engine.config import OptimiserConfig, require, require_choices, require_held_out
-from quintet.shared.tokenizer_config import (
+from quintet.nn.quantisers.config import QuantiserConfig
+from quintet.shared.tokenizer.config import (
     TokenizerLossConfig,
     TokenizerRecipe,
     require_divisible,
+    require_quantiser,
 )
 
-Word = Literal[
+LayerType = Literal[
     "residual",
     "consecutive_residual",
     "compress_space",
@@ -21,7 +23,7 @@ Word = Literal[
     "gateloop_time",
 ]
 
-LAYERS: tuple[Word | tuple[Word, int], ...] = (
+LAYERS: tuple[LayerType | tuple[LayerType, int], ...] = (
     "residual",
     "compress_space",
     ("consecutive_residual", 2),
@@ -37,98 +39,82 @@ LAYERS: tuple[Word | tuple[Word, int], ...] = (
     ("consecutive_residual", 2),
     "attend_time",
 )
-"""Eight pixels to an id along each side, and four frames."""
+"""One id covers 8 x 8 pixels and 4 frames."""
 
 
 class Layer(NamedTuple):
-    """One layer of the encoder; the decoder has its mirror, from `dim_out` to `dim`."""
+    """One encoder layer; the decoder mirrors it, from `dim_out` to `dim`."""
 
-    word: Word
+    type: LayerType
     dim: int
     dim_out: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class VideoTokenizerConfig:
-    """The tokenizer: an encoder, a quantiser and a decoder, none of which sees the future."""
+class VideoTokenizerConfig(QuantiserConfig):
+    """The tokenizer: a causal encoder, a quantiser and a causal decoder."""
 
     channels: int = 3
     """Colour channels of the clips."""
     init_dim: int = 64
     """Width before the first layer."""
     max_dim: int = 512
-    """Widths double at each compress_space and compress_time up to this."""
+    """Widths double at each compress_space and compress_time, up to this width."""
     patch: int = 1
-    """Fold patch x patch pixels into channels before the first layer (1: no folding)."""
-    layers: tuple[Word | tuple[Word, int], ...] = LAYERS
-    """The encoder, word by word; the decoder mirrors it. A number after consecutive_residual
-    repeats it, after compress_space or compress_time it is the width from there on."""
+    """Patch size: patch x patch pixels become channels before the first layer (1: none)."""
+    layers: tuple[LayerType | tuple[LayerType, int], ...] = LAYERS
+    """Encoder layers; the decoder mirrors them. A number after consecutive_residual is its
+    repetitions, after compress_space or compress_time the output width."""
     time_window: int = 16
-    """attend_time: latent frames that each one sees, itself included."""
-    excite: bool = True
-    """Residual blocks weigh their channels by the mean of the frame (squeeze and excite)."""
-    quantiser: Literal["fsq", "lfq", "vq"] = "fsq"
-    """How latents become ids: finite scalar, look-up free, or a learned codebook."""
-    levels: tuple[int, ...] = (8, 8, 8, 5)
-    """fsq: steps per latent dimension; the codebook's size is their product."""
-    spread_weight: float = 0.05
-    """fsq: weight of the term that holds latent dimensions apart, so that codes are in use."""
-    codebook_bits: int = 12
-    """lfq and vq: the codebook holds 2 ** codebook_bits codes."""
-    entropy_weight: float = 0.2
-    """lfq: weight of the entropy term that keeps codes in use."""
-    commitment_weight: float = 0.25
-    """lfq and vq: weight that keeps the encoder near its codes."""
+    """attend_time: attention window in latent frames, the current one included."""
+    squeeze_excite: bool = True
+    """Squeeze-and-excitation in residual blocks."""
 
     def __post_init__(self) -> None:
         require_choices(self)
+        require_quantiser(self)
         require(self.patch >= 1, "patch", self.patch, "1 or more")
         require(self.time_window >= 1, "time_window", self.time_window, "1 or more")
         for name in ("init_dim", "max_dim"):
             dim = getattr(self, name)
             require(dim >= 4 and dim % 4 == 0, name, dim, "4 or more, in multiples of 4")
-        if self.quantiser == "fsq":
-            good = bool(self.levels) and min(self.levels) >= 2
-            require(good, "levels", self.levels, "2 or more each")
-        else:
-            bits = self.codebook_bits
-            require(1 <= bits <= 30, "codebook_bits", bits, "between 1 and 30")
         self._check_layers()
 
     def _check_layers(self) -> None:
-        for word, number in self.words:
-            known = get_args(Word)
-            require(word in known, "layers", word, f"one of {', '.join(map(repr, known))}")
-            counted = word.startswith(("consecutive", "compress"))
-            require(number is None or counted, "layers", (word, number), f"{word!r} alone")
+        for kind, number in self.layer_specs:
+            known = get_args(LayerType)
+            require(kind in known, "layers", kind, f"one of {', '.join(map(repr, known))}")
+            takes_number = kind.startswith(("consecutive", "compress"))
+            require(number is None or takes_number, "layers", (kind, number), f"{kind!r} alone")
             require(
-                number is None or number >= 1, "layers", (word, number), "a number of 1 or more"
+                number is None or number >= 1, "layers", (kind, number), "a number of 1 or more"
             )
-        for word, dim, dim_out in self.plan:
-            moved = {"compress_space": 4 * dim, "compress_time": 2 * dim}.get(word, dim)
+        for kind, dim, dim_out in self.plan:
+            folded = {"compress_space": 4 * dim, "compress_time": 2 * dim}.get(kind, dim)
             require(
-                dim_out % 4 == 0 and (moved % dim_out == 0 or dim_out % moved == 0),
+                dim_out % 4 == 0 and (folded % dim_out == 0 or dim_out % folded == 0),
                 "layers",
-                (word, dim_out),
-                f"after a width of {dim}, a width that divides {moved} or is a multiple of it;"
+                (kind, dim_out),
+                f"after a width of {dim}, a width that divides {folded} or is a multiple of it;"
                 " set it there, or choose init_dim and max_dim a power of two apart",
             )
 
     @property
-    def words(self) -> tuple[tuple[Word, int | None], ...]:
-        return tuple((w, None) if isinstance(w, str) else (w[0], w[1]) for w in self.layers)
+    def layer_specs(self) -> tuple[tuple[LayerType, int | None], ...]:
+        """Each entry of `layers` as a type and an optional number."""
+        return tuple((s, None) if isinstance(s, str) else (s[0], s[1]) for s in self.layers)
 
     @property
     def plan(self) -> tuple[Layer, ...]:
-        """One entry for each layer of the encoder, repetitions written out."""
+        """The encoder layers, with repetitions expanded."""
         layers: list[Layer] = []
         dim = self.init_dim
-        for word, number in self.words:
-            if word.startswith("compress"):
-                layers.append(Layer(word, dim, number or min(2 * dim, self.max_dim)))
+        for kind, number in self.layer_specs:
+            if kind.startswith("compress"):
+                layers.append(Layer(kind, dim, number or min(2 * dim, self.max_dim)))
                 dim = layers[-1].dim_out
             else:
-                single: Word = "residual" if word == "consecutive_residual" else word
+                single: LayerType = "residual" if kind == "consecutive_residual" else kind
                 layers += [Layer(single, dim, dim)] * (number or 1)
         return tuple(layers)
 
@@ -139,43 +125,43 @@ class VideoTokenizerConfig:
 
     @property
     def factor(self) -> int:
-        """Pixels along each side of the patch that one id stands for."""
+        """Spatial downsampling: one id covers factor x factor pixels."""
         return self.patch * 2 ** self._count("compress_space")
 
     @property
     def time_factor(self) -> int:
-        """Frames that one id stands for; the first frame has ids of its own."""
+        """Temporal downsampling: frames per latent frame; the first frame has its own."""
         return 2 ** self._count("compress_time")
 
-    def _count(self, sought: Word) -> int:
-        return sum(word == sought for word, _ in self.words)
+    def _count(self, kind: LayerType) -> int:
+        return sum(layer == kind for layer, _ in self.layer_specs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameDiscriminatorConfig:
-    """The critic that judges patches of single frames."""
+    """The patch discriminator of single frames."""
 
     channels: int = 3
     """Colour channels of the clips."""
     dim: int = 64
     """Width of its first layer."""
     layers: int = 3
-    """Stride-2 layers; more of them judge larger patches."""
+    """Stride-2 layers; more layers have a larger receptive field."""
 
     def __post_init__(self) -> None:
         require(self.layers >= 1, "layers", self.layers, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TemporalDiscriminatorConfig:
-    """The critic that judges motion, in patches of several frames."""
+class MotionDiscriminatorConfig:
+    """The 3-D patch discriminator of motion."""
 
     channels: int = 3
     """Colour channels of the clips."""
     dim: int = 32
     """Width of its first layer."""
     layers: int = 3
-    """Layers that halve space; all but the first also halve time."""
+    """Layers of spatial stride 2; all but the first have a temporal stride of 2."""
 
     def __post_init__(self) -> None:
         require(self.layers >= 1, "layers", self.layers, "1 or more")
@@ -183,28 +169,28 @@ class TemporalDiscriminatorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoDataConfig:
-    """Which clips and images, and what is done to them."""
+    """Clips, images and augmentation."""
 
     frames: int = 17
-    """Frames of every clip; an image is shown for all of them."""
+    """Frames per clip; an image is repeated."""
     size: tuple[int, int] = (128, 128)
     """Height and width that frames are resized and cropped to."""
     rate: float | None = None
-    """Frames per second; None keeps each file's own. A file with fewer repeats frames."""
+    """Frames per second; None keeps the rate of each file. Files with fewer repeat frames."""
     min_rate_factor: float = 0.5
-    """Training clips may skip frames down to this share of the rate; 1 skips none."""
+    """Training clips may skip frames, down to this fraction of the rate; 1 skips none."""
     flip: bool = True
-    """Mirror half of the training clips."""
+    """Random horizontal flip of training clips."""
     min_crop: float = 0.8
-    """Training crops cover at least this share of the shorter side; 1 takes the largest crop."""
+    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
     valid_fraction: float = 0.05
-    """Share of a folder held out for validation, chosen by the seed."""
+    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 128
-    """At most so many held-out clips are measured at each evaluation."""
+    """Maximum number of validation clips per evaluation."""
     builtin_count: int = 100_000
-    """Number of built-in training clips when no folder is given."""
+    """Number of built-in training clips without a folder."""
     max_pixels: int = 36_000_000
-    """Files with more pixels a frame than this are skipped before they are decoded."""
+    """Files with more pixels per frame than this are skipped before they are decoded."""
     max_bytes: int = 4_000_000_000
     """Files with more bytes than this are skipped before they are opened."""
     max_seconds: float = 14_400.0
@@ -224,46 +210,50 @@ class VideoDataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoLossConfig(TokenizerLossConfig):
-    """What the tokenizer is trained for, clips as a whole and frames by themselves."""
+    """Losses of the video tokenizer."""
 
     l2: float = 20.0
-    """Weight of the mean squared error; at errors of 0.05 it pulls twice as hard as l1 does."""
+    """Weight of the mean squared error; at errors of 0.05 its gradient is twice that of l1."""
     perceptual_frames: int = 2
-    """The perceptual distance compares so many frames of each clip, chosen anew at every step."""
+    """Frames per clip for the perceptual distance, drawn at every step."""
     motion: bool = True
-    """Whether a second critic judges motion, beside the one that judges frames."""
+    """Use a motion discriminator beside the frame discriminator."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         frames = self.perceptual_frames
-        require(frames >= 1, "perceptual_frames", frames, "1 or more; perceptual 0 does without")
+        require(frames >= 1, "perceptual_frames", frames, "1 or more; or set perceptual 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoRecipe(TokenizerRecipe):
-    """Everything that a run of the video tokenizer is made of."""
+    """All settings of a video tokenizer run."""
 
     model: VideoTokenizerConfig = field(default_factory=VideoTokenizerConfig)
     """The tokenizer."""
-    frame_critic: FrameDiscriminatorConfig = field(default_factory=FrameDiscriminatorConfig)
-    """The critic of frames."""
-    motion_critic: TemporalDiscriminatorConfig = field(default_factory=TemporalDiscriminatorConfig)
-    """The critic of motion."""
+    frame_discriminator: FrameDiscriminatorConfig = field(default_factory=FrameDiscriminatorConfig)
+    """The frame discriminator."""
+    motion_discriminator: MotionDiscriminatorConfig = field(
+        default_factory=MotionDiscriminatorConfig
+    )
+    """The motion discriminator."""
     videos: VideoDataConfig = field(default_factory=VideoDataConfig)
-    """The clips."""
+    """The data."""
     losses: VideoLossConfig = field(default_factory=VideoLossConfig)
     """The losses."""
-    tokenizer: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """How the tokenizer learns."""
-    critics: OptimiserConfig = field(default_factory=lambda: OptimiserConfig(average=0.0))
-    """How the critics learn."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser of the tokenizer."""
+    discriminator_optim: OptimiserConfig = field(
+        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
+    )
+    """Optimiser of the discriminators."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_divisible(self.videos.size, self.model.factor, "videos.size")
         step, frames = self.model.time_factor, self.videos.frames
         require(
-            (frames - 1) // step * step == frames - 1,
+            (frames - 1) % step == 0,
             "videos.frames",
             frames,
             f"one frame and a multiple of the tokenizer's time factor {step}, such as"

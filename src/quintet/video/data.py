@@ -1,8 +1,8 @@
 """Clips and images from a folder, and the built-in procedural clips.
 
-A sample is {"video": uint8 (3, t, h, w), "still": bool, "text": str}. An image is a clip whose
-frames are all equal, and `still` says so. What is random about a sample is drawn from its key;
-without a key it is the middle of the clip, the largest centre crop, not mirrored.
+A sample is {"video": uint8 (3, t, h, w), "still": bool, "text": str}. An image is a static clip,
+marked by `still`. The augmentation of a sample is drawn from its key; without a key it is the
+middle of the clip, the largest centre crop, not flipped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from quintet.media import clips, motion, pixels
+from quintet.media import pixels
+from quintet.media.clips import reader as clips
+from quintet.media.clips.windows import Caps
 from quintet.media.pixels import Pixels
 from quintet.media.splits import (
     Builtin,
@@ -25,14 +27,14 @@ from quintet.media.splits import (
     examined_shards,
     find,
 )
-from quintet.media.windows import Caps
+from quintet.video import motion
 from quintet.video.config import VideoDataConfig
 
 SUFFIXES = tuple(dict.fromkeys((*clips.SUFFIXES, *pixels.SUFFIXES)))
 
 
 class VideoData(Protocol):
-    """What both kinds of data offer."""
+    """Interface of the folder and of the built-in data."""
 
     def __len__(self) -> int: ...
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
@@ -41,7 +43,7 @@ class VideoData(Protocol):
 
 
 def _sample(frames: Pixels, key: Key | None, flip: bool, still: bool, text: str) -> dict[str, Any]:
-    """From (t, h, w, 3) to a tensor of (3, t, h, w); for half of the keys mirrored."""
+    """(t, h, w, 3) to a tensor (3, t, h, w), flipped horizontally for half of the keys."""
     if flip and key is not None and key.random("flip").random() < 0.5:
         frames = frames[:, :, ::-1]
     video = torch.from_numpy(np.ascontiguousarray(frames.transpose(3, 0, 1, 2)))
@@ -49,12 +51,14 @@ def _sample(frames: Pixels, key: Key | None, flip: bool, still: bool, text: str)
 
 
 class VideoFolder(InFolder):
-    """Videos and images, with the captions of the metadata."""
+    """Videos and images of a folder, with captions from its metadata."""
+
+    Config = VideoDataConfig
 
     suffixes, what = SUFFIXES, "videos or images"
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        """The clip, its place, rate, crop and mirroring by the key, and its caption."""
+        """The clip, with start, rate, crop and flip by the key, and its caption."""
         path = self.path(index)
         still = _is_still(path, self.config)
         frames = _read_still(path, self.config) if still else _read_clip(path, self.config, key)
@@ -69,21 +73,21 @@ def _caps(config: VideoDataConfig) -> Caps:
 
 
 def _is_still(path: Path, config: VideoDataConfig) -> bool:
-    """Whether it is an image; of GIFs those of a single frame."""
+    """Whether it is an image or a GIF of one frame."""
     suffix = path.suffix.lower()
     if suffix == ".gif":
         return clips.probe(path, _caps(config)).frames == 1
     return suffix not in clips.SUFFIXES
 
 
-def _at_least(config: VideoDataConfig) -> int:
-    # Twice what the crop needs, so that the last and best resampling is Lanczos.
+def _decode_size(config: VideoDataConfig) -> int:
+    # Twice the size of the crop, so that the final resampling is Lanczos.
     return int(2 * max(config.size) / config.min_crop)
 
 
 def _read_still(path: Path, config: VideoDataConfig) -> Pixels:
     limits = {"max_pixels": config.max_pixels, "max_bytes": config.max_bytes}
-    return pixels.read_image(path, **limits, at_least=_at_least(config))[None]
+    return pixels.read_image(path, **limits, at_least=_decode_size(config))[None]
 
 
 def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
@@ -91,7 +95,7 @@ def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
     if key is not None:
         draw = key.random("window")
         start = draw.random()
-        # Whole numbers of frames are skipped: other shares would make an even motion stutter.
+        # Skip whole numbers of frames: fractions would make uniform motion stutter.
         factor = 1 / draw.randint(1, int(1 / config.min_rate_factor + 1e-6))
     return clips.read_clip(
         path,
@@ -99,7 +103,7 @@ def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
         start=start,
         rate=config.rate,
         rate_factor=factor,
-        at_least=_at_least(config),
+        at_least=_decode_size(config),
         caps=_caps(config),
     )
 
@@ -116,10 +120,9 @@ def check(
     folder: Path | str,
     config: VideoDataConfig = VideoDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
-    """Each file of a folder with what is wrong with it or None.
+    """Each file of a folder with its defect or None.
 
-    An image is read in full; of a video the first and the last window, which tells whether it is
-    all there.
+    Images are fully decoded; of videos the first and the last window, which detects truncation.
     """
     every = replace(config, valid_limit=maxsize)
     packed = examined_shards(folder, SUFFIXES, lambda split: VideoFolder(folder, every, split, 0))
@@ -144,7 +147,7 @@ class BuiltinClips(Builtin):
     what = "clip"
 
     def scene(self, index: int) -> motion.Scene:
-        """What the clip shows."""
+        """The description of the clip."""
         return motion.compose(self.number(index), self.seed)
 
     def text(self, index: int) -> str:
@@ -152,7 +155,7 @@ class BuiltinClips(Builtin):
         return self.scene(index).caption
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        """The clip, mirrored by the key, and its caption."""
+        """The clip, flipped by the key, and its caption."""
         scene = self.scene(index)
         frames = motion.draw(scene, self.config.frames, *self.config.size)
         return _sample(frames, key, self.config.flip, False, scene.caption)
@@ -160,10 +163,10 @@ class BuiltinClips(Builtin):
 
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One batch: videos uint8 (b, 3, t, h, w), still bool (b,), texts a list."""
-    kinds = {item["video"].dtype for item in items}
-    if len(kinds) > 1:  # stacked they would be floats, and the bytes among them 255 times too large
-        found = " and ".join(sorted(map(str, kinds)))
-        raise TypeError(f"clips of one batch are {found}: give all as bytes, or all as floats")
+    dtypes = {item["video"].dtype for item in items}
+    if len(dtypes) > 1:  # stacking would promote uint8 to floats 255 times too large
+        mixed = " and ".join(sorted(map(str, dtypes)))
+        raise TypeError(f"clips of one batch are {mixed}: use uint8 for all, or floats for all")
     return {
         "video": torch.stack([item["video"] for item in items]),
         "still": torch.tensor([item["still"] for item in items]),
@@ -174,11 +177,14 @@ def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def open_data(
     folder: Path | str | None, config: VideoDataConfig, split: Split, seed: int
 ) -> VideoData:
-    """The videos and images of a folder, or the built-in clips where none is given.
+    """The videos and images of a folder, or the built-in clips without one.
 
-    The seed chooses which of a folder's files are held out. The built-in clips do not depend on
-    it, so that runs with different seeds are measured on the same clips.
+    The seed chooses the validation files of a folder. The built-in clips do not depend on it, so
+    that runs with different seeds are evaluated on the same clips.
     """
     if folder is None:
         return BuiltinClips(config, split)
     return VideoFolder(folder, config, split, seed)
+
+
+Folder = VideoFolder

@@ -1,13 +1,15 @@
-"""What can leave the video room as a graph."""
+"""Exported graphs of the video room."""
 
-from quintet.engine.exporting import Exportable
-from quintet.shared.tokenizer_export import tokenizer_pieces
+from quintet.engine.models.export import Exportable
+from quintet.shared.tokenizer.export import tokenizer_pieces
 from quintet.video.config import VideoRecipe
 from quintet.video.model import VideoTokenizer
 
 
 def pieces(model: VideoTokenizer, recipe: VideoRecipe) -> Exportable:
     frames = recipe.videos.frames
-    found = tokenizer_pieces(model, "videos", (model.config.channels, frames, *recipe.videos.size))
-    more = "Longer clips in chunks stay with Quintet: the states between chunks are no part of it."
-    return found._replace(left_out=f"{found.left_out} {more}")
+    exportable = tokenizer_pieces(
+        model, "videos", (model.config.channels, frames, *recipe.videos.size)
+    )
+    chunks = "Not exported: decoding in chunks (the layer states between chunks stay in Quintet)."
+    return exportable._replace(left_out=f"{exportable.left_out} {chunks}")

@@ -1,95 +1,97 @@
-"""The words of `layers`, as layers of the encoder and as their mirrors in the decoder."""
+"""Encoder and decoder layers of the video tokenizer, built from `layers`."""
 
 from torch import Tensor, nn
 
 from quintet.nn.blocks import (
     AttentionBlock,
-    Down,
+    Downsample,
     Head,
     Stem,
-    Up,
+    Upsample,
+    choose_head_dim,
     group_norm,
-    head_width,
     zeroed,
 )
 from quintet.nn.causal import (
-    CausalResidual,
-    CausalStack,
+    CausalResidualBlock,
+    CausalSequential,
     GateLoop,
     PerFrame,
-    TimeAttention,
-    TimeDown,
-    TimeUp,
+    TemporalAttention,
+    TemporalDownsample,
+    TemporalUpsample,
 )
-from quintet.nn.quantise import full_precision
+from quintet.nn.precision import full_precision
 from quintet.video.config import Layer, VideoTokenizerConfig
 
 
 class LinearAttentionBlock(nn.Module):
-    """Attention whose cost grows with the places, not with their square (arXiv 1812.01243).
+    """Efficient attention, linear in the number of positions (arXiv 1812.01243).
 
-    Keys share the places out among the channels of a head, each channel gathers what lies at its
-    share, and queries choose among channels.
+    Keys are normalised over positions and queries over channels: each key channel aggregates the
+    values into one context vector, and queries mix the context vectors.
     """
 
     def __init__(self, dim: int, head_dim: int = 64) -> None:
         super().__init__()
-        self.head_dim = head_width(dim, head_dim)
+        self.head_dim = choose_head_dim(dim, head_dim)
         self.norm = group_norm(dim)
         self.to_qkv = nn.Conv2d(dim, 3 * dim, 1)
         self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         heads = self.to_qkv(self.norm(x)).flatten(2).unflatten(1, (3, -1, self.head_dim))
-        q, k, v = heads.unbind(1)  # (b, heads, e, places)
-        gathered = full_precision(k).softmax(-1).to(v.dtype) @ v.transpose(-1, -2)
-        chosen = full_precision(q).softmax(-2).to(v.dtype)
-        made = gathered.transpose(-1, -2) @ chosen
-        return x + self.to_out(made.flatten(1, 2).unflatten(2, x.shape[2:]))
+        q, k, v = heads.unbind(1)  # (b, heads, e, positions)
+        context = full_precision(k).softmax(-1).to(v.dtype) @ v.transpose(-1, -2)
+        weights = full_precision(q).softmax(-2).to(v.dtype)
+        attended = context.transpose(-1, -2) @ weights
+        return x + self.to_out(attended.flatten(1, 2).unflatten(2, x.shape[2:]))
 
 
-def within(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
-    """A layer that keeps size and width, and is its own mirror."""
-    match layer.word:
+def same_size_layer(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
+    """A layer of equal input and output shape, identical in encoder and decoder."""
+    match layer.type:
         case "residual" | "consecutive_residual":
-            return CausalResidual(layer.dim, excite=config.excite)
+            return CausalResidualBlock(layer.dim, squeeze_excite=config.squeeze_excite)
         case "attend_space":
             return PerFrame(AttentionBlock(layer.dim))
         case "linear_attend_space":
             return PerFrame(LinearAttentionBlock(layer.dim))
         case "attend_time":
-            return TimeAttention(layer.dim, config.time_window)
+            return TemporalAttention(layer.dim, config.time_window)
         case "gateloop_time":
             return GateLoop(layer.dim)
         case "compress_space" | "compress_time":
-            raise ValueError(f"{layer.word} changes the size")
+            raise ValueError(f"{layer.type} changes the shape")
 
 
-def down(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
-    match layer.word:
+def encoder_layer(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
+    match layer.type:
         case "compress_space":
-            return PerFrame(Down(layer.dim, layer.dim_out))
+            return PerFrame(Downsample(layer.dim, layer.dim_out))
         case "compress_time":
-            return TimeDown(layer.dim, layer.dim_out)
+            return TemporalDownsample(layer.dim, layer.dim_out)
         case _:
-            return within(layer, config)
+            return same_size_layer(layer, config)
 
 
-def up(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
-    match layer.word:
+def decoder_layer(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
+    match layer.type:
         case "compress_space":
-            return PerFrame(Up(layer.dim_out, layer.dim))
+            return PerFrame(Upsample(layer.dim_out, layer.dim))
         case "compress_time":
-            return TimeUp(layer.dim_out, layer.dim)
+            return TemporalUpsample(layer.dim_out, layer.dim)
         case _:
-            return within(layer, config)
+            return same_size_layer(layer, config)
 
 
-def build_encoder(config: VideoTokenizerConfig) -> CausalStack:
+def build_encoder(config: VideoTokenizerConfig) -> CausalSequential:
     stem = PerFrame(Stem(config.channels, config.init_dim, config.patch))
-    return CausalStack([stem, *(down(layer, config) for layer in config.plan)])
+    return CausalSequential([stem, *(encoder_layer(layer, config) for layer in config.plan)])
 
 
-def build_decoder(config: VideoTokenizerConfig) -> CausalStack:
+def build_decoder(config: VideoTokenizerConfig) -> CausalSequential:
     head = PerFrame(Head(config.init_dim, config.channels, config.patch))
-    return CausalStack([*(up(layer, config) for layer in reversed(config.plan)), head])
+    return CausalSequential(
+        [*(decoder_layer(layer, config) for layer in reversed(config.plan)), head]
+    )

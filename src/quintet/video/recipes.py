@@ -3,7 +3,7 @@
 from quintet.engine.config import OptimiserConfig
 from quintet.video.config import (
     FrameDiscriminatorConfig,
-    TemporalDiscriminatorConfig,
+    MotionDiscriminatorConfig,
     VideoDataConfig,
     VideoLossConfig,
     VideoRecipe,
@@ -12,10 +12,10 @@ from quintet.video.config import (
 
 
 def tokenizer() -> VideoRecipe:
-    """Clips of 17 x 128 x 128; 64,000 codes, one id for 8 x 8 pixels, 4 frames; wants a GPU."""
+    """A tokenizer of 17 x 128 x 128 clips, 64,000 codes, one id per 4 x 8 x 8; for one GPU."""
     return VideoRecipe(
         steps=4000,
-        batch_size=8,  # a step sees 136 frames; larger ones leave too few steps in six minutes
+        batch_size=8,  # 136 frames per step; larger batches leave too few steps in six minutes
         workers=12,
         evaluate_every=4000,
         evaluate_batch=32,
@@ -24,7 +24,7 @@ def tokenizer() -> VideoRecipe:
             init_dim=256,
             max_dim=512,
             patch=4,
-            excite=False,
+            squeeze_excite=False,
             layers=(
                 "residual",
                 "compress_space",
@@ -38,13 +38,15 @@ def tokenizer() -> VideoRecipe:
         ),
         videos=VideoDataConfig(builtin_count=1_000_000, valid_limit=1024),
         losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.85, adversarial_share=0.1),
-        tokenizer=OptimiserConfig(rate=6e-4, warmup=200, average=0.998),
-        critics=OptimiserConfig(rate=1e-4, warmup=100, betas=(0.5, 0.9), average=0.0),
+        optim=OptimiserConfig(learning_rate=6e-4, warmup_steps=200, ema_decay=0.998),
+        discriminator_optim=OptimiserConfig(
+            learning_rate=1e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
+        ),
     )
 
 
 def tokenizer_tiny() -> VideoRecipe:
-    """The same at 9 x 32 x 32 and 1,600 codes, for two CPU cores and four minutes."""
+    """The same with 9 x 32 x 32 clips and 1,600 codes; four minutes on two CPU cores."""
     return VideoRecipe(
         steps=600,
         batch_size=8,
@@ -55,19 +57,21 @@ def tokenizer_tiny() -> VideoRecipe:
             init_dim=64,
             max_dim=128,
             patch=4,
-            excite=False,
+            squeeze_excite=False,
             levels=(8, 8, 5, 5),
             layers=("residual", "compress_time", ("consecutive_residual", 2)),
         ),
-        frame_critic=FrameDiscriminatorConfig(dim=32, layers=2),
-        motion_critic=TemporalDiscriminatorConfig(dim=16, layers=2),
+        frame_discriminator=FrameDiscriminatorConfig(dim=32, layers=2),
+        motion_discriminator=MotionDiscriminatorConfig(dim=16, layers=2),
         videos=VideoDataConfig(frames=9, size=(32, 32), builtin_count=20_000, valid_limit=128),
         losses=VideoLossConfig(
             perceptual=0.2,
             adversarial_from=0.7,
             adversarial_share=0.2,
-            adversarial_ramp=50,
+            adversarial_warmup_steps=50,
         ),
-        tokenizer=OptimiserConfig(rate=2e-3, warmup=50, average=0.99),
-        critics=OptimiserConfig(rate=3e-4, warmup=50, betas=(0.5, 0.9), average=0.0),
+        optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
+        discriminator_optim=OptimiserConfig(
+            learning_rate=3e-4, warmup_steps=50, betas=(0.5, 0.9), ema_decay=0.0
+        ),
     )

@@ -1,7 +1,7 @@
-"""The video tokenizer's task (MAGVIT-v2, arXiv 2310.05737): shared/tokenizer_task.py, on clips.
+"""Training of the video tokenizer (MAGVIT-v2, arXiv 2310.05737): shared/tokenizer/task.py on clips.
 
-Two critics, one of frames and one of motion. The perceptual distance compares a few frames of each
-clip; which ones depends on the sample's key.
+A frame discriminator and a motion discriminator. The perceptual distance compares a few frames of
+each clip, drawn from the sample's key.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from quintet.engine.keys import fold, uniform
 from quintet.engine.task import Batch, Exhibit, Measured, Rows
 from quintet.nn.similarity import psnr, ssim
-from quintet.shared.tokenizer_task import TokenizerTask
+from quintet.shared.tokenizer.task import TokenizerTask
 from quintet.video import data
 from quintet.video.config import VideoRecipe
 from quintet.video.exhibits import ClipSheet
-from quintet.video.model import FrameDiscriminator, TemporalDiscriminator, VideoTokenizer
+from quintet.video.model import FrameDiscriminator, MotionDiscriminator, VideoTokenizer
 
 SHOWN = 4
 """Clips in an exhibit."""
@@ -36,13 +36,16 @@ class VideoTask(TokenizerTask):
         self.recipe = recipe
         torch.manual_seed(fold(recipe.seed, "weights"))
         tokenizer = model if model is not None else VideoTokenizer(recipe.model)
-        critics: dict[str, Any] = {
-            "frame_critic": (FrameDiscriminator(recipe.frame_critic), recipe.critics)
+        discriminators: dict[str, Any] = {
+            "frame_discriminator": (
+                FrameDiscriminator(recipe.frame_discriminator),
+                recipe.discriminator_optim,
+            )
         }
         if recipe.losses.motion:
-            motion = TemporalDiscriminator(recipe.motion_critic)
-            critics["motion_critic"] = (motion, recipe.critics)
-        super().__init__(recipe, tokenizer, recipe.tokenizer, critics, sets)
+            motion = MotionDiscriminator(recipe.motion_discriminator)
+            discriminators["motion_discriminator"] = (motion, recipe.discriminator_optim)
+        super().__init__(recipe, tokenizer, recipe.optim, discriminators, sets)
 
     def data(self, split: str) -> Any:
         if self.sets is not None:
@@ -56,65 +59,62 @@ class VideoTask(TokenizerTask):
     def real(self, batch: Batch) -> Tensor:
         return super().real(batch).contiguous(memory_format=torch.channels_last_3d)
 
-    def pictures(self, values: Tensor, batch: Batch) -> Tensor:
+    def perceptual_images(self, values: Tensor, batch: Batch) -> Tensor:
         count = min(self.recipe.losses.perceptual_frames, values.shape[2])
-        drawn = uniform(batch.keys, "perceptual", (count,))
-        which = (drawn * values.shape[2]).long()
-        rows = torch.arange(len(which), device=which.device)[:, None]
-        return values[rows, :, which].flatten(0, 1)
+        frames = (uniform(batch.keys, "perceptual", (count,)) * values.shape[2]).long()
+        rows = torch.arange(len(frames), device=frames.device)[:, None]
+        return values[rows, :, frames].flatten(0, 1)
 
-    # -- measuring and showing --------------------------------------------------------------
+    # -- evaluation -------------------------------------------------------------------------
 
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
         real = self.real(batch)
-        made = nets["tokenizer"](real)
-        clip = made.videos.clamp(0, 1)
+        output = nets["tokenizer"](real)
+        reconstruction = output.videos.clamp(0, 1)
         model = self.recipe.model
         rows = {
-            "psnr": psnr(clip, real),
-            "ssim": frame_similarity(clip, real),
-            "l1": (clip - real).abs().flatten(1).mean(1),
-            "motion_error": motion_error(clip, real),
+            "psnr": psnr(reconstruction, real),
+            "ssim": frame_ssim(reconstruction, real),
+            "l1": (reconstruction - real).abs().flatten(1).mean(1),
+            "motion_error": motion_error(reconstruction, real),
             "motion_error_still": motion_error(torch.zeros_like(real), real),
             "psnr_mean_colour": psnr(real.mean((2, 3, 4), keepdim=True).expand_as(real), real),
             "psnr_mean_frame": psnr(real.mean(2, keepdim=True).expand_as(real), real),
-            "psnr_shrink_enlarge": psnr(
-                shrink_and_enlarge(real, model.factor, model.time_factor), real
-            ),
-            "ids": made.ids,
+            "psnr_bicubic": psnr(bicubic_baseline(real, model.factor, model.time_factor), real),
+            "ids": output.ids,
         }
         return {name: Rows(values) for name, values in rows.items()}
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         real = self.real(batch)[:SHOWN]
-        made = nets["tokenizer"](real).videos.clamp(0, 1)
-        return [ClipSheet("reconstructions", real, made)]
+        reconstruction = nets["tokenizer"](real).videos.clamp(0, 1)
+        return [ClipSheet("reconstructions", real, reconstruction)]
 
 
-def frame_similarity(a: Tensor, b: Tensor) -> Tensor:
+def frame_ssim(a: Tensor, b: Tensor) -> Tensor:
     """(b,): SSIM of frames, averaged over the clip."""
     first, second = (clip.transpose(1, 2).flatten(0, 1) for clip in (a, b))
     return ssim(first, second).unflatten(0, (a.shape[0], a.shape[2])).mean(1)
 
 
 def motion_error(a: Tensor, b: Tensor) -> Tensor:
-    """(b,): mean absolute difference of what changes from frame to frame; 0 for single frames."""
+    """(b,): mean absolute error of the frame differences; 0 for single frames."""
     if a.shape[2] == 1:
         return a.new_zeros(a.shape[0])
     return (a.diff(dim=2) - b.diff(dim=2)).abs().flatten(1).mean(1)
 
 
-def shrink_and_enlarge(clips: Tensor, factor: int, time_factor: int) -> Tensor:
-    """The baseline that spends as many pixels as the tokenizer spends ids.
+def bicubic_baseline(clips: Tensor, factor: int, time_factor: int) -> Tensor:
+    """Bicubic down- and upsampling, with as many pixels as the tokenizer has ids.
 
-    Every `time_factor`-th frame is kept and the others lie on the line between two kept ones.
+    Keeps every `time_factor`-th frame and interpolates linearly in between.
     """
     frames = clips[:, :, ::time_factor].transpose(1, 2)
     size = tuple(clips.shape[-2:])
     options: dict[str, Any] = {"mode": "bicubic", "antialias": True, "align_corners": False}
     small = F.interpolate(frames.flatten(0, 1), [side // factor for side in size], **options)
-    kept = F.interpolate(small, size, **options).unflatten(0, frames.shape[:2]).transpose(1, 2)
+    large = F.interpolate(small, size, **options).unflatten(0, frames.shape[:2]).transpose(1, 2)
     if clips.shape[2] == 1:
-        return kept.clamp(0, 1)
-    wanted = (clips.shape[2], *size)
-    return F.interpolate(kept, wanted, mode="trilinear", align_corners=True).clamp(0, 1)
+        return large.clamp(0, 1)
+    shape = (clips.shape[2], *size)
+    return F.interpolate(large, shape, mode="trilinear", align_corners=True).clamp(0, 1)

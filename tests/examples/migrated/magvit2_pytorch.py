@@ -48,11 +48,16 @@ assert codes.shape == (1, 9, 8, 8)
 assert torch.equal(decoded, ema_tokenizer.reconstruct(video))
 print("done")
 
-# told: dataset_folder is now called folder
+# told: dataset_folder is now called data
 # told: dataset_type is not needed: a folder may hold videos and images
 # told: discr_start_after_step=1 is now adversarial_from=0.5
 # told: apply_gradient_penalty_every is now called penalty_every
-# told: validate_every_step is now called val_every
-# told: checkpoint_every_step is now called checkpoint_every
-# told: checkpoints_folder is not needed: checkpoints lie inside of results_folder
+# told: validate_every_step is now called evaluate_every
+# told: checkpoint_every_step is now called save_every
+# told: checkpoints_folder is not needed: checkpoints lie inside the run folder
 # told: random_split_seed is now called seed
+# told: image_size is now called size
+# told: num_frames is now called frames
+# told: grad_accum_every is now called accumulate
+# told: num_train_steps is now called steps
+# told: results_folder is now called run

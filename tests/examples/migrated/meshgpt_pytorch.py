@@ -57,9 +57,15 @@ trainer()
 meshes = transformer.generate(texts=["a corner"], cond_scale=3.0)
 print(len(meshes), "mesh, done")
 
-# told: val_num_batches is not needed: all that is held out is measured
+# told: val_num_batches is not needed: all validation samples are measured
 # told: ema_kwargs is not needed: give its beta as ema_decay; every step is averaged
-# told: checkpoint_folder is now called results_folder
+# told: checkpoint_folder is now called run
 # told: scheduler=None is now scheduler='constant'
-# told: checkpoint_folder is now called results_folder
+# told: checkpoint_folder is now called run
 # told: use_wandb_tracking=False is now trackers=('tensorboard',)
+# told: val_every is now called evaluate_every
+# told: num_train_steps is now called steps
+# told: grad_accum_every is now called accumulate
+# told: checkpoint_every is now called save_every
+# told: num_train_steps is now called steps
+# told: grad_accum_every is now called accumulate

@@ -28,8 +28,13 @@ assert vae.decode_from_ids(ids).shape == images.shape
 print("done")
 
 # told: lr is now called learning_rate
-# told: save_results_every is now called val_every
-# told: save_model_every is now called checkpoint_every
+# told: save_results_every is now called evaluate_every
+# told: save_model_every is now called save_every
 # told: use_ema=True is now ema_decay=0.995
 # told: ema_beta is now called ema_decay
 # told: apply_grad_penalty_every is now called penalty_every
+# told: image_size is now called size
+# told: folder is now called data
+# told: grad_accum_every is now called accumulate
+# told: num_train_steps is now called steps
+# told: results_folder is now called run

@@ -15,7 +15,7 @@ class MockTextAudioDataset(Dataset):
 
 
 mulan = MuLaN(
-    rate=8000,
+    sample_rate=8000,
     dim=16,
     layers=1,
     heads=1,
@@ -46,6 +46,9 @@ print("done")
 
 # told: lr is now called learning_rate
 # told: use_lion=True is now optimizer='lion'
-# told: save_model_every is now called checkpoint_every
+# told: save_model_every is now called save_every
 # told: force_clear_prev_results is not needed: nothing here deletes a folder; …
 # told: log_fn is now given to the trainer, and no longer to train
+# told: num_train_steps is now called steps
+# told: valid_frac is now called valid_fraction
+# told: results_folder is now called run

@@ -44,6 +44,9 @@ print("done")
 # told: lr is now called learning_rate
 # told: initial_lr is not needed: the warm-up begins at learning_rate / warmup_steps
 # told: wd is now called weight_decay
-# told: save_results_every is now called val_every
-# told: save_model_every is now called checkpoint_every
+# told: save_results_every is now called evaluate_every
+# told: save_model_every is now called save_every
 # told: drop_last is not needed: epochs follow each other, and no batch is short
+# told: num_train_steps is now called steps
+# told: valid_frac is now called valid_fraction
+# told: results_folder is now called run

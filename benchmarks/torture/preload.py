@@ -1,5 +1,0 @@
-"""What the server that children are forked from imports before the first of them."""
-
-from benchmarks.torture.children import import_everything
-
-import_everything()

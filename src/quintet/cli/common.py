@@ -1,0 +1,136 @@
+"""What all commands share: the overview, flags out of dataclasses, answers in sentences."""
+
+import dataclasses
+import os
+import shutil
+import sys
+import textwrap
+import types
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+from quintet import __version__, rooms
+from quintet.engine.config import Recipe
+from quintet.engine.errors import RunError
+
+HELP = f"""\
+  quintet demo [--quick]                         all six trainers on built-in data, and a page
+
+Quintet {__version__} trains generative models of meshes, video, images, music and speech.
+
+  quintet list                                   what can be trained
+  quintet train image/vqgan_tiny --run runs/a    train on built-in data
+  quintet train image/vqgan PHOTOS --run runs/b  train on a folder of your own
+  quintet train mesh/autoencoder --run runs/c    meshes take two steps: codes first,
+  quintet train mesh/transformer --autoencoder runs/c --run runs/d
+  quintet resume runs/b --steps 20000            resume exactly where it stopped
+  quintet evaluate runs/b [FOLDER]               measure on held-out data, or on a folder
+  quintet sample runs/b photo.jpg --out out      use the model
+  quintet sample runs/d --text "a table with three legs" --count 8 --format obj
+  quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
+  quintet sample runs/f --text "ba do ki" --voice me.wav --out spoken.wav
+  quintet pack PHOTOS packed                    pack a folder into few large files to train from
+  quintet import old.pt looked-at                the tensors of an old .pt file, and nothing else
+  quintet export runs/b model                    weights, configuration and a model card
+  quintet report runs/b [RUN …]                  one page that shows a run, or several
+  quintet replay runs/b --step 1200              take one step again and show what was in it
+  quintet doctor image PHOTOS                    what is wrong with a folder; alone: the machine
+  quintet doctor image/vqgan                     whether a recipe fits, and how long it would take
+  quintet doctor runs/b                          whether everything of a run is sound
+
+Each command explains itself: quintet train --help, quintet train image/vqgan --help.
+On several GPUs: torchrun --nproc-per-node 8 -m quintet -- train image/vqgan PHOTOS --run runs/b
+--debug shows the traceback of an error.
+"""
+ASKING = ("-h", "--help")
+
+
+def fail(message: str) -> int:
+    say(message)
+    return 2
+
+
+def say(message: str) -> None:
+    """Every process comes here alike; one of them speaks."""
+    if is_main():
+        print(f"quintet: {message}", file=sys.stderr, flush=True)
+
+
+def is_main() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def parse(kind: Any, given: list[str], command: str, shown: str | None = None) -> Any:
+    """Flags out of a dataclass. Help begins with examples: of the command, or those `shown`."""
+    import tyro  # takes a tenth of a second, which the overview saves
+
+    name_values(kind)
+
+    if any(word in ASKING for word in given):
+        print(f"{shown or examples(command)}\n\n{about(kind)}\n")
+    return tyro.cli(kind, args=given, prog=f"quintet {command}", description="")
+
+
+def name_values(kind: Any) -> None:
+    """Show `--step INT` in help where tyro would show `--step {None}|INT`."""
+    import tyro
+
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(field.type):
+            name_values(field.type)
+        elif optional(field.type):
+            word = tyro.conf.arg(metavar=optional(field.type))
+            kind.__annotations__[field.name] = Annotated[field.type, word]
+
+
+def optional(kind: Any) -> str | None:
+    """INT for `int | None`; nothing for other types."""
+    if get_origin(kind) is types.UnionType and get_args(kind)[1:] == (types.NoneType,):
+        return getattr(get_args(kind)[0], "__name__", "VALUE").upper()
+    return None
+
+
+def about(kind: Any) -> str:
+    """What stands in a docstring before its arguments, as wide as the screen."""
+    width = min(100, shutil.get_terminal_size().columns)
+    paragraphs = kind.__doc__.partition("Args:")[0].strip().split("\n\n")
+    return "\n\n".join(textwrap.fill(" ".join(text.split()), width) for text in paragraphs)
+
+
+def examples(command: str) -> str:
+    """The lines of HELP that show this command."""
+    begin = f"  quintet {command.split()[0]} "
+    return "\n".join(line for line in HELP.splitlines() if f"{line} ".startswith(begin))
+
+
+def need_data(recipe: Recipe, run: Path, remedy: str) -> None:
+    if recipe.data is not None and recipe.data.startswith("python:"):
+        raise RunError(f"{run} was trained on a Python data set; {remedy}")
+
+
+def recorded(run: Path) -> tuple[str, Any]:
+    from quintet.engine.runs.folder import RunFolder
+
+    if not run.is_dir():
+        raise RunError(f"there is no run at {run}")
+    return rooms.recorded(RunFolder.open(run).about, run)
+
+
+def table(rows: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table("measure", "value")
+    for name, value in rows.items():
+        shown.add_row(name, f"{value:.5g}" if isinstance(value, float) else str(value))
+    Console().print(shown)
+
+
+def listing() -> str:
+    rows = [
+        (f"{room}/{n}", f.__doc__ or "")
+        for room in rooms.rooms()
+        for n, f in rooms.recipes(room).items()
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:<{width}}  {text.splitlines()[0]}" for name, text in rows)

@@ -1,0 +1,15 @@
+"""`quintet list`."""
+
+import dataclasses
+
+from quintet.cli.common import listing, parse
+
+
+@dataclasses.dataclass(kw_only=True)
+class List:
+    """Show what can be trained."""
+
+
+def list(given: list[str]) -> None:
+    parse(List, given, "list")
+    print(listing())

@@ -1,0 +1,81 @@
+"""`quintet sample`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from quintet import rooms
+from quintet.cli.common import (
+    ASKING,
+    examples,
+    parse,
+    recorded,
+)
+from quintet.engine.errors import RunError
+
+
+def sample(given: list[str]) -> None:
+    """Each room has its own flags, so the run comes first."""
+    if not given or given[0].startswith("-"):
+        print(
+            f"{examples('sample')}\n\n"
+            "usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's room]\n\n"
+            "quintet sample RUN --help shows its flags."
+        )
+        if given and given[0] in ASKING:
+            return
+        raise RunError("name a run first: quintet sample RUN --help shows its flags")
+    run = Path(given[0])
+    room = room_of(run).sample
+    kind = dataclasses.make_dataclass(
+        "Sample",
+        [
+            ("inputs", tyro.conf.Positional[tuple[Path, ...]], ()),
+            ("out", Path, Path("out")),
+            ("flags", Annotated[spelled(room.Flags), tyro.conf.arg(name="")], room.Flags()),
+        ],
+    )
+    kind.__doc__ = (
+        f"{room.Flags.__doc__}\n\nArgs:\n    inputs: Files or folders to work on.\n"
+        "    out: Folder for what is made.\n    flags: What to make."
+    )
+    shown = f"  quintet sample {run} {room.EXAMPLE}"
+    asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)
+    for path in room.sample(run, asked.inputs, asked.out, asked.flags):
+        print(path)
+
+
+def spelled(flags: Any) -> Any:
+    """The flag of a field `from_` is `--from`, which no field can be called."""
+    for field in dataclasses.fields(flags):
+        if field.name.endswith("_"):
+            name = tyro.conf.arg(name=field.name.rstrip("_"))
+            flags.__annotations__[field.name] = Annotated[field.type, name]
+    return flags
+
+
+def gathered(given: list[str]) -> list[str]:
+    """`--text a --text b` as `--text a b`, of which otherwise the last would silently win."""
+    words: list[str] = []
+    flags: dict[str, list[str]] = {}
+    values = words
+    for word in given:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            values = flags.setdefault(name, [])
+            values += [value] if equals else []
+        else:
+            values.append(word)
+    return words + [word for name, found in flags.items() for word in (name, *found)]
+
+
+def room_of(source: Path) -> rooms.Room:
+    """The room of a run or of an exported model."""
+    from quintet.engine.runs.folder import RunFolder
+
+    about = RunFolder.open(source).about if source.is_dir() else {}
+    if "model" in about:
+        return rooms.Room(rooms.model_class(about, source).label().partition("/")[0])
+    return rooms.room_of(recorded(source)[0])

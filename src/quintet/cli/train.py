@@ -1,0 +1,219 @@
+"""`quintet train`."""
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import tyro
+
+from quintet import rooms
+from quintet.cli.common import (
+    ASKING,
+    examples,
+    is_main,
+    listing,
+    parse,
+)
+from quintet.engine.config import Recipe, resolved
+from quintet.engine.errors import RunError, Stopped
+from quintet.engine.settings import descriptions, each_setting, flag
+
+if TYPE_CHECKING:
+    from quintet.engine.runs.sinks import Sink
+
+
+def train(given: list[str]) -> None:
+    """Train a recipe."""
+    if not given or given[0].startswith("-"):
+        known = [cut(line, WIDTH) for line in listing().splitlines()]
+        print(
+            f"{examples('train')}\n\nusage: quintet train RECIPE [DATA] --run DIR [--steps N …]\n\n"
+            "recipes:",
+            *known,
+            "\nquintet train RECIPE --help shows its settings.",
+            sep="\n",
+        )
+        if not given or given[0] not in ASKING:
+            raise RunError("name a recipe first, for example image/vqgan_tiny")
+        return
+    name, rest = given[0], spell_compile(given[1:])
+    default = rooms.recipe_function(name)()
+    if any(word in ASKING for word in rest):
+        print(recipe_help(name, default))
+        return
+    rest = ["--help" if word == "--help-all" else word for word in rest]
+    asked = parse(flags_of(name, default), rest, f"train {name}", recipe_examples(name, default))
+    data = asked.data if asked.data is not None else asked.settings.data
+    recipe = dataclasses.replace(with_absolute_paths(asked.settings), data=resolved(data))
+    launch(name, recipe, asked.run, "resume_or_new" if asked.resume else "new")
+
+
+OWN = {
+    "data": descriptions(Recipe)["data"],
+    "run": "Folder of the new run.",
+    "resume": "Start the run, or resume it if it exists.",
+}
+"""Flags of the command; the others are settings of the recipe."""
+Data = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]")]
+
+
+def flags_of(name: str, default: Recipe) -> Any:
+    kind = dataclasses.make_dataclass(
+        "Train",
+        [
+            ("data", Data, None),
+            ("run", Path, run_of(name)),
+            ("resume", bool, False),
+            ("settings", Annotated[type(default), tyro.conf.arg(name="")], default),
+        ],
+    )
+    kind.__doc__ = (
+        f"{rooms.recipe_function(name).__doc__}\n\nArgs:\n"
+        f"    data: {OWN['data']}\n    run: {OWN['run']}\n    resume: {OWN['resume']}\n"
+        "    settings: Settings of the recipe."
+    )
+    return kind
+
+
+def run_of(name: str) -> Path:
+    return Path("runs") / name.replace("/", "-")
+
+
+# -- help that fits a screen ----------------------------------------------------------------------
+
+WIDTH = 98
+
+
+def recipe_examples(name: str, default: Recipe) -> str:
+    stages = "".join(f" --{stage} runs/a" for stage in default.stages)
+    return "\n".join(
+        [
+            f"  quintet train {name}{stages} --run runs/b",
+            f"  quintet train {name} DATA{stages} --run runs/c --steps 5000",
+        ]
+    )
+
+
+def recipe_help(name: str, default: Recipe) -> str:
+    """The common settings, then the room's own; a group of settings takes one line."""
+    sentences = descriptions(type(default))
+    fields = dataclasses.fields(default)
+    shared = {field.name for field in dataclasses.fields(Recipe)}
+    groups = [f.name for f in fields if dataclasses.is_dataclass(getattr(default, f.name))]
+    single = [f for f in fields if f.name not in groups]
+    shown = [f.name for f in single if f.metadata.get("common") or f.name not in shared]
+    rare = [flag(f.name) for f in single if f.name not in shown and f.name != "data"]
+    run = f"{OWN['run'].rstrip('.')}; default: {run_of(name)}."
+    own = {"DATA": OWN["data"], "--run DIR": run, "--resume": OWN["resume"]}
+    flags = {f"{flag(f)} {spelt(getattr(default, f))}": sentences[f] for f in shown}
+    return "\n".join(
+        [
+            f"{recipe_examples(name, default)}\n",
+            f"{rooms.recipe_function(name).__doc__}\n",
+            "Flags and their defaults:",
+            *(row(first, text) for first, text in (own | flags).items()),
+            textwrap.fill(
+                f"Also {' '.join(rare)}", WIDTH, subsequent_indent="     ", break_on_hyphens=False
+            ),
+            "Groups of settings, as in --GROUP.NAME VALUE:",
+            *(row(flag(g), group_line(sentences[g], getattr(default, g))) for g in groups),
+            f"\nquintet train {name} --help-all explains every setting.",
+        ]
+    )
+
+
+def spelt(value: Any) -> str:
+    """As typed on the command line."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, cast("tuple[object, ...]", value)))
+    return "…" if value is None else str(value)
+
+
+def row(first: str, text: str) -> str:
+    """One line: the sentence, or what of it comes before further details."""
+    begin = f"  {first:<27} "
+    if len(begin + text) > WIDTH:
+        text = re.split(r"; |\. ", text)[0].rstrip(".")
+    return cut(begin + text, WIDTH)
+
+
+def cut(line: str, width: int) -> str:
+    """Shortened at a space."""
+    return line if len(line) <= width else f"{line[: width - 1].rpartition(' ')[0]} …"
+
+
+def group_line(sentence: str, settings: Any) -> str:
+    names = ", ".join(field.name.replace("_", "-") for field in dataclasses.fields(settings))
+    return f"{sentence.partition(';')[0].rstrip('.')}: {names}"
+
+
+def with_absolute_paths(settings: Any) -> Any:
+    return each_setting(
+        settings, lambda field, value: resolved(value) if field.metadata.get("path") else value
+    )
+
+
+def spell_compile(given: list[str]) -> list[str]:
+    """--compile and --no-compile, for the setting that is also 'auto'."""
+    words: list[str] = []
+    for index, word in enumerate(given):
+        following = given[index + 1] if index + 1 < len(given) else ""
+        if word == "--no-compile":
+            words += ["--compile", "off"]
+        elif word == "--compile" and following not in ("on", "off", "auto"):
+            words += ["--compile", "on"]
+        else:
+            words.append(word)
+    return words
+
+
+def launch(name: str, recipe: Recipe, run: Path, mode: Any) -> None:
+    step = train_run(name, recipe, run, mode)
+    if is_main():
+        show_end(run, step)
+
+
+def train_run(
+    name: str,
+    recipe: Recipe,
+    run: Path,
+    mode: Any,
+    *,
+    more: "Sequence[Sink]" = (),
+    progress: bool = True,
+) -> int:
+    """Train to the end and return the step reached; `more` is told what happens, too."""
+    from quintet.engine.launch import start
+    from quintet.engine.machine.world import shut_down
+    from quintet.engine.models.pretrained import initial_weights
+    from quintet.report import ReportSink
+
+    try:
+        step = start(
+            lambda settings: rooms.build(name, settings),
+            recipe,
+            run,
+            name=name,
+            mode=mode,
+            sinks=lambda folder: [ReportSink(folder.path), *more],
+            weights=initial_weights,
+            load=rooms.load,
+            progress=progress,
+        )
+    except Stopped:  # all processes stop together; after a failure the others may be gone,
+        shut_down()  # and taking the group down could wait for them
+        raise
+    shut_down()
+    return step
+
+
+def show_end(run: Path, step: int) -> None:
+    pictures = sorted((run / "exhibits").glob("*/*"))
+    print(f"{run} is at step {step}.")
+    if pictures:
+        print(f"Look at {pictures[-1]}")
+    print(f"The whole run on one page: {run / 'report.html'}")
+    print(f"Next: quintet sample {run} --out out, quintet export {run} model")

@@ -1,0 +1,202 @@
+"""Keywords of the older packages: the setting that each is now, or what to do instead."""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, ParamSpec
+
+P = ParamSpec("P")
+
+OLD = {
+    "num_train_steps": "steps",
+    "grad_accum_every": "accumulate",
+    "val_every": "evaluate_every",
+    "checkpoint_every": "save_every",
+    "num_workers": "workers",
+    "results_folder": "run",
+    "valid_frac": "valid_fraction",
+    "folder": "data",
+    "dataset_folder": "data",
+    "image_size": "size",
+    "num_frames": "frames",
+    "data_max_length_seconds": "seconds",
+    "temporal_discriminator": "motion_discriminator",
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "num_warmup_steps": "warmup_steps",
+    "warmup": "warmup_steps",
+    "save_model_every": "save_every",
+    "checkpoint_every_step": "save_every",
+    "validate_every_step": "evaluate_every",
+    "validate_every": "evaluate_every",
+    "save_results_every": "evaluate_every",
+    "checkpoint_folder": "run",
+    "num_steps": "steps",
+    "gradient_accumulation_steps": "accumulate",
+    "valid_dataset": "val_dataset",
+    "ema_beta": "ema_decay",
+    "apply_grad_penalty_every": "penalty_every",
+    "apply_gradient_penalty_every": "penalty_every",
+    "random_split_seed": "seed",
+}
+"""Renamed; the value means what it did."""
+
+
+class Changed(NamedTuple):
+    """A keyword whose value is written in another way, too."""
+
+    new: str
+    value: Callable[[Any, Mapping[str, Any]], Any]
+    """Of the old value, beside all keywords that were given."""
+
+
+def share_of_run(step: Any, given: Mapping[str, Any]) -> float:
+    length = next(
+        (given[n] for n in ("steps", "num_train_steps", "num_steps") if given.get(n)), None
+    )
+    if not length:
+        raise TypeError(
+            "discr_start_after_step goes with steps; with num_epochs give"
+            " adversarial_from, the share of the run before the discriminators start"
+        )
+    return min(1.0, step / length)
+
+
+CHANGED = {
+    "use_ema": Changed("ema_decay", lambda on, given: given.get("ema_beta", 0.999) if on else 0.0),
+    "use_lion": Changed("optimizer", lambda on, _: "lion" if on else "adamw"),
+    "use_wandb_tracking": Changed("trackers", lambda on, _: ("wandb",) if on else ("tensorboard",)),
+    "discr_start_after_step": Changed("adversarial_from", share_of_run),
+}
+
+
+def anything(_: Any) -> bool:
+    return True
+
+
+def nothing(value: Any) -> bool:
+    return not value
+
+
+class Removed(NamedTuple):
+    """A keyword that has no counterpart."""
+
+    instead: str
+    harmless: Callable[[Any], bool] = anything
+    """Of which values it may be left out without a loss; others are refused."""
+
+
+_LAUNCH = "give precision for mixed_precision and trackers for log_with; torchrun starts processes"
+
+REMOVED = {
+    "accelerate_kwargs": Removed(_LAUNCH, nothing),
+    "accelerator_kwargs": Removed(_LAUNCH, nothing),
+    "checkpoints_folder": Removed("checkpoints lie inside the run folder"),
+    "dataset_kwargs": Removed("give size and frames, or a dataset of your own", nothing),
+    "dataset_type": Removed("a folder may hold videos and images"),
+    "discr_max_grad_norm": Removed(
+        "max_grad_norm clips the discriminator as well, or discriminator_optim.max_grad_norm",
+        nothing,
+    ),
+    "drop_last": Removed("epochs follow each other, and no batch is short"),
+    "ema_kwargs": Removed(
+        "give its beta as ema_decay; every step is averaged",
+        lambda given: not given or set(given) <= {"use_foreach"},
+    ),
+    "ema_update_after_step": Removed(
+        "the average follows from the first step on, closely at first"
+    ),
+    "ema_update_every": Removed("the average follows every step"),
+    "force_clear_prev_results": Removed(
+        "nothing here deletes a folder; give another run, or resume by train(resume=True)",
+        nothing,
+    ),
+    "initial_lr": Removed("the warm-up begins at learning_rate / warmup_steps"),
+    "optimizer_kwargs": Removed("give betas, weight_decay and optimizer by themselves", nothing),
+    "scheduler_kwargs": Removed("scheduler is a word, and ends at steps", nothing),
+    "split_batches": Removed(
+        "batch_size is that of each process; divide it by their number", nothing
+    ),
+    "val_num_batches": Removed("all validation samples are measured"),
+}
+
+
+def notice(sentence: str) -> None:
+    """Warn at the first line that is not of this package, which is the user's own."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("quintet."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, FutureWarning, stacklevel=level)
+
+
+def translate(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+    """Replace older names, with a notice each; refuse unknown names, with a list."""
+    found: dict[str, Any] = {}
+    for name, value in keywords.items():
+        if name not in known and name in REMOVED:
+            _let_go(name, value)
+            continue
+        new, now = _translated(name, value, keywords, known)
+        if new not in known:
+            raise TypeError(f"unknown keyword {name!r}; known: {', '.join(sorted(known))}")
+        if new in found and found[new] != now:
+            raise TypeError(f"{new} is given twice, once by an old name")
+        found[new] = now
+    return found
+
+
+def _let_go(name: str, value: Any) -> None:
+    instead, harmless = REMOVED[name]
+    if not harmless(value):
+        raise TypeError(f"{name}={value!r} cannot be kept: {instead}")
+    notice(f"{name} is not needed: {instead}")
+
+
+def _translated(
+    name: str, value: Any, given: Mapping[str, Any], known: set[str]
+) -> tuple[str, Any]:
+    if name == "scheduler":
+        return name, _schedule(value)
+    if name in known:
+        return name, value
+    if name in CHANGED and CHANGED[name].new in known:
+        new, now = CHANGED[name].new, CHANGED[name].value(value, given)
+        notice(f"{name}={value!r} is now {new}={now!r}")
+        return new, now
+    new = OLD.get(name, name)
+    if new != name and new in known:
+        notice(f"{name} is now called {new}")
+    return new, value
+
+
+def _schedule(value: Any) -> str:
+    if value is None:
+        notice("scheduler=None is now scheduler='constant'")
+        return "constant"
+    if not isinstance(value, str):
+        raise TypeError(
+            f"scheduler is {value!r}; give one of the words constant, cosine, linear and rsqrt"
+        )
+    return value
+
+
+def renamed(**names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """For a constructor: takes parameters under their old names as well."""
+
+    def wrap(function: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def inner(*args: P.args, **keywords: P.kwargs) -> None:
+            given: dict[str, Any] = dict(keywords)
+            for old, new in names.items():
+                if old not in given:
+                    continue
+                if new in given:
+                    raise TypeError(f"{new} is given twice, once by an old name")
+                notice(f"{old} is now called {new}")
+                given[new] = given.pop(old)
+            function(*args, **given)  # type: ignore[arg-type]
+
+        return inner
+
+    return wrap

@@ -1,0 +1,115 @@
+"""Source: the samples of a data set, each a function of its index and its key."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from quintet.engine.errors import RunError
+from quintet.engine.keys import Key, fold, seed_globals
+
+
+@runtime_checkable
+class Source(Protocol):
+    """What the engine reads. Everything random about a sample comes from its key; without a key the
+    sample is not augmented."""
+
+    def __len__(self) -> int: ...
+
+    def keyed(self, index: int, key: Key | None) -> Any: ...
+
+    def name(self, index: int) -> str:
+        """For messages: a file's path, say."""
+        ...
+
+
+@runtime_checkable
+class HasWindow(Protocol):
+    """A source whose neighbours are cheap to read together (shards)."""
+
+    window: int
+    """Samples are shuffled within windows of this size; 0 shuffles all of the data."""
+
+
+@runtime_checkable
+class Prefetching(Protocol):
+    """A source that fetches a whole batch at once, from object storage say."""
+
+    def prefetch(self, indices: Sequence[int]) -> None: ...
+
+
+class MapStyle:
+    """A map-style data set (torch's Dataset, a list) as a source. The global generators of Python,
+    numpy and torch are seeded for every sample, so its own augmentation is reproducible."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+        try:
+            self.size = len(dataset)
+        except TypeError:
+            kind = type(dataset).__name__
+            raise RunError(
+                f"a data set needs a length and items by index; {kind} has none: wrap it in a "
+                "torch Dataset with __len__ and __getitem__"
+            ) from None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def keyed(self, index: int, key: Key | None) -> Any:
+        seed_globals(key.fold("sample") if key else fold("fixed", index))
+        return self.dataset[index]
+
+    def name(self, index: int) -> str:
+        return f"sample {index}"
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """A source whose samples have no names."""
+
+    def keyed(self, index: int, key: Key | None) -> Any: ...
+
+
+class Numbered(MapStyle):
+    """A keyed source whose samples are named by their index."""
+
+    def keyed(self, index: int, key: Key | None) -> Any:
+        return self.dataset.keyed(index, key)
+
+
+def as_source(data: Any) -> Source:
+    if isinstance(data, Source):
+        return data
+    return Numbered(data) if isinstance(data, Keyed) else MapStyle(data)
+
+
+class Subset:
+    """Some samples of a source, under their own names."""
+
+    def __init__(self, source: Source, indices: Sequence[int]):
+        self.source, self.indices = source, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def keyed(self, index: int, key: Key | None) -> Any:
+        return self.source.keyed(self.indices[index], key)
+
+    def name(self, index: int) -> str:
+        return self.source.name(self.indices[index])
+
+
+@runtime_checkable
+class HasSubset(Protocol):
+    def subset(self, indices: Sequence[int]) -> Source: ...
+
+
+def subset(source: Source, indices: Sequence[int]) -> Source:
+    """Some of its samples; a source with members of its own makes the subset itself."""
+    return source.subset(indices) if isinstance(source, HasSubset) else Subset(source, indices)
+
+
+def split_indices(size: int, fraction: float, seed: int) -> tuple[list[int], list[int]]:
+    """Training and validation indices, disjoint; a pure function of the seed and the index."""
+    count = round(size * fraction) if size > 1 else 0
+    ranked = sorted(range(size), key=lambda index: fold(seed, "valid", index))
+    return sorted(ranked[count:]), sorted(ranked[:count])

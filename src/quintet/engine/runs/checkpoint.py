@@ -1,0 +1,313 @@
+"""Checkpoints: safetensors by name and a JSON page of digests, complete or absent.
+
+A checkpoint is written under another name, synced, and renamed; whoever kills the process leaves
+the old ones alone. The safetensors are written by hand (a JSON header and raw bytes) because one
+pass then gives file and digest, without the copies that the library makes while it holds the
+interpreter's lock; reading goes through the library.
+"""
+
+import hashlib
+import json
+import math
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from quintet.engine.errors import RunError
+from quintet.engine.machine.fsdp import whole
+from quintet.engine.when import When
+from quintet.files import atomic_folder, digest_of, remove_folder, write_json
+
+Files = Mapping[str, Mapping[str, Tensor]]
+NAME = re.compile(r"step-(\d{8})")
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+CHUNK = 64 << 20
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write, sync, and return the file's sha256. Names are sorted: equal state, equal bytes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    ordered = sorted(tensors)
+    for name in ordered:
+        tensor = tensors[name]
+        if tensor.dtype not in _TYPES:
+            raise RunError(f"{name} is {tensor.dtype}, which {path.name} cannot hold")
+        end = offset + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with open(path, "wb") as file:
+        for piece in (len(text).to_bytes(8, "little"), text):
+            file.write(piece)
+            digest.update(piece)
+        for name in ordered:
+            flat = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
+            data = memoryview(flat.numpy())  # pyright: ignore[reportArgumentType]
+            for begin in range(0, len(data), CHUNK):
+                file.write(data[begin : begin + CHUNK])
+                digest.update(data[begin : begin + CHUNK])
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def snapshot(
+    files: Files, spare: Files | None = None, keep: bool = True
+) -> dict[str, dict[str, Tensor]]:
+    """Copies on the host, made before training goes on; one wait for the device, not one each.
+
+    `spare` is an earlier snapshot whose memory may be used again: fresh pages cost more than the
+    copy itself. Shards are made whole one tensor at a time, by all processes together; those that
+    do not `keep` the copies only take part in that.
+    """
+    copied: dict[str, dict[str, Tensor]] = {}
+    for name, tensors in files.items():
+        old = spare.get(name, {}) if spare else {}
+        copied[name] = {}
+        for key, value in tensors.items():
+            full = whole(value.detach())
+            if keep:
+                copied[name][key] = _copy(full, old.get(key))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return copied
+
+
+def _copy(value: Tensor, place: Tensor | None) -> Tensor:
+    if place is None or place.shape != value.shape or place.dtype != value.dtype:
+        place = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+    return place.copy_(value, non_blocking=True)
+
+
+def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Path:
+    """Write checkpoint `step`; it appears under its name only when it is complete."""
+    final = path_of(folder, step)
+    # A run whose folder vanished must stop, not begin another: no parents are made. A step is
+    # replaced where it is done again after going back further.
+    with atomic_folder(final, replace=True) as partial:
+        listed = {}
+        for name, tensors in files.items():
+            path = partial / f"{name}.safetensors"
+            digest = write_safetensors(path, tensors)
+            listed[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
+        page = {**about, "step": step, "files": listed}
+        write_json(partial / "state.json", {**page, "seal": seal(page)})
+    return final
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Steps of the complete checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(m[1]) for entry in folder.iterdir() if (m := NAME.fullmatch(entry.name)))
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def seal(page: Mapping[str, Any]) -> str:
+    """Digest of the page itself: a changed position would not be seen in any other file."""
+    rest = {name: value for name, value in page.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def examine(path: Path) -> str | None:
+    """What is wrong with a checkpoint, or None: every file there, of the right size and digest."""
+    try:
+        page = read_about(path)
+        if page["seal"] != seal(page):
+            return "state.json does not match its seal"
+        named = NAME.fullmatch(path.name)
+        if named and page["step"] != int(named[1]):
+            return f"state.json says step {page['step']}"
+        listed = page["files"]
+        for name, facts in listed.items():
+            file = path / Path(name).name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != facts["bytes"]:
+                return f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}"
+            if digest_of(file) != facts["sha256"]:
+                return f"{name} does not match its digest"
+    except BROKEN as error:
+        return f"state.json cannot be used ({error})"
+    return None
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    page = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if not isinstance(page, dict):
+        raise ValueError("it must hold a JSON object")
+    return page
+
+
+def read(path: Path) -> dict[str, dict[str, Tensor]]:
+    """All tensors of a checkpoint by file and name. Nothing in it can run code."""
+    try:
+        names = [Path(name).name for name in read_about(path)["files"]]
+        return {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
+    except (*BROKEN, SafetensorError) as error:
+        raise RunError(f"checkpoint {path} cannot be read: {error}") from None
+
+
+class Position(NamedTuple):
+    """Where a run stood: steps taken, samples consumed over all processes, seconds spent."""
+
+    step: int
+    samples: int
+    seconds: float
+
+
+def position(path: Path, about: Mapping[str, Any]) -> Position:
+    """As state.json says, or a sentence where it says nothing that can be."""
+    step, samples, seconds = (about.get(name) for name in Position._fields)
+    counts = type(step) is int and type(samples) is int and min(step, samples) >= 0
+    if not counts or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
+        raise RunError(f"{path}/state.json: step, samples or seconds cannot be used")
+    return Position(step, samples, seconds)  # type: ignore[arg-type]
+
+
+def require_forms(path: Path, files: Files, wanted: Files) -> None:
+    """Shapes and types as the networks have them: other types would be converted in silence.
+
+    What an optimiser holds is of its parameter's form, or a single number.
+    """
+    for file, tensors in files.items():
+        moments, like = file.endswith(".optim"), wanted[file.removesuffix(".optim")]
+        for name, value in tensors.items():
+            own = like.get(name.partition("/")[2] if moments else name)
+            if own is None or (moments and value.ndim == 0 and value.is_floating_point()):
+                continue  # a surplus name is refused as such
+            if value.shape != own.shape or value.dtype != own.dtype:
+                raise RunError(
+                    f"{path}: {name} in {file}.safetensors is {tuple(value.shape)} of "
+                    f"{value.dtype}, but this model wants {tuple(own.shape)} of {own.dtype}"
+                )
+
+
+def newest_sound(folder: Path, say: Callable[[str], None]) -> int | None:
+    """The newest checkpoint whose digests hold; damaged ones are named and passed over."""
+    steps = steps_in(folder)
+    for step in reversed(steps):
+        problem = examine(path_of(folder, step))
+        if problem is None:
+            return step
+        say(
+            f"checkpoint {path_of(folder, step).name} is damaged ({problem}); trying the one before"
+        )
+    if steps:
+        raise RunError(
+            f"none of the {len(steps)} checkpoints in {folder} is sound; restore one from a "
+            "backup, or start a new run with --run"
+        )
+    return None
+
+
+def retain(
+    folder: Path,
+    last: int,
+    every: int,
+    best: int | None,
+    run_id: str,
+    newest: int | None = None,
+) -> None:
+    """Keep the newest, the multiples of `every` and the best; remove only what this run wrote.
+
+    `newest` is the step just written: later ones were passed over as damaged, and must not
+    push sound ones out.
+    """
+    steps = [step for step in steps_in(folder) if newest is None or step <= newest]
+    keep = set(steps[-max(1, last) :]) | {best}
+    for step in steps:
+        if step in keep or When(every).due(step):
+            continue
+        path = path_of(folder, step)
+        try:
+            mine = read_about(path).get("run") == run_id
+        except (OSError, ValueError, RecursionError):
+            mine = False  # damaged or foreign: not ours to remove
+        if mine:
+            remove_folder(path)
+
+
+class Writer:
+    """Writes in the background, one job at a time; an error waits for the next call."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=1)
+        self._error: BaseException | None = None
+        self.spare: Files | None = None
+        """A snapshot that has been written, for the next one to reuse."""
+        self._thread = threading.Thread(target=self._work, name="checkpoint-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Waits only if the job before the last is still being written."""
+        self.check()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if self._error is None:
+                    job()
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._jobs.task_done()
+        self._jobs.task_done()
+
+    @property
+    def busy(self) -> bool:
+        return self._jobs.unfinished_tasks > 0
+
+    def check(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise RunError(f"a checkpoint could not be written: {describe(error)}") from error
+
+    def wait(self) -> None:
+        self._jobs.join()
+        self.check()
+
+    def close(self) -> None:
+        """Let the job under way finish, and end the thread."""
+        self._jobs.join()
+        self._jobs.put(None)
+        self._thread.join()
+
+
+def describe(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{os.strerror(error.errno)}{where}; earlier checkpoints are intact"
+    return f"{error}; earlier checkpoints are intact"

@@ -1,0 +1,219 @@
+"""The run folder: who holds it, what it was asked for, and what it has reported."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quintet.engine.config import Recipe, differences, to_json
+from quintet.engine.errors import RunError
+from quintet.engine.runs.checkpoint import steps_in
+from quintet.engine.settings import settings_of
+from quintet.files import PARTIAL, atomic_write, remove_partial, write_json
+
+
+@dataclass
+class RunFolder:
+    path: Path
+    about: dict[str, Any] = field(default_factory=dict)
+    created: bool = False
+    """Made by this very process."""
+    _lock: int | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def frozen(self) -> Path:
+        return self.path / "frozen"
+
+    @property
+    def exhibits(self) -> Path:
+        return self.path / "exhibits"
+
+    @classmethod
+    def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
+        """A new run. A folder with anything in it is refused."""
+        if os.path.exists(path / "config.json"):
+            raise RunError(
+                f"{path} already holds a run; resume it with 'quintet resume {path}' "
+                "or train --resume, or choose another --run"
+            )
+        if os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
+            raise RunError(f"{path} exists and is not a run of Quintet; choose another --run")
+        folder = cls(path, created=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder.lock()
+            folder.checkpoints.mkdir(exist_ok=True)
+            folder.write_config({**about, "id": uuid.uuid4().hex})
+        except OSError as error:
+            folder.unlock()
+            raise RunError(
+                f"the run folder {path} cannot be written: {os.strerror(error.errno or 0)}; "
+                "choose a writable --run"
+            ) from None
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run, to read."""
+        if not (path / "config.json").is_file():
+            raise RunError(f"{path} is not a run of Quintet: it holds no config.json")
+        return cls(path, read_json(path / "config.json"))
+
+    def lock(self) -> None:
+        """Held until the process ends, however it ends: the kernel lets go of a dead one's lock."""
+        try:
+            handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise RunError(
+                f"{self.path} is being trained by another process; wait for it, or stop it"
+            ) from None
+        self._lock = handle
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def discard(self) -> None:
+        """Undo `create`, for a start that failed before its first step."""
+        for name in ("config.json", "events.jsonl", "metrics.jsonl", "report.html", ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        for written in (self.path / "tensorboard", self.frozen):
+            shutil.rmtree(written, ignore_errors=True)
+        for folder in (self.checkpoints, self.path):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def write_config(self, about: Mapping[str, Any]) -> None:
+        self.about = dict(about)
+        write_json(self.path / "config.json", self.about)
+
+    @property
+    def id(self) -> str:
+        return str(self.about.get("id", ""))
+
+    def best(self) -> dict[str, Any] | None:
+        path = self.path / "best.json"
+        if not path.is_file():
+            return None
+        best = read_json(path)
+        if type(best.get("step")) is not int or type(best.get("value")) not in (int, float):
+            raise RunError(f"{path} lacks a step or a value; delete it: it is written anew")
+        return best
+
+    def write_best(self, step: int, metric: str, value: float) -> None:
+        write_json(self.path / "best.json", {"step": step, "metric": metric, "value": value})
+
+    def append(self, path: Path, record: Mapping[str, Any]) -> None:
+        line = json.dumps(finite(record), allow_nan=False) + "\n"
+        if path.is_symlink():
+            raise RunError(f"{path} is a link; a run writes only inside its own folder")
+        try:
+            with open(path, "ab") as file:
+                cut = file.tell() > 0 and not _ends_a_line(path)
+                file.write(("\n" + line if cut else line).encode())
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}") from None
+
+    def forget_after(self, step: int) -> None:
+        """Drop reports of steps that will be taken again, and what a kill cut short."""
+        for folder in (self.path, self.frozen, *self.exhibits.glob("step-*")):
+            remove_partial(folder)
+        for path in (self.metrics, self.events):
+            if not path.exists():
+                continue
+            found = (r for r in read_lines(path) if type(r.get("step")) is int)
+            kept = [r for r in found if r["step"] <= step]
+            atomic_write(path, "".join(json.dumps(r) + "\n" for r in kept).encode())
+
+    def steps(self) -> list[int]:
+        return steps_in(self.checkpoints)
+
+
+def _ends_a_line(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def _visible(path: Path) -> Iterator[Path]:
+    """What is in a folder beyond the traces of a start that was killed in its first moment."""
+    for entry in path.iterdir():
+        empty = entry.name == "checkpoints" and entry.is_dir() and not any(entry.iterdir())
+        if not empty and entry.name != ".lock" and not entry.match(PARTIAL):
+            yield entry
+
+
+def require_settings(path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int) -> None:
+    """As they were when the checkpoint was written: config.json can be edited, and a changed
+    learning rate would silently change the run."""
+    now = {**to_json(recipe), "global_batch": batch}
+    then = {**now, **about.get("settings", {}), "global_batch": about.get("global_batch", batch)}
+    movable = {s.name for s in settings_of(recipe) if s.free or s.is_path}
+    changed = {n: v for n, v in differences(then, now).items() if n not in movable}
+    if changed:
+        listed = "; ".join(
+            f"{n} was {a!r} and is now {b!r}" for n, (a, b) in [*changed.items()][:3]
+        )
+        raise RunError(f"{path} was written with other settings: {listed}; restore config.json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{path} must hold a JSON object")
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSONL file; a last line cut short by a kill is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: what is not finite becomes null."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

@@ -1,0 +1,143 @@
+"""The settings of a recipe, walked: one field, one description, one name.
+
+A setting is a field of a frozen dataclass with a sentence under it. Its flag, its Python keyword,
+its flag on resume, its JSON name and its row in the docs follow from that field alone.
+"""
+
+import ast
+import dataclasses
+import functools
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from quintet.engine.config import OptimiserConfig, Recipe, dotted, from_json, to_json
+
+R = TypeVar("R", bound=Recipe)
+
+
+class Setting(NamedTuple):
+    name: str
+    """Dotted, as in config.json."""
+    kind: Any
+    default: Any
+    description: str
+    owner: type
+    """The dataclass that the field belongs to."""
+    metadata: Mapping[str, Any]
+
+    @property
+    def free(self) -> bool:
+        """May change on resume."""
+        return bool(self.metadata.get("free"))
+
+    @property
+    def is_path(self) -> bool:
+        return bool(self.metadata.get("path"))
+
+    @property
+    def flag(self) -> str:
+        return flag(self.name)
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def settings_of(recipe: Any, prefix: str = "") -> Iterator[Setting]:
+    """Every leaf of a recipe, in the order of the fields."""
+    kind = type(recipe)
+    hints, sentences = typing.get_type_hints(kind), descriptions(kind)
+    for field in dataclasses.fields(recipe):
+        name, value = dotted(prefix, field.name), getattr(recipe, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(value, name)
+        else:
+            sentence = sentences.get(field.name, "")
+            yield Setting(name, hints[field.name], value, sentence, kind, field.metadata)
+
+
+def free_names(recipe: Recipe) -> set[str]:
+    """Dotted names of the settings that may change when a run resumes."""
+    return {setting.name for setting in settings_of(recipe) if setting.free}
+
+
+def descriptions(kind: type) -> dict[str, str]:
+    """The sentence under each field of a dataclass, inherited ones included."""
+    sentences: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        for line, following in pairwise(_body(owner.__module__, owner.__name__)):
+            if isinstance(line, ast.AnnAssign) and isinstance(following, ast.Expr):
+                text = str(ast.literal_eval(following.value))
+                sentences[ast.unparse(line.target)] = " ".join(text.split())
+    return sentences
+
+
+@functools.cache
+def _body(module: str, name: str) -> list[ast.stmt]:
+    """inspect.getsource would read whole files many times over."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    tree = ast.parse(Path(file).read_text(encoding="utf-8")) if file else ast.Module([], [])
+    classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    return next((node.body for node in classes), [])
+
+
+def each_setting(settings: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """A copy with every field, at any depth, replaced by `change(field, value)`."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        nested = dataclasses.is_dataclass(value)
+        changes[field.name] = each_setting(value, change) if nested else change(field, value)
+    return dataclasses.replace(settings, **changes)
+
+
+def updated(recipe: R, changes: Mapping[str, Any]) -> R:
+    """The recipe with settings replaced by dotted name; through JSON, which checks every type.
+
+    A group takes a mapping of some of its settings, or a dataclass with all of them.
+    """
+    tree = to_json(recipe)
+    for name, value in changes.items():
+        *groups, last = name.split(".")
+        branch = tree
+        for group in groups:
+            branch = branch[group]
+        nested = isinstance(value, Mapping) and isinstance(branch.get(last), dict)
+        branch[last] = {**branch[last], **to_json(value)} if nested else to_json(value)
+    return from_json(type(recipe), tree)
+
+
+def names_for(recipe: Recipe, keyword: str) -> list[str]:
+    """The settings that a Python keyword names: a field of the recipe, or the only setting of that
+    name in its groups; for a setting of optimisers, that of all of them. `model` is left out: its
+    settings are those of the model that the trainer is given."""
+    if keyword in {field.name for field in dataclasses.fields(recipe)}:
+        return [keyword]
+    leaves = [s for s in settings_of(recipe) if s.name.rpartition(".")[2] == keyword]
+    leaves = [s for s in leaves if not s.name.startswith("model.")]
+    if len(leaves) > 1 and not all(s.owner is OptimiserConfig for s in leaves):
+        groups = " and ".join(s.name for s in leaves)
+        raise TypeError(
+            f"{keyword} is ambiguous: {groups}; give settings={{{leaves[0].name!r}: …}}"
+        )
+    return [s.name for s in leaves]
+
+
+def keywords_of(recipe: Recipe) -> set[str]:
+    """All names that `names_for` knows."""
+    fields = {field.name for field in dataclasses.fields(recipe)}
+    leaves = (s.name for s in settings_of(recipe) if not s.name.startswith("model."))
+    return fields | {name.rpartition(".")[2] for name in leaves}
+
+
+def table(settings: Any) -> str:
+    """The settings as rows of Markdown, for the docs."""
+    rows = ["| setting | default | on resume | |", "|---|---|---|---|"]
+    for s in settings_of(settings):
+        default = "" if s.default is None else f"`{s.default}`"
+        rows.append(f"| `{s.name}` | {default} | {'yes' if s.free else ''} | {s.description} |")
+    return "\n".join(rows)

@@ -1,0 +1,108 @@
+"""Atomic writes of files and folders, file digests, and the cache folder.
+
+Everything is written under a hidden partial name in its own folder, synced and renamed. A process
+killed at any time leaves a complete entry, or none and a `.NAME.XXXXXXXX.writing` for
+`remove_partial`. Partial names are random and opened exclusively: links are never followed, and
+two writers of one path do not mix.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+PARTIAL = ".*.writing"
+"""Glob pattern of partial names."""
+
+
+def partial_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid4().hex[:8]}.writing")
+
+
+def atomic_write(path: Path | str, content: bytes, sync: bool = True) -> None:
+    """Write a file; `sync=False` for content that is verified on reading or cheap to rebuild."""
+    path = Path(path)
+    partial = partial_name(path)
+    try:
+        with open(partial, "xb") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        rename(partial, path, sync)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(path: Path, replace: bool = False) -> Generator[Path]:
+    """Yield a partial folder that becomes `path` on success and is removed on failure.
+
+    The parent must exist. Anything but an empty folder at `path` is an error unless `replace`.
+    """
+    partial = partial_name(path)
+    partial.mkdir()
+    try:
+        yield partial
+        sync_folder(partial)
+        old = partial_name(path)
+        if replace and path.exists():
+            os.rename(path, old)  # never half a folder under its final name
+        rename(partial, path)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder without ever leaving half of it under its name."""
+    partial = partial_name(path)
+    os.rename(path, partial)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what killed writers left in a folder. The caller holds the folder's lock."""
+    for entry in folder.glob(PARTIAL):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def rename(partial: Path, path: Path, sync: bool = True) -> None:
+    os.replace(partial, path)
+    if sync:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    atomic_write(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_root() -> Path:
+    """QUINTET_CACHE, or `quintet` in the user's cache folder. May be deleted at any time."""
+    if "QUINTET_CACHE" in os.environ:
+        return Path(os.environ["QUINTET_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "quintet"

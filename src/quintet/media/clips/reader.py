@@ -1,0 +1,397 @@
+"""Reading videos: uint8 of shape (t, h, w, 3), checked by their header before they are decoded.
+
+Only the frames that are wanted are decoded: from the key frame before them. A file is handed to
+FFmpeg as bytes and to one demuxer that its first bytes choose, so that it can name no other file
+and no address. PyAV (`quintet[video]`) is imported when it is first needed; GIFs need only Pillow.
+"""
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from quintet.media import pixels
+from quintet.media.clips import gifs
+from quintet.media.clips.windows import Caps, ClipInfo, Picker, Wanted, check_info, window
+from quintet.media.errors import BadFile
+from quintet.media.pixels import Extent, Pixels
+from quintet.media.shards.member import as_path
+
+if TYPE_CHECKING:
+    from av.container.input import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+SUFFIXES = (".mp4", ".webm", ".mov", ".mkv", ".avi", ".gif")
+CODECS = (
+    "h264,hevc,av1,libdav1d,vp8,vp9,libvpx,libvpx-vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4v2,msmpeg4,"
+    "h263,flv,wmv1,wmv2,wmv3,vc1,mjpeg,png,theora,prores,dnxhd,dvvideo,ffv1,huffyuv,ffvhuff,"
+    "utvideo,rawvideo,qtrle,cinepak,svq3"
+)
+"""Decoders that are trusted with a file: those that people use, not the hundreds that exist."""
+PATIENCE = 3000
+"""Frames that are decoded in search of the next one wanted, before the file is given up."""
+
+_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
+_DAMAGE = (
+    OSError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    MemoryError,
+)
+
+
+class _Source(NamedTuple):
+    path: Path
+    family: str
+    caps: Caps
+
+
+class _Video(NamedTuple):
+    container: "InputContainer"
+    stream: "VideoStream"
+    info: ClipInfo
+
+
+# Which demuxer a file is for.
+
+
+def _family(path: Path) -> str:
+    """What the first bytes say that the file is, whatever its name says."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(12)
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
+    if head[:3] == b"GIF":
+        return "gif"
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "matroska"
+    if head[:4] == b"RIFF" and head[8:] == b"AVI ":
+        return "avi"
+    if head[4:8] in _BOXES:
+        return "mov"
+    reason = "is none of MP4, MOV, WebM, MKV, AVI and GIF, or its header is damaged"
+    raise BadFile(path, reason, "remove it or encode it again as MP4")
+
+
+# Headers.
+
+
+@contextmanager
+def _told(path: Path) -> Generator[None, None, None]:
+    """Whatever goes wrong inside is a BadFile."""
+    from av.error import FFmpegError
+
+    try:
+        yield
+    except BadFile:
+        raise
+    except (FFmpegError, *_DAMAGE) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise BadFile(path, f"is damaged ({why})", "remove it or copy it again") from error
+
+
+@contextmanager
+def _opened(source: _Source) -> Generator[_Video, None, None]:
+    """The file with its header read and checked."""
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError("videos need PyAV: pip install 'quintet[video]'") from error
+    path, family, caps = source
+    limits = {"max_pixels": str(caps.max_pixels), "threads": "1"}
+    options = {"protocol_whitelist": "none", "codec_whitelist": CODECS, **limits}
+    with (
+        _told(path),
+        path.open("rb") as file,
+        av.open(file, "r", family, options, metadata_errors="replace") as container,
+    ):
+        stream = _video_stream(path, container, caps)
+        yield _Video(container, stream, _describe(path, container, stream, caps))
+
+
+def _video_stream(path: Path, container: "InputContainer", caps: Caps) -> "VideoStream":
+    """The first one that is no cover picture, set to decode on one thread."""
+    from av.stream import Disposition
+
+    found = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+    if not found:
+        raise BadFile(path, "holds no video", "remove it from the data")
+    context = found[0].codec_context
+    name = getattr(context, "name", "something unknown")  # None where there is no such decoder
+    if name not in CODECS.split(","):
+        reason = f"is encoded as {name}, which is not read"
+        raise BadFile(path, reason, "encode it again, as H.264 or VP9")
+    context.thread_count = 1
+    context.options = {"max_pixels": str(caps.max_pixels)}
+    return found[0]
+
+
+def _describe(
+    path: Path, container: "InputContainer", stream: "VideoStream", caps: Caps
+) -> ClipInfo:
+    rate = float(stream.average_rate or stream.guessed_rate or 0)
+    seconds = 0.0
+    if stream.duration and stream.time_base:
+        seconds = float(stream.duration * stream.time_base)
+    elif container.duration:
+        seconds = container.duration / 1e6
+    info = ClipInfo(stream.frames or None, seconds, rate, stream.height, stream.width)
+    check_info(path, info, caps)
+    return info
+
+
+def _check_file(path: Path, max_bytes: int) -> None:
+    pixels.check_file(path, sys.maxsize)
+    size = path.stat().st_size
+    if size > max_bytes:
+        reason = f"holds {size:,} bytes, more than max_bytes = {max_bytes:,}"
+        raise BadFile(path, reason, "cut the video or raise max_bytes")
+
+
+def _source(path: Path, caps: Caps) -> _Source:
+    _check_file(path, caps.max_bytes)
+    return _Source(path, _family(path), caps)
+
+
+@contextmanager
+def _ready(source: _Source) -> Generator[_Video, None, None]:
+    """The file at its front, its length and rate known: from the header, or else by counting."""
+    with _opened(source) as video:
+        if video.info.seconds > 0 and 0 < video.info.rate <= 1000:
+            yield video
+            return
+        info = _measure(source, video)
+    with _opened(source) as video:
+        yield video._replace(info=info)
+
+
+def probe(path: Path | str, caps: Caps = Caps()) -> ClipInfo:  # noqa: B008
+    """What the header says; where it is silent, what counting the packets says."""
+    source = _source(as_path(path), caps)
+    if source.family == "gif":
+        return gifs.probe(source.path, caps)
+    with _ready(source) as video:
+        return video.info
+
+
+def _measure(source: _Source, video: _Video) -> ClipInfo:
+    """Count the packets, without decoding them; leaves the file at its end."""
+    last, frames = 0.0, 0
+    origin = _origin(video.stream)
+    for packet in video.container.demux(video.stream):
+        if packet.size == 0:
+            continue
+        frames += 1
+        if packet.pts is not None:
+            last = max(last, float(packet.pts * packet.time_base) - origin)
+        check_info(source.path, video.info._replace(frames=frames, seconds=last), source.caps)
+    if frames == 0:
+        raise BadFile(source.path, "holds no frames", "remove it or copy it again")
+    rate = (frames - 1) / last if last > 0 else 25.0
+    rate = min(max(rate, 0.01), 1000.0)
+    return video.info._replace(frames=frames, seconds=max(last, 0.0) + 1 / rate, rate=rate)
+
+
+def _origin(stream: "VideoStream") -> float:
+    """The time of the first frame, where the header gives it."""
+    start, base = stream.start_time, stream.time_base
+    return float(start * base) if start is not None and base is not None else 0.0
+
+
+def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame, float]]":
+    """Frames from the key frame before a moment on, with their times after the first frame."""
+    from av.error import FFmpegError
+
+    container, stream, info = video
+    base, origin = stream.time_base or Fraction(1, 1000), _origin(stream)
+    if seek > 0:
+        with suppress(FFmpegError):  # without an index the file stays at its front
+            container.seek(int((seek + origin) / base), stream=stream)
+    last = -1 / info.rate
+    for frame in container.decode(stream):
+        last = frame.time - origin if frame.pts is not None else last + 1 / info.rate
+        yield frame, last
+
+
+def _pick(path: Path, video: _Video, wanted: Wanted, seek: bool) -> Picker:
+    """Decode until the window is full or the file ends."""
+    period, tick = 1 / video.info.rate, float(video.stream.time_base or 0)
+    picker = Picker(wanted, slack=min(max(tick, 1e-6), 0.3 * period))
+    for frame, time in _timed(video, wanted.first if seek else 0.0):
+        picker.add(frame, time)
+        if picker.full or (seek and picker.late):
+            return picker
+        if picker.waited > PATIENCE:
+            reason = f"gives no frame at {wanted.first:.1f} s within {PATIENCE:,} decoded frames"
+            raise BadFile(path, reason, "encode it again with a key frame every few seconds")
+    picker.finish()
+    return picker
+
+
+def _read(
+    source: _Source,
+    choose: Callable[[ClipInfo], Wanted],
+    at_least: int | None,
+    *,
+    seek: bool = True,
+    slide: bool = True,
+) -> Pixels:
+    with _ready(source) as video:
+        wanted = choose(video.info)
+        seek, slide = seek and wanted.first > 0, slide and wanted.first > 0
+        picker = _pick(source.path, video, wanted, seek)
+        late = seek and picker.late
+        if not late and (picker.full or not slide or not picker.times):
+            return _stack(source.path, picker, video.stream, at_least)
+    if late:
+        return _read(source, choose, at_least, seek=False, slide=slide)
+    # The header promised more than there is.
+    return _read(source, lambda _: picker.earlier(), at_least, seek=seek, slide=False)
+
+
+# Pixels.
+
+
+def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | None) -> Pixels:
+    if not picker.picked:
+        raise BadFile(path, "holds no frames", "remove it or copy it again")
+    if any(frame.is_corrupt for frame in picker.picked):
+        reason = f"is damaged near {picker.wanted.first:.1f} s"
+        raise BadFile(path, reason, "remove it or copy it again")
+    width, height = size = _shown_size(stream, at_least)
+    out = np.empty((picker.wanted.frames, height, width, 3), np.uint8)
+    before = None
+    for index, frame in enumerate(picker.picked):
+        if frame is before:
+            out[index] = out[index - 1]
+        else:
+            out[index] = _to_rgb(frame, size)
+        before = frame
+    out[len(picker.picked) :] = out[len(picker.picked) - 1]
+    return np.ascontiguousarray(np.rot90(out, _quarters(picker.picked[0]), (1, 2)))
+
+
+def _to_rgb(frame: "VideoFrame", size: Extent) -> Pixels:
+    # Averages of areas are faster than filters and do not alias; to enlarge they would be blocks.
+    width, height = size
+    how = "AREA" if width * height < frame.width * frame.height else "BILINEAR"
+    return np.asarray(
+        frame.reformat(width, height, "rgb24", interpolation=how).to_ndarray(), np.uint8
+    )
+
+
+def _quarters(frame: "VideoFrame") -> int:
+    """Quarter turns that set it upright."""
+    return round(frame.rotation / 90) % 4
+
+
+def _shown_size(stream: "VideoStream", at_least: int | None) -> Extent:
+    """Pixels made square, and no more of them than are needed."""
+    width, height = stream.width, stream.height
+    aspect = float(stream.sample_aspect_ratio or 1)
+    if 0.25 <= aspect <= 4:
+        width = max(1, round(width * aspect))
+    share = 1.0 if at_least is None else min(1.0, at_least / min(width, height))
+    return Extent(ceil(width * share), ceil(height * share))
+
+
+def read_clip(
+    path: Path | str,
+    *,
+    count: int,
+    start: float = 0.5,
+    rate: float | None = None,
+    rate_factor: float = 1.0,
+    at_least: int | None = None,
+    caps: Caps = Caps(),  # noqa: B008
+) -> Pixels:
+    """`count` frames, upright, with square pixels: uint8 (count, h, w, 3).
+
+    `start`, 0..1, is the window's place among those that fit. `rate` is in frames per second, and
+    each frame is the one on show at its moment; None takes the frames as they are stored. Of
+    either, `rate_factor` is the share wanted: 0.5 takes every second frame. A clip that is too
+    short is taken from its front and its last frame repeated. With `at_least` large frames are
+    shrunk as they are decoded, as long as the shorter side keeps so many pixels.
+    """
+    if count < 1 or not 0 <= start <= 1 or (rate is not None and rate <= 0) or rate_factor <= 0:
+        asked = f"count {count}, start {start}, rate {rate}, rate_factor {rate_factor}"
+        raise ValueError(f"{asked}: give count from 1, start in 0..1, the others above 0")
+
+    def choose(info: ClipInfo) -> Wanted:
+        share = rate if rate_factor == 1 else (rate or info.rate) * rate_factor
+        return window(info, count=count, start=start, rate=share)
+
+    source = _source(as_path(path), caps)
+    if source.family == "gif":
+        return gifs.read(source.path, caps, choose, start)
+    return _read(source, choose, at_least)
+
+
+def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noqa: B008
+    """Every frame (h, w, 3) as it is stored, upright, one at a time: memory does not grow."""
+    source = _source(as_path(path), caps)
+    if source.family == "gif":
+        yield from gifs.frames_of(source.path, caps)
+        return
+    with _ready(source) as video:
+        size = _shown_size(video.stream, None)
+        count, time = 0, 0.0
+        for frame, time in _timed(video, 0.0):
+            count += 1
+            if frame.is_corrupt:
+                raise BadFile(source.path, f"is damaged near {time:.1f} s", "copy it again")
+            if count > caps.max_frames:
+                reason = f"has more than max_frames = {caps.max_frames:,} frames"
+                raise BadFile(source.path, reason, "cut the video")
+            yield np.ascontiguousarray(np.rot90(_to_rgb(frame, size), _quarters(frame)))
+        if count == 0:
+            raise BadFile(source.path, "holds no frames", "remove it or copy it again")
+        if count < 0.9 * (video.info.frames or count + 1):  # the last frame may be shown for long
+            _check_end(source.path, video.info, time)
+
+
+def _check_end(path: Path, info: ClipInfo, last: float) -> None:
+    """Refuse a video whose last frame comes long before the end that its header announces."""
+    end = info.seconds
+    if last < end - 1 / info.rate - max(1.0, 0.1 * end):
+        reason = f"ends at {last:.1f} s, before the {end:.1f} s that its header announces"
+        raise BadFile(path, reason, "copy it again, or encode it again")
+
+
+def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  # noqa: B008
+    """Read the first and the last window; refuse a video that ends before its header says."""
+    source = _source(as_path(path), caps)
+    read_clip(path, count=count, start=0.0, caps=caps)
+    read_clip(path, count=count, start=1.0, caps=caps)
+    if source.family == "gif":
+        return
+    with _ready(source) as video:
+        at_end = window(video.info, count=1, start=1.0, rate=1.0)
+        picker = _pick(source.path, video, at_end, seek=True)
+        _check_end(source.path, video.info, picker.times[-1] if picker.times else 0.0)
+
+
+def resize_crop_clip(
+    frames: Pixels,
+    size: tuple[int, int],
+    *,
+    scale: float = 1.0,
+    top: float = 0.5,
+    left: float = 0.5,
+) -> Pixels:
+    """`resize_crop` of every frame, with one crop for all: uint8 (t, *size, 3)."""
+    out = np.empty((len(frames), *size, 3), np.uint8)
+    for index, frame in enumerate(frames):
+        out[index] = pixels.resize_crop(frame, size, scale=scale, top=top, left=left)
+    return out

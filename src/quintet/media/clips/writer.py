@@ -1,0 +1,81 @@
+"""Writing clips: H.264 for browsers, and GIFs, which PyAV would give one palette for all."""
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from quintet.files import atomic_write
+from quintet.media.pixels import Pixels
+
+
+def _check_frames(frames: Pixels, rate: float) -> None:
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not frames.size:
+        raise ValueError(f"frames are {frames.dtype} {frames.shape}: give uint8 (t, h, w, 3)")
+    if not 0 < rate <= 1000:
+        raise ValueError(f"rate is {rate}: give frames per second above 0 and up to 1000")
+
+
+def write_mp4(path: Path | str, frames: Pixels | Iterable[Pixels], rate: float) -> None:
+    """H.264 that every browser plays; odd sizes get a doubled last row or column.
+
+    Frames (t, h, w, 3), or chunks of them, which are not all held at once. The same frames give the
+    same bytes; the file is complete or absent.
+    """
+    chunks = iter([frames] if isinstance(frames, np.ndarray) else frames)
+    # A folder, because the header is moved to the front by reading the finished file again.
+    with TemporaryDirectory() as folder:
+        partial = Path(folder, "clip.mp4")
+        _encode(partial, chunks, rate)
+        atomic_write(path, partial.read_bytes())
+
+
+def _encode(path: Path, chunks: Iterator[Pixels], rate: float) -> None:
+    try:
+        import av
+        from av.video.reformatter import Colorspace
+    except ImportError as error:
+        raise ImportError("writing mp4 needs PyAV: pip install 'quintet[video]'") from error
+    first = next(chunks, np.empty((0, 0, 0, 3), np.uint8))
+    _check_frames(first, rate)
+    options = {"movflags": "+faststart", "fflags": "+bitexact"}
+    with av.open(str(path), "w", format="mp4", options=options) as container:
+        pace = Fraction(rate).limit_denominator(1001)
+        stream = container.add_stream("libx264", rate=pace, options={"crf": "17", "threads": "1"})
+        stream.height, stream.width = (side + side % 2 for side in first.shape[1:3])
+        stream.pix_fmt = "yuv420p"
+        context = stream.codec_context
+        context.colorspace = context.color_primaries = context.color_trc = 1  # BT.709
+        for array in (array for chunk in chain([first], chunks) for array in chunk):
+            frame = av.VideoFrame.from_ndarray(_even(array), format="rgb24")
+            frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def _even(frame: Pixels) -> Pixels:
+    height, width, _ = frame.shape
+    padded = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    return np.ascontiguousarray(padded)
+
+
+def write_gif(path: Path | str, frames: Pixels, rate: float) -> None:
+    """An endless GIF; it counts time in hundredths of a second, so a rate above 50 becomes 50."""
+    from PIL import Image
+
+    _check_frames(frames, rate)
+    first, *rest = (Image.fromarray(np.ascontiguousarray(frame)) for frame in frames)
+    content = BytesIO()
+    first.save(
+        content,
+        format="GIF",
+        save_all=True,
+        append_images=rest,
+        duration=max(20, round(100 / rate) * 10),
+        loop=0,
+    )
+    atomic_write(path, content.getvalue())

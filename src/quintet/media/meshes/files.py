@@ -1,0 +1,288 @@
+"""Meshes in and out: vertices float64 (v, 3) and triangles int64 (f, 3).
+
+In our arrays the last coordinate is the vertical one (z up, as in Blender). A file is read within
+limits on its bytes, faces and vertices that are checked before anything is decoded, and nothing but
+the one file is opened: no materials, no textures, no buffers elsewhere.
+"""
+
+import json
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.files import atomic_write
+from quintet.media.errors import BadFile
+from quintet.media.meshes.gltf import read_glb, read_gltf
+from quintet.media.meshes.ply import read_ply
+from quintet.media.meshes.polygons import (
+    Floats,
+    Ints,
+    Limits,
+    Mesh,
+    Unusable,
+    read_obj,
+    read_off,
+    read_stl,
+)
+from quintet.media.shards.member import as_path
+
+SUFFIXES = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
+WRITABLE = (".obj", ".glb", ".ply")
+MAX_BYTES = 256_000_000
+MAX_FACES = 1_000_000
+MAX_VERTICES = 3_000_000
+MAX_COORDINATE = 1e30
+"""Beyond it, lengths and areas overflow single precision."""
+
+_READERS: dict[str, Callable[[bytes, Limits], Mesh]] = {
+    ".obj": read_obj,
+    ".ply": read_ply,
+    ".stl": read_stl,
+    ".glb": read_glb,
+    ".gltf": read_gltf,
+    ".off": read_off,
+}
+_Y_UP = (".obj", ".glb", ".gltf")
+
+# What damaged bytes are known to end in. The limits keep MemoryError to machines that are nearly
+# full; a data set goes on without the file there, too.
+_DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+    struct.error,
+)
+
+
+def read_mesh(
+    path: Path | str,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_faces: int = MAX_FACES,
+    upright: bool = False,
+) -> Mesh:
+    """Vertices and triangles of a file, chosen by its suffix, or BadFile.
+
+    Scenes are flattened, polygons are cut into fans of triangles (right for convex ones), and the
+    rest is left as it is: vertices that coincide (every STL file has them), that no face uses, and
+    faces that are degenerate or there twice. With `upright`, files of the formats that have y up
+    (obj, glb, gltf) are turned so that z is up: what `write_mesh` wrote comes back in place.
+    """
+    path = as_path(path)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise BadFile(path, "is no mesh that can be read", f"use one of {', '.join(SUFFIXES)}")
+    data = _content(path, max_bytes)
+    try:
+        with np.errstate(all="ignore"):
+            mesh = _checked(reader(data, Limits(max_faces, MAX_VERTICES)))
+    except Unusable as error:
+        raise BadFile(path, error.reason, error.remedy) from error
+    except _DAMAGE as error:
+        reason = f"is damaged ({type(error).__name__}: {str(error)[:120]})"
+        raise BadFile(path, reason, "remove it or copy it again") from error
+    if upright and path.suffix.lower() in _Y_UP:
+        return Mesh(_z_up(mesh.vertices), mesh.faces)
+    return mesh
+
+
+def _content(path: Path, max_bytes: int) -> bytes:
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise BadFile(path, "is not a regular file", "remove it from the data")
+        if about.st_size == 0:
+            raise BadFile(path, "is empty (0 bytes)", "remove it or copy it again")
+        if about.st_size > max_bytes:
+            reason = f"holds {about.st_size:,} bytes, more than max_bytes = {max_bytes:,}"
+            raise BadFile(path, reason, "simplify the mesh or raise max_bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
+
+
+def _checked(mesh: Mesh) -> Mesh:
+    vertices, faces = mesh
+    if len(faces) == 0:
+        raise Unusable("holds no faces", "save it as a mesh of triangles or polygons")
+    if len(vertices) == 0:
+        raise Unusable("holds no vertices")
+    largest = np.abs(vertices).max()
+    if not np.isfinite(largest):
+        raise Unusable("has vertices that are not finite numbers (NaN or infinite)", "repair it")
+    if largest > MAX_COORDINATE:
+        raise Unusable(f"has a coordinate of {largest:.0e}", "scale the mesh to usual numbers")
+    low, high = int(faces.min()), int(faces.max())
+    if low < 0 or high >= len(vertices):
+        wrong = low if low < 0 else high
+        raise Unusable(f"has a face with vertex {wrong:,} of {len(vertices):,}, counted from 0")
+    return Mesh(np.ascontiguousarray(vertices), np.ascontiguousarray(faces))
+
+
+def _z_up(vertices: Floats) -> Floats:
+    return np.stack([vertices[:, 0], -vertices[:, 2], vertices[:, 1]], axis=1)
+
+
+def _y_up(vertices: Floats) -> Floats:
+    return np.stack([vertices[:, 0], vertices[:, 2], -vertices[:, 1]], axis=1)
+
+
+# -- writing --------------------------------------------------------------------------------
+
+
+def write_mesh(path: Path | str, vertices: npt.ArrayLike, faces: npt.ArrayLike) -> None:
+    """Write a mesh as .obj, .glb or .ply; the same mesh gives the same bytes.
+
+    Ours has z up. glTF has y up by its standard, and Blender takes obj for y up, so these two are
+    written turned; ply is written as it is. Blender then shows all three upright with its default
+    settings. Faces are (f, 3) or polygons (f, k), which glb holds as fans of triangles. The file is
+    complete or absent.
+    """
+    path = Path(path)
+    write = _WRITERS.get(path.suffix.lower())
+    if write is None:
+        raise ValueError(f"{path.name}: meshes are written as {', '.join(WRITABLE)}")
+    points, polygons = _writable(path, vertices, faces)
+    atomic_write(path, write(points, polygons))
+
+
+def _writable(path: Path, vertices: npt.ArrayLike, faces: npt.ArrayLike) -> Mesh:
+    points = np.asarray(vertices, np.float64) + 0.0  # -0.0 becomes 0.0, so that it is not written
+    polygons = np.asarray(faces, np.int64)
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ValueError(f"{path.name}: vertices have shape {points.shape}; give (v, 3)")
+    if polygons.ndim != 2 or polygons.shape[1] < 3:
+        raise ValueError(f"{path.name}: faces have shape {polygons.shape}; give (f, 3) or (f, 4)")
+    if not (np.abs(points) <= MAX_COORDINATE).all():
+        raise ValueError(f"{path.name}: vertices hold NaN, infinite or enormous numbers")
+    if polygons.size and not 0 <= polygons.min() <= polygons.max() < len(points):
+        reason = f"faces name vertices {polygons.min()}..{polygons.max()} of {len(points)}"
+        raise ValueError(f"{path.name}: {reason}; remove padding faces before writing")
+    return Mesh(points, polygons)
+
+
+def _obj_bytes(vertices: Floats, faces: Ints) -> bytes:
+    lines = ["# z of the model is y here, as obj has it"]
+    lines += ["v " + " ".join(f"{x + 0.0:.6g}" for x in row) for row in _y_up(vertices).tolist()]
+    lines += ["f " + " ".join(map(str, row)) for row in (faces + 1).tolist()]
+    return ("\n".join(lines) + "\n").encode("ascii")
+
+
+def _ply_bytes(vertices: Floats, faces: Ints) -> bytes:
+    header = (
+        "ply\nformat binary_little_endian 1.0\n"
+        f"element vertex {len(vertices)}\nproperty float x\nproperty float y\nproperty float z\n"
+        f"element face {len(faces)}\nproperty list uchar int vertex_indices\nend_header\n"
+    )
+    rows = np.zeros(len(faces), [("count", "u1"), ("corners", "<i4", (faces.shape[1],))])
+    rows["count"] = faces.shape[1]
+    rows["corners"] = faces
+    return header.encode("ascii") + vertices.astype("<f4").tobytes() + rows.tobytes()
+
+
+def _glb_bytes(vertices: Floats, faces: Ints) -> bytes:
+    """Positions and indices; without normals a viewer shades flat, by the standard."""
+    corners = range(1, faces.shape[1] - 1)
+    triangles = np.stack([faces[:, [0, at, at + 1]] for at in corners], axis=1).reshape(-1, 3)
+    points = (_y_up(vertices) + 0.0).astype("<f4")
+    binary = points.tobytes() + triangles.astype("<u4").tobytes()
+    text = json.dumps(_document(points, triangles), separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % 4)
+    chunks = struct.pack("<II", len(text), 0x4E4F534A) + text
+    if binary:
+        chunks += struct.pack("<II", len(binary), 0x004E4942) + binary
+    return struct.pack("<4sII", b"glTF", 2, 12 + len(chunks)) + chunks
+
+
+def _document(points: npt.NDArray[np.float32], triangles: Ints) -> dict[str, object]:
+    document: dict[str, object] = {"asset": {"version": "2.0", "generator": "quintet"}}
+    if len(triangles) == 0:  # an accessor of no values is not allowed
+        return document | ({"buffers": [{"byteLength": points.nbytes}]} if points.nbytes else {})
+    low, high = points.min(axis=0), points.max(axis=0)
+    return document | {
+        "scene": 0,
+        "scenes": [{"nodes": [0]}],
+        "nodes": [{"mesh": 0}],
+        "meshes": [{"primitives": [{"attributes": {"POSITION": 0}, "indices": 1, "mode": 4}]}],
+        "accessors": [
+            {
+                "bufferView": 0,
+                "componentType": 5126,
+                "count": len(points),
+                "type": "VEC3",
+                "min": [float(x) for x in low],
+                "max": [float(x) for x in high],
+            },
+            {"bufferView": 1, "componentType": 5125, "count": triangles.size, "type": "SCALAR"},
+        ],
+        "bufferViews": [
+            {"buffer": 0, "byteOffset": 0, "byteLength": points.nbytes, "target": 34962},
+            {
+                "buffer": 0,
+                "byteOffset": points.nbytes,
+                "byteLength": 4 * triangles.size,
+                "target": 34963,
+            },
+        ],
+        "buffers": [{"byteLength": points.nbytes + 4 * triangles.size}],
+    }
+
+
+_WRITERS: dict[str, Callable[[Floats, Ints], bytes]] = {
+    ".obj": _obj_bytes,
+    ".glb": _glb_bytes,
+    ".ply": _ply_bytes,
+}
+
+
+# -- simplifying ----------------------------------------------------------------------------
+
+
+def simplify(vertices: npt.ArrayLike, faces: npt.ArrayLike, max_faces: int) -> Mesh:
+    """A mesh of at most `max_faces` triangles, by merging the vertices in each cell of a grid.
+
+    The finest grid that suffices is found by bisection. It is coarse: thin parts may vanish or
+    close up, and flat regions keep more triangles than they need. It takes any triangles, in any
+    state, and needs no other library. A mesh that is small enough is returned as it is.
+    """
+    points, triangles = np.asarray(vertices, np.float64), np.asarray(faces, np.int64)
+    if len(triangles) <= max_faces:
+        return Mesh(points, triangles)
+    best: Mesh | None = None
+    low, high = 1, 2048
+    while high - low > 1:
+        cells = (low + high) // 2
+        mesh = _clustered(points, triangles, cells)
+        if len(mesh.faces) > max_faces:
+            high = cells
+            continue
+        low = cells
+        if len(mesh.faces):
+            best = mesh
+    if best is None:
+        raise ValueError(f"{len(triangles):,} faces cannot be merged into {max_faces} or fewer")
+    return best
+
+
+def _clustered(points: Floats, triangles: Ints, cells: int) -> Mesh:
+    """Each cell's vertices become their mean; triangles that collapse or coincide are dropped."""
+    low = points.min(axis=0)
+    side = float((points.max(axis=0) - low).max()) or 1.0
+    at = np.minimum(((points - low) / side * cells).astype(np.int64), cells - 1)
+    key = (at[:, 0] * cells + at[:, 1]) * cells + at[:, 2]
+    _, cluster, counts = np.unique(key, return_inverse=True, return_counts=True)
+    sums = np.stack([np.bincount(cluster, points[:, axis]) for axis in range(3)], axis=1)
+    corners = np.sort(cluster[triangles], axis=1)
+    proper = np.flatnonzero((corners[:, 0] < corners[:, 1]) & (corners[:, 1] < corners[:, 2]))
+    _, first = np.unique(corners[proper], axis=0, return_index=True)
+    kept = cluster[triangles[proper[np.sort(first)]]]
+    used, renamed = np.unique(kept, return_inverse=True)
+    return Mesh((sums / counts[:, None])[used], renamed.reshape(-1, 3))

@@ -1,0 +1,296 @@
+"""Triangles of a glTF 2.0 file (.glb or .gltf), from bytes in memory.
+
+No other file is opened: a buffer is the binary chunk or a data: URI. Materials, textures, skins,
+morph targets and animations are passed over. What the JSON announces is held against the bytes and
+the limits before it is read, and a mesh is counted once for each node that shows it, so that a
+small file with a million instances costs nothing but its refusal.
+"""
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.media.meshes.polygons import CUT, Floats, Ints, Limits, Mesh, Unusable
+
+Json = dict[str, Any]
+
+MAX_VALUES = 1_000_000
+MAX_NODES = 100_000
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+JSON_CHUNK, BINARY_CHUNK = 0x4E4F534A, 0x004E4942
+POINTS_TO_LINES = (0, 1, 2, 3)
+TRIANGLES, STRIP, FAN = 4, 5, 6
+DTYPES = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
+WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
+PLACES = {"matrix", "translation", "rotation", "scale"}
+BARE = "save it without compression, with everything in the one file"
+
+
+def read_glb(data: bytes, limits: Limits) -> Mesh:
+    """The binary form: a header of 12 bytes, a chunk of JSON and a chunk of bytes."""
+    if data[:4] != b"glTF" or len(data) < 20:
+        raise Unusable("does not begin with the header of a GLB file", "check what kind it is")
+    version, length = struct.unpack_from("<II", data, 4)
+    if version != 2:
+        raise Unusable(f"is glTF version {version}", "save it as glTF 2.0")
+    if length > len(data):
+        raise Unusable(f"announces {length:,} bytes but holds {len(data):,}: it is cut off")
+    kind, text, at = _chunk(data, 12)
+    if kind != JSON_CHUNK:
+        raise Unusable("does not hold JSON in its first chunk")
+    kind, binary, _ = _chunk(data, at) if at + 8 <= length else (0, b"", at)
+    return _read(text, binary if kind == BINARY_CHUNK else b"", limits)
+
+
+def _chunk(data: bytes, at: int) -> tuple[int, bytes, int]:
+    """Kind and content of the chunk that begins here, and where the next one does."""
+    length, kind = struct.unpack_from("<II", data, at)
+    if at + 8 + length > len(data):
+        raise Unusable(f"announces a chunk of {length:,} bytes, but is cut off before its end")
+    return kind, data[at + 8 : at + 8 + length], at + 8 + length
+
+
+def read_gltf(data: bytes, limits: Limits) -> Mesh:
+    """The text form, with its buffers inside as data: URIs."""
+    return _read(data, b"", limits)
+
+
+def _read(text: bytes, binary: bytes, limits: Limits) -> Mesh:
+    # A JSON value can take fifty times its text; base64 has none of these characters.
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > MAX_VALUES:
+        raise Unusable(f"holds more than {MAX_VALUES:,} JSON values", "save it with fewer objects")
+    document = json.loads(text.removeprefix(BYTE_ORDER_MARK).decode())
+    if not isinstance(document, dict) or "asset" not in document:
+        raise Unusable("holds no glTF document", "check what kind of file it is")
+    return _Reader(document, binary, limits).mesh()
+
+
+def _whole(holder: Json, key: str, default: int | None = None) -> int:
+    value = holder.get(key, default)
+    if type(value) is not int or value < 0:
+        raise Unusable(f"has no usable `{key}` where one is needed ({str(value)[:40]})")
+    return value
+
+
+def _list(holder: Json, key: str) -> list[Any]:
+    value = holder.get(key, [])
+    if not isinstance(value, list):
+        raise Unusable(f"has `{key}` that is no list")
+    return value
+
+
+def _numbers(holder: Json, key: str, default: list[float]) -> Floats:
+    value = np.array(holder.get(key, default), np.float64)
+    if value.shape != (len(default),):
+        raise Unusable(f"has a node whose `{key}` is not {len(default)} numbers")
+    return value
+
+
+class _Primitive(NamedTuple):
+    mode: int
+    positions: int
+    indices: int | None
+    corners: int
+
+    @property
+    def faces(self) -> int:
+        return self.corners // 3 if self.mode == TRIANGLES else max(0, self.corners - 2)
+
+
+class _Reader:
+    def __init__(self, document: Json, binary: bytes, limits: Limits) -> None:
+        self._document = document
+        self._binary = binary
+        self._limits = limits
+        self._decoded: dict[int, bytes] = {}
+
+    def mesh(self) -> Mesh:
+        """All instances of all meshes of the scene, in its coordinates."""
+        shown = list(self._instances())
+        primitives = {index: self._primitives(index) for index, _ in shown}
+        counts = {index: sum(each.faces for each in primitives[index]) for index in primitives}
+        self._limits.check_faces(sum(counts[index] for index, _ in shown))
+        meshes = {index: self._triangles(primitives[index]) for index in primitives}
+        self._limits.check_vertices(sum(len(meshes[index].vertices) for index, _ in shown))
+        return joined([_moved(meshes[index], matrix) for index, matrix in shown if counts[index]])
+
+    def _item(self, kind: str, index: object) -> Json:
+        items = _list(self._document, kind)
+        if type(index) is not int or not 0 <= index < len(items):
+            raise Unusable(f"refers to {kind}[{str(index)[:40]}] of {len(items)}")
+        if not isinstance(items[index], dict):
+            raise Unusable(f"has {kind}[{index}] that is no object")
+        return items[index]
+
+    # -- the scene
+
+    def _instances(self) -> Iterator[tuple[int, Floats]]:
+        """Index of the mesh, and its place in the world, for each node that shows one."""
+        nodes = _list(self._document, "nodes")
+        if len(nodes) > MAX_NODES:
+            raise Unusable(f"has {len(nodes):,} nodes, over {MAX_NODES:,}", "join its objects")
+        if not nodes:
+            yield from ((at, np.eye(4)) for at in range(len(_list(self._document, "meshes"))))
+        waiting = [(root, np.eye(4)) for root in self._roots()]
+        seen: set[int] = set()
+        while waiting:
+            index, parent = waiting.pop()
+            node = self._item("nodes", index)
+            if index in seen:
+                raise Unusable(f"has node {index} in its scene twice; nodes form a tree")
+            seen.add(index)
+            place = parent @ _placement(node) if PLACES & node.keys() else parent
+            if "mesh" in node:
+                yield _whole(node, "mesh"), place
+            waiting += [(child, place) for child in reversed(_list(node, "children"))]
+
+    def _roots(self) -> list[Any]:
+        """Of the default scene; without scenes, the nodes that are nobody's children."""
+        if _list(self._document, "scenes"):
+            scene = self._item("scenes", self._document.get("scene", 0))
+            return list(reversed(_list(scene, "nodes")))
+        count = len(_list(self._document, "nodes"))
+        below: set[Any] = set()
+        for at in range(count):
+            below.update(_list(self._item("nodes", at), "children"))
+        return [at for at in reversed(range(count)) if at not in below]
+
+    # -- the meshes
+
+    def _primitives(self, mesh: int) -> list[_Primitive]:
+        found: list[_Primitive] = []
+        for each in _list(self._item("meshes", mesh), "primitives"):
+            mode = _whole(each, "mode", TRIANGLES)
+            attributes = each.get("attributes", {})
+            if mode in POINTS_TO_LINES or "POSITION" not in attributes:
+                continue
+            if mode not in (TRIANGLES, STRIP, FAN):
+                raise Unusable(f"has a primitive of the unknown mode {mode}")
+            positions = _whole(attributes, "POSITION")
+            indices = _whole(each, "indices") if "indices" in each else None
+            source = positions if indices is None else indices
+            corners = _whole(self._item("accessors", source), "count")
+            found.append(_Primitive(mode, positions, indices, corners))
+        return found
+
+    def _triangles(self, primitives: list[_Primitive]) -> Mesh:
+        return joined([self._triangle(each) for each in primitives if each.faces])
+
+    def _triangle(self, primitive: _Primitive) -> Mesh:
+        points = self._values(primitive.positions, "VEC3")
+        if primitive.indices is None:
+            indices = np.arange(primitive.corners)
+        else:
+            indices = self._values(primitive.indices, "SCALAR")[:, 0]
+            if indices.dtype.kind != "u":
+                raise Unusable("has indices that are not unsigned whole numbers")
+        faces = _faces(indices.astype(np.int64), primitive.mode)
+        if int(faces.max()) >= len(points):
+            raise Unusable(f"has a face with vertex {faces.max():,} of {len(points):,}")
+        if len(points) > 3 * len(faces):  # one pool of vertices behind many small primitives
+            used, inverse = np.unique(faces, return_inverse=True)
+            points, faces = points[used], inverse.reshape(faces.shape)
+        return Mesh(self._scaled(points, primitive.positions), faces)
+
+    def _scaled(self, points: npt.NDArray[Any], accessor: int) -> Floats:
+        """As float64; normalised whole numbers (KHR_mesh_quantization) to -1..1."""
+        out = points.astype(np.float64)
+        if points.dtype.kind in "iu" and self._item("accessors", accessor).get("normalized"):
+            out = np.maximum(out / np.iinfo(points.dtype).max, -1)
+        return out
+
+    # -- the bytes
+
+    def _values(self, accessor: int, kind: str) -> npt.NDArray[Any]:
+        """An accessor's rows, as a view into its buffer: nothing is copied."""
+        about = self._item("accessors", accessor)
+        if about.get("type") != kind or about.get("componentType") not in DTYPES:
+            raise Unusable(f"has accessor {accessor} of another type than {kind}")
+        if "sparse" in about or "bufferView" not in about:
+            raise Unusable(f"has accessor {accessor} that is sparse or compressed (Draco)", BARE)
+        view = self._item("bufferViews", about["bufferView"])
+        if "extensions" in view:
+            raise Unusable("has compressed buffers (meshopt)", BARE)
+        dtype, width = np.dtype(DTYPES[about["componentType"]]), WIDTHS[kind]
+        count, size = _whole(about, "count"), dtype.itemsize * width
+        stride, offset = _whole(view, "byteStride", size), _whole(about, "byteOffset", 0)
+        start, length = _whole(view, "byteOffset", 0), _whole(view, "byteLength")
+        buffer = self._buffer(view.get("buffer"))
+        if count < 1 or stride < size or offset + (count - 1) * stride + size > length:
+            raise Unusable(f"has accessor {accessor} with {count:,} values outside its bufferView")
+        if start + length > len(buffer):
+            raise Unusable(f"has a bufferView of {length:,} bytes outside its buffer")
+        steps = (stride, dtype.itemsize)
+        return np.ndarray((count, width), dtype, buffer, start + offset, steps)
+
+    def _buffer(self, index: object) -> bytes:
+        about = self._item("buffers", index)
+        assert isinstance(index, int)
+        if index not in self._decoded:
+            content = self._content(index, about.get("uri"))
+            if _whole(about, "byteLength") > len(content):
+                reason = f"announces a buffer of {about['byteLength']:,} bytes"
+                raise Unusable(f"{reason}, but holds {len(content):,} of them", CUT)
+            self._decoded[index] = content
+        return self._decoded[index]
+
+    def _content(self, index: int, uri: object) -> bytes:
+        if uri is None and index == 0:
+            return self._binary
+        if not isinstance(uri, str) or not uri.startswith("data:"):
+            raise Unusable("keeps its buffers in another file, which is not opened", BARE)
+        head, comma, content = uri.partition(",")
+        if not comma or not head.endswith(";base64"):
+            raise Unusable("has a data: URI that is not base64", BARE)
+        return base64.b64decode(content, validate=True)
+
+
+def _placement(node: Json) -> Floats:
+    """A node's matrix, given whole or as translation, rotation (quaternion) and scale."""
+    if "matrix" in node:
+        return _numbers(node, "matrix", [0.0] * 16).reshape(4, 4).T
+    x, y, z, w = _numbers(node, "rotation", [0.0, 0.0, 0.0, 1.0])
+    turn = np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+    place = np.eye(4)
+    place[:3, :3] = turn * _numbers(node, "scale", [1.0, 1.0, 1.0])
+    place[:3, 3] = _numbers(node, "translation", [0.0, 0.0, 0.0])
+    return place
+
+
+def _faces(indices: Ints, mode: int) -> Ints:
+    if mode == TRIANGLES:
+        return indices[: len(indices) // 3 * 3].reshape(-1, 3)
+    if mode == FAN:
+        first = np.broadcast_to(indices[:1], len(indices) - 2)
+        return np.stack([first, indices[1:-1], indices[2:]], axis=1)
+    strip = np.stack([indices[:-2], indices[1:-1], indices[2:]], axis=1)
+    strip[1::2] = strip[1::2, ::-1]  # every other triangle of a strip is wound the other way
+    return strip
+
+
+def _moved(mesh: Mesh, place: Floats) -> Mesh:
+    """In another place; a mirror turns the faces inside out, which is undone."""
+    vertices = mesh.vertices @ place[:3, :3].T + place[:3, 3]
+    mirrored = np.linalg.det(place[:3, :3]) < 0
+    return Mesh(vertices, mesh.faces[:, ::-1] if mirrored else mesh.faces)
+
+
+def joined(meshes: list[Mesh]) -> Mesh:
+    """Several meshes as one."""
+    if not meshes:
+        return Mesh(np.zeros((0, 3)), np.zeros((0, 3), np.int64))
+    sizes = [len(each.vertices) for each in meshes]
+    starts = np.cumsum([0, *sizes[:-1]])
+    faces = [each.faces + start for each, start in zip(meshes, starts)]
+    return Mesh(np.concatenate([each.vertices for each in meshes]), np.concatenate(faces))

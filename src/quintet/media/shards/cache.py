@@ -1,0 +1,122 @@
+"""Least-recently-used disk cache of remote data, limited in bytes.
+
+Safe for several processes: files are complete or absent, and adding one takes a lock. It can be
+deleted at any time.
+"""
+
+import os
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from quintet.files import atomic_write, cache_root
+
+MAX_BYTES = 20_000_000_000
+STRIPES = 64
+
+
+def max_cache_bytes() -> int:
+    """QUINTET_CACHE_BYTES, or 20 GB."""
+    value = os.environ.get("QUINTET_CACHE_BYTES", "")
+    return int(value) if value.isdecimal() else MAX_BYTES
+
+
+class Cache:
+    """Files by key. On a full or read-only disk nothing is cached."""
+
+    def __init__(self, name: str, max_bytes: int | None = None) -> None:
+        self.folder = cache_root() / name
+        self.max_bytes = max_cache_bytes() if max_bytes is None else max_bytes
+        self._warned = False
+
+    def path(self, key: str) -> Path:
+        return (
+            self.folder / blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        )
+
+    def find(self, key: str) -> Path | None:
+        """The file of a key, marked as used."""
+        path = self.path(key)
+        try:
+            os.utime(path)
+        except OSError:
+            return None
+        return path
+
+    def read(self, key: str, begin: int, count: int) -> bytes | None:
+        """Bytes of the file of a key, or None if it is not cached."""
+        try:
+            with open(self.path(key), "rb") as file:
+                os.utime(file.fileno())
+                file.seek(begin)
+                return file.read(count)
+        except OSError:
+            return None
+
+    def put(self, key: str, content: bytes) -> Path | None:
+        """Cache a file; None if it cannot be written."""
+        if len(content) > self.max_bytes:
+            return None
+        path = self.path(key)
+        try:
+            with self._locked("all"):
+                self._evict(len(content))
+                atomic_write(path, content, sync=False)
+        except OSError as error:
+            self._warn(error)
+            return None
+        return path
+
+    def drop(self, key: str) -> None:
+        with suppress(OSError):
+            self.path(key).unlink(missing_ok=True)
+
+    @contextmanager
+    def claim(self, key: str) -> Generator[None, None, None]:
+        """Lock of a key, so that nothing is fetched twice; best effort if the disk is read-only."""
+        stripe = int(self.path(key).name, 16) % STRIPES
+        try:
+            lock = self._locked(f"claim-{stripe:02d}")
+            lock.__enter__()
+        except OSError as error:
+            self._warn(error)
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+    @contextmanager
+    def _locked(self, name: str) -> Generator[None, None, None]:
+        import fcntl
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / f".{name}.lock", "w") as handle:
+            fcntl.flock(
+                handle, fcntl.LOCK_EX
+            )  # released when the file is closed or the process dies
+            yield
+
+    def _evict(self, needed: int) -> None:
+        """Under the lock: remove partial files and the least recently used entries."""
+        entries: list[tuple[float, int, str]] = []
+        for entry in os.scandir(self.folder):
+            if entry.name.endswith(".writing"):
+                os.unlink(entry.path)
+            elif not entry.name.startswith("."):
+                status = entry.stat()
+                entries.append((status.st_mtime, status.st_size, entry.path))
+        used = sum(size for _, size, _ in entries) + needed
+        for _, size, path in sorted(entries):
+            if used <= self.max_bytes:
+                return
+            os.unlink(path)
+            used -= size
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"{self.folder}: nothing is cached ({error.strerror})", stacklevel=3)

@@ -1,0 +1,273 @@
+"""Storage of shards: local files or any fsspec URL, read by byte ranges."""
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from quintet.media.errors import BadFile
+from quintet.media.shards.cache import Cache
+
+PIECE = 4 << 20
+"""Bytes per request and cache entry."""
+THREADS = 16
+ATTEMPTS = 3
+OPEN_FILES = 256
+VERSION_KEYS = (
+    "ETag",
+    "etag",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "blob_id",
+    "created",
+    "updated",
+)
+"""Keys of fsspec's file info that change when a file does."""
+
+
+class StoredFile(NamedTuple):
+    """A file: URL or path, size, and a version that changes when its content does."""
+
+    url: str
+    size: int
+    version: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+class Store(Protocol):
+    """Interface of both stores."""
+
+    def files(self, folder: str) -> list[StoredFile]: ...
+    def find(self, url: str) -> StoredFile | None: ...
+    def read(self, file: StoredFile, offset: int, count: int) -> bytes: ...
+    def prefetch(self, ranges: Iterable[tuple[StoredFile, int, int]]) -> None: ...
+    def drop(self, file: StoredFile, offset: int, count: int) -> bool: ...
+
+
+class LocalStore:
+    """Local files, up to OPEN_FILES of them open."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_open": OrderedDict[str, int]()}
+
+    def __del__(self) -> None:
+        for handle in self._open.values():
+            os.close(handle)
+
+    def files(self, folder: str) -> list[StoredFile]:
+        found = (self.find(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
+        return [file for file in found if file is not None]
+
+    def find(self, url: str) -> StoredFile | None:
+        try:
+            info = os.stat(url)
+        except OSError:
+            return None
+        if not os.path.isfile(url):
+            return None
+        return StoredFile(url, info.st_size, str(info.st_mtime_ns))
+
+    def read(self, file: StoredFile, offset: int, count: int) -> bytes:
+        try:
+            found = os.pread(self._handle(file), count, offset)
+            while len(found) < count:  # one call returns at most 2 GB
+                more = os.pread(self._handle(file), count - len(found), offset + len(found))
+                if not more:
+                    raise BadFile(file.url, "is shorter than it was", "copy it again")
+                found += more
+        except OSError as error:
+            reason = f"cannot be read ({error.strerror})"
+            raise BadFile(file.url, reason, "check the file and the disk") from error
+        return found
+
+    def _handle(self, file: StoredFile) -> int:
+        if file.url not in self._open:
+            while len(self._open) >= OPEN_FILES:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[file.url] = os.open(file.url, os.O_RDONLY | os.O_CLOEXEC)
+        self._open.move_to_end(file.url)
+        return self._open[file.url]
+
+    def prefetch(self, ranges: Iterable[tuple[StoredFile, int, int]]) -> None:
+        """Ask the kernel to read ahead."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        with suppress(OSError):  # read() will report it
+            for file, offset, count in ranges:
+                os.posix_fadvise(self._handle(file), offset, count, os.POSIX_FADV_WILLNEED)
+
+    def drop(self, file: StoredFile, offset: int, count: int) -> bool:
+        return False
+
+
+class RemoteStore:
+    """Files at an fsspec URL, cached on disk in pieces."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.cache = Cache("shards")
+        self._fs: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._owner = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_files": None, "_pool": None, "_owner": 0}
+
+    def _filesystem(self) -> Any:
+        """The file system of this process: connections do not survive a fork."""
+        if self._owner != os.getpid():
+            self._fs, self._pool = _open_filesystem(self.url), ThreadPoolExecutor(THREADS)
+            self._owner = os.getpid()
+        return self._fs
+
+    def files(self, folder: str) -> list[StoredFile]:
+        fs = self._filesystem()
+        found = _retry(folder, lambda: fs.ls(fs._strip_protocol(folder), True))
+        scheme = folder.partition("://")[0]
+        files = [_stored_file(f"{scheme}://{_strip_scheme(each['name'])}", each) for each in found]
+        return sorted((file for file in files if file is not None), key=lambda f: f.url)
+
+    def find(self, url: str) -> StoredFile | None:
+        try:
+            info = _retry(url, lambda: self._filesystem().info(url))
+        except BadFile as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        return _stored_file(url, info)
+
+    def read(self, file: StoredFile, offset: int, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            number, inside = divmod(offset + len(found), PIECE)
+            length = min(count - len(found), PIECE - inside)
+            found += self._read_piece(file, number, inside, length)
+        return bytes(found)
+
+    def _read_piece(self, file: StoredFile, number: int, inside: int, count: int) -> bytes:
+        found = self.cache.read(_key(file, number), inside, count)
+        if found is not None and len(found) == count:
+            return found
+        return self._fetch(file, number)[inside : inside + count]
+
+    def _fetch(self, file: StoredFile, number: int) -> bytes:
+        """Fetch a piece, or read it from the cache if another process has fetched it meanwhile."""
+        key, offset = _key(file, number), number * PIECE
+        size = min(PIECE, file.size - offset)
+        with self.cache.claim(key):
+            found = self.cache.read(key, 0, size)
+            if found is None or len(found) != size:
+                found = _retry(
+                    file.url,
+                    lambda: self._filesystem().cat_file(file.url, start=offset, end=offset + size),
+                )
+                if len(found) != size:
+                    raise BadFile(file.url, "is shorter than it was", "check what is there")
+                self.cache.put(key, found)
+        return found
+
+    def prefetch(self, ranges: Iterable[tuple[StoredFile, int, int]]) -> None:
+        """Fetch missing pieces in parallel. Errors are left to read()."""
+        pieces = {
+            (file, number)
+            for file, offset, count in ranges
+            for number in range(offset // PIECE, (offset + max(count, 1) - 1) // PIECE + 1)
+        }
+        missing = [each for each in sorted(pieces) if not self.cache.find(_key(*each))]
+        self._filesystem()
+        assert self._pool is not None
+        futures = [self._pool.submit(self._fetch, *each) for each in missing]
+        for each in futures:
+            each.exception()
+
+    def drop(self, file: StoredFile, offset: int, count: int) -> bool:
+        """Drop cached pieces of a range, which may be damaged."""
+        numbers = range(offset // PIECE, (offset + max(count, 1) - 1) // PIECE + 1)
+        for number in numbers:
+            self.cache.drop(_key(file, number))
+        return True
+
+
+def _key(file: StoredFile, number: int) -> str:
+    return f"{file.url}\n{file.size}\n{file.version}\n{number}"
+
+
+def _strip_scheme(name: str) -> str:
+    return name.partition("://")[2] if "://" in name else name
+
+
+def _stored_file(url: str, info: dict[str, Any]) -> StoredFile | None:
+    if info.get("type") != "file" or info.get("size") is None:
+        return None
+    version = next((str(info[key]) for key in VERSION_KEYS if info.get(key)), "")
+    return StoredFile(url, int(info["size"]), version)
+
+
+def _retry(url: str, call: Any) -> Any:
+    """Call a file system, with retries for network errors."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return call()
+        except FileNotFoundError as error:
+            raise BadFile(url, "does not exist", "check the address") from error
+        except (ImportError, BadFile):
+            raise
+        except Exception as error:  # each file system raises its own
+            if attempt + 1 == ATTEMPTS:
+                why = f"cannot be read ({type(error).__name__}: {str(error)[:200]})"
+                remedy = "check address, permissions and network"
+                raise BadFile(url, why, remedy) from error
+            time.sleep(0.2 * 4**attempt)
+    raise AssertionError
+
+
+def _open_filesystem(url: str) -> Any:
+    scheme = url.partition("://")[0]
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ImportError(f"{scheme}:// needs fsspec: pip install 'quintet[shards]'") from error
+    try:
+        return url_to_fs(url)[0]
+    except ImportError as error:
+        hint = f"{scheme}:// needs more than 'quintet[shards]': {str(error).splitlines()[0]}"
+        raise ImportError(hint) from error
+    except ValueError as error:
+        raise BadFile(url, f"is not a readable address ({error})", "check it") from error
+
+
+def store_of(url: str) -> Store:
+    return RemoteStore(url) if "://" in url else LocalStore()
+
+
+def read_whole(store: Store, file: StoredFile) -> bytes:
+    return store.read(file, 0, file.size)
+
+
+def local_index(store: Store, file: StoredFile) -> Path:
+    """Local path of an index: the file itself, or its cached copy."""
+    if isinstance(store, LocalStore):
+        return Path(file.url)
+    cache = Cache("shard-indexes")
+    key = _key(file, -1)
+    return cache.find(key) or cache_index(cache, key, read_whole(store, file), file.url)
+
+
+def cache_index(cache: Cache, key: str, content: bytes, url: str) -> Path:
+    """Put an index into the cache, or raise."""
+    path = cache.put(key, content)
+    if path is None:
+        reason = "its index cannot be cached on this machine"
+        raise BadFile(url, reason, f"make room in {cache.folder}, or set QUINTET_CACHE")
+    return path

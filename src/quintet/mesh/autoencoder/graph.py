@@ -1,0 +1,124 @@
+"""Message passing between faces.
+
+Shapes: b meshes, f faces, n neighbours of a face (-1 is none), d features, w message width.
+Adjacency is a padded table and aggregation a gather; padding sends no messages.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quintet.nn.attention import zero_init
+
+Aggregate = Callable[[Tensor], Tensor]
+
+
+class Adjacency(NamedTuple):
+    """Symmetric adjacency of faces."""
+
+    rows: Tensor
+    """(b, f, n): row of each neighbour among all faces of the batch."""
+    mask: Tensor
+    """(b, f, n): which entries are neighbours."""
+    degree: Tensor
+    """(b, f, 1): number of neighbours, at least 1."""
+
+
+def adjacency(neighbours: Tensor, mask: Tensor) -> Adjacency:
+    """Deduplicated mutual edges; a table truncated at n may list an edge in one direction only."""
+    batch, count = mask.shape
+    table = torch.where(mask[..., None], neighbours, -1)
+    own = torch.arange(count, device=mask.device)[:, None]
+    offset = count * torch.arange(batch, device=mask.device)[:, None, None]
+    index = table.clamp_min(0) + offset
+    mutual = (table.flatten(0, 1)[index] == own[..., None]).any(-1)
+    earlier = torch.ones(table.shape[-1], table.shape[-1], device=mask.device).tril(-1).bool()
+    repeated = ((table[..., :, None] == table[..., None, :]) & earlier).any(-1)
+    edges = (table >= 0) & (table != own) & mutual & ~repeated
+    return Adjacency(index, edges, edges.sum(-1, keepdim=True).clamp_min(1))
+
+
+def neighbour_sum(messages: Tensor, index: Tensor, mask: Tensor) -> Tensor:
+    """(b, f, w) -> (b, f, w), one table column at a time: never materialises (b, f, n, w)."""
+    rows, total = messages.flatten(0, 1), torch.zeros_like(messages)
+    for column, is_neighbour in zip(index.unbind(-1), mask.unbind(-1)):
+        total = total + torch.where(is_neighbour[..., None], rows[column], 0)
+    return total
+
+
+class NeighbourSum(torch.autograd.Function):
+    """`neighbour_sum` as its own backward: adjacency is symmetric, so no scatter is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, messages: Tensor, index: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(index, mask)
+        return neighbour_sum(messages, index, mask)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return neighbour_sum(gradients[0], *ctx.saved_tensors), None, None
+
+
+def neighbour_aggregate(edges: Adjacency) -> Aggregate:
+    """Own message and mean of the neighbours', concatenated (GraphSAGE, arXiv 1706.02216)."""
+
+    def aggregate(messages: Tensor) -> Tensor:
+        total: Any = NeighbourSum.apply(messages, edges.rows, edges.mask)
+        return torch.cat((messages, total / edges.degree.to(messages.dtype)), -1)
+
+    return aggregate
+
+
+def window_aggregate(mask: Tensor, radius: int) -> Aggregate:
+    """Messages of the faces up to `radius` before and after, concatenated; padding is zero."""
+
+    def aggregate(messages: Tensor) -> Tensor:
+        padded = F.pad(torch.where(mask[..., None], messages, 0), (0, 0, radius, radius))
+        count = mask.shape[1]
+        return torch.cat([padded[:, i : i + count] for i in range(2 * radius + 1)], -1)
+
+    return aggregate
+
+
+class Norm(nn.RMSNorm):
+    """RMS norm with the weight cast to the input's dtype, as the fused kernels require."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
+
+
+class Stem(nn.Linear):
+    """Linear layer that zero-pads its input width to a multiple of 16 for tensor cores."""
+
+    def __init__(self, in_features: int, dim: int) -> None:
+        super().__init__(in_features, dim)
+        self.padding = -in_features % 16
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = F.pad(self.weight, (0, self.padding))
+        return F.linear(F.pad(input, (0, self.padding)), weight, self.bias)
+
+
+class Layer(nn.Module):
+    """Residual message-passing layer followed by a residual gated MLP."""
+
+    def __init__(self, dim: int, message_dim: int, num_messages: int) -> None:
+        super().__init__()
+        self.message_norm = Norm(dim)
+        self.to_message = nn.Linear(dim, message_dim)
+        self.from_messages = zero_init(nn.Linear(num_messages * message_dim, dim))
+        self.mlp_norm = Norm(dim)
+        self.mlp_in = nn.Linear(dim, 2 * dim)
+        self.mlp_out = zero_init(nn.Linear(dim, dim))
+
+    def forward(self, x: Tensor, aggregate: Aggregate) -> Tensor:
+        messages = F.gelu(self.to_message(self.message_norm(x)))
+        x = x + self.from_messages(aggregate(messages))
+        gate, value = self.mlp_in(self.mlp_norm(x)).chunk(2, -1)
+        return x + self.mlp_out(F.gelu(gate) * value)

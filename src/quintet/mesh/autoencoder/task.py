@@ -1,0 +1,154 @@
+"""Training task of the mesh autoencoder, with a single update.
+
+meshes ─ collate ─> vertices, faces, neighbours ─ autoencoder ─> logistics ─ NLL of the true bins
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quintet.engine.health import below
+from quintet.engine.keys import fold
+from quintet.engine.task import (
+    Batch,
+    Exhibit,
+    Loss,
+    Measured,
+    Part,
+    Rows,
+    StepContext,
+    Tally,
+    Task,
+    Update,
+    each,
+)
+from quintet.mesh import data
+from quintet.mesh.autoencoder.model import MeshAutoencoder, Reconstruction
+from quintet.mesh.config import MeshAutoencoderRecipe
+from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
+from quintet.mesh.geometry import undiscretise
+from quintet.mesh.measures import chamfer
+
+
+class AutoencoderTask(Task):
+    main = "autoencoder"
+    best = ("within_one", "max")
+
+    def __init__(
+        self, recipe: MeshAutoencoderRecipe, model: MeshAutoencoder | None = None, sets: Any = None
+    ):
+        self.recipe, self.sets = recipe, sets
+        torch.manual_seed(fold(recipe.seed, "weights"))
+        model = model if model is not None else MeshAutoencoder(recipe.model)
+        self.config = model.config
+        self._collate = data.Collate(recipe.meshes.max_faces, self.config.corners)
+        self.parts = {"autoencoder": Part(model, recipe.optim)}
+        self.updates = [Update("autoencoder", each(self.loss))]
+        self.monitors = [
+            below("val/codebook_usage", 0.01, "codebook collapse; try fsq", 2),
+            below(
+                "val/within_one", 0.1, "poor reconstruction; check that vertices are in -1..1", 2
+            ),
+        ]
+
+    def data(self, split: str) -> Any:
+        if self.sets is not None:
+            return self.sets[split]
+        recipe = self.recipe
+        return data.open_data(recipe.data, recipe.meshes, split, recipe.seed)  # type: ignore[arg-type]
+
+    def collate(self, items: list[Any]) -> Any:
+        return self._collate(items)
+
+    def check(self, data: Any) -> None:
+        check_meshes(data)
+
+    def loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
+        output = reconstruct(nets["autoencoder"], batch)
+        exact = within(output, 0)
+        metrics = {
+            "loss": output.loss,
+            "coordinate": output.coordinate_loss.mean(),
+            "quantiser": output.quantiser_loss,
+            "exact": exact.sum() / num_coordinates(output),
+        }
+        return output.loss, metrics
+
+    def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
+        output = reconstruct(nets["autoencoder"], batch)
+        coordinates = num_coordinates(output)
+        faces = output.mask.sum()
+        exact_faces = within(output, 0).flatten(2).all(-1) & output.mask
+        return {
+            "loss": Rows(output.coordinate_loss),
+            "exact": Tally(within(output, 0).sum(), coordinates),
+            "within_one": Tally(within(output, 1).sum(), coordinates),
+            "triangles": Tally(exact_faces.sum(), faces),
+            "chamfer_bins": Rows(self._chamfer(output)),
+            "codes": Rows(output.codes.flatten(1)),
+        }
+
+    def _chamfer(self, output: Reconstruction) -> Tensor:
+        """Chamfer distance in bins between the original and the reconstructed corners."""
+        real = output.mask[..., None].expand(output.bins.shape[:-1]).flatten(1)
+        reconstructed, true = output.bins.flatten(1, 2).float(), output.target.flatten(1, 2).float()
+        return chamfer(reconstructed, true, real, real)
+
+    def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
+        depth, size = self.config.depth, self.config.codebook_size
+        codes = rows["codes"].reshape(-1, depth)
+        codes = codes[codes[:, 0] >= 0]
+        used = [codes[:, level].unique().numel() / size for level in range(depth)]
+        vertices = len(codes.unique(dim=0))
+        return {
+            "loss": rows["loss"].double().mean().item(),
+            "chamfer_bins": rows["chamfer_bins"].double().mean().item(),
+            **{f"codebook_usage_{level}": share for level, share in enumerate(used)},
+            "codebook_usage": sum(used) / depth,
+            "vertices_per_code": vertices / size,
+        }
+
+    def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
+        output = reconstruct(nets["autoencoder"], batch)
+        pairs = []
+        for index in range(min(6, len(output.mask))):
+            sides = (output.target[index], output.bins[index])
+            pairs.append(
+                [mesh_of_corners(self._coordinates(side), output.mask[index]) for side in sides]
+            )
+        texts = list(batch.data["text"][:6])
+        return [MeshSheet("reconstructions", pairs, ["original", "reconstruction"], texts)]
+
+    def _coordinates(self, bins: Tensor) -> Tensor:
+        return undiscretise(bins.clamp_min(0), self.config.bins)  # type: ignore[return-value]
+
+
+def reconstruct(autoencoder: Any, batch: Batch) -> Reconstruction:
+    meshes = batch.data
+    return autoencoder(meshes["vertices"], meshes["faces"], neighbours=meshes["neighbours"])
+
+
+def within(output: Reconstruction, bins: int) -> Tensor:
+    """(b, f, k, 3): coordinates reconstructed within so many bins; false in padding."""
+    near = (output.bins - output.target).abs() <= bins
+    return near & output.mask[..., None, None]
+
+
+def num_coordinates(output: Reconstruction) -> Tensor:
+    """Number of coordinates, without padding."""
+    return output.mask.sum() * output.target.shape[2] * 3
+
+
+def check_meshes(meshes: Mapping[str, Any]) -> None:
+    """Raise ValueError for meshes out of range or without faces."""
+    vertices, faces = meshes["vertices"], meshes["faces"]
+    extent = vertices.abs().max().item()
+    if not extent <= 1 + 1e-3:  # also catches NaN
+        raise ValueError(
+            f"vertices reach {extent:.3g}, outside of -1..1: "
+            "centre each mesh and divide it by half its longest side"
+        )
+    if not bool((faces[..., 0] >= 0).any(1).all()):
+        raise ValueError("a mesh has no faces: provide faces (f, 3) of vertex indices")

@@ -1,0 +1,291 @@
+"""Autoregressive generation of meshes, one face per step, without host synchronisation.
+
+In each step the coarse decoder reads the previous face, the end of the mesh is sampled, and the
+fine decoder generates the codes of the face. The position is a tensor, KV caches have a fixed
+length and finished meshes emit padding. On CUDA a step is therefore one captured graph, and the
+host checks only every few faces whether all meshes have ended. Attention reads the first 64, 128,
+256, ... positions of the cache, with one graph per length.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from quintet.engine.keys import fold, uniform
+from quintet.nn.attention import CachePosition, Context, cache_position
+
+if TYPE_CHECKING:
+    from quintet.mesh.transformer.model import MeshTransformer
+
+CHECK_EVERY = 16
+"""Faces between two host checks for the end of all meshes."""
+MIN_CACHE = 64
+"""Shortest cache length that attention reads; it doubles from there."""
+KEY_STRIDE = 0x632BE59BD9B4E019
+"""Odd, so that no two draws of a row share a key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Sampling of codes."""
+
+    temperature: float = 1.0
+    """Sampling temperature; 0 is greedy."""
+    top_k: int | None = None
+    """Sample from the k most likely codes (or values of a digit) only."""
+    top_p: float | None = None
+    """Nucleus sampling: the most likely codes with this total probability."""
+    cond_scale: float = 1.0
+    """Classifier-free guidance scale (arXiv 2207.12598); 1 disables guidance."""
+    seed: int = 0
+    """Every draw is a function of the seed, the row, the face and the code."""
+    distinct: bool = True
+    """Never repeat the codes of a corner within a face, so that every face has an area."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.cond_scale):
+            raise ValueError(f"cond_scale must be finite, not {self.cond_scale}")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be 1 or more, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0 or self.top_k == 1
+
+
+def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
+    """Logits (b, v) with -inf outside of top_k and top_p; ties at the threshold stay."""
+    if top_k is not None and top_k < logits.shape[-1]:
+        threshold = logits.topk(top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < threshold, float("-inf"))
+    if top_p is not None and top_p < 1:
+        ordered = logits.sort(dim=-1, descending=True).values
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        last = (before < top_p).sum(-1, keepdim=True) - 1
+        logits = logits.masked_fill(logits < ordered.gather(-1, last), float("-inf"))
+    return logits
+
+
+def sample_tokens(logits: Tensor, sampling: Sampling, keys: Tensor) -> Tensor:
+    """(b,) tokens by the Gumbel-max trick, which samples from the softmax."""
+    if sampling.greedy:
+        return logits.argmax(-1)
+    logits = filter_logits(logits / sampling.temperature, sampling.top_k, sampling.top_p)
+    noise = uniform(keys, "code", (logits.shape[-1],))
+    return (logits - torch.log(-torch.log(noise))).argmax(-1)
+
+
+def forbid_repeated_corner(logits: Tensor, face: list[Tensor], tokens_per_corner: int) -> Tensor:
+    """Before the last token of a corner: -inf for the one that would repeat an earlier corner.
+
+    `face` holds the tokens of this face so far.
+    """
+    begin = len(face) // tokens_per_corner * tokens_per_corner
+    if len(face) - begin != tokens_per_corner - 1:
+        return logits
+    for other in range(0, begin, tokens_per_corner):
+        last = face[other + tokens_per_corner - 1]
+        same = torch.ones_like(last, dtype=torch.bool)
+        for a, b in zip(face[begin:], face[other:]):
+            same = same & (a == b)
+        masked = logits.scatter(1, last[:, None], float("-inf"))
+        logits = torch.where(same[:, None], masked, logits)
+    return logits
+
+
+class FaceGenerator:
+    """Decoding state of one batch of meshes."""
+
+    def __init__(
+        self,
+        model: "MeshTransformer",
+        table: Tensor,
+        context: Context | None,
+        count: int,
+        max_faces: int,
+        sampling: Sampling,
+        prompt: Tensor | None = None,
+    ) -> None:
+        self.model, self.sampling, self.count, self.max_faces = model, sampling, count, max_faces
+        self.config, self.device, dtype = model.config, model.start.device, model.start.dtype
+        self.table, self.tokens = table, model.config.tokens_per_face
+        if context is not None:
+            context = Context(context.values.to(dtype), context.mask)
+        self.guided = context is not None and sampling.cond_scale != 1.0
+        batch = count * (2 if self.guided else 1)
+        context = with_null_text(context) if self.guided and context is not None else context
+        self.coarse: list[Any] = list(model.coarse)
+        self.fine: list[Any] = list(model.fine)
+        self.cross_kvs = [block.cross_kv(context) for block in self.coarse]
+        length = -(-max_faces // MIN_CACHE) * MIN_CACHE
+        self.kv_caches = [block.attention.kv_cache(batch, length) for block in self.coarse]
+        self.fine_kv_caches = [block.attention.kv_cache(batch, self.tokens) for block in self.fine]
+        self.fine_positions = [
+            cache_position(torch.tensor([t], device=self.device), self.tokens, None, self.device)
+            for t in range(self.tokens)
+        ]
+        self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.ended = torch.zeros(count, dtype=torch.bool, device=self.device)
+        seeds = [fold(sampling.seed, "mesh", row) for row in range(count)]
+        self.keys = torch.tensor(seeds, dtype=torch.int64, device=self.device)
+        self.codes = self.initial_codes(prompt)
+
+    def initial_codes(self, prompt: Tensor | None) -> Tensor:
+        shape = (self.count, self.max_faces, self.tokens)
+        codes = torch.full(shape, -1, dtype=torch.int64, device=self.device)
+        if prompt is None:
+            return codes
+        if prompt.ndim != 3 or prompt.shape[0] != self.count or prompt.shape[2] != shape[2]:
+            raise ValueError(
+                f"expected a prompt ({self.count}, faces, {shape[2]}), not {tuple(prompt.shape)}"
+            )
+        length = min(prompt.shape[1], self.max_faces)
+        codes[:, :length] = prompt[:, :length].to(self.device)
+        return codes
+
+    def run(self) -> Tensor:
+        step: Callable[[int], None] = self.step
+        if self.device.type == "cuda":
+            step = CapturedStep(self.step)
+        for face in range(self.max_faces):
+            step(self.cache_length(face))
+            if face % CHECK_EVERY == CHECK_EVERY - 1 and bool(self.ended.all()):
+                break
+        return self.codes
+
+    def cache_length(self, face: int) -> int:
+        """Cache length that attention has to read for this face."""
+        length = MIN_CACHE
+        while length <= face:
+            length *= 2
+        return min(length, self.kv_caches[0].keys.shape[2])
+
+    def step(self, cache_length: int) -> None:
+        """Generate the next face of every mesh."""
+        prompt = self.codes.index_select(1, self.position)[:, 0]
+        forced = prompt[:, 0] >= 0
+        coarse = self.coarse_step(cache_length)
+        self.ended |= self.sample_end(coarse) & ~forced & (self.position > 0)
+        face = self.generate_face(coarse, prompt, forced)
+        face = face.masked_fill(self.ended[:, None], -1)
+        self.codes.index_copy_(1, self.position, face[:, None])
+        self.position += 1
+
+    def coarse_step(self, cache_length: int) -> Tensor:
+        """Coarse hidden state (batch, d) after all faces so far."""
+        model = self.model
+        previous = self.codes.index_select(1, (self.position - 1).clamp_min(0))[:, 0]
+        face = model.face_proj(model.embed(previous, self.table).flatten(1))
+        x = torch.where(self.position == 0, model.start, face)
+        x = self.repeat_if_guided(x)[:, None]
+        at = cache_position(self.position, cache_length, self.config.head_dim, self.device)
+        for block, kv_cache, cross_kv in zip(self.coarse, self.kv_caches, self.cross_kvs):
+            x = block.step(x, at, kv_cache, cross_kv)
+        return model.coarse_norm(x)[:, 0]
+
+    def sample_end(self, coarse: Tensor) -> Tensor:
+        logit = self.guide(self.model.end_logits(coarse))
+        if self.sampling.greedy:
+            return logit > 0
+        probability = torch.sigmoid(logit / self.sampling.temperature)
+        return uniform(self.keys_of(0), "end", (1,))[:, 0] < probability
+
+    def generate_face(self, coarse: Tensor, prompt: Tensor, forced: Tensor) -> Tensor:
+        """Codes (b, t) of one face; where `forced`, those of the prompt."""
+        head = self.model.head
+        codes: list[Tensor] = []
+        tokens: list[Tensor] = []
+        for slot, at in enumerate(self.fine_positions):
+            x = coarse + self.model.slot_embed[slot]
+            if slot:
+                previous = self.model.code_proj(self.embed_code(codes[-1], slot - 1))
+                x = x + self.repeat_if_guided(previous)
+            parts = self.generate_code(self.fine_step(x, at), slot, tokens)
+            code = torch.where(forced, prompt[:, slot].clamp_min(0), head.join(parts))
+            tokens += head.split(code)
+            codes.append(code)
+        return torch.stack(codes, dim=1)
+
+    def generate_code(self, hidden: Tensor, slot: int, face: list[Tensor]) -> list[Tensor]:
+        """Tokens of one code (its digits, or the code itself), given those of the face so far."""
+        head, level, tokens = self.model.head, slot % self.config.depth, list[Tensor]()
+        for part in range(head.parts):
+            logits = self.guide(head.logits(level, part, hidden, self.table))
+            if self.sampling.distinct:
+                per_corner = self.config.depth * head.parts
+                logits = forbid_repeated_corner(logits, face + tokens, per_corner)
+            keys = self.keys_of(slot * head.parts + part)
+            tokens.append(sample_tokens(logits, self.sampling, keys))
+            hidden = head.condition(level, part, hidden, self.repeat_if_guided(tokens[-1]))
+        return tokens
+
+    def fine_step(self, x: Tensor, at: CachePosition) -> Tensor:
+        x = x[:, None]
+        for block, kv_cache in zip(self.fine, self.fine_kv_caches):
+            x = block.step(x, at, kv_cache)
+        return self.model.fine_norm(x)[:, 0]
+
+    def embed_code(self, codes: Tensor, slot: int) -> Tensor:
+        rows = self.table[slot % self.config.depth].index_select(0, codes)
+        return F.rms_norm(rows, (self.config.dim,))
+
+    def keys_of(self, draw: int) -> Tensor:
+        """One key per row, from the face and the index of the draw within it."""
+        draws = self.tokens * self.model.head.parts
+        return self.keys + (self.position * draws + draw) * KEY_STRIDE
+
+    def repeat_if_guided(self, rows: Tensor) -> Tensor:
+        """The same rows for the conditional and the unconditional half of the batch."""
+        return torch.cat((rows, rows)) if self.guided else rows
+
+    def guide(self, logits: Tensor) -> Tensor:
+        """Classifier-free guidance (arXiv 2207.12598)."""
+        if not self.guided:
+            return logits
+        cond, uncond = logits.chunk(2)
+        return uncond + self.sampling.cond_scale * (cond - uncond)
+
+
+def with_null_text(context: Context) -> Context:
+    """The batch twice: with captions, and with the null embedding only."""
+    uncond = context.mask.clone()
+    uncond[:, 1:] = False
+    return Context(context.values.repeat(2, 1, 1), torch.cat((context.mask, uncond)))
+
+
+class CapturedStep:
+    """A generation step as a CUDA graph, one per cache length.
+
+    The first step of each length runs eagerly, to load the kernels that the graph records.
+    """
+
+    def __init__(self, step: Callable[[int], None]) -> None:
+        self.step = step
+        self.warm: set[int] = set()
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def __call__(self, length: int) -> None:
+        if length not in self.warm:
+            self.warm.add(length)
+            self.step(length)
+            return
+        if length not in self.graphs:
+            self.graphs[length] = self.capture(length)
+        self.graphs[length].replay()
+
+    def capture(self, length: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        pool = next(iter(self.graphs.values())).pool() if self.graphs else None
+        # Restrict only this thread during capture: a data loader's thread may pin memory meanwhile.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            self.step(length)
+        return graph

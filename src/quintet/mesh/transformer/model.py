@@ -1,0 +1,356 @@
+"""MeshTransformer: autoregressive generation of meshes, face by face (MeshGPT, arXiv 2311.15475).
+
+Shapes: b meshes, f faces (padded with -1), t = corners x depth codes of a face, d width.
+
+    codes (b, f, t) -> coarse decoder over faces: position i sees faces 0 to i-1 and the caption
+                    -> end-of-mesh logit before every face
+                    -> causal fine decoder over the t codes of face i
+
+A mesh can end only between faces, and the loss of every mesh includes this decision. Generation
+stops at `max_faces` faces without one.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quintet.compat.mesh import transformer_keywords
+from quintet.engine.models.pretrained import Pretrained
+from quintet.mesh.config import MeshTransformerConfig
+from quintet.mesh.transformer.assemble import Mesh, assemble
+from quintet.mesh.transformer.generator import FaceGenerator, Sampling
+from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
+from quintet.nn.attention import Block, Context, linear
+from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.rope import rope_1d
+from quintet.nn.text import ByteTokenizer, FrozenText, TextEncoder
+
+
+class MeshLosses(NamedTuple):
+    """Losses and counts of each mesh in a batch; all (b,)."""
+
+    loss_sum: Tensor
+    """fp32: sum over the codes and the end-of-mesh decisions."""
+    tokens: Tensor
+    """Number of codes."""
+    end_loss: Tensor
+    """Part of `loss_sum` that is due to the end-of-mesh decisions, detached."""
+    decisions: Tensor
+    """Number of decisions: one before each face, one after the last unless the mesh is full."""
+    correct: Tensor
+    """Codes predicted correctly."""
+    end_correct: Tensor
+    """Decisions predicted correctly."""
+
+
+# GPUs and compiled graphs need fixed shapes, so padding is computed and discarded there. On a CPU
+# it would be most of the work.
+
+
+def has_fixed_shapes(codes: Tensor) -> bool:
+    return codes.device.type != "cpu" or torch.compiler.is_compiling()
+
+
+def select_faces(x: Tensor, index: Tensor | None) -> Tensor:
+    """(b, f, ...) -> (n, ...): all faces, or those of the index into (b f)."""
+    return x.flatten(0, 1) if index is None else x.flatten(0, 1)[index]
+
+
+def sum_per_mesh(values: Tensor, codes: Tensor, index: Tensor | None) -> Tensor:
+    """Sum per-face values (n,) over each mesh: (b,)."""
+    if index is None:
+        return values.view(codes.shape[:2]).sum(-1)
+    return values.new_zeros(codes.shape[0]).index_add(0, index // codes.shape[1], values)
+
+
+class MeshTransformer(Pretrained, nn.Module):
+    """Mesh generator, built from a configuration, its fields as keywords, or an autoencoder."""
+
+    Config = MeshTransformerConfig
+
+    def __init__(self, config: Any = None, *, autoencoder: Any = None, **keywords: Any) -> None:
+        nn.Module.__init__(self)
+        if isinstance(config, nn.Module):
+            config, autoencoder = None, config
+        base: MeshTransformerConfig = config or MeshTransformerConfig()
+        if autoencoder is not None:
+            base = base.with_codebook_of(autoencoder.config)
+        self.config = config = replace(base, **transformer_keywords(keywords, base))
+        self.set_autoencoder(autoencoder)
+        dim, tokens = config.dim, config.tokens_per_face
+        self.code_embed = CodeEmbedding(dim, config.codebook_size, config.depth, config.levels)
+        self.start = nn.Parameter(torch.randn(dim))
+        self.face_proj = linear(tokens * dim, dim)
+        self.coarse = nn.ModuleList(self.coarse_block(i) for i in range(config.layers))
+        self.coarse_norm = nn.RMSNorm(dim)
+        self.end_head = nn.Linear(dim, 1)
+        nn.init.constant_(self.end_head.bias, -math.log(20))  # prior: few decisions end a mesh
+        self.slot_embed = nn.Parameter(torch.randn(tokens, dim) * 0.5)
+        self.code_proj = linear(dim, dim)
+        self.fine = nn.ModuleList(
+            Block(dim, config.fine_heads, config.fine_head_dim, dropout=config.dropout)
+            for _ in range(config.fine_layers)
+        )
+        self.fine_norm = nn.RMSNorm(dim)
+        by_digits = config.head == "digits" and len(config.levels) > 1
+        self.head = DigitHead(dim, config.levels, config.depth) if by_digits else CodeHead()
+        if config.text != "none":
+            self.null_text = nn.Parameter(torch.randn(dim))
+        if config.text == "bytes":
+            heads = max(1, dim // 64)
+            self.text_encoder = TextEncoder(dim, config.text_layers, heads, dropout=config.dropout)
+        if config.text == "frozen":
+            self.text_proj = nn.Sequential(linear(config.text_dim, dim), nn.RMSNorm(dim))
+
+    def coarse_block(self, index: int) -> Block:
+        config = self.config
+        cross = config.text != "none" and index // config.cross_every * config.cross_every == index
+        return Block(config.dim, config.heads, config.head_dim, cross=cross, dropout=config.dropout)
+
+    def set_autoencoder(self, autoencoder: nn.Module | None) -> None:
+        """Attach the frozen autoencoder, in a tuple so that it is not registered as a submodule."""
+        self._autoencoder = (autoencoder,)
+        if autoencoder is not None:
+            autoencoder.eval().requires_grad_(False)
+
+    @property
+    def autoencoder(self) -> Any:
+        return self._autoencoder[0]
+
+    # -- training -----------------------------------------------------------------------------
+
+    def forward(
+        self,
+        codes: Tensor,
+        text: Tensor | None = None,
+        mask: Tensor | None = None,
+        drop: Tensor | None = None,
+    ) -> MeshLosses:
+        """Losses of codes (b, f, t).
+
+        `text`: byte ids (b, n), or embeddings (b, n, text_dim) with their `mask` (b, n).
+        `drop` (b,): true where the caption is dropped.
+        """
+        self.check(codes)
+        faces = (codes[..., 0] >= 0).sum(-1)
+        index = None
+        if not has_fixed_shapes(codes):
+            codes = codes[:, : int(faces.max()) + 1]
+            index = (codes[..., 0] >= 0).flatten().nonzero()[:, 0]
+        table = self.code_embed()
+        embeddings = self.embed(codes, table)
+        context = self.encode_text(codes.shape[0], text, mask, drop)
+        coarse = self.coarse_hidden(embeddings, context)
+        hidden = self.fine_hidden(select_faces(coarse, index), select_faces(embeddings, index))
+        loss, correct = self.code_losses(hidden, table, select_faces(codes, index))
+        end_logits = self.end_logits(coarse)
+        position = torch.arange(codes.shape[1], device=codes.device)
+        ends, decides = position == faces[:, None], position <= faces[:, None]
+        targets = ends.to(end_logits.dtype)
+        bce = F.binary_cross_entropy_with_logits(end_logits, targets, reduction="none")
+        end_loss = (bce * decides).sum(-1)
+        return MeshLosses(
+            sum_per_mesh(loss, codes, index) + end_loss,
+            faces * codes.shape[2],
+            end_loss.detach(),
+            decides.sum(-1),
+            sum_per_mesh(correct, codes, index),
+            (((end_logits > 0) == ends) & decides).sum(-1),
+        )
+
+    def encode_text(
+        self,
+        count: int,
+        text: Tensor | None = None,
+        mask: Tensor | None = None,
+        drop: Tensor | None = None,
+    ) -> Context | None:
+        """Cross-attention context: the null embedding, and the caption unless dropped.
+
+        The null embedding is always visible, so that attention is defined without a caption.
+        """
+        if self.config.text == "none":
+            if text is not None:
+                raise ValueError("this model has no text encoder (text is 'none'): drop the text")
+            return None
+        null = self.null_text.expand(count, 1, -1)
+        null_mask = torch.ones(count, 1, dtype=torch.bool, device=null.device)
+        if text is None:
+            return Context(null, null_mask)
+        features = self.text_features(text, mask)
+        visible = features.mask if drop is None else features.mask & ~drop[:, None]
+        return Context(torch.cat((null, features.values), 1), torch.cat((null_mask, visible), 1))
+
+    def text_features(self, text: Tensor, mask: Tensor | None) -> Context:
+        if self.config.text == "bytes":
+            return self.text_encoder(text)
+        if mask is None:
+            mask = torch.ones(text.shape[:2], dtype=torch.bool, device=text.device)
+        return Context(self.text_proj(text.to(self.null_text.dtype)), mask)
+
+    def coarse_hidden(self, embeddings: Tensor, context: Context | None) -> Tensor:
+        """Coarse hidden states (b, f, d) of code embeddings (b, f, t, d), shifted by one face."""
+        faces = self.face_proj(embeddings[:, :-1].flatten(2))
+        x = torch.cat((self.start.expand(embeddings.shape[0], 1, -1), faces), dim=1)
+        positions = torch.arange(embeddings.shape[1], device=embeddings.device)
+        rope = rope_1d(positions, self.config.head_dim)
+        for block in self.coarse:
+            x = block(x, rope, causal=True, context=context)
+        return self.coarse_norm(x)
+
+    def fine_hidden(self, coarse: Tensor, embeddings: Tensor) -> Tensor:
+        """Hidden states (n, t, d) that predict the codes of n faces, from coarse ones (n, d)."""
+        previous = F.pad(self.code_proj(embeddings[:, :-1]), (0, 0, 1, 0))
+        x = previous + self.slot_embed + coarse[:, None]
+        for block in self.fine:
+            x = block(x, causal=True)
+        return self.fine_norm(x)
+
+    def embed(self, codes: Tensor, table: Tensor) -> Tensor:
+        """(..., t) codes to normalised embeddings (..., t, d); padding is embedded as code 0."""
+        level = torch.arange(codes.shape[-1], device=codes.device) % self.config.depth
+        ids = codes.clamp_min(0) + level * self.config.codebook_size
+        return F.rms_norm(F.embedding(ids, table.flatten(0, 1)), (self.config.dim,))
+
+    def end_logits(self, coarse: Tensor) -> Tensor:
+        return full_precision(self.end_head(coarse)[..., 0])
+
+    def code_losses(self, hidden: Tensor, table: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """(n,) sums over each face: losses in fp32, and correct predictions."""
+        depth, smoothing = self.config.depth, self.config.label_smoothing
+        losses: list[Tensor] = []
+        correct: list[Tensor] = []
+        for level in range(depth):
+            rows, targets = hidden[:, level::depth].flatten(0, 1), codes[:, level::depth].flatten()
+            tokens = self.head.losses(level, rows, targets, table, smoothing)
+            losses.append(tokens.loss.view(len(codes), -1).sum(-1))
+            correct.append(tokens.correct.view(len(codes), -1).sum(-1))
+        return torch.stack(losses).sum(0), torch.stack(correct).sum(0)
+
+    def check(self, codes: Tensor) -> None:
+        tokens, max_faces = self.config.tokens_per_face, self.config.max_faces
+        if codes.ndim != 3 or codes.shape[2] != tokens:
+            raise ValueError(f"expected codes (b, faces, {tokens}), not {tuple(codes.shape)}")
+        if codes.shape[1] > max_faces:
+            raise ValueError(f"a batch of {codes.shape[1]} faces exceeds max_faces {max_faces}")
+
+    # -- generation ---------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def generate_codes(
+        self,
+        context: Context | None,
+        count: int,
+        *,
+        sampling: Sampling | None = None,
+        max_faces: int | None = None,
+        prompt: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        **keywords: Any,
+    ) -> Tensor:
+        """Generate codes (count, max_faces, t), padded with -1.
+
+        `context` comes from `encode_text`; `prompt` (count, faces, t) holds the first faces. On
+        CUDA weights are cast to bf16 unless `dtype` is given. `keywords` are fields of `Sampling`.
+        """
+        sampling = sampling or Sampling(**keywords)
+        limit = min(max_faces or self.config.max_faces, self.config.max_faces)
+        own = self.start.dtype
+        dtype = dtype or (torch.bfloat16 if self.start.is_cuda and own.itemsize == 4 else own)
+        with without_autocast(self.start):
+            table = self.code_embed().to(dtype)
+            model = self.cast_copy(dtype)
+            return FaceGenerator(model, table, context, count, limit, sampling, prompt).run()
+
+    def cast_copy(self, dtype: torch.dtype) -> Self:
+        """Copy of the model in another dtype, in eval mode."""
+        with torch.device("meta"):
+            model = type(self)(self.config)
+        state = {name: value.to(dtype) for name, value in self.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+        return model.eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def encode_captions(self, captions: Sequence[str]) -> Context | None:
+        """`encode_text` of strings, in eval mode."""
+        device, length = self.start.device, self.config.text_length
+        if self.config.text == "none":
+            raise ValueError("this model was trained without captions: drop texts")
+        if self.config.text == "bytes":
+            text, mask = ByteTokenizer(length).encode(captions).to(device), None
+        elif self.config.text_path is None:
+            raise ValueError("to generate from texts, set text_path to the encoder's folder")
+        else:
+            text, mask = FrozenText(self.config.text_path, length=length)(captions, device)
+        return self.cast_copy(self.start.dtype).encode_text(len(captions), text, mask)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        texts: Sequence[str] | None = None,
+        *,
+        batch_size: int | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        cond_scale: float = 1.0,
+        seed: int = 0,
+        prompt: Tensor | None = None,
+        max_faces: int | None = None,
+        return_codes: bool = False,
+    ) -> list[Mesh] | Tensor:
+        """Generate one mesh per text, or `batch_size` meshes.
+
+        A mesh depends on the seed and its index in the batch, not on the batch size.
+        """
+        if self.autoencoder is None and not return_codes:
+            raise ValueError(
+                "decoding codes to meshes needs the autoencoder: use"
+                " MeshTransformer(autoencoder=…), set_autoencoder(…) or return_codes=True"
+            )
+        if max_faces is not None and max_faces < 1:
+            raise ValueError(f"max_faces must be 1 or more, not {max_faces}")
+        texts = [texts] if isinstance(texts, str) else texts
+        if texts is not None and batch_size not in (None, len(texts)):
+            if len(texts) != 1:
+                raise ValueError(f"{len(texts)} texts do not match batch_size {batch_size}")
+            texts = [*texts] * (batch_size or 1)
+        count = batch_size or (1 if texts is None else len(texts))
+        context = self.encode_text(count) if texts is None else self.encode_captions(texts)
+        codes = self.generate_codes(
+            context,
+            count,
+            max_faces=max_faces,
+            prompt=prompt,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            cond_scale=1.0 if texts is None else cond_scale,
+            seed=seed,
+        )
+        return codes if return_codes else self.decode_meshes(codes)
+
+    def decode_meshes(self, codes: Tensor) -> list[Mesh]:
+        """Decode codes (b, f, t) to vertices and faces on the autoencoder's device."""
+        codes = codes.to(next(self.autoencoder.parameters()).device)
+        coordinates = self.autoencoder.decode_codes(codes)[0]
+        corners = self.config.corners
+        return [assemble(c, x, corners) for c, x in zip(codes.cpu(), coordinates.cpu())]
+
+    # -- saving -------------------------------------------------------------------------------
+
+    def write_stages(self, path: Path) -> None:
+        if self.autoencoder is not None:
+            self.autoencoder.save_pretrained(path / "autoencoder")
+
+    def read_stages(self, path: Path) -> None:
+        if (path / "autoencoder").is_dir():
+            from quintet.mesh.autoencoder.model import MeshAutoencoder
+
+            self.set_autoencoder(MeshAutoencoder.from_pretrained(path / "autoencoder"))

@@ -1,0 +1,41 @@
+"""Patch discriminator (PatchGAN; pix2pix, arXiv 1611.07004): one logit per image patch.
+
+Group norm instead of batch norm: the logits of a sample are independent of the batch, so real and
+reconstructed images share one call.
+"""
+
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from quintet.nn.blocks import group_norm
+
+
+def down_block(dim: int, dim_out: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(dim, dim_out, 4, stride=2, padding=1),
+        group_norm(dim_out),
+        nn.LeakyReLU(0.2),
+    ]
+
+
+class PatchDiscriminator(nn.Module):
+    """Images (b, c, h, w) in 0..1 -> logits (b, 1, h / 2^layers, w / 2^layers)."""
+
+    def __init__(self, *, channels: int = 3, dim: int = 64, layers: int = 3) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"a discriminator needs at least one layer, not {layers}")
+        widths = [dim * 2**i for i in range(layers)]
+        body: list[nn.Module] = [
+            nn.Conv2d(channels, dim, 4, stride=2, padding=1),
+            nn.LeakyReLU(0.2),
+        ]
+        for narrow, wide in pairwise(widths):
+            body += down_block(narrow, wide)
+        last = widths[-1]
+        body += [nn.Conv2d(last, last, 1), nn.LeakyReLU(0.2), nn.Conv2d(last, 1, 3, padding=1)]
+        self.body = nn.Sequential(*body)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.body(images * 2 - 1)

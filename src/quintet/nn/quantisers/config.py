@@ -1,0 +1,36 @@
+"""Settings of a quantiser. Imports no torch: help must be instant."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantiserConfig:
+    """Mixed into the settings of a tokenizer; `build_quantiser` builds from it."""
+
+    quantiser: Literal["fsq", "lfq", "vq"] = "fsq"
+    """Quantiser: finite scalar (fsq), lookup-free (lfq), or a learned codebook (vq)."""
+    levels: tuple[int, ...] = (8, 8, 8, 5)
+    """fsq: levels per latent dimension; the codebook size is their product."""
+    decorrelation_weight: float = 0.05
+    """fsq: weight of the loss that decorrelates the latent dimensions (raises codebook usage)."""
+    codebook_bits: int = 12
+    """lfq and vq: the codebook size is 2 ** codebook_bits."""
+    entropy_weight: float = 0.2
+    """lfq: weight of the entropy loss (raises codebook usage)."""
+    commitment_weight: float = 0.25
+    """lfq and vq: weight of the commitment loss."""
+
+
+def codebook_of_size(size: int) -> dict[str, Any]:
+    """Fields of a QuantiserConfig for a codebook of this size, whichever the quantiser."""
+    bits = size.bit_length() - 1
+    if bits < 1 or size != 2**bits:
+        raise ValueError(f"codebook_size must be a power of two, not {size}: or set `levels`")
+    return {"codebook_bits": bits, "levels": fsq_levels(bits)}
+
+
+def fsq_levels(bits: int) -> tuple[int, ...]:
+    """Powers of two, at most 8 each, with a product of exactly 2 ** bits."""
+    count = -(-bits // 3)
+    return tuple(2 ** (bits // count + (index < bits % count)) for index in range(count))

@@ -1,0 +1,71 @@
+"""Settings of tokenizer training with discriminators. Imports no torch: help must be instant."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quintet.engine.config import Recipe, require, setting
+from quintet.nn.quantisers.config import QuantiserConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerLossConfig:
+    """Losses of a tokenizer."""
+
+    l1: float = 1.0
+    """Weight of the mean absolute error."""
+    l2: float = 2.0
+    """Weight of the mean squared error."""
+    perceptual: float = 0.5
+    """Weight of the perceptual distance; 0 disables it."""
+    vgg: str | None = setting(path=True, free=True)
+    """Local safetensors file of VGG16 or LPIPS weights; default: a distance without weights."""
+    adversarial: Literal["none", "hinge", "relativistic"] = "hinge"
+    """Adversarial loss; none trains without discriminators."""
+    adversarial_from: float = 0.6
+    """Discriminators start after this fraction of the run."""
+    adversarial_share: float = 0.5
+    """Norm of the adversarial gradient, relative to the reconstruction gradient."""
+    adversarial_cap: float = 1.0
+    """Upper bound of the adversarial weight."""
+    adversarial_warmup_steps: int = 200
+    """Warm-up steps of the adversarial weight."""
+    penalty: Literal["none", "r1", "r1_difference", "lecam"] = "r1_difference"
+    """Discriminator regularisation: exact R1, R1 by finite differences, or LeCam."""
+    penalty_weight: float = 0.1
+    """Weight of the penalty."""
+    penalty_every: int = 4
+    """Apply the penalty every n-th step, with its weight multiplied by n (lazy regularisation)."""
+
+    def __post_init__(self) -> None:
+        start = self.adversarial_from
+        require(0 <= start <= 1, "adversarial_from", start, "a fraction between 0 and 1")
+        require(self.penalty_every >= 1, "penalty_every", self.penalty_every, "1 step or more")
+        cap = self.adversarial_cap
+        require(cap >= 1e-4, "adversarial_cap", cap, "1e-4 or more; or set adversarial none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerRecipe(Recipe):
+    """A training run of a tokenizer and its discriminators."""
+
+    losses: TokenizerLossConfig = field(default_factory=TokenizerLossConfig)
+    """The losses."""
+
+    @property
+    def adversarial_start(self) -> int:
+        """The discriminators' first step."""
+        return round(self.losses.adversarial_from * (self.schedule_steps or self.steps))
+
+
+def require_quantiser(config: QuantiserConfig) -> None:
+    if config.quantiser == "fsq":
+        valid = bool(config.levels) and min(config.levels) >= 2
+        require(valid, "levels", config.levels, "2 or more each")
+    else:
+        bits = config.codebook_bits
+        require(1 <= bits <= 30, "codebook_bits", bits, "between 1 and 30")
+
+
+def require_divisible(size: tuple[int, int], factor: int, name: str) -> None:
+    divisible = not any(side % factor for side in size)
+    require(divisible, name, size, f"divisible by the tokenizer's downsampling factor {factor}")

@@ -1,0 +1,222 @@
+"""Training of an image or video tokenizer with discriminators, which start late.
+
+real ─ tokenizer ─> reconstruction ─ l1, l2, perceptual ──────────────────────┐
+                        │                                                     ├─> tokenizer update
+                        ├─ discriminators, frozen ─ adversarial loss x weight ┘
+                        └─ detached ─> discriminator ─ hinge + penalty ─> discriminator update
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quintet.engine.config import OptimiserConfig
+from quintet.engine.health import Monitor, PlateauMonitor, below
+from quintet.engine.keys import normal
+from quintet.engine.task import Batch, Loss, Part, StepContext, Task, Update, each
+from quintet.engine.when import When
+from quintet.nn.adversarial import losses as adversarial
+from quintet.nn.adversarial.balancer import Balancer
+from quintet.nn.lpips import LPIPS
+from quintet.nn.perceptual import StructuralDistance
+from quintet.nn.quantisers.codebook import codebook_usage
+from quintet.nn.similarity import psnr
+from quintet.shared.tokenizer.config import TokenizerRecipe
+
+SIGMA = 0.01
+"""Standard deviation of the noise for R1 by finite differences."""
+
+
+class TokenizerTask(Task):
+    """A room implements `measure` and `exhibit`, and may override `real` and `perceptual_images`.
+    `sets` are data sets of the user's, by split."""
+
+    best = ("psnr", "max")
+    field: str
+    """The name of the samples in a batch."""
+
+    def __init__(
+        self,
+        recipe: TokenizerRecipe,
+        tokenizer: nn.Module,
+        optimiser: OptimiserConfig,
+        discriminators: Mapping[str, tuple[nn.Module, OptimiserConfig]],
+        sets: Mapping[str, Any] | None = None,
+    ):
+        self.losses, self.sets = recipe.losses, sets
+        self.dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
+        self.balancer = Balancer(
+            share=self.losses.adversarial_share, cap=self.losses.adversarial_cap
+        )
+        self.parts = {
+            self.main: Part(channels_last(tokenizer), optimiser, extra_state=self.balancer)
+        }
+        self.updates = [Update(self.main, each(self.tokenizer_loss))]
+        if self.losses.perceptual:
+            vgg = self.losses.vgg
+            self.parts["perceptual"] = Part(LPIPS(vgg) if vgg else StructuralDistance())
+        self.discriminators = list(discriminators) if self.losses.adversarial != "none" else []
+        # The discriminator updates and the adversarial loss share one When.
+        start = recipe.adversarial_start
+        self.adversarial = When(start=start) if self.discriminators else When(every=0)
+        self.penalty = When(every=self.losses.penalty_every, start=start).inside(self.adversarial)
+        for name in self.discriminators:
+            self._add_discriminator(name, *discriminators[name])
+        self.monitors = self._monitors()
+
+    def _add_discriminator(
+        self, name: str, discriminator: nn.Module, optimiser: OptimiserConfig
+    ) -> None:
+        lecam = adversarial.LeCam() if self.losses.penalty == "lecam" else None
+        # It would be compiled twice, live and frozen, and was no faster for it (docs/log.md).
+        part = Part(channels_last(discriminator), optimiser, compiles=False, extra_state=lecam)
+        self.parts[name] = part
+        self.updates.append(
+            Update(name, each(partial(self.discriminator_loss, name)), self.adversarial)
+        )
+
+    def _monitors(self) -> list[Monitor]:
+        collapsed = "the codes have collapsed; try fsq, or a lower rate"
+        monitors: list[Monitor] = [
+            below("val/codebook_usage", 0.05, collapsed, 2),
+            below(f"{self.main}/output_std", 1e-3, "the output is constant", 5),
+        ]
+        for name in self.discriminators:
+            won, chance = f"the {name} has won; lower its", f"the {name} is at chance; raise its"
+            monitors.append(PlateauMonitor(f"{name}/loss", f"{won} rate", -1.0, 0.01, patience=20))
+            monitors.append(PlateauMonitor(f"{name}/logit_gap", f"{chance} rate", -1e-3, 1e-3, 40))
+        return monitors
+
+    # -- batches ----------------------------------------------------------------------------
+
+    def real(self, batch: Batch) -> Tensor:
+        """The samples in 0..1; transferred as uint8, a quarter of the size."""
+        values = batch.data[self.field]
+        return values.to(self.dtype) / 255 if values.dtype == torch.uint8 else values
+
+    def perceptual_images(self, values: Tensor, batch: Batch) -> Tensor:
+        """The images (n, 3, h, w) that the perceptual distance compares."""
+        return values
+
+    def check(self, data: Any) -> None:
+        values = data[self.field]
+        if values.dtype == torch.uint8:
+            return
+        low, high = values.min().item(), values.max().item()
+        if low < -1e-3 or high > 1 + 1e-3:
+            raise ValueError(
+                f"{self.field} values range from {low:.3g} to {high:.3g}, but the model takes 0 to "
+                "1; divide by 255, or pass uint8 tensors, which are scaled automatically"
+            )
+
+    # -- updates ----------------------------------------------------------------------------
+
+    def tokenizer_loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
+        real = self.real(batch)
+        reconstruction, _, quantiser_loss = nets[self.main](real)
+        context.scratch.setdefault("pairs", []).append((real, reconstruction.detach()))
+        adversarial_loss, weight = None, None
+        if self.adversarial.due(context.step):
+            ramp = min(
+                1.0,
+                (context.step - self.adversarial.start + 1) / self.losses.adversarial_warmup_steps,
+            )
+            reconstruction, fake = self.balancer.split(reconstruction, ramp)
+            losses = [self._generator_loss(nets[n], real, fake) for n in self.discriminators]
+            adversarial_loss = torch.stack(losses).mean()
+            weight = self.balancer.effective_weight(ramp)
+        loss, metrics = self._reconstruction_loss(nets, batch, real, reconstruction)
+        loss = loss + quantiser_loss
+        metrics["quantiser"] = quantiser_loss
+        if len(reconstruction) > 1:  # undefined for a single sample
+            metrics["output_std"] = reconstruction.detach().std(0).mean()
+        if adversarial_loss is not None and weight is not None:
+            loss = loss + weight * adversarial_loss
+            metrics |= {"adversarial": adversarial_loss, "adversarial_weight": weight}
+        return loss, {"loss": loss, **metrics}
+
+    def _reconstruction_loss(
+        self, nets: Mapping[str, Any], batch: Batch, real: Tensor, reconstruction: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        error = reconstruction - real
+        l1, l2 = error.abs().mean(), error.square().mean()
+        loss = self.losses.l1 * l1 + self.losses.l2 * l2
+        metrics = {"l1": l1, "psnr": psnr(reconstruction.detach(), real).mean()}
+        if self.losses.perceptual:
+            fake_images = self.perceptual_images(reconstruction, batch)
+            perceptual = nets["perceptual"](fake_images, self.perceptual_images(real, batch)).mean()
+            loss = loss + self.losses.perceptual * perceptual
+            metrics["perceptual"] = perceptual
+        return loss, metrics
+
+    def _generator_loss(self, discriminator: nn.Module, real: Tensor, fake: Tensor) -> Tensor:
+        if self.losses.adversarial == "hinge":
+            return adversarial.hinge_generator(discriminator(fake)).mean()
+        real_logits, fake_logits = discriminator(torch.cat([real, fake])).chunk(2)
+        return adversarial.relativistic_generator(real_logits, fake_logits).mean()
+
+    def discriminator_loss(
+        self, name: str, nets: Mapping[str, Any], batch: Batch, context: StepContext
+    ) -> Loss:
+        pairs = context.scratch.setdefault(name, list(context.scratch["pairs"]))
+        real, fake = pairs.pop(0)
+        real_logits, fake_logits = nets[name](torch.cat([real, fake])).chunk(2)
+        if self.losses.adversarial == "hinge":
+            loss = adversarial.hinge_discriminator(real_logits, fake_logits).mean()
+        else:
+            loss = adversarial.relativistic_discriminator(real_logits, fake_logits).mean()
+        logit_gap = real_logits.detach().float().mean() - fake_logits.detach().float().mean()
+        metrics = {"loss": loss, "logit_gap": logit_gap}
+        if self.penalty.due(context.step) and self.losses.penalty != "none":
+            penalty = self._penalty(name, nets[name], batch, real, real_logits, fake_logits).mean()
+            loss = loss + self.losses.penalty_weight * self.losses.penalty_every * penalty
+            metrics["penalty"] = penalty
+        return loss, metrics
+
+    def _penalty(
+        self,
+        name: str,
+        discriminator: Any,
+        batch: Batch,
+        real: Tensor,
+        real_logits: Tensor,
+        fake_logits: Tensor,
+    ) -> Tensor:
+        """One value per sample. R1 uses the eager discriminator in fp32: double backward cannot be
+        compiled, and a finite difference is lost in bf16."""
+        if self.losses.penalty == "lecam":
+            lecam = self.parts[name].extra_state
+            assert lecam is not None
+            return lecam(real_logits, fake_logits)
+        if self.losses.penalty == "r1":
+            return adversarial.r1_exact(discriminator.eager, real)
+        noise = normal(batch.keys, "r1", tuple(real.shape[1:])).to(real.dtype)
+        with torch.autocast(real.device.type, enabled=False):
+            return adversarial.r1_finite_difference(discriminator.eager, real, noise, SIGMA)
+
+    # -- evaluation -------------------------------------------------------------------------
+
+    def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
+        """Means, and codebook usage from the `ids`."""
+        ids, size = rows["ids"], int(self.parts[self.main].network.codebook_size)  # type: ignore[arg-type]
+        usage = codebook_usage(ids, size)
+        means = {name: v.double().mean().item() for name, v in rows.items() if name != "ids"}
+        return means | {
+            "codebook_usage": usage.fraction.item(),
+            "perplexity": usage.perplexity.item(),
+            "tokens_per_code": ids.numel() / size,
+        }
+
+
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def channels_last(network: nn.Module) -> nn.Module:
+    """In place; `Module.to` cannot convert a network with both 2-D and 3-D convolutions."""
+    for parameter in network.parameters():
+        if parameter.ndim in FORMATS:
+            parameter.data = parameter.data.contiguous(memory_format=FORMATS[parameter.ndim])
+    return network

@@ -1,0 +1,145 @@
+"""The fault-injection campaign: the short one passes, and journal and table are correct."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.__main__ import main
+from campaign.table import (
+    BEGIN,
+    END,
+    Case,
+    Journal,
+    Result,
+    insert_table,
+    pending,
+    table,
+)
+
+TESTS = Path(__file__).parents[1]
+
+
+def campaign(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "campaign", "--out", str(out), *words],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def test_the_short_campaign_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve kills, broken disks, forged files and jumping clocks, against real processes; the
+    campaign itself runs in this one."""
+    words = ["--out", str(tmp_path), "--only", "kills", "disk", "state", "clock"]
+    monkeypatch.setattr(sys, "argv", ["campaign", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().out
+    assert not ended.value.code, said
+    records = Journal(tmp_path / "short.jsonl").records().values()
+    assert sum(r["faults"] for r in records if r["kind"].startswith("SIG")) == 12
+    assert all(record["survived"] for record in records)
+    assert "| **all** |" in said
+
+
+# -- the journal ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "deep" / "journal.jsonl")
+
+
+def case(name: str, survived: bool = True, kind: str = "a kind") -> Case:
+    return Case(name, kind, lambda: Result(survived, 2, 1.5, "a note", 3))
+
+
+def names(cases: Iterator[Case]) -> list[str]:
+    return [case.name for case in cases]
+
+
+def test_a_campaign_continues_with_cases_missing_from_its_journal(journal: Journal) -> None:
+    every = [case("one"), case("two"), case("three")]
+    assert names(pending(every, journal)) == ["one", "two", "three"]
+    journal.add(every[1], every[1].run())
+    assert names(pending(every, journal)) == ["one", "three"]
+
+
+def test_a_case_with_a_truncated_line_is_run_again(journal: Journal) -> None:
+    every = [case("one"), case("two")]
+    for each in every:
+        journal.add(each, each.run())
+    text = journal.path.read_text()
+    journal.path.write_text(text[:-20])
+    assert names(pending(every, journal)) == ["two"]
+    journal.add(every[1], every[1].run())
+    assert names(pending(every, journal)) == []
+
+
+def test_a_failed_case_is_retried_only_on_request(journal: Journal) -> None:
+    failed = case("one", survived=False)
+    journal.add(failed, failed.run())
+    assert names(pending([failed], journal)) == []
+    assert names(pending([failed], journal, again=True)) == ["one"]
+    journal.add(failed, Result(True))
+    assert names(pending([failed], journal, again=True)) == []
+    assert [r["survived"] for r in journal.records().values()] == [True]
+
+
+# -- the table ------------------------------------------------------------------------------
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    plain = {"kind": "a kind", "survived": True, "lost_steps": None, "seconds": 1.0, "faults": 1}
+    return {**plain, **changes}
+
+
+def test_the_table_counts_every_fault_and_failure() -> None:
+    rows = table(
+        [
+            record(faults=7, lost_steps=2, seconds=1.0),
+            record(faults=5, lost_steps=4, seconds=3.0, survived=False),
+            record(kind="another", seconds=9.0),
+        ]
+    ).splitlines()
+    assert rows[2:] == [
+        "| a kind | 12 | 7 | 4 | 2.0 / 3.0 |",
+        "| another | 1 | 1 | – | 9.0 / 9.0 |",
+        "| **all** | 13 | 8 | 4 | 3.0 / 9.0 |",
+    ]
+
+
+def test_the_table_replaces_only_the_text_between_its_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    insert_table(page, "new")
+    assert page.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    page.write_text("no marks\n")
+    with pytest.raises(ValueError, match="lacks the markers"):
+        insert_table(page, "new")
+    assert page.read_text() == "no marks\n"
+
+
+def test_the_command_writes_the_table_from_the_journal(journal: Journal, tmp_path: Path) -> None:
+    journal.add(case("one", kind="a fault"), Result(True, 1, 0.5, "", 4))
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    words = ("--table", "--journal", str(journal.path), "--page", str(page))
+    assert campaign(tmp_path, *words).returncode == 0
+    assert "| a fault | 4 | 4 | 1 | 0.5 / 0.5 |" in page.read_text()
+
+
+def test_the_journal_is_json_lines(journal: Journal) -> None:
+    journal.add(case("one"), Result(True, None, 0.5, "a note"))
+    assert json.loads(journal.path.read_text())["note"] == "a note"

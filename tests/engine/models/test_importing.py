@@ -1,0 +1,344 @@
+"""Old .pt files give their tensors and nothing else: no code runs, nothing swells, nothing is
+silently left out. Traps are pickles that would make a folder; there must be none afterwards."""
+
+import json
+import operator
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from quintet.engine.errors import RunError
+from quintet.engine.models import importing
+from quintet.engine.models.importing import Imported, Limits, Refused, import_weights
+
+
+class Trap:
+    def __init__(self, call: Callable[..., Any], *given: Any):
+        self.call, self.given = call, given
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call, self.given
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "canary"
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def saved(path: Path, content: Any) -> Path:
+    torch.save(content, path)
+    return path
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the child does, without its process: for traps that the reader itself must refuse."""
+    stored = importing.check_archive(path)
+    size = importing.SWELL * path.stat().st_size
+    tensors, values = importing.sorted_out(importing.load(path), size)
+    importing.check_storages(tensors, stored)
+    return tensors, values
+
+
+def rewritten(path: Path, edit: Callable[[bytes], bytes], how: int = zipfile.ZIP_STORED) -> Path:
+    """The same archive with another directory of tensors."""
+    with zipfile.ZipFile(path) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", how) as archive:
+        for name, data in records.items():
+            archive.writestr(name, edit(data) if name.endswith("data.pkl") else data)
+    return path
+
+
+# -- what comes out -----------------------------------------------------------------------------
+
+
+def old_checkpoint() -> dict[str, Any]:
+    """As the old packages wrote them: networks, optimisers, and what else was at hand."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimiser = torch.optim.Adam(network.parameters())
+    network(torch.ones(2, 3)).sum().backward()
+    optimiser.step()
+    return {
+        "model": network.state_dict(),
+        "optim": optimiser.state_dict(),
+        "step": 1200,
+        "version": "0.3.1",
+        "loss": float("inf"),
+        "config": pickle.dumps({"dim": 3}),
+        "tied": OrderedDict(a=network[0].weight, b=network[0].weight),
+        "half": [torch.ones(2, dtype=torch.bfloat16), torch.tensor(3)],
+    }
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, Imported]:
+    place = tmp_path_factory.mktemp("import")
+    content, out = old_checkpoint(), place / "out"
+    out.mkdir()
+    return content, out, import_weights(saved(place / "old.pt", content), out)
+
+
+def test_every_tensor_is_there_under_its_old_name_bit_for_bit(imported: Any) -> None:
+    content, out, done = imported
+    found = load_file(out / "tensors.safetensors")
+    for name, tensor in content["model"].items():
+        assert torch.equal(found[f"model/{name}"], tensor)
+    assert torch.equal(found["half/0"], content["half"][0])
+    assert torch.equal(found["tied/a"], found["tied/b"])
+    assert torch.equal(found["optim/state/0/exp_avg"], content["optim"]["state"][0]["exp_avg"])
+    assert done.tensors == len(found)
+
+
+def test_the_listing_gives_shapes_and_whatever_is_no_tensor(imported: Any) -> None:
+    _, out, done = imported
+    listing = json.loads((out / "listing.json").read_text())
+    assert listing["tensors"]["model/0.weight"] == {"shape": [4, 3], "type": "float32"}
+    values = listing["values"]
+    assert (values["step"], values["version"], values["loss"]) == (1200, "0.3.1", "inf")
+    assert "not opened" in values["config"]  # it is a pickle within the pickle
+    assert len(values) == done.values
+    assert sorted(path.name for path in out.iterdir()) == ["listing.json", "tensors.safetensors"]
+
+
+def test_the_process_that_reads_has_no_network_where_that_can_be_had(imported: Any) -> None:
+    """As root, and wherever a user may have a network of his own."""
+    code = f"import ctypes; print(ctypes.CDLL(None).unshare({importing.CLONE_NEWNET}))"
+    granted = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if granted.stdout.strip() == "0":
+        assert imported[2].offline
+
+
+def test_without_a_network_nothing_is_reached() -> None:
+    code = """
+import socket
+from quintet.engine.models.importing import cut_off_network
+listening = socket.create_server(("127.0.0.1", 0))
+where = listening.getsockname()
+if not cut_off_network():
+    print("not granted")
+else:
+    try:
+        socket.create_connection(where, 1)
+        print("reached")
+    except OSError:
+        print("cut off")
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    if "not granted" in said.stdout:
+        pytest.skip("needs the right to make a network namespace")
+    assert said.stdout.strip() == "cut off"
+
+
+# -- traps --------------------------------------------------------------------------------------
+
+
+def test_a_trap_in_a_real_process_runs_nothing(canary: Path, tmp_path: Path, out: Path) -> None:
+    old = saved(tmp_path / "old.pt", {"a": torch.ones(2), "x": Trap(os.mkdir, str(canary))})
+    with pytest.raises(RunError, match=r"names posix\.mkdir, which is no tensor; nothing was run"):
+        import_weights(old, out)
+    assert list(out.iterdir()) == []
+
+
+TRAPS: dict[str, Callable[[str], Any]] = {
+    "a call": lambda where: Trap(os.mkdir, where),
+    "a command": lambda where: Trap(os.system, f"mkdir {where}"),
+    "a process": lambda where: Trap(subprocess.check_output, ["mkdir", where]),
+    "code": lambda where: Trap(eval, f"__import__('os').mkdir({where!r})"),
+    "an import": lambda where: Trap(__import__, "antigravity"),
+    "an attribute": lambda where: Trap(operator.attrgetter, "system"),
+    "a loader": lambda where: Trap(pickle.loads, pickle.dumps(Trap(os.mkdir, where))),
+    "a whole module": lambda where: nn.Linear(2, 2),
+    "a path": lambda where: Path(where),
+}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+@pytest.mark.parametrize("deep", [False, True])
+def test_nothing_that_a_file_names_is_called(
+    name: str, deep: bool, canary: Path, tmp_path: Path
+) -> None:
+    trap = TRAPS[name](str(canary))
+    content = {"model": OrderedDict(w=torch.ones(2)), "x": [{"y": trap}]} if deep else trap
+    with pytest.raises(Refused, match=r"names .*, which is no tensor; nothing was run"):
+        read(saved(tmp_path / "old.pt", content))
+
+
+def test_a_bare_pickle_is_not_opened(canary: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.pt"
+    old.write_bytes(pickle.dumps(Trap(os.mkdir, str(canary))))
+    with pytest.raises(Refused, match=r"is no archive of torch\.save"):
+        read(old)
+    torch.save({"a": torch.ones(2)}, old, _use_new_zipfile_serialization=False)
+    with pytest.raises(Refused, match=r"older than torch 1\.6"):
+        read(old)
+
+
+def test_a_program_is_not_opened(tmp_path: Path) -> None:
+    old = saved(tmp_path / "old.pt", {"a": torch.ones(2)})
+    with zipfile.ZipFile(old, "a") as archive:
+        archive.writestr("old/code/__torch__.py", "import os")
+    with pytest.raises(Refused, match="TorchScript"):
+        read(old)
+
+
+# -- sizes --------------------------------------------------------------------------------------
+
+
+def test_compressed_records_are_not_opened(tmp_path: Path) -> None:
+    """A bomb: a gigabyte of zeros in a megabyte."""
+    old = saved(tmp_path / "old.pt", {"a": torch.zeros(1 << 20)})
+    with pytest.raises(Refused, match="compressed records"):
+        read(rewritten(old, bytes, zipfile.ZIP_DEFLATED))
+
+
+def test_a_directory_that_claims_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
+    """Many entries that all lead to the same bytes."""
+    old = saved(tmp_path / "old.pt", {"a": torch.zeros(1 << 16)})
+    with zipfile.ZipFile(old, "a") as archive:
+        first = next(info for info in archive.infolist() if "/data/" in info.filename)
+        archive.filelist += [first] * 50
+        archive._didModify = True  # type: ignore[attr-defined]
+    with pytest.raises(Refused, match="claims more bytes than it has"):
+        read(old)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.ones(1).expand(10**6, 10**6), torch.ones(8)[:4].as_strided((1000, 1000), (0, 0))],
+)
+def test_a_tensor_that_was_made_to_swell_is_refused(tensor: Any, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"claims .* bytes for a, more than are stored"):
+        read(saved(tmp_path / "old.pt", {"a": tensor}))
+
+
+@pytest.mark.parametrize("claimed", [78, 200, 2**30])
+def test_a_size_that_the_records_do_not_have_is_refused(claimed: int, tmp_path: Path) -> None:
+    old = saved(tmp_path / "old.pt", {"a": torch.ones(77), "b": torch.ones(500)})
+    wanted = b"J" + claimed.to_bytes(4, "little")
+    with pytest.raises((Refused, RunError)):
+        read(rewritten(old, lambda data: data.replace(b"KM", wanted)))
+
+
+def test_many_views_of_one_tensor_do_not_fill_the_disk(tmp_path: Path) -> None:
+    tied = torch.zeros(1 << 16)
+    with pytest.raises(Refused, match="more than 4 times its own size"):
+        read(saved(tmp_path / "old.pt", {str(n): tied for n in range(200)}))
+
+
+def test_containers_that_hold_themselves_are_refused(tmp_path: Path) -> None:
+    endless: list[Any] = [torch.ones(1)]
+    endless.append(endless)
+    with pytest.raises(Refused, match="more than 32 deep"):
+        read(saved(tmp_path / "old.pt", endless))
+    laughs: Any = [0]
+    for _ in range(25):
+        laughs = [laughs] * 10
+    with pytest.raises(Refused, match="more than 200,000 values"):
+        read(saved(tmp_path / "laughs.pt", {"a": laughs}))
+
+
+def test_a_file_beyond_the_cap_is_not_even_given_to_a_process(tmp_path: Path, out: Path) -> None:
+    old = saved(tmp_path / "old.pt", {"a": torch.ones(1000)})
+    with pytest.raises(RunError, match="more than 100; raise --max-gb"):
+        import_weights(old, out, Limits(bytes=100))
+
+
+def test_time_is_limited(tmp_path: Path, out: Path) -> None:
+    old = saved(tmp_path / "old.pt", {"a": torch.ones(10)})
+    with pytest.raises(RunError, match=r"was not read within 0\.01 seconds"):
+        import_weights(old, out, Limits(seconds=0.01))
+
+
+LIMITED = """
+import resource
+from quintet.engine.models.importing import set_limits
+set_limits(1000, {memory}, 5)
+{act}
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "ended"),
+    [
+        ("bytearray(400_000_000)", "MemoryError"),
+        ("while True: pass", ""),
+        ("open('large', 'wb').write(bytes(200_000_000))", "File too large"),
+        ("held = [open('/dev/null') for _ in range(100)]", "Too many open files"),
+    ],
+)
+def test_memory_time_disk_and_handles_are_limited(act: str, ended: str, tmp_path: Path) -> None:
+    code = LIMITED.format(memory=300_000_000, act=act).replace(", 5)", ", 1)")
+    how = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": 30}
+    said = subprocess.run([sys.executable, "-c", code], check=False, **how)  # type: ignore[call-overload]
+    assert said.returncode != 0
+    assert ended in said.stderr
+
+
+# -- other content ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"a": torch.ones(2).to_sparse()}, "sparse|cannot be read|no tensor"),
+        ({"step": 3}, "holds no tensors"),
+        ({"a": torch.ones(2), "s": {1, 2}}, "holds a set at s"),
+        ({"a": {0: torch.ones(1), "0": torch.ones(1)}}, "the name a/0 twice"),
+        ({"__metadata__": torch.ones(1)}, "__metadata__"),
+        ({(1, 2): torch.ones(1)}, "a name that is tuple"),
+    ],
+)
+def test_what_cannot_be_written_down_is_refused_by_name(
+    content: Any, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused, match=reason):
+        read(saved(tmp_path / "old.pt", content))
+
+
+@pytest.mark.parametrize("kept", [0, 3, 100, 700, -1, -30, -200])
+def test_a_file_cut_short_is_refused(kept: int, tmp_path: Path) -> None:
+    old = saved(tmp_path / "old.pt", old_checkpoint())
+    old.write_bytes(old.read_bytes()[:kept])
+    with pytest.raises(Refused):
+        read(old)
+
+
+def test_flipped_bits_are_refused_or_change_numbers_only(tmp_path: Path) -> None:
+    """No exception of another kind, wherever they are."""
+    import random
+
+    whole, chance = saved(tmp_path / "old.pt", old_checkpoint()).read_bytes(), random.Random(0)
+    refused = 0
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(chance.choice((1, 4))):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        (tmp_path / "bad.pt").write_bytes(data)
+        try:
+            read(tmp_path / "bad.pt")
+        except Refused:
+            refused += 1
+    assert 0 < refused < 150
+
+
+def test_a_missing_file_is_a_sentence(tmp_path: Path, out: Path) -> None:
+    with pytest.raises(RunError, match="there is no file"):
+        import_weights(tmp_path / "none.pt", out)

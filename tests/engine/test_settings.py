@@ -1,0 +1,104 @@
+"""One field, one description, one name: on the command line, in Python, on resume and in JSON."""
+
+import dataclasses
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quintet
+from quintet import rooms
+from quintet.cli.resume import flags_of
+from quintet.cli.train import flags_of as train_flags
+from quintet.engine.config import OptimiserConfig, Recipe, to_json
+from quintet.engine.settings import Setting, keywords_of, names_for, settings_of, table, updated
+
+NAMES = rooms.names()
+TRAINERS = {
+    "image/vqgan": "VQGanVAETrainer",
+    "mesh/autoencoder": "MeshAutoencoderTrainer",
+    "mesh/transformer": "MeshTransformerTrainer",
+    "music/mulan": "MuLaNTrainer",
+    "speech/voicebox": "VoiceBoxTrainer",
+    "video/tokenizer": "VideoTokenizerTrainer",
+}
+
+
+@cache
+def settings(name: str) -> list[Setting]:
+    return list(settings_of(rooms.recipe_function(name)()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_has_one_description_and_one_name(name: str) -> None:
+    for setting in settings(name):
+        assert setting.description, f"{setting.name} of {name} has no sentence under its field"
+        assert setting.description.endswith("."), setting.name
+        assert re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)*", setting.name)
+    names = [setting.name for setting in settings(name)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_is_a_flag_of_train(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import tyro
+
+    kind = train_flags(name, rooms.recipe_function(name)())
+    with pytest.raises(SystemExit):
+        tyro.cli(kind, args=["--help"])
+    words = set(re.findall(r"--[a-z0-9.-]+", capsys.readouterr().out))
+    assert {setting.flag for setting in settings(name)} <= words
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_free_setting_and_no_other_is_a_flag_of_resume(name: str) -> None:
+    recipe = rooms.recipe_function(name)()
+    flags = {f.name.replace("__", ".") for f in dataclasses.fields(flags_of(recipe))} - {"run"}
+    assert flags == {setting.name for setting in settings(name) if setting.free}
+
+
+@pytest.mark.parametrize("name", sorted(TRAINERS))
+def test_every_setting_is_reachable_from_the_trainer_under_its_name(name: str) -> None:
+    """As a keyword where the short name is unique, and by its dotted name in any case; `model` is
+    the model's own."""
+    recipe = rooms.recipe_function(name)()
+    fields = {field.name for field in dataclasses.fields(recipe)}
+    for setting in settings(name):
+        assert updated(recipe, {setting.name: setting.default}) == recipe, setting.name
+        group, _, short = setting.name.rpartition(".")
+        alike = [s for s in settings(name) if s.name.rpartition(".")[2] == short]
+        unique = len([s for s in alike if not s.name.startswith("model.")]) == 1
+        if unique and not group.startswith("model") and (not group or short not in fields):
+            assert names_for(recipe, short) == [setting.name]
+            assert short in keywords_of(recipe)
+
+
+@pytest.mark.parametrize("name", sorted(TRAINERS))
+def test_every_recipe_has_a_trainer_that_is_public(name: str) -> None:
+    assert getattr(quintet, TRAINERS[name]).name == name
+    recipes = {n.removesuffix("_tiny") for n in NAMES}
+    assert recipes == set(TRAINERS)
+
+
+def test_json_has_the_same_names() -> None:
+    for name in NAMES:
+        assert set(_dotted(to_json(rooms.recipe_function(name)()))) == {
+            setting.name for setting in settings(name)
+        }
+
+
+def _dotted(tree: dict[str, Any], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, value in tree.items():
+        full = f"{prefix}{name}"
+        names += _dotted(value, f"{full}.") if isinstance(value, dict) else [full]
+    return names
+
+
+def test_the_table_of_the_docs_is_that_of_the_fields() -> None:
+    page = Path(__file__).parents[2] / "docs/configuration.md"
+    for kind in (Recipe, OptimiserConfig):
+        text = page.read_text(encoding="utf-8")
+        assert table(kind()) in text, f"put table({kind.__name__}()) into {page}"

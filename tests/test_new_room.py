@@ -1,0 +1,167 @@
+"""A new room is one folder: written here, it trains, resumes, evaluates, samples and reports."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import quintet
+from quintet import rooms
+from quintet.engine.errors import RunError
+
+FILES = {
+    "__init__.py": "",
+    "config.py": '''
+        from dataclasses import dataclass, field
+        from quintet.engine.config import OptimiserConfig, Recipe
+
+        @dataclass(frozen=True, kw_only=True)
+        class LineConfig:
+            """A line."""
+
+            slope: float = 0.0
+            """Initial slope."""
+
+        @dataclass(frozen=True, kw_only=True)
+        class LineRecipe(Recipe):
+            """Fit a line."""
+
+            model: LineConfig = field(default_factory=LineConfig)
+            """The line."""
+            optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+            """Optimiser."""
+    ''',
+    "recipes.py": '''
+        from quintet.scratch.config import LineRecipe
+
+        def line_tiny() -> LineRecipe:
+            """A line through points."""
+            return LineRecipe(steps=4, batch_size=4, workers=0, log_every=1, trackers=())
+    ''',
+    "model.py": """
+        import torch
+        from torch import nn
+        from quintet.engine.models.pretrained import Pretrained
+        from quintet.scratch.config import LineConfig
+
+        class Line(Pretrained, nn.Module):
+            Config = LineConfig
+
+            def __init__(self, config=None):
+                super().__init__()
+                self.config = config or LineConfig()
+                self.weight = nn.Parameter(torch.full((1,), self.config.slope))
+
+            def forward(self, x):
+                return self.weight * x
+    """,
+    "data.py": """
+        import torch
+
+        class Points:
+            def __init__(self, split):
+                self.split = split
+
+            def __len__(self):
+                return 32 if self.split == "train" else 4
+
+            def keyed(self, index, key):
+                x = torch.tensor([(index + 1) / 32])
+                return {"x": x, "y": 3 * x}
+
+            def name(self, index):
+                return f"{self.split} point {index}"
+    """,
+    "task.py": """
+        import torch
+        from torch.utils.data import default_collate
+        from quintet.engine.task import Part, Rows, Task, Update, each
+        from quintet.scratch.data import Points
+        from quintet.scratch.model import Line
+
+        class LineTask(Task):
+            main = "line"
+            best = ("error", "min")
+
+            def __init__(self, recipe):
+                self.parts = {"line": Part(Line(recipe.model), recipe.optim)}
+                self.updates = [Update("line", each(self.loss))]
+
+            def data(self, split):
+                return Points(split)
+
+            def collate(self, items):
+                return default_collate(items)
+
+            def loss(self, nets, batch, context):
+                loss = (nets["line"](batch.data["x"]) - batch.data["y"]).square().mean()
+                return loss, {"loss": loss}
+
+            def measure(self, nets, batch):
+                error = (nets["line"](batch.data["x"]) - batch.data["y"]).abs()
+                return {"error": Rows(error.flatten())}
+
+        def build(recipe):
+            return LineTask(recipe)
+    """,
+    "sample.py": '''
+        from dataclasses import dataclass
+
+        EXAMPLE = "--at 2 --out out"
+
+        @dataclass(frozen=True, kw_only=True)
+        class Flags:
+            """Evaluate the line."""
+
+            at: float = 1.0
+            """Where."""
+
+        def sample(run, inputs, out, flags):
+            import torch
+            import quintet
+
+            out.mkdir(parents=True, exist_ok=True)
+            path = out / "value.txt"
+            path.write_text(str(quintet.load(run)(torch.tensor([flags.at])).item()))
+            return [path]
+    ''',
+}
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    folder = tmp_path / "rooms" / "scratch"
+    folder.mkdir(parents=True)
+    for name, text in FILES.items():
+        (folder / name).write_text(dedent(text), encoding="utf-8")
+    monkeypatch.setattr(quintet, "__path__", [*quintet.__path__, str(folder.parent)])
+    yield "scratch"
+    for name in [name for name in sys.modules if name.startswith("quintet.scratch")]:
+        del sys.modules[name]
+
+
+def test_a_room_of_one_folder_does_everything_that_rooms_do(room, cli, tmp_path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert "scratch/line_tiny" in cli("list").out
+    assert "--optim" in cli("train", "scratch/line_tiny", "--help").out
+    assert cli("train", "scratch/line_tiny", "--run", run, "--device", "cpu").status == 0
+    assert cli("resume", run, "--steps", "6").status == 0
+    measured = cli("evaluate", run, "--device", "cpu").out.splitlines()[-1]
+    assert json.loads(measured)["step"] == 6
+    assert "--at" in cli("sample", run, "--help").out
+    assert cli("sample", run, "--at", "2", "--out", out).status == 0
+    assert float((out / "value.txt").read_text()) > 0  # towards the slope of 3
+    assert cli("report", run).status == 0
+    assert (run / "report.html").is_file()
+    assert cli("export", run, tmp_path / "model").status == 0
+    assert type(quintet.load(tmp_path / "model")).__name__ == "Line"
+
+
+def test_what_else_a_room_may_have_is_asked_for_by_file(room) -> None:
+    with pytest.raises(RunError, match=r"quintet/scratch/export\.py.*pieces\(model, recipe\)"):
+        _ = rooms.Room(room).export
+    with pytest.raises(RunError, match="there is no room 'poems'"):
+        rooms.room_named("poems")
