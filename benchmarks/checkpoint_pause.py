@@ -62,8 +62,8 @@ def main() -> None:
         for _ in range(3):
             begin = time.perf_counter()
             pauses.append(timed(run.save))
-            assert run.writer is not None
-            while run.writer.busy:
+            assert run.saver.writer is not None
+            while run.saver.writer.busy:
                 during.append(timed(lambda: take_step(run)))
             writing.append(time.perf_counter() - begin)
         path = next(folder.checkpoints.glob("step-*"))

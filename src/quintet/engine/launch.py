@@ -102,18 +102,15 @@ def _sinks(
 def _agree_on_folder(
     world: World, recipe: Recipe, path: Path, name: str | None, mode: Mode
 ) -> tuple[RunFolder, Recipe]:
-    """The main process opens the folder; the others follow, or fail with the same sentence."""
-    folder, problem = RunFolder(path), None
-    if world.is_main:
-        try:
-            folder, recipe = _open(world, recipe, path, name, mode)
-        except RunError as error:
-            problem = str(error)
-    problem, about, recipe = world.from_main((problem, folder.about, recipe))
-    if problem:
-        folder.unlock()
-        raise RunError(problem)
-    folder.about = about
+    """The main process opens the folder, and holds its lock; the others follow."""
+    folder = RunFolder(path)
+
+    def open_it() -> tuple[dict[str, Any], Recipe]:
+        nonlocal folder
+        folder, settled = _open(world, recipe, path, name, mode)
+        return folder.about, settled
+
+    folder.about, recipe = world.on_main(open_it)
     return folder, recipe
 
 
@@ -155,15 +152,12 @@ def _settle_stages(
     live: Mapping[str, Any],
     load: Callable[[str], Any] | None,
 ) -> None:
-    problem = None
-    if world.is_main and recipe.stages:
-        try:
+    def keep() -> dict[str, Any]:
+        if recipe.stages:
             frozen.keep(folder, recipe, live, load)
-        except (RunError, OSError) as error:
-            problem = str(error)
-    problem, folder.about = world.from_main((problem, folder.about))
-    if problem:
-        raise RunError(problem)
+        return folder.about
+
+    folder.about = world.on_main(keep, expected=(OSError,))
 
 
 def _auto_batch(

@@ -17,7 +17,7 @@ def train(run: "Run") -> None:
             run.report()
         if run.due(run.recipe.evaluate):
             run.evaluate()
-        if run.due(run.recipe.save) or run.is_best:
+        if run.due(run.recipe.save) or run.saver.is_best:
             run.save()
         run.go_back_if_failed()
         run.stop_if_asked()

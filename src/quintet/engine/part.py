@@ -13,6 +13,7 @@ from quintet.engine.config import OptimiserConfig
 from quintet.engine.ema import EMA
 from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp
+from quintet.engine.machine.regions import Commits
 from quintet.engine.machine.world import World
 from quintet.engine.task import Part, StepContext
 
@@ -72,6 +73,8 @@ class LivePart:
         self.average = (
             EMA(self.stepped, config.ema_decay, world.shards) if config.ema_decay else None
         )
+        modules = (self.module, self.extra_state)
+        self.commits = [module for module in modules if isinstance(module, Commits)]
         self.loss = torch.zeros((), device=world.device)
         self.checked = False
 
@@ -106,10 +109,8 @@ class LivePart:
         self.optimiser.step()
         for parameter in (*self.stepped.values(), *self.parameters.values()):
             parameter.grad = None
-        for network in (self.module, self.extra_state):
-            commit = getattr(network, "commit", None)
-            if commit is not None:
-                commit(context)
+        for network in self.commits:
+            network.commit(context)
         if self.average is not None:
             self.average.update(context.step - self.start, context.skipped)
         self.loss = torch.zeros((), device=self.world.device)

@@ -75,7 +75,8 @@ def roll_back(run: "Run", failure: Failure) -> None:
     run.restore(step)
     run.rollbacks = [*earlier, {"from": last, "to": step, "samples": run.stream.position}]
     run.stream.shift = position_shift(run.rollbacks, run.stream.samples.size)
-    run.failed, run.best, run.is_best = None, None, False
+    run.failed = None
+    run.saver.forget_best()
     run.seconds, run.began = elapsed, time.monotonic()
     if run.world.is_main:
         discard_after(run.folder, step)
@@ -85,17 +86,13 @@ def roll_back(run: "Run", failure: Failure) -> None:
 
 def last_intact_checkpoint(run: "Run", failure: Failure) -> int | None:
     """Search on the main process, after pending writes; the same answer on every process."""
-    step = problem = None
-    if run.writer:
-        try:
-            run.writer.wait()
-            step = rollback_target(run.folder.checkpoints, failure, run.rollbacks, run.recipe.save)
-        except RunError as error:
-            problem = str(error)
-    step, problem = run.world.from_main((step, problem))
-    if problem:
-        raise RunError(problem)
-    return step
+
+    def search() -> int | None:
+        run.saver.wait()
+        folder, save = run.folder.checkpoints, run.recipe.save
+        return rollback_target(folder, failure, run.rollbacks, save)
+
+    return run.world.on_main(search)
 
 
 def skip_streaks(before: Mapping[str, int], entries: Iterable[Entry]) -> list[dict[str, int]]:

@@ -1,31 +1,29 @@
 """Run: the state of a training run, and what the loop asks of it."""
 
 import contextlib
-import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from quintet.engine import building, evaluate, health, rollback
 from quintet.engine.config import Recipe, to_json
-from quintet.engine.data.stream import Damaged
+from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.keys import fold
 from quintet.engine.machine.signals import REASON, STATUS, Signals
 from quintet.engine.machine.world import World
 from quintet.engine.meters import Meters
 from quintet.engine.part import LivePart
-from quintet.engine.runs import checkpoint
-from quintet.engine.runs.folder import RunFolder, require_settings
+from quintet.engine.reporter import Reporter
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.saver import Saver
 from quintet.engine.runs.sinks import Sink
 from quintet.engine.task import Batch, StepContext, Task
 from quintet.engine.when import When
-from quintet.files import remove_partial
 from quintet.version import __version__
 
 
@@ -40,12 +38,8 @@ class Run:
         signals: Signals | None = None,
     ):
         self.task, self.recipe, self.world, self.folder = task, recipe, world, folder
-        self.sinks = list(sinks) if world.is_main else []
         self.signals = signals or Signals(recipe.minutes)
         self.step = 0
-        self.saved_step: int | None = None
-        self.best: dict[str, Any] | None = None
-        self.is_best = False
         self.seconds = 0.0
         self.began = time.monotonic()
         self.parts, self.frozen = building.parts(task, recipe, world)
@@ -54,12 +48,12 @@ class Run:
         self.stream = building.stream(task, recipe, world)
         self.fixed = building.held_out(task, recipe, world)
         self.meters = Meters(world)
-        self.monitors = [*health.default_monitors(list(self.parts)), *task.monitors]
+        monitors = [*health.default_monitors(list(self.parts)), *task.monitors]
+        self.reporter = Reporter(sinks if world.is_main else [], monitors)
+        self.saver = Saver(folder, recipe, world)
         self.skips = dict.fromkeys(self.parts, 0)
         self.rollbacks: list[dict[str, int]] = []
         self.failed: rollback.Failure | None = None
-        self.damaged: dict[str, set[int]] = {"train": set(), "valid": set()}
-        self.writer = checkpoint.Writer() if world.is_main else None
         self.checked = False
 
     # -- what the loop calls ----------------------------------------------------------------
@@ -112,16 +106,13 @@ class Run:
             },
             **self._timing(),
         }
-        for sink in self.sinks:
-            sink.report(record)
-        self._watch(record)
-        self._name_damage(means["data/damaged"])
+        self.reporter.record(record)
+        self._name_damaged(means["data/damaged"])
         if replaced:
             self.say(f"data workers died and were replaced, {replaced:.0f} times")
         rollback.guard(self, table)
         self.meters.ids.clear()
-        if self.writer:
-            self.writer.check()
+        self.saver.check()
 
     def evaluate(self) -> dict[str, float]:
         """Averaged and live weights on the held-out set, and exhibits from the averaged ones."""
@@ -144,59 +135,31 @@ class Run:
             **{f"val_live/{name}": value for name, value in live.items()},
             **{name: value for name, value in ratios.items() if value is not None},
         }
-        for sink in self.sinks:
-            sink.report(record)
-        self._watch(record)
+        self.reporter.record(record)
         for message in health.nonfinite_metrics(record):
             self.say(message)
-        self._name(self.fixed.damaged, "valid")
-        self._note_best(metrics)
+        self._name(self.fixed, "valid")
+        self.saver.note_best(metrics, self.task.best)
         self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
         return metrics
 
     def save(self) -> None:
-        """Copy the state; a background thread of the main process writes it."""
         streaks = rollback.skip_streaks(self.skips, self.meters.entries)
         if max(max(counts.values()) for counts in streaks) >= self.recipe.max_skipped:
-            self.report()  # it says so and ends here, or sees to it that the run goes back
+            self.report()  # raises, or marks the run for rollback
         if self.failed:
             return
-        step, best = self.step, self.best if self.is_best else None
-        self.is_best, self.saved_step = False, step
-        files: dict[str, Any] = {}
-        for part in self.parts.values():
-            files |= part.state()
-        if self.writer is None:
-            checkpoint.snapshot(files, keep=False)
-            return
-        writer, about = self.writer, {**self._about(), "skips": streaks[-1]}
-        spare, writer.spare = writer.spare, None
-        copied = checkpoint.snapshot(files, spare)
+        self.saver.save(self.step, self._state(), {**self._about(), "skips": streaks[-1]})
 
-        def job() -> None:
-            checkpoint.write(self.folder.checkpoints, step, copied, about)
-            writer.spare = copied
-            if best is not None:
-                self.folder.write_best(step, best["metric"], best["value"])
-            if any(streaks[-1].values()):
-                return  # the last sound one must not give way to it
-            kept = self.folder.best()
-            checkpoint.retain(
-                self.folder.checkpoints,
-                self.recipe.keep_last,
-                self.recipe.keep_every,
-                kept["step"] if kept else None,
-                self.folder.id,
-                newest=step,
-            )
-
-        writer.submit(job)
+    def _state(self) -> dict[str, Any]:
+        """Tensors by name, by file."""
+        return {name: held for part in self.parts.values() for name, held in part.state().items()}
 
     def stop_if_asked(self) -> None:
         code = self.world.agree(self.signals.asked())
         if not code or self.step >= self.recipe.steps:
             return
-        if self.saved_step != self.step:
+        if self.saver.saved_step != self.step:
             self.save()
             self.go_back_if_failed()
         self.finish()  # together: a launcher kills the rest once one process is gone
@@ -211,8 +174,7 @@ class Run:
             rollback.roll_back(self, self.failed)
 
     def finish(self) -> None:
-        if self.writer:
-            self.writer.wait()
+        self.saver.wait()
         self.world.barrier()
 
     def close(self) -> None:
@@ -221,27 +183,15 @@ class Run:
             self.fixed.close()
         with contextlib.suppress(RuntimeError):  # another process is gone: nothing to agree on
             self.world.close()
-        if self.writer:
-            self.writer.close()
-        for sink in self.sinks:
-            sink.close()
+        self.saver.close()
+        self.reporter.close()
         self.folder.unlock()
 
     # -- state ------------------------------------------------------------------------------
 
     def restore_latest(self) -> None:
-        """Resume from the newest sound checkpoint, or start at step 0."""
-        step = problem = None
-        if self.world.is_main:
-            remove_partial(self.folder.checkpoints)
-            try:
-                step = checkpoint.newest_sound(self.folder.checkpoints, self.say)
-                self.folder.forget_after(step or 0)
-            except RunError as error:
-                problem = str(error)
-        step, problem = self.world.from_main((step, problem))
-        if problem:
-            raise RunError(problem)
+        """Resume from the newest intact checkpoint, or start at step 0."""
+        step = self.saver.newest(self.say)
         if step is not None:
             self.restore(step)
         self.say(self._greeting("starting" if step is None else "resuming"))
@@ -253,41 +203,20 @@ class Run:
         )
         return (
             f"{verb} at step {self.step}; {self.world.size} process(es) on "
-            f"{self.world.device.type}, {self.world.precision}; global batch {self.global_batch} "
-            f"from {self.stream.samples.size} samples; parameters: {counts}"
+            f"{self.world.device.type}, {self.world.precision}; "
+            f"global batch {self.saver.global_batch} from {self.stream.samples.size} samples; "
+            f"parameters: {counts}"
         )
 
     def restore(self, step: int) -> None:
-        path = checkpoint.path_of(self.folder.checkpoints, step)
-        about, files = checkpoint.read_about(path), checkpoint.read(path)
-        if about.get("run") != self.folder.id:
-            raise RunError(f"{path} belongs to another run ({about.get('run')})")
-        if about.get("seed") != self.recipe.seed:
-            raise RunError(
-                f"{path} was written with seed {about.get('seed')}, but config.json says "
-                f"{self.recipe.seed}; put the seed back"
-            )
-        wanted = {n: held for part in self.parts.values() for n, held in part.state().items()}
-        if set(wanted) != set(files):
-            raise RunError(
-                f"{path} holds {sorted(files)}, but this task has {sorted(wanted)}: "
-                "it was written by another recipe"
-            )
-        require_settings(path, about, self.recipe, self.global_batch)
-        checkpoint.require_forms(path, files, wanted)
-        at = checkpoint.position(path, about)
+        about, files, at = self.saver.read(step, self._state())
         for part in self.parts.values():
             part.load(files)
-        self.step = self.saved_step = at.step
-        self.seconds = at.seconds
-        skips, self.rollbacks = rollback.read_history(about, path)
+        self.step, self.seconds = at.step, at.seconds
+        skips, self.rollbacks = rollback.read_history(about, self.folder.checkpoints)
         self.skips = {name: skips.get(name, 0) for name in self.parts}
         self.stream.shift = rollback.position_shift(self.rollbacks, self.stream.samples.size)
         self.stream.seek(at.samples)
-
-    @property
-    def global_batch(self) -> int:
-        return self.recipe.batch_size * self.recipe.accumulate * self.world.size
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -296,7 +225,7 @@ class Run:
             "rollbacks": self.rollbacks,
             "seed": self.recipe.seed,
             "settings": to_json(self.recipe),
-            "global_batch": self.global_batch,
+            "global_batch": self.saver.global_batch,
             "seconds": self.elapsed(),
             "processes": self.world.size,
             "threads": torch.get_num_threads(),
@@ -315,25 +244,18 @@ class Run:
     # -- watching ---------------------------------------------------------------------------
 
     def say(self, message: str) -> None:
-        for sink in self.sinks:
-            sink.event(self.step, message)
+        self.reporter.event(self.step, message)
 
     def _timing(self) -> dict[str, float]:
         self.meters.waited, self.stream.waited = self.stream.waited, 0.0
         return self.meters.timing()
 
-    def _watch(self, record: Mapping[str, Any]) -> None:
-        for monitor in self.monitors:
-            message = monitor(record)
-            if message:
-                self.say(f"health: {message}")
-
-    def _name_damage(self, seen: float) -> None:
+    def _name_damaged(self, seen: float) -> None:
         """`seen` was summed over processes, so that all of them come here or none does."""
         if not seen:
             return
-        self._name(self.stream.damaged, "train")
-        size, count = self.stream.samples.size, len(self.damaged["train"])
+        self._name(self.stream, "train")
+        size, count = self.stream.samples.size, len(self.reporter.damaged["train"])
         if count > self.recipe.max_damaged * size:
             raise RunError(
                 f"{count} of {size} samples could not be read, more than "
@@ -348,30 +270,10 @@ class Run:
             loader.replaced = 0
         return count
 
-    def _name(self, noted: list[Damaged], split: str) -> None:
-        """Each damaged sample once, whichever process met it."""
-        for note in (note for notes in self.world.gather_objects(noted) for note in notes):
-            if note.index not in self.damaged[split]:
-                self.damaged[split].add(note.index)
-                self.say(f"skipped {note.name}: {note.reason}")
-        noted.clear()
-
-    def _note_best(self, metrics: Mapping[str, float]) -> None:
-        if self.task.best is None or not math.isfinite(metrics.get(self.task.best[0], math.nan)):
-            return
-        name, sense = self.task.best
-        kept = self.best or self.world.from_main(self.folder.best())
-        sign = 1 if sense == "max" else -1
-        if kept is None or sign * metrics[name] > sign * kept["value"]:
-            self.best, self.is_best = {"metric": name, "value": metrics[name]}, True
+    def _name(self, loader: Stream | Fixed, split: str) -> None:
+        notes = self.world.gather_objects(loader.damaged)
+        self.reporter.name_damaged(self.step, split, notes)
+        loader.damaged.clear()
 
     def _exhibit(self, nets: Mapping[str, Any], batch: Batch) -> None:
-        folder = self.folder.exhibits / f"step-{self.step:08d}"
-        shown = self.task.exhibit(nets, batch)
-        if not shown:
-            return
-        for place in (self.folder.exhibits, folder):
-            place.mkdir(exist_ok=True)  # no parents: a run whose folder vanished must stop
-        files: list[Path] = [file for exhibit in shown for file in exhibit.write(folder)]
-        for sink in self.sinks:
-            sink.exhibits(self.step, files)
+        self.reporter.exhibit(self.step, self.folder.exhibits, self.task.exhibit(nets, batch))

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,15 @@ class TextTable:
     def __init__(self, config: Any, captions: Sequence[str], world: World):
         if config.text_path is None:
             raise RunError("text is 'frozen'; set text_path to the folder of the encoder")
-        path, problem = Path(config.text_path), None
+        path = Path(config.text_path)
         try:
             weights = f"{digest_of(path)}/{config.text_length}"
         except OSError as error:
             raise RunError(f"text_path {path} cannot be read: {error.strerror}") from None
         keys = {text: f"{weights}/{fold(text):016x}" for text in captions}
         cache = Cache("text-embeddings")
-        if world.is_main:
-            try:
-                self._fill(cache, path, keys, config.text_length, world)
-            except (OSError, ValueError, ImportError) as error:
-                problem = str(error)
-        problem = world.from_main(problem)
-        if problem:
-            raise RunError(problem)
+        fill = partial(self._fill, cache, path, keys, config.text_length, world)
+        world.on_main(fill, expected=(OSError, ValueError, ImportError))
         self.rows = cache.find(keys.values())
         self.keys = keys
         width = next(iter(self.rows.values())).shape[1]

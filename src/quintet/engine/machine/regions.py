@@ -1,7 +1,7 @@
-"""Blocks that a network names in `regions`: compiled, sharded and recomputed by themselves."""
+"""What a network may offer the engine: blocks to compile, shard and recompute, and a commit."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -10,10 +10,27 @@ from torch.utils.checkpoint import checkpoint
 from quintet.engine.errors import RunError
 
 
+@runtime_checkable
+class HasRegions(Protocol):
+    def regions(self) -> Iterable[nn.Module]:
+        """Blocks that are compiled, sharded and recomputed by themselves."""
+        ...
+
+
+@runtime_checkable
+class CompilesWhole(Protocol):
+    compiles_whole: bool
+    """Its blocks are not alike, so that one graph of all of them is the faster one."""
+
+
+@runtime_checkable
+class Commits(Protocol):
+    def commit(self, context: Any) -> None:
+        """Fold the statistics that forward has collected into the state, after each step."""
+
+
 def regions_of(network: nn.Module) -> list[nn.Module]:
-    """What the network names, or nothing."""
-    named = getattr(network, "regions", None)
-    return [] if named is None else list(named())
+    return list(network.regions()) if isinstance(network, HasRegions) else []
 
 
 def recompute(network: nn.Module) -> None:
@@ -22,7 +39,7 @@ def recompute(network: nn.Module) -> None:
     Dropout is the same the second time: the generators' states are put back for it.
     """
     for block in regions_of(network):
-        if any(hasattr(module, "commit") for module in block.modules()):
+        if any(isinstance(module, Commits) for module in block.modules()):
             raise RunError(
                 f"checkpoint_activations: {type(block).__name__} collects statistics in its "
                 "forward, which would be collected twice; leave it out of regions()"

@@ -9,9 +9,9 @@ import datetime
 import os
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,15 +20,17 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import Tensor, nn
 
 from quintet.engine.config import ConfigError, Recipe
+from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp, rendezvous
-from quintet.engine.machine.regions import recompute, regions_of
+from quintet.engine.machine.regions import CompilesWhole, recompute, regions_of
 
+T = TypeVar("T")
 REGIONS = 64
-"""Shapes of compiled blocks that there may be; past the compiler's own limit of 8 it would go on
-uncompiled, unsaid."""
+"""Limit on shapes of compiled blocks; past the compiler's own limit of 8 it would silently run
+uncompiled."""
 ONE_CANDIDATE = {"triton.autotune_pointwise": False, "dynamic_scale_rblock": False}
-"""For what is compiled whole: of a kernel that only reads and writes do not try several, and do not
-compile a reduction once more, here and one after the other, as it might fill the device better."""
+"""For a network compiled whole: one candidate per pointwise kernel, and no second compilation of
+a reduction with another block size."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 
@@ -85,17 +87,16 @@ class World:
             torch.set_float32_matmul_precision("high")
 
     def compile(self, network: nn.Module) -> None:
-        """Only the blocks that the network names in `regions`, or whole where it names none.
+        """Only the blocks that the network names in `regions`, or whole if it names none.
 
-        Of blocks that are alike the compiler makes one graph, where a graph of all of them takes
-        it minutes. A network whose blocks are not alike says that it `compiles_whole`; sharded or
-        recomputed, it is compiled by the block all the same, as there is work between them.
+        Blocks that are alike share one graph, where a graph of all of them takes minutes to
+        compile. A network that `compiles_whole` is compiled by the block as well if it is sharded
+        or recomputed, as there is work between the blocks.
         """
         if not self.compiles:
             return
         torch._dynamo.config.recompile_limit = REGIONS
-        between = self.shards or self.recomputes
-        whole = getattr(network, "compiles_whole", False) and not between
+        whole = isinstance(network, CompilesWhole) and not (self.shards or self.recomputes)
         blocks = [] if whole else regions_of(network)
         for block in blocks:
             block.compile(dynamic=False)
@@ -200,6 +201,22 @@ class World:
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self._side)
         return box[0]
+
+    def on_main(self, work: Callable[[], T], expected: tuple[type[Exception], ...] = ()) -> T:
+        """What the main process computes, on every process; where it fails, all fail alike.
+
+        Of `expected` errors the sentence is enough: they become a RunError.
+        """
+        result = failure = None
+        if self.is_main:
+            try:
+                result = work()
+            except Exception as error:
+                failure = RunError(str(error)) if isinstance(error, expected) else error
+        message, result = self.from_main((failure and str(failure), result))
+        if message is not None:
+            raise failure or RunError(message)
+        return result
 
     def agree(self, code: int) -> int:
         """The largest code that any process gave one call ago: nobody waits for the slowest."""

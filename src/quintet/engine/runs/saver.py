@@ -1,0 +1,119 @@
+"""Saver: the checkpoints of a run, written in the background, and the best of them."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quintet.engine.config import Recipe
+from quintet.engine.errors import RunError
+from quintet.engine.machine.world import World
+from quintet.engine.runs import checkpoint
+from quintet.engine.runs.folder import RunFolder, require_settings
+from quintet.files import remove_partial
+
+
+class Saver:
+    """All processes take part in a save, as shards are gathered; the main process writes."""
+
+    def __init__(self, folder: RunFolder, recipe: Recipe, world: World):
+        self.folder, self.recipe, self.world = folder, recipe, world
+        self.writer = checkpoint.Writer() if world.is_main else None
+        self.saved_step: int | None = None
+        self.best: dict[str, Any] | None = None
+        self.is_best = False
+        """Whether the current step is the best so far, and not saved yet."""
+
+    @property
+    def global_batch(self) -> int:
+        return self.recipe.batch_size * self.recipe.accumulate * self.world.size
+
+    def note_best(self, metrics: Mapping[str, float], criterion: tuple[str, str] | None) -> None:
+        if criterion is None or not math.isfinite(metrics.get(criterion[0], math.nan)):
+            return
+        name, sense = criterion
+        best = self.best or self.world.from_main(self.folder.best())
+        sign = 1 if sense == "max" else -1
+        if best is None or sign * metrics[name] > sign * best["value"]:
+            self.best, self.is_best = {"metric": name, "value": metrics[name]}, True
+
+    def save(self, step: int, files: checkpoint.Files, about: Mapping[str, Any]) -> None:
+        """Copy the state; a background thread of the main process writes it."""
+        best = self.best if self.is_best else None
+        self.is_best, self.saved_step = False, step
+        if self.writer is None:
+            checkpoint.snapshot(files, keep=False)
+            return
+        writer, spare = self.writer, self.writer.spare
+        writer.spare = None
+        copied = checkpoint.snapshot(files, spare)
+
+        def job() -> None:
+            checkpoint.write(self.folder.checkpoints, step, copied, about)
+            writer.spare = copied
+            if best is not None:
+                self.folder.write_best(step, best["metric"], best["value"])
+            if not any(about["skips"].values()):  # else the last intact one must not give way
+                self._retain(step)
+
+        writer.submit(job)
+
+    def _retain(self, step: int) -> None:
+        best = self.folder.best()
+        checkpoint.retain(
+            self.folder.checkpoints,
+            self.recipe.keep_last,
+            self.recipe.keep_every,
+            best["step"] if best else None,
+            self.folder.id,
+            newest=step,
+        )
+
+    def newest(self, say: Callable[[str], None]) -> int | None:
+        """Step of the newest intact checkpoint; reports of later steps are dropped."""
+
+        def search() -> int | None:
+            remove_partial(self.folder.checkpoints)
+            step = checkpoint.newest_sound(self.folder.checkpoints, say)
+            self.folder.forget_after(step or 0)
+            return step
+
+        return self.world.on_main(search)
+
+    def read(
+        self, step: int, expected: checkpoint.Files
+    ) -> tuple[dict[str, Any], dict[str, Any], checkpoint.Position]:
+        """State, tensors by file and position of a checkpoint that fits this run, or an error."""
+        path = checkpoint.path_of(self.folder.checkpoints, step)
+        about, files = checkpoint.read_about(path), checkpoint.read(path)
+        if about.get("run") != self.folder.id:
+            raise RunError(f"{path} belongs to another run ({about.get('run')})")
+        if about.get("seed") != self.recipe.seed:
+            raise RunError(
+                f"{path} was written with seed {about.get('seed')}, but config.json says "
+                f"{self.recipe.seed}; put the seed back"
+            )
+        if set(expected) != set(files):
+            raise RunError(
+                f"{path} holds {sorted(files)}, but this task has {sorted(expected)}: "
+                "it was written by another recipe"
+            )
+        require_settings(path, about, self.recipe, self.global_batch)
+        checkpoint.require_forms(path, files, expected)
+        position = checkpoint.position(path, about)
+        self.saved_step = position.step
+        return about, files, position
+
+    def forget_best(self) -> None:
+        self.best, self.is_best = None, False
+
+    def check(self) -> None:
+        if self.writer:
+            self.writer.check()
+
+    def wait(self) -> None:
+        if self.writer:
+            self.writer.wait()
+
+    def close(self) -> None:
+        if self.writer:
+            self.writer.close()
