@@ -5,7 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
+
+if os.environ.get("PYTEST_XDIST_WORKER_COUNT") != "1":
+    # Before torch is imported, here and in every program that a test starts: two processes of two
+    # threads each spin against each other on two cores, and take three to five times as long.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -33,15 +37,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _preloaded() -> None:
     """After the collection: some files name another preload when they are imported."""
     multiprocessing.set_forkserver_preload(["preload"])
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _single_thread() -> Iterator[None]:
-    """Two test processes of two threads each would spin against each other on two cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
