@@ -3,8 +3,10 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -224,9 +226,6 @@ def test_train_resume_refuses_a_changed_configuration_by_the_fields_name(
 def test_a_signal_stops_a_real_process_cleanly_and_it_resumes(
     tmp_path: Path, quintet: Quintet
 ) -> None:
-    import signal
-    import time
-
     run = tmp_path / "run"
     child = subprocess.Popen(
         [sys.executable, "-m", "quintet", *TRAIN, "--run", str(run), *TINY, "--steps", "10000"],
@@ -247,6 +246,43 @@ def test_a_signal_stops_a_real_process_cleanly_and_it_resumes(
 
 
 # -- after training -------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc for the workers of a process")
+@pytest.mark.parametrize("again", ["resume", "train --resume"])
+def test_a_run_killed_while_its_workers_are_stopped_is_restarted_at_once(
+    again: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    start = ["train", "image/vqgan_tiny", "--run", run, *TINY]
+    start[start.index("--workers") + 1] = "2"
+    start[start.index("--steps") + 1] = "100000"
+    command = [sys.executable, "-m", "quintet", *map(str, start)]
+    program = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not list((run / "checkpoints").glob("step-*")):
+            assert program.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+        assert len(children) >= 2
+        for child in children:
+            os.kill(int(child), signal.SIGSTOP)
+    finally:
+        program.kill()
+        program.wait()
+    words = ["resume", run] if again == "resume" else [*start, "--resume"]
+    command = [sys.executable, "-m", "quintet", *map(str, words)]
+    program = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert program.stderr is not None
+    said = program.stderr.readline()
+    program.kill()
+    program.communicate()
+    assert "resuming at step" in said
+    for child in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(child), 0)
 
 
 def test_evaluate_repeats_the_runs_own_numbers(trained: Path, quintet: Quintet) -> None:

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -261,3 +262,33 @@ def test_what_is_not_finite_becomes_null(tmp_path):
 @example({"a": [{"b": math.inf}]})
 def test_whatever_is_reported_is_strict_json(value):
     json.loads(json.dumps(finite({"value": value}), allow_nan=False))
+
+
+@pytest.mark.parametrize("stop", [signal.SIGSTOP, None], ids=["stopped", "running"])
+def test_the_lock_dies_with_the_process_that_took_it_whatever_its_children_do(
+    stop: int | None, tmp_path: Path
+) -> None:
+    RunFolder.create(tmp_path / "run", {}).unlock()
+    reader, writer = os.pipe()
+    main = os.fork()
+    if main == 0:
+        RunFolder.open(tmp_path / "run").lock()
+        worker = os.fork()
+        if worker == 0:
+            os.write(writer, f"{os.getpid()} ".encode())
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(60)
+    worker = int(os.read(reader, 16))
+    try:
+        with pytest.raises(RunError, match="being trained by another process"):
+            RunFolder.open(tmp_path / "run").lock()
+        if stop:
+            os.kill(worker, stop)
+        os.kill(main, signal.SIGKILL)
+        os.waitpid(main, 0)
+        folder = RunFolder.open(tmp_path / "run")
+        folder.lock()
+        folder.unlock()
+    finally:
+        os.kill(worker, signal.SIGKILL)

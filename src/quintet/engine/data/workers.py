@@ -1,12 +1,14 @@
 """Processes that load data, and a watch over them: one that dies or is stuck stalls nobody."""
 
 import ctypes
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -32,13 +34,15 @@ class Stuck(Exception):
     """A batch did not come in time."""
 
 
-def leave_signals_to_main(_: int) -> None:
+def leave_signals_to_main(main: int, _: int) -> None:
     """A launcher signals the whole group; workers must outlive the step that is under way, but
     not the process that they work for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":  # torch's own watch takes seconds to notice a killed parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != main:
+        os._exit(1)  # killed before the line above: no signal will come
 
 
 def loader(
@@ -54,7 +58,7 @@ def loader(
         persistent_workers=workers > 0,
         # Workers share the data set's memory by forking; they never touch the device.
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
-        worker_init_fn=leave_signals_to_main,
+        worker_init_fn=partial(leave_signals_to_main, os.getpid()),
         generator=torch.Generator().manual_seed(0),  # or it would draw from the global one
     )
 

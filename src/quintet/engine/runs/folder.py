@@ -17,6 +17,20 @@ from quintet.engine.runs.checkpoint import steps_in
 from quintet.engine.settings import settings_of
 from quintet.files import PARTIAL, atomic_write, remove_partial, write_json
 
+_LOCKS: set[int] = set()
+"""Handles of the locks that this process holds."""
+
+
+def _close_inherited_locks() -> None:
+    """In a forked child: a data worker outlives a killed main process by a moment, or for ever
+    while it is stopped, and must not hold the lock meanwhile."""
+    for handle in _LOCKS:
+        os.close(handle)
+    _LOCKS.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited_locks)
+
 
 @dataclass
 class RunFolder:
@@ -91,9 +105,11 @@ class RunFolder:
                 f"{self.path} is being trained by another process; wait for it, or stop it"
             ) from None
         self._lock = handle
+        _LOCKS.add(handle)
 
     def unlock(self) -> None:
         if self._lock is not None:
+            _LOCKS.discard(self._lock)
             os.close(self._lock)
             self._lock = None
 
