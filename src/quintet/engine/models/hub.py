@@ -33,6 +33,7 @@ def client(name: str) -> Any:
     """huggingface_hub, imported when it is first needed."""
     try:
         import huggingface_hub
+        import huggingface_hub.errors  # its submodules are loaded only when named
     except ImportError:
         raise ImportError(f"{name}: the Hub needs an extra: pip install 'quintet[hub]'") from None
     return huggingface_hub

@@ -1,0 +1,149 @@
+"""What a user's first line does: each public name, each verb and each missing extra in a process
+that has imported nothing of Quintet. In the process of other tests an earlier import would hide
+what a lazy one forgets."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import quintet
+from quintet.cli import COMMANDS
+
+DRIVER = """
+import json, os, sys, traceback
+import numpy, torch  # slow to import, and not what is tested; the rest is fresh in each child
+
+for line in sys.stdin:
+    code = json.loads(line)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = "ended"
+        try:
+            exec(code, {"__name__": "__main__"})
+        except SystemExit as error:
+            status = f"exit {error.code or 0}"
+        except BaseException:
+            status = traceback.format_exc()
+        sys.stdout.flush()
+        os.write(writer, status.encode()[-4000:])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        print("\\0" + json.dumps(pipe.read()), flush=True)
+    os.waitpid(child, 0)
+"""
+
+
+class Fresh:
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "error", "-c", DRIVER]
+        self.program = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, code: str) -> tuple[str, str]:
+        """How it ended, and what it printed."""
+        assert self.program.stdin is not None
+        assert self.program.stdout is not None
+        print(json.dumps(code), file=self.program.stdin, flush=True)
+        printed = ""
+        while not (line := self.program.stdout.readline()).startswith("\0"):
+            assert line, printed
+            printed += line
+        return json.loads(line[1:]), printed
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    driver = Fresh()
+    yield driver
+    driver.program.kill()
+    driver.program.communicate()
+
+
+@pytest.mark.parametrize("name", quintet.__all__)
+def test_each_public_name_loads_by_itself(name: str, fresh: Fresh) -> None:
+    assert fresh(f"from quintet import {name}")[0] == "ended"
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_each_verb_explains_itself(verb: str, fresh: Fresh) -> None:
+    status, printed = fresh(f"from quintet.cli import main; main([{verb!r}, '--help'])")
+    assert status == "exit 0", status + printed
+    assert verb in printed
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_each_verb_without_arguments_answers_in_sentences(
+    verb: str, fresh: Fresh, tmp_path: Path
+) -> None:
+    """The demo would begin; a report and a doctor of nothing have their own defaults."""
+    if verb == "demo":
+        pytest.skip("it takes no argument and would train")
+    where = f"import os; os.chdir({str(tmp_path)!r}); "
+    status, printed = fresh(f"{where}from quintet.cli import main; main([{verb!r}])")
+    assert status in ("exit 0", "exit 2"), status + printed
+    assert "Traceback" not in printed
+
+
+HUB = "import os; os.environ['HF_HUB_OFFLINE'] = '1'; "
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "runs/mistyped", "not a name"])
+def test_a_model_that_is_no_folder_is_answered_in_a_sentence(name: str, fresh: Fresh) -> None:
+    status, _ = fresh(f"{HUB}from quintet import VQGanVAE; VQGanVAE.from_pretrained({name!r})")
+    assert f"RunError: {name} is" in status, status
+
+
+WITHOUT = "import sys; sys.modules[{module!r}] = None; "
+EXTRAS = {
+    "hub": ("huggingface_hub", "from quintet import MuLaN; MuLaN.from_pretrained('a/b')"),
+    "video": (
+        "av",
+        "from pathlib import Path; from quintet.media.clips.writer import write_mp4; import numpy;"
+        "write_mp4(Path({folder!r}) / 'x.mp4', numpy.zeros((2, 16, 16, 3), 'uint8'), 8)",
+    ),
+    "audio": (
+        "soundfile",
+        "from pathlib import Path; from quintet.media.audio import read_audio;"
+        "path = Path({folder!r}) / 'x.flac'; path.write_bytes(b'fLaC' + bytes(64));"
+        "read_audio(path, rate=16000)",
+    ),
+    "text": (
+        "transformers",
+        "from pathlib import Path; from quintet.nn.text import FrozenText;"
+        "folder = Path({folder!r}); (folder / 'config.json').write_text('');"
+        "FrozenText(folder, length=8)",
+    ),
+    "shards": (
+        "fsspec",
+        "from quintet.cli import main; main(['train', 'image/vqgan_tiny', 'memory://x',"
+        "'--run', {folder!r} + '/run'])",
+    ),
+    "wandb": (
+        "wandb",
+        "from quintet.cli import main; main(['train', 'image/vqgan_tiny', '--trackers', 'wandb',"
+        "'--run', {folder!r} + '/run', '--steps', '1'])",
+    ),
+    "onnx": (
+        "onnx",
+        "from quintet.engine.models.export import export; export(None, None, 'onnx')",
+    ),
+}
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    extra: str, fresh: Fresh, tmp_path: Path
+) -> None:
+    module, code = EXTRAS[extra]
+    status, printed = fresh(WITHOUT.format(module=module) + code.format(folder=str(tmp_path)))
+    assert f"pip install 'quintet[{extra}]'" in status + printed, status + printed
