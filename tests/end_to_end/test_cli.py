@@ -171,13 +171,13 @@ def test_a_run_on_a_folder_resumes_from_another_working_folder(
 # -- resuming --------------------------------------------------------------------------------
 
 
-def test_resume_gives_a_run_more_steps_on_its_recorded_schedule(
-    copied: Path, quintet: Quintet
-) -> None:
+def test_resume_gives_a_run_more_steps_on_a_longer_schedule(copied: Path, quintet: Quintet) -> None:
     said = quintet("resume", copied, "--steps", 8)
     assert said.status == 0
     assert settings(copied)["steps"] == 8
-    assert settings(copied)["schedule_steps"] == 6
+    assert settings(copied)["schedule_steps"] == 8
+    assert settings(copied)["planned_steps"] == 6  # the discriminator does not start again
+    assert "schedule is 8 steps long instead of 6; the rate at step 6 is 'vae'" in said.err
     assert [r["step"] for r in lines(copied) if "vae/loss" in r] == list(range(1, 9))
 
 

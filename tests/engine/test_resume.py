@@ -110,12 +110,37 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
     assert_same(whole, tensors(tmp_path / "run", 40))
 
 
-def test_more_steps_keep_the_schedule_that_was_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["resume", "resume_or_new"])
+def test_more_steps_stretch_the_schedule_so_that_the_run_learns(mode: str, tmp_path: Path) -> None:
     run(BASE, tmp_path / "run")
-    run(variant(steps=44), tmp_path / "run", "resume")
-    last = [r for r in lines(tmp_path / "run") if "generator/learning_rate" in r][-1]
-    assert last["step"] == 44
-    assert last["generator/learning_rate"] == 0.0  # a cosine that ended at step 40
+    before = tensors(tmp_path / "run", 40)
+    said = run(variant(steps=60), tmp_path / "run", mode)
+    assert "schedule is 60 steps long instead of 40; the rate at step 40 is 'generator'" in said
+    reports = {r["step"]: r for r in lines(tmp_path / "run") if "generator/learning_rate" in r}
+    rates = [reports[step]["generator/learning_rate"] for step in range(41, 61)]
+    assert min(rates) > 0
+    assert rates == sorted(rates, reverse=True)
+    after = tensors(tmp_path / "run", 60)
+    weights = [name for name in before if name.startswith("generator.safetensors:")]
+    assert any(not before[name].equal(after[name]) for name in weights)
+
+
+def test_an_extended_run_that_is_killed_is_the_one_that_was_not(tmp_path: Path) -> None:
+    for name in ("straight", "cut"):
+        run(variant(steps=20), tmp_path / name)
+    run(BASE, tmp_path / "straight", "resume")
+    killed_and_resumed(BASE, tmp_path / "cut", kills=2, seed=3)
+    assert_same(tensors(tmp_path / "straight", 40), tensors(tmp_path / "cut", 40))
+
+
+def test_a_run_whose_learning_rate_would_be_zero_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    recipe = variant(schedule_steps=20)
+    run(variant(steps=30, schedule_steps=20), tmp_path / "run")
+    processes = Processes(recipe, tmp_path / "run", "resume")
+    assert processes.wait() == [2]
+    assert "the rate would be 0" in processes.said()
+    assert "--schedule-steps 40" in processes.said()
+    run(variant(schedule_steps=40), tmp_path / "run", "resume")
 
 
 @pytest.mark.parametrize(

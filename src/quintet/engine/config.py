@@ -130,7 +130,9 @@ class Recipe:
     deterministic: bool = False
     """Use deterministic kernels only (slower on a GPU)."""
     schedule_steps: int | None = setting(None, free=True)
-    """Length of the learning-rate schedule; the default is `steps` of the first start."""
+    """Length of the learning-rate schedule; the default is `steps`, also of an extended run."""
+    planned_steps: int | None = None
+    """Steps that shares of the run refer to; the default is `schedule_steps` of the first start."""
     max_skipped: int = setting(20, free=True)
     """Stop after this many consecutive steps with a non-finite loss or gradient."""
     max_damaged: float = setting(0.1, free=True)
@@ -148,7 +150,7 @@ class Recipe:
         require_not_fp16(self.precision)
         require_choices(self)
         require_finite(self)
-        for name in ("minutes", "schedule_steps", "processes", "evaluate_batch"):
+        for name in ("minutes", "schedule_steps", "planned_steps", "processes", "evaluate_batch"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "above 0, or left out")
         share = 0 <= self.max_damaged <= 1

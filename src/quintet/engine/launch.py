@@ -120,9 +120,11 @@ def _open(
     exists = (path / "config.json").exists()
     if mode == "new" or (mode == "resume_or_new" and not exists):
         # What was left open is written down as it turned out, or another machine would differ.
+        length = recipe.schedule_steps or recipe.steps
         recipe = dataclasses.replace(
             recipe,
-            schedule_steps=recipe.schedule_steps or recipe.steps,
+            schedule_steps=length,
+            planned_steps=recipe.planned_steps or length,
             precision=world.precision,  # type: ignore[arg-type]
         )
         return RunFolder.create(path, _about(world, recipe, name)), recipe
@@ -228,15 +230,18 @@ def _record(run: Run) -> None:
 
 
 def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
-    """What would change the result must be as it was; more steps keep the schedule's length."""
+    """What would change the result must be as it was; a longer run stretches its schedule."""
     old = folder.about.get("settings", {})
-    length = old.get("schedule_steps")
-    if recipe.schedule_steps is None:
-        recipe = dataclasses.replace(recipe, schedule_steps=length)
+    steps, length = old.get("steps"), old.get("schedule_steps")
+    if recipe.schedule_steps in (None, length):  # nothing was asked for
+        longer = length == steps and recipe.steps > length
+        recipe = dataclasses.replace(recipe, schedule_steps=recipe.steps if longer else length)
+    if recipe.planned_steps is None:
+        recipe = dataclasses.replace(recipe, planned_steps=old.get("planned_steps"))
     if recipe.precision == "auto":
         recipe = dataclasses.replace(recipe, precision=old.get("precision"))
     found = differences(old, to_json(recipe))
-    free = free_names(recipe) - ({"steps", "data"} if mode == "resume_or_new" else set())
+    free = free_names(recipe) - ({"data"} if mode == "resume_or_new" else set())
     changed = {name: values for name, values in found.items() if name not in free}
     if changed:
         listed = "; ".join(f"{n} was {a!r} and is now {b!r}" for n, (a, b) in changed.items())

@@ -99,7 +99,7 @@ class LivePart:
         norm = self._norm()
         bad = self.world.sum((~(norm + self.loss).isfinite()).float())
         context.skipped = (bad > 0).float()
-        rate = optim.learning_rate_at(self.config, context.step - self.start, self.length)
+        rate = self.learning_rate_at(context.step)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         # The fused kernels divide by grad_scale and stand still on found_inf: clipping and the
@@ -143,6 +143,10 @@ class LivePart:
                 f"gradient ({', '.join(idle[:3])} …): set requires_grad_(False) on what the loss "
                 "does not use"
             )
+
+    def learning_rate_at(self, step: int) -> float:
+        """At a step of the run; before the part's first one, that of its first."""
+        return optim.learning_rate_at(self.config, max(0, step - self.start), self.length)
 
     @property
     def learning_rate(self) -> float:

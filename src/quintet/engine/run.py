@@ -192,9 +192,28 @@ class Run:
     def restore_latest(self) -> None:
         """Resume from the newest intact checkpoint, or start at step 0."""
         step = self.saver.newest(self.say)
-        if step is not None:
-            self.restore(step)
+        before = self.restore(step)["settings"].get("schedule_steps") if step is not None else None
         self.say(self._greeting("starting" if step is None else "resuming"))
+        self._check_schedule(before)
+
+    def _check_schedule(self, before: int | None) -> None:
+        """Refuse a run that would not learn; name the rates of one whose schedule has changed."""
+        if self.step >= self.recipe.steps:
+            return
+        length = self.recipe.schedule_steps
+        rates = {part.name: part.learning_rate_at(self.step) for part in self.parts.values()}
+        if not any(rates.values()):
+            raise RunError(
+                f"{self.folder.path} is at step {self.step}, past the end of its learning-rate "
+                f"schedule of {length} steps: the rate would be 0. Stretch the schedule with "
+                f"--schedule-steps {self.recipe.steps}"
+            )
+        if before not in (None, length):
+            listed = ", ".join(f"'{name}' {rate:.3g}" for name, rate in rates.items())
+            self.say(
+                f"the learning-rate schedule is {length} steps long instead of {before}; "
+                f"the rate at step {self.step} is {listed}"
+            )
 
     def _greeting(self, verb: str) -> str:
         counts = ", ".join(
@@ -208,7 +227,8 @@ class Run:
             f"parameters: {counts}"
         )
 
-    def restore(self, step: int) -> None:
+    def restore(self, step: int) -> dict[str, Any]:
+        """Take over a checkpoint; returns its state.json."""
         about, files, at = self.saver.read(step, self._state())
         for part in self.parts.values():
             part.load(files)
@@ -217,6 +237,7 @@ class Run:
         self.skips = {name: skips.get(name, 0) for name in self.parts}
         self.stream.shift = rollback.position_shift(self.rollbacks, self.stream.samples.size)
         self.stream.seek(at.samples)
+        return about
 
     def _about(self) -> dict[str, Any]:
         return {

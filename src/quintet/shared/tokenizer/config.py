@@ -54,7 +54,7 @@ class TokenizerRecipe(Recipe):
     @property
     def adversarial_start(self) -> int:
         """The discriminators' first step."""
-        return round(self.losses.adversarial_from * (self.schedule_steps or self.steps))
+        return round(self.losses.adversarial_from * (self.planned_steps or self.steps))
 
 
 def require_quantiser(config: QuantiserConfig) -> None:
