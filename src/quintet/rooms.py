@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from quintet.engine.config import ConfigError, Recipe, from_json
 from quintet.engine.errors import RunError
@@ -163,18 +163,22 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
         raise RunError(f"{where}/config.json: {error}") from None
 
 
-def load(source: str | Path) -> Any:
-    """A model ready to use, with averaged weights, from a run or an exported folder."""
+def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
+    """A model ready to use, with averaged weights, from a run or an exported folder.
+
+    `step` names a checkpoint of the run, as does a source `RUN@STEP` or `RUN@best`; the default is
+    the newest one.
+    """
     from quintet.engine.models.pretrained import weights_of
     from quintet.engine.part import load_strictly
-    from quintet.engine.runs.folder import RunFolder
+    from quintet.engine.runs.folder import RunFolder, at_step
 
-    path = Path(source)
+    path = at_step(Path(source), step)
     folder = RunFolder.open(path)
     if "model" in folder.about:
-        return model_class(folder.about, path).from_pretrained(path)
-    name, recipe = recorded(folder.about, path)
-    task = build(name, recipe, path)
+        return model_class(folder.about, folder.path).from_pretrained(folder.path)
+    name, recipe = recorded(folder.about, folder.path)
+    task = build(name, recipe, folder.path)
     network = task.parts[task.main].network
     load_strictly(network, weights_of(path, task.main), str(path))
     return network.eval()

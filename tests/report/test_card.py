@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from torch import nn
 
+from quintet.engine.runs import checkpoint
 from quintet.report.card import copy_samples, model_card
 
 SETTINGS = {
@@ -49,12 +51,13 @@ class VQGanVAE(nn.Linear):
 
 def test_the_card_states_how_the_model_was_trained(run: Path) -> None:
     write_metrics(run, psnr=21.25)
-    state = {"step": 9, "samples": 72, "seconds": 12.5, "processes": 2, "device": "cuda"}
-    checkpoint = run / "checkpoints/step-00000009"
-    checkpoint.mkdir(parents=True)
+    state = {"samples": 72, "seconds": 12.5, "processes": 2, "device": "cuda"}
+    (run / "checkpoints").mkdir()
     more = {"precision": "bf16", "versions": {"torch": "2.13.0"}}
-    (checkpoint / "state.json").write_text(json.dumps({**state, **more}))
+    files = {"vae": {"x": torch.ones(2)}, "vae.ema": {"x": torch.ones(2)}}
+    checkpoint.write(run / "checkpoints", 9, files, {**state, **more})
     card = model_card(run, nn.Linear(10, 10))
+    assert "exponential moving average" in card
     assert "# Linear: cats\n" in card
     for words in ("`image/vqgan`", "9 steps of 8 samples", "seed 3", "the data set cats:"):
         assert words in card

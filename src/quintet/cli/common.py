@@ -7,7 +7,7 @@ import sys
 import textwrap
 import types
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from quintet import __version__, rooms
 from quintet.engine.config import Recipe
@@ -43,6 +43,8 @@ On several GPUs: torchrun --nproc-per-node 8 -m quintet -- train image/vqgan PHO
 --debug shows the traceback of an error.
 """
 ASKING = ("-h", "--help")
+Step = int | Literal["best"] | None
+"""A checkpoint of a run, by its step or as the best one."""
 
 
 def fail(message: str) -> int:
@@ -78,6 +80,8 @@ def name_values(kind: Any) -> None:
     for field in dataclasses.fields(kind):
         if dataclasses.is_dataclass(field.type):
             name_values(field.type)
+        elif field.type is Step:
+            kind.__annotations__[field.name] = Annotated[Step, tyro.conf.arg(metavar="STEP")]
         elif optional(field.type):
             word = tyro.conf.arg(metavar=optional(field.type))
             kind.__annotations__[field.name] = Annotated[field.type, word]
@@ -109,11 +113,12 @@ def need_data(recipe: Recipe, run: Path, remedy: str) -> None:
 
 
 def recorded(run: Path) -> tuple[str, Any]:
-    from quintet.engine.runs.folder import RunFolder
+    from quintet.engine.runs.folder import RunFolder, split_step
 
-    if not run.is_dir():
+    if not split_step(run)[0].is_dir():
         raise RunError(f"there is no run at {run}")
-    return rooms.recorded(RunFolder.open(run).about, run)
+    folder = RunFolder.open(run)
+    return rooms.recorded(folder.about, folder.path)
 
 
 def table(rows: dict[str, Any]) -> None:

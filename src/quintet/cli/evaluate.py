@@ -10,6 +10,7 @@ import tyro
 
 from quintet import rooms
 from quintet.cli.common import (
+    Step,
     is_main,
     need_data,
     parse,
@@ -30,8 +31,8 @@ class Evaluate:
     """The run's folder."""
     data: Data = None
     """Folder to evaluate on; the default is the validation split of the run."""
-    step: int | None = None
-    """Step of the checkpoint; the default is the newest sound one."""
+    step: Step = None
+    """Checkpoint to use, or best; the default is the newest one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto selects the GPU if there is one."""
     batch_size: int | None = None
@@ -41,6 +42,7 @@ class Evaluate:
 def evaluate(given: list[str]) -> None:
     from quintet.engine.evaluate import evaluate_run
     from quintet.engine.machine.world import World, shut_down
+    from quintet.engine.runs.folder import RunFolder, at_step
 
     asked = parse(Evaluate, given, "evaluate")
     name, recipe = recorded(asked.run)
@@ -53,10 +55,9 @@ def evaluate(given: list[str]) -> None:
         batch_size=asked.batch_size or recipe.batch_size,
         data=resolved(asked.data) or recipe.data,
     )
-    task = rooms.build(name, recipe, asked.run)
-    metrics = evaluate_run(
-        task, recipe, asked.run, World(recipe), asked.step, whole=bool(asked.data)
-    )
+    run = at_step(asked.run, asked.step)
+    task = rooms.build(name, recipe, RunFolder.open(run).path)
+    metrics = evaluate_run(task, recipe, run, World(recipe), whole=bool(asked.data))
     if is_main():
         table(metrics)
         print(json.dumps(metrics))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import tyro
 
 from quintet import rooms
-from quintet.cli.common import parse, recorded
+from quintet.cli.common import Step, parse, recorded
 from quintet.engine.errors import RunError
 from quintet.files import atomic_folder
 
@@ -24,17 +24,21 @@ class Export:
     """The run's folder."""
     out: tyro.conf.Positional[Path]
     """A new folder."""
+    step: Step = None
+    """Checkpoint to use, or best; the default is the newest one."""
     format: Literal["safetensors", "onnx", "torch-export"] = "safetensors"
     """safetensors is what Quintet itself reads."""
 
 
 def export(argv: list[str]) -> None:
     import quintet
+    from quintet.engine.runs.folder import at_step
 
     args = parse(Export, argv, "export")
     name, recipe = recorded(args.run)
     check_new_folder(args.out)
-    model = quintet.load(args.run)
+    run = at_step(args.run, args.step)
+    model = quintet.load(run)
     graphs = None
     if args.format != "safetensors":
         graphs = rooms.room_of(name).export.pieces(model, recipe)
@@ -46,10 +50,10 @@ def export(argv: list[str]) -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(args.out) as partial:
         if graphs is None:
-            lines = write_weights(args.run, model, partial)
+            lines = write_weights(run, model, partial)
             lines += [f"load it with quintet.{type(model).__name__}.from_pretrained('{args.out}')"]
         else:
-            lines = write_graphs(args.run, model, graphs, partial, args.format)
+            lines = write_graphs(run, model, graphs, partial, args.format)
     print("\n".join(lines))
     print(f"{args.out} is complete; see {args.out / 'README.md'}")
 

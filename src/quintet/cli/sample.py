@@ -9,6 +9,7 @@ import tyro
 from quintet import rooms
 from quintet.cli.common import (
     ASKING,
+    Step,
     examples,
     parse,
     recorded,
@@ -27,6 +28,8 @@ def sample(given: list[str]) -> None:
         if given and given[0] in ASKING:
             return
         raise RunError("name a run first: quintet sample RUN --help shows its flags")
+    from quintet.engine.runs.folder import at_step
+
     run = Path(given[0])
     room = room_of(run).sample
     kind = dataclasses.make_dataclass(
@@ -34,16 +37,18 @@ def sample(given: list[str]) -> None:
         [
             ("inputs", tyro.conf.Positional[tuple[Path, ...]], ()),
             ("out", Path, Path("out")),
+            ("step", Step, None),
             ("flags", Annotated[spelled(room.Flags), tyro.conf.arg(name="")], room.Flags()),
         ],
     )
     kind.__doc__ = (
         f"{room.Flags.__doc__}\n\nArgs:\n    inputs: Files or folders to work on.\n"
-        "    out: Folder for what is made.\n    flags: What to make."
+        "    out: Folder for what is made.\n    step: Checkpoint to use, or best; the default is the newest"
+        " one.\n    flags: What to make."
     )
     shown = f"  quintet sample {run} {room.EXAMPLE}"
     asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)
-    for path in room.sample(run, asked.inputs, asked.out, asked.flags):
+    for path in room.sample(at_step(run, asked.step), asked.inputs, asked.out, asked.flags):
         print(path)
 
 
@@ -73,9 +78,9 @@ def gathered(given: list[str]) -> list[str]:
 
 def room_of(source: Path) -> rooms.Room:
     """The room of a run or of an exported model."""
-    from quintet.engine.runs.folder import RunFolder
+    from quintet.engine.runs.folder import RunFolder, split_step
 
-    about = RunFolder.open(source).about if source.is_dir() else {}
+    about = RunFolder.open(source).about if split_step(source)[0].is_dir() else {}
     if "model" in about:
         return rooms.Room(rooms.model_class(about, source).label().partition("/")[0])
     return rooms.room_of(recorded(source)[0])

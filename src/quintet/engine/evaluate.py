@@ -153,13 +153,11 @@ class ConcatData:
 
 
 def evaluate_run(
-    task: Task, recipe: Recipe, path: Path, world: World, step: int | None, whole: bool
+    task: Task, recipe: Recipe, path: Path, world: World, whole: bool
 ) -> dict[str, float]:
     """Metrics of a run's EMA weights; `whole` measures all data, not the validation split."""
     folder = RunFolder.open(path)
-    chosen = step if step is not None else checkpoint.newest_sound(folder.checkpoints, print)
-    if chosen is None or chosen not in folder.steps():
-        raise RunError(f"{path} has no checkpoint {'' if step is None else f'at step {step} '}yet")
+    chosen = folder.chosen_step(print)
     files = checkpoint.read(checkpoint.path_of(folder.checkpoints, chosen))
     nets = {}
     for name, part in task.parts.items():

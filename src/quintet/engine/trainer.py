@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 from torch.utils.data import default_collate
@@ -17,7 +17,7 @@ from quintet.engine.errors import RunError, Stopped
 from quintet.engine.launch import start
 from quintet.engine.models.pretrained import initial_weights, weights_of
 from quintet.engine.part import load_strictly
-from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.folder import RunFolder, at_step
 from quintet.engine.runs.sinks import Callback, Sink
 from quintet.engine.settings import keywords_of, names_for, settings_of, updated
 from quintet.engine.task import (
@@ -301,9 +301,10 @@ class BaseTrainer(Generic[M]):
     def _sinks(self, folder: RunFolder) -> list[Sink]:
         return [Callback(self.options.log_fn)] if self.options.log_fn else []
 
-    def averaged_model(self) -> M:
-        """The model with the averaged weights of the newest checkpoint, in eval mode."""
-        load_strictly(self.model, weights_of(self.folder, self.main), str(self.folder))
+    def averaged_model(self, step: int | Literal["best"] | None = None) -> M:
+        """The model with the averaged weights of a checkpoint, the newest by default, in eval."""
+        weights = weights_of(at_step(self.folder, step), self.main)
+        load_strictly(self.model, weights, str(self.folder))
         return self.model.eval()
 
 

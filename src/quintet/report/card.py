@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from quintet.engine.runs.checkpoint import path_of
 from quintet.engine.runs.folder import RunFolder, read_json, read_lines
 from quintet.report.source import mapping
 
@@ -33,12 +34,15 @@ def model_card(run: Path, model: Any, samples: Sequence[str] = ()) -> str:
     """`samples` are names of files in samples/, next to the card."""
     folder = RunFolder.open(run)
     records = read_lines(folder.metrics) if folder.metrics.exists() else []
+    state = state_of(folder)
+    if "step" in state:
+        records = [record for record in records if record.get("step", 0) <= state["step"]]
     metrics = validation_metrics(records)
     kind = type(model).__name__
     parts = [
         yaml_header(kind, str(folder.about.get("recipe")), list(group_baselines(metrics))),
-        f"# {kind}: {escape(run.resolve().name)}",
-        provenance(folder, records, model),
+        f"# {kind}: {escape(folder.path.resolve().name)}",
+        provenance(folder, state, records, model),
         "## Usage",
         '```python\nimport quintet\n\n# "." is this folder; elsewhere use its path or Hub name\n'
         f'model = quintet.{kind}.from_pretrained(".")\n```',
@@ -76,9 +80,10 @@ def yaml_string(text: str) -> str:
 # -- provenance ----------------------------------------------------------------------
 
 
-def provenance(folder: RunFolder, records: Sequence[Mapping[str, Any]], model: Any) -> str:
+def provenance(
+    folder: RunFolder, state: Mapping[str, Any], records: Sequence[Mapping[str, Any]], model: Any
+) -> str:
     about, settings = folder.about, settings_of(folder)
-    state = newest_state(folder)
     last: Mapping[str, Any] = next((r for r in reversed(records) if "samples" in r), {})
     samples, seconds = (state.get(n, last.get(n)) for n in ("samples", "seconds"))
     sentences = [
@@ -96,7 +101,8 @@ def provenance(folder: RunFolder, records: Sequence[Mapping[str, Any]], model: A
         sentences.append(
             f"Initialised from the weights of {escape(last_name(settings['init_from']))}."
         )
-    sentences.append("The weights are the exponential moving average (EMA).")
+    if any(str(name).endswith(".ema.safetensors") for name in mapping(state.get("files"))):
+        sentences.append("The weights are the exponential moving average (EMA).")
     return " ".join(sentences)
 
 
@@ -122,10 +128,12 @@ def trained_on(settings: Mapping[str, Any]) -> str:
     return f"the data set {escape(last_name(data))}"
 
 
-def newest_state(folder: RunFolder) -> Mapping[str, Any]:
-    steps = folder.steps()
-    path = folder.checkpoints / f"step-{steps[-1]:08d}" / "state.json" if steps else None
-    return read_json(path) if path is not None and path.is_file() else {}
+def state_of(folder: RunFolder) -> Mapping[str, Any]:
+    """state.json of the checkpoint that the card is of."""
+    if not folder.steps():
+        return {}
+    path = path_of(folder.checkpoints, folder.chosen_step(lambda _: None)) / "state.json"
+    return read_json(path) if path.is_file() else {}
 
 
 def settings_of(folder: RunFolder) -> Mapping[str, Any]:
@@ -174,9 +182,11 @@ def is_number(value: Any) -> bool:
 
 
 def copy_samples(run: Path, out: Path) -> list[str]:
-    """Copy the newest exhibits to out/samples and return their names."""
-    exhibits = RunFolder.open(run).exhibits
-    steps = sorted(exhibits.glob("step-*")) if exhibits.is_dir() else []
+    """Copy the exhibits nearest to the checkpoint to out/samples and return their names."""
+    folder = RunFolder.open(run)
+    newest = f"step-{state_of(folder).get('step', 0):08d}"
+    steps = sorted(folder.exhibits.glob("step-*")) if folder.exhibits.is_dir() else []
+    steps = [path for path in steps if path.name <= newest] or steps
     copied: list[str] = []
     for file in sorted(steps[-1].iterdir()) if steps else []:
         supported = file.suffix in (*IMAGES, *LINKED) and re.fullmatch(r"[\w.-]+", file.name)

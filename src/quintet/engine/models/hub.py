@@ -5,6 +5,7 @@ it would load the Hub's client whenever a model is imported, and it feeds what c
 the constructor, where ours is read by a codec that refuses what it does not know.
 """
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -33,7 +34,8 @@ def client(name: str) -> Any:
     """huggingface_hub, imported when it is first needed."""
     try:
         import huggingface_hub
-        import huggingface_hub.errors  # its submodules are loaded only when named
+
+        importlib.import_module("huggingface_hub.errors")  # not loaded until it is named
     except ImportError:
         raise ImportError(f"{name}: the Hub needs an extra: pip install 'quintet[hub]'") from None
     return huggingface_hub

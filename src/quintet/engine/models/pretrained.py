@@ -21,7 +21,7 @@ from quintet.engine.models.hub import CONFIG, WEIGHTS, Fetching, download
 from quintet.engine.part import compare_names, load_strictly
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.checkpoint import write_safetensors
-from quintet.engine.runs.folder import RunFolder, read_json
+from quintet.engine.runs.folder import RunFolder, at_step, read_json, split_step
 from quintet.engine.task import Task
 from quintet.files import write_json
 from quintet.version import __version__
@@ -93,12 +93,12 @@ class Pretrained:
         if unknown:
             known = ", ".join(sorted(Fetching.__annotations__))
             raise TypeError(f"from_pretrained does not know {', '.join(unknown)}; it knows {known}")
-        path = Path(source)
+        path, step = split_step(source)
         if not path.is_dir():
             path = download(str(source), cls._about, **how)
         about = read_about(path)
         if "model" not in about:
-            return cls._from_run(path, about)
+            return cls._from_run(path, step, about)
         config = cls._about(path)
         if not (path / WEIGHTS).is_file():
             refuse_weights(path)
@@ -109,13 +109,14 @@ class Pretrained:
         return model.eval()  # type: ignore[attr-defined]
 
     @classmethod
-    def _from_run(cls, path: Path, about: Mapping[str, Any]) -> Self:
-        """The EMA weights of the newest checkpoint, and the model configuration of the run."""
+    def _from_run(cls, path: Path, step: int | str | None, about: Mapping[str, Any]) -> Self:
+        """The averaged weights of a checkpoint, and the model configuration of the run."""
         main = about.get("main") or {}
         if main.get("model") != cls.label():
             raise RunError(f"{path} is a run of a {main.get('model')}, not a {cls.label()}")
         model = cls(from_json(cls.Config, main["config"]))  # type: ignore[call-arg]
-        load_strictly(model, weights_of(path, main["part"]), str(path))  # type: ignore[arg-type]
+        weights = weights_of(at_step(path, step), main["part"])
+        load_strictly(model, weights, str(path))  # type: ignore[arg-type]
         model.read_stages(path / "frozen")
         return model.eval()  # type: ignore[attr-defined]
 
@@ -296,10 +297,10 @@ def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
 
 def initial_weights(source: str, task: Task) -> dict[str, dict[str, Any]]:
     """Weights of the main part to start from: of a run, or of an exported folder."""
-    path = Path(source)
-    if "model" in RunFolder.open(path).about:
-        return {task.main: read_weights(path / WEIGHTS)}
-    return {task.main: weights_of(path, task.main)}
+    folder = RunFolder.open(Path(source))
+    if "model" in folder.about:
+        return {task.main: read_weights(folder.path / WEIGHTS)}
+    return {task.main: weights_of(Path(source), task.main)}
 
 
 def _warn(message: str) -> None:
@@ -307,12 +308,9 @@ def _warn(message: str) -> None:
 
 
 def weights_of(path: Path, part: str) -> dict[str, Any]:
-    """Averaged weights of a run's newest sound checkpoint, by the part's name."""
+    """Averaged weights of a checkpoint of a run, by the part's name."""
     folder = RunFolder.open(path)
-    step = checkpoint.newest_sound(folder.checkpoints, _warn)
-    if step is None:
-        raise RunError(f"{path} has no checkpoint yet")
-    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, step))
+    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, folder.chosen_step(_warn)))
     if part not in files:
         raise RunError(f"{path} has no part '{part}'; it holds {', '.join(sorted(files))}")
     averaged = files.get(f"{part}.ema", {})

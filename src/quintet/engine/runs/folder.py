@@ -6,14 +6,14 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
-from quintet.engine.runs.checkpoint import steps_in
+from quintet.engine.runs.checkpoint import newest_sound, steps_in
 from quintet.engine.settings import settings_of
 from quintet.files import PARTIAL, atomic_write, remove_partial, write_json
 
@@ -38,6 +38,8 @@ class RunFolder:
     about: dict[str, Any] = field(default_factory=dict)
     created: bool = False
     """Made by this very process."""
+    step: int | Literal["best"] | None = None
+    """Checkpoint to use, of a path RUN@STEP or RUN@best; None is the newest intact one."""
     _lock: int | None = None
 
     @property
@@ -87,9 +89,24 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """An existing run, to read."""
-        if not (path / "config.json").is_file():
-            raise RunError(f"{path} is not a run of Quintet: it holds no config.json")
-        return cls(path, read_json(path / "config.json"))
+        folder, step = split_step(path)
+        if not (folder / "config.json").is_file():
+            raise RunError(f"{folder} is not a run of Quintet: it holds no config.json")
+        return cls(folder, read_json(folder / "config.json"), step=step)
+
+    def chosen_step(self, say: Callable[[str], None]) -> int:
+        """Step of the checkpoint to use; damaged ones are named and passed over."""
+        steps = self.steps()
+        if not steps:
+            raise RunError(f"{self.path} has no checkpoint yet")
+        if self.step is None:
+            return newest_sound(self.checkpoints, say) or 0
+        best = self.best()
+        step = best["step"] if best and self.step == "best" else self.step
+        if step not in steps:
+            listed = ", ".join(map(str, steps))
+            raise RunError(f"{self.path} has no checkpoint {self.step}; it has those of {listed}")
+        return step
 
     def lock(self) -> None:
         """Held until the process ends, however it ends: the kernel lets go of a dead one's lock."""
@@ -181,6 +198,18 @@ def _visible(path: Path) -> Iterator[Path]:
         empty = entry.name == "checkpoints" and entry.is_dir() and not any(entry.iterdir())
         if not empty and entry.name != ".lock" and not entry.match(PARTIAL):
             yield entry
+
+
+def split_step(path: Path | str) -> tuple[Path, int | Literal["best"] | None]:
+    """`runs/a@1200` and `runs/a@best` name a checkpoint of the run `runs/a`."""
+    name, _, step = str(path).rpartition("@")
+    if name and (step == "best" or step.isdecimal()) and not Path(path).is_dir():
+        return Path(name), "best" if step == "best" else int(step)
+    return Path(path), None
+
+
+def at_step(path: Path, step: int | str | None) -> Path:
+    return path if step is None else Path(f"{path}@{step}")
 
 
 def require_settings(path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int) -> None:
