@@ -1,5 +1,6 @@
 """`quintet.Trainer`: any module that returns a loss, on any data that can be indexed."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import quintet
 from harness import assert_same, lines, tensors
+from quintet.compat.trainer import REMEDIES
 from quintet.engine.config import ConfigError
 from quintet.engine.data.source import split_indices
 from quintet.engine.errors import RunError
@@ -300,6 +302,90 @@ def test_a_run_from_python_is_recognised_on_the_command_line(
         main(["resume", str(tmp_path / "run")])
     assert ended.value.code == 2
     assert "trainer.train(resume=True)" in capsys.readouterr().err
+
+
+# -- habits of other packages ---------------------------------------------------------------
+
+
+def test_a_run_on_a_python_data_set_is_extended_by_more_steps(tmp_path: Path) -> None:
+    trainer(Line(), Pairs(), tmp_path / "run").train()
+    before = tensors(tmp_path / "run", 6)
+    assert trainer(Line(), Pairs(), tmp_path / "run", steps=9).train(resume=True) == 9
+    after = tensors(tmp_path / "run", 9)
+    weights = [name for name in before if name.startswith("model.safetensors")]
+    assert any(not before[name].equal(after[name]) for name in weights)
+    assert min(r["model/learning_rate"] for r in lines(tmp_path / "run")[7:] if len(r) > 9) > 0
+
+
+def test_the_trainer_has_what_scripts_read_off_it(tmp_path: Path) -> None:
+    found = trainer(Line(), Pairs(), tmp_path / "run", keep_last=5)
+    weight = found.model.body[0].weight  # type: ignore[index,union-attr]
+    assert found.ema_model.body[0].weight.equal(weight)  # type: ignore[index,union-attr]
+    assert found.averaged_model() is found.model  # before the first checkpoint
+    assert found.step == found.steps == 0
+    found()
+    assert found.step == found.steps == found.num_train_steps == 6
+    assert (found.is_main, found.is_local_main, found.is_distributed) == (True, True, False)
+    assert found.device == torch.device("cpu")
+    assert (found.batch_size, found.results_folder) == (4, tmp_path / "run")
+    assert found.unwrapped_model is found.model
+    found.wait()
+    own = [r for r in lines(tmp_path / "run") if "val/loss" in r]
+    assert found.evaluate() == {"step": 6, "samples": 2, "loss": own[-1]["val/loss"]}
+    assert found.evaluate(step=4)["loss"] == own[0]["val/loss"]
+    assert_same(found.ema_model.state_dict(), found.averaged_model().state_dict())
+    early, newest = found.averaged_model(2).state_dict(), found.ema_model.state_dict()
+    assert any(not early[name].equal(newest[name]) for name in newest)
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_what_a_trainer_no_longer_has_is_answered_with_what_to_do(name: str) -> None:
+    found = quintet.Trainer(Line(), Pairs(), steps=1)
+    with pytest.raises(AttributeError, match=re.escape(REMEDIES[name])):
+        getattr(found, name)
+    assert not hasattr(found, "no_such_name")
+
+
+def test_a_function_for_logs_gets_the_names_that_it_knows(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    with pytest.warns(FutureWarning, match="log_fn"):
+        trainer(Line(), Pairs(), tmp_path / "run").train(heard.append)
+    assert [r["loss"] for r in heard if "loss" in r] == [
+        r["model/loss"] for r in lines(tmp_path / "run") if "model/loss" in r
+    ]
+
+
+def test_an_empty_validation_set_is_refused_and_none_at_all_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="val_dataset is empty"):
+        trainer(Line(), Pairs(), tmp_path / "run", val_dataset=[])
+    for size, said in ((40, "38 samples, 2 held out for validation"), (8, "none for validation")):
+        trainer(Line(), Pairs(size=size), tmp_path / str(size), valid_fraction=0.05).train()
+        assert said in lines(tmp_path / str(size), "events")[0]["message"]
+
+
+def test_messages_to_python_users_hold_no_flags(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="lower batch_size or add data"):
+        trainer(Line(), Pairs(), tmp_path / "run", batch_size=64).train()
+    trainer(Line(), Pairs(), tmp_path / "run").train()
+    with pytest.raises(RunError, match=r"resume it with trainer.train\(resume=True\), or .* run$"):
+        trainer(Line(), Pairs(), tmp_path / "run").train()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_values_that_mean_the_default_are_taken() -> None:
+    found = quintet.Trainer(
+        Line(),
+        Pairs(),
+        steps=1,
+        num_warmup_steps=None,
+        use_ema=False,
+        ema_beta=0.99,
+        use_wandb_tracking=False,
+        trackers=(),
+    )
+    assert found.recipe.optim.warmup_steps == 0
+    assert found.recipe.optim.ema_decay == 0
+    assert found.recipe.trackers == ()
 
 
 # -- keywords -------------------------------------------------------------------------------

@@ -43,8 +43,9 @@ def sample(given: list[str]) -> None:
     )
     kind.__doc__ = (
         f"{room.Flags.__doc__}\n\nArgs:\n    inputs: Files or folders to work on.\n"
-        "    out: Folder for what is made.\n    step: Checkpoint to use, or best; the default is the newest"
-        " one.\n    flags: What to make."
+        "    out: Folder for what is made.\n"
+        "    step: Checkpoint to use, or best; the default is the newest one.\n"
+        "    flags: What to make."
     )
     shown = f"  quintet sample {run} {room.EXAMPLE}"
     asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)

@@ -63,10 +63,13 @@ def share_of_run(step: Any, given: Mapping[str, Any]) -> float:
     return min(1.0, step / length)
 
 
+UNCHANGED: Any = object()
+"""The value asks for what is the default here."""
 CHANGED = {
     "use_ema": Changed("ema_decay", lambda on, given: given.get("ema_beta", 0.999) if on else 0.0),
+    "dataset_type": Changed("frames", lambda kind, given: 1 if kind == "images" else UNCHANGED),
     "use_lion": Changed("optimizer", lambda on, _: "lion" if on else "adamw"),
-    "use_wandb_tracking": Changed("trackers", lambda on, _: ("wandb",) if on else ("tensorboard",)),
+    "use_wandb_tracking": Changed("trackers", lambda on, _: ("wandb",) if on else UNCHANGED),
     "discr_start_after_step": Changed("adversarial_from", share_of_run),
 }
 
@@ -94,7 +97,6 @@ REMOVED = {
     "accelerator_kwargs": Removed(_LAUNCH, nothing),
     "checkpoints_folder": Removed("checkpoints lie inside the run folder"),
     "dataset_kwargs": Removed("give size and frames, or a dataset of your own", nothing),
-    "dataset_type": Removed("a folder may hold videos and images"),
     "discr_max_grad_norm": Removed(
         "max_grad_norm clips the discriminator as well, or discriminator_optim.max_grad_norm",
         nothing,
@@ -137,7 +139,13 @@ def translate(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
         if name not in known and name in REMOVED:
             _let_go(name, value)
             continue
+        if name == "ema_beta" and keywords.get("use_ema") is False:
+            continue  # the average is off, whatever its decay
         new, now = _translated(name, value, keywords, known)
+        if now is UNCHANGED:
+            continue
+        if new == "warmup_steps" and now is None:
+            now = 0
         if new not in known:
             raise TypeError(f"unknown keyword {name!r}; known: {', '.join(sorted(known))}")
         if new in found and found[new] != now:
@@ -162,7 +170,8 @@ def _translated(
         return name, value
     if name in CHANGED and CHANGED[name].new in known:
         new, now = CHANGED[name].new, CHANGED[name].value(value, given)
-        notice(f"{name}={value!r} is now {new}={now!r}")
+        default = f"{name}={value!r} is the default and not needed"
+        notice(default if now is UNCHANGED else f"{name}={value!r} is now {new}={now!r}")
         return new, now
     new = OLD.get(name, name)
     if new != name and new in known:

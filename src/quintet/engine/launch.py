@@ -217,7 +217,7 @@ def _record(run: Run) -> None:
     """The number of samples, for the report, and the model, for `from_pretrained` of the run."""
     if not run.world.is_main:
         return
-    valid = sum(map(len, run.fixed.batches)) if run.fixed else 0
+    valid = run.fixed.samples.size if run.fixed else 0
     about = {**run.folder.about, "data": {"train": run.stream.samples.size, "valid": valid}}
     network = run.task.parts[run.task.main].network
     if isinstance(network, Pretrained):

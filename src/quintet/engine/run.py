@@ -220,11 +220,13 @@ class Run:
             f"{name} {sum(p.numel() for p in part.parameters.values()) / 1e6:.2f} M"
             for name, part in self.parts.items()
         )
+        count = self.fixed.samples.size if self.fixed else 0
+        held_out = f"{count} held out for validation" if count else "none for validation"
         return (
             f"{verb} at step {self.step}; {self.world.size} process(es) on "
             f"{self.world.device.type}, {self.world.precision}; "
-            f"global batch {self.saver.global_batch} from {self.stream.samples.size} samples; "
-            f"parameters: {counts}"
+            f"global batch {self.saver.global_batch} from {self.stream.samples.size} samples, "
+            f"{held_out}; parameters: {counts}"
         )
 
     def restore(self, step: int) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """`Trainer` for any module, and what all trainers share: settings by keyword, a run, a model."""
 
+import copy
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -11,12 +13,22 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from quintet.compat.keywords import notice, translate
-from quintet.engine.config import OptimiserConfig, Recipe, require_not_fp16, resolved
+from quintet.compat.trainer import UpstreamNames
+from quintet.engine.config import (
+    ConfigError,
+    OptimiserConfig,
+    Recipe,
+    require_not_fp16,
+    resolved,
+)
 from quintet.engine.data.source import Source, as_source, split_indices, subset
 from quintet.engine.errors import RunError, Stopped
+from quintet.engine.evaluate import evaluate_run
 from quintet.engine.launch import start
+from quintet.engine.machine.world import World
 from quintet.engine.models.pretrained import initial_weights, weights_of
 from quintet.engine.part import load_strictly
+from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder, at_step
 from quintet.engine.runs.sinks import Callback, Sink
 from quintet.engine.settings import keywords_of, names_for, settings_of, updated
@@ -48,7 +60,7 @@ class Options:
     val_dataset: Any = None
     """Validation data of one's own; by default `valid_fraction` of the data is held out."""
     log_fn: Callable[[dict[str, Any]], Any] | None = None
-    """Called with each report and each evaluation."""
+    """Called with each report and each evaluation; `loss` and `discr_loss` are there as well."""
     progress: bool = True
     """Show a progress bar."""
 
@@ -81,6 +93,14 @@ def _plain(name: str, value: Any) -> Any:
     return resolved(value) if isinstance(value, Path) or name in ("data", "init_from") else value
 
 
+def in_python(message: str) -> str:
+    """A message of the engine without the flags of the command line."""
+    message = re.sub(r"'?quintet resume [^\s,;']+'?( or train --resume)?", RESUME, message)
+    message = message.replace("train --resume", RESUME)
+    return re.sub(r"--([a-z][a-z.-]*[a-z])", lambda m: m[1].replace("-", "_"), message)
+
+
+RESUME = "trainer.train(resume=True)"
 RESERVED = {
     "grad_norm",
     "skipped",
@@ -173,7 +193,7 @@ class AnyTask(Task):
         return {n: Tally(v.detach().double() * batch.size, batch.size) for n, v in parts.items()}
 
 
-class BaseTrainer(Generic[M]):
+class BaseTrainer(UpstreamNames, Generic[M]):
     """What the named trainers and `Trainer` share: a recipe, a task and a run folder.
 
     Every setting of the recipe is a keyword under its own name (`steps`, `batch_size`, …); one of a
@@ -233,7 +253,10 @@ class BaseTrainer(Generic[M]):
     def _split(self, dataset: Any, recipe: Any) -> Sets:
         source = self.adapt(dataset, recipe)
         if self.options.val_dataset is not None:
-            return {"train": source, "valid": self.adapt(self.options.val_dataset, recipe)}
+            valid = self.adapt(self.options.val_dataset, recipe)
+            if not len(valid):
+                raise RunError("val_dataset is empty; leave it out to hold out valid_fraction")
+            return {"train": source, "valid": valid}
         (fraction,) = (s for s in settings_of(recipe) if s.name.endswith("valid_fraction"))
         train, valid = split_indices(len(source), fraction.default, recipe.seed)
         if not valid:
@@ -287,6 +310,8 @@ class BaseTrainer(Generic[M]):
                 stages=self.stages(),
                 progress=self.options.progress,
             )
+        except (RunError, ConfigError) as error:
+            raise type(error)(in_python(str(error))) from error
         except Stopped as stop:
             if stop.status:
                 raise
@@ -296,16 +321,45 @@ class BaseTrainer(Generic[M]):
             for parameter, grad in trainable.items():  # an update of another part has frozen them
                 parameter.requires_grad_(grad)
 
-    __call__ = train
+    __call__ = forward = train
 
     def _sinks(self, folder: RunFolder) -> list[Sink]:
-        return [Callback(self.options.log_fn)] if self.options.log_fn else []
+        log = self.options.log_fn
+        names = {"loss": f"{self.main}/loss", "discr_loss": "discriminator/loss"}
+
+        def with_old_names(record: dict[str, Any]) -> Any:
+            assert log is not None
+            old = {name: record[new] for name, new in names.items() if new in record}
+            return log({**old, **record})
+
+        return [Callback(with_old_names)] if log else []
 
     def averaged_model(self, step: int | Literal["best"] | None = None) -> M:
-        """The model with the averaged weights of a checkpoint, the newest by default, in eval."""
+        """The model with the averaged weights of a checkpoint, the newest by default, in eval mode.
+
+        Before the first checkpoint these are the weights that the model has.
+        """
+        if step is None and not self.step:
+            return self.model.eval()
         weights = weights_of(at_step(self.folder, step), self.main)
         load_strictly(self.model, weights, str(self.folder))
         return self.model.eval()
+
+    @property
+    def ema_model(self) -> M:
+        """A copy of the model with the averaged weights of the newest checkpoint, in eval mode."""
+        copied = copy.deepcopy(self.model)
+        if self.step:
+            load_strictly(copied, weights_of(self.folder, self.main), str(self.folder))
+        return copied.eval()
+
+    ema_tokenizer = ema_vae = ema_model
+
+    def evaluate(self, step: int | Literal["best"] | None = None) -> dict[str, float]:
+        """Metrics on the validation data; the averaged weights of the checkpoint stay loaded."""
+        recipe = frozen.resolved(dataclasses.replace(self.recipe, compile="off"), self.folder)
+        run, world = at_step(self.folder, step), World(recipe)
+        return evaluate_run(self.task(recipe), recipe, run, world, whole=False)
 
 
 class Trainer(BaseTrainer[nn.Module]):
