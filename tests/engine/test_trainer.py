@@ -292,6 +292,26 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
     assert first[0] != first[1]
 
 
+def test_weights_that_fit_are_taken_when_asked_for_and_the_others_named(tmp_path: Path) -> None:
+    trainer(Line(), Pairs(), tmp_path / "first").train()
+    other = Line()
+    other.body[3] = nn.Linear(8, 1, bias=False)
+    other.body.append(nn.Linear(1, 1))
+    changes = {"init_from": tmp_path / "first", "steps": 1, "learning_rate": 1e-30}
+    with pytest.raises(RunError, match="names missing"):
+        trainer(other, Pairs(), tmp_path / "strict", **changes).train()
+    trainer(other, Pairs(), tmp_path / "run", **changes, init_partial=True).train()
+    said = " ".join(line["message"] for line in lines(tmp_path / "run", "events"))
+    assert "2 of 'model' start from their initial values: body.4.weight, body.4.bias" in said
+    assert "1 of 'model' of init_from are left out: body.3.bias" in said
+    first, run = tensors(tmp_path / "first", 6), tensors(tmp_path / "run", 1)
+    for file in ("model", "model.ema"):  # the average restarts from the weights that were taken
+        key = f"{file}.safetensors:body.0.weight"
+        assert run[key].equal(first["model.ema.safetensors:body.0.weight"])
+    with pytest.raises(RunError, match="nothing of it fits"):
+        trainer(gpt2(), Sentences(), tmp_path / "gpt", **changes, init_partial=True).train()
+
+
 def test_a_run_from_python_is_recognised_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -126,7 +126,11 @@ class Recipe:
     minutes: float | None = setting(None, free=True, common=True)
     """Time limit in minutes: save, stop with status 0, and resume later."""
     init_from: str | None = setting(None, common=True, path=True)
-    """Run or exported folder whose weights initialise the model at step 0."""
+    """Run (RUN@STEP, RUN@best) or exported folder whose weights initialise the model at step 0."""
+    init_partial: bool = False
+    """Take the weights of init_from that fit by name and shape, and name those that do not."""
+    stop_when_flat: int = setting(0, free=True)
+    """Stop after this many evaluations in a row without a new best; 0 never does."""
     deterministic: bool = False
     """Use deterministic kernels only (slower on a GPU)."""
     schedule_steps: int | None = setting(None, free=True)
@@ -159,7 +163,8 @@ class Recipe:
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(self.data_timeout > 0, "data_timeout", self.data_timeout, "above 0 seconds")
         require(self.workers <= 1024, "workers", self.workers, "1024 or fewer")
-        for name in ("workers", "evaluate_every", "save_every", "keep_every", "seed", "rollback"):
+        counts = ("workers", "evaluate_every", "save_every", "keep_every", "seed", "rollback")
+        for name in (*counts, "stop_when_flat"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         known = {"tensorboard", "wandb", "trackio"}
         require(set(self.trackers) <= known, "trackers", self.trackers, f"among {sorted(known)}")

@@ -12,11 +12,11 @@ import torch
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
 from quintet.engine.loop import train
-from quintet.engine.machine import memory
+from quintet.engine.machine import fsdp, memory
 from quintet.engine.machine.signals import Signals
 from quintet.engine.machine.world import World
 from quintet.engine.models.pretrained import Pretrained
-from quintet.engine.part import load_strictly
+from quintet.engine.part import LivePart, load_strictly
 from quintet.engine.run import Run
 from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
@@ -264,5 +264,23 @@ def _initialise(run: Run, weights: Mapping[str, Any]) -> None:
     """Weights alone, at step 0; a checkpoint of this run, if there is one, comes after and wins."""
     for name, state in weights.items():
         part = run.parts[name]
+        if run.recipe.init_partial:
+            state = _fitting(run, part, state)
         load_strictly(part.module, state, f"init_from {run.recipe.init_from}: {name}")
         part.load_average(state)
+
+
+def _fitting(run: Run, part: LivePart, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state that fits, and the part's own weights for the rest, which is named."""
+    own = {name: fsdp.whole(value) for name, value in part.module.state_dict().items()}
+    fit = {n: value for n, value in state.items() if n in own and value.shape == own[n].shape}
+    if not fit:
+        raise RunError(f"init_from {run.recipe.init_from}: nothing of it fits '{part.name}'")
+    for names, reason in (
+        ([name for name in own if name not in fit], "start from their initial values"),
+        ([name for name in state if name not in fit], "of init_from are left out"),
+    ):
+        if names:
+            listed = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+            run.say(f"init_from: {len(names)} of '{part.name}' {reason}: {listed}")
+    return {**own, **fit}

@@ -14,7 +14,7 @@ from quintet.engine.config import Recipe, to_json
 from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.keys import fold
-from quintet.engine.machine.signals import REASON, STATUS, Signals
+from quintet.engine.machine.signals import FLAT, REASON, STATUS, Signals
 from quintet.engine.machine.world import World
 from quintet.engine.meters import Meters
 from quintet.engine.part import LivePart
@@ -55,6 +55,10 @@ class Run:
         self.rollbacks: list[dict[str, int]] = []
         self.failed: rollback.Failure | None = None
         self.checked = False
+        self.flat = 0
+        """Evaluations in a row without a new best."""
+        if recipe.stop_when_flat and (self.fixed is None or task.best is None):
+            raise RunError("stop_when_flat needs validation data and a metric; set it to 0")
 
     # -- what the loop calls ----------------------------------------------------------------
 
@@ -140,6 +144,7 @@ class Run:
             self.say(message)
         self._name(self.fixed, "valid")
         self.saver.note_best(metrics, self.task.best)
+        self.flat = 0 if self.saver.is_best else self.flat + 1
         self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
         return metrics
 
@@ -157,6 +162,8 @@ class Run:
 
     def stop_if_asked(self) -> None:
         code = self.world.agree(self.signals.asked())
+        if not code and 0 < self.recipe.stop_when_flat <= self.flat:
+            code = FLAT
         if not code or self.step >= self.recipe.steps:
             return
         if self.saver.saved_step != self.step:
@@ -235,6 +242,7 @@ class Run:
         for part in self.parts.values():
             part.load(files)
         self.step, self.seconds = at.step, at.seconds
+        self.flat = int(about.get("flat", 0))
         skips, self.rollbacks = rollback.read_history(about, self.folder.checkpoints)
         self.skips = {name: skips.get(name, 0) for name in self.parts}
         self.stream.shift = rollback.position_shift(self.rollbacks, self.stream.samples.size)
@@ -246,6 +254,7 @@ class Run:
             "run": self.folder.id,
             "samples": self.stream.position,
             "rollbacks": self.rollbacks,
+            "flat": self.flat,
             "seed": self.recipe.seed,
             "settings": to_json(self.recipe),
             "global_batch": self.saver.global_batch,

@@ -12,6 +12,7 @@ import pytest
 
 from harness import Processes, assert_same, lines, run, steps_reported, tensors
 from quintet.engine.errors import RunError
+from quintet.engine.machine.signals import HANGUP, Signals
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder
 from toy import ToyRecipe
@@ -32,7 +33,9 @@ def variant(**changes: object) -> ToyRecipe:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
 def test_a_signal_saves_at_a_step_that_all_agree_on(
     number: int, status: int, size: int, tmp_path: Path
 ) -> None:
@@ -64,9 +67,36 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     time.sleep(0.5)
     processes.signal(signal.SIGINT)
     time.sleep(0.5)  # two signals at once would arrive as one
+    assert "saving after this step; press Ctrl-C again to stop without saving" in processes.said()
     processes.signal(signal.SIGINT)
     assert processes.wait(20) == [130]
     assert "the state is saved" not in processes.said()
+
+
+def test_a_hangup_is_ignored_where_it_was_ignored_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `nohup` starts a program."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals(None) as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.asked() == 0
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with Signals(None) as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.asked() == HANGUP
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_run_that_no_longer_gets_better_stops_when_asked_to(size: int, tmp_path: Path) -> None:
+    """Without a learning rate to speak of, the first evaluation stays the best."""
+    still = dataclasses.replace(LONG.generator, learning_rate=1e-30)
+    recipe = variant(generator=still, evaluate_every=2, stop_when_flat=3)
+    processes = Processes(recipe, tmp_path / "run", size=size)
+    assert processes.wait() == [0] * size, processes.said()
+    assert "stopped at step 8 by stop_when_flat: no new best" in processes.said()
+    assert checkpoint.steps_in(tmp_path / "run/checkpoints")[-1] == 8
 
 
 def test_the_clock_stops_cleanly_and_the_run_goes_on_exactly(tmp_path: Path) -> None:

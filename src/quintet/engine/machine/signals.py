@@ -1,17 +1,33 @@
-"""SIGTERM, SIGINT and the clock ask for a stop; the loop grants it between two steps."""
+"""Signals and the clock ask for a stop; the loop grants it between two steps."""
 
+import contextlib
 import os
 import signal
 import threading
 import time
 from types import FrameType
 
-STATUS = {1: 0, 2: 143, 3: 130}
-REASON = {1: "the clock", 2: "SIGTERM", 3: "an interrupt"}
+CLOCK, FLAT, HANGUP, TERMINATED, INTERRUPTED = 1, 2, 3, 4, 5
+"""Why a run stops; of several reasons the largest counts. 0: none."""
+CODES = {
+    signal.SIGHUP: HANGUP,
+    signal.SIGTERM: TERMINATED,
+    signal.SIGINT: INTERRUPTED,
+}
+STATUS = {CLOCK: 0, FLAT: 0, HANGUP: 129, TERMINATED: 143, INTERRUPTED: 130}
+REASON = {
+    CLOCK: "the clock",
+    FLAT: "stop_when_flat: no new best",
+    HANGUP: "SIGHUP: its terminal is gone",
+    TERMINATED: "SIGTERM",
+    INTERRUPTED: "an interrupt",
+}
+SAVING = b"\nquintet: saving after this step; press Ctrl-C again to stop without saving\n"
 
 
 class Signals:
-    """Code 0: go on; 1: the clock; 2: SIGTERM; 3: SIGINT. A second SIGINT stops at once."""
+    """What the main thread was sent. A second SIGINT stops at once. SIGHUP stays ignored where it
+    was when the program started, as `nohup` has it."""
 
     def __init__(self, minutes: float | None):
         self.deadline = time.monotonic() + 60 * minutes if minutes is not None else None
@@ -20,8 +36,9 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._old[number] = signal.signal(number, self._note)
+            for number in CODES:
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._old[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -29,10 +46,14 @@ class Signals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if number == signal.SIGINT and self.code == 3:
-            os._exit(130)
-        self.code = max(self.code, 3 if number == signal.SIGINT else 2)
+        if number == signal.SIGINT:
+            if self.code == INTERRUPTED:
+                os._exit(STATUS[INTERRUPTED])
+            if os.environ.get("RANK", "0") == "0":
+                with contextlib.suppress(OSError):  # the terminal may be gone
+                    os.write(2, SAVING)
+        self.code = max(self.code, CODES[signal.Signals(number)])
 
     def asked(self) -> int:
         late = self.deadline is not None and time.monotonic() >= self.deadline
-        return max(self.code, 1 if late else 0)
+        return max(self.code, CLOCK if late else 0)
