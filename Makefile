@@ -5,11 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LATEST := .venv-latest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types tests test-slow campaign bench docs build clean
+.PHONY: help demo test lint types tests test-slow test-latest campaign bench docs build clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +39,14 @@ tests: $(READY)  ## the default tests
 test-slow: $(READY)  ## the tests that take longer, one at a time: some train on all cores, by the clock
 	$(PYTEST) -n 1 -m slow
 
+test-latest:  ## readers, writers, Hub, trackers, export and commands with the newest libraries
+	test -x $(LATEST)/bin/python || $(PYTHON) -m venv $(LATEST)
+	$(LATEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade \
+		--upgrade-strategy eager "$$(grep '^torch==' constraints.txt)" -e '.[dev]'
+	$(LATEST)/bin/python -m pytest -n 2 --dist loadfile -q tests/media tests/engine/models \
+		tests/engine/runs/test_sinks.py tests/test_fresh_process.py \
+		$(addprefix tests/end_to_end/test_, cli.py export.py import.py pack.py)
+
 campaign: $(READY)  ## faults against the real program; stopped and started again, it goes on
 	PYTHONPATH=tests $(BIN)/python -m campaign --full
 
@@ -54,5 +63,5 @@ build: $(READY)  ## wheel and sdist, into dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove .venv and caches, and nothing else
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LATEST) .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
