@@ -6,7 +6,6 @@ when they are first needed; writing needs neither.
 """
 
 import os
-import sys
 import wave
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -19,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media import pixels
-from quintet.media.errors import BadFile
+from quintet.media.errors import BadFile, check_file, decoding
 from quintet.media.shards.member import Member, as_path
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ PREROLL = 10 * 1152
 """Samples of an MP3 that are decoded before those wanted: its frames lean on those before them."""
 
 _BLOCK = 1 << 18
-_DAMAGE = (RuntimeError, OSError, ValueError, TypeError, OverflowError)
 
 
 class AudioCaps(NamedTuple):
@@ -64,14 +61,6 @@ class AudioInfo(NamedTuple):
 
 
 # Headers.
-
-
-def _check_file(path: Path, max_bytes: int) -> None:
-    pixels.check_file(path, sys.maxsize)
-    size = path.stat().st_size
-    if size > max_bytes:
-        reason = f"holds {size:,} bytes, more than max_bytes = {max_bytes:,}"
-        raise BadFile(path, reason, "cut the sound or raise max_bytes")
 
 
 def _check_kind(path: Path) -> None:
@@ -106,8 +95,8 @@ def _opened(path: Path, caps: AudioCaps) -> "Generator[SoundFile, None, None]":
         import soundfile
     except (ImportError, OSError) as error:  # OSError: without its library of C
         raise ImportError("sounds need soundfile and soxr: pip install 'quintet[audio]'") from error
-    _check_file(path, caps.max_bytes)
-    try:
+    check_file(path, caps.max_bytes, "cut the file")
+    with decoding(path, RuntimeError):
         _check_kind(path)
         name: Any = os.fsencode(path)  # bytes, because a name on disk need not be valid UTF-8
         if isinstance(path, Member):
@@ -115,12 +104,6 @@ def _opened(path: Path, caps: AudioCaps) -> "Generator[SoundFile, None, None]":
         with soundfile.SoundFile(name) as file:
             _check(path, _info(file), caps)
             yield file
-    except BadFile:
-        raise
-    except _DAMAGE as error:
-        why = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)
-        reason = f"is damaged ({str(why).rstrip('.')})"
-        raise BadFile(path, reason, "remove it or copy it again") from error
 
 
 def _info(file: "SoundFile") -> AudioInfo:
@@ -133,7 +116,7 @@ def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa
     if isinstance(path, Member) and path.header.rate:
         header = path.header
         info = AudioInfo(header.rate, header.channels, header.frames)
-        _check_file(path, caps.max_bytes)
+        check_file(path, caps.max_bytes, "cut the file")
         _check(path, info, caps)
         return info
     with _opened(path, caps) as file:

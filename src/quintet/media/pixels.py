@@ -3,10 +3,7 @@
 Pillow is imported when it is first needed; a run without images does without it.
 """
 
-import stat
-import struct
 import warnings
-import zlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader, BytesIO
@@ -19,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import BadFile, printable
+from quintet.media.errors import DAMAGE, BadFile, check_file, decoding, printable
 from quintet.media.shards.member import as_path
 
 if TYPE_CHECKING:
@@ -31,21 +28,6 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 256_000_000
-
-# What Pillow's decoders are known to raise on damaged bytes. Not MemoryError: a machine that is out
-# of memory is no fault of the file.
-_DAMAGE = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    struct.error,
-    zlib.error,
-)
 
 
 class Extent(NamedTuple):
@@ -62,20 +44,6 @@ class Box(NamedTuple):
     bottom: float
 
 
-def check_file(path: Path, max_bytes: int) -> None:
-    try:
-        about = path.stat()
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
-    if not stat.S_ISREG(about.st_mode):
-        raise BadFile(path, "is not a regular file", "remove it from the data")
-    if about.st_size == 0:
-        raise BadFile(path, "is empty (0 bytes)", "remove it or copy it again")
-    if about.st_size > max_bytes:
-        reason = f"holds {about.st_size:,} bytes, more than max_bytes = {max_bytes:,}"
-        raise BadFile(path, reason, "shrink the image or raise max_bytes")
-
-
 def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
     width, height = extent
     if width < 1 or height < 1:
@@ -85,44 +53,41 @@ def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
         raise BadFile(path, reason, "shrink the image or raise max_pixels")
 
 
-class Bounded(BufferedReader):
-    """A file that is never asked for more than it has: memory for all that a header promises, some
-    gigabytes, would be taken before the first byte is read."""
+class BoundedReader(BufferedReader):
+    """Limits every read to the size of the file: Pillow would allocate the gigabytes that a damaged
+    header announces before it reads the first byte."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.open("rb", buffering=0))
-        self.most = path.stat().st_size
+        self.max_bytes = path.stat().st_size
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(-1 if size is None else min(size, self.most))
+        return super().read(-1 if size is None else min(size, self.max_bytes))
 
 
 @contextmanager
 def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, None, None]":
-    """The image with its header read and checked; whatever goes wrong inside is a BadFile."""
+    """The image, its header checked; errors of the decoder inside the context become BadFile."""
     from PIL import Image, UnidentifiedImageError
 
-    check_file(path, max_bytes)
+    check_file(path, max_bytes, "shrink the image")
     bombs = (Image.DecompressionBombWarning, Image.DecompressionBombError)
-    own_limit = Image.MAX_IMAGE_PIXELS or max_pixels
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
-            if max_pixels <= own_limit:
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Bounded(path) as file, Image.open(file, formats=FORMATS) as image:
-                _check_extent(path, Extent(*image.size), max_pixels)
-                yield image
-    except BadFile:
-        raise
-    except bombs as error:
-        raise BadFile(path, f"could exhaust the memory ({error})", "shrink the image") from error
-    except UnidentifiedImageError as error:
-        reason = f"is not one of {', '.join(FORMATS)}, or its header is damaged"
-        raise BadFile(path, reason, "remove it or save it again as PNG") from error
-    except _DAMAGE as error:
-        reason = f"is damaged ({error or type(error).__name__})"
-        raise BadFile(path, reason, "remove it or copy it again") from error
+    pillow_limit = Image.MAX_IMAGE_PIXELS or max_pixels
+    with decoding(path):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # unusual metadata; only the pixels matter
+                if max_pixels <= pillow_limit:
+                    warnings.simplefilter("error", Image.DecompressionBombWarning)
+                with BoundedReader(path) as file, Image.open(file, formats=FORMATS) as image:
+                    _check_extent(path, Extent(*image.size), max_pixels)
+                    yield image
+        except bombs as error:
+            reason = f"could exhaust the memory ({error})"
+            raise BadFile(path, reason, "shrink the image") from error
+        except UnidentifiedImageError as error:
+            reason = f"is not one of {', '.join(FORMATS)}, or its header is damaged"
+            raise BadFile(path, reason, "remove it or save it again as PNG") from error
 
 
 def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES) -> Extent:
@@ -171,7 +136,7 @@ def _upright(image: "Image") -> "Image":
     }
     try:
         orientation = image.getexif().get(0x0112)
-    except _DAMAGE:
+    except DAMAGE:
         return image
     return image.transpose(turns[orientation]) if orientation in turns else image
 

@@ -5,7 +5,6 @@ FFmpeg as bytes and to one demuxer that its first bytes choose, so that it can n
 and no address. PyAV (`quintet[video]`) is imported when it is first needed; GIFs need only Pillow.
 """
 
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
@@ -18,7 +17,7 @@ import numpy as np
 from quintet.media import pixels
 from quintet.media.clips import gifs
 from quintet.media.clips.windows import Caps, ClipInfo, Picker, Wanted, check_info, window
-from quintet.media.errors import BadFile
+from quintet.media.errors import BadFile, check_file, decoding
 from quintet.media.pixels import Extent, Pixels
 from quintet.media.shards.member import as_path
 
@@ -38,16 +37,6 @@ PATIENCE = 3000
 """Frames that are decoded in search of the next one wanted, before the file is given up."""
 
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
-_DAMAGE = (
-    OSError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    MemoryError,
-)
 
 
 class _Source(NamedTuple):
@@ -88,31 +77,18 @@ def _family(path: Path) -> str:
 
 
 @contextmanager
-def _told(path: Path) -> Generator[None, None, None]:
-    """Whatever goes wrong inside is a BadFile."""
-    from av.error import FFmpegError
-
-    try:
-        yield
-    except BadFile:
-        raise
-    except (FFmpegError, *_DAMAGE) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise BadFile(path, f"is damaged ({why})", "remove it or copy it again") from error
-
-
-@contextmanager
 def _opened(source: _Source) -> Generator[_Video, None, None]:
     """The file with its header read and checked."""
     try:
         import av
+        from av.error import FFmpegError
     except ImportError as error:
         raise ImportError("videos need PyAV: pip install 'quintet[video]'") from error
     path, family, caps = source
     limits = {"max_pixels": str(caps.max_pixels), "threads": "1"}
     options = {"protocol_whitelist": "none", "codec_whitelist": CODECS, **limits}
     with (
-        _told(path),
+        decoding(path, FFmpegError, MemoryError),
         path.open("rb") as file,
         av.open(file, "r", family, options, metadata_errors="replace") as container,
     ):
@@ -151,16 +127,8 @@ def _describe(
     return info
 
 
-def _check_file(path: Path, max_bytes: int) -> None:
-    pixels.check_file(path, sys.maxsize)
-    size = path.stat().st_size
-    if size > max_bytes:
-        reason = f"holds {size:,} bytes, more than max_bytes = {max_bytes:,}"
-        raise BadFile(path, reason, "cut the video or raise max_bytes")
-
-
 def _source(path: Path, caps: Caps) -> _Source:
-    _check_file(path, caps.max_bytes)
+    check_file(path, caps.max_bytes, "cut the video")
     return _Source(path, _family(path), caps)
 
 

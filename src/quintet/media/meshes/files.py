@@ -6,7 +6,6 @@ the one file is opened: no materials, no textures, no buffers elsewhere.
 """
 
 import json
-import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import BadFile
+from quintet.media.errors import BadFile, check_file, decoding
 from quintet.media.meshes.gltf import read_glb, read_gltf
 from quintet.media.meshes.ply import read_ply
 from quintet.media.meshes.polygons import (
@@ -48,19 +47,6 @@ _READERS: dict[str, Callable[[bytes, Limits], Mesh]] = {
 }
 _Y_UP = (".obj", ".glb", ".gltf")
 
-# What damaged bytes are known to end in. The limits keep MemoryError to machines that are nearly
-# full; a data set goes on without the file there, too.
-_DAMAGE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
-    struct.error,
-)
-
 
 def read_mesh(
     path: Path | str,
@@ -80,33 +66,16 @@ def read_mesh(
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise BadFile(path, "is no mesh that can be read", f"use one of {', '.join(SUFFIXES)}")
-    data = _content(path, max_bytes)
-    try:
-        with np.errstate(all="ignore"):
-            mesh = _checked(reader(data, Limits(max_faces, MAX_VERTICES)))
-    except Unusable as error:
-        raise BadFile(path, error.reason, error.remedy) from error
-    except _DAMAGE as error:
-        reason = f"is damaged ({type(error).__name__}: {str(error)[:120]})"
-        raise BadFile(path, reason, "remove it or copy it again") from error
+    check_file(path, max_bytes, "simplify the mesh")
+    # With the limits, only a machine that is nearly full runs out of memory here.
+    with decoding(path, MemoryError), np.errstate(all="ignore"):
+        try:
+            mesh = _checked(reader(path.read_bytes(), Limits(max_faces, MAX_VERTICES)))
+        except Unusable as error:
+            raise BadFile(path, error.reason, error.remedy) from error
     if upright and path.suffix.lower() in _Y_UP:
         return Mesh(_z_up(mesh.vertices), mesh.faces)
     return mesh
-
-
-def _content(path: Path, max_bytes: int) -> bytes:
-    try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise BadFile(path, "is not a regular file", "remove it from the data")
-        if about.st_size == 0:
-            raise BadFile(path, "is empty (0 bytes)", "remove it or copy it again")
-        if about.st_size > max_bytes:
-            reason = f"holds {about.st_size:,} bytes, more than max_bytes = {max_bytes:,}"
-            raise BadFile(path, reason, "simplify the mesh or raise max_bytes")
-        return path.read_bytes()
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
 
 
 def _checked(mesh: Mesh) -> Mesh:
