@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,11 +114,16 @@ def test_a_room_finds_the_same_samples_in_shards_as_in_the_folder(photos, shards
     st.none() | st.integers(1, 9),
 )
 @settings(max_examples=100)
-def test_names_by_the_million_are_split_as_names_are(names, fraction, seed, limit):
+def test_names_are_split_by_their_own_hash(names, fraction, seed, limit):
+    digests = {n: blake2b(f"{seed}/{n}".encode(), digest_size=8).digest() for n in names}
+    ordered = sorted(names, key=digests.__getitem__)
+    count = sum(int.from_bytes(d, "big") < fraction * 2**64 for d in digests.values())
+    count = min(max(count, 1), len(names) - 1) if len(names) > 1 else 0
     train, valid = split_names(names, fraction, seed, limit)
+    assert train == [name for name in names if name not in ordered[:count]]
+    assert valid == [name for name in names if name in ordered[:count][:limit]]
     numbers = split_numbers((name.encode() for name in names), fraction, seed, limit)
-    assert [names[i] for i in numbers[0]] == train
-    assert [names[i] for i in numbers[1]] == valid
+    assert [[names[i] for i in side] for side in numbers] == [train, valid]
 
 
 def test_the_same_folder_gives_the_same_bytes(photos, shards, tmp_path):
@@ -526,7 +532,8 @@ def test_what_was_fetched_is_not_fetched_again(remote, monkeypatch):
 
 def test_the_cache_stays_under_its_cap_and_gives_up_the_longest_unused(tmp_path, monkeypatch):
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path))
-    cache = Cache("few", max_bytes=1000)
+    monkeypatch.setenv("QUINTET_CACHE_BYTES", "1000")
+    cache = Cache("few")
     for number in range(3):
         cache.put(str(number), bytes(300))
         os.utime(cache.path(str(number)), (number, number))
@@ -570,7 +577,7 @@ ADD_MANY = """
 import sys
 from quintet.media.shards.cache import Cache
 
-cache, worker = Cache("many", max_bytes=50_000), int(sys.argv[1])
+cache, worker = Cache("many"), int(sys.argv[1])
 for number in range(60):
     key = str((number * 7 + worker) % 40)
     content = key.encode().ljust(3000, b".")
@@ -582,9 +589,9 @@ for number in range(60):
 
 
 def test_several_processes_share_the_cache_within_its_cap(tmp_path):
-    place = {**os.environ, "QUINTET_CACHE": str(tmp_path)}
+    env = {**os.environ, "QUINTET_CACHE": str(tmp_path), "QUINTET_CACHE_BYTES": "50000"}
     commands = [[sys.executable, "-c", ADD_MANY, str(worker)] for worker in range(3)]
-    workers = [subprocess.Popen(command, env=place) for command in commands]
+    workers = [subprocess.Popen(command, env=env) for command in commands]
     assert [worker.wait(60) for worker in workers] == [0, 0, 0]
     found = [path for path in (tmp_path / "many").iterdir() if path.name[0] != "."]
     assert 45_000 < sum(path.stat().st_size for path in found) <= 50_000
