@@ -21,7 +21,7 @@ from quintet import rooms
 from quintet.engine.config import ConfigError, Recipe
 from quintet.engine.data.plans import CountPlan
 from quintet.engine.data.stream import Fixed, Stream
-from quintet.engine.data.workers import DEATHS
+from quintet.engine.data.workers import MAX_DEATHS
 from quintet.engine.errors import RunError
 
 
@@ -140,7 +140,7 @@ def test_a_sample_that_kills_every_worker_is_named_with_its_micro_batch() -> Non
     with closing(stream(Numbered(deadly=wanted[1]), 2)) as here:
         with pytest.raises(RunError) as refused:
             order(here, 3)
-        assert f"{DEATHS + 1} times in a row over one of {names};" in str(refused.value)
+        assert f"{MAX_DEATHS + 1} times in a row on one of {names};" in str(refused.value)
 
 
 def test_a_worker_that_is_stuck_is_named_within_the_timeout() -> None:
@@ -166,7 +166,7 @@ def test_held_out_data_that_is_stuck_is_named() -> None:
     source = Numbered(40, slow=6)
     with (
         closing(Fixed(source, torch.stack, 4, seat(), 2, timeout=0.5)) as fixed,
-        pytest.raises(RunError, match=r"stuck over one of number-4, number-5, number-6, number-7"),
+        pytest.raises(RunError, match=r"stuck on one of number-4, number-5, number-6, number-7"),
     ):
         list(fixed)
 
@@ -174,7 +174,7 @@ def test_held_out_data_that_is_stuck_is_named() -> None:
 def test_a_death_between_two_evaluations_goes_unnoticed_by_the_second() -> None:
     with closing(Fixed(Numbered(40), torch.stack, 4, seat(), 2)) as fixed:
         list(fixed)
-        os.kill(fixed._whole._iterator._workers[0].pid, signal.SIGKILL)
+        os.kill(fixed._loader._iterator._workers[0].pid, signal.SIGKILL)
         assert [n for batch in fixed for n in batch.data.tolist()] == list(range(40))
 
 

@@ -116,7 +116,7 @@ def test_the_heaviest_sample_is_weighed_with_all_that_is_in_it() -> None:
         "b": [np.zeros(2), "four"],
         "c": (torch.zeros(1, dtype=torch.bool),),
     }
-    assert auto_batch.weight(item) == 12 + 16 + 4 + 1
+    assert auto_batch.num_bytes(item) == 12 + 16 + 4 + 1
 
 
 # -- --auto-batch ----------------------------------------------------------------------------------

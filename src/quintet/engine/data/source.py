@@ -9,15 +9,15 @@ from quintet.engine.keys import Key, fold, seed_globals
 
 @runtime_checkable
 class Source(Protocol):
-    """What the engine reads. Everything random about a sample comes from its key; without a key the
-    sample is not augmented."""
+    """A data set as the engine reads it. All randomness of a sample comes from its key; without a
+    key the sample is not augmented."""
 
     def __len__(self) -> int: ...
 
     def keyed(self, index: int, key: Key | None) -> Any: ...
 
     def name(self, index: int) -> str:
-        """For messages: a file's path, say."""
+        """Name in messages, such as the path of a file."""
         ...
 
 
@@ -31,7 +31,7 @@ class HasWindow(Protocol):
 
 @runtime_checkable
 class Prefetching(Protocol):
-    """A source that fetches a whole batch at once, from object storage say."""
+    """A source that fetches a whole batch at once, for example from object storage."""
 
     def prefetch(self, indices: Sequence[int]) -> None: ...
 
@@ -104,7 +104,7 @@ class HasSubset(Protocol):
 
 
 def subset(source: Source, indices: Sequence[int]) -> Source:
-    """Some of its samples; a source with members of its own makes the subset itself."""
+    """Some samples of a source; a source with more methods than `Source` implements it itself."""
     return source.subset(indices) if isinstance(source, HasSubset) else Subset(source, indices)
 
 
