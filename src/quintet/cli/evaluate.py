@@ -31,7 +31,7 @@ class Evaluate:
     data: Data = None
     """Folder to evaluate on; the default is the validation split of the run."""
     step: int | None = None
-    """Step of the checkpoint; the default is the newest sound one."""
+    """Step of the checkpoint; the default is the newest intact one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto selects the GPU if there is one."""
     batch_size: int | None = None

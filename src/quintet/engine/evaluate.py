@@ -157,7 +157,7 @@ def evaluate_run(
 ) -> dict[str, float]:
     """Metrics of a run's EMA weights; `whole` measures all data, not the validation split."""
     folder = RunFolder.open(path)
-    chosen = step if step is not None else checkpoint.newest_sound(folder.checkpoints, print)
+    chosen = step if step is not None else checkpoint.newest_intact(folder.checkpoints, print)
     if chosen is None or chosen not in folder.steps():
         raise RunError(f"{path} has no checkpoint {'' if step is None else f'at step {step} '}yet")
     files = checkpoint.read(checkpoint.path_of(folder.checkpoints, chosen))

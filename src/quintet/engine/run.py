@@ -179,7 +179,7 @@ class Run:
             if best is not None:
                 self.folder.write_best(step, best["metric"], best["value"])
             if any(streaks[-1].values()):
-                return  # the last sound one must not give way to it
+                return  # the last intact one must stay
             kept = self.folder.best()
             checkpoint.retain(
                 self.folder.checkpoints,
@@ -230,12 +230,12 @@ class Run:
     # -- state ------------------------------------------------------------------------------
 
     def restore_latest(self) -> None:
-        """Resume from the newest sound checkpoint, or start at step 0."""
+        """Resume from the newest intact checkpoint, or start at step 0."""
         step = problem = None
         if self.world.is_main:
             remove_partial(self.folder.checkpoints)
             try:
-                step = checkpoint.newest_sound(self.folder.checkpoints, self.say)
+                step = checkpoint.newest_intact(self.folder.checkpoints, self.say)
                 self.folder.forget_after(step or 0)
             except RunError as error:
                 problem = str(error)

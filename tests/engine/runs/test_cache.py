@@ -79,7 +79,7 @@ def test_adding_the_same_again_adds_no_shard(cache: Path) -> None:
 
 
 def test_many_values_are_spread_over_shards(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caching, "SHARD", 4)
+    monkeypatch.setattr(caching, "VALUES_PER_FILE", 4)
     Cache("things").add(values(10))
     assert len(shards(cache)) == 3
     assert_same(Cache("things").find(values(10)), values(10))

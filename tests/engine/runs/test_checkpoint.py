@@ -16,7 +16,7 @@ from quintet.engine.runs import checkpoint
 from quintet.engine.runs.checkpoint import (
     Writer,
     examine,
-    newest_sound,
+    newest_intact,
     path_of,
     read,
     read_about,
@@ -142,7 +142,7 @@ def test_a_write_that_fails_anywhere_leaves_nothing_behind(tmp_path, monkeypatch
         assert os.listdir(tmp_path) == ["step-00000001"]
     else:  # only what comes after the rename can fail now
         assert examine(path_of(tmp_path, 2)) is None
-    assert newest_sound(tmp_path, pytest.fail) is not None
+    assert newest_intact(tmp_path, pytest.fail) is not None
 
 
 def test_a_tensor_that_cannot_be_written_leaves_nothing_behind(tmp_path):
@@ -276,7 +276,7 @@ def test_a_broken_page_of_digests_is_noticed_passed_over_and_never_removed(tmp_p
     path = put(tmp_path, 2)
     (path / "state.json").write_bytes(content)
     assert examine(path)
-    assert newest_sound(tmp_path, lambda said: None) == 1
+    assert newest_intact(tmp_path, lambda said: None) == 1
     retain(tmp_path, last=1, every=0, best=None, run_id="me")
     put(tmp_path, 3)
     retain(tmp_path, last=1, every=0, best=None, run_id="me")
@@ -295,13 +295,13 @@ def test_reading_a_broken_checkpoint_is_an_error_for_a_person(tmp_path, content)
         assert set(found) <= {"net"}  # a page that still names its files
 
 
-def test_the_newest_sound_one_is_taken_and_the_damaged_are_named(tmp_path):
+def test_the_newest_intact_one_is_taken_and_the_damaged_are_named(tmp_path):
     for step in (1, 2, 3):
         put(tmp_path, step)
     os.truncate(path_of(tmp_path, 3) / "net.safetensors", 5)
     (path_of(tmp_path, 2) / "net.safetensors").unlink()
     said = []
-    assert newest_sound(tmp_path, said.append) == 1
+    assert newest_intact(tmp_path, said.append) == 1
     assert [s.split()[1] for s in said] == ["step-00000003", "step-00000002"]
     assert "net.safetensors" in said[0]
     assert "5 bytes" in said[0]
@@ -311,12 +311,12 @@ def test_without_a_sound_one_the_run_stops_rather_than_start_anew(tmp_path):
     put(tmp_path, 1)
     os.truncate(path_of(tmp_path, 1) / "net.safetensors", 5)
     with pytest.raises(RunError, match=r"none of the 1 checkpoints.*backup"):
-        newest_sound(tmp_path, lambda said: None)
+        newest_intact(tmp_path, lambda said: None)
 
 
 def test_without_any_the_run_starts(tmp_path):
-    assert newest_sound(tmp_path, pytest.fail) is None
-    assert newest_sound(tmp_path / "absent", pytest.fail) is None
+    assert newest_intact(tmp_path, pytest.fail) is None
+    assert newest_intact(tmp_path / "absent", pytest.fail) is None
 
 
 # -- retention ------------------------------------------------------------------------------
@@ -348,15 +348,15 @@ def test_what_another_run_or_a_person_put_there_is_never_removed(tmp_path):
 
 
 def test_going_back_behind_damaged_ones_keeps_what_is_written_now(tmp_path):
-    """Damaged checkpoints of later steps must not push the only sound one out."""
+    """Damaged checkpoints of later steps must not push the only intact one out."""
     for step in (10, 20, 30):
         put(tmp_path, step)
     for step in (20, 30):
         os.truncate(path_of(tmp_path, step) / "net.safetensors", 5)
-    assert newest_sound(tmp_path, lambda said: None) == 10
+    assert newest_intact(tmp_path, lambda said: None) == 10
     put(tmp_path, 15)
     retain(tmp_path, last=2, every=0, best=None, run_id="me", newest=15)
-    assert newest_sound(tmp_path, lambda said: None) == 15
+    assert newest_intact(tmp_path, lambda said: None) == 15
 
 
 # -- the background -------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_an_error_in_the_background_is_a_sentence_and_earlier_ones_are_intact(
     call = {"wait": writer.wait, "check": writer.check, "submit": lambda: writer.submit(print)}
     with pytest.raises(RunError, match=r"No space left on device.*earlier checkpoints are intact"):
         call[how]()
-    assert newest_sound(tmp_path, pytest.fail) == 1
+    assert newest_intact(tmp_path, pytest.fail) == 1
     assert steps_in(tmp_path) == [1]
     writer.close()
 

@@ -307,9 +307,9 @@ def _warn(message: str) -> None:
 
 
 def weights_of(path: Path, part: str) -> dict[str, Any]:
-    """Averaged weights of a run's newest sound checkpoint, by the part's name."""
+    """Averaged weights of a run's newest intact checkpoint, by the part's name."""
     folder = RunFolder.open(path)
-    step = checkpoint.newest_sound(folder.checkpoints, _warn)
+    step = checkpoint.newest_intact(folder.checkpoints, _warn)
     if step is None:
         raise RunError(f"{path} has no checkpoint yet")
     files = checkpoint.read(checkpoint.path_of(folder.checkpoints, step))

@@ -1,4 +1,4 @@
-"""The run folder: who holds it, what it was asked for, and what it has reported."""
+"""The run folder: lock, configuration, metrics and events."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ class RunFolder:
     path: Path
     about: dict[str, Any] = field(default_factory=dict)
     created: bool = False
-    """Made by this very process."""
+    """Whether this process created it."""
     _lock: int | None = None
 
     @property
@@ -48,7 +48,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
-        """A new run. A folder with anything in it is refused."""
+        """A new run; a folder that is not empty is an error."""
         if os.path.exists(path / "config.json"):
             raise RunError(
                 f"{path} already holds a run; resume it with 'quintet resume {path}' "
@@ -72,13 +72,13 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """An existing run, to read."""
+        """An existing run, for reading."""
         if not (path / "config.json").is_file():
             raise RunError(f"{path} is not a run of Quintet: it holds no config.json")
         return cls(path, read_json(path / "config.json"))
 
     def lock(self) -> None:
-        """Held until the process ends, however it ends: the kernel lets go of a dead one's lock."""
+        """Lock until the process ends; the kernel releases the lock of a dead process."""
         try:
             handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
@@ -98,11 +98,11 @@ class RunFolder:
             self._lock = None
 
     def discard(self) -> None:
-        """Undo `create`, for a start that failed before its first step."""
+        """Undo `create` after a start that failed before the first step."""
         for name in ("config.json", "events.jsonl", "metrics.jsonl", "report.html", ".lock"):
             (self.path / name).unlink(missing_ok=True)
-        for written in (self.path / "tensorboard", self.frozen):
-            shutil.rmtree(written, ignore_errors=True)
+        for folder in (self.path / "tensorboard", self.frozen):
+            shutil.rmtree(folder, ignore_errors=True)
         for folder in (self.checkpoints, self.path):
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -121,7 +121,9 @@ class RunFolder:
             return None
         best = read_json(path)
         if type(best.get("step")) is not int or type(best.get("value")) not in (int, float):
-            raise RunError(f"{path} lacks a step or a value; delete it: it is written anew")
+            raise RunError(
+                f"{path} lacks a step or a value; delete it (it is rewritten)"
+            )
         return best
 
     def write_best(self, step: int, metric: str, value: float) -> None:
@@ -139,15 +141,15 @@ class RunFolder:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
     def forget_after(self, step: int) -> None:
-        """Drop reports of steps that will be taken again, and what a kill cut short."""
+        """Drop reports of steps that will be repeated, and partial files of interrupted writes."""
         for folder in (self.path, self.frozen, *self.exhibits.glob("step-*")):
             remove_partial(folder)
         for path in (self.metrics, self.events):
             if not path.exists():
                 continue
-            found = (r for r in read_lines(path) if type(r.get("step")) is int)
-            kept = [r for r in found if r["step"] <= step]
-            atomic_write(path, "".join(json.dumps(r) + "\n" for r in kept).encode())
+            records = (r for r in read_lines(path) if type(r.get("step")) is int)
+            lines = [json.dumps(r) + "\n" for r in records if r["step"] <= step]
+            atomic_write(path, "".join(lines).encode())
 
     def steps(self) -> list[int]:
         return steps_in(self.checkpoints)
@@ -160,7 +162,7 @@ def _ends_a_line(path: Path) -> bool:
 
 
 def _visible(path: Path) -> Iterator[Path]:
-    """What is in a folder beyond the traces of a start that was killed in its first moment."""
+    """Entries of a folder, except those of a start that was killed immediately."""
     for entry in path.iterdir():
         empty = entry.name == "checkpoints" and entry.is_dir() and not any(entry.iterdir())
         if not empty and entry.name != ".lock" and not entry.match(PARTIAL):
@@ -168,12 +170,12 @@ def _visible(path: Path) -> Iterator[Path]:
 
 
 def require_settings(path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int) -> None:
-    """As they were when the checkpoint was written: config.json can be edited, and a changed
-    learning rate would silently change the run."""
+    """The settings must be those of the checkpoint: config.json can be edited, and another learning
+    rate would silently change the run."""
     now = {**to_json(recipe), "global_batch": batch}
     then = {**now, **about.get("settings", {}), "global_batch": about.get("global_batch", batch)}
-    movable = {s.name for s in settings_of(recipe) if s.free or s.is_path}
-    changed = {n: v for n, v in differences(then, now).items() if n not in movable}
+    changeable = {s.name for s in settings_of(recipe) if s.free or s.is_path}
+    changed = {n: v for n, v in differences(then, now).items() if n not in changeable}
     if changed:
         listed = "; ".join(
             f"{n} was {a!r} and is now {b!r}" for n, (a, b) in [*changed.items()][:3]
@@ -196,20 +198,20 @@ def _refuse(constant: str) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSONL file; a last line cut short by a kill is left out."""
-    found = []
+    """Records of a JSONL file; lines that are not JSON objects are skipped."""
+    records = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            records.append(value)
+    return records
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN: what is not finite becomes null."""
+    """Replace non-finite numbers by null: JSON has none."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Taking one step of a run again, alone: what was in it, and what it gave."""
+"""Replay of one step of a run: its samples and its losses."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Replayed:
 
 
 def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) -> Replayed:
-    """Restore the last checkpoint before `step` and go on to it. Nothing is written."""
+    """Restore the last checkpoint before `step` and train up to it. Nothing is written."""
     folder = RunFolder.open(path)
     if not 1 <= step <= recipe.steps:
         raise RunError(f"step {step} is outside 1 … {recipe.steps}")
