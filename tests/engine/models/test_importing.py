@@ -52,7 +52,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the child does, without its process: for traps that the reader itself must refuse."""
     stored = importing.check_archive(path)
     size = importing.SWELL * path.stat().st_size
-    tensors, values = importing.sorted_out(importing.load(path), size)
+    tensors, values = importing.separate(importing.load(path), size)
     importing.check_storages(tensors, stored)
     return tensors, values
 

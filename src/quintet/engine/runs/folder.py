@@ -121,9 +121,7 @@ class RunFolder:
             return None
         best = read_json(path)
         if type(best.get("step")) is not int or type(best.get("value")) not in (int, float):
-            raise RunError(
-                f"{path} lacks a step or a value; delete it (it is rewritten)"
-            )
+            raise RunError(f"{path} lacks a step or a value; delete it (it is rewritten)")
         return best
 
     def write_best(self, step: int, metric: str, value: float) -> None:
