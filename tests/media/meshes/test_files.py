@@ -356,11 +356,11 @@ ROWS = "0 0 0\n1 0 0\n{} 1 0\n"
         ("a.off", OFF.format("1", -1), "vertex -1 of 3"),
         ("a.off", OFF.format("1", "")[:-2], "fewer corners than it says"),
         ("a.off", "OFF\n-3 -1 0\n0 0 0\n", "announces -3 vertices and -1 faces"),
-        ("a.off", "OFF\n2999999 999999 0\n0 0 0\n", "cut off"),
+        ("a.off", "OFF\n2999999 999999 0\n0 0 0\n", "truncated"),
         ("a.off", "OFF BINARY\n1 1 1\n", "binary OFF"),
         ("a.off", "4OFF\n3 1 0\n", "does not begin with OFF"),
         ("a.off", "OFF\n", "no line with the numbers"),
-        ("a.stl", "solid a\n", "cut off"),
+        ("a.stl", "solid a\n", "truncated"),
         ("a.stl", "solid a\nendsolid a\n", "no faces"),
         ("a.stl", STL.format("nan", END), "not finite"),
         ("a.stl", STL.format("1", ""), "does not end with endsolid"),
@@ -373,13 +373,13 @@ ROWS = "0 0 0\n1 0 0\n{} 1 0\n"
         ("a.ply", (POINTS + FACES + ROWS).format(3, 1, "nan") + "3 0 1 2\n", "not finite"),
         ("a.ply", (POINTS + FACES + ROWS).format(3, 1, 1) + "3 0 1 3\n", "vertex 3 of 3"),
         ("a.ply", (POINTS + FACES + ROWS).format(3, 1, 1) + "3 0 1\n", "fewer corners"),
-        ("a.ply", (POINTS + FACES + ROWS).format(3, 1, 1), "more than its|cut off"),
+        ("a.ply", (POINTS + FACES + ROWS).format(3, 1, 1), "more than its|truncated"),
         ("a.ply", (POINTS + FACES + ROWS).format(-3, 1, 1), "negative"),
         ("a.ply", (POINTS + POINTS[21:] + FACES).format(3, 3, 1), "twice"),
         ("a.ply", (POINTS + FACES).replace("face", "tristrips").format(3, 1), "strips"),
         ("a.ply", "ply\nformat ascii 1.0\nelement vertex 3\n", "does not begin with the header"),
         ("a.ply", b"PK\3\4" + b"\0" * 200, "does not begin with the header"),
-        ("a.ply", (POINTS + FACES).replace("ascii", "zipped").format(3, 1), "does not know"),
+        ("a.ply", (POINTS + FACES).replace("ascii", "zipped").format(3, 1), "unknown header line"),
         ("a.ply", (POINTS + FACES).replace("uchar", "float").format(3, 1), "whole number"),
         ("a.glb", b"glTF" + struct.pack("<II", 1, 20) + b"\0" * 20, "version 1"),
         ("a.glb", b"PK\3\4" + b"\0" * 200, "does not begin with the header"),
@@ -505,12 +505,12 @@ def absurd(folder: Path) -> dict[Path, str]:
     add("b.ply", ascii_ply.format(10**18, 1), "vertices or more")
     add("c.ply", ascii_ply.format(3, 10**30), "max_faces")
     add("d.ply", ascii_ply.format(2 * million, 1), "more than its")
-    add("e.ply", binary.replace("uchar", "uint").format(0, 1) + "\xff" * 8, "is cut off")
+    add("e.ply", binary.replace("uchar", "uint").format(0, 1) + "\xff" * 8, "is truncated")
     padded = "element face 1\nproperty list uint uchar vertex_indices\nend_header\n"
     header = POINTS.replace("ascii", "binary_little_endian").format(0) + padded
     add("f.ply", header.encode() + struct.pack("<I", 99 * million), "max_faces", 100 * million)
     none = "element nothing 99999999999999\nelement vertex"
-    add("g.ply", ascii_ply.replace("element vertex", none).format(3, 1), "more than its|cut off")
+    add("g.ply", ascii_ply.replace("element vertex", none).format(3, 1), "more than its|truncated")
     add("a.obj", "v 0 0 0\n" + "f 1 1 1\n" * 2 * million, "max_faces")
     add("b.obj", "v 0 0 0\n" * 3_000_002, "vertices or more")
     add("c.obj", "f " + "1 " * 10 * million, "a line of")
