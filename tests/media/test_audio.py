@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 soundfile = pytest.importorskip("soundfile")
 
-from quintet.media import BadFile  # noqa: E402
 from quintet.media.audio import (  # noqa: E402
     AudioCaps,
     check_audio,
@@ -19,6 +18,7 @@ from quintet.media.audio import (  # noqa: E402
     read_audio,
     write_wav,
 )
+from quintet.media.errors import BadFile  # noqa: E402
 
 RATES = (8_000, 16_000, 22_050, 44_100, 48_000)
 

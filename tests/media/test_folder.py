@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quintet.media import BadFile, folder
+from quintet.media import folder
+from quintet.media.errors import BadFile
 from quintet.media.folder import files, read_metadata, relative_name
 
 

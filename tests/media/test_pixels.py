@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from quintet.media import BadFile
+from quintet.media.errors import BadFile
 from quintet.media.pixels import (
     Extent,
     crop_box,
@@ -218,13 +218,14 @@ shares = st.floats(0, 1)
 
 @settings(deadline=None)
 @given(sides, sides, sides, sides, st.floats(0.01, 1), shares, shares)
-def test_a_crop_lies_inside_and_has_the_wanted_shape(
+def test_a_crop_lies_inside_and_has_the_requested_aspect_ratio(
     width, height, rows, columns, scale, top, left
 ):
     box = crop_box(Extent(width, height), (rows, columns), scale=scale, top=top, left=left)
-    assert 0 <= box.left < box.right <= width
-    assert 0 <= box.top < box.bottom <= height
-    wide, high = box.right - box.left, box.bottom - box.top
+    x, y, right, bottom = box
+    assert 0 <= x < right <= width
+    assert 0 <= y < bottom <= height
+    wide, high = right - x, bottom - y
     assert wide * rows == pytest.approx(high * columns, rel=1e-6)
     full = min(width / columns, height / rows)
     assert wide == pytest.approx(scale * full * columns, rel=1e-6)
@@ -270,5 +271,5 @@ def test_a_contact_sheet_holds_every_picture_under_its_title():
         assert (sheet == value).all(-1).sum() == pytest.approx(600 * times, abs=30)
     assert (sheet[:20] < 128).any()
     assert grid([colours]).shape == (28, 106, 3)
-    with pytest.raises(ValueError, match="at least one picture"):
+    with pytest.raises(ValueError, match="at least one image"):
         grid([])

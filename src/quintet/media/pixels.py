@@ -1,6 +1,6 @@
-"""Images in and out: uint8 of shape (h, w, 3), checked by their header before they are decoded.
+"""Reading and writing of images, uint8 (h, w, 3); headers are checked before decoding.
 
-Pillow is imported when it is first needed; a run without images does without it.
+Pillow is imported on first use.
 """
 
 import warnings
@@ -35,13 +35,8 @@ class Extent(NamedTuple):
     height: int
 
 
-class Box(NamedTuple):
-    """A rectangle in pixels, fractions allowed."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom of a rectangle in pixels."""
 
 
 def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
@@ -91,7 +86,7 @@ def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, Non
 
 
 def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES) -> Extent:
-    """Width and height as stored, from the header alone."""
+    """Width and height as stored, from the header."""
     with opened(as_path(path), max_pixels, max_bytes) as image:
         return Extent(*image.size)
 
@@ -103,10 +98,10 @@ def read_image(
     max_bytes: int = MAX_BYTES,
     at_least: int | None = None,
 ) -> Pixels:
-    """The picture, upright, in colour, on white where it is transparent; of a GIF the first frame.
+    """The image as RGB, with its EXIF orientation applied, on white; of a GIF the first frame.
 
-    With `at_least` a large JPEG may be decoded at a half, a quarter or an eighth of its size, as
-    long as its shorter side keeps so many pixels; decoding is then several times faster.
+    With `at_least` a large JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, several times
+    faster, as long as its shorter side has at least so many pixels.
     """
     with opened(as_path(path), max_pixels, max_bytes) as image:
         if at_least is not None and image.format == "JPEG":
@@ -122,10 +117,10 @@ def _draft(image: "Image", at_least: int) -> None:
 
 
 def _upright(image: "Image") -> "Image":
-    """Turned as its EXIF orientation asks; unreadable EXIF data turns nothing."""
+    """With the EXIF orientation applied; unreadable EXIF data is ignored."""
     from PIL.Image import Transpose
 
-    turns = {
+    operations = {
         2: Transpose.FLIP_LEFT_RIGHT,
         3: Transpose.ROTATE_180,
         4: Transpose.FLIP_TOP_BOTTOM,
@@ -138,7 +133,7 @@ def _upright(image: "Image") -> "Image":
         orientation = image.getexif().get(0x0112)
     except DAMAGE:
         return image
-    return image.transpose(turns[orientation]) if orientation in turns else image
+    return image.transpose(operations[orientation]) if orientation in operations else image
 
 
 def to_rgb(image: "Image") -> Pixels:
@@ -155,7 +150,7 @@ def to_rgb(image: "Image") -> Pixels:
 
 
 def _deep_grey(values: npt.NDArray[np.generic]) -> Pixels:
-    """16 bits a pixel to 8, rounded: 65,535 is white."""
+    """16-bit grey to 8 bits, rounded: 65,535 is white."""
     scaled = (np.clip(values.astype(np.int64), 0, 65_535) + 128) // 257
     return np.repeat(scaled.astype(np.uint8)[:, :, None], 3, axis=2)
 
@@ -163,10 +158,10 @@ def _deep_grey(values: npt.NDArray[np.generic]) -> Pixels:
 def crop_box(
     extent: Extent, size: tuple[int, int], *, scale: float, top: float, left: float
 ) -> Box:
-    """A rectangle in the shape of `size` (height, width) that lies inside the extent.
+    """A rectangle inside the extent with the aspect ratio of `size` (height, width).
 
-    `scale` is its share of the largest such rectangle; `top` and `left`, 0..1, say where it lies in
-    the room that is left: 0.5 and 0.5 are the middle.
+    `scale` is relative to the largest such rectangle; `top` and `left`, 0..1, are its position in
+    the remaining space: 0.5 and 0.5 are the centre.
     """
     if not 0 < scale <= 1 or not 0 <= top <= 1 or not 0 <= left <= 1:
         raise ValueError(f"scale {scale}, top {top}, left {left}: give scale in (0, 1], rest 0..1")
@@ -174,7 +169,7 @@ def crop_box(
     unit = scale * min(extent.width / width, extent.height / height)
     wide, high = min(width * unit, extent.width), min(height * unit, extent.height)
     x, y = left * (extent.width - wide), top * (extent.height - high)
-    return Box(x, y, min(x + wide, extent.width), min(y + high, extent.height))
+    return x, y, min(x + wide, extent.width), min(y + high, extent.height)
 
 
 def resize_crop(
@@ -196,7 +191,7 @@ def resize_crop(
 
 
 def middle(array: Pixels, size: tuple[int, int]) -> Pixels:
-    """The middle of a picture, cropped and not resampled."""
+    """The centre crop of an image, not resampled."""
     top, left = ((have - want) // 2 for have, want in zip(array.shape, size))
     return array[top : top + size[0], left : left + size[1]]
 
@@ -211,9 +206,9 @@ def write_png(path: Path | str, array: Pixels) -> None:
 
 
 def grid(rows: Sequence[Sequence[Pixels]], labels: Sequence[str] = (), gap: int = 4) -> Pixels:
-    """A contact sheet on white: pictures in rows, with a title over each column."""
+    """A contact sheet on white: images in rows, with a title over each column."""
     if not rows or not any(rows):
-        raise ValueError("a contact sheet needs at least one picture")
+        raise ValueError("a contact sheet needs at least one image")
     titles = [_title(label) for label in labels]
     lines = [titles, *rows] if titles else rows
     widths = [

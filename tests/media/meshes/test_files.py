@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
-from quintet.media import BadFile
-from quintet.media.meshes.files import SUFFIXES, WRITABLE, Mesh, read_mesh, simplify, write_mesh
+from quintet.media.errors import BadFile
+from quintet.media.meshes.files import SUFFIXES, Mesh, read_mesh, simplify, write_mesh
+
+WRITABLE = (".obj", ".glb", ".ply")
 
 CUBE = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], np.float64)
 QUADS = np.array(
@@ -388,7 +390,7 @@ ROWS = "0 0 0\n1 0 0\n{} 1 0\n"
         ("a.gltf", '{"asset": {}}', "no faces"),
         ("a.gltf", "\xff\xfe{", "damaged"),
         ("a.gltf", '{"asset": 1' + "1" * 9000 + "}", "damaged"),
-        ("a.zip", "PK", "no mesh that can be read; use one of .obj"),
+        ("a.zip", "PK", "no supported mesh format; use one of .obj"),
     ],
 )
 def test_what_is_no_mesh_is_refused_with_a_reason(tmp_path, name, content, match):
@@ -471,7 +473,7 @@ def test_gltf_that_contradicts_itself_is_refused(tmp_path, change, match):
 
 STARVED = """
 import resource, sys
-from quintet.media import BadFile
+from quintet.media.errors import BadFile
 from quintet.media.meshes.files import read_mesh
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + 600_000_000
@@ -548,7 +550,7 @@ def test_absurd_files_are_refused_within_little_memory(tmp_path):
 
 WATCHED = """
 import os, sys
-from quintet.media import BadFile
+from quintet.media.errors import BadFile
 from quintet.media.meshes.files import read_mesh
 seen = []
 sys.addaudithook(lambda event, found: seen.append((event, found)) if WATCH else None)

@@ -37,8 +37,9 @@ class Prefetching(Protocol):
 
 
 class MapStyle:
-    """A map-style data set (torch's Dataset, a list) as a source. The global generators of Python,
-    numpy and torch are seeded for every sample, so its own augmentation is reproducible."""
+    """A map-style data set (torch's Dataset, a list) as a source. Unless it is keyed, the global
+    generators of Python, numpy and torch are seeded for every sample, so that its own augmentation
+    is reproducible."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -55,6 +56,8 @@ class MapStyle:
         return self.size
 
     def keyed(self, index: int, key: Key | None) -> Any:
+        if isinstance(self.dataset, Keyed):
+            return self.dataset.keyed(index, key)
         seed_globals(key.fold("sample") if key else fold("fixed", index))
         return self.dataset[index]
 
@@ -64,22 +67,13 @@ class MapStyle:
 
 @runtime_checkable
 class Keyed(Protocol):
-    """A source whose samples have no names."""
+    """A data set with keyed samples that have no names."""
 
     def keyed(self, index: int, key: Key | None) -> Any: ...
 
 
-class Numbered(MapStyle):
-    """A keyed source whose samples are named by their index."""
-
-    def keyed(self, index: int, key: Key | None) -> Any:
-        return self.dataset.keyed(index, key)
-
-
 def as_source(data: Any) -> Source:
-    if isinstance(data, Source):
-        return data
-    return Numbered(data) if isinstance(data, Keyed) else MapStyle(data)
+    return data if isinstance(data, Source) else MapStyle(data)
 
 
 class Subset:

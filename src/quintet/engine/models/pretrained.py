@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
@@ -300,14 +301,10 @@ def initial_weights(source: str, task: Task) -> dict[str, dict[str, Any]]:
     return {task.main: weights_of(path, task.main)}
 
 
-def _warn(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
-
-
 def weights_of(path: Path, part: str) -> dict[str, Any]:
     """EMA weights of a part in the newest intact checkpoint of a run."""
     folder = RunFolder.open(path)
-    step = checkpoint.newest_intact(folder.checkpoints, _warn)
+    step = checkpoint.newest_intact(folder.checkpoints, partial(print, file=sys.stderr))
     if step is None:
         raise RunError(f"{path} has no checkpoint yet")
     files = checkpoint.read(checkpoint.path_of(folder.checkpoints, step))

@@ -306,7 +306,7 @@ class Writer:
 
 
 def describe(error: BaseException) -> str:
+    reason = str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        where = f" ({error.filename})" if error.filename else ""
-        return f"{os.strerror(error.errno)}{where}; earlier checkpoints are intact"
-    return f"{error}; earlier checkpoints are intact"
+        reason = os.strerror(error.errno) + (f" ({error.filename})" if error.filename else "")
+    return f"{reason}; earlier checkpoints are intact"

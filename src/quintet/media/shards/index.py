@@ -34,7 +34,6 @@ _COLUMNS = {
     "name_end": ("U64", ()),
     "row_end": ("U64", ()),
 }
-_TEXTS = ("names", "rows")
 
 Column = npt.NDArray[Any]
 
@@ -152,7 +151,7 @@ class Index:
             self._column(header, name) for name in list(_COLUMNS)[:6]
         )
         self.name_end, self.row_end = (self._column(header, f"{n}_end") for n in ("name", "row"))
-        self.names, self.rows = (self._column(header, name) for name in _TEXTS)
+        self.names, self.rows = (self._column(header, name) for name in ("names", "rows"))
         if self.about["version"] != VERSION:
             raise ValueError(f"its version is {self.about['version']}, not {VERSION}")
         self.suffixes = [str(suffix) for suffix in self.about["suffixes"]]
