@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train all six on built-in data, on the CPU, in about ten minutes
+demo: $(READY)  ## train all six on built-in data, on the CPU, in about twelve minutes
 	$(BIN)/quintet demo
 
 test: lint types tests  ## lint, types and tests: what a change must pass

@@ -212,8 +212,8 @@ NO_CAPS = {"sounds.max_missing", "recordings.max_missing"}  # shares, not sizes
 NO_CAPS |= {"recordings.max_seconds", "meshes.max_faces"}  # what the model takes, not what is read
 
 
-def table_of_caps() -> dict[str, float]:
-    text = SAFETY.read_text(encoding="utf-8").split("## Caps")[1].split("\n\n")[1]
+def table_of_limits() -> dict[str, float]:
+    text = SAFETY.read_text(encoding="utf-8").split("## Limits")[1].split("\n\n")[1]
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines()[2:]]
     return {where.strip("`"): float(value.replace(",", "")) for _, where, value in rows}
 
@@ -228,13 +228,13 @@ def in_source(where: str) -> float:
     return getattr(getattr(recipe, field) if field else recipe, setting)
 
 
-def test_the_table_of_caps_is_that_of_the_source() -> None:
-    table = table_of_caps()
+def test_the_table_of_limits_matches_the_source() -> None:
+    table = table_of_limits()
     assert {where: float(in_source(where)) for where in table} == table
 
 
-def test_no_cap_is_missing_from_the_table() -> None:
-    listed = set(table_of_caps()) | NO_CAPS
+def test_no_limit_is_missing_from_the_table() -> None:
+    listed = set(table_of_limits()) | NO_CAPS
     for field, name in OF_ROOM.items():
         config = getattr(rooms.recipe_function(name)(), field)
         settings = [f.name for f in dataclasses.fields(config) if f.name.startswith("max_")]

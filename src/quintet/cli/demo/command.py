@@ -24,7 +24,7 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 @dataclasses.dataclass(kw_only=True)
 class Demo:
-    """Train all six tiny recipes on built-in data on the CPU, in about ten minutes, and write one
+    """Train all six tiny recipes on built-in data on the CPU, in about twelve minutes, and write one
     page with the results. An interrupted demo resumes."""
 
     run: Path = Path("runs/demo")
