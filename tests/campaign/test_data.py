@@ -66,7 +66,7 @@ def misread(how: str, wire: Any) -> None:
 @pytest.mark.parametrize(
     ("how", "said"), [("hang", "took more than"), ("crash", "ended with -11"), ("raise", "TypeEr")]
 )
-def test_a_hang_a_crash_and_a_mistake_are_noticed_and_named(
+def test_a_hang_a_crash_and_a_bug_are_reported(
     how: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import multiprocessing
@@ -154,7 +154,7 @@ def test_a_worker_that_is_stuck_is_named_within_the_timeout() -> None:
 
 
 @pytest.mark.parametrize("deadly", [1, 30])
-def test_held_out_data_survives_a_death_too(deadly: int, tmp_path: Path) -> None:
+def test_validation_survives_the_death_of_a_worker(deadly: int, tmp_path: Path) -> None:
     source = Numbered(40, deadly=deadly, once=tmp_path / "once")
     with closing(Fixed(source, torch.stack, 4, seat(), 2)) as fixed:
         for _ in range(2):
@@ -162,7 +162,7 @@ def test_held_out_data_survives_a_death_too(deadly: int, tmp_path: Path) -> None
         assert fixed.replaced == 1
 
 
-def test_held_out_data_that_is_stuck_is_named() -> None:
+def test_validation_samples_that_hang_are_named() -> None:
     source = Numbered(40, slow=6)
     with (
         closing(Fixed(source, torch.stack, 4, seat(), 2, timeout=0.5)) as fixed,
@@ -171,14 +171,14 @@ def test_held_out_data_that_is_stuck_is_named() -> None:
         list(fixed)
 
 
-def test_a_death_between_two_evaluations_goes_unnoticed_by_the_second() -> None:
+def test_a_death_between_two_evaluations_does_not_affect_the_second() -> None:
     with closing(Fixed(Numbered(40), torch.stack, 4, seat(), 2)) as fixed:
         list(fixed)
         os.kill(fixed._loader._iterator._workers[0].pid, signal.SIGKILL)
         assert [n for batch in fixed for n in batch.data.tolist()] == list(range(40))
 
 
-def test_no_death_interrupts_the_main_process_in_the_middle_of_something() -> None:
+def test_the_death_of_a_worker_does_not_interrupt_the_main_process() -> None:
     """torch's own handler would raise out of any line of a step."""
     with closing(stream(Numbered(), 2)) as here:
         order(here, 1)

@@ -40,7 +40,7 @@ def test_the_machine_is_described_and_nothing_is_left_in_the_folder(
 # -- words that are nothing -----------------------------------------------------------------
 
 
-def test_a_word_that_is_nothing_gets_a_sentence(quintet: Quintet, tmp_path: Path) -> None:
+def test_an_unknown_argument_is_an_error_with_suggestions(quintet: Quintet, tmp_path: Path) -> None:
     said = sentence(quintet("doctor", "frobnicate"))
     assert "neither a room (image, mesh" in said
     assert "nor a recipe" in said
@@ -75,14 +75,14 @@ def test_a_recipe_takes_the_flags_of_train(quintet: Quintet, tmp_path: Path) -> 
     assert "--model.dim" in quintet("doctor", "image/vqgan_tiny", "--help").out
 
 
-def test_a_recipe_on_another_model_asks_for_it(quintet: Quintet) -> None:
+def test_a_recipe_with_stages_requires_them(quintet: Quintet) -> None:
     assert "--autoencoder RUN" in sentence(quintet("doctor", "mesh/transformer_tiny"))
 
 
 # -- a folder -------------------------------------------------------------------------------
 
 
-def test_a_folder_is_described_to_the_last_file(quintet: Quintet, photos: Path) -> None:
+def test_a_folder_is_described_completely(quintet: Quintet, photos: Path) -> None:
     shutil.copy(photos / "00.png", photos / "copy.png")
     (photos / "broken.png").write_bytes(b"\x89PNG\r\n")
     rows = [{"file_name": "00.png", "text": "a"}, {"file_name": "01.png", "text": "b"}]
@@ -139,9 +139,7 @@ def test_a_finished_run_has_no_faults(quintet: Quintet, trained: Path) -> None:
     assert files(trained) == before
 
 
-def test_a_harmed_run_is_not_and_each_fault_comes_with_its_repair(
-    quintet: Quintet, copied: Path
-) -> None:
+def test_each_fault_of_a_damaged_run_comes_with_its_repair(quintet: Quintet, copied: Path) -> None:
     newest = copied / "checkpoints/step-00000006"
     os.truncate(newest / "vae.safetensors", 100)
     (copied / "best.json").write_text("{}")
@@ -152,7 +150,7 @@ def test_a_harmed_run_is_not_and_each_fault_comes_with_its_repair(
     assert f"delete {copied / 'best.json'};" in said.out
 
 
-def test_a_run_of_a_recipe_that_was_changed_is_named(quintet: Quintet, copied: Path) -> None:
+def test_a_run_with_a_changed_recipe_is_reported(quintet: Quintet, copied: Path) -> None:
     page = json.loads((copied / "config.json").read_text())
     page["settings"]["model"]["dim"] = 32
     (copied / "config.json").write_text(json.dumps(page))
@@ -168,7 +166,7 @@ def test_a_run_of_a_recipe_that_was_changed_is_named(quintet: Quintet, copied: P
     assert "no recipe 'os/system'" in quintet("doctor", copied).out
 
 
-def test_an_exported_model_is_no_run(quintet: Quintet, exported: Path) -> None:
+def test_an_exported_model_is_not_a_run(quintet: Quintet, exported: Path) -> None:
     said = quintet("doctor", exported)
     assert said.status == 2
     assert "exported model" in said.out + said.err

@@ -39,7 +39,7 @@ def split_names(
     """Split names into training and validation, keeping their order."""
     # fsencode, because a name on disk need not be valid UTF-8.
     train, valid = split_numbers(map(fsencode, names), fraction, seed, limit)
-    return [names[number] for number in train], [names[number] for number in valid]
+    return [names[int(i)] for i in train], [names[int(i)] for i in valid]
 
 
 def split_numbers(

@@ -93,7 +93,7 @@ def test_a_file_without_tensors_is_read_back(tmp_path):
     assert load_file(tmp_path / "x") == {}
 
 
-def test_a_snapshot_shares_nothing_with_what_goes_on():
+def test_a_snapshot_shares_no_memory_with_training():
     live = state()
     copied = snapshot(live)
     live["net"]["weight"].zero_()
@@ -165,7 +165,7 @@ def test_a_temporary_name_is_never_that_of_a_checkpoint(step):
     assert checkpoint.NAME.fullmatch(f"step-{step:08d}")
 
 
-def test_what_is_still_being_written_is_no_checkpoint(tmp_path, monkeypatch):
+def test_a_partial_checkpoint_is_not_listed(tmp_path, monkeypatch):
     seen = []
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (seen.append(steps_in(tmp_path)), sync(handle)))
@@ -174,7 +174,7 @@ def test_what_is_still_being_written_is_no_checkpoint(tmp_path, monkeypatch):
     assert seen[-1] == [3]  # the folder is synced once more after the rename
 
 
-def test_a_step_done_again_replaces_the_old_one(tmp_path):
+def test_a_repeated_step_replaces_the_old_checkpoint(tmp_path):
     put(tmp_path, 3, value=1.0)
     put(tmp_path, 3, value=2.0)
     assert (read(path_of(tmp_path, 3))["net"]["weight"] == 2).all()
@@ -198,7 +198,7 @@ def test_a_kill_while_a_step_is_replaced_leaves_it_complete_or_absent(tmp_path, 
         assert examine(path_of(tmp_path, step)) is None
 
 
-def test_what_a_killed_writer_left_is_cleaned_up_and_nothing_else(tmp_path):
+def test_only_partial_files_of_a_killed_writer_are_removed(tmp_path):
     put(tmp_path, 1)
     partial = partial_name(path_of(tmp_path, 2))
     partial.mkdir()
@@ -271,7 +271,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_page_of_digests_is_noticed_passed_over_and_never_removed(tmp_path, content):
+def test_a_broken_state_json_is_noticed_skipped_and_never_removed(tmp_path, content):
     put(tmp_path, 1)
     path = put(tmp_path, 2)
     (path / "state.json").write_bytes(content)
@@ -284,7 +284,7 @@ def test_a_broken_page_of_digests_is_noticed_passed_over_and_never_removed(tmp_p
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
-def test_reading_a_broken_checkpoint_is_an_error_for_a_person(tmp_path, content):
+def test_reading_a_broken_checkpoint_is_a_run_error(tmp_path, content):
     path = put(tmp_path, 2)
     (path / "state.json").write_bytes(content)
     try:
@@ -295,7 +295,7 @@ def test_reading_a_broken_checkpoint_is_an_error_for_a_person(tmp_path, content)
         assert set(found) <= {"net"}  # a page that still names its files
 
 
-def test_the_newest_intact_one_is_taken_and_the_damaged_are_named(tmp_path):
+def test_the_newest_intact_checkpoint_is_used_and_damaged_ones_are_reported(tmp_path):
     for step in (1, 2, 3):
         put(tmp_path, step)
     os.truncate(path_of(tmp_path, 3) / "net.safetensors", 5)
@@ -307,7 +307,7 @@ def test_the_newest_intact_one_is_taken_and_the_damaged_are_named(tmp_path):
     assert "5 bytes" in said[0]
 
 
-def test_without_a_sound_one_the_run_stops_rather_than_start_anew(tmp_path):
+def test_without_an_intact_checkpoint_the_run_stops_instead_of_restarting(tmp_path):
     put(tmp_path, 1)
     os.truncate(path_of(tmp_path, 1) / "net.safetensors", 5)
     with pytest.raises(RunError, match=r"none of the 1 checkpoints.*backup"):
@@ -322,7 +322,7 @@ def test_without_any_the_run_starts(tmp_path):
 # -- retention ------------------------------------------------------------------------------
 
 
-def test_the_last_the_multiples_and_the_best_stay(tmp_path):
+def test_retention_keeps_the_last_the_multiples_and_the_best(tmp_path):
     for step in range(10, 100, 10):
         put(tmp_path, step)
     retain(tmp_path, last=2, every=30, best=20, run_id="me")
@@ -347,7 +347,7 @@ def test_what_another_run_or_a_person_put_there_is_never_removed(tmp_path):
     ]
 
 
-def test_going_back_behind_damaged_ones_keeps_what_is_written_now(tmp_path):
+def test_damaged_later_checkpoints_do_not_displace_new_ones(tmp_path):
     """Damaged checkpoints of later steps must not push the only intact one out."""
     for step in (10, 20, 30):
         put(tmp_path, step)
@@ -372,7 +372,7 @@ def test_the_writer_writes_in_order_and_waits(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["wait", "check", "submit"])
-def test_an_error_in_the_background_is_a_sentence_and_earlier_ones_are_intact(
+def test_a_background_error_is_raised_and_earlier_checkpoints_stay_intact(
     tmp_path, monkeypatch, how
 ):
     def full(handle):
@@ -393,7 +393,7 @@ def test_an_error_in_the_background_is_a_sentence_and_earlier_ones_are_intact(
     writer.close()
 
 
-def test_closing_a_writer_finishes_the_job_under_way(tmp_path):
+def test_closing_a_writer_finishes_the_current_job(tmp_path):
     writer = Writer()
     writer.submit(lambda: put(tmp_path, 1))
     writer.close()

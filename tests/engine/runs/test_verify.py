@@ -51,7 +51,7 @@ def test_the_machine_is_described_with_what_each_extra_is_for(tmp_path: Path) ->
     assert "GiB" in found["memory"]
 
 
-def test_the_test_of_the_disk_leaves_nothing_and_says_where_it_cannot_write(tmp_path: Path) -> None:
+def test_the_disk_test_leaves_nothing_and_reports_read_only_folders(tmp_path: Path) -> None:
     speed = doctor.disk_speed(tmp_path)
     assert speed is not None
     assert speed > 0
@@ -61,9 +61,7 @@ def test_the_test_of_the_disk_leaves_nothing_and_says_where_it_cannot_write(tmp_
     assert any("5 MB/s" in said for said in doctor.problems(tmp_path, 5e6))
 
 
-def test_little_shared_memory_is_a_complaint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_shared_memory_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr(doctor, "SHARED", tmp_path)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: small)
@@ -90,7 +88,7 @@ def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
     assert sum(int(row.split()[-1].replace(",", "")) for row in rows) == len(values)
 
 
-def test_a_histogram_of_far_apart_values_is_cut_by_factors() -> None:
+def test_a_histogram_of_different_magnitudes_is_logarithmic() -> None:
     rows = survey.histogram([1, 2, 4, 8, 16, 32, 64, 128, 256])
     assert len(rows) == survey.ROWS
     assert all("█" in row or "▌" in row for row in rows), "evenly cut, all but two would be empty"
@@ -131,7 +129,7 @@ def test_a_run_is_forecast_from_what_was_measured() -> None:
     assert rows["disk"].startswith("148 MB of 1.0 TB")
 
 
-def test_what_does_not_fit_is_said_to_be_so() -> None:
+def test_the_forecast_reports_what_does_not_fit() -> None:
     recipe = ToyRecipe(steps=1000)
     assert not estimate.fits({**FACTS, "peak": 7_900_000_000}), "a little must be left"
     assert estimate.forecast(recipe, FACTS, 10)["disk"].endswith("NOT ENOUGH")
@@ -336,7 +334,7 @@ HARM: dict[str, tuple[Callable[[Path], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_every_fault_is_named_with_its_place_and_its_repair(harm: str, run: Path) -> None:
+def test_every_fault_is_reported_with_its_path_and_repair(harm: str, run: Path) -> None:
     damage, path, problem = HARM[harm]
     damage(run)
     before = tree(run)
@@ -346,7 +344,7 @@ def test_every_fault_is_named_with_its_place_and_its_repair(harm: str, run: Path
     assert tree(run) == before
 
 
-def test_a_damaged_newest_checkpoint_is_repaired_as_it_says(run: Path) -> None:
+def test_the_repair_of_a_damaged_newest_checkpoint_works(run: Path) -> None:
     flip(at(run, 12, "generator.safetensors"))
     verdict = look(run)
     assert verdict.intact == [4, 8]
@@ -366,7 +364,7 @@ def test_without_an_intact_checkpoint_the_repair_is_a_backup(run: Path) -> None:
     assert all("from a backup" in f.repair for f in verdict.faults if "step-" in f.path)
 
 
-def test_a_best_that_is_gone_is_repaired_as_it_says(run: Path) -> None:
+def test_the_repair_of_a_missing_best_checkpoint_works(run: Path) -> None:
     edit(run / "best.json", lambda page: page.update(step=5))
     (fault,) = look(run).faults
     assert f"delete {run / 'best.json'}" in fault.repair
@@ -399,7 +397,7 @@ def test_a_killed_run_has_no_faults_and_its_partial_files_are_explained(tmp_path
     assert look(path).findings == []
 
 
-def test_a_lock_is_seen_and_not_taken(run: Path) -> None:
+def test_a_lock_is_detected_without_taking_it(run: Path) -> None:
     with (run / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert is_locked(run)

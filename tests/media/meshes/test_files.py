@@ -212,7 +212,7 @@ def test_strips_and_fans_keep_the_winding(tmp_path):
         assert read_mesh(put(tmp_path, "a.glb", glb(about, binary))).faces.tolist() == faces
 
 
-def test_a_mirrored_node_is_not_turned_inside_out(tmp_path):
+def test_a_mirrored_node_keeps_its_winding(tmp_path):
     about, binary = document(Mesh(CUBE, SIDES))
     about["nodes"] = [{"mesh": 0, "scale": [-1, 1, 1]}]
     mesh = read_mesh(put(tmp_path, "a.glb", glb(about, binary)))
@@ -255,7 +255,7 @@ some_points = some.arrays(
 
 @settings(max_examples=60, deadline=None)
 @given(points=some_points, width=st.sampled_from([3, 4]), data=st.data())
-def test_what_is_written_comes_back_in_place(tmp_path_factory, points, width, data):
+def test_a_mesh_round_trips(tmp_path_factory, points, width, data):
     index = st.integers(0, len(points) - 1)
     shape = st.tuples(st.integers(1, 9), st.just(width))
     faces = data.draw(some.arrays(np.int64, shape, elements=index))
@@ -302,7 +302,7 @@ def test_obj_has_six_significant_digits_and_no_minus_zero(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", WRITABLE)
-def test_a_mesh_of_nothing_is_written_and_read_as_such(tmp_path, suffix):
+def test_an_empty_mesh_round_trips(tmp_path, suffix):
     write_mesh(tmp_path / f"a{suffix}", np.zeros((0, 3)), np.zeros((0, 3), np.int64))
     refused(tmp_path / f"a{suffix}", "no faces")
 
@@ -317,7 +317,7 @@ def test_a_mesh_of_nothing_is_written_and_read_as_such(tmp_path, suffix):
         (CUBE, SIDES[:, :2], r"give \(f, 3\)"),
     ],
 )
-def test_a_mesh_that_makes_no_sense_is_not_written(tmp_path, vertices, faces, match):
+def test_an_invalid_mesh_is_not_written(tmp_path, vertices, faces, match):
     with pytest.raises(ValueError, match=match):
         write_mesh(tmp_path / "a.glb", vertices, faces)
     with pytest.raises(ValueError, match=r"written as \.obj, \.glb, \.ply"):
@@ -393,7 +393,7 @@ ROWS = "0 0 0\n1 0 0\n{} 1 0\n"
         ("a.zip", "PK", "no supported mesh format; use one of .obj"),
     ],
 )
-def test_what_is_no_mesh_is_refused_with_a_reason(tmp_path, name, content, match):
+def test_files_that_are_not_meshes_are_refused_with_a_reason(tmp_path, name, content, match):
     refused(put(tmp_path, name, content), match)
 
 
@@ -407,7 +407,7 @@ def test_missing_files_folders_and_pipes_are_refused(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_bytes_and_faces_are_limited_as_asked(tmp_path, suffix):
+def test_bytes_and_faces_are_limited(tmp_path, suffix):
     path = put(tmp_path, f"a{suffix}", by_trimesh(suffix))
     size, count = path.stat().st_size, len(ring().faces)
     assert len(read_mesh(path, max_bytes=size, max_faces=count).faces) == count
@@ -418,7 +418,7 @@ def test_bytes_and_faces_are_limited_as_asked(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".stl", ".ply", ".glb", ".gltf"])
-def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, suffix):
+def test_a_file_truncated_anywhere_is_refused(tmp_path, suffix):
     whole = by_trimesh(suffix)
     for end in {*range(1, len(whole), max(1, len(whole) // 60)), len(whole) - 4}:
         refused(put(tmp_path, f"a{suffix}", whole[:end]))
@@ -682,7 +682,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_mutations_of_sound_files_are_read_or_refused(tmp_path, name):
+def test_mutations_of_valid_files_are_read_or_refused(tmp_path, name):
     content = SAMPLES[name]()
     read_mesh(put(tmp_path, name, content))
     rng = np.random.default_rng(len(name) + sum(name.encode()))
@@ -720,14 +720,14 @@ def test_simplifying_keeps_the_shape_within_the_limit(most):
     assert (np.abs(from_core - 0.4) < 0.2).all()
 
 
-def test_simplifying_leaves_a_small_mesh_alone_and_says_when_it_cannot():
+def test_simplifying_returns_a_small_mesh_unchanged_and_fails_with_an_error():
     mesh = fine_ring(8, 6)
     same_shape(simplify(*mesh, len(mesh.faces)), mesh, 0)
     with pytest.raises(ValueError, match="96 faces cannot be merged into 1 or fewer"):
         simplify(*mesh, 1)
 
 
-def test_simplifying_takes_meshes_in_any_state():
+def test_simplifying_accepts_any_triangles():
     vertices = np.concatenate([CUBE, CUBE, [[9.0, 9, 9]]])
     faces = np.concatenate([SIDES, SIDES + 8, SIDES[:3], [[0, 0, 1]]])
     small = simplify(vertices, faces, 12)

@@ -24,7 +24,7 @@ def wall(depth: float, half: float) -> np.ndarray:
     return np.array([(x, depth, z) for x, z in sides])
 
 
-def test_a_square_seen_from_the_front_covers_the_square_that_it_should():
+def test_a_square_from_the_front_covers_the_expected_pixels():
     """By hand: radius sqrt 2, eye 4.5 radii away, and the ball of radius 1 just fits 96 %."""
     seen = covered(render(wall(0, 1), [[0, 1, 2, 3]], 200, 0, 0, **PLAIN))
     half = 100 * 0.96 * np.sqrt(4.5**2 - 1) / 4.5 / np.sqrt(2)
@@ -106,7 +106,7 @@ def test_turning_changes_the_picture_and_moving_or_scaling_does_not():
     np.testing.assert_array_equal(first, render(vertices, SIDES, 64))
 
 
-def test_faces_are_lit_from_whichever_side_they_are_seen():
+def test_both_sides_of_a_face_are_lit():
     np.testing.assert_array_equal(
         render(CUBE, SIDES, 64, **PLAIN), render(CUBE, SIDES[:, ::-1], 64, **PLAIN)
     )
@@ -153,14 +153,14 @@ NOTHING = np.zeros((0, 3))
         (CUBE * 1e300, SIDES),
     ],
 )
-def test_a_mesh_of_nothing_is_a_cross(vertices, faces):
+def test_a_mesh_without_valid_faces_is_a_cross(vertices, faces):
     picture = render(vertices, faces, 64)
     assert picture.shape == (64, 64, 3)
     assert 20 < covered(picture).sum() < 400
     np.testing.assert_array_equal(picture, render(NOTHING, NOTHING, 64))
 
 
-def test_faces_that_cannot_be_drawn_are_left_out():
+def test_invalid_faces_are_skipped():
     vertices = np.concatenate([CUBE, [[np.nan, 0, 0], [np.inf, 0, 0]]])
     odd = [[0, 0, 1], [0, 1, 8], [0, 1, 9], [-1, -1, -1], [0, 1, 99], [2, 2, 2]]
     picture = render(vertices, np.concatenate([SIDES, odd]), 64)
