@@ -1,5 +1,5 @@
-# `make demo` and `make test` need nothing but Python 3.11 or newer with pip; the rest they set up
-# in .venv. With a GPU, install the torch of your CUDA into .venv first: constraints.txt says how.
+# `make demo` and `make test` need Python 3.11 or newer with pip, and install the rest into .venv.
+# With a GPU, install the torch build of your CUDA version into .venv first: see constraints.txt.
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,10 +21,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train all six on built-in data, on the CPU, in about ten minutes
+demo: $(READY)  ## train all six on built-in data, on the CPU, in about twelve minutes
 	$(BIN)/quintet demo
 
-test: lint types tests  ## lint, types and tests: what a change must pass
+test: lint types tests  ## lint, types and tests; required for every change
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -36,7 +36,7 @@ types: $(READY)  ## pyright
 tests: $(READY)  ## the default tests
 	$(PYTEST)
 
-test-slow: $(READY)  ## the tests that take longer, one at a time: some train on all cores, by the clock
+test-slow: $(READY)  ## the slow tests, one at a time: some train on all cores within a time limit
 	$(PYTEST) -n 1 -m slow
 
 test-latest:  ## readers, writers, Hub, trackers, export and commands with the newest libraries
@@ -47,10 +47,10 @@ test-latest:  ## readers, writers, Hub, trackers, export and commands with the n
 		tests/engine/runs/test_sinks.py tests/test_fresh_process.py \
 		$(addprefix tests/end_to_end/test_, cli.py export.py import.py pack.py)
 
-campaign: $(READY)  ## faults against the real program; stopped and started again, it goes on
+campaign: $(READY)  ## fault injection against the real program; can be interrupted and resumed
 	PYTHONPATH=tests $(BIN)/python -m campaign --full
 
-bench: $(READY)  ## the benchmarks, in their forms for a CPU
+bench: $(READY)  ## the benchmarks, CPU versions
 	$(BIN)/python benchmarks/overhead.py --device cpu
 	$(BIN)/python benchmarks/checkpoint_pause.py --device cpu
 	$(BIN)/python benchmarks/image_speed.py --device cpu --size tiny --batch-size 16 --workers 1

@@ -1,9 +1,9 @@
-"""How long a checkpoint holds up the loop: about 1 GB of state, written in the background.
+"""Time that a checkpoint blocks the loop: about 1 GB of state, written in the background.
 
     python benchmarks/checkpoint_pause.py [--megabytes 1000]
 
-The pause is the time that `save` takes from the loop; steps while the writer works are compared
-with steps before it. Exits with 1 where a pause reaches one second.
+The pause is the duration of `save` in the loop; step times during background writing are compared
+with those before. Exits with 1 if a pause reaches one second.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python benchmarks/compile_pays.py [--batch-size 64] [--what eager,whole,regions]
 
 `whole` compiles the network as one graph, `regions` each block by itself (blocks of one shape share
-their code). Forward and backward in bf16; each variant runs in a process of its own with an empty
+their code). Forward and backward in bf16; each variant runs in a separate process with an empty
 cache.
 """
 

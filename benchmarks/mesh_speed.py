@@ -1,6 +1,6 @@
-"""Speed and memory of the mesh room: training both models, and writing meshes.
+"""Speed and memory of the mesh room: training both models, and generating meshes.
 
-    python benchmarks/mesh_speed.py [--size peer|tiny] [--only autoencoder transformer writing]
+    python benchmarks/mesh_speed.py [--size peer|tiny] [--only autoencoder transformer generation]
     python benchmarks/mesh_speed.py --peer "python bench_peers.py"
 
 Bumpy sheets of 600 to 800 faces in memory; the engine's own steps, bf16 and compiled on a GPU. With
@@ -232,11 +232,11 @@ def compare(name: str, ours: dict[str, Any], other: dict[str, Any]) -> tuple[flo
         ratio = ours["tokens_per_second"]["batch_8"] / other["tokens_per_s"]
     else:
         ratio = ours["meshes_per_second"] / other["samples_per_s"]
-    sound = ratio >= FLOORS[name]
+    passed = ratio >= FLOORS[name]
     if name == "transformer":
         third = other["peak_mem_gib"] / other["batch_size"] / 3
-        sound = sound and ours["gib_per_mesh"] <= third
-    return ratio, sound
+        passed = passed and ours["gib_per_mesh"] <= third
+    return ratio, passed
 
 
 def main() -> None:
@@ -258,8 +258,8 @@ def main() -> None:
             row = globals()[name](asked, Path(place), rate)
         row = {"benchmark": "mesh_speed", "what": name, "matrix_tflops": rate / 1e12, **row}
         if other is not None:
-            row["ratio"], sound = compare(name, row, other)
-            good = good and sound
+            row["ratio"], passed = compare(name, row, other)
+            good = good and passed
             print(json.dumps({"peer": other}), flush=True)
         print(json.dumps(row), flush=True)
     sys.exit(0 if good else 1)

@@ -3,7 +3,7 @@
     python benchmarks/overhead.py [--device cpu|cuda] [--size small|recipe] [--blocks 40]
 
 `small` is a network of few operations, `recipe` the tokenizer of image/vqgan.
-Both sides load with torch's DataLoader, clip, step a fused AdamW, keep a moving average, and show
+Both sides load with torch's DataLoader, clip, step a fused AdamW, keep an EMA, and show
 their loss every 10 steps. The engine's side is `take_step` and `report` as the loop calls them.
 Blocks of the two alternate, and which side begins changes too. The verdict is the median of the
 ratios of neighbouring blocks, which a drifting machine disturbs least: past 3 % on a CPU or 2 % on

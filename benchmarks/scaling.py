@@ -41,7 +41,7 @@ class Measured(NamedTuple):
     batch: int
     per_second: float
     kilobytes: float
-    """Of a sample as it is stored."""
+    """Stored size of a sample."""
     core: float | None
     """Samples that one core of a CPU reads and decodes in a second, where that was measured."""
 
@@ -111,8 +111,8 @@ class Network(NamedTuple):
 
 
 def copies(sizes: Sizes, compute: float, gpus: int, network: Network) -> float:
-    """DDP: seconds of a step. Gradients are summed and handed back while the backward goes on,
-    but for the last bucket."""
+    """DDP: seconds of a step. Gradients are reduced during the backward pass, except for
+    the last bucket."""
     size = 4 * sizes.parameters
     buckets = math.ceil(size / BUCKET)
     each = 2 * network.exchange(size / buckets, gpus)

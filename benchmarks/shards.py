@@ -2,10 +2,10 @@
 
     python benchmarks/shards.py [--images 3000] [--workers 0] [--samples 1000000]
 
-The same pictures lie in a folder and in shards, and the engine's own stream reads an epoch of each
-in the same order, a batch of each in turn. For a cold read the system is asked to forget the files
-first. Then an index of so many samples is opened in a process of its own. Exits with 1 where shards
-are slower than 0.9 times loose files, or where opening takes 2 seconds or 200 MB.
+The engine's stream reads an epoch of the same images from a folder and from shards, in the same
+order, with alternating batches. For cold reads the files are dropped from the page cache. Then
+an index of that many samples is opened in a separate process. Exits with 1 if shards are slower
+than 0.9 times loose files, or if opening takes 2 seconds or 200 MB.
 """
 
 import argparse

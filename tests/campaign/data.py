@@ -370,7 +370,7 @@ def worker_hangs(size: int) -> Result:
     statuses = program.wait(60)
     seconds = time.monotonic() - begun
     require(2 in statuses, f"{statuses}: {program.said()[-500:]}")
-    require("is stuck over one of built-in train" in program.said(), program.said()[-500:])
+    require("is stuck on one of built-in train" in program.said(), program.said()[-500:])
     return Result(True, None, seconds, "refused with the names of the samples")
 
 

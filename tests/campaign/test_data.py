@@ -21,7 +21,7 @@ from quintet import rooms
 from quintet.engine.config import ConfigError, Recipe
 from quintet.engine.data.plans import CountPlan
 from quintet.engine.data.stream import Fixed, Stream
-from quintet.engine.data.workers import DEATHS
+from quintet.engine.data.workers import MAX_DEATHS
 from quintet.engine.errors import RunError
 
 
@@ -66,7 +66,7 @@ def misread(how: str, wire: Any) -> None:
 @pytest.mark.parametrize(
     ("how", "said"), [("hang", "took more than"), ("crash", "ended with -11"), ("raise", "TypeEr")]
 )
-def test_a_hang_a_crash_and_a_mistake_are_noticed_and_named(
+def test_a_hang_a_crash_and_a_bug_are_reported(
     how: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import multiprocessing
@@ -140,7 +140,7 @@ def test_a_sample_that_kills_every_worker_is_named_with_its_micro_batch() -> Non
     with closing(stream(Numbered(deadly=wanted[1]), 2)) as here:
         with pytest.raises(RunError) as refused:
             order(here, 3)
-        assert f"{DEATHS + 1} times in a row over one of {names};" in str(refused.value)
+        assert f"{MAX_DEATHS + 1} times in a row on one of {names};" in str(refused.value)
 
 
 def test_a_worker_that_is_stuck_is_named_within_the_timeout() -> None:
@@ -154,7 +154,7 @@ def test_a_worker_that_is_stuck_is_named_within_the_timeout() -> None:
 
 
 @pytest.mark.parametrize("deadly", [1, 30])
-def test_held_out_data_survives_a_death_too(deadly: int, tmp_path: Path) -> None:
+def test_validation_survives_the_death_of_a_worker(deadly: int, tmp_path: Path) -> None:
     source = Numbered(40, deadly=deadly, once=tmp_path / "once")
     with closing(Fixed(source, torch.stack, 4, seat(), 2)) as fixed:
         for _ in range(2):
@@ -162,23 +162,23 @@ def test_held_out_data_survives_a_death_too(deadly: int, tmp_path: Path) -> None
         assert fixed.replaced == 1
 
 
-def test_held_out_data_that_is_stuck_is_named() -> None:
+def test_validation_samples_that_hang_are_named() -> None:
     source = Numbered(40, slow=6)
     with (
         closing(Fixed(source, torch.stack, 4, seat(), 2, timeout=0.5)) as fixed,
-        pytest.raises(RunError, match=r"stuck over one of number-4, number-5, number-6, number-7"),
+        pytest.raises(RunError, match=r"stuck on one of number-4, number-5, number-6, number-7"),
     ):
         list(fixed)
 
 
-def test_a_death_between_two_evaluations_goes_unnoticed_by_the_second() -> None:
+def test_a_death_between_two_evaluations_does_not_affect_the_second() -> None:
     with closing(Fixed(Numbered(40), torch.stack, 4, seat(), 2)) as fixed:
         list(fixed)
-        os.kill(fixed._whole._iterator._workers[0].pid, signal.SIGKILL)
+        os.kill(fixed._loader._iterator._workers[0].pid, signal.SIGKILL)
         assert [n for batch in fixed for n in batch.data.tolist()] == list(range(40))
 
 
-def test_no_death_interrupts_the_main_process_in_the_middle_of_something() -> None:
+def test_the_death_of_a_worker_does_not_interrupt_the_main_process() -> None:
     """torch's own handler would raise out of any line of a step."""
     with closing(stream(Numbered(), 2)) as here:
         order(here, 1)
@@ -212,8 +212,8 @@ NO_CAPS = {"sounds.max_missing", "recordings.max_missing"}  # shares, not sizes
 NO_CAPS |= {"recordings.max_seconds", "meshes.max_faces"}  # what the model takes, not what is read
 
 
-def table_of_caps() -> dict[str, float]:
-    text = SAFETY.read_text(encoding="utf-8").split("## Caps")[1].split("\n\n")[1]
+def table_of_limits() -> dict[str, float]:
+    text = SAFETY.read_text(encoding="utf-8").split("## Limits")[1].split("\n\n")[1]
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines()[2:]]
     return {where.strip("`"): float(value.replace(",", "")) for _, where, value in rows}
 
@@ -228,13 +228,13 @@ def in_source(where: str) -> float:
     return getattr(getattr(recipe, field) if field else recipe, setting)
 
 
-def test_the_table_of_caps_is_that_of_the_source() -> None:
-    table = table_of_caps()
+def test_the_table_of_limits_matches_the_source() -> None:
+    table = table_of_limits()
     assert {where: float(in_source(where)) for where in table} == table
 
 
-def test_no_cap_is_missing_from_the_table() -> None:
-    listed = set(table_of_caps()) | NO_CAPS
+def test_no_limit_is_missing_from_the_table() -> None:
+    listed = set(table_of_limits()) | NO_CAPS
     for field, name in OF_ROOM.items():
         config = getattr(rooms.recipe_function(name)(), field)
         settings = [f.name for f in dataclasses.fields(config) if f.name.startswith("max_")]

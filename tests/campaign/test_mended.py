@@ -51,11 +51,11 @@ def test_what_changes_no_result_may_differ(free: dict[str, Any]) -> None:
     require_settings(Path("x"), page(RECIPE, **free), RECIPE, 2)
 
 
-def test_checkpoints_from_before_settings_were_kept_are_taken() -> None:
+def test_checkpoints_without_settings_are_accepted() -> None:
     require_settings(Path("x"), {}, RECIPE, 2)
 
 
-def test_a_run_whose_rate_was_edited_does_not_go_on(tmp_path: Path) -> None:
+def test_a_run_with_an_edited_learning_rate_does_not_resume(tmp_path: Path) -> None:
     path = tmp_path / "run"
     run(RECIPE, path)
     about = json.loads((path / "config.json").read_text())
@@ -74,7 +74,7 @@ WEIGHT = torch.zeros(3, 2)
 FILES = {"net": {"w": WEIGHT}, "net.optim": {"exp_avg/w": WEIGHT, "step/w": torch.zeros(())}}
 
 
-def test_tensors_of_the_networks_own_form_are_taken() -> None:
+def test_tensors_with_the_shapes_of_the_networks_are_accepted() -> None:
     checkpoint.require_forms(Path("x"), FILES, {"net": {"w": WEIGHT}, "net.optim": {}})
 
 
@@ -94,7 +94,7 @@ def test_a_tensor_of_another_shape_or_type_is_refused_by_name(file: str, bad: Te
 
 @pytest.mark.parametrize("name", ["step", "samples", "seconds"])
 @pytest.mark.parametrize("value", [None, "x", [], {}, float("nan"), float("inf")])
-def test_a_position_that_cannot_be_is_a_sentence(name: str, value: Any) -> None:
+def test_an_invalid_position_is_an_error(name: str, value: Any) -> None:
     about = {"step": 4, "samples": 8, "seconds": 1.5, name: value}
     with pytest.raises(RunError, match="step, samples or seconds cannot be used"):
         checkpoint.position(Path("x"), about)
@@ -102,7 +102,7 @@ def test_a_position_that_cannot_be_is_a_sentence(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["step", "samples"])
 @pytest.mark.parametrize("value", [-1, True, 2.5])
-def test_counts_are_whole_numbers(name: str, value: Any) -> None:
+def test_counts_must_be_integers(name: str, value: Any) -> None:
     about = {"step": 4, "samples": 8, "seconds": 1.5, name: value}
     with pytest.raises(RunError, match="cannot be used"):
         checkpoint.position(Path("x"), about)
@@ -118,7 +118,7 @@ def test_a_checkpoint_under_the_name_of_another_step_is_damaged(tmp_path: Path) 
 # -- reports and what a kill leaves behind --------------------------------------------------
 
 
-def test_lines_that_are_no_reports_are_dropped_at_a_resume(tmp_path: Path) -> None:
+def test_invalid_lines_are_dropped_on_resume(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     odd = ['{"step": "six"}', '{"step": null}', '{"step": [6]}', "[" * 100_000, '{"message": 5}']
     folder.metrics.write_text("\n".join(['{"step": 1}', *odd, '{"step": 2}', '{"step": 3}']))
@@ -126,7 +126,7 @@ def test_lines_that_are_no_reports_are_dropped_at_a_resume(tmp_path: Path) -> No
     assert read_lines(folder.metrics) == [{"step": 1}, {"step": 2}]
 
 
-def test_what_a_kill_cut_short_is_cleared_away_and_nothing_else(tmp_path: Path) -> None:
+def test_only_partial_files_of_a_kill_are_removed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     shown = folder.exhibits / "step-00000005"
     shown.mkdir(parents=True)
@@ -140,14 +140,14 @@ def test_what_a_kill_cut_short_is_cleared_away_and_nothing_else(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("value", [{}, {"step": "../.."}, {"step": 6}, {"step": 6, "value": "x"}])
-def test_a_best_that_says_nothing_is_a_sentence(tmp_path: Path, value: Any) -> None:
+def test_an_empty_best_json_is_an_error(tmp_path: Path, value: Any) -> None:
     (tmp_path / "best.json").write_text(json.dumps(value))
     with pytest.raises(RunError, match="lacks a step or a value; delete it"):
         RunFolder(tmp_path).best()
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
-def test_what_json_does_not_have_is_refused(tmp_path: Path, constant: str) -> None:
+def test_nan_in_json_is_an_error(tmp_path: Path, constant: str) -> None:
     (tmp_path / "config.json").write_text(f'{{"settings": {constant}}}')
     with pytest.raises(RunError, match=f"JSON has no {constant}"):
         read_json(tmp_path / "config.json")

@@ -13,7 +13,7 @@ def test_it_survives(case: Case) -> None:
     assert result.survived, result.note
 
 
-def test_a_fault_that_nobody_injects_is_not_survived() -> None:
+def test_a_fault_that_was_not_injected_counts_as_a_failure() -> None:
     """The judges can fail: a run in which nothing went wrong has nothing to name."""
     nothing = Attempt("image/vqgan_tiny", 1, Fault("none", NAN, "vae", 3))
     for kind in ("bad numbers in one step", "weights lost"):

@@ -455,12 +455,12 @@ def test_doctor_describes_the_machine(quintet: Quintet) -> None:
 
 
 def test_doctor_names_what_training_would_skip(photos: Path, quintet: Quintet) -> None:
-    assert "12 files, 12 sound, 0" in quintet("doctor", "image", photos).out
+    assert "12 files, 12 usable, 0" in quintet("doctor", "image", photos).out
     (photos / "broken.png").write_bytes(b"\x89PNG\r\n")
     said = quintet("doctor", "image", photos)
     assert said.status == 0
     assert "broken.png" in said.out
-    assert "13 files, 12 sound, 1" in said.out
+    assert "13 files, 12 usable, 1" in said.out
 
 
 def test_doctor_refuses_a_folder_of_which_nothing_can_be_used(
@@ -469,7 +469,7 @@ def test_doctor_refuses_a_folder_of_which_nothing_can_be_used(
     (tmp_path / "broken.png").write_bytes(b"")
     said = quintet("doctor", "image", tmp_path)
     assert said.status == 2
-    assert "nothing" in said.err
+    assert "can be used" in said.err
 
 
 # -- starting from weights ------------------------------------------------------------------

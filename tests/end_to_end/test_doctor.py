@@ -40,7 +40,7 @@ def test_the_machine_is_described_and_nothing_is_left_in_the_folder(
 # -- words that are nothing -----------------------------------------------------------------
 
 
-def test_a_word_that_is_nothing_gets_a_sentence(quintet: Quintet, tmp_path: Path) -> None:
+def test_an_unknown_argument_is_an_error_with_suggestions(quintet: Quintet, tmp_path: Path) -> None:
     said = sentence(quintet("doctor", "frobnicate"))
     assert "neither a room (image, mesh" in said
     assert "nor a recipe" in said
@@ -75,21 +75,21 @@ def test_a_recipe_takes_the_flags_of_train(quintet: Quintet, tmp_path: Path) -> 
     assert "--model.dim" in quintet("doctor", "image/vqgan_tiny", "--help").out
 
 
-def test_a_recipe_on_another_model_asks_for_it(quintet: Quintet) -> None:
+def test_a_recipe_with_stages_requires_them(quintet: Quintet) -> None:
     assert "--autoencoder RUN" in sentence(quintet("doctor", "mesh/transformer_tiny"))
 
 
 # -- a folder -------------------------------------------------------------------------------
 
 
-def test_a_folder_is_described_to_the_last_file(quintet: Quintet, photos: Path) -> None:
+def test_a_folder_is_described_completely(quintet: Quintet, photos: Path) -> None:
     shutil.copy(photos / "00.png", photos / "copy.png")
     (photos / "broken.png").write_bytes(b"\x89PNG\r\n")
     rows = [{"file_name": "00.png", "text": "a"}, {"file_name": "01.png", "text": "b"}]
     (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
     said = quintet("doctor", "image", photos)
     assert said.status == 0
-    assert "14 files, 13 sound, 1 that training would skip" in said.out
+    assert "14 files, 13 usable, 1 skipped by training" in said.out
     assert "broken.png: " in said.out
     assert "pixels of the shorter side:" in said.out
     assert "█" in said.out
@@ -100,16 +100,14 @@ def test_a_folder_is_described_to_the_last_file(quintet: Quintet, photos: Path) 
     assert "reading" not in said.err, "a progress bar is for terminals"
 
 
-def test_copies_on_both_sides_of_the_split_are_pointed_out(
-    quintet: Quintet, tmp_path: Path
-) -> None:
+def test_copies_in_both_splits_are_reported(quintet: Quintet, tmp_path: Path) -> None:
     first = picture(tmp_path / "00.png", 1)
     for number in range(1, 12):
         shutil.copy(first, tmp_path / f"{number:02d}.png")
-    assert "1 groups are on both sides" in quintet("doctor", "image", tmp_path).out
+    assert "1 groups are in both splits" in quintet("doctor", "image", tmp_path).out
 
 
-def test_sounds_without_a_caption_are_counted_and_durations_shown(
+def test_audio_without_a_caption_is_counted_and_durations_shown(
     quintet: Quintet, tmp_path: Path
 ) -> None:
     for number in range(6):
@@ -119,7 +117,7 @@ def test_sounds_without_a_caption_are_counted_and_durations_shown(
             (tmp_path / f"{number}.txt").write_text(f"tone {number}")
     said = quintet("doctor", "music", tmp_path)
     assert said.status == 0, said
-    assert "6 files, 5 sound, 1 that" in said.out
+    assert "6 files, 5 usable, 1 skipped" in said.out
     assert "seconds:" in said.out
     assert "1 of 6 files have none, 0.wav is the first without; they are left out" in said.out
     assert "held out: 1 of 5 files" in said.out
@@ -132,18 +130,16 @@ def files(run: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(run.rglob("*")) if p.is_file()}
 
 
-def test_a_finished_run_is_sound(quintet: Quintet, trained: Path) -> None:
+def test_a_finished_run_has_no_faults(quintet: Quintet, trained: Path) -> None:
     before = files(trained)
     said = quintet("doctor", trained)
     assert said.status == 0, said
-    assert "4 sound checkpoints, the newest at step 6" in said.out
-    assert "Everything in it is sound" in said.out
+    assert "4 intact checkpoints, the newest at step 6" in said.out
+    assert "No faults found" in said.out
     assert files(trained) == before
 
 
-def test_a_harmed_run_is_not_and_each_fault_comes_with_its_repair(
-    quintet: Quintet, copied: Path
-) -> None:
+def test_each_fault_of_a_damaged_run_comes_with_its_repair(quintet: Quintet, copied: Path) -> None:
     newest = copied / "checkpoints/step-00000006"
     os.truncate(newest / "vae.safetensors", 100)
     (copied / "best.json").write_text("{}")
@@ -154,7 +150,7 @@ def test_a_harmed_run_is_not_and_each_fault_comes_with_its_repair(
     assert f"delete {copied / 'best.json'};" in said.out
 
 
-def test_a_run_of_a_recipe_that_was_changed_is_named(quintet: Quintet, copied: Path) -> None:
+def test_a_run_with_a_changed_recipe_is_reported(quintet: Quintet, copied: Path) -> None:
     page = json.loads((copied / "config.json").read_text())
     page["settings"]["model"]["dim"] = 32
     (copied / "config.json").write_text(json.dumps(page))
@@ -170,7 +166,7 @@ def test_a_run_of_a_recipe_that_was_changed_is_named(quintet: Quintet, copied: P
     assert "no recipe 'os/system'" in quintet("doctor", copied).out
 
 
-def test_an_exported_model_is_no_run(quintet: Quintet, exported: Path) -> None:
+def test_an_exported_model_is_not_a_run(quintet: Quintet, exported: Path) -> None:
     said = quintet("doctor", exported)
     assert said.status == 2
     assert "exported model" in said.out + said.err

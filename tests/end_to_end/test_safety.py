@@ -165,7 +165,7 @@ def test_an_exported_class_is_looked_up_and_never_imported(
 def test_a_state_page_cannot_point_out_of_its_checkpoint(
     trap: bytes, copied: Path, tmp_path: Path, quintet: Quintet
 ) -> None:
-    """The name in state.json leads to a sound file elsewhere; it must not be read from there."""
+    """The name in state.json leads to an intact file elsewhere; it must not be read from there."""
     outside = tmp_path / "outside.safetensors"
     for checkpoint in (copied / "checkpoints").iterdir():
         state = json.loads((checkpoint / "state.json").read_text())
@@ -176,7 +176,7 @@ def test_a_state_page_cannot_point_out_of_its_checkpoint(
     for command in ("resume", "evaluate", "sample"):
         said = quintet(command, copied)
         assert said.status == 2
-        assert "sound" in said.err
+        assert "intact" in said.err
     assert outside.exists()
 
 
@@ -202,7 +202,7 @@ def bomb(path: Path, side: int = 60_000) -> Path:
 
 @pytest.fixture
 def booby_trapped(tmp_path: Path, trap: bytes) -> Path:
-    """Forty sound images among six that are not, and traps under other names."""
+    """Forty readable images among six damaged ones, and traps under other names."""
     folder = tmp_path / "photos"
     for index in range(40):
         picture(folder / f"{index:02d}.png", index, 36, 36)
@@ -276,7 +276,7 @@ def test_damaged_held_out_images_are_named_too(tmp_path: Path, quintet: Quintet)
 def test_doctor_opens_every_trap_and_springs_none(booby_trapped: Path, quintet: Quintet) -> None:
     said = quintet("doctor", "image", booby_trapped)
     assert said.status == 0
-    assert "46 files, 40 sound, 6" in said.out
+    assert "46 files, 40 usable, 6" in said.out
     for name in BAD:
         assert name in said.out
 

@@ -17,7 +17,7 @@ from quintet.image.data import (
     collate,
     open_data,
 )
-from quintet.media import BadFile
+from quintet.media.errors import BadFile
 from quintet.media.splits import split_names
 from quintet.shared.scenes import scenes
 from quintet.shared.scenes.drawing import TEXTURES, background

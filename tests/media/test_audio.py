@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 soundfile = pytest.importorskip("soundfile")
 
-from quintet.media import BadFile  # noqa: E402
 from quintet.media.audio import (  # noqa: E402
     AudioCaps,
     check_audio,
@@ -19,6 +18,7 @@ from quintet.media.audio import (  # noqa: E402
     read_audio,
     write_wav,
 )
+from quintet.media.errors import BadFile  # noqa: E402
 
 RATES = (8_000, 16_000, 22_050, 44_100, 48_000)
 
@@ -67,7 +67,7 @@ def test_length_and_pitch_are_kept_at_every_rate(place, source, rate, hertz, sec
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3"])
-def test_every_kind_of_file_sounds_the_same(suffix, tmp_path):
+def test_every_format_gives_the_same_samples(suffix, tmp_path):
     path = put(tmp_path / f"tone.{suffix}", sine(440, 2, 44_100), 44_100)
     about = probe(path)
     assert (about.rate, about.channels) == (44_100, 1)
@@ -78,7 +78,7 @@ def test_every_kind_of_file_sounds_the_same(suffix, tmp_path):
     assert np.abs(found).max() == pytest.approx(0.5, abs=0.05)
 
 
-def test_content_and_not_the_name_says_what_a_file_is(tmp_path):
+def test_the_format_is_detected_by_content(tmp_path):
     flac = put(tmp_path / "a.flac", sine(440, 1, 16_000))
     named = tmp_path / "a.mp3"
     named.write_bytes(flac.read_bytes())
@@ -87,7 +87,7 @@ def test_content_and_not_the_name_says_what_a_file_is(tmp_path):
 
 @given(st.floats(0, 1), st.floats(0.05, 3))
 @settings(max_examples=30, deadline=None)
-def test_start_places_the_stretch(place, start, seconds):
+def test_start_sets_the_position_of_the_segment(place, start, seconds):
     ramp = np.linspace(0.1, 0.9, 16_000).astype(np.float32)
     path = put(place / "ramp.wav", ramp, subtype="FLOAT")
     found = read_audio(path, rate=16_000, seconds=seconds, start=start)
@@ -97,7 +97,7 @@ def test_start_places_the_stretch(place, start, seconds):
 
 
 @pytest.mark.parametrize("suffix", ["flac", "ogg", "mp3"])
-def test_a_stretch_is_what_all_of_the_sound_has_there(suffix, tmp_path):
+def test_a_segment_equals_that_part_of_the_whole_file(suffix, tmp_path):
     path = put(tmp_path / f"a.{suffix}", sine(440, 2, 44_100), 44_100)
     whole = read_audio(path, rate=44_100)
     for start in (0.1, 0.5, 0.9):
@@ -106,7 +106,7 @@ def test_a_stretch_is_what_all_of_the_sound_has_there(suffix, tmp_path):
         np.testing.assert_allclose(found, whole[first : first + 22_050], atol=1e-4)
 
 
-def test_only_the_stretch_is_decoded(tmp_path):
+def test_only_the_segment_is_decoded(tmp_path):
     path = put(tmp_path / "a.flac", np.concatenate([sine(300, 60, 16_000), sine(600, 60, 16_000)]))
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * 0.9)])  # the end is missing
@@ -122,7 +122,7 @@ def test_channels_are_mixed_to_one(tmp_path):
     np.testing.assert_allclose(found, np.mean(channels, axis=0), atol=1e-6)
 
 
-def test_clipped_sound_is_sound(tmp_path):
+def test_clipped_audio_is_accepted(tmp_path):
     path = put(tmp_path / "loud.wav", np.clip(sine(300, 1, 16_000, 5.0), -1, 1))
     check_audio(path)
     assert np.abs(read_audio(path, rate=16_000)).max() == pytest.approx(1, abs=1e-3)
@@ -137,7 +137,7 @@ def test_a_name_that_is_not_utf_8_is_read(tmp_path):
 
 @given(st.integers(1, 50), st.sampled_from(RATES), st.sampled_from(RATES))
 @settings(max_examples=20, deadline=None)
-def test_the_shortest_sounds_are_read(place, count, source, rate):
+def test_the_shortest_files_are_read(place, count, source, rate):
     path = put(place / "short.wav", np.full(count, 0.5), source)
     assert len(read_audio(path, rate=rate, seconds=10)) == max(1, round(count / source * rate))
 
@@ -153,7 +153,7 @@ def refused(path: Path, *words: str, caps: AudioCaps = AudioCaps()) -> None:  # 
     assert caught.value.remedy
 
 
-def test_what_is_no_sound_is_refused(tmp_path):
+def test_files_that_are_not_audio_are_refused(tmp_path):
     for name, content, word in (
         ("words.wav", b"this is not a sound at all", "none of WAV"),
         ("empty.wav", b"", "0 bytes"),
@@ -172,7 +172,7 @@ def test_what_is_no_sound_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["flac", "mp3"])
-def test_a_file_that_is_cut_off_is_refused(suffix, tmp_path):
+def test_a_truncated_file_is_refused(suffix, tmp_path):
     random = np.random.default_rng(0)
     path = put(tmp_path / f"a.{suffix}", random.uniform(-0.5, 0.5, 60_000))
     content = path.read_bytes()
@@ -190,11 +190,11 @@ def test_an_mp3_with_a_broken_header_is_refused(tmp_path):
     refused(path, "none of WAV", "header is damaged")
 
 
-def test_no_seconds_are_refused(tmp_path):
+def test_empty_audio_is_refused(tmp_path):
     refused(put(tmp_path / "none.wav", np.zeros(0)), "0 seconds")
 
 
-def test_samples_that_are_no_numbers_are_refused(tmp_path):
+def test_non_finite_samples_are_refused(tmp_path):
     for name, value in (("nan", np.nan), ("inf", np.inf)):
         tone = sine(300, 1, 16_000)
         tone[777] = value
@@ -203,7 +203,7 @@ def test_samples_that_are_no_numbers_are_refused(tmp_path):
     refused(loud, "full scale")
 
 
-def test_silence_is_refused_with_its_place(tmp_path):
+def test_silence_is_refused_with_its_position(tmp_path):
     refused(put(tmp_path / "still.wav", np.zeros(16_000)), "silent from 0.0 to 1.0 s")
     half = np.concatenate([np.zeros(32_000), sine(300, 2, 16_000)])
     path = put(tmp_path / "half.wav", half)
@@ -213,7 +213,7 @@ def test_silence_is_refused_with_its_place(tmp_path):
     assert len(read_audio(path, rate=16_000, seconds=1, start=1.0)) == 16_000
 
 
-def test_caps_are_checked_before_anything_is_decoded(tmp_path, monkeypatch):
+def test_limits_are_checked_before_decoding(tmp_path, monkeypatch):
     path = put(tmp_path / "a.wav", np.zeros((8_000, 4)), 8_000)
     monkeypatch.setattr(soundfile.SoundFile, "read", lambda *_, **__: pytest.fail("decoded"))
     for change, words in (
@@ -226,7 +226,7 @@ def test_caps_are_checked_before_anything_is_decoded(tmp_path, monkeypatch):
     assert probe(path).seconds == 1
 
 
-def test_three_hours_are_refused_unless_they_are_asked_for(tmp_path):
+def test_three_hours_are_refused_unless_the_limit_allows_it(tmp_path):
     """A header alone: its samples would take a gigabyte."""
     path = tmp_path / "long.wav"
     with wave.open(str(path), "wb") as file:
@@ -245,7 +245,7 @@ def test_three_hours_are_refused_unless_they_are_asked_for(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["wav", "flac", "ogg", "mp3"]), st.data())
-def test_damage_ends_in_a_sound_or_in_a_sentence(place, suffix, data):
+def test_damaged_files_are_read_or_refused(place, suffix, data):
     path = place / f"whole.{suffix}"
     if not path.exists():
         put(path, np.random.default_rng(0).uniform(-0.5, 0.5, 8_000), 8_000)
@@ -267,7 +267,7 @@ def test_damage_ends_in_a_sound_or_in_a_sentence(place, suffix, data):
 @pytest.mark.parametrize(
     "wrong", [{"rate": 0}, {"rate": 8_000, "seconds": 0}, {"rate": 8_000, "start": 1.5}]
 )
-def test_a_stretch_that_cannot_be_is_refused(wrong, tmp_path):
+def test_an_invalid_segment_is_refused(wrong, tmp_path):
     path = put(tmp_path / "a.wav", sine(300, 0.1, 16_000))
     with pytest.raises(ValueError, match="give rate"):
         read_audio(path, **wrong)
@@ -286,7 +286,7 @@ def test_what_is_written_is_read_back(place, values):
     np.testing.assert_allclose(found, np.clip(values, -1, 1), atol=1e-4)
 
 
-def test_what_is_no_sound_is_not_written(tmp_path):
+def test_invalid_samples_are_not_written(tmp_path):
     for wrong in (np.zeros((2, 4)), np.array([np.nan])):
         with pytest.raises(ValueError, match="finite numbers"):
             write_wav(tmp_path / "a.wav", wrong, 8_000)

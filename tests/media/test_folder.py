@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quintet.media import BadFile, folder
+from quintet.media import folder
+from quintet.media.errors import BadFile
 from quintet.media.folder import files, read_metadata, relative_name
 
 
@@ -31,7 +32,7 @@ def test_hidden_files_and_folders_are_left_out(tmp_path):
     assert names(tmp_path) == ["a.png"]
 
 
-def test_links_that_lead_out_are_left_out_and_others_kept(tmp_path):
+def test_links_out_of_the_folder_are_skipped_and_others_followed(tmp_path):
     outside = touch(tmp_path / "outside/secret.png").parent
     root = touch(tmp_path / "data/a.png").parent
     (root / "link-out.png").symlink_to(outside / "secret.png")
@@ -166,7 +167,7 @@ def test_a_csv_field_without_end_and_bytes_that_are_no_text_are_refused(tmp_path
         read_metadata(tmp_path)
 
 
-def test_metadata_past_the_cap_is_not_read(tmp_path, monkeypatch):
+def test_metadata_beyond_the_limit_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "METADATA_MAX_BYTES", 10)
     jsonl(tmp_path, {"file_name": "a.png"})
     with pytest.raises(BadFile, match="split the data folder"):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from quintet.media import BadFile
+from quintet.media.errors import BadFile
 from quintet.media.pixels import (
     Extent,
     crop_box,
@@ -42,7 +42,7 @@ def png(width: int, height: int, body: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
-def test_a_chunk_that_promises_gigabytes_takes_none(tmp_path):
+def test_a_chunk_that_announces_gigabytes_allocates_none(tmp_path):
     content = png(32, 24, bytes(97 * 24))
     at = content.index(b"IDAT")
     path = tmp_path / "promise.png"
@@ -74,7 +74,7 @@ def test_every_mode_comes_back_as_three_channels(tmp_path, mode):
         assert np.abs(image.astype(int) - grey).mean() < 25
 
 
-def test_sixteen_bits_are_scaled_not_cut(tmp_path):
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
     values = np.array([[0, 257 * 100, 257 * 100 + 129, 65_535]], np.uint16)
     Image.fromarray(values).save(tmp_path / "deep.png")
     assert read_image(tmp_path / "deep.png")[0, :, 0].tolist() == [0, 100, 101, 255]
@@ -125,7 +125,7 @@ def test_exif_orientation_is_undone(tmp_path, orientation):
     assert np.array_equal(read_image(tmp_path / "a.png"), SMOOTH)
 
 
-def test_broken_exif_data_does_not_cost_the_picture(tmp_path):
+def test_broken_exif_data_is_ignored(tmp_path):
     save(tmp_path / "a.jpg", exif=b"Exif\0\0nonsense that is no TIFF header")
     assert read_image(tmp_path / "a.jpg").shape == (24, 32, 3)
 
@@ -205,7 +205,7 @@ def test_damaged_bytes_never_raise_anything_else(tmp_path_factory, data):
         assert read_image(path, max_pixels=100_000).shape[2] == 3
 
 
-def test_a_large_jpeg_is_decoded_smaller_but_never_below_what_is_asked(tmp_path):
+def test_a_large_jpeg_is_decoded_smaller_but_not_below_at_least(tmp_path):
     large = np.asarray(Image.fromarray(SMOOTH).resize((1024, 768)))
     path = save(tmp_path / "a.jpg", large)
     assert read_image(path, at_least=100).shape == (192, 256, 3)
@@ -218,13 +218,14 @@ shares = st.floats(0, 1)
 
 @settings(deadline=None)
 @given(sides, sides, sides, sides, st.floats(0.01, 1), shares, shares)
-def test_a_crop_lies_inside_and_has_the_wanted_shape(
+def test_a_crop_lies_inside_and_has_the_requested_aspect_ratio(
     width, height, rows, columns, scale, top, left
 ):
     box = crop_box(Extent(width, height), (rows, columns), scale=scale, top=top, left=left)
-    assert 0 <= box.left < box.right <= width
-    assert 0 <= box.top < box.bottom <= height
-    wide, high = box.right - box.left, box.bottom - box.top
+    x, y, right, bottom = box
+    assert 0 <= x < right <= width
+    assert 0 <= y < bottom <= height
+    wide, high = right - x, bottom - y
     assert wide * rows == pytest.approx(high * columns, rel=1e-6)
     full = min(width / columns, height / rows)
     assert wide == pytest.approx(scale * full * columns, rel=1e-6)
@@ -263,12 +264,12 @@ def test_a_png_comes_back_as_it_was_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-def test_a_contact_sheet_holds_every_picture_under_its_title():
+def test_a_contact_sheet_has_every_image_under_its_title():
     colours = [np.full((20, 30, 3), value, np.uint8) for value in (10, 90, 170)]
     sheet = grid([colours, colours[:2]], ["original", "reconstruction", "difference"])
     for value, times in ((10, 2), (90, 2), (170, 1)):
         assert (sheet == value).all(-1).sum() == pytest.approx(600 * times, abs=30)
     assert (sheet[:20] < 128).any()
     assert grid([colours]).shape == (28, 106, 3)
-    with pytest.raises(ValueError, match="at least one picture"):
+    with pytest.raises(ValueError, match="at least one image"):
         grid([])

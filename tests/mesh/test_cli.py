@@ -76,11 +76,11 @@ def test_a_folder_goes_through_both_stages(
 
 
 def test_the_doctor_reads_every_mesh(chairs: Path, cli: Callable) -> None:
-    assert "16 files, 16 sound, 0" in cli("doctor", "mesh", chairs).out
+    assert "16 files, 16 usable, 0" in cli("doctor", "mesh", chairs).out
     (chairs / "box/broken.ply").write_text("ply, so to speak")
     said = cli("doctor", "mesh", chairs)
     assert said.status == 0
-    assert "17 files, 16 sound, 1" in said.out
+    assert "17 files, 16 usable, 1" in said.out
     assert "broken.ply" in said.out
 
 
@@ -302,7 +302,7 @@ def test_an_autoencoder_skips_bad_files_and_names_each(
     assert said.status == 0, said.err
     check_skipped(run, mixed)
     said = cli("doctor", "mesh", chairs)
-    assert "26 files, 18 sound, 8" in said.out
+    assert "26 files, 18 usable, 8" in said.out
     assert all(name in said.out for name in mixed)
 
 

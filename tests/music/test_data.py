@@ -16,8 +16,8 @@ from quintet.engine.data.plans import CountPlan, LengthPlan, Request
 from quintet.engine.data.stream import Samples
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
-from quintet.media import BadFile
 from quintet.media.audio import write_wav
+from quintet.media.errors import BadFile
 from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
 from quintet.music.data import (

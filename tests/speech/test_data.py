@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from quintet.engine.config import ConfigError
 from quintet.engine.data.plans import LengthPlan, Request
 from quintet.engine.data.stream import Samples
-from quintet.media import BadFile
 from quintet.media.audio import write_wav
+from quintet.media.errors import BadFile
 from quintet.speech import voices
 from quintet.speech.characters import FIRST, PAD, UNKNOWN, clean, encode, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig

@@ -130,11 +130,11 @@ def test_all_of_another_folder_is_measured_however_few_are_held_out(
 
 def test_the_doctor_reads_every_video_and_image(footage: Path, cli: Callable[..., Said]) -> None:
     write_mp4(footage / "slow.mp4", waves(4, 32, 32), 0.2)  # a show of slides
-    assert "13 files, 13 sound, 0" in cli("doctor", "video", footage).out
+    assert "13 files, 13 usable, 0" in cli("doctor", "video", footage).out
     (footage / "letter.mp4").write_text("hello, I am a letter")
     said = cli("doctor", "video", footage)
     assert said.status == 0
-    assert "14 files, 13 sound, 1" in said.out
+    assert "14 files, 13 usable, 1" in said.out
     assert "letter.mp4" in said.out
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from quintet.media import BadFile
 from quintet.media.clips.writer import write_gif, write_mp4
+from quintet.media.errors import BadFile
 from quintet.media.splits import split_names
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import (

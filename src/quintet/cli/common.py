@@ -36,7 +36,7 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet replay runs/b --step 1200              take one step again and show what was in it
   quintet doctor image PHOTOS                    what is wrong with a folder; alone: the machine
   quintet doctor image/vqgan                     whether a recipe fits, and how long it would take
-  quintet doctor runs/b                          whether everything of a run is sound
+  quintet doctor runs/b                          check a run folder for damage
 
 Each command explains itself: quintet train --help, quintet train image/vqgan --help.
 On several GPUs: torchrun --nproc-per-node 8 -m quintet -- train image/vqgan PHOTOS --run runs/b

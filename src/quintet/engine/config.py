@@ -142,7 +142,7 @@ class Recipe:
     max_damaged: float = setting(0.1, free=True)
     """Stop if more than this share of the samples is unreadable."""
     rollback: int = setting(0, free=True)
-    """Times the run may restore its last sound checkpoint, with reshuffled data, at max_skipped."""
+    """Times the run may restore its last intact checkpoint and reshuffle data, at max_skipped."""
     data_timeout: float = setting(300.0, free=True)
     """Seconds to wait for one batch before the run stops and names its samples."""
     processes: int | None = setting(None, free=True)

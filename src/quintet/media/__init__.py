@@ -1,5 +1,1 @@
-"""Reading and writing of media files, safely: sizes are checked before anything is decoded."""
-
-from quintet.media.errors import BadFile
-
-__all__ = ["BadFile"]
+"""Reading and writing of media files; sizes are checked before anything is decoded."""

@@ -1,12 +1,10 @@
-"""Sounds in and out: float32 of shape (n,), mono, checked by their header before they are decoded.
+"""Reading and writing of audio, mono float32 (n,); headers are checked before decoding.
 
-Only the stretch that is wanted is decoded. The first bytes of a file say what it is, whatever its
-name says, and other kinds are not handed on. soundfile and soxr (`quintet[audio]`) are imported
-when they are first needed; writing needs neither.
+Only the requested segment is decoded. The format is detected by the first bytes of a file, not by
+its name. soundfile and soxr (`quintet[audio]`) are imported on first use; writing needs neither.
 """
 
 import os
-import sys
 import wave
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -19,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media import pixels
-from quintet.media.errors import BadFile
+from quintet.media.errors import BadFile, check_file, decoding
 from quintet.media.shards.member import Member, as_path
 
 if TYPE_CHECKING:
@@ -30,20 +27,19 @@ Samples = npt.NDArray[np.float32]
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
 SILENCE = 1e-4
-"""A stretch that nowhere reaches this (80 dB below full scale) is silent."""
+"""A segment whose peak is below this (-80 dB) is silent."""
 LOUDEST = 100.0
-"""Full scale is 1; beyond this the samples are no sound, or on another scale."""
+"""Maximum amplitude; full scale is 1, so larger values are noise or on another scale."""
 MISSING = 0.1
-"""Seconds by which a file may end before its header says: compressed ones are counted in blocks."""
+"""Seconds that may be missing at the end: compressed formats count in blocks."""
 PREROLL = 10 * 1152
-"""Samples of an MP3 that are decoded before those wanted: its frames lean on those before them."""
+"""Samples of an MP3 decoded before a segment: its frames depend on earlier ones."""
 
 _BLOCK = 1 << 18
-_DAMAGE = (RuntimeError, OSError, ValueError, TypeError, OverflowError)
 
 
 class AudioCaps(NamedTuple):
-    """Files beyond any of these are refused before anything is decoded."""
+    """Limits that are checked before decoding."""
 
     max_bytes: int = 1_000_000_000
     max_seconds: float = 7200.0
@@ -52,7 +48,7 @@ class AudioCaps(NamedTuple):
 
 
 class AudioInfo(NamedTuple):
-    """What a header says."""
+    """Content of a header."""
 
     rate: int
     channels: int
@@ -66,16 +62,8 @@ class AudioInfo(NamedTuple):
 # Headers.
 
 
-def _check_file(path: Path, max_bytes: int) -> None:
-    pixels.check_file(path, sys.maxsize)
-    size = path.stat().st_size
-    if size > max_bytes:
-        reason = f"holds {size:,} bytes, more than max_bytes = {max_bytes:,}"
-        raise BadFile(path, reason, "cut the sound or raise max_bytes")
-
-
 def _check_kind(path: Path) -> None:
-    """By the first bytes: the library knows kinds that would make it open other files."""
+    """Check the first bytes: libsndfile supports formats that open other files."""
     with path.open("rb") as file:
         head = file.read(12)
     riff = head[:4] in (b"RIFF", b"RF64") and head[8:] == b"WAVE"
@@ -90,24 +78,24 @@ def _check(path: Path, info: AudioInfo, caps: AudioCaps) -> None:
         raise BadFile(path, "lasts 0 seconds", "remove it or copy it again")
     if info.rate > caps.max_rate:
         reason = f"has {info.rate:,} samples a second, more than max_rate = {caps.max_rate:,}"
-        raise BadFile(path, reason, "resample the sound or raise max_rate")
+        raise BadFile(path, reason, "resample it or raise max_rate")
     if info.channels > caps.max_channels:
         reason = f"has {info.channels} channels, more than max_channels = {caps.max_channels}"
         raise BadFile(path, reason, "mix the channels or raise max_channels")
     if info.seconds > caps.max_seconds:
         reason = f"lasts {info.seconds:,.0f} s, more than max_seconds = {caps.max_seconds:,.0f}"
-        raise BadFile(path, reason, "cut the sound or raise max_seconds")
+        raise BadFile(path, reason, "cut the file or raise max_seconds")
 
 
 @contextmanager
 def _opened(path: Path, caps: AudioCaps) -> "Generator[SoundFile, None, None]":
-    """The file with its header read and checked; whatever goes wrong inside is a BadFile."""
+    """The file, its header checked; errors of the decoder inside the context become BadFile."""
     try:
         import soundfile
-    except (ImportError, OSError) as error:  # OSError: without its library of C
-        raise ImportError("sounds need soundfile and soxr: pip install 'quintet[audio]'") from error
-    _check_file(path, caps.max_bytes)
-    try:
+    except (ImportError, OSError) as error:  # OSError: libsndfile is missing
+        raise ImportError("audio needs soundfile and soxr: pip install 'quintet[audio]'") from error
+    check_file(path, caps.max_bytes, "cut the file")
+    with decoding(path, RuntimeError):
         _check_kind(path)
         name: Any = os.fsencode(path)  # bytes, because a name on disk need not be valid UTF-8
         if isinstance(path, Member):
@@ -115,12 +103,6 @@ def _opened(path: Path, caps: AudioCaps) -> "Generator[SoundFile, None, None]":
         with soundfile.SoundFile(name) as file:
             _check(path, _info(file), caps)
             yield file
-    except BadFile:
-        raise
-    except _DAMAGE as error:
-        why = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)
-        reason = f"is damaged ({str(why).rstrip('.')})"
-        raise BadFile(path, reason, "remove it or copy it again") from error
 
 
 def _info(file: "SoundFile") -> AudioInfo:
@@ -133,7 +115,7 @@ def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa
     if isinstance(path, Member) and path.header.rate:
         header = path.header
         info = AudioInfo(header.rate, header.channels, header.frames)
-        _check_file(path, caps.max_bytes)
+        check_file(path, caps.max_bytes, "cut the file")
         _check(path, info, caps)
         return info
     with _opened(path, caps) as file:
@@ -144,24 +126,24 @@ def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa
 
 
 def _blocks(path: Path, file: "SoundFile", first: int, count: int) -> Iterator[Samples]:
-    """Mono, a block at a time, so that eight channels never lie in memory whole."""
+    """Mono blocks, so that a multichannel file is never in memory as a whole."""
     done = 0
     while done < count:
-        place = first + done
-        # soundfile seeks after every read, so that each block leans on nothing anew.
-        before = min(place, PREROLL if file.format == "MP3" else 0)
-        file.seek(place - before)
+        position = first + done
+        # soundfile seeks after every read, so every block of an MP3 needs its own preroll.
+        before = min(position, PREROLL if file.format == "MP3" else 0)
+        file.seek(position - before)
         read = file.read(before + min(_BLOCK, count - done), dtype="float32", always_2d=True)
         block = np.asarray(read[before:], np.float32)
         if not len(block):
             break
         done += len(block)
-        if not np.abs(block).max() <= LOUDEST:  # NaN is not
+        if not np.abs(block).max() <= LOUDEST:  # also true for NaN
             _refuse_values(path, block)
         yield block.mean(axis=1)
     if done == 0 or done < count - MISSING * file.samplerate:
-        ends, says = (first + done) / file.samplerate, file.frames / file.samplerate
-        reason = f"ends at {ends:.1f} s, before the {says:.1f} s that its header announces"
+        end, announced = (first + done) / file.samplerate, file.frames / file.samplerate
+        reason = f"ends at {end:.1f} s, before the {announced:.1f} s that its header announces"
         raise BadFile(path, reason, "copy it again, or encode it again")
 
 
@@ -169,22 +151,22 @@ def _refuse_values(path: Path, block: Samples) -> None:
     if not np.isfinite(block).all():
         raise BadFile(path, "has samples that are not finite numbers", "repair or remove it")
     reason = f"has samples of {np.abs(block).max():.3g}, where 1 is full scale"
-    raise BadFile(path, reason, "divide them by their largest, or remove it")
+    raise BadFile(path, reason, "normalise or remove it")
 
 
 def _refuse_silence(path: Path, peak: float, first: float, last: float) -> None:
     if peak < SILENCE:
         reason = f"is silent from {first:.1f} to {last:.1f} s"
-        raise BadFile(path, reason, "remove it or cut the silence away")
+        raise BadFile(path, reason, "remove it, or trim the silence")
 
 
 def _resampled(samples: Samples, source: int, rate: int, count: int) -> Samples:
-    """At another rate, and exactly so many of them."""
+    """Resampled to another rate, and cut or padded to `count`."""
     if source != rate:
         try:
             import soxr
         except ImportError as error:
-            hint = "sounds of another rate need soxr: pip install 'quintet[audio]'"
+            hint = "resampling needs soxr: pip install 'quintet[audio]'"
             raise ImportError(hint) from error
         samples = soxr.resample(samples, source, rate)
     out = np.zeros(count, np.float32)
@@ -200,32 +182,32 @@ def read_audio(
     start: float = 0.5,
     caps: AudioCaps = AudioCaps(),  # noqa: B008
 ) -> Samples:
-    """At most `seconds` of the sound, its channels mixed to one, at `rate`: float32 (n,).
+    """At most `seconds` of a file (None: all), mixed to mono and resampled to `rate`: float32 (n,).
 
-    `start`, 0..1, is the place of the stretch among those that fit; None seconds take all. A file
-    that is shorter comes whole, and is not filled up.
+    `start`, 0..1, is the position of the segment among those that fit. A shorter file is returned
+    completely, without padding.
     """
     if rate < 1 or not 0 <= start <= 1 or (seconds is not None and seconds <= 0):
-        asked = f"rate {rate}, seconds {seconds}, start {start}"
-        raise ValueError(f"{asked}: give rate from 1, seconds above 0, start in 0..1")
+        values = f"rate {rate}, seconds {seconds}, start {start}"
+        raise ValueError(f"{values}: give rate from 1, seconds above 0, start in 0..1")
     path = as_path(path)
     with _opened(path, caps) as file:
         source, frames = file.samplerate, file.frames
-        wanted = frames if seconds is None else min(frames, ceil(seconds * source))
-        first = round(start * (frames - wanted))
-        samples = np.concatenate(list(_blocks(path, file, first, wanted)))
+        count = frames if seconds is None else min(frames, ceil(seconds * source))
+        first = round(start * (frames - count))
+        samples = np.concatenate(list(_blocks(path, file, first, count)))
         peak = float(np.abs(samples).max())
-        _refuse_silence(path, peak, first / source, (first + wanted) / source)
-    return _resampled(samples, source, rate, length_at(rate, wanted / source, seconds))
+        _refuse_silence(path, peak, first / source, (first + count) / source)
+    return _resampled(samples, source, rate, length_at(rate, count / source, seconds))
 
 
 def length_at(rate: int, available: float, seconds: float | None = None) -> int:
-    """Samples that come out at a rate: of all that is there, or of the seconds wanted."""
+    """Samples at a rate of the available seconds, or at most of `seconds`."""
     return max(1, round(rate * (available if seconds is None else min(available, seconds))))
 
 
 def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa: B008
-    """Read all of it, a block at a time, and refuse what `read_audio` might."""
+    """Read the whole file in blocks; raises BadFile for everything that `read_audio` would."""
     path = as_path(path)
     with _opened(path, caps) as file:
         info = _info(file)
@@ -235,7 +217,7 @@ def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  
 
 
 def write_wav(path: Path | str, samples: npt.NDArray[np.floating], rate: int) -> None:
-    """Write mono (n,) in 16 bits, cut at full scale; the file is complete or absent."""
+    """Write mono (n,) as 16-bit WAV, clipped at full scale; the file is complete or absent."""
     values = np.asarray(samples, np.float32)
     if values.ndim != 1 or not np.isfinite(values).all():
         raise ValueError(f"samples of shape {values.shape}: give finite numbers of shape (n,)")

@@ -1,6 +1,27 @@
-"""The error for unusable input files."""
+"""The error for unusable input files, and the checks that all readers share."""
 
+import stat
+import struct
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+
+# What decoders are known to raise on damaged bytes. Not MemoryError: running out of memory is not
+# the fault of an image.
+DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    struct.error,
+    zlib.error,
+)
 
 
 def printable(text: object) -> str:
@@ -21,3 +42,32 @@ class BadFile(ValueError):
     def __str__(self) -> str:
         sentence = f"{printable(self.args[0])}: {self.reason}"
         return f"{sentence}; {self.remedy}" if self.remedy else sentence
+
+
+def check_file(path: Path, max_bytes: int, shrink: str) -> None:
+    """Refuse anything but a regular file of 1 to `max_bytes` bytes; `shrink` is the remedy."""
+    try:
+        about = path.stat()
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
+    if not stat.S_ISREG(about.st_mode):
+        raise BadFile(path, "is not a regular file", "remove it from the data")
+    if about.st_size == 0:
+        raise BadFile(path, "is empty (0 bytes)", "remove it or copy it again")
+    if about.st_size > max_bytes:
+        reason = f"holds {about.st_size:,} bytes, more than max_bytes = {max_bytes:,}"
+        raise BadFile(path, reason, f"{shrink} or raise max_bytes")
+
+
+@contextmanager
+def decoding(path: Path, *also: type[Exception]) -> Generator[None]:
+    """Errors of a decoder on damaged bytes (`DAMAGE` and `also`) become BadFile."""
+    try:
+        yield
+    except BadFile:
+        raise
+    except (*DAMAGE, *also) as error:
+        texts = (getattr(error, name, None) for name in ("error_string", "strerror"))
+        why = next(filter(None, texts), None) or str(error) or type(error).__name__
+        reason = f"is damaged ({str(why)[:200].rstrip('.')})"
+        raise BadFile(path, reason, "remove it or copy it again") from error

@@ -1,6 +1,6 @@
-"""Walking a folder of files, and reading what `metadata.jsonl` or `metadata.csv` says of them.
+"""Listing of the files of a folder, and its `metadata.jsonl` or `metadata.csv`.
 
-Nothing outside the folder is ever named: symbolic links and paths that lead out are not followed.
+Nothing outside the folder is read: links and paths that lead out are not followed.
 """
 
 import csv
@@ -19,7 +19,7 @@ TEXT_KEYS = ("text", "caption", "captions", "transcript", "sentence")
 
 
 def require_folder(folder: Path | str) -> Path:
-    """The folder as a path, or a sentence about why it is none."""
+    """The folder as a path; BadFile if it is none."""
     path = Path(folder)
     if not path.exists():
         raise BadFile(path, "does not exist", "give the folder that holds the data")
@@ -31,26 +31,26 @@ def require_folder(folder: Path | str) -> Path:
 def files(folder: Path | str, suffixes: Iterable[str]) -> list[Path]:
     """Regular files with these suffixes (in any case), sub-folders included, in a stable order.
 
-    Hidden files and folders are left out, and so are links that lead out of the folder and links
-    to folders (their files would be met twice).
+    Skipped are hidden files and folders, links that lead out of the folder, and links to folders
+    (their files would be listed twice).
     """
     root = require_folder(folder)
-    wanted = {suffix.lower() for suffix in suffixes}
+    allowed = {suffix.lower() for suffix in suffixes}
     inside = _Inside(root)
-    found: list[Path] = []
-    for place, folders, names in os.walk(root, onerror=_refuse_listing):
+    paths: list[Path] = []
+    for parent, folders, names in os.walk(root, onerror=_refuse_listing):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if name.startswith(".") or os.path.splitext(name)[1].lower() not in wanted:
+            if name.startswith(".") or os.path.splitext(name)[1].lower() not in allowed:
                 continue
-            path = Path(place, name)
+            path = Path(parent, name)
             if inside.holds(path) and path.is_file():
-                found.append(path)
-    return sorted(found, key=lambda path: relative_name(root, path))
+                paths.append(path)
+    return sorted(paths, key=lambda path: relative_name(root, path))
 
 
 def relative_name(root: Path, path: Path) -> str:
-    """The path under the root, with forward slashes on every system; one elsewhere as it is."""
+    """The path relative to the root, with forward slashes; a path outside is unchanged."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
@@ -60,7 +60,7 @@ def _refuse_listing(error: OSError) -> NoReturn:
 
 
 class _Inside:
-    """Answers whether a path, links followed, stays under the root; remembers folders."""
+    """Whether paths, after following links, are inside a root; caches folders."""
 
     def __init__(self, root: Path) -> None:
         self._root = os.path.realpath(root)
@@ -79,11 +79,11 @@ class _Inside:
 
 
 def read_metadata(folder: Path | str) -> dict[str, dict[str, Any]]:
-    """What is said of each file, by its path under the folder; empty where there is no metadata.
+    """Metadata rows by file path relative to the folder; empty without metadata.
 
-    The text is found under `text`, whichever of `TEXT_KEYS` it had; of a list of captions it is
-    the first. Other columns are kept. Of several rows for a file the first counts.
-    `metadata.jsonl` goes before `metadata.csv`.
+    The caption is under `text`, whichever of `TEXT_KEYS` it had; of a list, the first. Other
+    columns are unchanged. Of several rows for a file the first counts, and `metadata.jsonl` takes
+    precedence over `metadata.csv`.
     """
     root = require_folder(folder)
     source = next((root / name for name in METADATA if (root / name).exists()), None)
@@ -112,7 +112,7 @@ def _check_source(source: Path, inside: _Inside) -> None:
 
 
 def _rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each row with the number of its line."""
+    """Each row with its line number."""
     read = _json_rows if source.suffix == ".jsonl" else _csv_rows
     try:
         yield from read(source)
@@ -154,25 +154,25 @@ def _csv_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _file_name(source: Path, line: int, row: dict[str, Any], inside: _Inside) -> str:
-    """The row's path under the folder, with forward slashes."""
+    """The file path of a row, with forward slashes."""
     key = next((key for key in FILE_KEYS if row.get(key)), None)
     if key is None or not isinstance(row[key], str):
         reason = f"line {line} names no file"
         raise BadFile(source, reason, f"give a column `{FILE_KEYS[0]}` with the file's path")
-    given = row[key]
-    path = PurePosixPath(given.replace("\\", "/"))
-    absolute = path.is_absolute() or PureWindowsPath(given).drive
-    if absolute or ".." in path.parts or "\0" in given or not inside.holds(source.parent / path):
+    name = row[key]
+    path = PurePosixPath(name.replace("\\", "/"))
+    absolute = path.is_absolute() or PureWindowsPath(name).drive
+    if absolute or ".." in path.parts or "\0" in name or not inside.holds(source.parent / path):
         raise BadFile(
             source,
-            f"line {line}: `{key}` {given!r} leads out of the folder",
+            f"line {line}: `{key}` {name!r} leads out of the folder",
             "give paths under the folder, without '..'",
         )
     return path.as_posix()
 
 
 def with_text(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its text under `text`, and several under `texts`, whatever key they had."""
+    """The row with its caption under `text`, and several under `texts`."""
     row = dict(row)
     key = next((key for key in TEXT_KEYS if row.get(key)), None)
     if key is None:

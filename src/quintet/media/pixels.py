@@ -1,12 +1,9 @@
-"""Images in and out: uint8 of shape (h, w, 3), checked by their header before they are decoded.
+"""Reading and writing of images, uint8 (h, w, 3); headers are checked before decoding.
 
-Pillow is imported when it is first needed; a run without images does without it.
+Pillow is imported on first use.
 """
 
-import stat
-import struct
 import warnings
-import zlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader, BytesIO
@@ -19,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import BadFile, printable
+from quintet.media.errors import DAMAGE, BadFile, check_file, decoding, printable
 from quintet.media.shards.member import as_path
 
 if TYPE_CHECKING:
@@ -32,48 +29,14 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 256_000_000
 
-# What Pillow's decoders are known to raise on damaged bytes. Not MemoryError: a machine that is out
-# of memory is no fault of the file.
-_DAMAGE = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    struct.error,
-    zlib.error,
-)
-
 
 class Extent(NamedTuple):
     width: int
     height: int
 
 
-class Box(NamedTuple):
-    """A rectangle in pixels, fractions allowed."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-
-def check_file(path: Path, max_bytes: int) -> None:
-    try:
-        about = path.stat()
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
-    if not stat.S_ISREG(about.st_mode):
-        raise BadFile(path, "is not a regular file", "remove it from the data")
-    if about.st_size == 0:
-        raise BadFile(path, "is empty (0 bytes)", "remove it or copy it again")
-    if about.st_size > max_bytes:
-        reason = f"holds {about.st_size:,} bytes, more than max_bytes = {max_bytes:,}"
-        raise BadFile(path, reason, "shrink the image or raise max_bytes")
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom of a rectangle in pixels."""
 
 
 def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
@@ -85,48 +48,45 @@ def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
         raise BadFile(path, reason, "shrink the image or raise max_pixels")
 
 
-class Bounded(BufferedReader):
-    """A file that is never asked for more than it has: memory for all that a header promises, some
-    gigabytes, would be taken before the first byte is read."""
+class BoundedReader(BufferedReader):
+    """Limits every read to the size of the file: Pillow would allocate the gigabytes that a damaged
+    header announces before it reads the first byte."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.open("rb", buffering=0))
-        self.most = path.stat().st_size
+        self.max_bytes = path.stat().st_size
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(-1 if size is None else min(size, self.most))
+        return super().read(-1 if size is None else min(size, self.max_bytes))
 
 
 @contextmanager
 def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, None, None]":
-    """The image with its header read and checked; whatever goes wrong inside is a BadFile."""
+    """The image, its header checked; errors of the decoder inside the context become BadFile."""
     from PIL import Image, UnidentifiedImageError
 
-    check_file(path, max_bytes)
+    check_file(path, max_bytes, "shrink the image")
     bombs = (Image.DecompressionBombWarning, Image.DecompressionBombError)
-    own_limit = Image.MAX_IMAGE_PIXELS or max_pixels
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
-            if max_pixels <= own_limit:
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Bounded(path) as file, Image.open(file, formats=FORMATS) as image:
-                _check_extent(path, Extent(*image.size), max_pixels)
-                yield image
-    except BadFile:
-        raise
-    except bombs as error:
-        raise BadFile(path, f"could exhaust the memory ({error})", "shrink the image") from error
-    except UnidentifiedImageError as error:
-        reason = f"is not one of {', '.join(FORMATS)}, or its header is damaged"
-        raise BadFile(path, reason, "remove it or save it again as PNG") from error
-    except _DAMAGE as error:
-        reason = f"is damaged ({error or type(error).__name__})"
-        raise BadFile(path, reason, "remove it or copy it again") from error
+    pillow_limit = Image.MAX_IMAGE_PIXELS or max_pixels
+    with decoding(path):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # unusual metadata; only the pixels matter
+                if max_pixels <= pillow_limit:
+                    warnings.simplefilter("error", Image.DecompressionBombWarning)
+                with BoundedReader(path) as file, Image.open(file, formats=FORMATS) as image:
+                    _check_extent(path, Extent(*image.size), max_pixels)
+                    yield image
+        except bombs as error:
+            reason = f"could exhaust the memory ({error})"
+            raise BadFile(path, reason, "shrink the image") from error
+        except UnidentifiedImageError as error:
+            reason = f"is not one of {', '.join(FORMATS)}, or its header is damaged"
+            raise BadFile(path, reason, "remove it or save it again as PNG") from error
 
 
 def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES) -> Extent:
-    """Width and height as stored, from the header alone."""
+    """Width and height as stored, from the header."""
     with opened(as_path(path), max_pixels, max_bytes) as image:
         return Extent(*image.size)
 
@@ -138,10 +98,10 @@ def read_image(
     max_bytes: int = MAX_BYTES,
     at_least: int | None = None,
 ) -> Pixels:
-    """The picture, upright, in colour, on white where it is transparent; of a GIF the first frame.
+    """The image as RGB, with its EXIF orientation applied, on white; of a GIF the first frame.
 
-    With `at_least` a large JPEG may be decoded at a half, a quarter or an eighth of its size, as
-    long as its shorter side keeps so many pixels; decoding is then several times faster.
+    With `at_least` a large JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, several times
+    faster, as long as its shorter side has at least so many pixels.
     """
     with opened(as_path(path), max_pixels, max_bytes) as image:
         if at_least is not None and image.format == "JPEG":
@@ -157,10 +117,10 @@ def _draft(image: "Image", at_least: int) -> None:
 
 
 def _upright(image: "Image") -> "Image":
-    """Turned as its EXIF orientation asks; unreadable EXIF data turns nothing."""
+    """With the EXIF orientation applied; unreadable EXIF data is ignored."""
     from PIL.Image import Transpose
 
-    turns = {
+    operations = {
         2: Transpose.FLIP_LEFT_RIGHT,
         3: Transpose.ROTATE_180,
         4: Transpose.FLIP_TOP_BOTTOM,
@@ -171,9 +131,9 @@ def _upright(image: "Image") -> "Image":
     }
     try:
         orientation = image.getexif().get(0x0112)
-    except _DAMAGE:
+    except DAMAGE:
         return image
-    return image.transpose(turns[orientation]) if orientation in turns else image
+    return image.transpose(operations[orientation]) if orientation in operations else image
 
 
 def to_rgb(image: "Image") -> Pixels:
@@ -190,7 +150,7 @@ def to_rgb(image: "Image") -> Pixels:
 
 
 def _deep_grey(values: npt.NDArray[np.generic]) -> Pixels:
-    """16 bits a pixel to 8, rounded: 65,535 is white."""
+    """16-bit grey to 8 bits, rounded: 65,535 is white."""
     scaled = (np.clip(values.astype(np.int64), 0, 65_535) + 128) // 257
     return np.repeat(scaled.astype(np.uint8)[:, :, None], 3, axis=2)
 
@@ -198,10 +158,10 @@ def _deep_grey(values: npt.NDArray[np.generic]) -> Pixels:
 def crop_box(
     extent: Extent, size: tuple[int, int], *, scale: float, top: float, left: float
 ) -> Box:
-    """A rectangle in the shape of `size` (height, width) that lies inside the extent.
+    """A rectangle inside the extent with the aspect ratio of `size` (height, width).
 
-    `scale` is its share of the largest such rectangle; `top` and `left`, 0..1, say where it lies in
-    the room that is left: 0.5 and 0.5 are the middle.
+    `scale` is relative to the largest such rectangle; `top` and `left`, 0..1, are its position in
+    the remaining space: 0.5 and 0.5 are the centre.
     """
     if not 0 < scale <= 1 or not 0 <= top <= 1 or not 0 <= left <= 1:
         raise ValueError(f"scale {scale}, top {top}, left {left}: give scale in (0, 1], rest 0..1")
@@ -209,7 +169,7 @@ def crop_box(
     unit = scale * min(extent.width / width, extent.height / height)
     wide, high = min(width * unit, extent.width), min(height * unit, extent.height)
     x, y = left * (extent.width - wide), top * (extent.height - high)
-    return Box(x, y, min(x + wide, extent.width), min(y + high, extent.height))
+    return x, y, min(x + wide, extent.width), min(y + high, extent.height)
 
 
 def resize_crop(
@@ -231,7 +191,7 @@ def resize_crop(
 
 
 def middle(array: Pixels, size: tuple[int, int]) -> Pixels:
-    """The middle of a picture, cropped and not resampled."""
+    """The centre crop of an image, not resampled."""
     top, left = ((have - want) // 2 for have, want in zip(array.shape, size))
     return array[top : top + size[0], left : left + size[1]]
 
@@ -246,9 +206,9 @@ def write_png(path: Path | str, array: Pixels) -> None:
 
 
 def grid(rows: Sequence[Sequence[Pixels]], labels: Sequence[str] = (), gap: int = 4) -> Pixels:
-    """A contact sheet on white: pictures in rows, with a title over each column."""
+    """A contact sheet on white: images in rows, with a title over each column."""
     if not rows or not any(rows):
-        raise ValueError("a contact sheet needs at least one picture")
+        raise ValueError("a contact sheet needs at least one image")
     titles = [_title(label) for label in labels]
     lines = [titles, *rows] if titles else rows
     widths = [

@@ -13,10 +13,10 @@ REMEDY = "give metadata.jsonl with `file_name` and `text`, or a text file beside
 
 def texts_beside(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Sidecar text file of each name that has one: `a/b.txt` for `a/b.wav`."""
-    # Listed, not guessed: links out of the folder are left out.
-    there = {relative_name(folder, path) for path in files(folder, (".txt",))}
+    # Listed, so that links out of the folder are skipped.
+    present = {relative_name(folder, path) for path in files(folder, (".txt",))}
     pairs = ((name, f"{name.rpartition('.')[0]}.txt") for name in names)
-    return {name: text for name, text in pairs if text in there}
+    return {name: text for name, text in pairs if text in present}
 
 
 def read_beside(path: Path, what: str) -> str:

@@ -1,6 +1,7 @@
 """Base classes of datasets: file lists, train/validation split, captions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import compress
 from math import ceil
@@ -32,34 +33,24 @@ def check_split(split: str) -> None:
         raise ValueError(f"split is {split!r}: give 'train' or 'valid'")
 
 
-def _rank(seed: int, name: str) -> int:
-    """64-bit hash of seed and file name."""
-    # fsencode, because a name on disk need not be valid UTF-8.
-    return int.from_bytes(blake2b(b"%d/" % seed + fsencode(name), digest_size=8).digest(), "big")
-
-
 def split_names(
     names: Sequence[str], fraction: float, seed: int, limit: int | None = None
 ) -> tuple[list[str], list[str]]:
-    """Split names into training and validation, keeping their order.
-
-    Each name is assigned by its own hash, so new files do not move old ones. If one side would be
-    empty, the name with the nearest hash changes sides; a single file is for training. Beyond
-    `limit`, the held-out names of highest hash belong to neither side.
-    """
-    ranks = {name: _rank(seed, name) for name in names}
-    ordered = sorted(names, key=lambda name: ranks[name])
-    num_valid = sum(rank < fraction * 2**64 for rank in ranks.values())
-    num_valid = min(max(num_valid, 1), len(names) - 1) if len(names) > 1 else 0
-    held_out = set(ordered[:num_valid])
-    valid = set(ordered[: num_valid if limit is None else min(num_valid, limit)])
-    return [n for n in names if n not in held_out], [n for n in names if n in valid]
+    """Split names into training and validation, keeping their order."""
+    # fsencode, because a name on disk need not be valid UTF-8.
+    train, valid = split_numbers(map(fsencode, names), fraction, seed, limit)
+    return [names[int(i)] for i in train], [names[int(i)] for i in valid]
 
 
 def split_numbers(
     names: Iterable[bytes], fraction: float, seed: int, limit: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """`split_names` for millions of names: sample numbers for training and validation."""
+    """Numbers of the names for training and validation, ascending.
+
+    Each name is assigned by its own 64-bit hash, so new files do not move old ones. If one side
+    would be empty, the name with the nearest hash changes sides; a single file is for training.
+    Beyond `limit`, the held-out names of highest hash belong to neither side.
+    """
     prefix, digests = blake2b(b"%d/" % seed, digest_size=8), bytearray()
     for name in names:
         hasher = prefix.copy()
@@ -97,9 +88,15 @@ def examined(
     paths: Sequence[Path], read: Callable[[Path], object]
 ) -> Iterator[tuple[Path, str | None]]:
     """Decode each file; yield it with its problem, or None."""
-    for path in paths:
+    return _examined((path, partial(read, path)) for path in paths)
+
+
+def _examined(
+    samples: Iterable[tuple[Path, Callable[[], object]]],
+) -> Iterator[tuple[Path, str | None]]:
+    for path, read in samples:
         try:
-            read(path)
+            read()
         except (OSError, ValueError, EOFError, MemoryError) as bad:
             yield path, str(bad) if isinstance(bad, BadFile) else f"{path}: {bad}"
         else:
@@ -114,15 +111,11 @@ def examined_shards(
     if not is_sharded(split_window(str(folder))[0], suffixes):
         return None
     sides = (side("train"), side("valid"))
-    places = ((each, index) for each in sides for index in range(len(each)))
-    return _examined_places(places)
-
-
-def _examined_places(
-    places: "Iterable[tuple[InFolder, int]]",
-) -> Iterator[tuple[Path, str | None]]:
-    for each, index in places:
-        yield from examined([each.path(index)], lambda _: each.keyed(index, None))  # noqa: B023
+    return _examined(
+        (data.path(index), partial(data.keyed, index, None))
+        for data in sides
+        for index in range(len(data))
+    )
 
 
 class InFolder:
@@ -152,8 +145,8 @@ class InFolder:
             self._numbers = self._of_shards(self.shards, seed, limit)[side]
             self.window = self.shards.window
             return
-        found = find(self.folder, self.suffixes, self.what)
-        usable = self.usable([relative_name(self.folder, path) for path in found])
+        paths = find(self.folder, self.suffixes, self.what)
+        usable = self.usable([relative_name(self.folder, path) for path in paths])
         self._names = split_names(usable, config.valid_fraction, seed, limit)[side]
 
     def _of_shards(self, shards: Shards, seed: int, limit: int | None) -> tuple[Numbers, Numbers]:

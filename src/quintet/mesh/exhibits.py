@@ -37,7 +37,7 @@ class MeshSheet:
     def write(self, folder: Path) -> list[Path]:
         pictures = [[render(*mesh) for mesh in row] for row in self.rows]
         sheet = folder / f"{self.name}.png"
-        write_png(sheet, contact_sheet(pictures, self.titles, [[text] for text in self.texts]))
+        write_png(sheet, contact_sheet(pictures, self.titles, self.texts))
         return [*self._meshes(folder), self._texts(folder), sheet] if self.files else [sheet]
 
     def _texts(self, folder: Path) -> Path:

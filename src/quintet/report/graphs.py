@@ -38,14 +38,14 @@ def graphs_page(run: Path, model: object, exportable: Exportable, files: Sequenc
 
 def describe(checked: Checked, form: Format) -> list[str]:
     piece = checked.piece
-    axes = list(dict.fromkeys(name for given in piece.inputs.values() for name in given.free))
+    axes = list(dict.fromkeys(name for given in piece.inputs.values() for name in given.dynamic))
     sizes = {name: given.traced.shape for name, given in piece.inputs.items()}
     fixed = ", ".join(f"{name} {tuple(shape)}" for name, shape in sizes.items())
     size = f"{' and '.join(axes)} dynamic" if checked.any_size else f"fixed at {fixed}"
-    rows = [f"| in | {name} | {given.says} |" for name, given in piece.inputs.items()]
+    rows = [f"| in | {name} | {given.description} |" for name, given in piece.inputs.items()]
     rows += [f"| out | {name} | {says} |" for name, says in piece.outputs.items()]
     return [
-        f"## {checked.file}: {piece.says}",
+        f"## {checked.file}: {piece.description}",
         "\n".join(["| | name | description |", "|---|---|---|", *rows]),
         f"Shapes: {size}. Compared with the model: {'; '.join(checked.findings)}.",
         f"```python\n{usage(piece, checked.file, form)}\n```",

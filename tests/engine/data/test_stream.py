@@ -38,7 +38,7 @@ def test_each_epoch_is_a_permutation_and_epochs_are_concatenated(size, seed, wid
         assert sorted(request.sample for request in turn) == list(range(size))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
+def test_epochs_and_seeds_have_different_orders():
     first = flat(CountPlan(100, 0, 100).micro_batches(0, 2))
     other = flat(CountPlan(100, 1, 100).micro_batches(0, 1))
     orders = {tuple(r.sample for r in turn) for turn in (first[:100], first[100:], other)}
@@ -49,7 +49,7 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     st.integers(1, 40), st.integers(0, 9), st.integers(1, 6), st.integers(0, 12), st.integers(1, 6)
 )
 @settings(max_examples=60)
-def test_any_cut_by_position_continues_identically(size, seed, width, done, count):
+def test_the_order_continues_identically_from_any_position(size, seed, width, done, count):
     whole = CountPlan(size, seed, width).micro_batches(0, done + count)
     assert CountPlan(size, seed, width).micro_batches(done * width, count) == whole[done:]
 
@@ -68,7 +68,7 @@ class Wide:
 
 @given(st.integers(2, 3000), st.integers(0, 9), st.integers(1, 7), st.integers(0, 40))
 @settings(max_examples=40, deadline=None)
-def test_a_window_of_the_data_set_is_kept_and_any_cut_continues_identically(size, seed, width, at):
+def test_a_windowed_order_continues_identically_from_any_position(size, seed, width, at):
     def plan():
         return CountPlan(size, seed, width, order_of(Wide(size), seed))
 
@@ -115,7 +115,7 @@ def test_every_sample_comes_once_an_epoch_within_the_budget(sizes, seed, budget)
 
 @given(lengths, st.integers(0, 9), st.integers(1, 40), st.integers(1, 6))
 @settings(max_examples=60)
-def test_a_position_finds_its_place_again(sizes, seed, done, count):
+def test_a_length_plan_resumes_at_any_position(sizes, seed, done, count):
     def plan():
         return LengthPlan(sizes, seed, budget=40)
 
@@ -132,7 +132,7 @@ def test_a_plan_by_length_is_pure():
     assert plan.micro_batches(0, 5) == first
 
 
-def test_batches_by_length_waste_little_and_come_mixed():
+def test_batches_by_length_have_little_padding_and_are_shuffled():
     sizes = [1 + i * 7919 % 50 for i in range(2000)]
     batches = flat(walk(LengthPlan(sizes, 0, budget=400), 1, 100))
     filled = sum(sizes[r.sample] for r in flat(batches))
@@ -147,7 +147,7 @@ def test_a_sample_beyond_the_budget_is_refused_with_the_remedy():
         LengthPlan([1, 30], 0, budget=20)
 
 
-def test_an_empty_data_set_is_a_sentence():
+def test_an_empty_data_set_is_an_error():
     with pytest.raises(RunError, match=r"(?i)empty|no samples"):
         LengthPlan([], 0, budget=20)
 
@@ -155,7 +155,7 @@ def test_an_empty_data_set_is_a_sentence():
 # -- samples --------------------------------------------------------------------------------
 
 
-def test_a_batch_is_announced_before_it_is_read():
+def test_a_batch_is_prefetched_before_it_is_read():
     class Afar(Recorded):
         def __init__(self, size):
             super().__init__(size)
@@ -230,7 +230,7 @@ def test_every_kind_of_damage_is_caught(error):
     assert Samples(Broken(5), 0)[Request(0, 0)][1] != 0
 
 
-def test_a_mistake_in_the_code_is_not_damage():
+def test_a_bug_in_the_data_set_is_not_damage():
     class Wrong(Recorded):
         def keyed(self, index, key):
             raise TypeError("a mistake")
@@ -240,7 +240,7 @@ def test_a_mistake_in_the_code_is_not_damage():
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_where_all_is_damaged_there_is_no_data(size):
+def test_data_is_none_if_every_draw_is_damaged(size):
     samples = Samples(Recorded(size, broken=range(size)), seed=0)
     read = [samples[Request(0, 0)]]
     loaded = Collate(list)(read)
@@ -248,7 +248,7 @@ def test_where_all_is_damaged_there_is_no_data(size):
     assert len(loaded.damaged) == TRIES
 
 
-def test_a_stream_whose_data_is_all_damaged_stops_with_a_sentence(seat):
+def test_a_stream_of_damaged_data_only_is_an_error(seat):
     with pytest.raises(RunError, match=r"file-\d+\.bin: cut short"):
         stream(Recorded(20, broken=range(20)), seat(), collate=list).take(1)
 
@@ -297,7 +297,7 @@ def test_seeking_continues_identically_whatever_was_prefetched(seat, workers):
     here.close()
 
 
-def test_the_same_sample_is_jittered_anew_in_every_epoch(seat):
+def test_augmentation_differs_between_epochs(seat):
     here = stream(Points(4), seat())
     first, second = here.take(1)[0], here.take(1)[0]
     assert sorted(first.ids) == sorted(second.ids)
@@ -312,7 +312,7 @@ def test_device_keys_are_those_of_the_samples(seat):
 
 
 @pytest.mark.parametrize("by_length", [False, True])
-def test_processes_deal_out_one_global_order(seat, by_length):
+def test_processes_split_one_global_order(seat, by_length):
     """Six micro-batches a step, made by 1, 2 or 3 processes: the same ones, each once."""
     source = Points(50)
     plan = LengthPlan([1 + i % 5 for i in range(50)], 0, budget=12) if by_length else None
@@ -335,7 +335,7 @@ def test_processes_deal_out_one_global_order(seat, by_length):
     assert found[0] == found[1] == found[2]
 
 
-def test_damage_is_noted_by_the_stream_and_batches_stay_full(seat):
+def test_damage_is_recorded_and_batches_stay_full(seat):
     here = stream(Recorded(20, broken=[3]), seat(), collate=list)
     for _ in range(5):
         assert here.take(1)[0].size == 4
@@ -364,7 +364,7 @@ finally:
 """
 
 
-def test_a_mistake_in_a_data_set_ends_the_program_rather_than_leave_it_hanging():
+def test_a_bug_in_a_data_set_ends_the_program_without_hanging():
     command = [sys.executable, "-c", MISTAKEN]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
         try:
@@ -401,7 +401,7 @@ def test_a_plain_data_set_draws_the_same_whatever_the_workers_and_the_position(s
         here.close()
 
 
-def test_loading_leaves_the_generator_of_the_main_process_alone(seat):
+def test_loading_does_not_change_the_generator_of_the_main_process(seat):
     before = torch.get_rng_state()
     here = stream(Points(20), seat(), workers=0)
     here.take(1)
@@ -413,7 +413,7 @@ def test_loading_leaves_the_generator_of_the_main_process_alone(seat):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("samples", [1, 8, 10, 37])
-def test_held_out_samples_come_once_each(seat, size, samples):
+def test_every_validation_sample_is_read_once(seat, size, samples):
     ids = []
     for rank in range(size):
         for batch in Fixed(Points(samples), stack, 4, seat(rank, size), 0):
@@ -424,7 +424,7 @@ def test_held_out_samples_come_once_each(seat, size, samples):
     assert sorted(ids) == list(range(samples))
 
 
-def test_held_out_data_is_the_same_every_time_and_with_workers(seat):
+def test_validation_data_does_not_depend_on_workers(seat):
     fixed, worked = Fixed(Plain(), stack, 4, seat(), 0), Fixed(Plain(), stack, 4, seat(), 2)
     first = torch.cat([batch.data["point"] for batch in fixed])
     for again in (fixed, worked, worked):
@@ -432,7 +432,7 @@ def test_held_out_data_is_the_same_every_time_and_with_workers(seat):
         assert torch.equal(first, found)
 
 
-def test_a_damaged_held_out_sample_gives_way_to_a_sound_one_and_is_noted(seat):
+def test_a_damaged_validation_sample_is_replaced_and_recorded(seat):
     fixed = Fixed(Recorded(4, broken=[1, 2]), list, 4, seat(), 0)
     (batch,) = fixed
     read = [index for index, _ in batch.data]
@@ -443,7 +443,7 @@ def test_a_damaged_held_out_sample_gives_way_to_a_sound_one_and_is_noted(seat):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_unreadable_held_out_data_is_a_sentence(seat, workers):
+def test_unreadable_validation_data_is_an_error(seat, workers):
     fixed = Fixed(Recorded(4, broken=range(4)), list, 4, seat(), workers)
     with closing(fixed), pytest.raises(RunError, match=r"file-\d\.bin: cut short") as stopped:
         list(fixed)

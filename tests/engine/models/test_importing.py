@@ -52,7 +52,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the child does, without its process: for traps that the reader itself must refuse."""
     stored = importing.check_archive(path)
     size = importing.SWELL * path.stat().st_size
-    tensors, values = importing.sorted_out(importing.load(path), size)
+    tensors, values = importing.separate(importing.load(path), size)
     importing.check_storages(tensors, stored)
     return tensors, values
 
@@ -118,7 +118,7 @@ def test_the_listing_gives_shapes_and_whatever_is_no_tensor(imported: Any) -> No
     assert sorted(path.name for path in out.iterdir()) == ["listing.json", "tensors.safetensors"]
 
 
-def test_the_process_that_reads_has_no_network_where_that_can_be_had(imported: Any) -> None:
+def test_the_child_process_has_no_network_if_the_system_allows_it(imported: Any) -> None:
     """As root, and wherever a user may have a network of his own."""
     code = f"import ctypes; print(ctypes.CDLL(None).unshare({importing.CLONE_NEWNET}))"
     granted = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -224,7 +224,7 @@ def test_a_directory_that_claims_more_than_the_file_holds_is_refused(tmp_path: P
     "tensor",
     [torch.ones(1).expand(10**6, 10**6), torch.ones(8)[:4].as_strided((1000, 1000), (0, 0))],
 )
-def test_a_tensor_that_was_made_to_swell_is_refused(tensor: Any, tmp_path: Path) -> None:
+def test_an_expanded_tensor_is_refused(tensor: Any, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"claims .* bytes for a, more than are stored"):
         read(saved(tmp_path / "old.pt", {"a": tensor}))
 
@@ -243,7 +243,7 @@ def test_many_views_of_one_tensor_do_not_fill_the_disk(tmp_path: Path) -> None:
         read(saved(tmp_path / "old.pt", {str(n): tied for n in range(200)}))
 
 
-def test_containers_that_hold_themselves_are_refused(tmp_path: Path) -> None:
+def test_recursive_containers_are_refused(tmp_path: Path) -> None:
     endless: list[Any] = [torch.ones(1)]
     endless.append(endless)
     with pytest.raises(Refused, match="more than 32 deep"):
@@ -255,7 +255,7 @@ def test_containers_that_hold_themselves_are_refused(tmp_path: Path) -> None:
         read(saved(tmp_path / "laughs.pt", {"a": laughs}))
 
 
-def test_a_file_beyond_the_cap_is_not_even_given_to_a_process(tmp_path: Path, out: Path) -> None:
+def test_a_file_beyond_the_size_limit_starts_no_process(tmp_path: Path, out: Path) -> None:
     old = saved(tmp_path / "old.pt", {"a": torch.ones(1000)})
     with pytest.raises(RunError, match="more than 100; raise --max-gb"):
         import_weights(old, out, Limits(bytes=100))
@@ -306,15 +306,13 @@ def test_memory_time_disk_and_handles_are_limited(act: str, ended: str, tmp_path
         ({(1, 2): torch.ones(1)}, "a name that is tuple"),
     ],
 )
-def test_what_cannot_be_written_down_is_refused_by_name(
-    content: Any, reason: str, tmp_path: Path
-) -> None:
+def test_unsupported_values_are_refused_by_name(content: Any, reason: str, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=reason):
         read(saved(tmp_path / "old.pt", content))
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100, 700, -1, -30, -200])
-def test_a_file_cut_short_is_refused(kept: int, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(kept: int, tmp_path: Path) -> None:
     old = saved(tmp_path / "old.pt", old_checkpoint())
     old.write_bytes(old.read_bytes()[:kept])
     with pytest.raises(Refused):
@@ -339,6 +337,6 @@ def test_flipped_bits_are_refused_or_change_numbers_only(tmp_path: Path) -> None
     assert 0 < refused < 150
 
 
-def test_a_missing_file_is_a_sentence(tmp_path: Path, out: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path, out: Path) -> None:
     with pytest.raises(RunError, match="there is no file"):
         import_weights(tmp_path / "none.pt", out)

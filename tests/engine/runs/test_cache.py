@@ -63,13 +63,13 @@ def test_another_process_finds_it(cache: Path) -> None:
     assert said.stdout.strip() == f"['key 2'] {values()['key 2'].double().tolist()}"
 
 
-def test_one_key_in_two_shards_is_found_once() -> None:
+def test_a_key_in_two_files_is_found_once() -> None:
     Cache("things").add({"a": torch.ones(2), "b": torch.zeros(1)})
     Cache("things").add({"a": torch.ones(2)})
     assert_same(Cache("things").find(["a", "b"]), {"a": torch.ones(2), "b": torch.zeros(1)})
 
 
-def test_adding_the_same_again_adds_no_shard(cache: Path) -> None:
+def test_adding_the_same_values_again_adds_no_file(cache: Path) -> None:
     Cache("things").add(values())
     before = shards(cache)
     Cache("things").add(values())
@@ -78,8 +78,8 @@ def test_adding_the_same_again_adds_no_shard(cache: Path) -> None:
     assert shards(cache) == before
 
 
-def test_many_values_are_spread_over_shards(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caching, "SHARD", 4)
+def test_many_values_are_split_over_files(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching, "VALUES_PER_FILE", 4)
     Cache("things").add(values(10))
     assert len(shards(cache)) == 3
     assert_same(Cache("things").find(values(10)), values(10))
@@ -108,7 +108,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_shard_is_as_good_as_absent_and_heals(how: str, cache: Path) -> None:
+def test_a_damaged_file_counts_as_missing_and_is_replaced(how: str, cache: Path) -> None:
     Cache("things").add({"other": torch.ones(3)})
     (sound,) = shards(cache)
     Cache("things").add(values())
@@ -133,7 +133,7 @@ def test_a_damaged_shard_is_as_good_as_absent_and_heals(how: str, cache: Path) -
         b"\x04\0\0\0\0\0\0\0\xff\xff\xff\xff",
     ],
 )
-def test_what_is_no_shard_is_ignored(content: bytes, cache: Path) -> None:
+def test_other_files_in_the_cache_are_ignored(content: bytes, cache: Path) -> None:
     Cache("things").add(values())
     (cache / "things/0000.safetensors").write_bytes(content)
     (cache / "things/1111.safetensors").mkdir()
@@ -167,7 +167,7 @@ def test_any_tensors_under_any_keys_come_back(shapes: dict, seed: int) -> None:
     assert all(same_bits(found[key], made[key]) for key in made)
 
 
-def test_the_one_name_that_the_format_keeps_for_itself_does_no_harm() -> None:
+def test_the_reserved_name_of_the_format_does_no_harm() -> None:
     Cache("things").add(values())
     with contextlib.suppress(ValueError):
         Cache("things").add({RESERVED: torch.ones(1), "key 9": torch.ones(2)})
@@ -175,7 +175,7 @@ def test_the_one_name_that_the_format_keeps_for_itself_does_no_harm() -> None:
     assert Cache("things").find([RESERVED]) == {}
 
 
-def test_numbers_that_are_no_numbers_come_back_too() -> None:
+def test_non_finite_numbers_round_trip() -> None:
     odd = torch.tensor([float("nan"), float("inf"), -0.0])
     Cache("things").add({"odd": odd})
     assert same_bits(Cache("things").find(["odd"])["odd"], odd)

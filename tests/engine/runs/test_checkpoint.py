@@ -16,7 +16,7 @@ from quintet.engine.runs import checkpoint
 from quintet.engine.runs.checkpoint import (
     Writer,
     examine,
-    newest_sound,
+    newest_intact,
     path_of,
     read,
     read_about,
@@ -93,7 +93,7 @@ def test_a_file_without_tensors_is_read_back(tmp_path):
     assert load_file(tmp_path / "x") == {}
 
 
-def test_a_snapshot_shares_nothing_with_what_goes_on():
+def test_a_snapshot_shares_no_memory_with_training():
     live = state()
     copied = snapshot(live)
     live["net"]["weight"].zero_()
@@ -142,7 +142,7 @@ def test_a_write_that_fails_anywhere_leaves_nothing_behind(tmp_path, monkeypatch
         assert os.listdir(tmp_path) == ["step-00000001"]
     else:  # only what comes after the rename can fail now
         assert examine(path_of(tmp_path, 2)) is None
-    assert newest_sound(tmp_path, pytest.fail) is not None
+    assert newest_intact(tmp_path, pytest.fail) is not None
 
 
 def test_a_tensor_that_cannot_be_written_leaves_nothing_behind(tmp_path):
@@ -165,7 +165,7 @@ def test_a_temporary_name_is_never_that_of_a_checkpoint(step):
     assert checkpoint.NAME.fullmatch(f"step-{step:08d}")
 
 
-def test_what_is_still_being_written_is_no_checkpoint(tmp_path, monkeypatch):
+def test_a_partial_checkpoint_is_not_listed(tmp_path, monkeypatch):
     seen = []
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (seen.append(steps_in(tmp_path)), sync(handle)))
@@ -174,7 +174,7 @@ def test_what_is_still_being_written_is_no_checkpoint(tmp_path, monkeypatch):
     assert seen[-1] == [3]  # the folder is synced once more after the rename
 
 
-def test_a_step_done_again_replaces_the_old_one(tmp_path):
+def test_a_repeated_step_replaces_the_old_checkpoint(tmp_path):
     put(tmp_path, 3, value=1.0)
     put(tmp_path, 3, value=2.0)
     assert (read(path_of(tmp_path, 3))["net"]["weight"] == 2).all()
@@ -198,7 +198,7 @@ def test_a_kill_while_a_step_is_replaced_leaves_it_complete_or_absent(tmp_path, 
         assert examine(path_of(tmp_path, step)) is None
 
 
-def test_what_a_killed_writer_left_is_cleaned_up_and_nothing_else(tmp_path):
+def test_only_partial_files_of_a_killed_writer_are_removed(tmp_path):
     put(tmp_path, 1)
     partial = partial_name(path_of(tmp_path, 2))
     partial.mkdir()
@@ -271,12 +271,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_page_of_digests_is_noticed_passed_over_and_never_removed(tmp_path, content):
+def test_a_broken_state_json_is_noticed_skipped_and_never_removed(tmp_path, content):
     put(tmp_path, 1)
     path = put(tmp_path, 2)
     (path / "state.json").write_bytes(content)
     assert examine(path)
-    assert newest_sound(tmp_path, lambda said: None) == 1
+    assert newest_intact(tmp_path, lambda said: None) == 1
     retain(tmp_path, last=1, every=0, best=None, run_id="me")
     put(tmp_path, 3)
     retain(tmp_path, last=1, every=0, best=None, run_id="me")
@@ -284,7 +284,7 @@ def test_a_broken_page_of_digests_is_noticed_passed_over_and_never_removed(tmp_p
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
-def test_reading_a_broken_checkpoint_is_an_error_for_a_person(tmp_path, content):
+def test_reading_a_broken_checkpoint_is_a_run_error(tmp_path, content):
     path = put(tmp_path, 2)
     (path / "state.json").write_bytes(content)
     try:
@@ -295,34 +295,34 @@ def test_reading_a_broken_checkpoint_is_an_error_for_a_person(tmp_path, content)
         assert set(found) <= {"net"}  # a page that still names its files
 
 
-def test_the_newest_sound_one_is_taken_and_the_damaged_are_named(tmp_path):
+def test_the_newest_intact_checkpoint_is_used_and_damaged_ones_are_reported(tmp_path):
     for step in (1, 2, 3):
         put(tmp_path, step)
     os.truncate(path_of(tmp_path, 3) / "net.safetensors", 5)
     (path_of(tmp_path, 2) / "net.safetensors").unlink()
     said = []
-    assert newest_sound(tmp_path, said.append) == 1
+    assert newest_intact(tmp_path, said.append) == 1
     assert [s.split()[1] for s in said] == ["step-00000003", "step-00000002"]
     assert "net.safetensors" in said[0]
     assert "5 bytes" in said[0]
 
 
-def test_without_a_sound_one_the_run_stops_rather_than_start_anew(tmp_path):
+def test_without_an_intact_checkpoint_the_run_stops_instead_of_restarting(tmp_path):
     put(tmp_path, 1)
     os.truncate(path_of(tmp_path, 1) / "net.safetensors", 5)
     with pytest.raises(RunError, match=r"none of the 1 checkpoints.*backup"):
-        newest_sound(tmp_path, lambda said: None)
+        newest_intact(tmp_path, lambda said: None)
 
 
 def test_without_any_the_run_starts(tmp_path):
-    assert newest_sound(tmp_path, pytest.fail) is None
-    assert newest_sound(tmp_path / "absent", pytest.fail) is None
+    assert newest_intact(tmp_path, pytest.fail) is None
+    assert newest_intact(tmp_path / "absent", pytest.fail) is None
 
 
 # -- retention ------------------------------------------------------------------------------
 
 
-def test_the_last_the_multiples_and_the_best_stay(tmp_path):
+def test_retention_keeps_the_last_the_multiples_and_the_best(tmp_path):
     for step in range(10, 100, 10):
         put(tmp_path, step)
     retain(tmp_path, last=2, every=30, best=20, run_id="me")
@@ -347,16 +347,16 @@ def test_what_another_run_or_a_person_put_there_is_never_removed(tmp_path):
     ]
 
 
-def test_going_back_behind_damaged_ones_keeps_what_is_written_now(tmp_path):
-    """Damaged checkpoints of later steps must not push the only sound one out."""
+def test_damaged_later_checkpoints_do_not_displace_new_ones(tmp_path):
+    """Damaged checkpoints of later steps must not push the only intact one out."""
     for step in (10, 20, 30):
         put(tmp_path, step)
     for step in (20, 30):
         os.truncate(path_of(tmp_path, step) / "net.safetensors", 5)
-    assert newest_sound(tmp_path, lambda said: None) == 10
+    assert newest_intact(tmp_path, lambda said: None) == 10
     put(tmp_path, 15)
     retain(tmp_path, last=2, every=0, best=None, run_id="me", newest=15)
-    assert newest_sound(tmp_path, lambda said: None) == 15
+    assert newest_intact(tmp_path, lambda said: None) == 15
 
 
 # -- the background -------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_the_writer_writes_in_order_and_waits(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["wait", "check", "submit"])
-def test_an_error_in_the_background_is_a_sentence_and_earlier_ones_are_intact(
+def test_a_background_error_is_raised_and_earlier_checkpoints_stay_intact(
     tmp_path, monkeypatch, how
 ):
     def full(handle):
@@ -388,12 +388,12 @@ def test_an_error_in_the_background_is_a_sentence_and_earlier_ones_are_intact(
     call = {"wait": writer.wait, "check": writer.check, "submit": lambda: writer.submit(print)}
     with pytest.raises(RunError, match=r"No space left on device.*earlier checkpoints are intact"):
         call[how]()
-    assert newest_sound(tmp_path, pytest.fail) == 1
+    assert newest_intact(tmp_path, pytest.fail) == 1
     assert steps_in(tmp_path) == [1]
     writer.close()
 
 
-def test_closing_a_writer_finishes_the_job_under_way(tmp_path):
+def test_closing_a_writer_finishes_the_current_job(tmp_path):
     writer = Writer()
     writer.submit(lambda: put(tmp_path, 1))
     writer.close()

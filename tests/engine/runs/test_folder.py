@@ -68,7 +68,7 @@ def test_a_folder_is_held_while_its_process_lives_and_free_once_it_is_killed(tmp
     folder.unlock()
 
 
-def test_a_folder_let_go_of_can_be_taken_by_another(tmp_path):
+def test_an_unlocked_folder_can_be_locked_by_another_process(tmp_path):
     folder = RunFolder.create(tmp_path / "run", {})
 
     def take():
@@ -80,7 +80,7 @@ def test_a_folder_let_go_of_can_be_taken_by_another(tmp_path):
     folder.unlock()  # twice does no harm
 
 
-def test_a_lock_that_cannot_be_written_is_a_sentence(tmp_path_factory):
+def test_an_unwritable_lock_is_an_error(tmp_path_factory):
     folder = RunFolder.create(public(tmp_path_factory) / "run", {})
     folder.unlock()
     (folder.path / ".lock").unlink()
@@ -114,7 +114,7 @@ def test_a_new_run_writes_its_configuration_and_an_id_of_its_own(tmp_path):
     assert first.steps() == []
 
 
-def test_an_empty_folder_is_welcome(tmp_path):
+def test_an_empty_folder_is_accepted(tmp_path):
     assert RunFolder.create(tmp_path, {}).path == tmp_path
 
 
@@ -143,13 +143,13 @@ def test_a_file_is_refused(tmp_path):
         RunFolder.create(tmp_path / "run", {})
 
 
-def test_a_parent_that_is_a_file_is_a_sentence(tmp_path):
+def test_a_parent_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError, match="cannot be written: Not a directory"):
         RunFolder.create(tmp_path / "file" / "run", {})
 
 
-def test_an_unwritable_parent_is_a_sentence(tmp_path_factory):
+def test_an_unwritable_parent_is_an_error(tmp_path_factory):
     parent = public(tmp_path_factory)
     parent.chmod(0o555)
     said = as_nobody(lambda: RunFolder.create(parent / "run", {}))
@@ -157,7 +157,7 @@ def test_an_unwritable_parent_is_a_sentence(tmp_path_factory):
     assert "Permission denied; choose a writable --run" in said
 
 
-def test_a_parent_closed_to_us_is_a_sentence(tmp_path_factory):
+def test_a_parent_without_permission_is_an_error(tmp_path_factory):
     parent = public(tmp_path_factory)
     parent.chmod(0o000)
     said = as_nobody(lambda: RunFolder.create(parent / "run", {}))
@@ -165,7 +165,7 @@ def test_a_parent_closed_to_us_is_a_sentence(tmp_path_factory):
     assert str(parent) in said
 
 
-def test_a_start_killed_in_its_first_moment_is_gone_on_with(tmp_path):
+def test_a_start_that_was_killed_immediately_can_be_repeated(tmp_path):
     (tmp_path / ".lock").touch()
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / ".config.json.writing").write_text('{"half')
@@ -173,7 +173,7 @@ def test_a_start_killed_in_its_first_moment_is_gone_on_with(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["recipe"] == "toy"
 
 
-def test_a_start_on_a_full_disk_is_a_sentence_and_can_be_tried_again(tmp_path, monkeypatch):
+def test_a_start_on_a_full_disk_is_an_error_and_can_be_repeated(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, "ignored")
 
@@ -190,7 +190,7 @@ def test_what_is_no_run_is_not_opened(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
-def test_a_broken_configuration_is_a_sentence(tmp_path, content):
+def test_a_broken_configuration_is_an_error(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(RunError, match=r"config\.json"):
         RunFolder.open(tmp_path)
@@ -206,7 +206,7 @@ def test_the_best_is_remembered(tmp_path):
 # -- reports --------------------------------------------------------------------------------
 
 
-def test_reports_after_a_step_are_forgotten_with_a_line_cut_short(tmp_path):
+def test_reports_after_a_step_are_dropped_with_truncated_lines(tmp_path):
     folder = RunFolder.create(tmp_path, {})
     for step in (0, 10, 20, 30):
         folder.append(folder.metrics, {"step": step, "loss": 1.0})
@@ -221,12 +221,12 @@ def test_reports_after_a_step_are_forgotten_with_a_line_cut_short(tmp_path):
     assert read_lines(folder.events)[1]["message"] == "ü\u2028\n"
 
 
-def test_forgetting_where_nothing_was_reported_does_nothing(tmp_path):
+def test_dropping_reports_of_an_empty_run_does_nothing(tmp_path):
     RunFolder.create(tmp_path, {}).forget_after(3)
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_a_record_written_after_a_line_cut_short_is_not_lost(tmp_path):
+def test_a_record_after_a_truncated_line_is_not_lost(tmp_path):
     folder = RunFolder.create(tmp_path, {})
     folder.events.write_text('{"step": 5, "mess')
     folder.append(folder.events, {"step": 6, "message": "resuming"})
@@ -234,7 +234,7 @@ def test_a_record_written_after_a_line_cut_short_is_not_lost(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
-def test_a_report_to_a_full_disk_is_a_sentence(tmp_path):
+def test_a_report_on_a_full_disk_is_an_error(tmp_path):
     folder = RunFolder.create(tmp_path, {})
     with pytest.raises(RunError, match="No space left"):
         folder.append(Path("/dev/full"), {"step": 1})

@@ -76,7 +76,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_extra(folder, monkeyp
         trackers([name], folder)
 
 
-def test_without_tensorboard_a_run_goes_on(folder, monkeypatch):
+def test_tensorboard_is_optional(folder, monkeypatch):
     missing("torch.utils.tensorboard", monkeypatch)
     assert trackers(["tensorboard"], folder) == []
 
@@ -89,7 +89,7 @@ def finish(): calls.append(("finish",))
 """
 
 
-def test_a_tracker_is_told_the_step_of_each_report(folder, tmp_path, monkeypatch):
+def test_a_tracker_receives_the_step_of_each_report(folder, tmp_path, monkeypatch):
     (tmp_path / "trackio.py").write_text(TRACKER)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "trackio", raising=False)
@@ -104,7 +104,7 @@ def test_a_tracker_is_told_the_step_of_each_report(folder, tmp_path, monkeypatch
     assert calls[2] == ("finish",)
 
 
-def test_progress_says_step_numbers_and_events_where_there_is_no_terminal(capfd):
+def test_progress_prints_lines_without_a_terminal(capfd):
     sink = Progress("toy", 20, lambda: 0)
     sink.report({"step": 10, "net/loss": 0.5, "samples_per_second": 100.0, "waiting": 0.25})
     sink.event(10, "skipped [bold]x[/bold].png")
@@ -131,6 +131,6 @@ def test_the_brief_shows_losses_and_measures():
     )
 
 
-def test_a_sink_is_never_handed_a_tensor_it_would_have_to_wait_for(folder):
+def test_sinks_receive_no_tensors(folder):
     with pytest.raises(TypeError):
         Journal(folder).report({"step": 1, "loss": torch.tensor(1.0)})

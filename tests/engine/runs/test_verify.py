@@ -23,7 +23,7 @@ from quintet.engine.config import from_json
 from quintet.engine.errors import RunError
 from quintet.engine.launch import start
 from quintet.engine.runs import checkpoint
-from quintet.engine.runs.verify import Verdict, verify
+from quintet.engine.runs.verify import Verdict, is_locked, verify
 from quintet.engine.tools import doctor, estimate
 from toy import ToyRecipe, ToyTask
 
@@ -51,23 +51,21 @@ def test_the_machine_is_described_with_what_each_extra_is_for(tmp_path: Path) ->
     assert "GiB" in found["memory"]
 
 
-def test_the_test_of_the_disk_leaves_nothing_and_says_where_it_cannot_write(tmp_path: Path) -> None:
+def test_the_disk_test_leaves_nothing_and_reports_read_only_folders(tmp_path: Path) -> None:
     speed = doctor.disk_speed(tmp_path)
     assert speed is not None
     assert speed > 0
     assert list(tmp_path.iterdir()) == []
     assert doctor.disk_speed(tmp_path / "nowhere") is None
-    assert any("cannot be written" in said for said in doctor.complaints(tmp_path, None))
-    assert any("5 MB/s" in said for said in doctor.complaints(tmp_path, 5e6))
+    assert any("cannot be written" in said for said in doctor.problems(tmp_path, None))
+    assert any("5 MB/s" in said for said in doctor.problems(tmp_path, 5e6))
 
 
-def test_little_shared_memory_is_a_complaint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_shared_memory_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr(doctor, "SHARED", tmp_path)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: small)
-    assert any("--shm-size" in said for said in doctor.complaints(tmp_path, 1e9))
+    assert any("--shm-size" in said for said in doctor.problems(tmp_path, 1e9))
 
 
 # -- files of any kind ----------------------------------------------------------------------
@@ -90,7 +88,7 @@ def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
     assert sum(int(row.split()[-1].replace(",", "")) for row in rows) == len(values)
 
 
-def test_a_histogram_of_far_apart_values_is_cut_by_factors() -> None:
+def test_a_histogram_of_different_magnitudes_is_logarithmic() -> None:
     rows = survey.histogram([1, 2, 4, 8, 16, 32, 64, 128, 256])
     assert len(rows) == survey.ROWS
     assert all("█" in row or "▌" in row for row in rows), "evenly cut, all but two would be empty"
@@ -131,7 +129,7 @@ def test_a_run_is_forecast_from_what_was_measured() -> None:
     assert rows["disk"].startswith("148 MB of 1.0 TB")
 
 
-def test_what_does_not_fit_is_said_to_be_so() -> None:
+def test_the_forecast_reports_what_does_not_fit() -> None:
     recipe = ToyRecipe(steps=1000)
     assert not estimate.fits({**FACTS, "peak": 7_900_000_000}), "a little must be left"
     assert estimate.forecast(recipe, FACTS, 10)["disk"].endswith("NOT ENOUGH")
@@ -211,12 +209,11 @@ def rewritten(run: Path, step: int, file: str, change: Callable[[dict[str, Tenso
     sealed(run, step, lambda page: page["files"].update({path.name: facts}))
 
 
-def test_a_run_that_was_left_alone_is_sound_and_is_not_touched(run: Path) -> None:
+def test_a_run_without_damage_has_no_findings_and_is_not_changed(run: Path) -> None:
     before = tree(run)
     verdict = look(run)
     assert verdict.findings == []
-    assert verdict.sound == [4, 8, 12]
-    assert not verdict.locked
+    assert verdict.intact == [4, 8, 12]
     assert tree(run) == before
 
 
@@ -261,11 +258,6 @@ HARM: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         "step-00000004",
         "is missing",
     ),
-    "a surplus file": (
-        lambda run: at(run, 4, "other.safetensors").write_bytes(b""),
-        "step-00000004",
-        "is not listed in state.json",
-    ),
     "a changed position": (
         lambda run: edit(at(run, 12, "state.json"), lambda page: page.update(samples=1)),
         "step-00000012",
@@ -299,7 +291,7 @@ HARM: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "an average of another name": (
         lambda run: rewritten(run, 12, "generator.ema", renamed),
         "step-00000012",
-        "generator.ema: 1 names are missing",
+        "generator.ema: first.weight has shape missing",
     ),
     "weights of another shape": (
         lambda run: rewritten(run, 12, "discriminator", widened),
@@ -342,7 +334,7 @@ HARM: dict[str, tuple[Callable[[Path], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_every_fault_is_named_with_its_place_and_its_repair(harm: str, run: Path) -> None:
+def test_every_fault_is_reported_with_its_path_and_repair(harm: str, run: Path) -> None:
     damage, path, problem = HARM[harm]
     damage(run)
     before = tree(run)
@@ -352,10 +344,10 @@ def test_every_fault_is_named_with_its_place_and_its_repair(harm: str, run: Path
     assert tree(run) == before
 
 
-def test_a_damaged_newest_checkpoint_is_repaired_as_it_says(run: Path) -> None:
+def test_the_repair_of_a_damaged_newest_checkpoint_works(run: Path) -> None:
     flip(at(run, 12, "generator.safetensors"))
     verdict = look(run)
-    assert verdict.sound == [4, 8]
+    assert verdict.intact == [4, 8]
     (fault,) = verdict.faults
     assert "resumes from step 8" in fault.repair
     shutil.rmtree(fault.path)
@@ -364,15 +356,15 @@ def test_a_damaged_newest_checkpoint_is_repaired_as_it_says(run: Path) -> None:
     assert look(run).findings == []
 
 
-def test_where_no_checkpoint_is_sound_a_backup_is_asked_for(run: Path) -> None:
+def test_without_an_intact_checkpoint_the_repair_is_a_backup(run: Path) -> None:
     for step in (4, 8, 12):
         flip(at(run, step, "discriminator.safetensors"))
     verdict = look(run)
-    assert verdict.sound == []
+    assert verdict.intact == []
     assert all("from a backup" in f.repair for f in verdict.faults if "step-" in f.path)
 
 
-def test_a_best_that_is_gone_is_repaired_as_it_says(run: Path) -> None:
+def test_the_repair_of_a_missing_best_checkpoint_works(run: Path) -> None:
     edit(run / "best.json", lambda page: page.update(step=5))
     (fault,) = look(run).faults
     assert f"delete {run / 'best.json'}" in fault.repair
@@ -383,12 +375,12 @@ def test_a_best_that_is_gone_is_repaired_as_it_says(run: Path) -> None:
     assert look(run).findings == []
 
 
-def test_a_killed_run_is_sound_and_its_leftovers_are_explained(tmp_path: Path) -> None:
+def test_a_killed_run_has_no_faults_and_its_partial_files_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "run"
     recipe = dataclasses.replace(BASE, steps=10_000, save_every=10, slow_step=0.005)
     processes = Processes(recipe, path)
     processes.wait_until(lambda: steps_reported(path) > 13)
-    assert look(path).locked, "it is being trained"
+    assert is_locked(path), "it is being trained"
     processes.signal(signal.SIGKILL)
     processes.wait()
     (path / "checkpoints/.step-00000020.1.writing").mkdir(exist_ok=True)
@@ -397,23 +389,22 @@ def test_a_killed_run_is_sound_and_its_leftovers_are_explained(tmp_path: Path) -
         file.write('{"step": 1')
     verdict = look(path)
     assert verdict.faults == []
-    assert not verdict.locked
     problems = " ".join(finding.problem for finding in verdict.findings)
-    assert "reports reach step" in problems
-    assert "cut short" in problems
+    assert "incomplete" in problems
     assert "interrupted write" in problems
-    more = dataclasses.replace(recipe, steps=verdict.sound[-1] + 4, schedule_steps=10_000)
+    more = dataclasses.replace(recipe, steps=verdict.intact[-1] + 4, schedule_steps=10_000)
     start(ToyTask, more, path, name="toy", mode="resume", progress=False)
     assert look(path).findings == []
 
 
-def test_a_lock_is_seen_and_not_taken(run: Path) -> None:
+def test_a_lock_is_detected_without_taking_it(run: Path) -> None:
     with (run / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert look(run).locked
-    assert not look(run).locked
+        assert is_locked(run)
+        assert any("is training here" in found.problem for found in look(run).findings)
+    assert not is_locked(run)
     (run / ".lock").unlink()
-    assert not look(run).locked
+    assert not is_locked(run)
     assert not (run / ".lock").exists()
 
 

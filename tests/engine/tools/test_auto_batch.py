@@ -85,14 +85,14 @@ def test_the_largest_divisor_that_fits_is_found(asked: int, holds: int, whole: b
     ("holds", "questions"),
     [(64, [64]), (32, [64, 32]), (23, [64, 32, 16]), (0, [64, 32, 16, 8, 4, 2, 1])],
 )
-def test_a_gpu_is_asked_downwards_from_the_whole_batch(holds: int, questions: list[int]) -> None:
+def test_a_gpu_is_searched_downwards_from_the_full_batch(holds: int, questions: list[int]) -> None:
     asked: list[int] = []
     fits = lambda size: (asked.append(size), size <= holds)[1]
     auto_batch.largest(auto_batch.divisors(64), fits, True)
     assert asked == questions
 
 
-def test_a_cpu_is_asked_in_ascending_order_until_it_is_too_much() -> None:
+def test_a_cpu_is_searched_upwards() -> None:
     asked: list[int] = []
     fits = lambda size: (asked.append(size), size <= 20)[1]
     assert auto_batch.largest(auto_batch.divisors(96), fits, False) == 16
@@ -110,19 +110,19 @@ def test_every_update_is_due_at_the_dry_step() -> None:
     assert auto_batch.busiest([never]) == 0
 
 
-def test_the_heaviest_sample_is_weighed_with_all_that_is_in_it() -> None:
+def test_the_size_of_a_sample_includes_nested_values() -> None:
     item = {
         "a": torch.zeros(3),
         "b": [np.zeros(2), "four"],
         "c": (torch.zeros(1, dtype=torch.bool),),
     }
-    assert auto_batch.weight(item) == 12 + 16 + 4 + 1
+    assert auto_batch.num_bytes(item) == 12 + 16 + 4 + 1
 
 
 # -- --auto-batch ----------------------------------------------------------------------------------
 
 
-def test_a_run_with_fit_where_everything_fits_is_the_run_without(tmp_path: Path) -> None:
+def test_auto_batch_changes_nothing_if_the_full_batch_fits(tmp_path: Path) -> None:
     go(ToyTask, BASE, tmp_path / "plain")
     go(ToyTask, variant(auto_batch=True), tmp_path / "fit")
     for step in (3, 6):
@@ -132,7 +132,7 @@ def test_a_run_with_fit_where_everything_fits_is_the_run_without(tmp_path: Path)
     assert config(tmp_path / "fit")["global_batch"] == 16
 
 
-def test_what_fits_is_found_written_down_and_said(tmp_path: Path) -> None:
+def test_the_micro_batch_is_found_recorded_and_reported(tmp_path: Path) -> None:
     go(Small, variant(auto_batch=True, evaluate_batch=32), tmp_path / "run")
     settings = config(tmp_path / "run")["settings"]
     assert (settings["batch_size"], settings["accumulate"]) == (4, 4)
@@ -143,7 +143,7 @@ def test_what_fits_is_found_written_down_and_said(tmp_path: Path) -> None:
     assert any("auto-batch: 4 of 8 samples fit" in message for message in said)
 
 
-def test_what_fit_found_trains_as_if_it_had_been_asked_for(tmp_path: Path) -> None:
+def test_the_found_micro_batch_trains_like_a_given_one(tmp_path: Path) -> None:
     go(Small, variant(auto_batch=True), tmp_path / "fit")
     go(Small, variant(batch_size=4, accumulate=4), tmp_path / "asked")
     assert_same(tensors(tmp_path / "fit", 6), tensors(tmp_path / "asked", 6))
@@ -162,7 +162,7 @@ def test_the_result_does_not_depend_on_what_fits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["resume", "resume_or_new"])
-def test_a_run_that_goes_on_keeps_what_was_found(mode: str, tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_micro_batch(mode: str, tmp_path: Path) -> None:
     go(Small, variant(auto_batch=True), tmp_path / "straight")
     recipe = variant(auto_batch=True, evaluate_batch=32, steps=3, schedule_steps=6)
     go(Small, recipe, tmp_path / "cut")
@@ -181,11 +181,11 @@ def test_a_run_that_goes_on_keeps_what_was_found(mode: str, tmp_path: Path) -> N
     assert len([e for e in lines(tmp_path / "cut", "events") if "auto-batch:" in e["message"]]) == 1
 
 
-def test_a_run_may_be_fitted_or_not_when_it_goes_on() -> None:
+def test_auto_batch_may_change_on_resume() -> None:
     assert "auto_batch" in free_names(BASE)
 
 
-def test_where_not_one_sample_fits_the_run_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_single_sample_that_does_not_fit_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not even one sample"):
         go(Tiny, variant(auto_batch=True), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -214,7 +214,7 @@ class Model(nn.Module):
         return (self.layer(x) * self.frozen).square().mean()
 
 
-def test_a_dry_run_leaves_no_trace_in_a_model_of_the_users(tmp_path: Path) -> None:
+def test_a_dry_run_does_not_change_the_model_of_a_trainer(tmp_path: Path) -> None:
     model = Model()
     model.train(False)
     data = torch.randn(40, 3)
@@ -308,7 +308,7 @@ def test_on_a_cpu_with_a_real_limit_the_largest_that_fits_is_found(tmp_path: Pat
     assert lines(tmp_path / "run")[-1]["step"] == 2
 
 
-def test_a_cpu_that_runs_out_is_told_what_to_change(tmp_path: Path) -> None:
+def test_out_of_memory_on_a_cpu_names_the_remedies(tmp_path: Path) -> None:
     statuses, said = spawned(tmp_path / "run", "Wide", auto_batch=False, limit=400 << 20)
     assert statuses == [2], said
     assert "Traceback" not in said
@@ -331,7 +331,7 @@ def test_several_processes_agree_on_the_smallest(tmp_path: Path) -> None:
 # -- explaining -----------------------------------------------------------------------------
 
 
-def test_a_run_that_runs_out_later_says_how_to_go_on(tmp_path: Path) -> None:
+def test_out_of_memory_during_a_run_names_the_resume_command(tmp_path: Path) -> None:
     with pytest.raises(RunError) as ended:
         go(Small, variant(evaluate_batch=32), tmp_path / "run")
     said = str(ended.value)
@@ -343,7 +343,7 @@ def test_a_run_that_runs_out_later_says_how_to_go_on(tmp_path: Path) -> None:
     assert lines(tmp_path / "run")[-1]["step"] == 6
 
 
-def test_a_single_sample_is_not_advised_to_be_halved(tmp_path: Path) -> None:
+def test_the_remedies_do_not_halve_a_single_sample(tmp_path: Path) -> None:
     recipe = variant(batch_size=1, accumulate=1, precision="bf16")
     with pytest.raises(RunError) as ended:
         go(Tiny, recipe, tmp_path / "run")
@@ -364,7 +364,7 @@ def test_a_single_sample_is_not_advised_to_be_halved(tmp_path: Path) -> None:
         (ValueError("not enough memory"), False),
     ],
 )
-def test_a_lack_of_memory_is_told_from_other_errors(error: Exception, is_one: bool) -> None:
+def test_out_of_memory_is_distinguished_from_other_errors(error: Exception, is_one: bool) -> None:
     assert memory.ran_out(error) == is_one
 
 

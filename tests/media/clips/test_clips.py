@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from quintet.media import BadFile
 from quintet.media.clips.reader import check_clip, frames_of, probe, read_clip, resize_crop_clip
 from quintet.media.clips.windows import Caps, ClipInfo, window
 from quintet.media.clips.writer import write_gif, write_mp4
+from quintet.media.errors import BadFile
 from quintet.media.pixels import resize_crop
 
 KINDS = {
@@ -85,7 +85,7 @@ def fill_with_silence(container, stream, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("suffix", KINDS)
-def test_every_container_gives_exactly_the_frames_asked_for(tmp_path, suffix):
+def test_every_container_gives_exactly_the_requested_frames(tmp_path, suffix):
     path = encode(tmp_path / f"a.{suffix}")
     info = probe(path)
     assert (info.height, info.width) == (32, 48)
@@ -104,7 +104,7 @@ def test_every_container_gives_exactly_the_frames_asked_for(tmp_path, suffix):
     assert numbers(read_clip(path, count=6, start=0, rate=60)) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_gif_gives_exactly_the_frames_asked_for(tmp_path):
+def test_a_gif_gives_exactly_the_requested_frames(tmp_path):
     path = tmp_path / "a.gif"
     write_gif(path, np.stack([numbered(i) for i in range(20)]), 10)
     assert probe(path) == (20, pytest.approx(2.0), pytest.approx(10), 32, 48)
@@ -150,7 +150,7 @@ def test_a_single_frame_is_a_clip(tmp_path):
     assert numbers(read_clip(encode(tmp_path / "a.mp4", frames=1), count=3)) == [0, 0, 0]
 
 
-def test_only_what_is_wanted_is_decoded(tmp_path):
+def test_only_the_requested_frames_are_decoded(tmp_path):
     """Everything before the key frame is destroyed, and nothing notices."""
     path = encode(tmp_path / "a.mp4", frames=48, codec="mpeg4", gop=12)
     with av.open(str(path)) as container:
@@ -193,13 +193,13 @@ def test_pixels_come_out_square(tmp_path):
     assert read_clip(path, count=2).shape == (2, 32, 96, 3)
 
 
-def test_large_frames_are_shrunk_but_never_below_what_is_asked(tmp_path):
+def test_large_frames_are_reduced_but_not_below_at_least(tmp_path):
     path = encode(tmp_path / "a.mp4", frames=4)
     assert read_clip(path, count=2, at_least=16).shape == (2, 16, 24, 3)
     assert read_clip(path, count=2, at_least=100).shape == (2, 32, 48, 3)
 
 
-def test_sound_is_left_alone_and_sound_alone_is_refused(tmp_path):
+def test_audio_tracks_are_ignored_and_files_without_video_refused(tmp_path):
     with av.open(str(tmp_path / "a.mp4"), "w") as container:
         fill_with_silence(container, container.add_stream("aac", rate=16_000), seconds=1)
     with pytest.raises(BadFile, match="holds no video"):
@@ -236,9 +236,9 @@ def test_files_that_are_no_videos_are_named_with_the_reason(tmp_path):
             assert caught.value.remedy
 
 
-def test_a_decoder_that_nobody_uses_is_not_trusted_with_a_file(tmp_path):
+def test_an_uncommon_decoder_is_not_used(tmp_path):
     path = encode(tmp_path / "a.avi", frames=3, codec="asv1")
-    with pytest.raises(BadFile, match="is encoded as asv1, which is not read; encode it again"):
+    with pytest.raises(BadFile, match="is encoded as asv1, which is not supported; encode it"):
         read_clip(path, count=2)
 
 
@@ -283,7 +283,7 @@ def test_a_movie_that_refers_to_another_file_does_not_reach_it(tmp_path):
         assert numbers(read_clip(path, count=3, start=0)) == [0, 1, 2]
 
 
-def test_caps_are_checked_before_decoding_with_the_field_to_raise(tmp_path):
+def test_limits_are_checked_before_decoding_and_name_the_setting(tmp_path):
     path = encode(tmp_path / "a.mp4")
     write_gif(tmp_path / "a.gif", np.stack([numbered(i) for i in range(20)]), 10)
     for name in ("a.mp4", "a.gif"):
@@ -343,7 +343,7 @@ def test_a_truncated_file_is_refused_or_read_as_far_as_it_goes(tmp_path, suffix)
                 assert all(b - a in (0, 1) for a, b in pairwise(found))
 
 
-def test_check_tells_a_video_that_is_cut_off(tmp_path):
+def test_check_detects_a_truncated_video(tmp_path):
     path = encode(tmp_path / "a.mp4", frames=55, rate=10, options={"movflags": "faststart"})
     check_clip(path, count=8)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
@@ -402,7 +402,7 @@ def test_a_window_lies_in_the_clip_where_it_fits(frames, rate, count, start, wan
         assert found.first == 0
 
 
-def test_questions_that_make_no_sense_are_named(tmp_path):
+def test_invalid_arguments_are_errors(tmp_path):
     path = encode(tmp_path / "a.mp4", frames=3)
     for wrong in ({"count": 0}, {"start": 1.5}, {"rate": 0.0}, {"rate_factor": -1.0}):
         with pytest.raises(ValueError, match="give count from 1") as caught:
@@ -410,7 +410,7 @@ def test_questions_that_make_no_sense_are_named(tmp_path):
         assert not isinstance(caught.value, BadFile)
 
 
-def test_what_is_written_as_mp4_comes_back(tmp_path):
+def test_an_mp4_round_trips(tmp_path):
     frames = np.stack([numbered(i, 31, 47) for i in range(9)])
     frames[..., 1] //= 2
     for name in ("a.mp4", "b.mp4"):
@@ -425,7 +425,7 @@ def test_what_is_written_as_mp4_comes_back(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "b.mp4"]
 
 
-def test_what_is_written_as_gif_comes_back(tmp_path):
+def test_a_gif_round_trips(tmp_path):
     frames = np.stack([numbered(i) for i in range(5)])
     write_gif(tmp_path / "a.gif", frames, 8)
     assert np.array_equal(read_clip(tmp_path / "a.gif", count=5), frames)
@@ -514,7 +514,7 @@ def cut_after(path: Path, frames: int) -> Path:
     return cut
 
 
-def test_a_video_that_ends_between_two_frames_is_not_taken_for_whole(tmp_path):
+def test_a_video_truncated_between_two_frames_is_damaged(tmp_path):
     write_mp4(tmp_path / "a.mp4", np.stack([numbered(i) for i in range(50)]), 10)
     cut = cut_after(tmp_path / "a.mp4", 25)
     with pytest.raises(BadFile, match=r"before the 5\.0 s that its header announces"):
@@ -525,14 +525,14 @@ def test_a_video_that_ends_between_two_frames_is_not_taken_for_whole(tmp_path):
         list(frames_of(cut))
 
 
-def test_a_last_frame_that_is_shown_for_long_is_no_damage(tmp_path):
+def test_a_long_last_frame_is_not_damage(tmp_path):
     path = tmp_path / "a.mp4"
     write_mp4(path, np.stack([numbered(i) for i in range(4)]), 0.2)  # a show of slides
     assert [number_of(frame) for frame in frames_of(path)] == [0, 1, 2, 3]
     check_clip(path, count=2)
 
 
-def test_chunks_of_any_size_write_the_file_of_the_whole(tmp_path):
+def test_chunks_of_any_size_write_the_same_file(tmp_path):
     frames = np.stack([numbered(i, 31, 47) for i in range(11)])
     write_mp4(tmp_path / "whole.mp4", frames, 10)
     for sizes in ((11,), (1,) * 11, (5, 4, 2)):
@@ -542,7 +542,7 @@ def test_chunks_of_any_size_write_the_file_of_the_whole(tmp_path):
         assert (tmp_path / "chunks.mp4").read_bytes() == (tmp_path / "whole.mp4").read_bytes()
 
 
-def test_chunks_that_are_written_are_let_go(tmp_path):
+def test_written_chunks_are_released(tmp_path):
     seen = []
 
     def chunks():

@@ -11,7 +11,6 @@ QUADS = np.array(
     [[0, 1, 3, 2], [4, 6, 7, 5], [0, 4, 5, 1], [2, 3, 7, 6], [0, 2, 6, 4], [1, 5, 7, 3]]
 )
 SIDES = np.concatenate([QUADS[:, [0, 1, 2]], QUADS[:, [0, 2, 3]]])
-RED, GREEN = (255, 0, 0), (0, 255, 0)
 PLAIN = {"edges": False, "shadow": False}
 
 
@@ -25,7 +24,7 @@ def wall(depth: float, half: float) -> np.ndarray:
     return np.array([(x, depth, z) for x, z in sides])
 
 
-def test_a_square_seen_from_the_front_covers_the_square_that_it_should():
+def test_a_square_from_the_front_covers_the_expected_pixels():
     """By hand: radius sqrt 2, eye 4.5 radii away, and the ball of radius 1 just fits 96 %."""
     seen = covered(render(wall(0, 1), [[0, 1, 2, 3]], 200, 0, 0, **PLAIN))
     half = 100 * 0.96 * np.sqrt(4.5**2 - 1) / 4.5 / np.sqrt(2)
@@ -57,9 +56,10 @@ def test_the_nearer_face_hides_the_farther_in_either_order():
     vertices = np.concatenate([wall(1, 1), wall(-1, 0.5)])
     tilted = vertices.copy()
     tilted[4:, 1] += [-0.2, 0.2, 0.2, -0.2]
-    alone = render(tilted[4:], [[0, 1, 2, 3]], 100, 0, 0, like=vertices, **PLAIN)
+    without_area = [0, 0, 2, 2]  # keeps the frame of both faces
+    alone = render(tilted, [without_area, [4, 5, 6, 7]], 100, 0, 0, **PLAIN)
     both = [
-        render(tilted, faces, 100, 0, 0, like=vertices, **PLAIN)
+        render(tilted, faces, 100, 0, 0, **PLAIN)
         for faces in ([[0, 1, 2, 3], [4, 5, 6, 7]], [[4, 5, 6, 7], [0, 1, 2, 3]])
     ]
     np.testing.assert_array_equal(both[0], both[1])
@@ -106,16 +106,10 @@ def test_turning_changes_the_picture_and_moving_or_scaling_does_not():
     np.testing.assert_array_equal(first, render(vertices, SIDES, 64))
 
 
-def test_faces_are_lit_from_whichever_side_they_are_seen():
+def test_both_sides_of_a_face_are_lit():
     np.testing.assert_array_equal(
         render(CUBE, SIDES, 64, **PLAIN), render(CUBE, SIDES[:, ::-1], 64, **PLAIN)
     )
-
-
-def test_a_frame_can_be_shared():
-    small = render(CUBE * 0.5, SIDES, 64, like=CUBE, **PLAIN)
-    share = covered(small).sum() / covered(render(CUBE, SIDES, 64, **PLAIN)).sum()
-    assert 0.2 < share < 0.27
 
 
 def test_edges_show_the_triangles_and_quads_have_no_diagonal():
@@ -131,7 +125,7 @@ def test_edges_show_the_triangles_and_quads_have_no_diagonal():
     )
 
 
-def test_a_shadow_lies_on_the_ground_and_colours_are_as_asked():
+def test_a_shadow_lies_on_the_ground():
     raised = np.concatenate(
         [CUBE + np.array([0, 0, 3]), [[-1, -1, -1], [-0.99, -1, -1], [-1, -0.99, -1]]]
     )
@@ -141,10 +135,6 @@ def test_a_shadow_lies_on_the_ground_and_colours_are_as_asked():
     assert changed[64:].sum() > 100
     assert not changed[:40].any()
     assert (with_shadow <= without).all()
-    picture = render(CUBE, SIDES, 32, colour=RED, background=GREEN, **PLAIN)
-    assert (picture[0, 0] == GREEN).all()
-    assert picture[16, 16, 0] > 60
-    assert picture[16, 16, 1:].max() == 0
 
 
 NOTHING = np.zeros((0, 3))
@@ -163,25 +153,23 @@ NOTHING = np.zeros((0, 3))
         (CUBE * 1e300, SIDES),
     ],
 )
-def test_a_mesh_of_nothing_is_a_cross(vertices, faces):
+def test_a_mesh_without_valid_faces_is_a_cross(vertices, faces):
     picture = render(vertices, faces, 64)
     assert picture.shape == (64, 64, 3)
     assert 20 < covered(picture).sum() < 400
     np.testing.assert_array_equal(picture, render(NOTHING, NOTHING, 64))
 
 
-def test_faces_that_cannot_be_drawn_are_left_out():
+def test_invalid_faces_are_skipped():
     vertices = np.concatenate([CUBE, [[np.nan, 0, 0], [np.inf, 0, 0]]])
     odd = [[0, 0, 1], [0, 1, 8], [0, 1, 9], [-1, -1, -1], [0, 1, 99], [2, 2, 2]]
     picture = render(vertices, np.concatenate([SIDES, odd]), 64)
     np.testing.assert_array_equal(picture, render(CUBE, SIDES, 64))
 
 
-def test_a_mesh_without_extent_and_one_far_outside_the_frame_do_no_harm():
+def test_a_mesh_without_extent_is_drawn():
     render(np.zeros((3, 3)), [[0, 1, 2]], 32)
     render([[0, 0, 0], [1, 1, 1], [2, 2, 2]], [[0, 1, 2]], 32)
-    render(CUBE * 1e25, SIDES, 32, like=CUBE * 1e-25)
-    render(CUBE + 50, SIDES, 32, like=CUBE)
 
 
 @settings(max_examples=60, deadline=None)
@@ -207,16 +195,16 @@ def test_many_small_faces_are_drawn_in_pieces_like_few(monkeypatch):
 # -- contact sheets -------------------------------------------------------------------------
 
 
-def test_a_contact_sheet_has_its_captions_under_its_pictures():
+def test_a_contact_sheet_has_a_caption_under_the_first_image_of_a_row():
     picture = render(CUBE, SIDES, 96)
     bare = contact_sheet([[picture, picture], [picture]])
-    sheet = contact_sheet([[picture, picture], [picture]], (), [["a cube", "another"]])
+    sheet = contact_sheet([[picture, picture], [picture]], (), ["a cube"])
     assert bare.shape == (204, 204, 3)
     assert sheet.shape == (224, 204, 3)
     np.testing.assert_array_equal(sheet[4:100, 4:100], picture)
     np.testing.assert_array_equal(sheet[124:220, 4:100], picture)
     assert (sheet[100:120, 4:100] < 128).any()
-    assert (sheet[100:120, 104:200] < 128).any()
+    assert not (sheet[100:120, 104:200] < 128).any()
     titled = contact_sheet([[picture, picture]], ["left", "right"], ["one text for the row"])
     assert (titled[:21] < 128).any()
     assert (titled[121:141, 4:100] < 128).any()
@@ -226,12 +214,11 @@ def test_a_contact_sheet_has_its_captions_under_its_pictures():
 def test_long_captions_are_wrapped_and_cut_and_stay_in_their_column():
     picture = render(CUBE, SIDES, 96)
     texts = ["word " * 200, "w" * 3000, "tall\x1b[31m\n\ttext " * 9, "", "   "]
-    sheet = contact_sheet([[picture] * 5], (), [texts])
-    assert sheet.shape == (96 + 50 + 8, 5 * 100 + 4, 3)
-    gaps = sheet[104:, [column for at in range(5) for column in range(100 * at, 100 * at + 4)]]
-    assert (gaps == 255).all()
+    sheet = contact_sheet([[picture]] * 5, (), texts)
+    assert sheet.shape == (5 * 100 + 4 + 3 * 50 + 20, 104, 3)
+    assert (sheet[:, [0, 1, 2, 3, 100, 101, 102, 103]] == 255).all()
 
 
-def test_more_captions_than_pictures_are_no_harm():
+def test_surplus_captions_are_ignored():
     picture = render(CUBE, SIDES, 32)
-    assert contact_sheet([[picture]], (), [["a", "b"], ["c"]]).shape[1] == 40
+    assert contact_sheet([[picture]], (), ["a", "b"]).shape[1] == 40

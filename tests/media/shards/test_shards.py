@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,11 +114,16 @@ def test_a_room_finds_the_same_samples_in_shards_as_in_the_folder(photos, shards
     st.none() | st.integers(1, 9),
 )
 @settings(max_examples=100)
-def test_names_by_the_million_are_split_as_names_are(names, fraction, seed, limit):
+def test_names_are_split_by_their_own_hash(names, fraction, seed, limit):
+    digests = {n: blake2b(f"{seed}/{n}".encode(), digest_size=8).digest() for n in names}
+    ordered = sorted(names, key=digests.__getitem__)
+    count = sum(int.from_bytes(d, "big") < fraction * 2**64 for d in digests.values())
+    count = min(max(count, 1), len(names) - 1) if len(names) > 1 else 0
     train, valid = split_names(names, fraction, seed, limit)
+    assert train == [name for name in names if name not in ordered[:count]]
+    assert valid == [name for name in names if name in ordered[:count][:limit]]
     numbers = split_numbers((name.encode() for name in names), fraction, seed, limit)
-    assert [names[i] for i in numbers[0]] == train
-    assert [names[i] for i in numbers[1]] == valid
+    assert [[names[i] for i in side] for side in numbers] == [train, valid]
 
 
 def test_the_same_folder_gives_the_same_bytes(photos, shards, tmp_path):
@@ -206,7 +212,7 @@ def test_braces_stand_for_names(pattern, names):
 @pytest.mark.parametrize(
     "pattern", ["a-{5..1}.tar", "a-{0..99999999}.tar", "{0..9999}{0..9999}.tar"]
 )
-def test_patterns_that_cannot_be_meant_are_refused(pattern):
+def test_invalid_patterns_are_refused(pattern):
     with pytest.raises(BadFile):
         expand_braces(pattern)
 
@@ -283,7 +289,7 @@ def test_an_index_that_points_outside_is_refused(shards, name):
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_no_damage_to_an_index_ends_in_anything_but_a_sentence(tmp_path_factory, data):
+def test_a_damaged_index_is_always_a_bad_file(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damage")
     picture(folder / "in" / "a.png", 0)
     packed(folder / "in", folder / "out")
@@ -344,7 +350,7 @@ def foreign(path: Path, form: int = tarfile.PAX_FORMAT) -> Path:
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_foreign_shards_are_indexed_on_first_use_and_kept(tmp_path, form, monkeypatch):
+def test_foreign_shards_are_indexed_once(tmp_path, form, monkeypatch):
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "cache"))
     path = foreign(tmp_path / "foreign.tar", form)
     found = opened(path)
@@ -363,7 +369,7 @@ def test_foreign_shards_are_indexed_on_first_use_and_kept(tmp_path, form, monkey
     assert len(opened(path)) == 6
 
 
-def test_a_foreign_shard_that_changed_is_indexed_anew(tmp_path):
+def test_a_changed_foreign_shard_is_indexed_again(tmp_path):
     path = foreign(tmp_path / "foreign.tar")
     assert len(opened(path)) == 6
     with tarfile.open(path, "w") as archive:
@@ -371,7 +377,7 @@ def test_a_foreign_shard_that_changed_is_indexed_anew(tmp_path):
     assert len(opened(path)) == 1
 
 
-def test_members_that_are_no_plain_files_are_named_and_skipped(tmp_path):
+def test_members_that_are_not_regular_files_are_reported_and_skipped(tmp_path):
     path = tmp_path / "odd.tar"
     (tmp_path / "secret.png").write_bytes(png(50))
     with tarfile.open(path, "w") as archive:
@@ -441,7 +447,7 @@ def header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
         (header(b"a.png", b"0" * 11) + b"half", "ends inside a header"),
     ],
 )
-def test_absurd_headers_end_the_archive_with_a_sentence(content, said):
+def test_absurd_headers_end_the_archive_with_an_error(content, said):
     with pytest.raises(Damage, match=said):
         list(entries(lambda begin, count: content[begin : begin + count], len(content)))
 
@@ -455,7 +461,7 @@ def test_an_absurd_size_in_a_pax_header_takes_no_memory():
         list(entries(lambda begin, count: content[begin : begin + count], len(content)))
 
 
-def test_sparse_members_are_passed_over():
+def test_sparse_members_are_skipped():
     record = b"GNU.sparse.major=1\n"
     record = b"%d %s" % (len(record) + 3, record)
     content = header(b"x", b"%011o" % len(record), b"x") + record.ljust(512, b"\0")
@@ -464,7 +470,7 @@ def test_sparse_members_are_passed_over():
     assert [entry.problem for entry in found] == ["is a sparse file"] * 2
 
 
-def test_a_shard_that_is_cut_off_gives_what_is_whole_in_it(tmp_path):
+def test_a_truncated_shard_gives_its_complete_samples(tmp_path):
     path = foreign(tmp_path / "cut.tar")
     with tarfile.open(path) as archive:
         third = archive.getmember("set/003.png").offset_data
@@ -476,7 +482,7 @@ def test_a_shard_that_is_cut_off_gives_what_is_whole_in_it(tmp_path):
 
 @given(st.binary(max_size=3000))
 @settings(max_examples=100)
-def test_any_bytes_are_an_archive_or_a_sentence(content):
+def test_any_bytes_are_an_archive_or_an_error(content):
     try:
         for entry in entries(lambda begin, count: content[begin : begin + count], len(content)):
             assert 0 <= entry.offset <= entry.offset + entry.length <= len(content)
@@ -516,7 +522,7 @@ def test_an_address_gives_the_same_samples(remote, shards, tmp_path):
     assert tar.path(1).read_bytes() == here.path(1).read_bytes()
 
 
-def test_what_was_fetched_is_not_fetched_again(remote, monkeypatch):
+def test_fetched_pieces_are_not_fetched_again(remote, monkeypatch):
     first = opened(remote)
     content = [first.path(i).read_bytes() for i in range(len(first))]
     again = opened(remote)
@@ -524,9 +530,10 @@ def test_what_was_fetched_is_not_fetched_again(remote, monkeypatch):
     assert [again.path(i).read_bytes() for i in range(len(again))] == content
 
 
-def test_the_cache_stays_under_its_cap_and_gives_up_the_longest_unused(tmp_path, monkeypatch):
+def test_the_cache_stays_within_its_limit_and_evicts_the_least_recently_used(tmp_path, monkeypatch):
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path))
-    cache = Cache("few", max_bytes=1000)
+    monkeypatch.setenv("QUINTET_CACHE_BYTES", "1000")
+    cache = Cache("few")
     for number in range(3):
         cache.put(str(number), bytes(300))
         os.utime(cache.path(str(number)), (number, number))
@@ -537,7 +544,7 @@ def test_the_cache_stays_under_its_cap_and_gives_up_the_longest_unused(tmp_path,
     assert cache.find("0")
 
 
-def test_reading_more_than_the_cap_works(remote, monkeypatch, tmp_path, shards):
+def test_reading_more_than_the_cache_limit_works(remote, monkeypatch, tmp_path, shards):
     monkeypatch.setenv("QUINTET_CACHE_BYTES", "1000")
     with pytest.raises(BadFile, match="QUINTET_CACHE"):
         opened(remote)  # not even the indexes fit
@@ -556,7 +563,7 @@ def test_a_damaged_cache_heals_itself(remote, tmp_path):
     assert found.path(4).read_bytes() == content
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(shards, monkeypatch, tmp_path):
+def test_an_unwritable_cache_is_skipped(shards, monkeypatch, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "file"))
     store = shard_store.RemoteStore(f"file://{shards}")
@@ -570,7 +577,7 @@ ADD_MANY = """
 import sys
 from quintet.media.shards.cache import Cache
 
-cache, worker = Cache("many", max_bytes=50_000), int(sys.argv[1])
+cache, worker = Cache("many"), int(sys.argv[1])
 for number in range(60):
     key = str((number * 7 + worker) % 40)
     content = key.encode().ljust(3000, b".")
@@ -581,17 +588,17 @@ for number in range(60):
 """
 
 
-def test_several_processes_share_the_cache_within_its_cap(tmp_path):
-    place = {**os.environ, "QUINTET_CACHE": str(tmp_path)}
+def test_several_processes_share_the_cache_within_its_limit(tmp_path):
+    env = {**os.environ, "QUINTET_CACHE": str(tmp_path), "QUINTET_CACHE_BYTES": "50000"}
     commands = [[sys.executable, "-c", ADD_MANY, str(worker)] for worker in range(3)]
-    workers = [subprocess.Popen(command, env=place) for command in commands]
+    workers = [subprocess.Popen(command, env=env) for command in commands]
     assert [worker.wait(60) for worker in workers] == [0, 0, 0]
     found = [path for path in (tmp_path / "many").iterdir() if path.name[0] != "."]
     assert 45_000 < sum(path.stat().st_size for path in found) <= 50_000
     assert not list((tmp_path / "many").glob("*.writing"))
 
 
-def test_a_network_that_fails_is_tried_again_and_then_named(remote, monkeypatch):
+def test_a_network_error_is_retried_and_then_reported(remote, monkeypatch):
     found = opened(remote)
     files_of, asked = found._store._filesystem(), []
 
@@ -607,7 +614,7 @@ def test_a_network_that_fails_is_tried_again_and_then_named(remote, monkeypatch)
 
 
 @pytest.mark.parametrize("address", ["nowhere://a/b", "memory://not-there", "memory://no/a.tar"])
-def test_addresses_that_lead_nowhere_are_a_sentence(address):
+def test_invalid_urls_are_errors(address):
     with pytest.raises(BadFile):
         opened(address)
 

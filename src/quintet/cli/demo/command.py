@@ -24,8 +24,8 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 @dataclasses.dataclass(kw_only=True)
 class Demo:
-    """Train all six tiny recipes on built-in data on the CPU, in about ten minutes, and write one
-    page with the results. An interrupted demo resumes."""
+    """Train all six tiny recipes on built-in data on the CPU, in about twelve minutes, and write
+    one page with the results. An interrupted demo resumes."""
 
     run: Path = Path("runs/demo")
     """Folder of the demo; each stage has a run folder in it."""

@@ -1,4 +1,4 @@
-"""`quintet doctor`: the machine, a recipe before it is trained, a folder of data, a run."""
+"""`quintet doctor`: check the machine, a recipe before training, a data folder, or a run."""
 
 import dataclasses
 import json
@@ -17,103 +17,103 @@ from quintet.engine.config import ConfigError, resolved
 from quintet.engine.errors import RunError
 from quintet.media.errors import BadFile, printable
 
-PATIENCE = 300.0
+TIMEOUT = 300.0
 """Seconds that one measurement of a recipe may take."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Doctor:
-    """Say what would hurt training: of this machine, of a recipe, of a folder of data, or of a run.
+    """Find problems before they interrupt training: of the machine, a recipe, data, or a run.
 
-    Without a word, the machine. With a recipe (and a folder), whether it fits into memory, how
-    long it would take and how much disk; every flag of `train` works here. With a room and a
-    folder, what is in the folder. With a run, whether everything in its folder is sound.
+    Without arguments, the machine. With a recipe (and a folder), whether it fits into memory, how
+    long it takes and how much disk it needs; all flags of `train` work here. With a room and a
+    folder, the content of the folder. With a run, whether everything in its folder is intact.
     """
 
     what: tyro.conf.Positional[str | None] = None
-    """A recipe such as image/vqgan, a room such as image, or a run's folder."""
+    """A recipe such as image/vqgan, a room such as image, or the folder of a run."""
     data: tyro.conf.Positional[Path | None] = None
-    """The folder of data."""
+    """The data folder."""
 
 
-def doctor(given: list[str]) -> None:
-    if given and given[0] in rooms.names():
-        about_recipe(given[0], given[1:])
+def doctor(arguments: list[str]) -> None:
+    if arguments and arguments[0] in rooms.names():
+        check_recipe(arguments[0], arguments[1:])
         return
-    asked = parse(Doctor, given, "doctor")
-    if asked.what is None:
-        about_machine()
-    elif asked.what in rooms.rooms() and asked.data is not None:
-        from quintet.cli.doctor.data import about_folder
+    args = parse(Doctor, arguments, "doctor")
+    if args.what is None:
+        check_machine()
+    elif args.what in rooms.rooms() and args.data is not None:
+        from quintet.cli.doctor.data import check_folder
 
-        about_folder(asked.what, asked.data)
-    elif asked.data is None and (Path(asked.what) / "config.json").exists():
-        about_run(Path(asked.what))
+        check_folder(args.what, args.data)
+    elif args.data is None and (Path(args.what) / "config.json").exists():
+        check_run(Path(args.what))
     else:
-        raise RunError(unknown(asked.what, asked.data))
+        raise RunError(unknown(args.what, args.data))
 
 
 def unknown(what: str, data: Path | None) -> str:
-    """What the word might have been."""
+    """The error for an argument that is no room, recipe or run."""
     room, _, name = what.partition("/")
     if what in rooms.rooms():
-        return f"name the folder that is to be checked: quintet doctor {what} FOLDER"
+        return f"name the folder to check: quintet doctor {what} FOLDER"
     if room in rooms.rooms() and name and not Path(what).is_dir():
         listed = ", ".join(f"{room}/{each}" for each in rooms.recipes(room))
         return f"there is no recipe '{what}'; this room has {listed}"
     if data is None and Path(what).is_dir():
         first = rooms.rooms()[0]
         return (
-            f"{what} holds no config.json, so it is no run; to check it as data name the room "
-            f"first: quintet doctor {first} {what} (there are {', '.join(rooms.rooms())})"
+            f"{what} holds no config.json, so it is no run; to check it as data, name the room "
+            f"first: quintet doctor {first} {what} (rooms: {', '.join(rooms.rooms())})"
         )
     return (
         f"'{printable(what)}' is neither a room ({', '.join(rooms.rooms())}), nor a recipe "
-        "('quintet list' shows them), nor the folder of a run"
+        "(see 'quintet list'), nor the folder of a run"
     )
 
 
-def about_machine() -> None:
+def check_machine() -> None:
     from rich.markup import escape
 
-    from quintet.engine.tools.doctor import complaints, disk_speed, machine
+    from quintet.engine.tools.doctor import disk_speed, machine, problems
 
     here = Path()
     speed = disk_speed(here)
     table({name: escape(value) for name, value in machine(here, speed).items()})
-    found = complaints(here, speed)
-    for sentence in found:
+    sentences = problems(here, speed)
+    for sentence in sentences:
         print(f"- {sentence}")
-    if not found:
-        print("Nothing here would hurt training.")
+    if not sentences:
+        print("No problems found.")
 
 
 # -- a recipe -------------------------------------------------------------------------------
 
 
-def about_recipe(name: str, given: list[str]) -> None:
+def check_recipe(name: str, arguments: list[str]) -> None:
     from quintet.engine.tools.auto_batch import remedies
     from quintet.engine.tools.estimate import fits, forecast
 
-    recipe = asked_recipe(name, given)
-    with tempfile.TemporaryDirectory() as place:
-        facts = measured(name, recipe, Path(place))
+    recipe = parse_recipe(name, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        facts = measured(name, recipe, Path(folder))
     free = shutil.disk_usage(".").free
     rows = forecast(recipe, facts, free)
     table(rows)
-    if facts.get("given_up"):
-        minutes = PATIENCE / 60
-        print(f"The measurement after these took more than {minutes:.0f} minutes and was left out.")
+    if facts.get("timed_out"):
+        minutes = TIMEOUT / 60
+        print(f"The next measurement took more than {minutes:.0f} minutes and was left out.")
     if "peak" in facts or facts.get("exhausted"):
         advice = remedies(recipe, facts.get("precision", "fp32"))
         if not fits(facts):
             raise RunError(f"{name} does not fit into the memory of this machine. {advice}")
     if rows.get("disk", "").endswith("NOT ENOUGH"):
-        raise RunError(f"the disk is too small for {name}; lower --keep-last, or clear it")
+        raise RunError(f"the disk is too small for {name}; lower --keep-last, or free some space")
 
 
-def asked_recipe(name: str, given: list[str]) -> Any:
-    """The recipe with the flags that `train` would take."""
+def parse_recipe(name: str, arguments: list[str]) -> Any:
+    """The recipe with the flags of `train`."""
     default = rooms.recipe_function(name)()
     kind = dataclasses.make_dataclass(
         "DoctorRecipe",
@@ -123,34 +123,34 @@ def asked_recipe(name: str, given: list[str]) -> Any:
         ],
     )
     kind.__doc__ = (
-        "Measure what a run would take: memory, time and disk, by a few dry steps.\n\nArgs:\n"
-        "    data: Folder of data; without it the built-in data is used.\n"
+        "Measure the memory, time and disk of a run with a few dry steps.\n\nArgs:\n"
+        "    data: Data folder; without it the built-in data is used.\n"
         "    settings: As for train."
     )
-    asked = parse(kind, spell_compile(given), f"doctor {name}")
+    args = parse(kind, spell_compile(arguments), f"doctor {name}")
     for stage in default.stages:
-        if getattr(asked.settings, stage) is None:
+        if getattr(args.settings, stage) is None:
             flag = stage.replace("_", "-")
-            raise RunError(f"{name} is built on a trained {stage}: give --{flag} RUN")
-    data = asked.data if asked.data is not None else asked.settings.data
-    return dataclasses.replace(with_absolute_paths(asked.settings), data=resolved(data))
+            raise RunError(f"{name} needs a trained {stage}: give --{flag} RUN")
+    data = args.data if args.data is not None else args.settings.data
+    return dataclasses.replace(with_absolute_paths(args.settings), data=resolved(data))
 
 
-def measured(name: str, recipe: Any, place: Path) -> dict[str, Any]:
-    """What a process of its own says of the recipe: its memory is the recipe's alone, and where
-    the system ends it for lack of memory, this one lives on to tell."""
+def measured(name: str, recipe: Any, folder: Path) -> dict[str, Any]:
+    """Measurements of a recipe in a separate process, whose memory is that of the recipe alone and
+    which the system may kill for lack of memory."""
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=measure_here, args=(name, recipe, place, theirs))
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=measure_here, args=(name, recipe, folder, sender))
     child.start()
-    theirs.close()
+    sender.close()
     facts: dict[str, Any] = {}
     try:
-        while ours.poll(PATIENCE):
-            facts |= json.loads(ours.recv_bytes())
-        facts["given_up"] = True
+        while receiver.poll(TIMEOUT):
+            facts |= json.loads(receiver.recv_bytes())
+        facts["timed_out"] = True
     except EOFError:
         child.join(30)
     finally:
@@ -158,38 +158,38 @@ def measured(name: str, recipe: Any, place: Path) -> dict[str, Any]:
         child.join()
     if "problem" in facts:
         raise RunError(facts["problem"])
-    if child.exitcode == -signal.SIGKILL and not facts.get("given_up"):
+    if child.exitcode == -signal.SIGKILL and not facts.get("timed_out"):
         facts["exhausted"] = True
-    elif child.exitcode and not facts.get("given_up"):
+    elif child.exitcode and not facts.get("timed_out"):
         raise RunError(f"the dry step of {name} failed; see its output above")
     return facts
 
 
-def measure_here(name: str, recipe: Any, place: Path, pipe: Any) -> None:
+def measure_here(name: str, recipe: Any, folder: Path, pipe: Any) -> None:
     from quintet.engine.machine import memory
     from quintet.engine.machine.world import shut_down
     from quintet.engine.tools.estimate import measure
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's to end this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
 
-    def say(facts: dict[str, Any]) -> None:
+    def report(facts: dict[str, Any]) -> None:
         pipe.send_bytes(json.dumps(facts).encode())
 
     try:
-        measure(lambda settings: rooms.build(name, settings), recipe, place, say, rooms.load)
+        measure(lambda settings: rooms.build(name, settings), recipe, folder, report, rooms.load)
     except (RunError, ConfigError, BadFile, ImportError) as error:
-        say({"problem": str(error)})
+        report({"problem": str(error)})
     except Exception as error:
         if not memory.ran_out(error):
             raise
-        say({"exhausted": True})
+        report({"exhausted": True})
     shut_down()
 
 
 # -- a run ----------------------------------------------------------------------------------
 
 
-def about_run(run: Path) -> None:
+def check_run(run: Path) -> None:
     from quintet.engine.runs.verify import verify
 
     verdict = verify(run, lambda about: task_of(about, run))
@@ -197,18 +197,18 @@ def about_run(run: Path) -> None:
         kind = "fault" if finding.fault else "note"
         print(f"{kind}: {printable(finding.path)}: {printable(finding.problem)}")
         print(f"  -> {printable(finding.repair)}")
-    count = len(verdict.sound)
-    newest = f"the newest at step {verdict.sound[-1]}" if count else "so it begins at step 0"
-    print(f"{run}: {count} sound checkpoints, {newest}")
+    count = len(verdict.intact)
+    newest = f"the newest at step {verdict.intact[-1]}" if count else "so it starts at step 0"
+    print(f"{run}: {count} intact checkpoints, {newest}")
     if verdict.faults:
-        raise RunError(f"{run} has {len(verdict.faults)} faults; each is named with its repair")
-    print("Everything in it is sound.")
+        raise RunError(f"{run} has {len(verdict.faults)} faults; see the repairs above")
+    print("No faults found.")
 
 
 def task_of(about: dict[str, Any], run: Path) -> Any:
-    """The task of a run, on the host; None where only Python knows the model."""
+    """The task of a run, on the host; None for a run of a custom model from Python."""
     if "model" in about:
-        raise RunError("it is an exported model, not a run; name the run that it came from")
+        raise RunError("it is an exported model, not a run; name the run it was exported from")
     if about.get("recipe") is None:
         return None
     name, recipe = rooms.recorded(about, run)

@@ -3,9 +3,9 @@
 import dataclasses
 import sys
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from quintet import rooms
 from quintet.engine.errors import RunError
@@ -15,37 +15,43 @@ SHOWN = 5
 """Duplicates listed by name."""
 
 
-def about_folder(room: str, folder: Path) -> None:
+def check_folder(room: str, folder: Path) -> None:
     from quintet.cli.doctor.survey import Duplicates, histogram
     from quintet.media.folder import files, relative_name
+    from quintet.media.splits import split_names
 
     data = rooms.room_named(room).data
     kind, config = data.Folder, data.Folder.Config()
     total = len(files(folder, kind.suffixes))
     names: list[str] = []
-    sizes, copies, bad = array("d"), Duplicates(), 0
-    for path, problem in shown(data.check(folder), total):
+    measures = measures_of(kind)
+    sizes, duplicates, bad = array("d"), Duplicates(), 0
+    for path, problem in with_progress(data.check(folder), total):
         names.append(relative_name(folder, path))
-        copies.add(path)
+        duplicates.add(path)
         if problem:
             bad += 1
             print(problem)
         else:
-            sizes.append(extent(path))
-    print(f"{len(names)} files, {len(names) - bad} sound, {bad} that training would skip")
+            sizes.append(extent(path, measures))
+    print(f"{len(names)} files, {len(names) - bad} usable, {bad} skipped by training")
     if bad == len(names):
-        raise RunError(f"nothing in {folder} can be used")
-    print("\n".join([f"{measure(kind)}:", *histogram(sizes)]))
-    said = captioned(kind, config, folder, names)
-    print(about_captions(names, said, bool(kind.lacking)))
-    usable = [name for name in names if name in said] if kind.lacking else names
-    held = about_split(usable, config)
-    print(held.sentence)
-    for sentence in about_copies(folder, copies.groups, held.valid):
+        raise RunError(f"no file in {folder} can be used")
+    print("\n".join([f"{' or '.join(m.unit for m in measures)}:", *histogram(sizes)]))
+    with_caption = captioned(kind, config, folder, names)
+    print(about_captions(names, with_caption, bool(kind.lacking)))
+    usable = [name for name in names if name in with_caption] if kind.lacking else names
+    train, valid = split_names(usable, config.valid_fraction, 0)
+    print(
+        f"held out: {len(valid)} of {len(usable)} files with seed 0 and valid_fraction "
+        f"{config.valid_fraction:g}, {min(len(valid), config.valid_limit)} of them used for "
+        f"validation; {len(train)} for training"
+    )
+    for sentence in about_duplicates(folder, duplicates.groups, set(valid)):
         print(sentence)
 
 
-def shown(checked: Iterable[Any], total: int) -> Iterator[Any]:
+def with_progress(checked: Iterable[Any], total: int) -> Iterator[Any]:
     """Iterate with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import track
@@ -58,45 +64,42 @@ def shown(checked: Iterable[Any], total: int) -> Iterator[Any]:
 # -- sizes ----------------------------------------------------------------------------------
 
 
-def extent(path: Path) -> float:
-    """Seconds, faces, or pixels of the shorter side."""
+class Measure(NamedTuple):
+    """A measure of the size of files with these suffixes."""
+
+    suffixes: Sequence[str]
+    unit: str
+    read: Callable[[Path], float]
+
+
+def measures_of(kind: Any) -> list[Measure]:
+    """Measures for the files of a room; the first with a file's suffix applies."""
     from quintet.media import audio, pixels
     from quintet.media.clips import reader as clips
     from quintet.media.meshes import files as meshes
 
+    known = (
+        Measure(meshes.SUFFIXES, "faces", lambda path: len(meshes.read_mesh(path).faces)),
+        Measure(audio.SUFFIXES, "seconds", lambda path: audio.probe(path).seconds),
+        Measure(clips.SUFFIXES, "seconds", lambda path: clips.probe(path).seconds),
+        Measure(pixels.SUFFIXES, "pixels of the shorter side", lambda p: min(pixels.probe(p))),
+    )
+    return [each for each in known if set(each.suffixes) <= set(kind.suffixes)]
+
+
+def extent(path: Path, measures: Iterable[Measure]) -> float:
     suffix = path.suffix.lower()
     try:
-        if suffix in audio.SUFFIXES:
-            return audio.probe(path).seconds
-        if suffix in clips.SUFFIXES:
-            return clips.probe(path).seconds
-        if suffix in meshes.SUFFIXES:
-            return len(meshes.read_mesh(path).faces)
-        return min(pixels.probe(path))
+        return next((m.read(path) for m in measures if suffix in m.suffixes), float("nan"))
     except BadFile:
-        return float("nan")  # beyond a cap that the room sets higher
-
-
-def measure(kind: Any) -> str:
-    from quintet.media import audio
-    from quintet.media.clips import reader as clips
-    from quintet.media.meshes import files as meshes
-
-    suffixes = set(kind.suffixes)
-    if suffixes & set(meshes.SUFFIXES):
-        return "faces"
-    if suffixes & set(audio.SUFFIXES):
-        return "seconds"
-    if suffixes & (set(clips.SUFFIXES) - {".gif"}):
-        return "seconds of a video, or pixels of an image's shorter side"
-    return "pixels of the shorter side"
+        return float("nan")  # beyond a limit that the room sets higher
 
 
 # -- captions -------------------------------------------------------------------------------
 
 
 def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> Collection[str]:
-    """Names of the files that have a text, found as training finds them."""
+    """Names of the files with a caption, as training finds them."""
     if kind.described is not None:
         describe = kind.described(folder, names)
         return {name for name in names if has_text(describe, name)}
@@ -112,37 +115,19 @@ def has_text(describe: Any, name: str) -> bool:
         return False
 
 
-def about_captions(names: Sequence[str], said: Collection[str], needed: bool) -> str:
-    missing = [name for name in names if name not in said]
+def about_captions(names: Sequence[str], captioned: Collection[str], required: bool) -> str:
+    missing = [name for name in names if name not in captioned]
     if not missing:
         return f"captions: all {len(names)} files have one"
     first = f"{printable(missing[0])} is the first without"
-    then = "they are left out" if needed else "they are trained on without"
-    return f"captions: {len(missing)} of {len(names)} files have none, {first}; {then}"
+    used = "they are left out" if required else "they are used without"
+    return f"captions: {len(missing)} of {len(names)} files have none, {first}; {used}"
 
 
-# -- held-out files and copies --------------------------------------------------------------
+# -- duplicates -----------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class Held:
-    sentence: str
-    valid: Collection[str]
-
-
-def about_split(names: Sequence[str], config: Any) -> Held:
-    from quintet.media.splits import split_names
-
-    train, valid = split_names(names, config.valid_fraction, 0)
-    count = min(len(valid), config.valid_limit)
-    sentence = (
-        f"held out: {len(valid)} of {len(names)} files with seed 0 and valid_fraction "
-        f"{config.valid_fraction:g}, of which {count} are measured; {len(train)} are trained on"
-    )
-    return Held(sentence, set(valid))
-
-
-def about_copies(
+def about_duplicates(
     folder: Path, groups: dict[Path, list[Path]], valid: Collection[str]
 ) -> Iterator[str]:
     from quintet.media.folder import relative_name
@@ -161,4 +146,4 @@ def about_copies(
         yield f"  and {len(named) - SHOWN} more groups"
     across = sum(0 < sum(name in valid for name in group) < len(group) for group in named)
     if across:
-        yield f"  {across} groups are on both sides of the split: held-out numbers will flatter"
+        yield f"  {across} groups are in both splits: validation metrics will be optimistic"

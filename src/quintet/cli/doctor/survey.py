@@ -1,10 +1,11 @@
-"""What can be said of files of any kind: which are the same, and how their sizes are spread."""
+"""Duplicates among files, and histograms of their sizes."""
 
-import hashlib
 import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+
+from quintet.files import digest_of
 
 BARS = " ▏▎▍▌▋▊▉█"
 WIDTH = 32
@@ -12,37 +13,32 @@ ROWS = 8
 
 
 class Duplicates:
-    """Files of the same content. A digest is taken only of files of the same size, in blocks."""
+    """Files with equal content. Only files of equal size are hashed."""
 
     def __init__(self) -> None:
-        self._alone: dict[int, Path | None] = {}
-        self._first: dict[bytes, Path] = {}
+        self._by_size: dict[int, Path | None] = {}
+        self._first: dict[str, Path] = {}
         self.groups: dict[Path, list[Path]] = {}
-        """The first file of a content, and those after it."""
+        """First file with some content, and its copies."""
 
     def add(self, path: Path) -> None:
         try:
             size = path.stat().st_size
-            if size not in self._alone:
-                self._alone[size] = path
+            if size not in self._by_size:
+                self._by_size[size] = path
                 return
-            first, self._alone[size] = self._alone[size], None
+            first, self._by_size[size] = self._by_size[size], None
             if first is not None:
-                self._first.setdefault(_digest(first), first)
-            earlier = self._first.setdefault(_digest(path), path)
+                self._first.setdefault(digest_of(first), first)
+            earlier = self._first.setdefault(digest_of(path), path)
         except OSError:
-            return  # gone, or not readable: named as damaged elsewhere
+            return  # missing or unreadable: reported as damaged elsewhere
         if earlier != path:
             self.groups.setdefault(earlier, []).append(path)
 
 
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
-
-
 def histogram(values: Sequence[float]) -> list[str]:
-    """Rows of bars; evenly cut, or by factors where the largest is far from the smallest."""
+    """Rows of bars, with equal bins, or logarithmic ones for values of different magnitude."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return []
@@ -52,8 +48,8 @@ def histogram(values: Sequence[float]) -> list[str]:
         inside = (row for row in range(len(counts)) if value < edges[row + 1])
         counts[next(inside, len(counts) - 1)] += 1
     names = [f"{_short(a)} – {_short(b)}" for a, b in pairwise(edges)]
-    room = max(map(len, names))
-    return [f"  {n:>{room}}  {_bar(c / max(counts))} {c:,}" for n, c in zip(names, counts)]
+    width = max(map(len, names))
+    return [f"  {n:>{width}}  {_bar(c / max(counts))} {c:,}" for n, c in zip(names, counts)]
 
 
 def _edges(low: float, high: float) -> list[float]:
@@ -69,6 +65,6 @@ def _short(value: float) -> str:
 
 
 def _bar(share: float) -> str:
-    """At least a sliver for what is there at all."""
+    """At least an eighth of a block for a count above 0."""
     eighths = max(1, round(share * WIDTH * 8)) if share else 0
     return (BARS[8] * (eighths // 8) + BARS[eighths % 8].strip()).ljust(WIDTH)

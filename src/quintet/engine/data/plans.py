@@ -12,7 +12,7 @@ from quintet.engine.keys import Permutation, Windowed
 
 
 class Request(NamedTuple):
-    """One sample of the data set, in its turn of one epoch."""
+    """One sample of the data set in one epoch."""
 
     epoch: int
     sample: int
@@ -29,8 +29,8 @@ Order = Callable[[int], Permutation | Windowed]
 
 
 def order_of(source: Any, seed: int) -> Order:
-    """All of the data mixed; or, where it says how large a `window` it wants, neighbours read
-    together and mixed within that."""
+    """A shuffle of all data; of a source with a `window`, a shuffle within windows, so that
+    neighbours are read together."""
     size = len(source)
     window = source.window if isinstance(source, HasWindow) else 0
     if window:

@@ -9,15 +9,15 @@ from quintet.engine.keys import Key, fold, seed_globals
 
 @runtime_checkable
 class Source(Protocol):
-    """What the engine reads. Everything random about a sample comes from its key; without a key the
-    sample is not augmented."""
+    """A data set as the engine reads it. All randomness of a sample comes from its key; without a
+    key the sample is not augmented."""
 
     def __len__(self) -> int: ...
 
     def keyed(self, index: int, key: Key | None) -> Any: ...
 
     def name(self, index: int) -> str:
-        """For messages: a file's path, say."""
+        """Name in messages, such as the path of a file."""
         ...
 
 
@@ -31,14 +31,15 @@ class HasWindow(Protocol):
 
 @runtime_checkable
 class Prefetching(Protocol):
-    """A source that fetches a whole batch at once, from object storage say."""
+    """A source that fetches a whole batch at once, for example from object storage."""
 
     def prefetch(self, indices: Sequence[int]) -> None: ...
 
 
 class MapStyle:
-    """A map-style data set (torch's Dataset, a list) as a source. The global generators of Python,
-    numpy and torch are seeded for every sample, so its own augmentation is reproducible."""
+    """A map-style data set (torch's Dataset, a list) as a source. Unless it is keyed, the global
+    generators of Python, numpy and torch are seeded for every sample, so that its own augmentation
+    is reproducible."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -55,6 +56,8 @@ class MapStyle:
         return self.size
 
     def keyed(self, index: int, key: Key | None) -> Any:
+        if isinstance(self.dataset, Keyed):
+            return self.dataset.keyed(index, key)
         seed_globals(key.fold("sample") if key else fold("fixed", index))
         return self.dataset[index]
 
@@ -64,22 +67,13 @@ class MapStyle:
 
 @runtime_checkable
 class Keyed(Protocol):
-    """A source whose samples have no names."""
+    """A data set with keyed samples that have no names."""
 
     def keyed(self, index: int, key: Key | None) -> Any: ...
 
 
-class Numbered(MapStyle):
-    """A keyed source whose samples are named by their index."""
-
-    def keyed(self, index: int, key: Key | None) -> Any:
-        return self.dataset.keyed(index, key)
-
-
 def as_source(data: Any) -> Source:
-    if isinstance(data, Source):
-        return data
-    return Numbered(data) if isinstance(data, Keyed) else MapStyle(data)
+    return data if isinstance(data, Source) else MapStyle(data)
 
 
 class Subset:
@@ -104,7 +98,7 @@ class HasSubset(Protocol):
 
 
 def subset(source: Source, indices: Sequence[int]) -> Source:
-    """Some of its samples; a source with members of its own makes the subset itself."""
+    """Some samples of a source; a source with more methods than `Source` implements it itself."""
     return source.subset(indices) if isinstance(source, HasSubset) else Subset(source, indices)
 
 

@@ -1,6 +1,6 @@
-"""The stream of data: a keyed order without memory, dealt to processes, loaded by workers.
+"""The stream of training data: a keyed, stateless order, split by rank, loaded by workers.
 
-    position ─ plan ─> requests of one global batch ─ dealt ─> micro-batches of this process
+    position ─ plan ─> requests of one global batch ─ split ─> micro-batches of this process
              ─ workers ─> keyed samples, collated ─> device
 
 The position is one integer, the samples consumed over all processes. Nothing else is saved.
@@ -19,21 +19,29 @@ from torch.utils.data import Dataset
 
 from quintet.engine.data.plans import Plan, Request
 from quintet.engine.data.source import Prefetching, Source, as_source
-from quintet.engine.data.workers import DEATHS, TIMEOUT, Died, Stuck, Watched, loader, stop_workers
+from quintet.engine.data.workers import (
+    MAX_DEATHS,
+    TIMEOUT,
+    Died,
+    Stuck,
+    WatchedLoader,
+    loader,
+    stop_workers,
+)
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key, Permutation
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 
 TRIES = 16
-NAMED = 64
-"""Samples that are named where it can be any of those that were asked for."""
+MAX_NAMED = 64
+"""Samples listed in an error that any of the requested ones may have caused."""
 DAMAGE = (OSError, ValueError, EOFError)
 
 
 @dataclass(frozen=True)
 class Damaged:
-    """A sample that could not be read, and why."""
+    """A sample that could not be read, with the reason."""
 
     index: int
     name: str
@@ -48,14 +56,14 @@ class Loaded(NamedTuple):
 
 
 class Samples(Dataset[Any]):
-    """Reads requests, keyed. A damaged sample is replaced by a keyed draw: batches stay full."""
+    """Reads keyed samples. A damaged one is replaced by a keyed draw, so batches stay full."""
 
     def __init__(self, source: Any, seed: int, augmented: bool = True):
         self.source, self.seed, self.augmented = as_source(source), seed, augmented
         self.size = len(self.source)
 
     def __getitems__(self, requests: list[Request]) -> list[tuple[Any, int, Key, list[Damaged]]]:
-        """A batch. A data set from afar is told of all of it first, and fetches it at once."""
+        """A batch; remote data is prefetched for all of it at once."""
         if isinstance(self.source, Prefetching):
             self.source.prefetch([request.sample for request in requests])
         return [self[request] for request in requests]
@@ -79,47 +87,47 @@ class Collate:
     def __init__(self, collate: Callable[[list[Any]], Any]):
         self.collate = collate
 
-    def __call__(self, read: list[tuple[Any, int, Key, list[Damaged]]]) -> Loaded:
-        damaged = [note for *_, notes in read for note in notes]
-        keys = torch.tensor([key.fold("device") for _, _, key, _ in read])
-        lost = any(item is None for item, *_ in read)
-        data = None if lost else self.collate([item for item, *_ in read])
-        return Loaded(data, [index for _, index, _, _ in read], keys, damaged)
+    def __call__(self, samples: list[tuple[Any, int, Key, list[Damaged]]]) -> Loaded:
+        damaged = [each for *_, replaced in samples for each in replaced]
+        keys = torch.tensor([key.fold("device") for _, _, key, _ in samples])
+        unreadable = any(item is None for item, *_ in samples)
+        data = None if unreadable else self.collate([item for item, *_ in samples])
+        return Loaded(data, [index for _, index, _, _ in samples], keys, damaged)
 
 
-def place(loaded: Loaded, damaged: list[Damaged], world: World) -> Batch:
+def to_device(loaded: Loaded, damaged: list[Damaged], world: World) -> Batch:
     damaged.extend(loaded.damaged)
     if loaded.data is None:
         last = loaded.damaged[-1]
         reason = f"the last: {last.name}: {last.reason}"
-        raise alone(RunError(f"{TRIES} samples in a row could not be read; {reason}"), world)
+        raise rank_error(f"{TRIES} samples in a row could not be read; {reason}", world)
     keys = loaded.keys.to(world.device, non_blocking=True)
     return Batch(world.place(loaded.data), loaded.ids, keys)
 
 
-def alone(error: RunError, world: World) -> RunError:
-    """The command line lets the first process speak for all, which knows nothing of this."""
+def rank_error(message: str, world: World) -> RunError:
+    """An error of this process alone: the command line prints only those of the main process."""
     if world.rank:
-        sys.stderr.write(f"quintet: process {world.rank}: {error}\n")
-    return error
+        sys.stderr.write(f"quintet: process {world.rank}: {message}\n")
+    return RunError(message)
 
 
-def stuck_over(source: Source, requests: Sequence[Request], seconds: float) -> RunError:
-    return RunError(
-        f"no batch came for {seconds:g} seconds: a worker is stuck over one of "
-        f"{_named(source, requests)}; look at these, or give --data-timeout more seconds"
+def stuck_message(source: Source, requests: Sequence[Request], seconds: float) -> str:
+    return (
+        f"no batch came for {seconds:g} seconds: a worker is stuck on one of "
+        f"{_names(source, requests)}; inspect these, or raise --data-timeout"
     )
 
 
-def died_over(source: Source, requests: Sequence[Request]) -> RunError:
-    return RunError(
-        f"workers died {DEATHS + 1} times in a row over one of {_named(source, requests)}; look at "
-        "these with --workers 0, or give fewer --workers if memory ran out"
+def died_message(source: Source, requests: Sequence[Request]) -> str:
+    return (
+        f"workers died {MAX_DEATHS + 1} times in a row on one of {_names(source, requests)}; "
+        "inspect these with --workers 0, or lower --workers if memory ran out"
     )
 
 
-def _named(source: Source, requests: Sequence[Request]) -> str:
-    names = [source.name(request.sample) for request in requests[:NAMED]]
+def _names(source: Source, requests: Sequence[Request]) -> str:
+    names = [source.name(request.sample) for request in requests[:MAX_NAMED]]
     more = len(requests) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
@@ -143,16 +151,16 @@ class Stream:
         self.timeout = timeout
         self.position = 0
         self.shift = 0
-        """Added to the position where the plan is asked: another place is another order."""
+        """Offset of the position in the plan, for a new order after a rollback."""
         self.waited = 0.0
         self.damaged: list[Damaged] = []
         self.replaced = 0
-        """How often a worker died and loading began anew, since this was last said."""
+        """Restarts of the workers after a death, since the last report."""
         self.step_requests: list[Request] = []
         self._ahead: deque[list[Request]] = deque()
-        self._mine: deque[list[Request]] = deque()
-        self._batches: Watched | None = None
-        self._careful = False
+        self._pending: deque[list[Request]] = deque()
+        self._batches: WatchedLoader | None = None
+        self._isolating = False
 
     @property
     def epoch(self) -> float:
@@ -169,49 +177,49 @@ class Stream:
         self.waited += time.perf_counter() - begin
         self.step_requests = self._ahead.popleft()
         self.position += len(self.step_requests)
-        if self._careful:
+        if self._isolating:
             self.close()
-        return [place(item, self.damaged, self.world) for item in loaded]
+        return [to_device(item, self.damaged, self.world) for item in loaded]
 
     def _load(self, count: int) -> list[Loaded]:
-        """The step's micro-batches; all of them again where a worker died over one, at last by one
-        worker that reads nothing ahead, so that what it dies over is known."""
+        """The micro-batches of a step, loaded again when a worker dies. The last attempt uses one
+        worker without prefetching, so that the samples it dies on are known."""
         source, lost = self.samples.source, list[Request]()
-        for deaths in range(DEATHS + 1):
-            self._careful = deaths == DEATHS
+        for deaths in range(MAX_DEATHS + 1):
+            self._isolating = deaths == MAX_DEATHS
             try:
                 return [self._next() for _ in range(count)]
             except Stuck:
-                stuck = stuck_over(source, self._in_flight(), self.timeout)
-                raise alone(stuck, self.world) from None
+                message = stuck_message(source, self._in_flight(), self.timeout)
+                raise rank_error(message, self.world) from None
             except Died:
                 self.replaced += 1
                 lost = self._in_flight()
                 self.seek(self.position)
-        raise alone(died_over(source, lost), self.world)
+        raise rank_error(died_message(source, lost), self.world)
 
     def _in_flight(self) -> list[Request]:
-        return [request for batch in self._mine for request in batch]
+        return [request for batch in self._pending for request in batch]
 
     def _next(self) -> Loaded:
         if self._batches is None:
-            workers, ahead = (1, 1) if self._careful else (self.workers, 4)
+            workers, ahead = (1, 1) if self._isolating else (self.workers, 4)
             requests = self._requests()
             batches = loader(self.samples, requests, self.collate, workers, self.world, ahead)
-            self._batches = Watched(batches, self.timeout)
+            self._batches = WatchedLoader(batches, self.timeout)
         loaded = self._batches.next()
-        self._mine.popleft()
+        self._pending.popleft()
         return loaded
 
     def _requests(self) -> Iterator[list[Request]]:
-        """Endless micro-batches of this process. Runs ahead of `take` by what workers prefetch."""
+        """Endless micro-batches of this process; ahead of `take` by what workers prefetch."""
         position, size, rank = self.position, self.world.size, self.world.rank
         while True:
             step = self.plan.micro_batches(position + self.shift, self.accumulate * size)
             self._ahead.append([request for batch in step for request in batch])
             position += len(self._ahead[-1])
             for batch in step[rank::size]:
-                self._mine.append(batch)
+                self._pending.append(batch)
                 yield batch
 
     def close(self) -> None:
@@ -219,14 +227,14 @@ class Stream:
             self._batches.close()
         self._batches = None
         self._ahead.clear()
-        self._mine.clear()
+        self._pending.clear()
 
 
 class Fixed:
-    """Held-out data: every sample once, in order, never augmented, spread over processes.
+    """Validation data: every sample once, in order, not augmented, split by rank.
 
-    Batches are cut before they are dealt, so one or several processes see the same batches. The
-    last one may be short; filling it up would count a sample twice in every mean over a batch.
+    Batches are formed before the split, so any number of processes sees the same batches. The last
+    one may be short; padding it would count a sample twice in every mean over a batch.
     """
 
     def __init__(
@@ -245,46 +253,47 @@ class Fixed:
         self.samples, self.collate = Samples(source, seed=0, augmented=False), Collate(collate)
         self.workers, self.timeout = min(workers, 8), timeout
         self.replaced = 0
-        self._whole: Any = None
+        self._loader: Any = None
 
     def __iter__(self) -> Iterator[Batch]:
         done = deaths = 0
         while done < len(self.mine):
             try:
                 for loaded in self._from(done):
-                    yield place(loaded, self.damaged, self.world)
+                    yield to_device(loaded, self.damaged, self.world)
                     done, deaths = done + 1, 0
             except Stuck:
-                stuck = stuck_over(self.samples.source, self.mine[done], self.timeout)
-                raise alone(stuck, self.world) from None
+                message = stuck_message(self.samples.source, self.mine[done], self.timeout)
+                raise rank_error(message, self.world) from None
             except Died:
                 deaths, self.replaced = deaths + 1, self.replaced + 1
-                if deaths > DEATHS:
-                    died = died_over(self.samples.source, self.mine[done])
-                    raise alone(died, self.world) from None
+                if deaths > MAX_DEATHS:
+                    message = died_message(self.samples.source, self.mine[done])
+                    raise rank_error(message, self.world) from None
 
     def _from(self, done: int) -> Iterator[Loaded]:
-        """Those of this process but the first few; workers stay for the next time if it is all."""
-        mine = self.mine[done:]
-        if done or self._whole is None:
-            rest = loader(self.samples, mine, self.collate, self.workers, self.world)
+        """Batches of this process after the first `done`. The workers of a complete pass are kept
+        for the next one."""
+        remaining = self.mine[done:]
+        if done or self._loader is None:
+            batches = loader(self.samples, remaining, self.collate, self.workers, self.world)
         else:
-            rest = self._whole
-        self._whole = None if done else rest
+            batches = self._loader
+        self._loader = None if done else batches
         try:
-            batches = Watched(rest, self.timeout)
+            watched = WatchedLoader(batches, self.timeout)
             try:
-                for _ in mine:
-                    yield batches.next()
+                for _ in remaining:
+                    yield watched.next()
             finally:
-                batches.rest()
+                watched.unwatch()
         except (Died, Stuck):
-            self._whole = None
+            self._loader = None
             raise
         finally:
-            if self._whole is None:
-                stop_workers(rest._iterator)
+            if self._loader is None:
+                stop_workers(batches._iterator)
 
     def close(self) -> None:
-        if self._whole is not None:
-            stop_workers(self._whole._iterator)
+        if self._loader is not None:
+            stop_workers(self._loader._iterator)

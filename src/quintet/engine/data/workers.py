@@ -1,4 +1,4 @@
-"""Processes that load data, and a watch over them: one that dies or is stuck stalls nobody."""
+"""Data loader workers, watched: a worker that dies or hangs does not stall the run."""
 
 import ctypes
 import os
@@ -17,32 +17,32 @@ from torch.utils.data import DataLoader, Dataset
 
 from quintet.engine.machine.world import World
 
-LOOK = 0.5
-"""Seconds between looks at the workers while a batch is waited for."""
-DEATHS = 3
-"""How often in a row a worker may die over the same batch before the run is refused."""
+POLL_SECONDS = 0.5
+"""Interval between checks of the workers while waiting for a batch."""
+MAX_DEATHS = 3
+"""Deaths of workers in a row on the same batch after which loading is tried one last time."""
 TIMEOUT = 300.0
 """Seconds that loading one batch may take."""
 PR_SET_PDEATHSIG = 1
 
 
 class Died(Exception):
-    """A worker is gone; what it was asked for must be asked for again."""
+    """A worker died; its batches must be requested again."""
 
 
 class Stuck(Exception):
-    """A batch did not come in time."""
+    """A batch did not arrive in time."""
 
 
-def leave_signals_to_main(main: int, _: int) -> None:
-    """A launcher signals the whole group; workers must outlive the step that is under way, but
-    not the process that they work for."""
+def ignore_signals(main: int, _: int) -> None:
+    """A launcher signals the whole process group; workers must survive until the current step is
+    done, but not outlive their parent, the process `main`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":  # torch's own watch takes seconds to notice a killed parent
+    if sys.platform == "linux":  # torch takes seconds to notice a killed parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != main:
-        os._exit(1)  # killed before the line above: no signal will come
+        os._exit(1)  # it was killed before the line above: no signal will come
 
 
 def loader(
@@ -56,16 +56,16 @@ def loader(
         pin_memory=world.device.type == "cuda",
         prefetch_factor=ahead if workers else None,
         persistent_workers=workers > 0,
-        # Workers share the data set's memory by forking; they never touch the device.
+        # Forked workers share the memory of the data set; they never touch the device.
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
-        worker_init_fn=partial(leave_signals_to_main, os.getpid()),
-        generator=torch.Generator().manual_seed(0),  # or it would draw from the global one
+        worker_init_fn=partial(ignore_signals, os.getpid()),
+        generator=torch.Generator().manual_seed(0),  # the default is the global generator
     )
 
 
 def stop_workers(batches: Any) -> None:
-    """At once, and not when the last reference goes: a traceback may hold one to the end of the
-    program, where python would wait for ever for workers that ignore its signal."""
+    """Stop immediately, not with the last reference: a traceback may hold one until the program
+    exits, where Python would wait forever for workers that ignore its signal."""
     if hasattr(batches, "_shutdown_workers"):
         batches._shutdown_workers()
         for worker in batches._workers:
@@ -74,10 +74,9 @@ def stop_workers(batches: Any) -> None:
 
 
 @contextmanager
-def no_alarm() -> Generator[None, None, None]:
-    """torch answers the death of a worker by an exception out of a signal's handler, so in the
-    middle of whatever the main process does, an optimiser's step for example. Here the watch asks
-    instead, while it waits for a batch."""
+def without_sigchld_handler() -> Generator[None, None, None]:
+    """torch raises the death of a worker from a signal handler, which may interrupt anything in the
+    main process, such as an optimizer step. Here workers are checked while waiting for a batch."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,37 +84,37 @@ def no_alarm() -> Generator[None, None, None]:
     try:
         yield
     finally:
-        of_torch = str(getattr(before, "__module__", "")).startswith("torch.")
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL if of_torch or before is None else before)
+        is_torch = str(getattr(before, "__module__", "")).startswith("torch.")
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL if is_torch or before is None else before)
 
 
-class Watched:
-    """The batches of a loader, one at a time; Died and Stuck where another would wait for ever."""
+class WatchedLoader:
+    """Batches of a loader, one at a time; raises Died or Stuck instead of waiting forever."""
 
     def __init__(self, batches: DataLoader[Any], timeout: float):
         self._timeout, self._late = timeout, False
         self._deadline: float | None = None
         self._closed = threading.Event()
-        self._batches: Any = batches._iterator  # of an earlier turn, or None
+        self._batches: Any = batches._iterator  # of an earlier pass, or None
         try:
-            self._look_every(0)  # waking those up takes as long as it takes
-            with no_alarm():
+            self._poll_every(0)  # resetting workers of an earlier pass may take any time
+            with without_sigchld_handler():
                 self._batches = iter(batches)
-            self._look_every(LOOK)
+            self._poll_every(POLL_SECONDS)
         except (RuntimeError, OSError, EOFError) as error:
-            self.close(at_once=True)
+            self.close(kill=True)
             raise Died from error
         if self._workers:
             threading.Thread(target=self._watch, name="data-watch", daemon=True).start()
 
-    def _look_every(self, seconds: float) -> None:
+    def _poll_every(self, seconds: float) -> None:
         if self._workers:
-            self._batches._timeout = seconds  # until it raises, and can be asked again
+            self._batches._timeout = seconds  # then it raises, and can be called again
 
     def _watch(self) -> None:
-        """End workers that are past the deadline. Only another thread can: to take over a batch
-        the main one asks the worker that made it, and waits for the answer of a stuck one."""
-        while not self._closed.wait(LOOK):
+        """Kill workers past the deadline. Another thread must: to receive a batch the main thread
+        contacts the worker that loaded it, and blocks if that one hangs."""
+        while not self._closed.wait(POLL_SECONDS):
             deadline = self._deadline
             if deadline is not None and time.monotonic() > deadline:
                 self._late = True
@@ -135,25 +134,26 @@ class Watched:
             try:
                 return next(self._batches)
             except (RuntimeError, OSError, EOFError) as error:
-                looked = str(error).startswith("DataLoader timed out")
-                # Its connections break a moment before a worker is known to be gone.
-                if wait([worker.sentinel for worker in self._workers], 0 if looked else 0.5):
-                    self.close(at_once=True)
+                polled = str(error).startswith("DataLoader timed out")
+                # The connections of a dying worker break shortly before its exit is visible.
+                if wait([worker.sentinel for worker in self._workers], 0 if polled else 0.5):
+                    self.close(kill=True)
                     raise (Stuck if self._late else Died) from error
-                if not looked:
-                    raise  # a mistake in the data set's code, and no fault of its worker
+                if not polled:
+                    raise  # an error in the code of the data set; its worker is alive
 
     @property
     def _workers(self) -> list[Any]:
         return getattr(self._batches, "_workers", [])
 
-    def close(self, at_once: bool = False) -> None:
-        """With `at_once` nobody is waited for: one may be stuck, or hold a lock in its grave."""
+    def close(self, kill: bool = False) -> None:
+        """Stop the workers; with `kill` without waiting, because one may hang or have died with a
+        lock held."""
         self._closed.set()
-        for worker in self._workers if at_once else ():
+        for worker in self._workers if kill else ():
             worker.kill()
         stop_workers(self._batches)
 
-    def rest(self) -> None:
-        """Leave the workers for another turn; nobody watches them until then."""
+    def unwatch(self) -> None:
+        """Keep the workers for another pass, unwatched until then."""
         self._closed.set()

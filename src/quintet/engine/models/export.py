@@ -1,7 +1,7 @@
-"""Parts of a model as graphs that run without Quintet: ONNX files, or programs of torch.export.
+"""Export of parts of a model as graphs that run without Quintet: ONNX, or torch.export programs.
 
-A room says in its export.py what can leave it. Every file is run against the model right after it
-was written, at another size than it was traced with.
+export.py of a room lists the parts. Every file is compared with the model after writing, on inputs
+of another size than the traced ones.
 """
 
 import contextlib
@@ -20,64 +20,62 @@ from quintet.engine.errors import RunError
 Format = Literal["onnx", "torch-export"]
 SUFFIXES: Mapping[str, str] = {"onnx": ".onnx", "torch-export": ".pt2"}
 TOLERANCE = 1e-4
-"""By how much an export may differ from its model; times the largest value where that is over 1."""
-LEAST_EQUAL = 0.99
-"""Share of integers that must be equal: one on the edge between two codes may fall either way."""
-LARGEST_FILE = 1_500_000_000
-"""Bytes of weights in one ONNX file, whose format ends at 2 GiB; past it they lie beside it."""
+"""Maximum difference from the model; times the largest value if that is above 1."""
+MIN_EQUAL = 0.99
+"""Fraction of integers that must be equal: a latent between two codes may round either way."""
+MAX_FILE_BYTES = 1_500_000_000
+"""Bytes of weights in one ONNX file, limited to 2 GiB by the format; larger ones are external."""
 
 
 class Input(NamedTuple):
     traced: Tensor
-    """An example that the graph is traced with."""
+    """The example for tracing."""
     checked: Tensor
-    """Another one, of another size along the free axes."""
-    says: str
-    """What it is, with its shape."""
-    free: tuple[str, ...] = ("batch",)
-    """Names of the leading axes that may have any size."""
+    """Another example, of another size along the dynamic axes."""
+    description: str
+    """Content and shape."""
+    dynamic: tuple[str, ...] = ("batch",)
+    """Names of the leading axes of any size."""
 
 
 class Piece(NamedTuple):
-    """A network of its own, cut out of a model."""
+    """A part of a model that is exported as one graph."""
 
     name: str
-    says: str
+    description: str
     network: nn.Module
-    """Takes the inputs in order, and returns a tensor, or a tuple of them."""
+    """Takes the inputs in order; returns a tensor or a tuple of tensors."""
     inputs: Mapping[str, Input]
     outputs: Mapping[str, str]
-    """What each output is, with its shape."""
+    """Content and shape of each output."""
 
 
 class Exportable(NamedTuple):
-    """What can leave a model."""
+    """The exportable parts of a model."""
 
     pieces: Sequence[Piece]
     left_out: str
-    """What stays behind, and why."""
+    """What is not exported, and why."""
 
 
 class Checked(NamedTuple):
-    """One file, and how it compares with the model."""
+    """An exported file, compared with the model."""
 
     piece: Piece
     file: str
     any_size: bool
-    """Whether the free axes are free; some models fix them."""
+    """Whether the dynamic axes are dynamic; some models fix them."""
     findings: tuple[str, ...]
-    difference: float
-    """The largest absolute difference over all outputs of floating numbers."""
+    """The difference of each output."""
 
 
-def export(found: Exportable, folder: Path, form: Format) -> list[Checked]:
-    """Write every piece into a folder and check it there."""
-    need(form)
-    return [export_piece(piece, folder, form) for piece in found.pieces]
+def export(exportable: Exportable, folder: Path, form: Format) -> list[Checked]:
+    """Write and check every piece."""
+    require_packages(form)
+    return [export_piece(piece, folder, form) for piece in exportable.pieces]
 
 
-def need(form: Format) -> None:
-    """Refuse before the work, where something is not installed."""
+def require_packages(form: Format) -> None:
     try:
         for name in ("onnx", "onnxscript", "onnxruntime") if form == "onnx" else ():
             importlib.import_module(name)
@@ -93,34 +91,31 @@ def export_piece(piece: Piece, folder: Path, form: Format) -> Checked:
     with quiet():
         program, any_size = traced(piece)
         if not any_size:
-            fixed = {name: given._replace(free=()) for name, given in piece.inputs.items()}
+            fixed = {name: each._replace(dynamic=()) for name, each in piece.inputs.items()}
             piece = piece._replace(inputs=fixed)
         path = folder / f"{piece.name}{SUFFIXES[form]}"
         run = WRITERS[form](program, piece, path)
-        given = [i.checked if any_size else i.traced.flip(0) for i in piece.inputs.values()]
-        said, wanted = run(given), listed(piece.network(*given))
-    findings = [compare(n, a, b) for n, a, b in zip(piece.outputs, said, wanted, strict=True)]
-    wrong = [text for text, fits, _ in findings if not fits]
+        inputs = [i.checked if any_size else i.traced.flip(0) for i in piece.inputs.values()]
+        outputs, expected = run(inputs), as_list(piece.network(*inputs))
+    compared = [compare(n, a, b) for n, a, b in zip(piece.outputs, outputs, expected, strict=True)]
+    wrong = [text for text, equal in compared if not equal]
     if wrong:
-        raise RunError(f"{path.name} does not do what the model does: {'; '.join(wrong)}")
-    texts = tuple(text for text, _, _ in findings)
-    return Checked(piece, path.name, any_size, texts, max(apart for _, _, apart in findings))
+        raise RunError(f"{path.name} differs from the model: {'; '.join(wrong)}")
+    return Checked(piece, path.name, any_size, tuple(text for text, _ in compared))
 
 
 def traced(piece: Piece) -> tuple[Any, bool]:
-    """The program, and whether its free axes are free."""
+    """The program, and whether its dynamic axes are dynamic."""
     from torch._dynamo.exc import UserError
 
-    examples = tuple(given.traced for given in piece.inputs.values())
-    axes = {name for given in piece.inputs.values() for name in given.free}
+    inputs = piece.inputs.values()
+    examples = tuple(each.traced for each in inputs)
+    axes = {name for each in inputs for name in each.dynamic}
     sizes = {name: torch.export.Dim(name, min=1) for name in axes}
-    shapes = tuple(
-        {axis: sizes[name] for axis, name in enumerate(given.free)}
-        for given in piece.inputs.values()
-    )
+    shapes = tuple({i: sizes[name] for i, name in enumerate(each.dynamic)} for each in inputs)
     try:
         return torch.export.export(piece.network, examples, dynamic_shapes=shapes), True
-    except UserError:  # the model's own code ties an axis to the size it was traced with
+    except UserError:  # code of the model fixes an axis at its traced size
         return torch.export.export(piece.network, examples), False
 
 
@@ -130,32 +125,32 @@ Runner = Callable[[Sequence[Tensor]], list[Tensor]]
 def write_onnx(program: Any, piece: Piece, path: Path) -> Runner:
     import onnxruntime
 
-    axes = tuple(dict(enumerate(given.free)) for given in piece.inputs.values() if given.free)
+    axes = tuple(dict(enumerate(i.dynamic)) for i in piece.inputs.values() if i.dynamic)
     weights = sum(t.numel() * t.element_size() for t in piece.network.state_dict().values())
     torch.onnx.export(
         program,
         f=path,
         input_names=list(piece.inputs),
         output_names=list(piece.outputs),
-        dynamic_shapes=axes or None,  # the program has them already; this gives them their names
+        dynamic_shapes=axes or None,  # only their names; the program has the axes
         dynamo=True,
-        external_data=weights > LARGEST_FILE,
+        external_data=weights > MAX_FILE_BYTES,
         verbose=False,
     )
     session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def run(given: Sequence[Tensor]) -> list[Tensor]:
-        named = {name: value.numpy() for name, value in zip(piece.inputs, given, strict=True)}
-        return [torch.from_numpy(found) for found in session.run(list(piece.outputs), named)]
+    def run(inputs: Sequence[Tensor]) -> list[Tensor]:
+        named = {name: value.numpy() for name, value in zip(piece.inputs, inputs, strict=True)}
+        return [torch.from_numpy(output) for output in session.run(list(piece.outputs), named)]
 
     return run
 
 
 def write_program(program: Any, piece: Piece, path: Path) -> Runner:
     torch.export.save(program, path)
-    # It may unpickle, so this is the only file of its kind that is ever read: our own.
-    again: Any = torch.export.load(path).module()
-    return lambda given: listed(again(*given))
+    # Loading may unpickle: only this file, just written, is ever read.
+    loaded: Any = torch.export.load(path).module()
+    return lambda inputs: as_list(loaded(*inputs))
 
 
 WRITERS: Mapping[str, Callable[[Any, Piece, Path], Runner]] = {
@@ -164,26 +159,26 @@ WRITERS: Mapping[str, Callable[[Any, Piece, Path], Runner]] = {
 }
 
 
-def listed(found: Any) -> list[Tensor]:
-    return [found] if isinstance(found, Tensor) else list(found)
+def as_list(outputs: Any) -> list[Tensor]:
+    return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
 
-def compare(name: str, said: Tensor, wanted: Tensor) -> tuple[str, bool, float]:
-    """In words, whether it will do, and the largest difference."""
-    if said.shape != wanted.shape:
-        return f"{name} has shape {tuple(said.shape)}, not {tuple(wanted.shape)}", False, 0.0
-    if not wanted.is_floating_point():
-        share = float((said == wanted).double().mean())
-        return f"{name}: {share:.2%} equal", share >= LEAST_EQUAL, 0.0
-    apart = float((said - wanted).abs().max())
-    largest = float(wanted.abs().max())
-    fits = apart <= TOLERANCE * max(1.0, largest)  # false for a NaN
-    return f"{name}: {apart:.1e} apart at most, of {largest:.3g}", fits, apart
+def compare(name: str, output: Tensor, expected: Tensor) -> tuple[str, bool]:
+    """The difference as text, and whether it is within the tolerance."""
+    if output.shape != expected.shape:
+        return f"{name} has shape {tuple(output.shape)}, not {tuple(expected.shape)}", False
+    if not expected.is_floating_point():
+        share = float((output == expected).double().mean())
+        return f"{name}: {share:.2%} equal", share >= MIN_EQUAL
+    difference = float((output - expected).abs().max())
+    largest = float(expected.abs().max())
+    equal = difference <= TOLERANCE * max(1.0, largest)  # false for NaN
+    return f"{name}: largest difference {difference:.1e}, largest value {largest:.3g}", equal
 
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """The exporters warn of their own changes to come, and of packages that nothing here uses."""
+    """Without the exporters' warnings about deprecations and unused packages."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)

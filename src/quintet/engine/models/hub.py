@@ -1,8 +1,8 @@
-"""The Hugging Face Hub: fetching what a model is read from, and sending it there.
+"""Download of models from the Hugging Face Hub, and upload.
 
-The names and keywords are those of huggingface_hub's ModelHubMixin. The models do not inherit it:
-it would load the Hub's client whenever a model is imported, and it feeds what config.json holds to
-the constructor, where ours is read by a codec that refuses what it does not know.
+Names and keywords are those of huggingface_hub's ModelHubMixin. Models do not inherit it: it would
+import the Hub's client with every model, and it passes config.json to the constructor, while ours
+is read by a strict codec.
 """
 
 import importlib
@@ -16,12 +16,12 @@ from quintet.version import __version__
 T = TypeVar("T")
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-WANTED = [CONFIG, WEIGHTS, f"*/{CONFIG}", f"*/{WEIGHTS}"]
-"""All that is ever downloaded: no pickle, no code, and no weights in a layout that is not ours."""
+DOWNLOADED = [CONFIG, WEIGHTS, f"*/{CONFIG}", f"*/{WEIGHTS}"]
+"""The only files that are downloaded: no pickle, no code, no weights in another layout."""
 
 
 class Fetching(TypedDict, total=False):
-    """Keywords of `from_pretrained` that only matter for names on the Hub."""
+    """Keywords of `from_pretrained` for names on the Hub."""
 
     revision: str | None
     cache_dir: str | Path | None
@@ -31,7 +31,7 @@ class Fetching(TypedDict, total=False):
 
 
 def client(name: str) -> Any:
-    """huggingface_hub, imported when it is first needed."""
+    """huggingface_hub, imported on first use."""
     try:
         import huggingface_hub
 
@@ -42,56 +42,56 @@ def client(name: str) -> Any:
 
 
 def download(name: str, check: Callable[[Path], Any] | None = None, **how: Any) -> Path:
-    """The folder of a model on the Hub, in the Hub's cache on this machine.
+    """The local folder of a model on the Hub, in the cache of its client.
 
-    `check` is given the folder when only the configuration is there, and raises to have no weights
-    fetched.
+    `check` is called with the folder after the configuration is downloaded; if it raises, no
+    weights are.
     """
     try:
         hub = client(name)
     except ImportError:
         raise RunError(
-            f"{name} is no folder here; to look on the Hub: pip install 'quintet[hub]'"
+            f"{name} is not a folder; to search the Hub: pip install 'quintet[hub]'"
         ) from None
-    told = {"library_name": "quintet", "library_version": __version__, **how}
+    keywords = {"library_name": "quintet", "library_version": __version__, **how}
     missing = hub.errors.EntryNotFoundError, hub.errors.LocalEntryNotFoundError
     try:
-        config = Path(hub.hf_hub_download(name, CONFIG, **told))
+        config = Path(hub.hf_hub_download(name, CONFIG, **keywords))
     except missing as error:
         if isinstance(error, hub.errors.LocalEntryNotFoundError):
-            raise RunError(f"{name} is no folder here, and {_said(error)}") from None
-        raise RunError(f"{name} on the Hub is no model of Quintet: it holds no {CONFIG}") from None
-    except Exception as error:  # whatever the network, the Hub or the name itself may raise
+            raise RunError(f"{name} is not a folder, and {_first_line(error)}") from None
+        raise RunError(f"{name} on the Hub is not a Quintet model: it has no {CONFIG}") from None
+    except Exception as error:  # of the network, the Hub or the name
         raise RunError(
-            f"{name} is neither a folder nor a model on the Hub: {_said(error)}"
+            f"{name} is neither a folder nor a model on the Hub: {_first_line(error)}"
         ) from None
     if check is not None:
         check(config.parent)
     return _guarded(
-        f"{name} cannot be fetched from the Hub",
-        lambda: Path(hub.snapshot_download(name, allow_patterns=WANTED, **told)),
+        f"{name} cannot be downloaded from the Hub",
+        lambda: Path(hub.snapshot_download(name, allow_patterns=DOWNLOADED, **keywords)),
     )
 
 
 def upload(folder: Path, name: str, private: bool | None, token: Any, **how: Any) -> str:
-    """Send a folder to the Hub as one commit, and return the commit's address."""
+    """Upload a folder to the Hub as one commit; returns the URL of the commit."""
     hub = client(name)
     api = hub.HfApi(token=token, library_name="quintet", library_version=__version__)
 
     def send() -> str:
-        made = api.create_repo(name, private=private, exist_ok=True).repo_id
-        return str(api.upload_folder(repo_id=made, repo_type="model", folder_path=folder, **how))
+        repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
+        return str(api.upload_folder(repo_id=repo_id, repo_type="model", folder_path=folder, **how))
 
-    return _guarded(f"{name} cannot be written on the Hub", send)
+    return _guarded(f"{name} cannot be uploaded to the Hub", send)
 
 
 def _guarded(what: str, act: Callable[[], T]) -> T:
     try:
         return act()
     except Exception as error:  # the client lets errors of several libraries through
-        raise RunError(f"{what}: {_said(error)}") from None
+        raise RunError(f"{what}: {_first_line(error)}") from None
 
 
-def _said(error: Exception) -> str:
-    """Its first line, for what the Hub says runs over many."""
+def _first_line(error: Exception) -> str:
+    """The first line of a message; those of the Hub have many."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,11 +1,11 @@
-"""Old `.pt` files: their tensors, written out as safetensors, and a list of what else is in them.
+"""Import of `.pt` files: tensors as safetensors, and a listing of the other values.
 
-The only place that reads a pickle. It does so weights-only, with torch's own small reader that
-knows tensors, containers and plain values and calls nothing that a file names; and in a process
-that may use so much memory, time and disk, starts no program and, where the system grants it,
-has no network. The process that asked never opens the file.
+The only place that reads a pickle: with `weights_only`, torch's restricted reader that knows
+tensors, containers and plain values and calls nothing that a file names, and in a child process
+with limits on memory, time and disk, without new programs and, where the system allows it, without
+network. The parent never opens the file.
 
-    OLD.pt ─ a child: limits ─> zip directory ─> torch.load(weights_only) ─> checks ─> OUT/
+    OLD.pt ─ child: limits ─> zip directory ─> torch.load(weights_only) ─> checks ─> OUT/
 """
 
 import ctypes
@@ -26,23 +26,23 @@ from typing import Any, NamedTuple
 from quintet.engine.errors import RunError
 
 MAX_BYTES = 16_000_000_000
-"""Of the file; a larger one is refused before it is opened."""
+"""Maximum size of the file, checked before it is opened."""
 MEMORY = 2_000_000_000
-"""What reading may take beside the file itself, which is mapped and not copied."""
+"""Maximum memory beyond the file itself, which is memory-mapped."""
 SECONDS = 600
-"""Until the process is killed, whatever it is doing."""
+"""Until the process is killed."""
 HANDLES = 64
-"""Files that it may hold open."""
+"""Maximum number of open files."""
 DEPTH = 32
-"""Containers within containers."""
+"""Maximum nesting of containers."""
 ITEMS = 200_000
-"""Values in all; a few bytes can stand for billions where a container holds itself."""
+"""Maximum number of values; a container that contains itself could hold billions."""
 DIRECTORY_BYTES = 100_000_000
-"""Of the pickle in the archive, which holds names and shapes but no numbers."""
+"""Maximum size of the pickle in the archive, which holds names and shapes but no numbers."""
 SWELL = 4
-"""Times the file's size that its tensors may take: tied ones are stored once and written often."""
-SAID = 4_000
-"""Characters of a text in the file that the listing keeps."""
+"""Maximum size of the tensors, in multiples of the file: tied ones are stored once."""
+MAX_TEXT = 4_000
+"""Maximum characters of a string in the listing."""
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
@@ -56,13 +56,13 @@ class Limits(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What came out of a file."""
+    """Result of an import."""
 
     tensors: int
     bytes: int
     values: int
     offline: bool
-    """Whether the process that read it had no network."""
+    """Whether the child process had no network."""
 
 
 def import_weights(old: Path, out: Path, limits: Limits = Limits()) -> Imported:  # noqa: B008
@@ -73,10 +73,10 @@ def import_weights(old: Path, out: Path, limits: Limits = Limits()) -> Imported:
     if size > limits.bytes:
         raise RunError(f"{old} holds {size:,} bytes, more than {limits.bytes:,}; raise --max-gb")
     command = [sys.executable, "-P", "-m", "quintet.engine.models.importing"]
-    asked = json.dumps({"old": str(old.resolve()), "out": str(out.resolve()), **limits._asdict()})
+    request = json.dumps({"old": str(old.resolve()), "out": str(out.resolve()), **limits._asdict()})
     try:
-        ended = subprocess.run(
-            [*command, asked],
+        child = subprocess.run(
+            [*command, request],
             capture_output=True,
             env={"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
@@ -85,34 +85,34 @@ def import_weights(old: Path, out: Path, limits: Limits = Limits()) -> Imported:
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"{old} was not read within {limits.seconds:g} seconds") from None
-    return _answer(old, ended)
+    return _result(old, child)
 
 
-def _answer(old: Path, ended: "subprocess.CompletedProcess[bytes]") -> Imported:
-    """What the child said, in one line; it may have died without a word."""
+def _result(old: Path, child: "subprocess.CompletedProcess[bytes]") -> Imported:
+    """The last line of the child's output; there is none if it was killed."""
     try:
-        said = json.loads(ended.stdout.splitlines()[-1])
+        result = json.loads(child.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         signals = {number.value: number.name for number in signal.Signals}
-        how = signals.get(-ended.returncode, f"status {ended.returncode}")
+        how = signals.get(-child.returncode, f"status {child.returncode}")
         raise RunError(
             f"{old}: reading it ended with {how}, at one of the limits on memory, time and disk"
         ) from None
-    if "problem" in said:
-        raise RunError(f"{old} {said['problem']}")
-    return Imported(**said)
+    if "problem" in result:
+        raise RunError(f"{old} {result['problem']}")
+    return Imported(**result)
 
 
 # -- in the child ---------------------------------------------------------------------------
 
 
 class Refused(Exception):
-    """Why the file is not read; the parent knows its name."""
+    """The reason why a file is not read; the parent adds its name."""
 
 
 def cut_off_network() -> bool:
-    """A network of its own has no way out. Before anything starts a thread, or a plain user may
-    not have one."""
+    """Enter a network namespace without interfaces. Must happen before any thread is started, or
+    an unprivileged user may not."""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -122,11 +122,11 @@ def cut_off_network() -> bool:
 
 
 def set_limits(size: int, memory: int, seconds: float) -> None:
-    """After torch is there, whose libraries alone take gigabytes of addresses."""
-    here = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
-    most = here + 2 * size + memory
+    """After the import of torch, whose libraries alone map gigabytes of address space."""
+    mapped = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
+    address_space = mapped + 2 * size + memory
     for kind, limit in (
-        (resource.RLIMIT_AS, most),
+        (resource.RLIMIT_AS, address_space),
         (resource.RLIMIT_CPU, math.ceil(seconds)),
         (resource.RLIMIT_FSIZE, SWELL * size + DIRECTORY_BYTES),
         (resource.RLIMIT_NOFILE, HANDLES),
@@ -136,14 +136,14 @@ def set_limits(size: int, memory: int, seconds: float) -> None:
 
 
 def check_archive(old: Path) -> int:
-    """Bytes of the records with numbers, by the directory alone. torch stores its records as they
-    are: a compressed one, or more bytes than the file has, is no work of torch's."""
+    """Bytes of the tensor records, from the zip directory. torch.save does not compress: compressed
+    records, or more bytes than the file has, are not from torch."""
     try:
         with zipfile.ZipFile(old) as archive:
             records = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
         raise Refused(
-            f"is no archive of torch.save, is cut off, or is older than torch 1.6 ({error}); "
+            f"is no archive of torch.save, is truncated, or is older than torch 1.6 ({error}); "
             "copy it again, or save it again with a newer torch"
         ) from None
     names = [record.filename for record in records]
@@ -160,7 +160,7 @@ def check_archive(old: Path) -> int:
 
 
 def load(old: Path) -> Any:
-    """Weights-only: whatever the file names beside tensors is an error, and is not called."""
+    """Load weights only: any other name in the file is an error, and is not called."""
     import torch
 
     try:
@@ -177,7 +177,7 @@ def load(old: Path) -> Any:
 
 
 def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Everything that is no container, by the names that lead to it, joined by slashes."""
+    """All values that are no containers, by their keys joined by slashes."""
     if isinstance(value, Mapping):
         items = value.items()
     elif isinstance(value, (list, tuple)) and type(value).__name__ in ("list", "tuple"):
@@ -186,15 +186,15 @@ def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, An
         yield name or "value", value
         return
     if depth == DEPTH:
-        raise Refused(f"holds containers within containers, more than {DEPTH} deep, at {name[:80]}")
+        raise Refused(f"holds containers nested more than {DEPTH} deep, at {name[:80]}")
     for key, item in items:
         if type(key) not in (str, int):
             raise Refused(f"has a name that is {type(key).__name__} and no text, in {name[:80]}")
         yield from leaves(item, f"{name}/{key}" if name else str(key), depth + 1)
 
 
-def sorted_out(content: Any, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tensors and plain values by name; anything else is refused."""
+def separate(content: Any, max_bytes: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors and plain values by name; anything else is an error."""
     from torch import Tensor, device, dtype
 
     tensors: dict[str, Any] = {}
@@ -210,8 +210,8 @@ def sorted_out(content: Any, most: int) -> tuple[dict[str, Any], dict[str, Any]]
             total += check_tensor(name, value)
             tensors[name] = value.detach()
         elif isinstance(value, (str, bytes)):
-            long = f"{len(value)} bytes, not opened" if isinstance(value, bytes) else value[:SAID]
-            values[name] = long
+            is_bytes = isinstance(value, bytes)
+            values[name] = f"{len(value)} bytes, not opened" if is_bytes else value[:MAX_TEXT]
         elif value is None or isinstance(value, (bool, int, float)):
             values[name] = value if value is None or math.isfinite(value) else str(value)
         elif isinstance(value, (device, dtype)) or type(value).__name__ == "Size":
@@ -220,13 +220,13 @@ def sorted_out(content: Any, most: int) -> tuple[dict[str, Any], dict[str, Any]]
             raise Refused(f"holds a {type(value).__name__} at {name[:80]}, which is no tensor")
     if not tensors:
         raise Refused("holds no tensors")
-    if total > most:
+    if total > max_bytes:
         raise Refused(f"holds tensors of {total:,} bytes, more than {SWELL} times its own size")
     return tensors, values
 
 
 def check_tensor(name: str, tensor: Any) -> int:
-    """Its bytes. One that is spread over fewer bytes than it has values was made to swell."""
+    """The size of a tensor, which must not exceed its storage (as an expanded one does)."""
     import torch
 
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
@@ -259,31 +259,31 @@ def write(out: Path, old: Path, tensors: Mapping[str, Any], values: Mapping[str,
     return path.stat().st_size
 
 
-def read_and_write(asked: Mapping[str, Any]) -> Imported:
+def read_and_write(request: Mapping[str, Any]) -> Imported:
     offline = cut_off_network()
     for needed in ("torch", "quintet.engine.runs.checkpoint"):
         importlib.import_module(needed)
-    old, out = Path(asked["old"]), Path(asked["out"])
+    old, out = Path(request["old"]), Path(request["out"])
     size = old.stat().st_size
-    set_limits(size, asked["memory"], asked["seconds"])
+    set_limits(size, request["memory"], request["seconds"])
     stored = check_archive(old)
-    tensors, values = sorted_out(load(old), SWELL * size)
+    tensors, values = separate(load(old), SWELL * size)
     check_storages(tensors, stored)
     return Imported(len(tensors), write(out, old, tensors, values), len(values), offline)
 
 
 def main() -> None:
     try:
-        said = read_and_write(json.loads(sys.argv[1]))._asdict()
+        result = read_and_write(json.loads(sys.argv[1]))._asdict()
     except Refused as refused:
-        said = {"problem": "".join(c if c.isprintable() else "�" for c in str(refused))}
+        result = {"problem": "".join(c if c.isprintable() else "�" for c in str(refused))}
     except MemoryError:
-        said = {"problem": "needs more memory than it may; raise --memory-gb if you trust it"}
+        result = {"problem": "needs more memory than it may; raise --memory-gb if you trust it"}
     except (RunError, OSError) as error:
-        said = {"problem": f"cannot be imported: {error}"}
-    sys.stdout.write(f"\n{json.dumps(said)}\n")
+        result = {"problem": f"cannot be imported: {error}"}
+    sys.stdout.write(f"\n{json.dumps(result)}\n")
     sys.stdout.flush()
-    os._exit(0)  # nothing of what was read may act as the interpreter ends
+    os._exit(0)  # no finalizer of anything that was read may run
 
 
 if __name__ == "__main__":

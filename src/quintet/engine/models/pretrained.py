@@ -1,13 +1,14 @@
 """A model as a folder: config.json and model.safetensors; `from_pretrained` and the Hub read it.
 
-Loading runs no code: the class is looked up, never imported as given; the configuration is plain
-values; weights are safetensors and nothing else.
+Loading runs no code: the class is looked up by name, never imported as given; the configuration has
+plain values only; weights are safetensors.
 """
 
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
@@ -28,14 +29,14 @@ from quintet.version import __version__
 
 __all__ = ["WEIGHTS", "Pretrained", "download", "initial_weights", "read_weights", "weights_of"]
 CARD = "README.md"
-LARGEST_CONFIG = 1_000_000
-"""Bytes of a config.json; ours have a few thousand."""
-LARGEST_NUMBER = 2**20
-"""The largest number in a model's configuration."""
+MAX_CONFIG_BYTES = 1_000_000
+"""Maximum bytes of a config.json; a few thousand are usual."""
+MAX_NUMBER = 2**20
+"""Maximum number in the configuration of a model."""
 
 
 class Pretrained:
-    """For models built from one configuration: saving to a folder, and loading without code."""
+    """Models built from one configuration: saving to a folder, loading without running code."""
 
     Config: ClassVar[type]
     config: Any
@@ -53,14 +54,14 @@ class Pretrained:
         push_to_hub: bool = False,
         **keywords: Any,
     ) -> Path:
-        """Write weights, configuration and, where there is none, a short model card.
+        """Write weights, configuration and, unless there is one, a short model card.
 
-        With `push_to_hub` the folder goes to the Hub as well, under its own name unless `repo_id`
-        gives another; `keywords` are those of `push_to_hub`.
+        With `push_to_hub` the folder is also uploaded, under its own name or `repo_id`; `keywords`
+        are those of `push_to_hub`.
         """
         path = Path(folder)
         if keywords and not push_to_hub:
-            raise TypeError(f"{', '.join(keywords)}: known only together with push_to_hub=True")
+            raise TypeError(f"{', '.join(keywords)}: only valid with push_to_hub=True")
         path.mkdir(parents=True, exist_ok=True)
         self._write(path)
         if not (path / CARD).exists():
@@ -77,22 +78,22 @@ class Pretrained:
         self.write_stages(path)
 
     def write_stages(self, path: Path) -> None:
-        """For a model that holds another: write that one into a folder of its own inside."""
+        """For a model that contains another: write it into a subfolder."""
 
     def read_stages(self, path: Path) -> None:
-        """For a model that holds another: read what `write_stages` wrote, where it is there."""
+        """For a model that contains another: read what `write_stages` wrote, if present."""
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **how: Unpack[Fetching]) -> Self:
         """From an exported folder, a run, or a name on the Hugging Face Hub.
 
-        `revision`, `cache_dir`, `token`, `local_files_only` and `force_download` mean what they
-        mean to the Hub, and nothing for a folder.
+        `revision`, `cache_dir`, `token`, `local_files_only` and `force_download` are those of the
+        Hub's client; a folder ignores them.
         """
         unknown = sorted(set(how) - set(Fetching.__annotations__))
         if unknown:
             known = ", ".join(sorted(Fetching.__annotations__))
-            raise TypeError(f"from_pretrained does not know {', '.join(unknown)}; it knows {known}")
+            raise TypeError(f"from_pretrained has no argument {', '.join(unknown)}; known: {known}")
         path, step = split_step(source)
         if not path.is_dir():
             path = download(str(source), cls._about, **how)
@@ -122,7 +123,7 @@ class Pretrained:
 
     @classmethod
     def _about(cls, path: Path) -> Any:
-        """The configuration of an exported folder, if it is one of this class."""
+        """The configuration of an exported folder; RunError if it is of another class."""
         about = read_about(path)
         if about.get("model") != cls.label():
             raise RunError(f"{path} holds a {about.get('model')}, not a {cls.label()}")
@@ -145,9 +146,9 @@ class Pretrained:
         ignore_patterns: list[str] | str | None = None,
         delete_patterns: list[str] | str | None = None,
     ) -> str:
-        """Send the model to the Hub as one commit, and return the commit's address.
+        """Upload the model to the Hub as one commit; returns the URL of the commit.
 
-        `card` names a folder that `quintet export` made: its model card and samples go along.
+        `card` is a folder written by `quintet export`, whose model card and samples are included.
         """
         with tempfile.TemporaryDirectory() as partial:
             folder = Path(partial) / "model"
@@ -169,7 +170,7 @@ class Pretrained:
 
 
 def short_card(model: Pretrained) -> str:
-    """For a model that comes from no run; 'quintet export RUN DIR' writes the long one."""
+    """For a model without a run; `quintet export RUN DIR` writes the complete card."""
     name = type(model).__name__
     return (
         f"---\nlibrary_name: quintet\ntags:\n- quintet\n- {model.label().split('/')[0]}\n---\n"
@@ -181,72 +182,70 @@ def short_card(model: Pretrained) -> str:
 def copy_card(source: Path, folder: Path) -> None:
     """The card and the samples of an export."""
     if not (source / CARD).is_file():
-        raise RunError(f"{source} holds no {CARD}; name a folder that 'quintet export' made")
+        raise RunError(f"{source} holds no {CARD}; name a folder written by 'quintet export'")
     folder.mkdir(parents=True)
-    for found in (source / CARD, *sorted((source / "samples").glob("*"))):
-        if found.is_file() and not found.is_symlink():
-            place = folder / found.relative_to(source)
-            place.parent.mkdir(exist_ok=True)
-            shutil.copyfile(found, place)
+    for file in (source / CARD, *sorted((source / "samples").glob("*"))):
+        if file.is_file() and not file.is_symlink():
+            copy = folder / file.relative_to(source)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
-# -- what may be in a folder ------------------------------------------------------------------
+# -- checks of a folder ----------------------------------------------------------------------
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """config.json of a run or of an exported folder, which may name no code."""
+    """config.json of a run or of an exported folder; one that names code is an error."""
     file = path / CONFIG
-    if file.is_file() and file.stat().st_size > LARGEST_CONFIG:
-        raise RunError(f"{file} has {file.stat().st_size} bytes: it is no configuration of a model")
+    if file.is_file() and file.stat().st_size > MAX_CONFIG_BYTES:
+        raise RunError(f"{file} has {file.stat().st_size} bytes: it is not a model configuration")
     about = read_json(file)
     if "model" in about:
         for name in (CONFIG, WEIGHTS):
-            refuse_ways_out(path, path / name)
+            refuse_outside_links(path, path / name)
     if "auto_map" in about:
-        raise RunError(f"{file} names code of its own (auto_map), and Quintet runs none")
+        raise RunError(f"{file} names custom code (auto_map), which Quintet does not run")
     return about
 
 
-def refuse_ways_out(folder: Path, file: Path) -> None:
-    """Links may lead inside the folder, or in the Hub's cache from a snapshot to its files."""
-    home = folder.resolve()
-    for level in (home, home.parent):  # a model that another one holds lies a level deeper
+def refuse_outside_links(folder: Path, file: Path) -> None:
+    """Links may point inside the folder, or from a snapshot in the Hub's cache to its blobs."""
+    root = folder.resolve()
+    for level in (root, root.parent):  # a model inside another is one level deeper
         if level.parent.name == "snapshots":
-            home = level.parent.parent
-    if file.exists() and not file.resolve().is_relative_to(home):
+            root = level.parent.parent
+    if file.exists() and not file.resolve().is_relative_to(root):
         raise RunError(f"{file} is a link that leads out of {folder}; put the file itself there")
 
 
 def refuse_weights(path: Path) -> NoReturn:
     pickles = sorted(p.name for p in path.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
-    beside = f", only {', '.join(pickles)}" if pickles else ""
+    others = f", only {', '.join(pickles)}" if pickles else ""
     raise RunError(
-        f"{path} holds no {WEIGHTS}{beside}; other weights are not read, for a pickle can run code"
+        f"{path} holds no {WEIGHTS}{others}; others are not read, because a pickle can run code"
     )
 
 
 class _TooMany(Exception):
-    """Far more parameters than the file has tensors."""
+    """The configuration has far more parameters than the file has tensors."""
 
 
 def check_sizes(kind: type[Any], config: Any, path: Path) -> None:
-    """Hold a configuration against the weights beside it before memory is asked for.
+    """Compare a configuration with its weights before memory is allocated.
 
-    The model is laid out without memory, and not far beyond the tensors of the file: a
-    configuration that came with a small file cannot ask for a large model.
+    The model is built on the meta device, and not far beyond the number of tensors in the file: a
+    configuration next to a small file cannot allocate a large model.
     """
     for name, value in numbers(to_json(config)):
-        if abs(value) > LARGEST_NUMBER:
-            raise RunError(
-                f"{path / CONFIG}: {name} is {value:g}; at most {LARGEST_NUMBER} is read"
-            )
+        if abs(value) > MAX_NUMBER:
+            raise RunError(f"{path / CONFIG}: {name} is {value:g}; the maximum is {MAX_NUMBER}")
     shapes = shapes_of(path / WEIGHTS)
     seen = 0
 
     def count(*_: Any) -> None:
         nonlocal seen
         seen += 1
-        if seen > 4 * len(shapes) + 64:  # some modules are laid out and then replaced
+        if seen > 4 * len(shapes) + 64:  # some modules are built and then replaced
             raise _TooMany
 
     hook = nn.modules.module.register_module_parameter_registration_hook(count)
@@ -255,11 +254,11 @@ def check_sizes(kind: type[Any], config: Any, path: Path) -> None:
             model = kind(config)
     except _TooMany:
         raise RunError(
-            f"{path / CONFIG} asks for a larger model than {WEIGHTS} holds, which has"
+            f"{path / CONFIG} describes a larger model than {WEIGHTS}, which has"
             f" {len(shapes)} tensors"
         ) from None
     except (RuntimeError, ValueError, MemoryError, OverflowError) as error:
-        raise RunError(f"{path / CONFIG} describes no model that can be: {error}") from None
+        raise RunError(f"{path / CONFIG} describes no valid model: {error}") from None
     finally:
         hook.remove()
     state = model.state_dict()
@@ -267,22 +266,22 @@ def check_sizes(kind: type[Any], config: Any, path: Path) -> None:
     for name, value in state.items():
         if tuple(value.shape) != shapes[name]:
             raise RunError(
-                f"{path}: {name} has shape {shapes[name]}, but this model wants"
+                f"{path}: {name} has shape {shapes[name]}, but this model expects"
                 f" {tuple(value.shape)}"
             )
 
 
 def numbers(value: Any, at: str = "config") -> list[tuple[str, float]]:
-    """Every number in a JSON value, with its dotted name."""
+    """All numbers in a JSON value, with their dotted names."""
     if isinstance(value, Mapping):
-        return [found for n, item in value.items() for found in numbers(item, f"{at}.{n}")]
+        return [pair for n, item in value.items() for pair in numbers(item, f"{at}.{n}")]
     if isinstance(value, (list, tuple)):
-        return [found for i, item in enumerate(value) for found in numbers(item, f"{at}[{i}]")]
+        return [pair for i, item in enumerate(value) for pair in numbers(item, f"{at}[{i}]")]
     return [(at, value)] if isinstance(value, (int, float)) else []
 
 
 def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
-    """The tensors of a safetensors file, from its header alone."""
+    """Shapes of the tensors of a safetensors file, from its header."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -296,25 +295,21 @@ def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def initial_weights(source: str, task: Task) -> dict[str, dict[str, Any]]:
-    """Weights of the main part to start from: of a run, or of an exported folder."""
+    """Initial weights of the main part, from a run or an exported folder."""
     folder = RunFolder.open(Path(source))
     if "model" in folder.about:
         return {task.main: read_weights(folder.path / WEIGHTS)}
     return {task.main: weights_of(Path(source), task.main)}
 
 
-def _warn(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
-
-
 def weights_of(path: Path, part: str) -> dict[str, Any]:
-    """Averaged weights of a checkpoint of a run, by the part's name."""
-    folder = RunFolder.open(path)
-    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, folder.chosen_step(_warn)))
+    """EMA weights of a part in a checkpoint of a run."""
+    folder, say = RunFolder.open(path), partial(print, file=sys.stderr)
+    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, folder.chosen_step(say)))
     if part not in files:
         raise RunError(f"{path} has no part '{part}'; it holds {', '.join(sorted(files))}")
     averaged = files.get(f"{part}.ema", {})
-    # The averaged ones last: of two names for one tensor only one is averaged, and it must win.
+    # EMA last: of two names for one tensor only one has an average, which must win.
     return {**{n: t for n, t in files[part].items() if n not in averaged}, **averaged}
 
 

@@ -1,9 +1,8 @@
-"""What a frozen network makes of a sample, computed once and kept on disk, keyed by content.
+"""Disk cache of the outputs of frozen networks, keyed by content.
 
-A key is spelled by the caller from all that the value depends on: digests of weights, of the data
-and of the settings between them. So nothing here is ever out of date, and a changed file is simply
-another key. Values lie in safetensors shards whose names carry their own digest: a damaged shard is
-as good as absent.
+The caller derives a key from everything that the value depends on: digests of weights, data and
+settings. Entries are therefore never stale; a changed file has another key. Values are stored in
+safetensors files that are named by their digest: a damaged file counts as missing.
 """
 
 import hashlib
@@ -18,8 +17,7 @@ from torch import Tensor
 from quintet.engine.runs.checkpoint import write_safetensors
 from quintet.files import cache_root, partial_name, rename
 
-SHARD = 4096
-"""Values in one file."""
+VALUES_PER_FILE = 4096
 
 
 class Cache:
@@ -27,25 +25,24 @@ class Cache:
         self.folder = cache_root() / name
 
     def find(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """Those of the keys that are here, with their values."""
-        wanted, found = set(keys), dict[str, Tensor]()
+        """The cached values among these keys."""
+        missing, values = set(keys), dict[str, Tensor]()
         for path in sorted(self.folder.glob("*.safetensors")):
-            if not wanted:
+            if not missing:
                 break
-            here = wanted & _names(path)
-            if here:
-                values = _read(path)
-                found |= {key: values[key] for key in here if key in values}
-                wanted -= found.keys()
-        return found
+            if matching := missing & _names(path):
+                content = _read(path)
+                values |= {key: content[key] for key in matching if key in content}
+                missing -= values.keys()
+        return values
 
     def add(self, values: Mapping[str, Tensor]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         keys = sorted(values)
-        for begin in range(0, len(keys), SHARD):
-            shard = {key: values[key].cpu() for key in keys[begin : begin + SHARD]}
+        for begin in range(0, len(keys), VALUES_PER_FILE):
+            part = {key: values[key].cpu() for key in keys[begin : begin + VALUES_PER_FILE]}
             partial = partial_name(self.folder / "values")
-            digest = write_safetensors(partial, shard)
+            digest = write_safetensors(partial, part)
             rename(partial, self.folder / f"{digest}.safetensors")
 
 

@@ -1,9 +1,9 @@
-"""Checkpoints: safetensors by name and a JSON page of digests, complete or absent.
+"""Checkpoints: safetensors files and a state.json with their digests, complete or absent.
 
-A checkpoint is written under another name, synced, and renamed; whoever kills the process leaves
-the old ones alone. The safetensors are written by hand (a JSON header and raw bytes) because one
-pass then gives file and digest, without the copies that the library makes while it holds the
-interpreter's lock; reading goes through the library.
+A checkpoint is written under a partial name, synced and renamed, so a kill leaves earlier ones
+intact. Safetensors are written by our own code (a JSON header and raw bytes), because file and
+digest then take one pass, without the copies that the library makes while it holds the
+interpreter's lock. The library reads them.
 """
 
 import hashlib
@@ -82,11 +82,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
 def snapshot(
     files: Files, spare: Files | None = None, keep: bool = True
 ) -> dict[str, dict[str, Tensor]]:
-    """Copies on the host, made before training goes on; one wait for the device, not one each.
+    """Copies on the host, with a single synchronisation of the device.
 
-    `spare` is an earlier snapshot whose memory may be used again: fresh pages cost more than the
-    copy itself. Shards are made whole one tensor at a time, by all processes together; those that
-    do not `keep` the copies only take part in that.
+    `spare` is an earlier snapshot whose memory is reused: fresh pages cost more than the copy
+    itself. FSDP shards are gathered one tensor at a time by all processes; those without `keep`
+    only take part in that.
     """
     copied: dict[str, dict[str, Tensor]] = {}
     for name, tensors in files.items():
@@ -101,17 +101,17 @@ def snapshot(
     return copied
 
 
-def _copy(value: Tensor, place: Tensor | None) -> Tensor:
-    if place is None or place.shape != value.shape or place.dtype != value.dtype:
-        place = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-    return place.copy_(value, non_blocking=True)
+def _copy(value: Tensor, buffer: Tensor | None) -> Tensor:
+    if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+        buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+    return buffer.copy_(value, non_blocking=True)
 
 
 def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Path:
-    """Write checkpoint `step`; it appears under its name only when it is complete."""
+    """Write checkpoint `step`; its folder appears only when it is complete."""
     final = path_of(folder, step)
-    # A run whose folder vanished must stop, not begin another: no parents are made. A step is
-    # replaced where it is done again after going back further.
+    # A run whose folder vanished must stop, not start another: no parents are created. A step is
+    # replaced when it is repeated after a rollback.
     with atomic_folder(final, replace=True) as partial:
         listed = {}
         for name, tensors in files.items():
@@ -135,13 +135,13 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def seal(page: Mapping[str, Any]) -> str:
-    """Digest of the page itself: a changed position would not be seen in any other file."""
+    """Digest of state.json itself: no other digest covers the position."""
     rest = {name: value for name, value in page.items() if name != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def examine(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None: every file there, of the right size and digest."""
+    """The defect of a checkpoint, or None if every file has its recorded size and digest."""
     try:
         page = read_about(path)
         if page["seal"] != seal(page):
@@ -171,7 +171,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, dict[str, Tensor]]:
-    """All tensors of a checkpoint by file and name. Nothing in it can run code."""
+    """All tensors of a checkpoint by file and name. Runs no code from it."""
     try:
         names = [Path(name).name for name in read_about(path)["files"]]
         return {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
@@ -180,7 +180,7 @@ def read(path: Path) -> dict[str, dict[str, Tensor]]:
 
 
 class Position(NamedTuple):
-    """Where a run stood: steps taken, samples consumed over all processes, seconds spent."""
+    """Progress of a run: steps taken, samples consumed over all processes, seconds spent."""
 
     step: int
     samples: int
@@ -188,7 +188,7 @@ class Position(NamedTuple):
 
 
 def position(path: Path, about: Mapping[str, Any]) -> Position:
-    """As state.json says, or a sentence where it says nothing that can be."""
+    """The position in state.json; RunError if its values are invalid."""
     step, samples, seconds = (about.get(name) for name in Position._fields)
     counts = type(step) is int and type(samples) is int and min(step, samples) >= 0
     if not counts or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
@@ -196,37 +196,36 @@ def position(path: Path, about: Mapping[str, Any]) -> Position:
     return Position(step, samples, seconds)  # type: ignore[arg-type]
 
 
-def require_forms(path: Path, files: Files, wanted: Files) -> None:
-    """Shapes and types as the networks have them: other types would be converted in silence.
+def require_forms(path: Path, files: Files, expected: Files) -> None:
+    """Shapes and dtypes must be those of the networks: other dtypes would be converted silently.
 
-    What an optimiser holds is of its parameter's form, or a single number.
+    Optimizer state has the shape and dtype of its parameter, or is a scalar.
     """
     for file, tensors in files.items():
-        moments, like = file.endswith(".optim"), wanted[file.removesuffix(".optim")]
+        moments, like = file.endswith(".optim"), expected[file.removesuffix(".optim")]
         for name, value in tensors.items():
             own = like.get(name.partition("/")[2] if moments else name)
             if own is None or (moments and value.ndim == 0 and value.is_floating_point()):
-                continue  # a surplus name is refused as such
+                continue  # unexpected names are reported elsewhere
             if value.shape != own.shape or value.dtype != own.dtype:
                 raise RunError(
                     f"{path}: {name} in {file}.safetensors is {tuple(value.shape)} of "
-                    f"{value.dtype}, but this model wants {tuple(own.shape)} of {own.dtype}"
+                    f"{value.dtype}, but this model expects {tuple(own.shape)} of {own.dtype}"
                 )
 
 
-def newest_sound(folder: Path, say: Callable[[str], None]) -> int | None:
-    """The newest checkpoint whose digests hold; damaged ones are named and passed over."""
+def newest_intact(folder: Path, warn: Callable[[str], None]) -> int | None:
+    """The newest checkpoint with valid digests; damaged ones are reported and skipped."""
     steps = steps_in(folder)
     for step in reversed(steps):
         problem = examine(path_of(folder, step))
         if problem is None:
             return step
-        say(
-            f"checkpoint {path_of(folder, step).name} is damaged ({problem}); trying the one before"
-        )
+        name = path_of(folder, step).name
+        warn(f"checkpoint {name} is damaged ({problem}); trying the one before")
     if steps:
         raise RunError(
-            f"none of the {len(steps)} checkpoints in {folder} is sound; restore one from a "
+            f"none of the {len(steps)} checkpoints in {folder} is intact; restore one from a "
             "backup, or start a new run with --run"
         )
     return None
@@ -240,10 +239,10 @@ def retain(
     run_id: str,
     newest: int | None = None,
 ) -> None:
-    """Keep the newest, the multiples of `every` and the best; remove only what this run wrote.
+    """Keep the newest, the multiples of `every` and the best; remove only checkpoints of this run.
 
-    `newest` is the step just written: later ones were passed over as damaged, and must not
-    push sound ones out.
+    `newest` is the step just written: later ones were skipped as damaged, and must not displace
+    intact ones.
     """
     steps = [step for step in steps_in(folder) if newest is None or step <= newest]
     keep = set(steps[-max(1, last) :]) | {best}
@@ -260,18 +259,18 @@ def retain(
 
 
 class Writer:
-    """Writes in the background, one job at a time; an error waits for the next call."""
+    """Runs one job at a time in the background; an error is raised by the next call."""
 
     def __init__(self) -> None:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=1)
         self._error: BaseException | None = None
         self.spare: Files | None = None
-        """A snapshot that has been written, for the next one to reuse."""
+        """A written snapshot whose memory the next one reuses."""
         self._thread = threading.Thread(target=self._work, name="checkpoint-writer", daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Waits only if the job before the last is still being written."""
+        """Queue a job; blocks only while another one is queued."""
         self.check()
         self._jobs.put(job)
 
@@ -300,14 +299,14 @@ class Writer:
         self.check()
 
     def close(self) -> None:
-        """Let the job under way finish, and end the thread."""
+        """Finish the current job and stop the thread."""
         self._jobs.join()
         self._jobs.put(None)
         self._thread.join()
 
 
 def describe(error: BaseException) -> str:
+    reason = str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        where = f" ({error.filename})" if error.filename else ""
-        return f"{os.strerror(error.errno)}{where}; earlier checkpoints are intact"
-    return f"{error}; earlier checkpoints are intact"
+        reason = os.strerror(error.errno) + (f" ({error.filename})" if error.filename else "")
+    return f"{reason}; earlier checkpoints are intact"

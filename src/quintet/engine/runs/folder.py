@@ -1,4 +1,4 @@
-"""The run folder: who holds it, what it was asked for, and what it has reported."""
+"""The run folder: lock, configuration, metrics and events."""
 
 import contextlib
 import fcntl
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
-from quintet.engine.runs.checkpoint import newest_sound, steps_in
+from quintet.engine.runs.checkpoint import newest_intact, steps_in
 from quintet.engine.settings import settings_of
 from quintet.files import PARTIAL, atomic_write, remove_partial, write_json
 
@@ -37,7 +37,7 @@ class RunFolder:
     path: Path
     about: dict[str, Any] = field(default_factory=dict)
     created: bool = False
-    """Made by this very process."""
+    """Whether this process created it."""
     step: int | Literal["best"] | None = None
     """Checkpoint to use, of a path RUN@STEP or RUN@best; None is the newest intact one."""
     _lock: int | None = None
@@ -64,7 +64,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
-        """A new run. A folder with anything in it is refused."""
+        """A new run; a folder that is not empty is an error."""
         if os.path.exists(path / "config.json"):
             raise RunError(
                 f"{path} already holds a run; resume it with 'quintet resume {path}' "
@@ -88,7 +88,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """An existing run, to read."""
+        """An existing run, for reading."""
         folder, step = split_step(path)
         if not (folder / "config.json").is_file():
             raise RunError(f"{folder} is not a run of Quintet: it holds no config.json")
@@ -100,7 +100,7 @@ class RunFolder:
         if not steps:
             raise RunError(f"{self.path} has no checkpoint yet")
         if self.step is None:
-            return newest_sound(self.checkpoints, say) or 0
+            return newest_intact(self.checkpoints, say) or 0
         best = self.best()
         step = best["step"] if best and self.step == "best" else self.step
         if step not in steps:
@@ -109,7 +109,7 @@ class RunFolder:
         return step
 
     def lock(self) -> None:
-        """Held until the process ends, however it ends: the kernel lets go of a dead one's lock."""
+        """Lock until the process ends; the kernel releases the lock of a dead process."""
         try:
             handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
@@ -131,11 +131,11 @@ class RunFolder:
             self._lock = None
 
     def discard(self) -> None:
-        """Undo `create`, for a start that failed before its first step."""
+        """Undo `create` after a start that failed before the first step."""
         for name in ("config.json", "events.jsonl", "metrics.jsonl", "report.html", ".lock"):
             (self.path / name).unlink(missing_ok=True)
-        for written in (self.path / "tensorboard", self.frozen):
-            shutil.rmtree(written, ignore_errors=True)
+        for folder in (self.path / "tensorboard", self.frozen):
+            shutil.rmtree(folder, ignore_errors=True)
         for folder in (self.checkpoints, self.path):
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -154,7 +154,7 @@ class RunFolder:
             return None
         best = read_json(path)
         if type(best.get("step")) is not int or type(best.get("value")) not in (int, float):
-            raise RunError(f"{path} lacks a step or a value; delete it: it is written anew")
+            raise RunError(f"{path} lacks a step or a value; delete it (it is rewritten)")
         return best
 
     def write_best(self, step: int, metric: str, value: float) -> None:
@@ -172,15 +172,15 @@ class RunFolder:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
     def forget_after(self, step: int) -> None:
-        """Drop reports of steps that will be taken again, and what a kill cut short."""
+        """Drop reports of steps that will be repeated, and partial files of interrupted writes."""
         for folder in (self.path, self.frozen, *self.exhibits.glob("step-*")):
             remove_partial(folder)
         for path in (self.metrics, self.events):
             if not path.exists():
                 continue
-            found = (r for r in read_lines(path) if type(r.get("step")) is int)
-            kept = [r for r in found if r["step"] <= step]
-            atomic_write(path, "".join(json.dumps(r) + "\n" for r in kept).encode())
+            records = (r for r in read_lines(path) if type(r.get("step")) is int)
+            lines = [json.dumps(r) + "\n" for r in records if r["step"] <= step]
+            atomic_write(path, "".join(lines).encode())
 
     def steps(self) -> list[int]:
         return steps_in(self.checkpoints)
@@ -193,7 +193,7 @@ def _ends_a_line(path: Path) -> bool:
 
 
 def _visible(path: Path) -> Iterator[Path]:
-    """What is in a folder beyond the traces of a start that was killed in its first moment."""
+    """Entries of a folder, except those of a start that was killed immediately."""
     for entry in path.iterdir():
         empty = entry.name == "checkpoints" and entry.is_dir() and not any(entry.iterdir())
         if not empty and entry.name != ".lock" and not entry.match(PARTIAL):
@@ -213,12 +213,12 @@ def at_step(path: Path, step: int | str | None) -> Path:
 
 
 def require_settings(path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int) -> None:
-    """As they were when the checkpoint was written: config.json can be edited, and a changed
-    learning rate would silently change the run."""
+    """The settings must be those of the checkpoint: config.json can be edited, and another learning
+    rate would silently change the run."""
     now = {**to_json(recipe), "global_batch": batch}
     then = {**now, **about.get("settings", {}), "global_batch": about.get("global_batch", batch)}
-    movable = {s.name for s in settings_of(recipe) if s.free or s.is_path}
-    changed = {n: v for n, v in differences(then, now).items() if n not in movable}
+    changeable = {s.name for s in settings_of(recipe) if s.free or s.is_path}
+    changed = {n: v for n, v in differences(then, now).items() if n not in changeable}
     if changed:
         listed = "; ".join(
             f"{n} was {a!r} and is now {b!r}" for n, (a, b) in [*changed.items()][:3]
@@ -241,20 +241,20 @@ def _refuse(constant: str) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSONL file; a last line cut short by a kill is left out."""
-    found = []
+    """Records of a JSONL file; lines that are not JSON objects are skipped."""
+    records = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            records.append(value)
+    return records
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN: what is not finite becomes null."""
+    """Replace non-finite numbers by null: JSON has none."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""Frozen stages: models that a run is built on, copied once into RUN/frozen/NAME.
+"""Frozen stages: trained models that a run depends on, copied once into RUN/frozen/NAME.
 
-A recipe says in `stages` which of its settings name such a model, and which recipe trains one. The
-copy holds averaged weights and configuration alone; its digest is in config.json. From then on the
-run depends on its own folder and on nothing else.
+`stages` of a recipe maps the settings that name such a model to the recipe that trains it. The copy
+holds EMA weights and configuration; its digest is in config.json. From then on the run depends on
+nothing outside its folder.
 """
 
 import dataclasses
@@ -25,25 +25,25 @@ def keep(
     live: Mapping[str, Pretrained],
     load: Callable[[str], Pretrained] | None,
 ) -> None:
-    """Copy each stage that is not there yet; check those that are. `live` holds Python's own."""
+    """Copy missing stages and check existing ones. `live` holds models passed from Python."""
     digests = dict(folder.about.get("frozen", {}))
-    for name, maker in recipe.stages.items():
-        place = folder.frozen / name
+    for name, trained_by in recipe.stages.items():
+        path = folder.frozen / name
         if name not in digests:
             source = getattr(recipe, name)
             if source is None:
-                word = name.replace("_", "-")
+                flag = name.replace("_", "-")
                 raise RunError(
-                    f"this recipe is built on a trained {name}: give --{word} RUN, "
-                    f"a run of 'quintet train {maker}' or what 'quintet export' made of it"
+                    f"this recipe needs a trained {name}: set --{flag} to a run of "
+                    f"'quintet train {trained_by}' or its export"
                 )
             model = live.get(name)
             if model is None and load is not None:
                 model = load(source)
             if model is None:
                 raise RunError(f"{name} is {source!r}, which cannot be loaded here; pass the model")
-            _copy(model, place)
-            digests[name] = digest(place)
+            _copy(model, path)
+            digests[name] = digest(path)
     if digests:
         check(folder.path, digests)
         folder.write_config({**folder.about, "frozen": digests})
@@ -51,29 +51,27 @@ def keep(
 
 def _copy(model: Pretrained, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
-    remove_partial(path.parent)  # of a start that was killed
+    remove_partial(path.parent)  # of a killed start
     with atomic_folder(path, replace=True) as partial:
         model.save_pretrained(partial)
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of weights and configuration; the version that wrote them does not count."""
+    """SHA-256 of weights and configuration, independent of the version that wrote them."""
     config = read_json(path / "config.json").get("config")
     text = json.dumps(config, sort_keys=True) + digest_of(path / WEIGHTS)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check(run: Path, digests: Mapping[str, Any]) -> None:
-    for name, wanted in digests.items():
-        place = run / "frozen" / name
-        if not (place / WEIGHTS).is_file() or digest(place) != wanted:
-            raise RunError(
-                f"{place} is missing or is not what the run was built on; restore it from a copy"
-            )
+    for name, recorded in digests.items():
+        path = run / "frozen" / name
+        if not (path / WEIGHTS).is_file() or digest(path) != recorded:
+            raise RunError(f"{path} is missing or has changed; restore it from a copy")
 
 
 def resolved(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe with its stages where the run keeps them."""
+    """The recipe with its stages set to the copies in the run folder."""
     if not recipe.stages:
         return recipe
     check(run, read_json(run / "config.json").get("frozen", {}))

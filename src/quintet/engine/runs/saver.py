@@ -73,7 +73,7 @@ class Saver:
 
         def search() -> int | None:
             remove_partial(self.folder.checkpoints)
-            step = checkpoint.newest_sound(self.folder.checkpoints, say)
+            step = checkpoint.newest_intact(self.folder.checkpoints, say)
             self.folder.forget_after(step or 0)
             return step
 

@@ -1,4 +1,4 @@
-"""Where reports go. A sink knows nothing of the run but what it is handed."""
+"""Sinks: destinations of reports, events and exhibits."""
 
 import importlib
 import sys
@@ -13,20 +13,20 @@ from quintet.engine.runs.folder import RunFolder
 
 class Sink(Protocol):
     def report(self, record: Mapping[str, Any]) -> None:
-        """The numbers of some steps; `step` is among them."""
+        """Metrics, with their `step`."""
 
     def event(self, step: int, message: str) -> None:
-        """Something that a person should know."""
+        """A message for the user."""
 
     def exhibits(self, step: int, files: Sequence[Path]) -> None:
-        """Files that a person should see or hear."""
+        """Files for the user to inspect."""
 
     def close(self) -> None:
-        """The run is over."""
+        """Called at the end of the run."""
 
 
 class Journal(Sink):
-    """metrics.jsonl and events.jsonl: always there."""
+    """metrics.jsonl and events.jsonl; always active."""
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
@@ -39,7 +39,7 @@ class Journal(Sink):
 
 
 class Callback(Sink):
-    """A function of the user's, given each report."""
+    """A user function, called with each report."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any]):
         self.function = function
@@ -52,7 +52,7 @@ class TensorBoard(Sink):
     def __init__(self, folder: RunFolder):
         from torch.utils.tensorboard import SummaryWriter
 
-        done = folder.steps()  # points of steps that will be taken again are dropped
+        done = folder.steps()  # points of steps that will be repeated are dropped
         self.writer = SummaryWriter(
             str(folder.path / "tensorboard"), purge_step=done[-1] + 1 if done else None
         )
@@ -69,12 +69,12 @@ class TensorBoard(Sink):
 
 
 class Tracker(Sink):
-    """W&B, or trackio, which speaks the same words."""
+    """W&B, or trackio, which has the same API."""
 
     def __init__(self, name: str, folder: RunFolder):
         self.module = importlib.import_module(name)
         facts: dict[str, Any] = {"name": folder.path.name, "config": folder.about}
-        if name == "wandb":  # its files beside ours; a run that goes on stays one run there too
+        if name == "wandb":  # files in the run folder; a resumed run stays one run
             facts |= {"dir": str(folder.path), "id": folder.id, "resume": "allow"}
         self.module.init(project="quintet", **facts)
 
@@ -90,21 +90,21 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def trackers(names: Sequence[str], folder: RunFolder) -> list[Sink]:
-    """TensorBoard is used where it is installed; what was asked for by name must be there."""
-    found: list[Sink] = []
+    """TensorBoard is used if installed; other trackers must be installed."""
+    sinks: list[Sink] = []
     for name in names:
         try:
-            found.append(TensorBoard(folder) if name == "tensorboard" else Tracker(name, folder))
+            sinks.append(TensorBoard(folder) if name == "tensorboard" else Tracker(name, folder))
         except ImportError as error:
             if name != "tensorboard":
                 raise RunError(
                     f"tracker '{name}' is not installed ({error}); pip install 'quintet[{name}]'"
                 ) from None
-    return found
+    return sinks
 
 
 class Progress(Sink):
-    """A progress bar on a terminal; elsewhere a line now and then."""
+    """A progress bar on a terminal; elsewhere a line every ten seconds."""
 
     def __init__(self, title: str, steps: int, start: Callable[[], int]):
         from rich.console import Console
@@ -166,8 +166,8 @@ class Progress(Sink):
 
     def exhibits(self, step: int, files: Sequence[Path]) -> None:
         *others, last = files
-        beside = f" and {len(others)} files beside it" if others else ""
-        self.console.print(f"step {step}: wrote {last}{beside}", markup=False)
+        more = f" and {len(others)} more files" if others else ""
+        self.console.print(f"step {step}: wrote {last}{more}", markup=False)
 
     def close(self) -> None:
         if self.bar:
@@ -176,13 +176,13 @@ class Progress(Sink):
 
 
 def brief(record: Mapping[str, Any]) -> str:
-    """The few numbers that fit beside a bar."""
-    words = [
+    """The main metrics, short enough to stand beside a progress bar."""
+    columns = [
         f"{name.removeprefix('val/')} {value:.4g}"
         for name, value in record.items()
         if isinstance(value, float) and (name.endswith("/loss") or name.startswith("val/"))
     ]
     if "samples_per_second" in record:
-        words.append(f"{record['samples_per_second']:.4g}/s")
-        words.append(f"waiting {record['waiting']:.0%}")
-    return "  ".join(words[:8])
+        columns.append(f"{record['samples_per_second']:.4g}/s")
+        columns.append(f"waiting {record['waiting']:.0%}")
+    return "  ".join(columns[:8])

@@ -1,7 +1,7 @@
 """Verification of a run folder, for `quintet doctor RUN`. Read-only.
 
-Faults make the folder unsound; each comes with its repair. Notes explain what a person may wonder
-about, such as the leftovers of a kill, which the next resume removes.
+Faults come with a repair. Notes explain harmless findings, such as partial files of a killed
+process, which the next resume removes.
 """
 
 import fcntl
@@ -25,13 +25,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Finding(NamedTuple):
-    """Something about a run folder that a person should know."""
+    """A fault of a run folder, or a note about it."""
 
     path: str
     problem: str
     repair: str
     fault: bool = True
-    """Otherwise a note."""
 
 
 def note(path: object, problem: str, repair: str) -> Finding:
@@ -40,10 +39,8 @@ def note(path: object, problem: str, repair: str) -> Finding:
 
 class Verdict(NamedTuple):
     findings: list[Finding]
-    sound: list[int]
+    intact: list[int]
     """Steps of the checkpoints without a fault."""
-    locked: bool
-    """Whether a process is training in the folder."""
 
     @property
     def faults(self) -> list[Finding]:
@@ -57,27 +54,27 @@ def verify(run: Path, build: Callable[[dict[str, Any]], Task | None]) -> Verdict
     folder = RunFolder(run, read_json(run / "config.json"))
     findings: list[Finding] = []
     if locked:
-        findings.append(note(run, "a process is training here", "ask again when it has ended"))
+        findings.append(note(run, "a process is training here", "check again when it has ended"))
     findings += [*check_config(folder), *check_frozen(folder)]
     task: Task | None = None
     try:
         task = build(folder.about)
     except RunError as error:
         findings.append(Finding(f"{run}/config.json", str(error), "restore it from a copy"))
-    sound: list[int] = []
+    intact: list[int] = []
     faults: list[Finding] = []
     for step in folder.steps():
         path = checkpoint.path_of(folder.checkpoints, step)
         problems = list(check_checkpoint(folder, step, task))
         if locked and not path.exists():
             continue  # removed meanwhile by the process that trains here
-        sound += [] if problems else [step]
+        intact += [] if problems else [step]
         faults += [Finding(str(path), problem, "") for problem in problems]
-    findings += [fault._replace(repair=repair_of(fault, folder, sound)) for fault in faults]
+    findings += [fault._replace(repair=repair_of(fault, folder, intact)) for fault in faults]
     findings += check_best(folder)
     for path in (folder.metrics, folder.events):
-        findings += check_lines(folder, path, sound[-1] if sound else 0, locked)
-    return Verdict([*findings, *leftovers(folder, locked)], sound, locked)
+        findings += check_lines(folder, path, locked)
+    return Verdict([*findings, *([] if locked else leftovers(folder))], intact)
 
 
 def is_locked(run: Path) -> bool:
@@ -131,7 +128,7 @@ def check_frozen(folder: RunFolder) -> Iterator[Finding]:
             frozen.check(folder.path, {name: digest})
         except (RunError, OSError) as error:
             path = folder.frozen / name
-            repair = f"copy the {name} that the run was built on into {path}, from a backup"
+            repair = f"restore {path} from a backup"
             yield Finding(str(path), str(error).partition("; ")[0], repair)
 
 
@@ -150,9 +147,6 @@ def check_checkpoint(folder: RunFolder, step: int, task: Task | None) -> Iterato
         yield f"it belongs to another run ({state.get('run')})"
     if isinstance(settings, Mapping) and state.get("seed") != settings.get("seed"):
         yield f"it was written with seed {state.get('seed')}, config.json has another"
-    unlisted = sorted(set(os.listdir(path)) - {*state["files"], "state.json"})
-    if unlisted:
-        yield f"{unlisted[0]} is not listed in state.json"
     shapes: dict[str, Shapes] = {}
     for name in sorted(state["files"]):
         try:
@@ -186,19 +180,16 @@ def compare(shapes: Mapping[str, Shapes], task: Task) -> Iterator[str]:
     names = set(expected) | {f"{name}.optim" for name in parts}
     if set(shapes) != names:
         missing, surplus = sorted(names - set(shapes)), sorted(set(shapes) - names)
-        yield f"its files are of another recipe (missing: {missing}; surplus: {surplus})"
+        yield f"its files belong to another recipe (missing: {missing}; unexpected: {surplus})"
         return
     for file, built in expected.items():
         stored = shapes[file]
-        for kind, rest in (
-            ("missing", set(built) - set(stored)),
-            ("surplus", set(stored) - set(built)),
-        ):
-            if rest:
-                yield f"{file}: {len(rest)} names are {kind}, {min(rest)} is the first"
-        for name in sorted(set(stored) & set(built)):
-            if stored[name] != built[name]:
-                yield f"{file}: {name} has shape {stored[name]}, the recipe builds {built[name]}"
+        for name in sorted(set(stored) | set(built)):
+            if stored.get(name) != built.get(name):
+                yield (
+                    f"{file}: {name} has shape {stored.get(name, 'missing')}, "
+                    f"the recipe builds {built.get(name, 'no such tensor')}"
+                )
 
 
 def files(name: str, part: Part) -> Iterator[tuple[str, Shapes]]:
@@ -213,15 +204,15 @@ def shapes_of(tensors: Mapping[str, Any]) -> Shapes:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def repair_of(fault: Finding, folder: RunFolder, sound: list[int]) -> str:
+def repair_of(fault: Finding, folder: RunFolder, intact: list[int]) -> str:
     """Repair of a damaged checkpoint: what resume does, and what is left to the user."""
-    if not sound:
-        return "none is sound: restore one from a backup, or start a new run with --run"
+    if not intact:
+        return "none is intact: restore one from a backup, or start a new run with --run"
     newest = checkpoint.path_of(folder.checkpoints, folder.steps()[-1])
     if Path(fault.path) == newest:
         return (
             f"move {newest} away or delete it; then 'quintet resume {folder.path}' "
-            f"resumes from step {sound[-1]}"
+            f"resumes from step {intact[-1]}"
         )
     return f"delete {fault.path}; a later checkpoint does not need it"
 
@@ -241,41 +232,33 @@ def check_best(folder: RunFolder) -> Iterator[Finding]:
 # -- reports, events and leftovers ------------------------------------------------------------
 
 
-def check_lines(folder: RunFolder, path: Path, newest: int, locked: bool) -> Iterator[Finding]:
-    """Every line parses; `newest` is the step of the newest sound checkpoint, or 0."""
+def check_lines(folder: RunFolder, path: Path, locked: bool) -> Iterator[Finding]:
+    """Every line must be a JSON record with a step."""
     resume = f"'quintet resume {folder.path}'"
     if path.is_symlink():
         yield Finding(str(path), "it is a link; a run writes only here", "put the file here")
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    steps = [step_of(line) for line in text.splitlines()]
-    if steps and steps[-1] is None and not text.endswith("\n"):
-        steps.pop()
+    lines = text.splitlines()
+    broken = [number for number, line in enumerate(lines, 1) if not is_record(line)]
+    if broken and broken[-1] == len(lines) and not text.endswith("\n"):
+        broken.pop()
         if not locked:
-            yield note(path, "its last line was cut short by a kill", f"{resume} drops it")
-    broken = [number for number, step in enumerate(steps, 1) if step is None]
+            yield note(path, "its last line is incomplete, after a kill", f"{resume} drops it")
     if broken:
         problem = f"{len(broken)} lines are not JSON records, line {broken[0]} is the first"
         yield Finding(str(path), problem, f"{resume} drops them; their content is lost")
-    last = max((step for step in steps if step is not None), default=0)
-    if path == folder.metrics and last > newest and not locked:
-        problem = f"reports reach step {last}, the newest sound checkpoint is at {newest}"
-        yield note(path, problem, f"{resume} repeats the steps between and drops their reports")
 
 
-def step_of(line: str) -> int | None:
-    """The step of a JSON line, or None if it is not a record."""
+def is_record(line: str) -> bool:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    step = record.get("step") if isinstance(record, dict) else None
-    return step if type(step) is int else None
+        return False
+    return isinstance(record, dict) and type(record.get("step")) is int
 
 
-def leftovers(folder: RunFolder, locked: bool) -> Iterator[Finding]:
+def leftovers(folder: RunFolder) -> Iterator[Finding]:
     """Partial files and folders of interrupted writes."""
-    if locked:
-        return  # a write may be under way
     repair = f"the next 'quintet resume {folder.path}' removes it"
     for parent in (folder.checkpoints, folder.path, folder.frozen):
         for entry in sorted(parent.glob(PARTIAL)):

@@ -1,8 +1,7 @@
-"""Micro-batches that fit: the largest is found by dry steps, and a step that does not fit is
-explained.
+"""Search for the largest micro-batch that fits into memory, and the error when a step does not.
 
-A dry step is a whole step of a run that is built for it and thrown away: every update due, the
-heaviest of some samples in every place of the batch. Nothing of it reaches the run that follows.
+A dry step is a full step of a temporary run: every update is due, and the whole batch consists of
+the largest of some samples. It does not affect the real run.
 """
 
 import copy
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from quintet.engine.config import Recipe
 from quintet.engine.data.plans import Request
-from quintet.engine.data.stream import Collate, Samples, place
+from quintet.engine.data.stream import Collate, Samples, to_device
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.engine.machine import memory
@@ -30,19 +29,19 @@ from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch, StepContext, Task, Update
 from quintet.engine.update import apply
 
-LOOKED_AT = 32
-"""Samples among which the heaviest is sought."""
-SPARE = 0.05
-"""Share of the memory that is left alone: evaluation and fragments need some."""
-AHEAD = 1000
-"""Steps among which one is sought at which every update is due."""
+NUM_PROBED = 32
+"""Samples among which the largest is searched."""
+RESERVE = 0.05
+"""Fraction of the memory kept free, for evaluation and fragmentation."""
+SEARCHED_STEPS = 1000
+"""Steps searched for one at which every update is due."""
 
 
-# -- searching ------------------------------------------------------------------------------
+# -- search ---------------------------------------------------------------------------------
 
 
 def divisors(number: int) -> list[int]:
-    """All of them, ascending."""
+    """All divisors, ascending."""
     low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return sorted({*low, *(number // n for n in low)})
 
@@ -50,8 +49,8 @@ def divisors(number: int) -> list[int]:
 def largest(sizes: Sequence[int], fits: Callable[[int], bool], downwards: bool) -> int | None:
     """The largest of ascending sizes that fits, or None: by doubling, then bisecting.
 
-    `downwards` halves from the largest instead, for devices that may be tried past their memory:
-    one question where everything fits, two where half of it does.
+    `downwards` halves from the largest instead, for devices where running out of memory is
+    harmless: one trial if everything fits, two if half of it does.
     """
     low, high = -1, len(sizes)
     index = high - 1 if downwards else 0
@@ -69,63 +68,63 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool], downwards: bool) 
 
 
 def with_micro_batch(recipe: Recipe, size: int) -> Recipe:
-    """The same global batch in micro-batches of another size; evaluation takes less in step."""
-    whole, held = recipe.batch_size * recipe.accumulate, recipe.evaluate_batch
-    held = held and max(1, held * size // recipe.batch_size)
+    """The same global batch in micro-batches of another size; the evaluation batch scales along."""
+    total, evaluated = recipe.batch_size * recipe.accumulate, recipe.evaluate_batch
+    evaluated = evaluated and max(1, evaluated * size // recipe.batch_size)
     return dataclasses.replace(
-        recipe, batch_size=size, accumulate=whole // size, evaluate_batch=held
+        recipe, batch_size=size, accumulate=total // size, evaluate_batch=evaluated
     )
 
 
 def find(build: Callable[[Any], Task], recipe: Recipe, world: World) -> Recipe:
     """The recipe with the largest micro-batch that fits on every process."""
     fits = Probe(build, recipe, world)
-    found = largest(divisors(recipe.batch_size), fits, world.device.type == "cuda")
-    if found is None:
+    size = largest(divisors(recipe.batch_size), fits, world.device.type == "cuda")
+    if size is None:
         raise RunError(
             f"--auto-batch: not even one sample at a time fits. {remedies(recipe, world.precision)}"
         )
-    return with_micro_batch(recipe, found)
+    return with_micro_batch(recipe, size)
 
 
 class Probe:
-    """Whether a step with micro-batches of so many samples fits, found by taking it."""
+    """Whether a step with micro-batches of a given size fits, found by running it."""
 
     def __init__(self, build: Callable[[Any], Task], recipe: Recipe, world: World):
         self.build, self.recipe, self.world = build, recipe, world
-        # Alone: where one process runs out, the others must not wait for its gradients.
+        # One process: if one runs out of memory, the others must not wait for its gradients.
         self.alone = copy.copy(world)
-        # And eager: compiling takes minutes for each size, and eager steps need no less memory.
+        # Eager: compilation takes minutes per size, and eager steps need no less memory.
         vars(self.alone).update(size=1, rank=0, is_main=True, compiles=False)
         self.start = memory.resident()
-        self.budget = (1 - SPARE) * memory.available() / world.size
+        self.budget = (1 - RESERVE) * memory.available() / world.size
         self.needed: dict[int, int] = {}
 
     def __call__(self, size: int) -> bool:
-        short = self._foreseen(size) > self.budget or not self._try(size)
-        return not self.world.sum(torch.tensor(float(short), device=self.world.device))
+        fails = self._predicted(size) > self.budget or not self._try(size)
+        return not self.world.sum(torch.tensor(float(fails), device=self.world.device))
 
     def _try(self, size: int) -> bool:
         memory.forget_peak()
         exhausted = False
         try:
-            with undisturbed():
+            with preserved_rng():
                 dry_run(self.build, with_micro_batch(self.recipe, size), self.alone)
         except Exception as error:
-            exhausted = memory.ran_out(error)  # and no reference to it: its frames hold tensors
+            exhausted = memory.ran_out(error)  # keep no reference: its frames hold tensors
             if not exhausted:
                 raise
         if self.world.device.type == "cuda":
-            free, whole = torch.cuda.mem_get_info(self.world.device)
-            exhausted = exhausted or free < SPARE * whole
+            free, total = torch.cuda.mem_get_info(self.world.device)
+            exhausted = exhausted or free < RESERVE * total
         else:
             self.needed[size] = memory.peak() - self.start
         self._clean()
         return not exhausted
 
-    def _foreseen(self, size: int) -> float:
-        """Bytes by the straight line through what smaller sizes needed. A CPU must not be tried
-        past its memory: the system would kill a process, and not tell it."""
+    def _predicted(self, size: int) -> float:
+        """Bytes, extrapolated linearly from smaller sizes. A CPU must not be tried past its memory:
+        the system would kill a process without an error."""
         if len(self.needed) < 2:
             return 0.0
         (a, low), (b, high) = sorted(self.needed.items())[-2:]
@@ -141,9 +140,9 @@ class Probe:
 
 
 def dry_run(build: Callable[[Any], Task], recipe: Recipe, world: World) -> None:
-    """Two steps of a run that is thrown away; at the second the optimisers have their moments."""
+    """Two steps of a temporary run; by the second the optimizers have their moments."""
     task = build(recipe)
-    with untouched(task):
+    with preserved_networks(task):
         run = Run(task, recipe, world, RunFolder(Path()))
         try:
             run.step = busiest(task.updates)
@@ -156,11 +155,11 @@ def dry_run(build: Callable[[Any], Task], recipe: Recipe, world: World) -> None:
 
 
 def busiest(updates: Sequence[Update]) -> int:
-    """A step at which every update is due, or the last of them begins."""
-    asked = [update.when for update in updates if update.when.every]
-    first = max((when.start for when in asked), default=0)
-    steps = range(first, first + AHEAD)
-    return next((step for step in steps if all(when.due(step) for when in asked)), first)
+    """A step at which every update is due, or else the first step of the last one."""
+    schedules = [update.when for update in updates if update.when.every]
+    first = max((when.start for when in schedules), default=0)
+    steps = range(first, first + SEARCHED_STEPS)
+    return next((step for step in steps if all(when.due(step) for when in schedules)), first)
 
 
 def dry_step(run: Run, batches: Sequence[Batch]) -> None:
@@ -173,38 +172,38 @@ def dry_step(run: Run, batches: Sequence[Batch]) -> None:
 
 
 def heavy_batches(task: Task, source: Any, recipe: Recipe, world: World) -> list[Batch]:
-    """The micro-batches of a step, with the heaviest sample in every place."""
+    """The micro-batches of a step, consisting of the largest sample."""
     count = len(source)
     samples = Samples(source, recipe.seed)
-    places = sorted({count * turn // LOOKED_AT for turn in range(LOOKED_AT)})
-    read = [samples[Request(0, index)] for index in places if index < count]
-    sound = [found for found in read if found[0] is not None]
-    if not sound:
-        raise RunError(f"none of {len(read)} samples could be read: {read[0][3][-1].reason}")
-    item, index, key, _ = max(sound, key=lambda found: weight(found[0]))
+    indices = sorted({count * part // NUM_PROBED for part in range(NUM_PROBED)})
+    probed = [samples[Request(0, index)] for index in indices if index < count]
+    readable = [sample for sample in probed if sample[0] is not None]
+    if not readable:
+        raise RunError(f"none of {len(probed)} samples could be read: {probed[0][3][-1].reason}")
+    item, index, key, _ = max(readable, key=lambda sample: num_bytes(sample[0]))
     row: tuple[Any, int, Key, list[Any]] = (item, index, key, [])
     collate = Collate(task.collate)
     micro = [collate([row] * recipe.batch_size) for _ in range(recipe.accumulate)]
-    return [place(loaded, [], world) for loaded in micro]
+    return [to_device(loaded, [], world) for loaded in micro]
 
 
-def weight(item: Any) -> int:
-    """Bytes of the tensors, arrays and texts of a sample, however they are nested."""
+def num_bytes(item: Any) -> int:
+    """Bytes of the tensors, arrays and strings in a nested sample."""
     if isinstance(item, Tensor | np.ndarray):
         return item.nbytes
     if isinstance(item, str):
         return len(item)
     if isinstance(item, dict):
-        return sum(map(weight, item.values()))
-    return sum(map(weight, item)) if isinstance(item, list | tuple) else 0
+        return sum(map(num_bytes, item.values()))
+    return sum(map(num_bytes, item)) if isinstance(item, list | tuple) else 0
 
 
-# -- leaving no trace -----------------------------------------------------------------------
+# -- preserved state ------------------------------------------------------------------------
 
 
 @contextmanager
-def undisturbed() -> Generator[None, None, None]:
-    """Global generators are as before afterwards."""
+def preserved_rng() -> Generator[None, None, None]:
+    """Restore the global generators afterwards."""
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     try:
@@ -218,19 +217,19 @@ def undisturbed() -> Generator[None, None, None]:
 
 
 @contextmanager
-def untouched(task: Task) -> Generator[None, None, None]:
-    """Networks are as before afterwards: a trainer's own model outlives the dry run."""
+def preserved_networks(task: Task) -> Generator[None, None, None]:
+    """Restore the networks afterwards: a model passed to a trainer outlives the dry run."""
     modules = list(_modules(task))
     modes = [(each, each.training) for module in modules for each in module.modules()]
-    asked = [(p, p.requires_grad) for module in modules for p in module.parameters()]
+    trainable = [(p, p.requires_grad) for module in modules for p in module.parameters()]
     values = [{name: t.detach().clone() for name, t in _tensors(module)} for module in modules]
     try:
         yield
     finally:
         for each, mode in modes:
             each.training = mode
-        for parameter, wanted in asked:
-            parameter.requires_grad_(wanted).grad = None
+        for parameter, requires_grad in trainable:
+            parameter.requires_grad_(requires_grad).grad = None
         with torch.no_grad():
             for module, saved in zip(modules, values):
                 for name, tensor in _tensors(module):
@@ -245,44 +244,44 @@ def _modules(task: Task) -> Iterator[nn.Module]:
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """With the buffers that are not saved, where statistics of a step under way are gathered."""
+    """Parameters and buffers, those included that are not saved."""
     yield from module.named_parameters()
     yield from module.named_buffers()
 
 
-# -- explaining -----------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------
 
 
 def remedies(recipe: Recipe, precision: str) -> str:
-    """What to change, the nearest first."""
-    found: list[str] = []
+    """What to change, the smallest change first."""
+    changes: list[str] = []
     if recipe.batch_size > 1:
         less = with_micro_batch(recipe, divisors(recipe.batch_size)[-2])
         split = f"--batch-size {less.batch_size} --accumulate {less.accumulate}"
-        found.append(f"{split}, which keeps the global batch")
-        found.append("--auto-batch, which finds the largest micro-batch that fits")
+        changes.append(f"{split}, which keeps the global batch")
+        changes.append("--auto-batch, which finds the largest micro-batch that fits")
     if recipe.evaluation_batch > recipe.batch_size:
-        found.append(f"--evaluate-batch {recipe.batch_size}, if it was evaluating")
+        changes.append(f"--evaluate-batch {recipe.batch_size}, if it was evaluating")
     if precision != "bf16":
-        found.append("--precision bf16")
-    found.append("a smaller model, or smaller samples")
-    return f"Try {'; or '.join(found)}"
+        changes.append("--precision bf16")
+    changes.append("a smaller model, or smaller samples")
+    return f"Try {'; or '.join(changes)}"
 
 
 def explained(recipe: Recipe, world: World, run: Run | None, error: BaseException) -> RunError:
-    """The end of a run that ran out of memory, as a sentence."""
+    """The error of a run that ran out of memory."""
     where = "while the run was built"
     if run is not None:
         part = f" in the update of '{run.focus.name}'" if run.focus else ""
         where = f"at step {run.step}{part}"
-    asked = f"micro-batches of {recipe.batch_size} x accumulate {recipe.accumulate}"
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+    batch = f"micro-batches of {recipe.batch_size} x accumulate {recipe.accumulate}"
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
     advice = remedies(recipe, world.precision)
     if run is not None and run.step:
         advice += (
             f". quintet resume {run.folder.path} --batch-size N resumes from the last checkpoint"
         )
     return RunError(
-        f"out of memory on {world.device.type} {where}, with {asked} in {world.precision} "
-        f"({said}). {advice}"
+        f"out of memory on {world.device.type} {where}, with {batch} in {world.precision} "
+        f"({reason}). {advice}"
     )

@@ -1,7 +1,7 @@
-"""What a run would take, measured before it starts: memory, time and disk.
+"""Memory, time and disk that a run will need, measured before it starts.
 
-`measure` builds the run in a folder that is thrown away, takes dry steps, and says each number as
-soon as it has it: whoever listens may lose patience. `forecast` makes sentences of the numbers.
+`measure` builds the run in a temporary folder, takes dry steps, and reports each number as soon as
+it is known, so that a caller can time out. `forecast` formats the numbers.
 """
 
 import dataclasses
@@ -24,23 +24,22 @@ from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Task
 from quintet.engine.tools import auto_batch
 
-WARMING, TIMED = 3, 8
-"""Steps of each phase that are taken first, and that are timed then."""
-SECONDS = 10.0
-"""And no more of each than fit into this."""
+WARMUP_STEPS, TIMED_STEPS = 3, 8
+"""Steps of each phase before timing, and timed."""
+MAX_SECONDS = 10.0
+"""Time limit for each of the two."""
 Facts = dict[str, Any]
-Say = Callable[[Facts], None]
 
 
 def measure(
     build: Callable[[Any], Task],
     recipe: Recipe,
     path: Path,
-    say: Say,
+    report: Callable[[Facts], None],
     load: Callable[[str], Any] | None = None,
 ) -> None:
-    """Say what a run of the recipe takes; `path` is an empty folder to throw away, and `load`
-    loads frozen stages."""
+    """Report what a run of the recipe needs. `path` is a temporary, empty folder; `load` loads
+    frozen stages."""
     world = World(recipe)
     folder = RunFolder(path)
     if recipe.stages:
@@ -48,26 +47,26 @@ def measure(
     make = lambda settings: build(frozen.resolved(settings, path))
     if recipe.auto_batch:
         recipe = auto_batch.find(make, recipe, world)
-    say({"device": world.device.type, "precision": world.precision})
-    say({"batch_size": recipe.batch_size, "accumulate": recipe.accumulate})
+    report({"device": world.device.type, "precision": world.precision})
+    report({"batch_size": recipe.batch_size, "accumulate": recipe.accumulate})
     task = make(dataclasses.replace(recipe, trackers=()))
     run = Run(task, recipe, world, folder)
     try:
         parts = run.parts.items()
         counts = {n: sum(p.numel() for p in part.parameters.values()) for n, part in parts}
-        say({"parameters": counts})
-        say(_memory(run))
+        report({"parameters": counts})
+        report(_memory(run))
         files = [file for _, part in parts for file in part.state().values()]
-        say({"checkpoint": sum(tensor.nbytes for file in files for tensor in file.values())})
-        say({"phases": [_phase(run, start) for start in _starts(run)]})
-        say(_evaluation(run))
-        say(_exhibits(run))
+        report({"checkpoint": sum(tensor.nbytes for file in files for tensor in file.values())})
+        report({"phases": [_phase(run, start) for start in _starts(run)]})
+        report(_evaluation(run))
+        report(_exhibits(run))
     finally:
         run.close()
 
 
 def _memory(run: Run) -> Facts:
-    """The most that a step holds, all updates due, with the heaviest of some samples."""
+    """Peak memory of a step with all updates due and the largest of some samples."""
     device, cuda = run.world.device, run.world.device.type == "cuda"
     run.step = auto_batch.busiest(run.task.updates)
     batches = auto_batch.heavy_batches(run.task, run.stream.samples.source, run.recipe, run.world)
@@ -82,32 +81,32 @@ def _memory(run: Run) -> Facts:
 
 
 def _starts(run: Run) -> list[int]:
-    """Where a step begins to cost more, because another update joins."""
+    """Steps at which an update starts, so that steps become slower."""
     starts = {update.when.start for update in run.task.updates if update.when.every}
     return sorted(start for start in starts | {0} if start < run.recipe.steps)
 
 
 def _phase(run: Run, start: int) -> Facts:
     run.step = start
-    _steps(run, WARMING)
+    _steps(run, WARMUP_STEPS)
     run.stream.waited = 0.0
     begin = time.perf_counter()
-    count = _steps(run, TIMED)
+    count = _steps(run, TIMED_STEPS)
     seconds = time.perf_counter() - begin
     return {"start": start, "seconds": seconds / count, "waiting": run.stream.waited / seconds}
 
 
-def _steps(run: Run, most: int) -> int:
-    """Take so many, or as many as fit into the time; say how many they were."""
+def _steps(run: Run, max_steps: int) -> int:
+    """Take steps up to a number or the time limit; return how many."""
     begin, count = time.perf_counter(), 0
-    while count < most and time.perf_counter() - begin < SECONDS:
+    while count < max_steps and time.perf_counter() - begin < MAX_SECONDS:
         take_step(run)
-        _settle(run)
+        _synchronize(run)
         count += 1
     return count
 
 
-def _settle(run: Run) -> None:
+def _synchronize(run: Run) -> None:
     if run.world.device.type == "cuda":
         torch.cuda.synchronize(run.world.device)
 
@@ -121,14 +120,14 @@ def _evaluation(run: Run) -> Facts:
         for batch in islice(run.fixed, 4):
             with run.world.autocast():
                 run.task.measure(_nets(run), batch)
-            _settle(run)
+            _synchronize(run)
             marks.append(time.perf_counter())
     each = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
-    return {"evaluation": 2 * each * len(run.fixed.batches)}  # averaged weights, and live ones
+    return {"evaluation": 2 * each * len(run.fixed.batches)}  # EMA weights, and live ones
 
 
 def _exhibits(run: Run) -> Facts:
-    """Bytes and seconds of what an evaluation shows."""
+    """Bytes and seconds of the exhibits of one evaluation."""
     begin = time.perf_counter()
     for batch in islice(run.fixed or (), 1):
         with evaluate.eval_mode(list(run.parts.values()), averaged=True), run.world.autocast():
@@ -142,38 +141,38 @@ def _nets(run: Run) -> dict[str, Any]:
     return {**run.frozen, **{name: part.module for name, part in run.parts.items()}}
 
 
-# -- sentences ------------------------------------------------------------------------------
+# -- formatting -----------------------------------------------------------------------------
 
 
 def fits(facts: Mapping[str, Any]) -> bool:
-    return "peak" in facts and facts["peak"] <= (1 - auto_batch.SPARE) * facts["memory"]
+    return "peak" in facts and facts["peak"] <= (1 - auto_batch.RESERVE) * facts["memory"]
 
 
 def forecast(recipe: Recipe, facts: Mapping[str, Any], free: int) -> dict[str, str]:
-    """Rows for a table, from what was measured; what is missing is said to be."""
+    """Rows of a table; missing measurements are left out or shown as `?`."""
     evaluations = times(recipe.steps, recipe.evaluate_every)
     size, each = facts.get("batch_size", recipe.batch_size), facts.get("accumulate", 1)
-    found = {"device": f"{facts.get('device', '?')}, {facts.get('precision', '?')}"}
-    found["global batch"] = f"{size * each} ({size} at a time, {each} per step, one process)"
+    rows = {"device": f"{facts.get('device', '?')}, {facts.get('precision', '?')}"}
+    rows["global batch"] = f"{size * each} ({size} at a time, {each} per step, one process)"
     counts = facts.get("parameters", {})
-    found["parameters"] = ", ".join(f"{n} {count / 1e6:.2f} M" for n, count in counts.items())
+    rows["parameters"] = ", ".join(f"{n} {count / 1e6:.2f} M" for n, count in counts.items())
     if "peak" in facts:
         word = "fits" if fits(facts) else "does not fit"
-        found["memory"] = (
+        rows["memory"] = (
             f"{word}: {bytes_of(facts['peak'])} of {bytes_of(facts['memory'])} at the peak"
         )
     if "phases" in facts:
-        found |= _times(recipe, facts, evaluations, size * each)
+        rows |= _times(recipe, facts, evaluations, size * each)
     if "checkpoint" in facts:
-        count = kept_at_once(recipe)
+        count = max_checkpoints(recipe)
         disk = count * facts["checkpoint"] + evaluations * facts.get("exhibits", 0)
-        found["checkpoint"] = f"{bytes_of(facts['checkpoint'])}, at most {count} at once"
-        found["exhibits"] = (
+        rows["checkpoint"] = f"{bytes_of(facts['checkpoint'])}, at most {count} at once"
+        rows["exhibits"] = (
             f"{bytes_of(facts['exhibits'])} x {evaluations}" if "exhibits" in facts else "?"
         )
         enough = "" if disk < free else ": NOT ENOUGH"
-        found["disk"] = f"{bytes_of(disk)} of {bytes_of(free)} that are free here{enough}"
-    return found
+        rows["disk"] = f"{bytes_of(disk)} of {bytes_of(free)} free here{enough}"
+    return rows
 
 
 def _times(
@@ -182,27 +181,27 @@ def _times(
     phases = facts["phases"]
     ends = [*(phase["start"] for phase in phases[1:]), recipe.steps]
     training = sum((e - p["start"]) * p["seconds"] for p, e in zip(phases, ends))
-    looking = evaluations * (facts.get("evaluation", 0.0) + facts.get("exhibit_seconds", 0.0))
-    shown = {}
+    evaluating = evaluations * (facts.get("evaluation", 0.0) + facts.get("exhibit_seconds", 0.0))
+    rows = {}
     for phase in phases:
         name = "step" if phase["start"] == 0 else f"step from {phase['start']:,} on"
         seconds = phase["seconds"]
         rate = f"{batch / seconds:,.1f} samples/s, waiting for data {phase['waiting']:.0%}"
-        shown[name] = f"{duration(seconds)} ({rate})"
-    shown["evaluations"] = f"{evaluations}, {duration(looking)} in all"
-    shown["run"] = f"about {duration(training + looking)} for {recipe.steps:,} steps"
-    return shown
+        rows[name] = f"{duration(seconds)} ({rate})"
+    rows["evaluations"] = f"{evaluations}, {duration(evaluating)} in all"
+    rows["run"] = f"about {duration(training + evaluating)} for {recipe.steps:,} steps"
+    return rows
 
 
 def times(steps: int, every: int) -> int:
-    """How often something happens in a run; at the last step always."""
+    """Occurrences in a run; the last step always counts."""
     return -(-steps // every) if every else 1
 
 
-def kept_at_once(recipe: Recipe) -> int:
-    """Checkpoints on disk at most: the newest, the kept ones, the best, and one being written."""
-    kept = recipe.steps // recipe.keep_every if recipe.keep_every else 0
-    return min(recipe.keep_last + kept + 2, times(recipe.steps, recipe.save_every) + 1)
+def max_checkpoints(recipe: Recipe) -> int:
+    """Maximum on disk: the newest, those of keep_every, the best, and one being written."""
+    permanent = recipe.steps // recipe.keep_every if recipe.keep_every else 0
+    return min(recipe.keep_last + permanent + 2, times(recipe.steps, recipe.save_every) + 1)
 
 
 def bytes_of(size: float) -> str:

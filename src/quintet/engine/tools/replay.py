@@ -1,4 +1,4 @@
-"""Taking one step of a run again, alone: what was in it, and what it gave."""
+"""Replay of one step of a run: its samples and its losses."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,11 +25,12 @@ class Replayed:
 
 
 def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) -> Replayed:
-    """Restore the last checkpoint before `step` and go on to it. Nothing is written."""
+    """Restore the last checkpoint before `step` and train up to it. Nothing is written."""
     folder = RunFolder.open(path)
     if not 1 <= step <= recipe.steps:
         raise RunError(f"step {step} is outside 1 … {recipe.steps}")
-    before = [s for s in folder.steps() if s < step and not problem(folder, s)]
+    paths = {s: checkpoint.path_of(folder.checkpoints, s) for s in folder.steps() if s < step}
+    before = [s for s, path in paths.items() if not checkpoint.examine(path)]
     recipe = dataclasses.replace(recipe, workers=0, trackers=())
     run = Run(build(recipe), recipe, World(recipe), folder)
     try:
@@ -45,7 +46,3 @@ def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) 
         return Replayed(losses, ids, [source.name(index) for index in ids])
     finally:
         run.close()
-
-
-def problem(folder: RunFolder, step: int) -> str | None:
-    return checkpoint.examine(checkpoint.path_of(folder.checkpoints, step))

@@ -1,4 +1,4 @@
-"""Moving GIFs by Pillow, which knows their transparency and the time of each frame."""
+"""Animated GIFs, by Pillow, which handles transparency and frame durations."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quintet.media import pixels
-from quintet.media.clips.windows import Caps, ClipInfo, Wanted, check_info
+from quintet.media.clips.windows import Caps, ClipInfo, Window, check_info
 from quintet.media.pixels import Pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-UNTIMED = 0.1
-"""Seconds that a frame is shown which says nothing of it, as in browsers."""
+DEFAULT_DURATION = 0.1
+"""Seconds of a frame without a duration, as in browsers."""
 
 
 @contextmanager
 def _opened(path: Path, caps: Caps) -> "Generator[tuple[Image, list[float]], None, None]":
-    """The picture, and the times at which its frames begin, with the end of the last."""
+    """The image, and the start times of its frames with the end of the last."""
     with pixels.opened(path, caps.max_pixels, caps.max_bytes) as image:
         yield image, _times(path, caps, image)
 
@@ -34,7 +34,7 @@ def _times(path: Path, caps: Caps, image: "Image") -> list[float]:
         except EOFError:
             return times
         shown = float(image.info.get("duration") or 0) / 1000
-        times.append(times[-1] + (shown or UNTIMED))
+        times.append(times[-1] + (shown or DEFAULT_DURATION))
         check_info(path, _info(image, times), caps)
 
 
@@ -56,7 +56,7 @@ def frames_of(path: Path, caps: Caps) -> Iterator[Pixels]:
             yield pixels.to_rgb(image)
 
 
-def read(path: Path, caps: Caps, choose: Callable[[ClipInfo], Wanted], start: float) -> Pixels:
+def read(path: Path, caps: Caps, choose: Callable[[ClipInfo], Window], start: float) -> Pixels:
     with _opened(path, caps) as (image, times):
         count, first, step = choose(_info(image, times))
         frames = len(times) - 1
@@ -64,10 +64,10 @@ def read(path: Path, caps: Caps, choose: Callable[[ClipInfo], Wanted], start: fl
             begin = round(start * max(0, frames - count))
             chosen = [min(begin + i, frames - 1) for i in range(count)]
         else:
-            moments = [first + i * step + 1e-3 for i in range(count)]  # GIFs count hundredths
+            moments = [first + i * step + 1e-3 for i in range(count)]  # GIFs count in 1/100 s
             chosen = [min(bisect_right(times, moment), frames) - 1 for moment in moments]
-        found: dict[int, Pixels] = {}
+        decoded: dict[int, Pixels] = {}
         for index in dict.fromkeys(chosen):
             image.seek(index)
-            found[index] = pixels.to_rgb(image)
-        return np.stack([found[index] for index in chosen])
+            decoded[index] = pixels.to_rgb(image)
+        return np.stack([decoded[index] for index in chosen])

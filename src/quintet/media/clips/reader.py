@@ -1,11 +1,10 @@
-"""Reading videos: uint8 of shape (t, h, w, 3), checked by their header before they are decoded.
+"""Reading of videos, uint8 (t, h, w, 3); headers are checked before decoding.
 
-Only the frames that are wanted are decoded: from the key frame before them. A file is handed to
-FFmpeg as bytes and to one demuxer that its first bytes choose, so that it can name no other file
-and no address. PyAV (`quintet[video]`) is imported when it is first needed; GIFs need only Pillow.
+Only the requested frames are decoded, from the key frame before them. FFmpeg receives bytes, and
+one demuxer selected by the first of them, so a file cannot refer to other files or URLs. PyAV
+(`quintet[video]`) is imported on first use; GIFs need only Pillow.
 """
 
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
@@ -17,8 +16,8 @@ import numpy as np
 
 from quintet.media import pixels
 from quintet.media.clips import gifs
-from quintet.media.clips.windows import Caps, ClipInfo, Picker, Wanted, check_info, window
-from quintet.media.errors import BadFile
+from quintet.media.clips.windows import Caps, ClipInfo, Picker, Window, check_info, window
+from quintet.media.errors import BadFile, check_file, decoding
 from quintet.media.pixels import Extent, Pixels
 from quintet.media.shards.member import as_path
 
@@ -33,21 +32,11 @@ CODECS = (
     "h263,flv,wmv1,wmv2,wmv3,vc1,mjpeg,png,theora,prores,dnxhd,dvvideo,ffv1,huffyuv,ffvhuff,"
     "utvideo,rawvideo,qtrle,cinepak,svq3"
 )
-"""Decoders that are trusted with a file: those that people use, not the hundreds that exist."""
+"""Allowed decoders: the common ones, not the hundreds that exist."""
 PATIENCE = 3000
-"""Frames that are decoded in search of the next one wanted, before the file is given up."""
+"""Maximum number of frames decoded in search of the next requested one."""
 
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
-_DAMAGE = (
-    OSError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    MemoryError,
-)
 
 
 class _Source(NamedTuple):
@@ -62,11 +51,11 @@ class _Video(NamedTuple):
     info: ClipInfo
 
 
-# Which demuxer a file is for.
+# Formats.
 
 
 def _family(path: Path) -> str:
-    """What the first bytes say that the file is, whatever its name says."""
+    """The format by the first bytes, not by the name."""
     try:
         with path.open("rb") as file:
             head = file.read(12)
@@ -88,31 +77,18 @@ def _family(path: Path) -> str:
 
 
 @contextmanager
-def _told(path: Path) -> Generator[None, None, None]:
-    """Whatever goes wrong inside is a BadFile."""
-    from av.error import FFmpegError
-
-    try:
-        yield
-    except BadFile:
-        raise
-    except (FFmpegError, *_DAMAGE) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise BadFile(path, f"is damaged ({why})", "remove it or copy it again") from error
-
-
-@contextmanager
 def _opened(source: _Source) -> Generator[_Video, None, None]:
-    """The file with its header read and checked."""
+    """The file, its header checked."""
     try:
         import av
+        from av.error import FFmpegError
     except ImportError as error:
         raise ImportError("videos need PyAV: pip install 'quintet[video]'") from error
     path, family, caps = source
     limits = {"max_pixels": str(caps.max_pixels), "threads": "1"}
     options = {"protocol_whitelist": "none", "codec_whitelist": CODECS, **limits}
     with (
-        _told(path),
+        decoding(path, FFmpegError, MemoryError),
         path.open("rb") as file,
         av.open(file, "r", family, options, metadata_errors="replace") as container,
     ):
@@ -121,20 +97,20 @@ def _opened(source: _Source) -> Generator[_Video, None, None]:
 
 
 def _video_stream(path: Path, container: "InputContainer", caps: Caps) -> "VideoStream":
-    """The first one that is no cover picture, set to decode on one thread."""
+    """The first stream that is not a cover image, decoded by one thread."""
     from av.stream import Disposition
 
-    found = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
-    if not found:
+    streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+    if not streams:
         raise BadFile(path, "holds no video", "remove it from the data")
-    context = found[0].codec_context
-    name = getattr(context, "name", "something unknown")  # None where there is no such decoder
+    context = streams[0].codec_context
+    name = getattr(context, "name", "something unknown")  # context is None without a decoder
     if name not in CODECS.split(","):
-        reason = f"is encoded as {name}, which is not read"
+        reason = f"is encoded as {name}, which is not supported"
         raise BadFile(path, reason, "encode it again, as H.264 or VP9")
     context.thread_count = 1
     context.options = {"max_pixels": str(caps.max_pixels)}
-    return found[0]
+    return streams[0]
 
 
 def _describe(
@@ -151,22 +127,14 @@ def _describe(
     return info
 
 
-def _check_file(path: Path, max_bytes: int) -> None:
-    pixels.check_file(path, sys.maxsize)
-    size = path.stat().st_size
-    if size > max_bytes:
-        reason = f"holds {size:,} bytes, more than max_bytes = {max_bytes:,}"
-        raise BadFile(path, reason, "cut the video or raise max_bytes")
-
-
 def _source(path: Path, caps: Caps) -> _Source:
-    _check_file(path, caps.max_bytes)
+    check_file(path, caps.max_bytes, "cut the video")
     return _Source(path, _family(path), caps)
 
 
 @contextmanager
 def _ready(source: _Source) -> Generator[_Video, None, None]:
-    """The file at its front, its length and rate known: from the header, or else by counting."""
+    """The file at its start, with length and rate from the header or by counting packets."""
     with _opened(source) as video:
         if video.info.seconds > 0 and 0 < video.info.rate <= 1000:
             yield video
@@ -177,7 +145,7 @@ def _ready(source: _Source) -> Generator[_Video, None, None]:
 
 
 def probe(path: Path | str, caps: Caps = Caps()) -> ClipInfo:  # noqa: B008
-    """What the header says; where it is silent, what counting the packets says."""
+    """Size, length and rate from the header; if incomplete, by counting packets."""
     source = _source(as_path(path), caps)
     if source.family == "gif":
         return gifs.probe(source.path, caps)
@@ -186,7 +154,7 @@ def probe(path: Path | str, caps: Caps = Caps()) -> ClipInfo:  # noqa: B008
 
 
 def _measure(source: _Source, video: _Video) -> ClipInfo:
-    """Count the packets, without decoding them; leaves the file at its end."""
+    """Count packets without decoding; leaves the file at its end."""
     last, frames = 0.0, 0
     origin = _origin(video.stream)
     for packet in video.container.demux(video.stream):
@@ -204,19 +172,19 @@ def _measure(source: _Source, video: _Video) -> ClipInfo:
 
 
 def _origin(stream: "VideoStream") -> float:
-    """The time of the first frame, where the header gives it."""
+    """The time of the first frame, if the header has it."""
     start, base = stream.start_time, stream.time_base
     return float(start * base) if start is not None and base is not None else 0.0
 
 
 def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame, float]]":
-    """Frames from the key frame before a moment on, with their times after the first frame."""
+    """Frames from the key frame before `seek`, with times relative to the first frame."""
     from av.error import FFmpegError
 
     container, stream, info = video
     base, origin = stream.time_base or Fraction(1, 1000), _origin(stream)
     if seek > 0:
-        with suppress(FFmpegError):  # without an index the file stays at its front
+        with suppress(FFmpegError):  # without an index the file stays at its start
             container.seek(int((seek + origin) / base), stream=stream)
     last = -1 / info.rate
     for frame in container.decode(stream):
@@ -224,16 +192,16 @@ def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame, float]]":
         yield frame, last
 
 
-def _pick(path: Path, video: _Video, wanted: Wanted, seek: bool) -> Picker:
+def _pick(path: Path, video: _Video, span: Window, seek: bool) -> Picker:
     """Decode until the window is full or the file ends."""
     period, tick = 1 / video.info.rate, float(video.stream.time_base or 0)
-    picker = Picker(wanted, slack=min(max(tick, 1e-6), 0.3 * period))
-    for frame, time in _timed(video, wanted.first if seek else 0.0):
+    picker = Picker(span, slack=min(max(tick, 1e-6), 0.3 * period))
+    for frame, time in _timed(video, span.first if seek else 0.0):
         picker.add(frame, time)
         if picker.full or (seek and picker.late):
             return picker
         if picker.waited > PATIENCE:
-            reason = f"gives no frame at {wanted.first:.1f} s within {PATIENCE:,} decoded frames"
+            reason = f"has no frame at {span.first:.1f} s within {PATIENCE:,} decoded frames"
             raise BadFile(path, reason, "encode it again with a key frame every few seconds")
     picker.finish()
     return picker
@@ -241,22 +209,22 @@ def _pick(path: Path, video: _Video, wanted: Wanted, seek: bool) -> Picker:
 
 def _read(
     source: _Source,
-    choose: Callable[[ClipInfo], Wanted],
+    choose: Callable[[ClipInfo], Window],
     at_least: int | None,
     *,
     seek: bool = True,
     slide: bool = True,
 ) -> Pixels:
     with _ready(source) as video:
-        wanted = choose(video.info)
-        seek, slide = seek and wanted.first > 0, slide and wanted.first > 0
-        picker = _pick(source.path, video, wanted, seek)
+        span = choose(video.info)
+        seek, slide = seek and span.first > 0, slide and span.first > 0
+        picker = _pick(source.path, video, span, seek)
         late = seek and picker.late
         if not late and (picker.full or not slide or not picker.times):
             return _stack(source.path, picker, video.stream, at_least)
     if late:
         return _read(source, choose, at_least, seek=False, slide=slide)
-    # The header promised more than there is.
+    # The file is shorter than its header says.
     return _read(source, lambda _: picker.earlier(), at_least, seek=seek, slide=False)
 
 
@@ -267,10 +235,10 @@ def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | No
     if not picker.picked:
         raise BadFile(path, "holds no frames", "remove it or copy it again")
     if any(frame.is_corrupt for frame in picker.picked):
-        reason = f"is damaged near {picker.wanted.first:.1f} s"
+        reason = f"is damaged near {picker.window.first:.1f} s"
         raise BadFile(path, reason, "remove it or copy it again")
     width, height = size = _shown_size(stream, at_least)
-    out = np.empty((picker.wanted.frames, height, width, 3), np.uint8)
+    out = np.empty((picker.window.frames, height, width, 3), np.uint8)
     before = None
     for index, frame in enumerate(picker.picked):
         if frame is before:
@@ -283,7 +251,7 @@ def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | No
 
 
 def _to_rgb(frame: "VideoFrame", size: Extent) -> Pixels:
-    # Averages of areas are faster than filters and do not alias; to enlarge they would be blocks.
+    # Area averaging is faster than filters and does not alias, but enlarges to blocks.
     width, height = size
     how = "AREA" if width * height < frame.width * frame.height else "BILINEAR"
     return np.asarray(
@@ -292,12 +260,12 @@ def _to_rgb(frame: "VideoFrame", size: Extent) -> Pixels:
 
 
 def _quarters(frame: "VideoFrame") -> int:
-    """Quarter turns that set it upright."""
+    """Quarter turns to the upright orientation."""
     return round(frame.rotation / 90) % 4
 
 
 def _shown_size(stream: "VideoStream", at_least: int | None) -> Extent:
-    """Pixels made square, and no more of them than are needed."""
+    """Size with square pixels, reduced to what is needed."""
     width, height = stream.width, stream.height
     aspect = float(stream.sample_aspect_ratio or 1)
     if 0.25 <= aspect <= 4:
@@ -318,19 +286,18 @@ def read_clip(
 ) -> Pixels:
     """`count` frames, upright, with square pixels: uint8 (count, h, w, 3).
 
-    `start`, 0..1, is the window's place among those that fit. `rate` is in frames per second, and
-    each frame is the one on show at its moment; None takes the frames as they are stored. Of
-    either, `rate_factor` is the share wanted: 0.5 takes every second frame. A clip that is too
-    short is taken from its front and its last frame repeated. With `at_least` large frames are
-    shrunk as they are decoded, as long as the shorter side keeps so many pixels.
+    `start`, 0..1, is the position of the window among those that fit. `rate` is in frames per
+    second; None takes consecutive frames. `rate_factor` multiplies either: 0.5 takes every second
+    frame. A clip that is too short is padded with its last frame. With `at_least` large frames are
+    reduced while decoding, as long as the shorter side has at least so many pixels.
     """
     if count < 1 or not 0 <= start <= 1 or (rate is not None and rate <= 0) or rate_factor <= 0:
-        asked = f"count {count}, start {start}, rate {rate}, rate_factor {rate_factor}"
-        raise ValueError(f"{asked}: give count from 1, start in 0..1, the others above 0")
+        values = f"count {count}, start {start}, rate {rate}, rate_factor {rate_factor}"
+        raise ValueError(f"{values}: give count from 1, start in 0..1, the others above 0")
 
-    def choose(info: ClipInfo) -> Wanted:
-        share = rate if rate_factor == 1 else (rate or info.rate) * rate_factor
-        return window(info, count=count, start=start, rate=share)
+    def choose(info: ClipInfo) -> Window:
+        effective = rate if rate_factor == 1 else (rate or info.rate) * rate_factor
+        return window(info, count=count, start=start, rate=effective)
 
     source = _source(as_path(path), caps)
     if source.family == "gif":
@@ -339,7 +306,7 @@ def read_clip(
 
 
 def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noqa: B008
-    """Every frame (h, w, 3) as it is stored, upright, one at a time: memory does not grow."""
+    """Every frame (h, w, 3), upright, one at a time, in constant memory."""
     source = _source(as_path(path), caps)
     if source.family == "gif":
         yield from gifs.frames_of(source.path, caps)
@@ -357,12 +324,12 @@ def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noq
             yield np.ascontiguousarray(np.rot90(_to_rgb(frame, size), _quarters(frame)))
         if count == 0:
             raise BadFile(source.path, "holds no frames", "remove it or copy it again")
-        if count < 0.9 * (video.info.frames or count + 1):  # the last frame may be shown for long
+        if count < 0.9 * (video.info.frames or count + 1):  # the last frame may be long
             _check_end(source.path, video.info, time)
 
 
 def _check_end(path: Path, info: ClipInfo, last: float) -> None:
-    """Refuse a video whose last frame comes long before the end that its header announces."""
+    """Raise BadFile if the last frame is long before the end announced by the header."""
     end = info.seconds
     if last < end - 1 / info.rate - max(1.0, 0.1 * end):
         reason = f"ends at {last:.1f} s, before the {end:.1f} s that its header announces"
@@ -370,7 +337,7 @@ def _check_end(path: Path, info: ClipInfo, last: float) -> None:
 
 
 def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  # noqa: B008
-    """Read the first and the last window; refuse a video that ends before its header says."""
+    """Read the first and the last window, and check that the file is not truncated."""
     source = _source(as_path(path), caps)
     read_clip(path, count=count, start=0.0, caps=caps)
     read_clip(path, count=count, start=1.0, caps=caps)
@@ -391,7 +358,5 @@ def resize_crop_clip(
     left: float = 0.5,
 ) -> Pixels:
     """`resize_crop` of every frame, with one crop for all: uint8 (t, *size, 3)."""
-    out = np.empty((len(frames), *size, 3), np.uint8)
-    for index, frame in enumerate(frames):
-        out[index] = pixels.resize_crop(frame, size, scale=scale, top=top, left=left)
-    return out
+    crop = {"scale": scale, "top": top, "left": left}
+    return np.stack([pixels.resize_crop(frame, size, **crop) for frame in frames])

@@ -1,4 +1,4 @@
-"""Which frames of a clip are wanted, and which of those that come are they."""
+"""Windows of frames in a clip, and the selection of decoded frames for a window."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Caps(NamedTuple):
-    """Files beyond any of these are refused before anything is decoded."""
+    """Limits that are checked before decoding."""
 
     max_pixels: int = 36_000_000
     max_bytes: int = 4_000_000_000
@@ -19,7 +19,7 @@ class Caps(NamedTuple):
 
 
 class ClipInfo(NamedTuple):
-    """What a header says; height and width as stored, before a rotation is undone."""
+    """Content of a header; height and width as stored, before rotation."""
 
     frames: int | None
     seconds: float
@@ -44,72 +44,72 @@ def check_info(path: Path, info: ClipInfo, caps: Caps) -> None:
         raise BadFile(path, reason, "cut the video or raise max_frames")
 
 
-class Wanted(NamedTuple):
-    """Which frames: so many, `step` seconds apart, or as they are stored where it is None."""
+class Window(NamedTuple):
+    """A number of frames, `step` seconds apart, or consecutive ones if it is None."""
 
     frames: int
     first: float
     step: float | None
 
 
-def window(info: ClipInfo, *, count: int, start: float, rate: float | None) -> Wanted:
-    """The window at `start`, 0..1, among those that fit into the clip, on a frame of the file."""
+def window(info: ClipInfo, *, count: int, start: float, rate: float | None) -> Window:
+    """The window at `start`, 0..1, among those that fit into the clip, aligned to a frame."""
     step = 1 / (rate or info.rate)
     room = max(0.0, info.seconds - 1 / info.rate - (count - 1) * step)
     first = round(start * room * info.rate) / info.rate
-    return Wanted(count, first, None if rate is None else step)
+    return Window(count, first, None if rate is None else step)
 
 
 class Picker:
-    """Takes frames in the order of time, and keeps those that are on show when one is wanted."""
+    """Receives frames in temporal order and selects those of a window."""
 
-    def __init__(self, wanted: Wanted, slack: float) -> None:
-        self.wanted = wanted
+    def __init__(self, window: Window, slack: float) -> None:
+        self.window = window
         self.slack = slack  # time stamps are rounded to the container's ticks
         self.times: list[float] = []
         self.picked: list[VideoFrame] = []
         self.waited = 0
-        self._shown: VideoFrame | None = None
+        self._current: VideoFrame | None = None
 
     @property
     def full(self) -> bool:
-        return len(self.picked) >= self.wanted.frames
+        return len(self.picked) >= self.window.frames
 
     @property
     def late(self) -> bool:
-        """Seeking has led past the window, or past the end."""
-        return not self.times or self.times[0] > self.wanted.first + self.slack
+        """Whether seeking has skipped the start of the window."""
+        return not self.times or self.times[0] > self.window.first + self.slack
 
     def _due(self) -> float:
-        return self.wanted.first + len(self.picked) * (self.wanted.step or 0.0)
+        return self.window.first + len(self.picked) * (self.window.step or 0.0)
 
     def add(self, frame: "VideoFrame", time: float) -> None:
-        if self._shown is not None:
-            self._keep(time - self.slack)
-        self._shown = frame
+        if self._current is not None:
+            self._select(time - self.slack)
+        self._current = frame
         self.times.append(time)
         self.waited += 1
 
-    def _keep(self, until: float) -> None:
-        """The frame on show is kept for every moment before `until` that wants it."""
-        assert self._shown is not None
-        consecutive = self.wanted.step is None
+    def _select(self, until: float) -> None:
+        """Select the current frame for every time of the window before `until`."""
+        assert self._current is not None
+        consecutive = self.window.step is None
         while not self.full and (self._due() < until or (consecutive and self.picked)):
-            self.picked.append(self._shown)
+            self.picked.append(self._current)
             self.waited = 0
             if consecutive:
                 return
 
     def finish(self) -> None:
-        """There are no more frames; the last one is on show for a moment yet."""
-        if self._shown is not None:
-            self._keep(self.times[-1] + 2 * self.slack)
+        """Called after the last frame, which may still be selected."""
+        if self._current is not None:
+            self._select(self.times[-1] + 2 * self.slack)
 
-    def earlier(self) -> Wanted:
-        """The last window that the frames there are can fill."""
-        count, _, step = self.wanted
+    def earlier(self) -> Window:
+        """The last window that the existing frames can fill."""
+        count, _, step = self.window
         if step is not None:
             first = max(0.0, self.times[-1] - (count - 1) * step)
         else:
             first = self.times[-count] if len(self.times) >= count else 0.0
-        return self.wanted._replace(first=first)
+        return self.window._replace(first=first)

@@ -1,4 +1,4 @@
-"""Writing clips: H.264 for browsers, and GIFs, which PyAV would give one palette for all."""
+"""Writing of clips: H.264 with PyAV, and GIFs with Pillow, with one palette per frame."""
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -21,13 +21,13 @@ def _check_frames(frames: Pixels, rate: float) -> None:
 
 
 def write_mp4(path: Path | str, frames: Pixels | Iterable[Pixels], rate: float) -> None:
-    """H.264 that every browser plays; odd sizes get a doubled last row or column.
+    """H.264 for all browsers; of odd sizes the last row or column is repeated.
 
-    Frames (t, h, w, 3), or chunks of them, which are not all held at once. The same frames give the
-    same bytes; the file is complete or absent.
+    Frames (t, h, w, 3), or an iterable of chunks of them. The same frames give the same bytes; the
+    file is complete or absent.
     """
     chunks = iter([frames] if isinstance(frames, np.ndarray) else frames)
-    # A folder, because the header is moved to the front by reading the finished file again.
+    # A real file, because FFmpeg reads it again to move the header to the front.
     with TemporaryDirectory() as folder:
         partial = Path(folder, "clip.mp4")
         _encode(partial, chunks, rate)
@@ -64,7 +64,7 @@ def _even(frame: Pixels) -> Pixels:
 
 
 def write_gif(path: Path | str, frames: Pixels, rate: float) -> None:
-    """An endless GIF; it counts time in hundredths of a second, so a rate above 50 becomes 50."""
+    """A looping GIF; durations are in 1/100 s, so rates above 50 become 50."""
     from PIL import Image
 
     _check_frames(frames, rate)

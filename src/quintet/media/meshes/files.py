@@ -1,12 +1,10 @@
-"""Meshes in and out: vertices float64 (v, 3) and triangles int64 (f, 3).
+"""Reading and writing of meshes: vertices float64 (v, 3) and triangles int64 (f, 3).
 
-In our arrays the last coordinate is the vertical one (z up, as in Blender). A file is read within
-limits on its bytes, faces and vertices that are checked before anything is decoded, and nothing but
-the one file is opened: no materials, no textures, no buffers elsewhere.
+Arrays are z-up, as in Blender. Limits on bytes, faces and vertices are checked before decoding, and
+no other file is opened: no materials, textures or external buffers.
 """
 
 import json
-import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import BadFile
+from quintet.media.errors import BadFile, check_file, decoding
 from quintet.media.meshes.gltf import read_glb, read_gltf
 from quintet.media.meshes.ply import read_ply
 from quintet.media.meshes.polygons import (
@@ -31,12 +29,11 @@ from quintet.media.meshes.polygons import (
 from quintet.media.shards.member import as_path
 
 SUFFIXES = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
-WRITABLE = (".obj", ".glb", ".ply")
 MAX_BYTES = 256_000_000
 MAX_FACES = 1_000_000
 MAX_VERTICES = 3_000_000
 MAX_COORDINATE = 1e30
-"""Beyond it, lengths and areas overflow single precision."""
+"""Beyond it, areas overflow single precision."""
 
 _READERS: dict[str, Callable[[bytes, Limits], Mesh]] = {
     ".obj": read_obj,
@@ -48,19 +45,6 @@ _READERS: dict[str, Callable[[bytes, Limits], Mesh]] = {
 }
 _Y_UP = (".obj", ".glb", ".gltf")
 
-# What damaged bytes are known to end in. The limits keep MemoryError to machines that are nearly
-# full; a data set goes on without the file there, too.
-_DAMAGE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
-    struct.error,
-)
-
 
 def read_mesh(
     path: Path | str,
@@ -69,44 +53,26 @@ def read_mesh(
     max_faces: int = MAX_FACES,
     upright: bool = False,
 ) -> Mesh:
-    """Vertices and triangles of a file, chosen by its suffix, or BadFile.
+    """Vertices and triangles of a file, by its suffix; raises BadFile.
 
-    Scenes are flattened, polygons are cut into fans of triangles (right for convex ones), and the
-    rest is left as it is: vertices that coincide (every STL file has them), that no face uses, and
-    faces that are degenerate or there twice. With `upright`, files of the formats that have y up
-    (obj, glb, gltf) are turned so that z is up: what `write_mesh` wrote comes back in place.
+    Scenes are flattened and polygons split into triangle fans (correct for convex ones). Duplicate
+    vertices (as in every STL file), unused ones, and degenerate or duplicate faces are not removed.
+    With `upright`, y-up formats (obj, glb, gltf) are rotated to z-up, which inverts `write_mesh`.
     """
     path = as_path(path)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise BadFile(path, "is no mesh that can be read", f"use one of {', '.join(SUFFIXES)}")
-    data = _content(path, max_bytes)
-    try:
-        with np.errstate(all="ignore"):
-            mesh = _checked(reader(data, Limits(max_faces, MAX_VERTICES)))
-    except Unusable as error:
-        raise BadFile(path, error.reason, error.remedy) from error
-    except _DAMAGE as error:
-        reason = f"is damaged ({type(error).__name__}: {str(error)[:120]})"
-        raise BadFile(path, reason, "remove it or copy it again") from error
+        raise BadFile(path, "has no supported mesh format", f"use one of {', '.join(SUFFIXES)}")
+    check_file(path, max_bytes, "simplify the mesh")
+    # With the limits, only a machine that is nearly full runs out of memory here.
+    with decoding(path, MemoryError), np.errstate(all="ignore"):
+        try:
+            mesh = _checked(reader(path.read_bytes(), Limits(max_faces, MAX_VERTICES)))
+        except Unusable as error:
+            raise BadFile(path, error.reason, error.remedy) from error
     if upright and path.suffix.lower() in _Y_UP:
         return Mesh(_z_up(mesh.vertices), mesh.faces)
     return mesh
-
-
-def _content(path: Path, max_bytes: int) -> bytes:
-    try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise BadFile(path, "is not a regular file", "remove it from the data")
-        if about.st_size == 0:
-            raise BadFile(path, "is empty (0 bytes)", "remove it or copy it again")
-        if about.st_size > max_bytes:
-            reason = f"holds {about.st_size:,} bytes, more than max_bytes = {max_bytes:,}"
-            raise BadFile(path, reason, "simplify the mesh or raise max_bytes")
-        return path.read_bytes()
-    except OSError as error:
-        raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
 
 
 def _checked(mesh: Mesh) -> Mesh:
@@ -141,21 +107,20 @@ def _y_up(vertices: Floats) -> Floats:
 def write_mesh(path: Path | str, vertices: npt.ArrayLike, faces: npt.ArrayLike) -> None:
     """Write a mesh as .obj, .glb or .ply; the same mesh gives the same bytes.
 
-    Ours has z up. glTF has y up by its standard, and Blender takes obj for y up, so these two are
-    written turned; ply is written as it is. Blender then shows all three upright with its default
-    settings. Faces are (f, 3) or polygons (f, k), which glb holds as fans of triangles. The file is
-    complete or absent.
+    Arrays are z-up. glTF is y-up by its standard, and Blender expects the same of obj, so both are
+    rotated; ply is not. Blender then shows all three upright with its default settings. Faces are
+    (f, 3) or polygons (f, k), which glb stores as triangle fans. The file is complete or absent.
     """
     path = Path(path)
     write = _WRITERS.get(path.suffix.lower())
     if write is None:
-        raise ValueError(f"{path.name}: meshes are written as {', '.join(WRITABLE)}")
+        raise ValueError(f"{path.name}: meshes are written as {', '.join(_WRITERS)}")
     points, polygons = _writable(path, vertices, faces)
     atomic_write(path, write(points, polygons))
 
 
 def _writable(path: Path, vertices: npt.ArrayLike, faces: npt.ArrayLike) -> Mesh:
-    points = np.asarray(vertices, np.float64) + 0.0  # -0.0 becomes 0.0, so that it is not written
+    points = np.asarray(vertices, np.float64) + 0.0  # -0.0 becomes 0.0
     polygons = np.asarray(faces, np.int64)
     if points.ndim != 2 or points.shape[1] != 3:
         raise ValueError(f"{path.name}: vertices have shape {points.shape}; give (v, 3)")
@@ -189,7 +154,7 @@ def _ply_bytes(vertices: Floats, faces: Ints) -> bytes:
 
 
 def _glb_bytes(vertices: Floats, faces: Ints) -> bytes:
-    """Positions and indices; without normals a viewer shades flat, by the standard."""
+    """Positions and indices; without normals, viewers shade flat, as the standard says."""
     corners = range(1, faces.shape[1] - 1)
     triangles = np.stack([faces[:, [0, at, at + 1]] for at in corners], axis=1).reshape(-1, 3)
     points = (_y_up(vertices) + 0.0).astype("<f4")
@@ -204,7 +169,7 @@ def _glb_bytes(vertices: Floats, faces: Ints) -> bytes:
 
 def _document(points: npt.NDArray[np.float32], triangles: Ints) -> dict[str, object]:
     document: dict[str, object] = {"asset": {"version": "2.0", "generator": "quintet"}}
-    if len(triangles) == 0:  # an accessor of no values is not allowed
+    if len(triangles) == 0:  # empty accessors are not allowed
         return document | ({"buffers": [{"byteLength": points.nbytes}]} if points.nbytes else {})
     low, high = points.min(axis=0), points.max(axis=0)
     return document | {
@@ -249,9 +214,9 @@ _WRITERS: dict[str, Callable[[Floats, Ints], bytes]] = {
 def simplify(vertices: npt.ArrayLike, faces: npt.ArrayLike, max_faces: int) -> Mesh:
     """A mesh of at most `max_faces` triangles, by merging the vertices in each cell of a grid.
 
-    The finest grid that suffices is found by bisection. It is coarse: thin parts may vanish or
-    close up, and flat regions keep more triangles than they need. It takes any triangles, in any
-    state, and needs no other library. A mesh that is small enough is returned as it is.
+    The finest sufficient grid is found by bisection. This is coarse: thin parts may vanish, and
+    flat regions have more triangles than necessary. It accepts any triangles and needs no other
+    library. A mesh that is small enough is returned unchanged.
     """
     points, triangles = np.asarray(vertices, np.float64), np.asarray(faces, np.int64)
     if len(triangles) <= max_faces:
@@ -283,6 +248,6 @@ def _clustered(points: Floats, triangles: Ints, cells: int) -> Mesh:
     corners = np.sort(cluster[triangles], axis=1)
     proper = np.flatnonzero((corners[:, 0] < corners[:, 1]) & (corners[:, 1] < corners[:, 2]))
     _, first = np.unique(corners[proper], axis=0, return_index=True)
-    kept = cluster[triangles[proper[np.sort(first)]]]
-    used, renamed = np.unique(kept, return_inverse=True)
-    return Mesh((sums / counts[:, None])[used], renamed.reshape(-1, 3))
+    faces = cluster[triangles[proper[np.sort(first)]]]
+    used, renumbered = np.unique(faces, return_inverse=True)
+    return Mesh((sums / counts[:, None])[used], renumbered.reshape(-1, 3))

@@ -1,9 +1,9 @@
 """Triangles of a glTF 2.0 file (.glb or .gltf), from bytes in memory.
 
 No other file is opened: a buffer is the binary chunk or a data: URI. Materials, textures, skins,
-morph targets and animations are passed over. What the JSON announces is held against the bytes and
-the limits before it is read, and a mesh is counted once for each node that shows it, so that a
-small file with a million instances costs nothing but its refusal.
+morph targets and animations are ignored. What the JSON announces is checked against the bytes and
+the limits before it is read, and a mesh counts once per node that shows it, so a small file with a
+million instances is rejected at no cost.
 """
 
 import base64
@@ -27,8 +27,8 @@ POINTS_TO_LINES = (0, 1, 2, 3)
 TRIANGLES, STRIP, FAN = 4, 5, 6
 DTYPES = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
 WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
-PLACES = {"matrix", "translation", "rotation", "scale"}
-BARE = "save it without compression, with everything in the one file"
+TRANSFORMS = {"matrix", "translation", "rotation", "scale"}
+ONE_FILE = "save it without compression, with everything in the one file"
 
 
 def read_glb(data: bytes, limits: Limits) -> Mesh:
@@ -39,7 +39,7 @@ def read_glb(data: bytes, limits: Limits) -> Mesh:
     if version != 2:
         raise Unusable(f"is glTF version {version}", "save it as glTF 2.0")
     if length > len(data):
-        raise Unusable(f"announces {length:,} bytes but holds {len(data):,}: it is cut off")
+        raise Unusable(f"announces {length:,} bytes but holds {len(data):,}: it is truncated")
     kind, text, at = _chunk(data, 12)
     if kind != JSON_CHUNK:
         raise Unusable("does not hold JSON in its first chunk")
@@ -48,10 +48,10 @@ def read_glb(data: bytes, limits: Limits) -> Mesh:
 
 
 def _chunk(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """Kind and content of the chunk that begins here, and where the next one does."""
+    """Type and content of a chunk, and the offset of the next one."""
     length, kind = struct.unpack_from("<II", data, at)
     if at + 8 + length > len(data):
-        raise Unusable(f"announces a chunk of {length:,} bytes, but is cut off before its end")
+        raise Unusable(f"announces a chunk of {length:,} bytes, but is truncated")
     return kind, data[at + 8 : at + 8 + length], at + 8 + length
 
 
@@ -70,7 +70,7 @@ def _read(text: bytes, binary: bytes, limits: Limits) -> Mesh:
     return _Reader(document, binary, limits).mesh()
 
 
-def _whole(holder: Json, key: str, default: int | None = None) -> int:
+def _natural(holder: Json, key: str, default: int | None = None) -> int:
     value = holder.get(key, default)
     if type(value) is not int or value < 0:
         raise Unusable(f"has no usable `{key}` where one is needed ({str(value)[:40]})")
@@ -130,7 +130,7 @@ class _Reader:
     # -- the scene
 
     def _instances(self) -> Iterator[tuple[int, Floats]]:
-        """Index of the mesh, and its place in the world, for each node that shows one."""
+        """Mesh index and transform of each node that shows a mesh."""
         nodes = _list(self._document, "nodes")
         if len(nodes) > MAX_NODES:
             raise Unusable(f"has {len(nodes):,} nodes, over {MAX_NODES:,}", "join its objects")
@@ -144,13 +144,13 @@ class _Reader:
             if index in seen:
                 raise Unusable(f"has node {index} in its scene twice; nodes form a tree")
             seen.add(index)
-            place = parent @ _placement(node) if PLACES & node.keys() else parent
+            transform = parent @ _transform(node) if TRANSFORMS & node.keys() else parent
             if "mesh" in node:
-                yield _whole(node, "mesh"), place
-            waiting += [(child, place) for child in reversed(_list(node, "children"))]
+                yield _natural(node, "mesh"), transform
+            waiting += [(child, transform) for child in reversed(_list(node, "children"))]
 
     def _roots(self) -> list[Any]:
-        """Of the default scene; without scenes, the nodes that are nobody's children."""
+        """Roots of the default scene; without scenes, the nodes without a parent."""
         if _list(self._document, "scenes"):
             scene = self._item("scenes", self._document.get("scene", 0))
             return list(reversed(_list(scene, "nodes")))
@@ -163,20 +163,20 @@ class _Reader:
     # -- the meshes
 
     def _primitives(self, mesh: int) -> list[_Primitive]:
-        found: list[_Primitive] = []
+        primitives: list[_Primitive] = []
         for each in _list(self._item("meshes", mesh), "primitives"):
-            mode = _whole(each, "mode", TRIANGLES)
+            mode = _natural(each, "mode", TRIANGLES)
             attributes = each.get("attributes", {})
             if mode in POINTS_TO_LINES or "POSITION" not in attributes:
                 continue
             if mode not in (TRIANGLES, STRIP, FAN):
                 raise Unusable(f"has a primitive of the unknown mode {mode}")
-            positions = _whole(attributes, "POSITION")
-            indices = _whole(each, "indices") if "indices" in each else None
+            positions = _natural(attributes, "POSITION")
+            indices = _natural(each, "indices") if "indices" in each else None
             source = positions if indices is None else indices
-            corners = _whole(self._item("accessors", source), "count")
-            found.append(_Primitive(mode, positions, indices, corners))
-        return found
+            corners = _natural(self._item("accessors", source), "count")
+            primitives.append(_Primitive(mode, positions, indices, corners))
+        return primitives
 
     def _triangles(self, primitives: list[_Primitive]) -> Mesh:
         return joined([self._triangle(each) for each in primitives if each.faces])
@@ -192,13 +192,13 @@ class _Reader:
         faces = _faces(indices.astype(np.int64), primitive.mode)
         if int(faces.max()) >= len(points):
             raise Unusable(f"has a face with vertex {faces.max():,} of {len(points):,}")
-        if len(points) > 3 * len(faces):  # one pool of vertices behind many small primitives
+        if len(points) > 3 * len(faces):  # many small primitives share one pool of vertices
             used, inverse = np.unique(faces, return_inverse=True)
             points, faces = points[used], inverse.reshape(faces.shape)
         return Mesh(self._scaled(points, primitive.positions), faces)
 
     def _scaled(self, points: npt.NDArray[Any], accessor: int) -> Floats:
-        """As float64; normalised whole numbers (KHR_mesh_quantization) to -1..1."""
+        """As float64; normalised integers (KHR_mesh_quantization) in -1..1."""
         out = points.astype(np.float64)
         if points.dtype.kind in "iu" and self._item("accessors", accessor).get("normalized"):
             out = np.maximum(out / np.iinfo(points.dtype).max, -1)
@@ -207,19 +207,21 @@ class _Reader:
     # -- the bytes
 
     def _values(self, accessor: int, kind: str) -> npt.NDArray[Any]:
-        """An accessor's rows, as a view into its buffer: nothing is copied."""
+        """The rows of an accessor, as a view into its buffer."""
         about = self._item("accessors", accessor)
         if about.get("type") != kind or about.get("componentType") not in DTYPES:
             raise Unusable(f"has accessor {accessor} of another type than {kind}")
         if "sparse" in about or "bufferView" not in about:
-            raise Unusable(f"has accessor {accessor} that is sparse or compressed (Draco)", BARE)
+            raise Unusable(
+                f"has accessor {accessor} that is sparse or compressed (Draco)", ONE_FILE
+            )
         view = self._item("bufferViews", about["bufferView"])
         if "extensions" in view:
-            raise Unusable("has compressed buffers (meshopt)", BARE)
+            raise Unusable("has compressed buffers (meshopt)", ONE_FILE)
         dtype, width = np.dtype(DTYPES[about["componentType"]]), WIDTHS[kind]
-        count, size = _whole(about, "count"), dtype.itemsize * width
-        stride, offset = _whole(view, "byteStride", size), _whole(about, "byteOffset", 0)
-        start, length = _whole(view, "byteOffset", 0), _whole(view, "byteLength")
+        count, size = _natural(about, "count"), dtype.itemsize * width
+        stride, offset = _natural(view, "byteStride", size), _natural(about, "byteOffset", 0)
+        start, length = _natural(view, "byteOffset", 0), _natural(view, "byteLength")
         buffer = self._buffer(view.get("buffer"))
         if count < 1 or stride < size or offset + (count - 1) * stride + size > length:
             raise Unusable(f"has accessor {accessor} with {count:,} values outside its bufferView")
@@ -233,7 +235,7 @@ class _Reader:
         assert isinstance(index, int)
         if index not in self._decoded:
             content = self._content(index, about.get("uri"))
-            if _whole(about, "byteLength") > len(content):
+            if _natural(about, "byteLength") > len(content):
                 reason = f"announces a buffer of {about['byteLength']:,} bytes"
                 raise Unusable(f"{reason}, but holds {len(content):,} of them", CUT)
             self._decoded[index] = content
@@ -243,29 +245,29 @@ class _Reader:
         if uri is None and index == 0:
             return self._binary
         if not isinstance(uri, str) or not uri.startswith("data:"):
-            raise Unusable("keeps its buffers in another file, which is not opened", BARE)
+            raise Unusable("keeps its buffers in another file, which is not opened", ONE_FILE)
         head, comma, content = uri.partition(",")
         if not comma or not head.endswith(";base64"):
-            raise Unusable("has a data: URI that is not base64", BARE)
+            raise Unusable("has a data: URI that is not base64", ONE_FILE)
         return base64.b64decode(content, validate=True)
 
 
-def _placement(node: Json) -> Floats:
-    """A node's matrix, given whole or as translation, rotation (quaternion) and scale."""
+def _transform(node: Json) -> Floats:
+    """The matrix of a node, or its translation, rotation (quaternion) and scale combined."""
     if "matrix" in node:
         return _numbers(node, "matrix", [0.0] * 16).reshape(4, 4).T
     x, y, z, w = _numbers(node, "rotation", [0.0, 0.0, 0.0, 1.0])
-    turn = np.array(
+    rotation = np.array(
         [
             [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
             [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
             [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
         ]
     )
-    place = np.eye(4)
-    place[:3, :3] = turn * _numbers(node, "scale", [1.0, 1.0, 1.0])
-    place[:3, 3] = _numbers(node, "translation", [0.0, 0.0, 0.0])
-    return place
+    transform = np.eye(4)
+    transform[:3, :3] = rotation * _numbers(node, "scale", [1.0, 1.0, 1.0])
+    transform[:3, 3] = _numbers(node, "translation", [0.0, 0.0, 0.0])
+    return transform
 
 
 def _faces(indices: Ints, mode: int) -> Ints:
@@ -275,19 +277,19 @@ def _faces(indices: Ints, mode: int) -> Ints:
         first = np.broadcast_to(indices[:1], len(indices) - 2)
         return np.stack([first, indices[1:-1], indices[2:]], axis=1)
     strip = np.stack([indices[:-2], indices[1:-1], indices[2:]], axis=1)
-    strip[1::2] = strip[1::2, ::-1]  # every other triangle of a strip is wound the other way
+    strip[1::2] = strip[1::2, ::-1]  # every other triangle of a strip has the opposite winding
     return strip
 
 
-def _moved(mesh: Mesh, place: Floats) -> Mesh:
-    """In another place; a mirror turns the faces inside out, which is undone."""
-    vertices = mesh.vertices @ place[:3, :3].T + place[:3, 3]
-    mirrored = np.linalg.det(place[:3, :3]) < 0
+def _moved(mesh: Mesh, transform: Floats) -> Mesh:
+    """The transformed mesh; the winding is kept even under reflection."""
+    vertices = mesh.vertices @ transform[:3, :3].T + transform[:3, 3]
+    mirrored = np.linalg.det(transform[:3, :3]) < 0
     return Mesh(vertices, mesh.faces[:, ::-1] if mirrored else mesh.faces)
 
 
 def joined(meshes: list[Mesh]) -> Mesh:
-    """Several meshes as one."""
+    """Meshes concatenated."""
     if not meshes:
         return Mesh(np.zeros((0, 3)), np.zeros((0, 3), np.int64))
     sizes = [len(each.vertices) for each in meshes]

@@ -1,10 +1,9 @@
-"""Reader of ply, in text and in both binary forms, from bytes in memory.
+"""Reader of ply, as text and in both binary forms, from bytes in memory.
 
-Our own for the same reasons as in `polygons`. Of each row only what makes the mesh is kept.
+Our own for the reasons given in `polygons`. Other data than positions and faces is skipped.
 """
 
 import struct
-from array import array
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +12,11 @@ from quintet.media.meshes.polygons import (
     Ints,
     Limits,
     Mesh,
+    MeshBuilder,
     Unusable,
-    add_polygon,
     fan,
     lines_of,
-    long_of,
-    points_of,
+    polygon_at,
 )
 
 MAX_HEADER = 65_536
@@ -32,7 +30,7 @@ _INDICES = ("vertex_indices", "vertex_index")
 class _Property(NamedTuple):
     name: str
     code: str
-    length: str  # the type of a list's length; empty for a plain number
+    length: str  # type of the length of a list; empty for a scalar
 
 
 class _Element(NamedTuple):
@@ -45,9 +43,9 @@ class _Element(NamedTuple):
         return any(each.length for each in self.properties)
 
     def column(self, *names: str) -> int:
-        """Where the first property of such a name stands; -1 for nowhere."""
-        found = [at for at, each in enumerate(self.properties) if each.name in names]
-        return found[0] if found else -1
+        """Index of the first property with one of these names, or -1."""
+        matches = (at for at, each in enumerate(self.properties) if each.name in names)
+        return next(matches, -1)
 
     def least_bytes(self, order: str) -> int:
         codes = [each.length or each.code for each in self.properties]
@@ -55,7 +53,7 @@ class _Element(NamedTuple):
 
 
 def read_ply(data: bytes, limits: Limits) -> Mesh:
-    """Text and both binary forms; of every row only the position, or the corners, is kept."""
+    """Positions and faces of a text or binary file."""
     order, elements, start = _ply_header(data)
     _check_ply(elements, limits)
     least = sum(each.rows * each.least_bytes(order) for each in elements)
@@ -74,8 +72,8 @@ def _ply_header(data: bytes) -> tuple[str, list[_Element], int]:
     lines = [line.split() for line in data[:end].decode("ascii", "replace").splitlines()]
     order: str | None = None
     elements: list[_Element] = []
-    for words in lines[1:]:
-        match words:
+    for tokens in lines[1:]:
+        match tokens:
             case ["format", name, *_] if name in _ORDERS:
                 order = _ORDERS[name]
             case ["element", name, count]:
@@ -88,7 +86,7 @@ def _ply_header(data: bytes) -> tuple[str, list[_Element], int]:
             case [] | ["comment", *_] | ["obj_info", *_]:
                 pass
             case _:
-                raise Unusable(f"has a header line that PLY does not know: {' '.join(words)[:80]}")
+                raise Unusable(f"has an unknown header line: {' '.join(tokens)[:80]}")
     if order is None:
         raise Unusable("does not say its format (ascii or binary)")
     start = end + len(b"end_header")
@@ -97,7 +95,7 @@ def _ply_header(data: bytes) -> tuple[str, list[_Element], int]:
 
 
 def _check_ply(elements: list[_Element], limits: Limits) -> None:
-    """That there are vertices with coordinates and faces with whole indices, and not too many."""
+    """Vertices must have coordinates, faces integer indices, and neither exceed the limits."""
     named = {each.name: each for each in elements}
     if len(named) < len(elements) or any(each.rows < 0 for each in elements):
         raise Unusable("announces an element twice, or a negative number of rows")
@@ -120,36 +118,32 @@ def _check_ply(elements: list[_Element], limits: Limits) -> None:
 
 
 def _ply_text(body: bytes, elements: list[_Element], limits: Limits) -> Mesh:
-    lines = lines_of(body)
-    points, corners, sizes = array("d"), array("q"), array("q")
+    lines, builder = lines_of(body), MeshBuilder(limits)
     for element in elements:
         axes = [element.column(axis) for axis in "xyz"]
         for _ in range(element.rows if element.properties else 0):
-            words = next(lines, None)
-            if words is None:
-                raise Unusable(f"is cut off among its {element.rows:,} rows of {element.name}")
+            tokens = next(lines, None)
+            if tokens is None:
+                raise _truncated(element)
             if element.name == "vertex":
-                points.extend(float(words[axis]) for axis in axes)
+                builder.points.extend(float(tokens[axis]) for axis in axes)
             elif element.name == "face":
-                _ply_text_face(words, element, corners, sizes, limits)
-    return Mesh(points_of(points), fan(long_of(corners), long_of(sizes), limits))
+                builder.add_polygon(polygon_at(tokens, _start_of_face(tokens, element)))
+    return builder.mesh()
 
 
-def _ply_text_face(
-    words: list[bytes],
-    element: _Element,
-    corners: "array[int]",
-    sizes: "array[int]",
-    limits: Limits,
-) -> None:
+def _truncated(element: _Element) -> Unusable:
+    return Unusable(f"is truncated among its {element.rows:,} rows of {element.name}")
+
+
+def _start_of_face(tokens: list[bytes], element: _Element) -> int:
+    """Position of the vertex indices in a row of text."""
     at = 0
-    for each in element.properties:
-        if each.name in _INDICES:
-            add_polygon(words, at, corners, sizes, limits)
-            return
-        at += 1 + (int(words[at]) if each.length else 0)
+    for each in element.properties[: element.column(*_INDICES)]:
+        at += 1 + (int(tokens[at]) if each.length else 0)
         if at < 0:
             raise Unusable("has a list of negative length")
+    return at
 
 
 def _ply_binary(
@@ -165,7 +159,7 @@ def _ply_binary(
         columns = [(f"{at}", order + each.code) for at, each in enumerate(element.properties)]
         row = np.dtype(columns)
         if start + row.itemsize * element.rows > len(data):
-            raise Unusable(f"is cut off among its {element.rows:,} rows of {element.name}")
+            raise _truncated(element)
         if element.name == "vertex":
             rows = np.frombuffer(data, row, element.rows, start)
             axes = [rows[f"{element.column(axis)}"] for axis in "xyz"]
@@ -177,11 +171,11 @@ def _ply_binary(
 def _ply_lists(
     data: bytes, start: int, order: str, element: _Element, limits: Limits
 ) -> tuple[Ints, Ints, int]:
-    """Corners and sizes of the rows, and where they end.
+    """Corners and sizes of the rows, and the offset of their end.
 
-    Rows of one shape, which is nearly every file, are read in one go; otherwise one by one.
+    Rows of equal size, as in nearly every file, are read at once, otherwise one by one.
     """
-    wanted = element.column(*_INDICES)
+    indices = element.column(*_INDICES)
     lengths = _first_lengths(data, start, order, element) if element.rows else []
     columns: list[tuple[str, str] | tuple[str, str, tuple[int]]] = []
     for at, (each, length) in enumerate(zip(element.properties, lengths)):
@@ -189,14 +183,14 @@ def _ply_lists(
             columns += [(f"n{at}", order + each.length), (f"{at}", order + each.code, (length,))]
         else:
             columns.append((f"{at}", order + each.code))
-    size = _row_size(order, element, lengths)
+    size = np.dtype(columns).itemsize
     if size * element.rows <= len(data) - start:
         rows = np.frombuffer(data, np.dtype(columns), element.rows, start)
         lists = [at for at, each in enumerate(element.properties) if each.length]
         if lengths and all((rows[f"n{at}"] == lengths[at]).all() for at in lists):
-            count = lengths[wanted] if wanted >= 0 else 0
+            count = lengths[indices] if indices >= 0 else 0
             limits.check_faces((count - 2) * element.rows)
-            corners = rows[f"{wanted}"].astype(np.int64).reshape(-1) if wanted >= 0 else _NONE
+            corners = rows[f"{indices}"].astype(np.int64).reshape(-1) if indices >= 0 else _NONE
             return corners, np.full(element.rows, count), start + size * element.rows
     return _ply_walk(data, start, order, element, limits)
 
@@ -204,15 +198,8 @@ def _ply_lists(
 _NONE = np.zeros(0, np.int64)
 
 
-def _row_size(order: str, element: _Element, lengths: list[int]) -> int:
-    size = element.least_bytes(order)
-    for each, length in zip(element.properties, lengths):
-        size += struct.calcsize(order + each.code) * length if each.length else 0
-    return size
-
-
 def _first_lengths(data: bytes, at: int, order: str, element: _Element) -> list[int]:
-    """Lengths of the lists of the first row; 0 for a plain number."""
+    """Lengths of the lists in the first row; 0 for scalars."""
     lengths: list[int] = []
     for each in element.properties:
         length, at = _length(data, at, order, each)
@@ -221,7 +208,7 @@ def _first_lengths(data: bytes, at: int, order: str, element: _Element) -> list[
 
 
 def _length(data: bytes, at: int, order: str, part: _Property) -> tuple[int, int]:
-    """The length of a list, 0 for a plain number, and where the property ends."""
+    """Length of a list (0 for a scalar), and the offset of its end."""
     width = struct.calcsize(order + part.code)
     if not part.length:
         return 0, at + width
@@ -229,25 +216,23 @@ def _length(data: bytes, at: int, order: str, part: _Property) -> tuple[int, int
     length = struct.unpack_from(order + part.length, data, at)[0] if begin <= len(data) else -1
     end = begin + width * length
     if length < 0 or end > len(data):
-        raise Unusable("is cut off: a list is longer than what is left of the file")
+        raise Unusable("is truncated: a list is longer than the rest of the file")
     return length, end
 
 
 def _ply_walk(
     data: bytes, at: int, order: str, element: _Element, limits: Limits
 ) -> tuple[Ints, Ints, int]:
-    corners, sizes = array("q"), array("q")
-    wanted = element.column(*_INDICES)
+    builder, indices = MeshBuilder(limits), element.column(*_INDICES)
     for _ in range(element.rows):
         for column, part in enumerate(element.properties):
             length, end = _length(data, at, order, part)
-            if column == wanted and part.length:
-                if len(corners) + length > 5 * limits.faces:
-                    limits.check_faces(len(corners) + length - 2 * len(sizes) - 2)
+            if column == indices and part.length:
+                limits.check_faces(length - 2)  # before memory is allocated for the indices
                 begin = end - length * struct.calcsize(order + part.code)
-                corners.extend(struct.unpack_from(f"{order}{length}{part.code}", data, begin))
-                sizes.append(length)
+                corners = struct.unpack_from(f"{order}{length}{part.code}", data, begin)
+                builder.add_polygon(corners)
             at = end
     if at > len(data):
-        raise Unusable(f"is cut off among its {element.rows:,} rows of {element.name}")
-    return long_of(corners), long_of(sizes), at
+        raise _truncated(element)
+    return np.array(builder.corners, np.int64), np.array(builder.sizes, np.int64), at

@@ -1,13 +1,13 @@
-"""Readers of obj, off and stl, from bytes in memory: no reader here can open another file.
+"""Readers of obj, off and stl from bytes in memory; they cannot open other files.
 
-They are our own because a file is a stranger's: general libraries allocate what a header announces,
-follow the names of material files, and parse text in ways that take many times its size. Here what
-a header announces is held against the bytes that are there before anything is allocated, and text
-is read line by line. What a reader cannot use it refuses with `Unusable`.
+Files are untrusted: general libraries allocate what a header announces, open material files, and
+need many times the size of a text to parse it. Here headers are checked against the size of the
+file before anything is allocated, and text is parsed line by line. `Unusable` is raised for
+everything else.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ CUT = "copy it again, or save it again from the program that made it"
 
 
 class Unusable(Exception):
-    """Why the bytes make no mesh, and what to do about it; the caller knows the path."""
+    """Reason and remedy for bytes that are no mesh; the caller adds the path."""
 
     def __init__(self, reason: str, remedy: str = CUT) -> None:
         super().__init__(reason, remedy)
@@ -54,9 +54,9 @@ class Limits(NamedTuple):
 
 
 def fan(corners: Ints, sizes: Ints, limits: Limits) -> Ints:
-    """Polygons, one after another, as triangles around their first corners.
+    """Triangle fans of consecutive polygons.
 
-    A polygon of fewer than three corners is a point or a line, and gives none.
+    A polygon of fewer than three corners is a point or a line, and is dropped.
     """
     triangles = np.maximum(sizes - 2, 0)
     total = int(triangles.sum())
@@ -67,7 +67,7 @@ def fan(corners: Ints, sizes: Ints, limits: Limits) -> Ints:
 
 
 def lines_of(data: bytes) -> Iterator[list[bytes]]:
-    """The words of each line, without comments and empty lines."""
+    """The tokens of each line, without comments and empty lines."""
     if b"\n" not in data:
         data = data.replace(b"\r", b"\n")
     for line in BytesIO(data):
@@ -75,51 +75,65 @@ def lines_of(data: bytes) -> Iterator[list[bytes]]:
             raise Unusable(f"has a line of {len(line):,} bytes", "save it with shorter lines")
         if b"#" in line:
             line = line[: line.index(b"#")]
-        if words := line.split():
-            yield words
+        if tokens := line.split():
+            yield tokens
 
 
-def points_of(values: "array[float]") -> Floats:
-    return np.array(values, np.float64).reshape(-1, 3)
+class MeshBuilder:
+    """Collects coordinates and polygons within the limits."""
 
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.points, self.corners, self.sizes = array("d"), array("q"), array("q")
 
-def long_of(values: "array[int]") -> Ints:
-    return np.array(values, np.int64)
+    def add_polygon(self, corners: Sequence[int]) -> None:
+        self.corners.extend(corners)
+        self.sizes.append(len(corners))
+        if len(self.corners) > 5 * self.limits.faces:
+            self.limits.check_faces(len(self.corners) - 2 * len(self.sizes))
+
+    def vertices(self) -> Floats:
+        return np.array(self.points, np.float64).reshape(-1, 3)
+
+    def faces(self) -> Ints:
+        corners, sizes = np.array(self.corners, np.int64), np.array(self.sizes, np.int64)
+        return fan(corners, sizes, self.limits)
+
+    def mesh(self) -> Mesh:
+        return Mesh(self.vertices(), self.faces())
 
 
 # -- obj ------------------------------------------------------------------------------------
 
 
 def read_obj(data: bytes, limits: Limits) -> Mesh:
-    """Vertices and faces of all objects and groups; `mtllib` and the rest are passed over."""
+    """Vertices and faces of all objects and groups; `mtllib` and the rest are ignored."""
     limits.check_faces(data.count(b"\nf "))
     limits.check_vertices(data.count(b"\nv "))
     if b"\\\n" in data or b"\\\r\n" in data:
         data = data.replace(b"\\\r\n", b" ").replace(b"\\\n", b" ")
-    points, corners, sizes = array("d"), array("q"), array("q")
-    for words in lines_of(data):
-        if words[0] == b"v":
-            if len(words) < 4:
-                raise Unusable(f"vertex {len(points) // 3 + 1} has {len(words) - 1} coordinates")
-            points.extend(map(float, words[1:4]))
-        elif words[0] == b"f":
-            if len(words) < 4:
-                raise Unusable(f"face {len(sizes) + 1} has {len(words) - 1} corners")
-            corners.extend(_obj_corners(words, len(points) // 3))
-            sizes.append(len(words) - 1)
-            if len(corners) > 3 * limits.faces:
-                limits.check_faces(len(corners) - 2 * len(sizes))
+    builder = MeshBuilder(limits)
+    points = builder.points
+    for tokens in lines_of(data):
+        if tokens[0] == b"v":
+            if len(tokens) < 4:
+                raise Unusable(f"vertex {len(points) // 3 + 1} has {len(tokens) - 1} coordinates")
+            points.extend(map(float, tokens[1:4]))
+        elif tokens[0] == b"f":
+            if len(tokens) < 4:
+                raise Unusable(f"face {len(builder.sizes) + 1} has {len(tokens) - 1} corners")
+            builder.add_polygon(_obj_corners(tokens, len(points) // 3))
         if len(points) > 3 * limits.vertices:
             limits.check_vertices(len(points) // 3)
-    return Mesh(points_of(points), fan(long_of(corners), long_of(sizes), limits))
+    return builder.mesh()
 
 
-def _obj_corners(words: list[bytes], seen: int) -> list[int]:
-    """Indices from 0; the format counts from 1, and with minus signs back from the last vertex."""
-    found = [int(word.split(b"/", 1)[0]) for word in words[1:]]
-    if 0 in found:
+def _obj_corners(tokens: list[bytes], num_vertices: int) -> list[int]:
+    """Indices from 0; obj counts from 1, and negative ones backwards from the last vertex."""
+    indices = [int(token.split(b"/", 1)[0]) for token in tokens[1:]]
+    if 0 in indices:
         raise Unusable("has a face with vertex 0; obj counts from 1", CUT)
-    return [at - 1 if at > 0 else seen + at for at in found]
+    return [index - 1 if index > 0 else num_vertices + index for index in indices]
 
 
 # -- off ------------------------------------------------------------------------------------
@@ -128,56 +142,49 @@ def _obj_corners(words: list[bytes], seen: int) -> list[int]:
 def read_off(data: bytes, limits: Limits) -> Mesh:
     """The text form, with or without colours, normals and texture coordinates."""
     lines = lines_of(data)
-    words = _off_start(next(lines, []))
-    words = words or next(lines, [])
-    if len(words) < 2:
+    counts = _off_start(next(lines, [])) or next(lines, [])
+    if len(counts) < 2:
         raise Unusable("has no line with the numbers of vertices and faces")
-    vertices, faces = int(words[0]), int(words[1])
+    vertices, faces = int(counts[0]), int(counts[1])
     if vertices < 0 or faces < 0:
         raise Unusable(f"announces {vertices:,} vertices and {faces:,} faces")
     limits.check_faces(faces)
     limits.check_vertices(vertices)
     if 6 * vertices + 2 * faces > len(data) + 1:
-        raise Unusable(f"announces {vertices:,} vertices and {faces:,} faces, but is cut off")
-    points, corners, sizes = array("d"), array("q"), array("q")
+        raise Unusable(f"announces {vertices:,} vertices and {faces:,} faces, but is truncated")
+    builder = MeshBuilder(limits)
     for _ in range(vertices):
-        points.extend(_three(next(lines, [])))
+        builder.points.extend(_three(next(lines, [])))
     for _ in range(faces):
-        add_polygon(next(lines, []), 0, corners, sizes, limits)
-    return Mesh(points_of(points), fan(long_of(corners), long_of(sizes), limits))
+        builder.add_polygon(polygon_at(next(lines, []), 0))
+    return builder.mesh()
 
 
-def _off_start(words: list[bytes]) -> list[bytes]:
-    """What follows the keyword on its line: some writers put the counts there, without a space."""
-    keyword = words[0] if words else b""
+def _off_start(tokens: list[bytes]) -> list[bytes]:
+    """The rest of the keyword's line: some writers put the counts there, without a space."""
+    keyword = tokens[0] if tokens else b""
     end = keyword.find(b"OFF") + 3
     if end < 3 or keyword[: end - 3] not in (b"", b"C", b"N", b"CN", b"ST", b"STC", b"STN"):
         raise Unusable("does not begin with OFF", "check what kind of file it is")
     rest = [keyword[end:]] if keyword[end:] else []
-    if words[1:2] == [b"BINARY"]:
+    if tokens[1:2] == [b"BINARY"]:
         raise Unusable("is a binary OFF file", "save it as text, or as ply")
-    return rest + words[1:]
+    return rest + tokens[1:]
 
 
-def _three(words: list[bytes]) -> tuple[float, float, float]:
-    if len(words) < 3:
-        raise Unusable("is cut off: a vertex is missing or has fewer than three coordinates")
-    return float(words[0]), float(words[1]), float(words[2])
+def _three(tokens: list[bytes]) -> tuple[float, float, float]:
+    if len(tokens) < 3:
+        raise Unusable("is truncated: a vertex is missing or has fewer than three coordinates")
+    return float(tokens[0]), float(tokens[1]), float(tokens[2])
 
 
-def add_polygon(
-    words: list[bytes], at: int, corners: "array[int]", sizes: "array[int]", limits: Limits
-) -> int:
-    """Append the list of indices that begins at a word, and say where it ends."""
-    count = int(words[at]) if at < len(words) else -1
+def polygon_at(tokens: list[bytes], at: int) -> list[int]:
+    """The indices after a count."""
+    count = int(tokens[at]) if at < len(tokens) else -1
     end = at + 1 + count
-    if count < 0 or end > len(words):
-        raise Unusable("is cut off: a face is missing or has fewer corners than it says")
-    corners.extend(map(int, words[at + 1 : end]))
-    sizes.append(count)
-    if len(corners) > 5 * limits.faces:
-        limits.check_faces(len(corners) - 2 * len(sizes))
-    return end
+    if count < 0 or end > len(tokens):
+        raise Unusable("is truncated: a face is missing or has fewer corners than it says")
+    return [int(token) for token in tokens[at + 1 : end]]
 
 
 # -- stl ------------------------------------------------------------------------------------
@@ -186,7 +193,7 @@ _FACET = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute
 
 
 def read_stl(data: bytes, limits: Limits) -> Mesh:
-    """Three vertices of its own for each face, as the format has them; merging is the caller's."""
+    """Three separate vertices per face, as in the format; callers merge them."""
     count = int.from_bytes(data[80:84], "little")
     size = 84 + _FACET.itemsize * count
     if len(data) >= 84 and size == len(data):
@@ -204,14 +211,14 @@ def read_stl(data: bytes, limits: Limits) -> Mesh:
 def _stl_text(data: bytes, limits: Limits) -> Floats:
     limits.check_faces(data.count(b"endloop"))
     points, last = array("d"), b""
-    for words in lines_of(data):
-        last = words[0].lower()
+    for tokens in lines_of(data):
+        last = tokens[0].lower()
         if last == b"vertex":
-            points.extend(_three(words[1:]))
+            points.extend(_three(tokens[1:]))
         elif last == b"endloop" and (len(points) == 0 or len(points) % 9):
             raise Unusable("has a facet without exactly three vertices")
         if len(points) > 9 * limits.faces:
             limits.check_faces(len(points) // 9 + 1)
     if last != b"endsolid" or len(points) % 9:
-        raise Unusable("is cut off: it does not end with endsolid")
-    return points_of(points)
+        raise Unusable("is truncated: it does not end with endsolid")
+    return np.array(points, np.float64).reshape(-1, 3)

@@ -1,12 +1,11 @@
-"""Pictures of meshes with numpy alone: a z-buffer, flat shading and the edges of the faces.
+"""Rendering of meshes in NumPy: a z-buffer, flat shading and outlined faces.
 
-All triangles are drawn at once. For each row of pixels that a triangle meets, its span follows from
-its three edges; all spans together are a list of pixels, and the nearest triangle of each stays.
-Pictures are drawn at twice their size and averaged.
+All triangles are rasterised together. For each row of pixels that a triangle covers, its span
+follows from its three edges; the nearest triangle of each pixel wins. Images are drawn at twice
+their size and averaged.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 from math import radians
 from typing import NamedTuple
 
@@ -16,26 +15,26 @@ import numpy.typing as npt
 from quintet.media.errors import printable
 from quintet.media.pixels import Pixels, grid
 
-Floats = npt.NDArray[np.floating]  # float64 but for pictures; the stubs cannot follow it
+Floats = npt.NDArray[np.floating]  # float64, except for images
 Ints = npt.NDArray[np.int64]
 Colour = tuple[int, int, int]
 
 BLUE: Colour = (136, 184, 232)
 PAPER: Colour = (244, 245, 247)
 INK = 0.30
-"""Brightness of an edge, as a share of its face's."""
+"""Brightness of an edge relative to its face."""
 SAMPLES = 2
 DISTANCE = 4.5
-"""Of the eye from the middle, in radii of what is seen."""
+"""Distance of the camera from the centre, in radii of the mesh."""
 MAX_SPANS = 2_000_000
-"""Pixels, hidden ones included, that are held at a time: about 100 MB."""
+"""Pixels, including hidden ones, processed at a time: about 100 MB."""
 LIGHTS = (((-0.70, 0.75, 0.55), 0.60), ((0.80, 0.05, 0.45), 0.16))
-"""Directions (right, up, towards the eye) and strengths."""
+"""Directions (right, up, towards the camera) and strengths."""
 AMBIENT = 0.44
 
 
 class _Screen(NamedTuple):
-    """Corners of triangles on a picture, in pixels; `near` is larger for what is nearer."""
+    """Corners of triangles in the image, in pixels; `near` is the inverse distance."""
 
     x: Floats  # (t, 3)
     y: Floats  # (t, 3)
@@ -57,33 +56,28 @@ def render(
     azimuth: float = 35,
     elevation: float = 25,
     *,
-    colour: Colour = BLUE,
-    background: Colour = PAPER,
     edges: bool = True,
     shadow: bool = True,
-    like: npt.ArrayLike | None = None,
 ) -> Pixels:
     """The mesh from the front right and above, as uint8 (size, size, 3).
 
-    Faces are (f, 3) or (f, 4); padding (-1) and whatever cannot be drawn is left out, and a mesh
-    of nothing else gives a cross. The picture is fitted to the mesh, or, to draw two of them
-    alike, to the vertices `like`. Both sides of a face are lit. The last coordinate is up.
+    Faces are (f, 3) or (f, 4); padding (-1) and invalid faces are skipped, and a mesh without valid
+    faces gives a cross. The mesh fills the image. Both sides of a face are lit. The last coordinate
+    is up.
     """
     points, polygons = _drawable(vertices, faces)
     picture = np.empty((size * SAMPLES, size * SAMPLES, 3), np.float32)
-    picture[:] = background
+    picture[:] = PAPER
     if len(polygons) == 0:
         return _averaged(_crossed(picture))
-    turn = _view(azimuth, elevation)
-    model = points[polygons]
-    extent = np.asarray(model if like is None else like, np.float64).reshape(-1, 3)
-    model = _fitted(model, extent)
+    rotation = _view(azimuth, elevation)
+    model = _fitted(points[polygons])
     if shadow and elevation > 0:
-        _lay_shadow(picture, _flat(model) @ turn.T)
-    corners, borders = _triangles(model @ turn.T)
+        _lay_shadow(picture, _flat(model) @ rotation.T)
+    corners, borders = _triangles(model @ rotation.T)
     if not edges:
         borders[:] = False
-    _paint(picture, corners, borders, np.array(colour, np.float32))
+    _paint(picture, corners, borders)
     return _averaged(picture)
 
 
@@ -94,26 +88,20 @@ def _drawable(vertices: npt.ArrayLike, faces: npt.ArrayLike) -> tuple[Floats, In
         return points, np.zeros((0, 3), np.int64)
     polygons = polygons.reshape(-1, polygons.shape[-1])
     polygons = polygons[((polygons >= 0) & (polygons < len(points))).all(axis=1)]
-    return points, polygons[_usable(points[polygons]).all(axis=1)]
+    # Coordinates must be finite, and still be so when squared.
+    return points, polygons[(np.abs(points[polygons]) < 1e30).all(axis=(1, 2))]
 
 
-def _usable(points: Floats) -> npt.NDArray[np.bool_]:
-    """Which points are numbers that can be squared and still compared."""
-    return np.all(np.abs(points) < 1e30, axis=-1)
-
-
-def _fitted(model: Floats, extent: Floats) -> Floats:
-    """Moved and scaled so that the extent's ball has its middle at 0 and radius 1."""
-    extent = extent[_usable(extent)]
-    if len(extent) == 0:
-        extent = np.zeros((1, 3))
-    middle = (extent.min(axis=0) + extent.max(axis=0)) / 2
-    radius = float(np.sqrt(((extent - middle) ** 2).sum(axis=1)).max())
-    return (model - middle) / max(radius, 1e-30)
+def _fitted(model: Floats) -> Floats:
+    """Moved and scaled to a bounding sphere of centre 0 and radius 1."""
+    points = model.reshape(-1, 3)
+    centre = (points.min(axis=0) + points.max(axis=0)) / 2
+    radius = float(np.sqrt(((points - centre) ** 2).sum(axis=1)).max())
+    return (model - centre) / max(radius, 1e-30)
 
 
 def _view(azimuth: float, elevation: float) -> Floats:
-    """Rows: right, up and towards the eye."""
+    """Rows: right, up and towards the camera."""
     around, above = radians(azimuth), radians(elevation)
     eye = np.array([np.sin(around) * np.cos(above), -np.cos(around) * np.cos(above), np.sin(above)])
     right = np.array([np.cos(around), np.sin(around), 0.0])
@@ -121,14 +109,14 @@ def _view(azimuth: float, elevation: float) -> Floats:
 
 
 def _flat(model: Floats) -> Floats:
-    """Its shadow from straight above, on the ground that it stands on."""
+    """Its shadow from straight above, at its lowest point."""
     ground = model.copy()
     ground[..., 2] = model[..., 2].min()
     return ground
 
 
 def _triangles(polygons: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Fans of triangles (t, 3, 3), and which sides of them are sides of the polygon.
+    """Triangle fans (t, 3, 3), and which of their sides are sides of the polygon.
 
     Side 0 runs from corner 0 to corner 1, and so on.
     """
@@ -140,24 +128,24 @@ def _triangles(polygons: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
 
 
 def _project(model: Floats, side: int) -> _Screen:
-    """Perspective; the inverse distance from the eye is what is linear on the picture."""
+    """Perspective projection; the inverse distance is linear in the image."""
     near = 1 / np.maximum(DISTANCE - model[..., 2], 0.1)
-    scale = 0.5 * side * np.sqrt(DISTANCE**2 - 1) * 0.96  # the ball just fits
+    scale = 0.5 * side * np.sqrt(DISTANCE**2 - 1) * 0.96  # the sphere just fits
     x = side / 2 + model[..., 0] * near * scale
     y = side / 2 - model[..., 1] * near * scale
     return _Screen(x, y, near)
 
 
-def _sound(screen: _Screen) -> tuple[_Screen, _Edges, npt.NDArray[np.bool_]]:
-    """The triangles that have an area on the picture, their edges, and which ones they are."""
+def _with_area(screen: _Screen) -> tuple[_Screen, _Edges, npt.NDArray[np.bool_]]:
+    """The triangles with an area in the image, their edges, and their mask."""
     nx, ny = np.roll(screen.x, -1, axis=1), np.roll(screen.y, -1, axis=1)
     a, b = screen.y - ny, nx - screen.x
     c = -(a * screen.x + b * screen.y)
     area = a[:, 0] * screen.x[:, 2] + b[:, 0] * screen.y[:, 2] + c[:, 0]
     length = np.maximum(np.hypot(a, b), 1e-12) * np.where(area < 0, -1.0, 1.0)[:, None]
-    kept = np.abs(area) > 1e-9
-    edges = _Edges((a / length)[kept], (b / length)[kept], (c / length)[kept])
-    return _Screen(screen.x[kept], screen.y[kept], screen.near[kept]), edges, kept
+    mask = np.abs(area) > 1e-9
+    edges = _Edges((a / length)[mask], (b / length)[mask], (c / length)[mask])
+    return _Screen(screen.x[mask], screen.y[mask], screen.near[mask]), edges, mask
 
 
 def _ranges(counts: Ints) -> tuple[Ints, Ints]:
@@ -167,7 +155,7 @@ def _ranges(counts: Ints) -> tuple[Ints, Ints]:
 
 
 def _spans(screen: _Screen, edges: _Edges, side: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of every row that a triangle meets: the triangle, the row, the first pixel and the end."""
+    """For every row of a triangle: the triangle, the row, the first pixel and the end."""
     top = np.clip(np.ceil(screen.y.min(axis=1) - 0.5), 0, side).astype(np.int64)
     end = np.clip(np.ceil(screen.y.max(axis=1) - 0.5), 0, side).astype(np.int64)
     owner, row = _ranges(np.maximum(end - top, 0))
@@ -181,12 +169,12 @@ def _spans(screen: _Screen, edges: _Edges, side: int) -> tuple[Ints, Ints, Ints,
     high = np.where((level & (rest < 0)).any(axis=1), -np.inf, high)
     start = np.clip(np.ceil(low - 0.5), 0, side).astype(np.int64)
     stop = np.clip(np.floor(high - 0.5) + 1, 0, side).astype(np.int64)
-    kept = stop > start
-    return owner[kept], row[kept], start[kept], stop[kept]
+    mask = stop > start
+    return owner[mask], row[mask], start[mask], stop[mask]
 
 
 def _covered(screen: _Screen, edges: _Edges, side: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Triangles, rows and columns of all pixels inside triangles, some millions at a time."""
+    """Triangle, row and column of all covered pixels, some millions at a time."""
     owner, row, start, stop = _spans(screen, edges, side)
     total = np.cumsum(stop - start)
     begin = 0
@@ -200,9 +188,9 @@ def _covered(screen: _Screen, edges: _Edges, side: int) -> Iterator[tuple[Ints, 
 
 
 def _planes(screen: _Screen, edges: _Edges) -> Floats:
-    """Coefficients (t, 3) of the nearness as a linear function of x, y and 1."""
+    """Coefficients (t, 3) of the inverse distance as a linear function of x, y and 1."""
     weights = []
-    for corner, edge in ((0, 1), (1, 2), (2, 0)):  # each corner lies opposite an edge
+    for corner, edge in ((0, 1), (1, 2), (2, 0)):  # each corner is opposite an edge
         a, b, c = edges.a[:, edge], edges.b[:, edge], edges.c[:, edge]
         height = a * screen.x[:, corner] + b * screen.y[:, corner] + c
         share = screen.near[:, corner] / np.maximum(height, 1e-9)
@@ -210,16 +198,11 @@ def _planes(screen: _Screen, edges: _Edges) -> Floats:
     return weights[0] + weights[1] + weights[2]
 
 
-def _paint(
-    picture: Floats,
-    corners: Floats,
-    borders: npt.NDArray[np.bool_],
-    colour: Floats,
-) -> None:
+def _paint(picture: Floats, corners: Floats, borders: npt.NDArray[np.bool_]) -> None:
     side = len(picture)
-    screen, edges, sound = _sound(_project(corners, side))
-    plane, shade = _planes(screen, edges).T, _shade(corners[sound])
-    fade, borders = _fade(screen, edges), borders[sound]
+    screen, edges, mask = _with_area(_project(corners, side))
+    plane, shade = _planes(screen, edges).T, _shade(corners[mask])
+    fade, borders = _fade(screen, edges), borders[mask]
     nearest, front = np.zeros(side * side), np.full(side * side, -1)
     for owner, row, column in _covered(screen, edges, side):
         near = _linear(plane, owner, column + 0.5, row + 0.5)
@@ -236,7 +219,7 @@ def _paint(
         np.minimum(away, _linear(edge, owner, x, y), out=away)
     ink = np.clip(1.6 - away, 0, 1) * fade[owner] * (1 - INK)
     tone = (shade[owner] * (1 - ink)).astype(np.float32)
-    picture.reshape(-1, 3)[seen] = np.minimum(tone[:, None] * colour, 255)
+    picture.reshape(-1, 3)[seen] = np.minimum(tone[:, None] * np.array(BLUE, np.float32), 255)
 
 
 def _linear(plane: Floats, owner: Ints, x: Floats, y: Floats) -> Floats:
@@ -248,7 +231,7 @@ def _linear(plane: Floats, owner: Ints, x: Floats, y: Floats) -> Floats:
 
 
 def _shade(corners: Floats) -> Floats:
-    """Brightness of each triangle: the side that faces the eye is lit by two lights."""
+    """Brightness of each triangle: the side facing the camera is lit by two lights."""
     normal = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-300)
     eye = np.array([0, 0, DISTANCE]) - corners.mean(axis=1)
@@ -261,10 +244,8 @@ def _shade(corners: Floats) -> Floats:
 
 
 def _fade(screen: _Screen, edges: _Edges) -> Floats:
-    """How dark a triangle's edges are: those of small ones fade, or they would be all that is seen.
-
-    Judged by the least of its three heights.
-    """
+    """Darkness of the edges of a triangle, by the smallest of its three heights: edges of small
+    triangles fade, or they would cover everything."""
     heights = [
         edges.a[:, at] * screen.x[:, (at + 2) % 3]
         + edges.b[:, at] * screen.y[:, (at + 2) % 3]
@@ -275,9 +256,9 @@ def _fade(screen: _Screen, edges: _Edges) -> Floats:
 
 
 def _lay_shadow(picture: Floats, flat: Floats) -> None:
-    """Darken the ground. Soft as it is, it needs no finer pixels than the averaged picture has."""
+    """Darken the ground. A soft shadow needs no supersampling."""
     side = len(picture) // SAMPLES
-    screen, edges, _ = _sound(_project(_triangles(flat)[0], side))
+    screen, edges, _ = _with_area(_project(_triangles(flat)[0], side))
     mask = np.zeros((side, side), np.float32)
     for _, row, column in _covered(screen, edges, side):
         mask[row, column] = 1
@@ -296,7 +277,7 @@ def _blurred(mask: Floats, reach: int) -> Floats:
 
 
 def _crossed(picture: Floats) -> Floats:
-    """A grey cross: there is nothing to see, and that is no mistake of the picture."""
+    """A grey cross, for a mesh without valid faces."""
     side = len(picture)
     at = np.arange(side)
     first, second = np.abs(at[:, None] - at), np.abs(at[:, None] + at - side + 1)
@@ -319,35 +300,27 @@ def _averaged(picture: Floats) -> Pixels:
 def contact_sheet(
     rows: Sequence[Sequence[Pixels]],
     titles: Sequence[str] = (),
-    captions: Sequence[Sequence[str] | str] = (),
+    captions: Sequence[str] = (),
 ) -> Pixels:
-    """Pictures in rows, with a title over each column and a caption under each picture.
+    """Images in rows, with a title over each column and a caption under the first of each row.
 
-    `captions` has a row of texts for each row of pictures, and may be shorter; a single text stands
-    under the first picture of its row. Long ones are wrapped, and cut after three lines.
+    Long captions are wrapped, and cut after three lines.
     """
-    cells: list[list[Pixels]] = []
-    for row, texts in zip_longest(rows, captions[: len(rows)], fillvalue=()):
-        texts = [texts] if isinstance(texts, str) else texts[: len(row)]
-        cells.append([_captioned(picture, text) for picture, text in zip_longest(row, texts)])
+    cells: list[list[Pixels]] = [list(row) for row in rows]
+    for row, text in zip(cells, captions):
+        if row and text:
+            row[0] = np.concatenate([row[0], _text(text, row[0].shape[1])])
     return grid(cells, titles)
 
 
-def _captioned(picture: Pixels, text: str | None) -> Pixels:
-    if not text:
-        return picture
-    strip = _text(text, picture.shape[1])
-    return np.concatenate([picture, strip])
-
-
-def _text(text: str, width: int, most: int = 3) -> Pixels:
-    """Lines of small dark grey text on white, as wide as asked."""
+def _text(text: str, width: int, max_lines: int = 3) -> Pixels:
+    """Lines of small dark grey text on white."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(12)
     lines = _wrapped(printable(text[:500]), width - 4, font.getlength)
-    if len(lines) > most:
-        lines = [*lines[: most - 1], lines[most - 1][:-3] + "..."]
+    if len(lines) > max_lines:
+        lines = [*lines[: max_lines - 1], lines[max_lines - 1][:-3] + "..."]
     strip = Image.new("RGB", (width, 15 * len(lines) + 5), (255, 255, 255))
     draw = ImageDraw.Draw(strip)
     for at, line in enumerate(lines):
@@ -356,7 +329,7 @@ def _text(text: str, width: int, most: int = 3) -> Pixels:
 
 
 def _wrapped(text: str, width: int, length_of: Callable[[str], float]) -> list[str]:
-    """Lines no wider than asked, broken between words and, where a word is too long, inside it."""
+    """Lines of limited width, broken between words, and inside words that are too long."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()

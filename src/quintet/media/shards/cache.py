@@ -7,34 +7,29 @@ deleted at any time.
 import os
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 
 from quintet.files import atomic_write, cache_root
 
 MAX_BYTES = 20_000_000_000
+"""Size limit unless QUINTET_CACHE_BYTES is set."""
 STRIPES = 64
-
-
-def max_cache_bytes() -> int:
-    """QUINTET_CACHE_BYTES, or 20 GB."""
-    value = os.environ.get("QUINTET_CACHE_BYTES", "")
-    return int(value) if value.isdecimal() else MAX_BYTES
 
 
 class Cache:
     """Files by key. On a full or read-only disk nothing is cached."""
 
-    def __init__(self, name: str, max_bytes: int | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.folder = cache_root() / name
-        self.max_bytes = max_cache_bytes() if max_bytes is None else max_bytes
+        value = os.environ.get("QUINTET_CACHE_BYTES", "")
+        self.max_bytes = int(value) if value.isdecimal() else MAX_BYTES
         self._warned = False
 
     def path(self, key: str) -> Path:
-        return (
-            self.folder / blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        )
+        name = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return self.folder / name
 
     def find(self, key: str) -> Path | None:
         """The file of a key, marked as used."""
@@ -77,17 +72,12 @@ class Cache:
     def claim(self, key: str) -> Generator[None, None, None]:
         """Lock of a key, so that nothing is fetched twice; best effort if the disk is read-only."""
         stripe = int(self.path(key).name, 16) % STRIPES
-        try:
-            lock = self._locked(f"claim-{stripe:02d}")
-            lock.__enter__()
-        except OSError as error:
-            self._warn(error)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._locked(f"claim-{stripe:02d}"))
+            except OSError as error:
+                self._warn(error)
             yield
-            return
-        try:
-            yield
-        finally:
-            lock.__exit__(None, None, None)
 
     @contextmanager
     def _locked(self, name: str) -> Generator[None, None, None]:
@@ -95,9 +85,7 @@ class Cache:
 
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / f".{name}.lock", "w") as handle:
-            fcntl.flock(
-                handle, fcntl.LOCK_EX
-            )  # released when the file is closed or the process dies
+            fcntl.flock(handle, fcntl.LOCK_EX)  # released on close, or when the process dies
             yield
 
     def _evict(self, needed: int) -> None:

@@ -32,10 +32,10 @@ class Shards:
 
     def __init__(self, data: str, suffixes: Sequence[str], what: str) -> None:
         self.location, self.window = split_window(data)
-        self._store, found = list_shards(self.location)
-        self._tars = [shard.tar for shard in found]
+        self._store, shards = list_shards(self.location)
+        self._tars = [shard.tar for shard in shards]
         with ThreadPoolExecutor(1 if isinstance(self._store, LocalStore) else 16) as pool:
-            indexed = pool.map(lambda shard: _index(self._store, shard, suffixes), found)
+            indexed = pool.map(lambda shard: _index(self._store, shard, suffixes), shards)
             self._indexes = list(indexed)
         _check_set(self.location, self._indexes)
         self._rows = [_readable_rows(index, suffixes) for index in self._indexes]
@@ -55,13 +55,13 @@ class Shards:
     def names(self) -> Iterator[bytes]:
         """Names of all samples, in UTF-8."""
         for index, rows in zip(self._indexes, self._rows):
-            found = index.all_names()
-            yield from found if len(rows) == len(found) else (found[row] for row in rows)
+            names = index.all_names()
+            yield from names if len(rows) == len(names) else (names[row] for row in rows)
 
     def has_text(self) -> npt.NDArray[np.bool_]:
         """Mask of the samples with a caption."""
-        found = [index.has_text[rows] != 0 for index, rows in zip(self._indexes, self._rows)]
-        return np.concatenate(found)
+        masks = [index.has_text[rows] != 0 for index, rows in zip(self._indexes, self._rows)]
+        return np.concatenate(masks)
 
     def name(self, number: int) -> str:
         """Path of the file relative to the packed folder, or the member's name."""

@@ -20,7 +20,7 @@ from quintet.media.shards.member import Header
 VERSION = 1
 SUFFIX = ".index"
 MAX_HEADER = 16_000_000
-MOST = 10_000_000
+MAX_SHARDS = 10_000_000
 """Maximum number of shards in a set."""
 REMEDY = "copy it again, or delete it to rebuild it"
 _TYPES = {"U64": "<u8", "U32": "<u4", "U8": "<u1"}
@@ -34,7 +34,6 @@ _COLUMNS = {
     "name_end": ("U64", ()),
     "row_end": ("U64", ()),
 }
-_TEXTS = ("names", "rows")
 
 Column = npt.NDArray[Any]
 
@@ -57,8 +56,8 @@ class Sample(NamedTuple):
 def _has_text(row: dict[str, Any]) -> bool:
     """Whether there is a caption."""
     texts = row.get("texts")
-    found = texts if isinstance(texts, list) else [row.get("text") or ""]
-    return any(str(text).strip() for text in found)
+    captions = texts if isinstance(texts, list) else [row.get("text") or ""]
+    return any(str(text).strip() for text in captions)
 
 
 class IndexBuilder:
@@ -81,8 +80,8 @@ class IndexBuilder:
         self.rows += json.dumps(sample.row, sort_keys=True, separators=(",", ":")).encode()
         self.digests += sample.digest
         self.header.extend(sample.header)
-        found = (sample.offset, sample.length, len(self.names), len(self.rows))
-        for column, number in zip(self.numbers.values(), found):
+        numbers = (sample.offset, sample.length, len(self.names), len(self.rows))
+        for column, number in zip(self.numbers.values(), numbers):
             column.append(number)
 
     def content(self, about: dict[str, Any]) -> bytes:
@@ -115,7 +114,7 @@ def _packing(about: dict[str, Any]) -> Packing | None:
     if "packing" not in about:
         return None
     packing = Packing(str(about["packing"]), int(about["number"]), int(about["count"]))
-    if not 0 <= packing.number < packing.total <= MOST:
+    if not 0 <= packing.number < packing.total <= MAX_SHARDS:
         raise ValueError(f"it is number {packing.number} of {packing.total} shards")
     return packing
 
@@ -152,7 +151,7 @@ class Index:
             self._column(header, name) for name in list(_COLUMNS)[:6]
         )
         self.name_end, self.row_end = (self._column(header, f"{n}_end") for n in ("name", "row"))
-        self.names, self.rows = (self._column(header, name) for name in _TEXTS)
+        self.names, self.rows = (self._column(header, name) for name in ("names", "rows"))
         if self.about["version"] != VERSION:
             raise ValueError(f"its version is {self.about['version']}, not {VERSION}")
         self.suffixes = [str(suffix) for suffix in self.about["suffixes"]]
@@ -161,7 +160,7 @@ class Index:
     def _column(self, header: dict[str, Any], name: str) -> Column:
         kind, width = _COLUMNS.get(name, ("U8", ()))
         about = header[name]
-        begin, end = (int(place) for place in about["data_offsets"])
+        begin, end = (int(offset) for offset in about["data_offsets"])
         if about["dtype"] != kind or not 0 <= begin <= end <= len(self._view):
             raise ValueError(f"its column {name!r} is truncated")
         return self._view[begin:end].view(_TYPES[kind]).reshape(-1, *width)
@@ -194,10 +193,10 @@ class Index:
     def row(self, row: int) -> dict[str, Any]:
         """Metadata of a sample."""
         try:
-            found = json.loads(self._text(self.rows, self.row_end, row))
+            metadata = json.loads(self._text(self.rows, self.row_end, row))
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return metadata if isinstance(metadata, dict) else {}
 
     def _text(self, blob: Column, ends: Column, row: int) -> bytes:
         begin = int(ends[row - 1]) if row else 0

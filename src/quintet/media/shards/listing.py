@@ -14,7 +14,7 @@ from quintet.media.shards.store import Store, StoredFile, store_of
 
 TAR = ".tar"
 PACKED = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
-MOST = 1_000_000
+MAX_SHARDS = 1_000_000
 """Maximum number of shards in a pattern."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -51,8 +51,8 @@ def expand_braces(pattern: str) -> list[str]:
     """Expand `a-{000..099}.tar` and `{a,b}.tar` into names."""
     pieces = _BRACES.split(pattern)  # odd elements were inside braces
     choices = [_choices(part, pattern) if i % 2 else [part] for i, part in enumerate(pieces)]
-    if prod(map(len, choices)) > MOST:
-        raise BadFile(pattern, f"names more than {MOST:,} shards", "name a folder")
+    if prod(map(len, choices)) > MAX_SHARDS:
+        raise BadFile(pattern, f"names more than {MAX_SHARDS:,} shards", "name a folder")
     return ["".join(choice) for choice in product(*choices)]
 
 
@@ -61,9 +61,9 @@ def _choices(content: str, pattern: str) -> list[str]:
     if numbers is None:
         return content.split(",")
     first, last = (int(number) for number in numbers.groups())
-    if last < first or last - first >= MOST:
+    if last < first or last - first >= MAX_SHARDS:
         reason = f"has the range {content}"
-        raise BadFile(pattern, reason, f"use an ascending range of at most {MOST:,} shards")
+        raise BadFile(pattern, reason, f"use an ascending range of at most {MAX_SHARDS:,} shards")
     width = len(numbers[1]) if numbers[1].startswith("0") else 0
     return [f"{number:0{width}d}" for number in range(first, last + 1)]
 

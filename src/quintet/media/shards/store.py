@@ -66,8 +66,8 @@ class LocalStore:
             os.close(handle)
 
     def files(self, folder: str) -> list[StoredFile]:
-        found = (self.find(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
-        return [file for file in found if file is not None]
+        files = (self.find(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
+        return [file for file in files if file is not None]
 
     def find(self, url: str) -> StoredFile | None:
         try:
@@ -80,16 +80,16 @@ class LocalStore:
 
     def read(self, file: StoredFile, offset: int, count: int) -> bytes:
         try:
-            found = os.pread(self._handle(file), count, offset)
-            while len(found) < count:  # one call returns at most 2 GB
-                more = os.pread(self._handle(file), count - len(found), offset + len(found))
+            content = os.pread(self._handle(file), count, offset)
+            while len(content) < count:  # one call returns at most 2 GB
+                more = os.pread(self._handle(file), count - len(content), offset + len(content))
                 if not more:
                     raise BadFile(file.url, "is shorter than it was", "copy it again")
-                found += more
+                content += more
         except OSError as error:
             reason = f"cannot be read ({error.strerror})"
             raise BadFile(file.url, reason, "check the file and the disk") from error
-        return found
+        return content
 
     def _handle(self, file: StoredFile) -> int:
         if file.url not in self._open:
@@ -122,7 +122,7 @@ class RemoteStore:
         self._owner = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_files": None, "_pool": None, "_owner": 0}
+        return {**vars(self), "_fs": None, "_pool": None, "_owner": 0}
 
     def _filesystem(self) -> Any:
         """The file system of this process: connections do not survive a fork."""
@@ -133,9 +133,9 @@ class RemoteStore:
 
     def files(self, folder: str) -> list[StoredFile]:
         fs = self._filesystem()
-        found = _retry(folder, lambda: fs.ls(fs._strip_protocol(folder), True))
+        infos = _retry(folder, lambda: fs.ls(fs._strip_protocol(folder), True))
         scheme = folder.partition("://")[0]
-        files = [_stored_file(f"{scheme}://{_strip_scheme(each['name'])}", each) for each in found]
+        files = [_stored_file(f"{scheme}://{_strip_scheme(info['name'])}", info) for info in infos]
         return sorted((file for file in files if file is not None), key=lambda f: f.url)
 
     def find(self, url: str) -> StoredFile | None:
@@ -148,17 +148,17 @@ class RemoteStore:
         return _stored_file(url, info)
 
     def read(self, file: StoredFile, offset: int, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            number, inside = divmod(offset + len(found), PIECE)
-            length = min(count - len(found), PIECE - inside)
-            found += self._read_piece(file, number, inside, length)
-        return bytes(found)
+        content = bytearray()
+        while len(content) < count:
+            number, inside = divmod(offset + len(content), PIECE)
+            length = min(count - len(content), PIECE - inside)
+            content += self._read_piece(file, number, inside, length)
+        return bytes(content)
 
     def _read_piece(self, file: StoredFile, number: int, inside: int, count: int) -> bytes:
-        found = self.cache.read(_key(file, number), inside, count)
-        if found is not None and len(found) == count:
-            return found
+        content = self.cache.read(_key(file, number), inside, count)
+        if content is not None and len(content) == count:
+            return content
         return self._fetch(file, number)[inside : inside + count]
 
     def _fetch(self, file: StoredFile, number: int) -> bytes:
@@ -166,23 +166,21 @@ class RemoteStore:
         key, offset = _key(file, number), number * PIECE
         size = min(PIECE, file.size - offset)
         with self.cache.claim(key):
-            found = self.cache.read(key, 0, size)
-            if found is None or len(found) != size:
-                found = _retry(
+            content = self.cache.read(key, 0, size)
+            if content is None or len(content) != size:
+                content = _retry(
                     file.url,
                     lambda: self._filesystem().cat_file(file.url, start=offset, end=offset + size),
                 )
-                if len(found) != size:
-                    raise BadFile(file.url, "is shorter than it was", "check what is there")
-                self.cache.put(key, found)
-        return found
+                if len(content) != size:
+                    raise BadFile(file.url, "is shorter than it was", "check the file")
+                self.cache.put(key, content)
+        return content
 
     def prefetch(self, ranges: Iterable[tuple[StoredFile, int, int]]) -> None:
         """Fetch missing pieces in parallel. Errors are left to read()."""
         pieces = {
-            (file, number)
-            for file, offset, count in ranges
-            for number in range(offset // PIECE, (offset + max(count, 1) - 1) // PIECE + 1)
+            (file, number) for file, offset, count in ranges for number in _pieces(offset, count)
         }
         missing = [each for each in sorted(pieces) if not self.cache.find(_key(*each))]
         self._filesystem()
@@ -193,10 +191,14 @@ class RemoteStore:
 
     def drop(self, file: StoredFile, offset: int, count: int) -> bool:
         """Drop cached pieces of a range, which may be damaged."""
-        numbers = range(offset // PIECE, (offset + max(count, 1) - 1) // PIECE + 1)
-        for number in numbers:
+        for number in _pieces(offset, count):
             self.cache.drop(_key(file, number))
         return True
+
+
+def _pieces(offset: int, count: int) -> range:
+    """Numbers of the pieces that a byte range touches."""
+    return range(offset // PIECE, (offset + max(count, 1) - 1) // PIECE + 1)
 
 
 def _key(file: StoredFile, number: int) -> str:
@@ -251,17 +253,13 @@ def store_of(url: str) -> Store:
     return RemoteStore(url) if "://" in url else LocalStore()
 
 
-def read_whole(store: Store, file: StoredFile) -> bytes:
-    return store.read(file, 0, file.size)
-
-
 def local_index(store: Store, file: StoredFile) -> Path:
     """Local path of an index: the file itself, or its cached copy."""
     if isinstance(store, LocalStore):
         return Path(file.url)
     cache = Cache("shard-indexes")
     key = _key(file, -1)
-    return cache.find(key) or cache_index(cache, key, read_whole(store, file), file.url)
+    return cache.find(key) or cache_index(cache, key, store.read(file, 0, file.size), file.url)
 
 
 def cache_index(cache: Cache, key: str, content: bytes, url: str) -> Path:

@@ -108,7 +108,7 @@ def _extension(kind: bytes, content: bytes, at: int) -> dict[str, str]:
     if kind in b"LK":
         text = content.split(b"\0")[0].decode("utf-8", "surrogateescape")
         return {"path": text} if kind == b"L" else {}
-    found: dict[str, str] = {}
+    records: dict[str, str] = {}
     while content.strip(b"\0"):
         digits, _, _ = content[:20].partition(b" ")
         length = int(digits) if digits.isdigit() else 0
@@ -116,8 +116,8 @@ def _extension(kind: bytes, content: bytes, at: int) -> dict[str, str]:
         key, equals, value = record[len(digits) + 1 : -1].partition(b"=")
         if not equals or len(record) < length:
             raise Damage(f"has a damaged extension header at byte {at - BLOCK:,}")
-        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
-    return found
+        records[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+    return records
 
 
 def _problem(kind: bytes, name: str, extended: dict[str, str]) -> str:

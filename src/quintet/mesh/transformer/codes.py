@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from quintet.engine.data.stream import DAMAGE, stop_workers
 from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
-from quintet.engine.runs.cache import SHARD, Cache
+from quintet.engine.runs.cache import VALUES_PER_FILE, Cache
 from quintet.mesh.data import Collate
 
 Variant = tuple[int, int]
@@ -116,7 +116,7 @@ class CodeData:
         start = reported = time.monotonic()
         for done, slot, codes in self._encode_batches(slots, autoencoder, collate, workers):
             pending[self.keys[slot]] = codes
-            if len(pending) == SHARD:
+            if len(pending) == VALUES_PER_FILE:
                 cache.add(pending)
                 pending = {}
             if time.monotonic() - reported > 5:
