@@ -181,7 +181,7 @@ def test_every_command_and_code_block_runs(index, outcomes):
         "runs/photos/config.json",
         "runs/python/metrics.jsonl",
         "runs/line/metrics.jsonl",
-        "out/held-out-000.reconstruction.png",
+        "out/validation-000.reconstruction.png",
         "out/a.reconstruction.png",
         "exported/model.safetensors",
         "exported/README.md",

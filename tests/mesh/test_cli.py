@@ -52,8 +52,8 @@ def test_a_folder_of_meshes_trains_and_is_used(chairs: Path, tmp_path: Path, cli
     said = cli("sample", run, "--count", 1, "--out", tmp_path / "out", "--format", "ply")
     assert said.status == 0, said.err
     assert names(tmp_path / "out") == [
-        "held-out-000.original.ply",
-        "held-out-000.reconstruction.ply",
+        "validation-000.original.ply",
+        "validation-000.reconstruction.ply",
         "sheet.png",
     ]
     measured = json.loads(cli("evaluate", run, chairs).out.splitlines()[-1])

@@ -288,7 +288,7 @@ def test_captions_are_worth_something_only_if_they_are_read(task: TransformerTas
     assert math.isfinite(value_of(found["loss_without_text"]))
     for name in ("valid", "closed", "faces_generated", "nearest_generated", "agrees"):
         assert len(found[name].values) == 2  # generation.count
-    assert value_of(found["nearest_held_out"]) < 0.2  # training meshes through their codes
+    assert value_of(found["nearest_validation"]) < 0.2  # training meshes through their codes
 
 
 def test_meshes_generated_for_a_caption_are_the_same_every_time(task: TransformerTask) -> None:
@@ -463,12 +463,12 @@ def test_a_sheet_is_written_with_a_file_for_each_mesh(
     points, faces = tetrahedron
     nothing = (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.int64))
     rows = [[(points, faces), (points * 0.5, faces)], [(points, faces[:2]), nothing]]
-    sheet = MeshSheet("pairs", rows, ["held out", "generated"], ["a ☃ chair", ""], suffix)
+    sheet = MeshSheet("pairs", rows, ["validation", "generated"], ["a ☃ chair", ""], suffix)
     paths = sheet.write(tmp_path)
     assert paths[-1] == tmp_path / "pairs.png"
     assert read_image(paths[-1]).std() > 0
     assert all(path.stat().st_size for path in paths)
-    upright = read_mesh(tmp_path / f"pairs-0-held-out{suffix}", upright=True)
+    upright = read_mesh(tmp_path / f"pairs-0-validation{suffix}", upright=True)
     assert np.allclose(upright.vertices, points, atol=1e-5)
     assert np.array_equal(upright.faces, faces)
     half = read_mesh(tmp_path / f"pairs-0-generated{suffix}", upright=True)
@@ -478,7 +478,7 @@ def test_a_sheet_is_written_with_a_file_for_each_mesh(
 def test_exhibits_of_both_stages_open_again(autoencoder_run: Path, transformer_run: Path) -> None:
     for run, names in (
         (autoencoder_run, {"original", "reconstruction"}),
-        (transformer_run, {"held-out"}),
+        (transformer_run, {"validation"}),
     ):
         meshes = sorted((run / "exhibits/step-00000004").glob("*.glb"))
         assert meshes

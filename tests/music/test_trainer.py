@@ -377,7 +377,7 @@ def test_sample_ranks_captions_for_a_sound(trained, songs, tmp_path, capsys):
 def test_sample_without_sounds_takes_held_out_ones(trained, tmp_path, capsys):
     status, said, _ = command(capsys, "sample", trained, "--count", 3, "--out", tmp_path / "out")
     assert not status
-    assert said[0] == str(tmp_path / "out" / "held-out-000.wav")
+    assert said[0] == str(tmp_path / "out" / "validation-000.wav")
     assert len(list((tmp_path / "out").glob("*.wav"))) == 3
     captions = {row["name"] for row in json.loads(Path(said[-1]).read_text())[0]["best"]}
     assert captions == {tunes.compose(2 * index + 1).caption for index in range(3)}

@@ -294,9 +294,9 @@ def test_validation_clips_are_reconstructed_without_inputs(
     said = cli("sample", run, "--count", 1, "--out", tmp_path / "out")
     assert said.status == 0, said.err
     assert names(tmp_path / "out") == [
-        "held-out-000.ids.safetensors",
-        "held-out-000.mp4",
-        "held-out-000.reconstruction.mp4",
+        "validation-000.ids.safetensors",
+        "validation-000.mp4",
+        "validation-000.reconstruction.mp4",
     ]
     assert cli("sample", run, "--count", 99, "--out", tmp_path / "all").status == 0
     assert len(names(tmp_path / "all")) == 2 * 3

@@ -31,7 +31,7 @@ class Flags:
     count: int = 8
     """Without inputs: number of validation images to reconstruct."""
     device: Device = "auto"
-    """Device; auto takes a GPU if available."""
+    """Device; auto uses a GPU if available."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
@@ -43,7 +43,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for path in inputs or _held_out(run, out, flags.count):
+    for path in inputs or _validation_images(run, out, flags.count):
         if path.suffix == ".safetensors":
             written += _decode(model, path, out)
         else:
@@ -51,7 +51,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     return written
 
 
-def _held_out(run: Path, out: Path, count: int) -> list[Path]:
+def _validation_images(run: Path, out: Path, count: int) -> list[Path]:
     from quintet.image.data import open_data
     from quintet.media.pixels import write_png
 
@@ -59,7 +59,7 @@ def _held_out(run: Path, out: Path, count: int) -> list[Path]:
     dataset = open_data(recipe.data, recipe.images, "valid", recipe.seed)
     paths = []
     for index, item in readable(dataset, count):
-        paths.append(out / f"held-out-{index:03d}.png")
+        paths.append(out / f"validation-{index:03d}.png")
         write_png(paths[-1], item["image"].permute(1, 2, 0).numpy())
     return paths
 

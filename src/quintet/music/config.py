@@ -24,7 +24,7 @@ class MusicDataConfig:
     min_seconds: float = 4.0
     """Built-in training clips last min_seconds to seconds; validation clips last seconds."""
     valid_fraction: float = 0.05
-    """Share of a folder held out for validation, chosen by the seed."""
+    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 1000
     """Maximum number of validation clips per evaluation."""
     builtin_count: int = 100_000
@@ -103,7 +103,7 @@ class MuLaNConfig:
     text_head_dim: int = 64
     """bytes: channels per attention head of the text tower."""
     vocab_size: int = 258
-    """bytes: vocabulary size of the text tower; raise it for token ids of your own."""
+    """bytes: vocabulary size of the text tower; raise it for custom token ids."""
     text_path: str | None = setting(path=True, free=True)
     """frozen: folder of the encoder on disk."""
     dim_latent: int = 128

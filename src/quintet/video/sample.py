@@ -40,7 +40,7 @@ class Flags:
     count: int = 4
     """Without inputs: number of validation clips to reconstruct."""
     device: Device = "auto"
-    """Device; auto takes a GPU if available."""
+    """Device; auto uses a GPU if available."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
@@ -55,7 +55,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for path in inputs or _held_out(run, out, flags):
+    for path in inputs or _validation_clips(run, out, flags):
         if path.suffix == ".safetensors":
             written += _decode(model, path, out, flags)
         else:
@@ -63,7 +63,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     return written
 
 
-def _held_out(run: Path, out: Path, flags: Flags) -> list[Path]:
+def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Path]:
     from quintet.media.clips.writer import write_mp4
     from quintet.video.data import open_data
 
@@ -71,7 +71,7 @@ def _held_out(run: Path, out: Path, flags: Flags) -> list[Path]:
     dataset = open_data(recipe.data, recipe.videos, "valid", recipe.seed)
     paths = []
     for index, item in readable(dataset, flags.count):
-        paths.append(out / f"held-out-{index:03d}.mp4")
+        paths.append(out / f"validation-{index:03d}.mp4")
         write_mp4(paths[-1], item["video"].permute(1, 2, 3, 0).numpy(), flags.rate)
     if not paths:
         raise RunError(f"{run} has no readable validation clips; give videos")

@@ -131,7 +131,7 @@ def reconstruct(autoencoder: Any, batch: Batch) -> Reconstruction:
 
 
 def within(output: Reconstruction, bins: int) -> Tensor:
-    """(b, f, k, 3): coordinates reconstructed within so many bins; false in padding."""
+    """(b, f, k, 3): coordinates reconstructed within this many bins; false in padding."""
     near = (output.bins - output.target).abs() <= bins
     return near & output.mask[..., None, None]
 
