@@ -44,9 +44,9 @@ def recipe_of(size: str) -> VQGanRecipe:
     return VQGanRecipe(
         model=VQGanVAEConfig(
             dim=256,
-            patch=4,
-            multipliers=(1, 2, 4),
-            blocks=(4, 3, 6),
+            patch_size=4,
+            channel_multipliers=(1, 2, 4),
+            num_res_blocks=(4, 3, 6),
             attention_layers=1,
             levels=(8, 8, 8, 8, 16),
         ),

@@ -139,7 +139,9 @@ def main() -> None:
     options = parser.parse_args()
     gpu = options.device == "cuda"
     size = options.size or ("recipe" if gpu else "small")
-    small = VQGanVAEConfig(dim=256 if gpu else 64, patch=4, multipliers=(1, 2), blocks=(1,))
+    small = VQGanVAEConfig(
+        dim=256 if gpu else 64, patch_size=4, channel_multipliers=(1, 2), num_res_blocks=(1,)
+    )
     config = small if size == "small" else recipes.vqgan().model
     recipe = AnyRecipe(
         steps=10**6,

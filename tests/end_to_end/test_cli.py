@@ -437,7 +437,7 @@ def test_weights_of_another_model_are_refused_by_name(
     assert str(exported) in said.err
     assert "has shape" in said.err
     said = quintet(
-        *TRAIN, "--run", tmp_path / "x", *TINY, "--init-from", exported, "--model.blocks", 2
+        *TRAIN, "--run", tmp_path / "x", *TINY, "--init-from", exported, "--model.num-res-blocks", 2
     )
     assert said.status == 2
     assert "does not fit" in said.err

@@ -5,7 +5,13 @@ from torch import nn
 from quintet.image.config import DiscriminatorConfig, VQGanVAEConfig
 from quintet.image.model import Discriminator, VQGanVAE, config_from_keywords
 
-SMALL = {"dim": 16, "multipliers": (1, 2, 2), "patch": 2, "blocks": (1,), "codebook_bits": 6}
+SMALL = {
+    "dim": 16,
+    "channel_multipliers": (1, 2, 2),
+    "patch_size": 2,
+    "num_res_blocks": (1,),
+    "codebook_bits": 6,
+}
 QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
 
 
@@ -90,7 +96,7 @@ def test_codebook_usage_counts_codes_and_their_perplexity() -> None:
 def test_keywords_build_the_same_configuration() -> None:
     assert VQGanVAE(**SMALL).config == VQGanVAEConfig(**SMALL)
     assert VQGanVAE(VQGanVAEConfig(**SMALL), quantiser="lfq").config.quantiser == "lfq"
-    assert config_from_keywords(dim=8, blocks=3).blocks == (3,)
+    assert config_from_keywords(dim=8, num_res_blocks=3).num_res_blocks == (3,)
 
 
 @pytest.mark.parametrize("bits", [1, 8, 10, 13, 16])
@@ -112,7 +118,8 @@ def test_a_codebook_size_between_powers_of_two_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"blocks": (1, 2)}, {"levels": (1,)}, {"patch": 0}, {"multipliers": ()}]
+    "wrong",
+    [{"num_res_blocks": (1, 2)}, {"levels": (1,)}, {"patch_size": 0}, {"channel_multipliers": ()}],
 )
 def test_contradictions_are_rejected_at_construction(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
@@ -154,7 +161,7 @@ def test_tokenizing_while_training_collects_no_statistics() -> None:
 @QUANTISERS
 def test_forward_is_one_graph(quantiser: str, training: bool) -> None:
     torch.compiler.reset()
-    model = small(quantiser=quantiser, multipliers=(1, 2)).train(training)
+    model = small(quantiser=quantiser, channel_multipliers=(1, 2)).train(training)
     images = torch.rand(1, 3, 16, 16)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert torch.allclose(compiled(images).images, model(images).images, atol=1e-6)

@@ -30,9 +30,9 @@ from quintet.shared.tokenizer.config import TokenizerLossConfig
 def recipe(**changes: Any) -> VQGanRecipe:
     model = VQGanVAEConfig(
         dim=8,
-        multipliers=(1, 2),
-        patch=2,
-        blocks=(1,),
+        channel_multipliers=(1, 2),
+        patch_size=2,
+        num_res_blocks=(1,),
         quantiser=changes.pop("quantiser", "fsq"),
         levels=(4, 4),
         codebook_bits=4,

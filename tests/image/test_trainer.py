@@ -21,7 +21,13 @@ from quintet.image.config import DiscriminatorConfig
 
 def vae(**changes: Any) -> quintet.VQGanVAE:
     torch.manual_seed(0)
-    settings = {"dim": 8, "multipliers": (1, 2), "patch": 2, "blocks": 1, "levels": (4, 4)}
+    settings = {
+        "dim": 8,
+        "channel_multipliers": (1, 2),
+        "patch_size": 2,
+        "num_res_blocks": 1,
+        "levels": (4, 4),
+    }
     return quintet.VQGanVAE(**settings | changes)
 
 

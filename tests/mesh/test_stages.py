@@ -66,7 +66,7 @@ def test_an_autoencoder_that_is_none_is_named(what: str, tmp_path: Path, cli: Ca
 def test_a_model_of_another_kind_is_refused(
     tmp_path: Path, cli: Callable, transformer_run: Path
 ) -> None:
-    vae = quintet.VQGanVAE(dim=8, multipliers=(1, 2), blocks=1, levels=(4, 4))
+    vae = quintet.VQGanVAE(dim=8, channel_multipliers=(1, 2), num_res_blocks=1, levels=(4, 4))
     vae.save_pretrained(tmp_path / "vae")
     for given, kind in ((tmp_path / "vae", "VQGanVAE"), (transformer_run, "MeshTransformer")):
         said = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", given)

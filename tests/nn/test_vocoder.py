@@ -114,17 +114,21 @@ def test_silence_stays_silent_and_lengths_are_as_asked() -> None:
 
 # Vocos.
 
-SMALL = VocosConfig(rate=8000, bins=10, dim=16, hidden=24, layers=2, n_fft=64, hop=16)
+SMALL = VocosConfig(
+    sample_rate=8000, n_mels=10, dim=16, hidden=24, layers=2, n_fft=64, hop_length=16
+)
 
 
 def published(config: VocosConfig) -> dict[str, object]:
     """A configuration as it comes with the weights."""
     return {
-        "feature_extractor": {"init_args": {"sample_rate": config.rate, "n_mels": config.bins}},
+        "feature_extractor": {
+            "init_args": {"sample_rate": config.sample_rate, "n_mels": config.n_mels}
+        },
         "backbone": {
             "class_path": "vocos.models.VocosBackbone",
             "init_args": {
-                "input_channels": config.bins,
+                "input_channels": config.n_mels,
                 "dim": config.dim,
                 "intermediate_dim": config.hidden,
                 "num_layers": config.layers,
@@ -134,7 +138,7 @@ def published(config: VocosConfig) -> dict[str, object]:
             "init_args": {
                 "dim": config.dim,
                 "n_fft": config.n_fft,
-                "hop_length": config.hop,
+                "hop_length": config.hop_length,
                 "padding": "center" if config.centred else "same",
             }
         },
@@ -176,7 +180,15 @@ def test_weights_have_the_published_names() -> None:
 def test_the_published_size_has_as_many_parameters_as_published() -> None:
     with torch.device("meta"):
         model = Vocos(
-            VocosConfig(rate=24000, bins=100, dim=512, hidden=1536, layers=8, n_fft=1024, hop=256)
+            VocosConfig(
+                sample_rate=24000,
+                n_mels=100,
+                dim=512,
+                hidden=1536,
+                layers=8,
+                n_fft=1024,
+                hop_length=256,
+            )
         )
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(13.5e6, rel=0.01)
 

@@ -9,10 +9,10 @@ from quintet.speech.data import Buckets
 from quintet.speech.model import VoiceBox
 
 MODEL: dict[str, Any] = {
-    "rate": 8_000,
+    "sample_rate": 8_000,
     "n_fft": 512,
-    "hop": 128,
-    "bins": 20,
+    "hop_length": 128,
+    "n_mels": 20,
     "dim": 32,
     "depth": 2,
     "heads": 2,
@@ -26,7 +26,7 @@ MODEL: dict[str, Any] = {
     "edges": False,
 }
 DATA: dict[str, Any] = {
-    "rate": 8_000,
+    "sample_rate": 8_000,
     "max_seconds": 2.0,
     "text_length": 24,
     "buckets": 3,

@@ -385,4 +385,4 @@ def test_held_out_recordings_are_none_of_those_for_training(tmp_path):
     names = [{d.name(i) for i in range(len(d))} for d in sides]
     assert names[0] | names[1] == {f"{n}.wav" for n in range(10)}
     assert not names[0] & names[1]
-    assert MODEL["rate"] == RATE
+    assert MODEL["sample_rate"] == RATE

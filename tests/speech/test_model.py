@@ -45,7 +45,7 @@ def batch(model: VoiceBox, *lengths: int, texts: tuple[str, ...] = ()) -> tuple:
     audio, ends = sounds(*lengths), torch.tensor(lengths)
     ids, tokens = model.tokenize(texts or ["ba", "kitu"][: len(lengths)])
     frames = model.features.num_frames(ends)
-    size = (int(model.features.num_frames(torch.tensor([audio.shape[1]]))), model.config.bins)
+    size = (int(model.features.num_frames(torch.tensor([audio.shape[1]]))), model.config.n_mels)
     return audio, ends, ids, tokens, draw(torch.arange(len(lengths)), frames, size, LOSSES)
 
 
@@ -318,7 +318,7 @@ def test_a_text_that_cannot_be_in_a_recording_is_refused(model):
 
 
 def test_latents_are_taken_and_given_back(tmp_path):
-    model = voicebox(features="latents", bins=6)
+    model = voicebox(features="latents", n_mels=6)
     latents = torch.randn(2, 30, 6)
     assert model(latents, texts=["kitu", "so"]).isfinite()
     assert model.sample(texts=["kitu"], steps=2)[0].shape[1] == 6
@@ -373,7 +373,7 @@ def test_losses_are_weighed_by_their_counts(model):
         ({"kernel": 4}, "odd"),
         ({"duration_dim": 100}, "multiple of 64"),
         ({"vocabulary": 100}, "258 or more"),
-        ({"hop": 600}, "half of n_fft"),
+        ({"hop_length": 600}, "half of n_fft"),
         ({"text": "spoken"}, "one of"),
     ],
 )

@@ -113,10 +113,10 @@ def test_two_measurements_of_a_batch_are_equal():
 
 
 def test_recorded_syllables_are_recognised_and_those_of_a_young_model_are_not():
-    wide = {"rate": 24_000, "n_fft": 1024, "hop": 256, "bins": 100}
+    wide = {"sample_rate": 24_000, "n_fft": 1024, "hop_length": 256, "n_mels": 100}
     settings = recipe(
         model=VoiceBoxConfig(**MODEL | wide),
-        recordings=SpeechDataConfig(**DATA | {"rate": 24_000}),
+        recordings=SpeechDataConfig(**DATA | {"sample_rate": 24_000}),
         sampling=SamplingConfig(steps=1, method="euler", count=3),
     )
     task = VoiceBoxTask(settings)
@@ -165,7 +165,7 @@ def test_a_first_batch_that_cannot_be_is_refused(change, message):
 
 def test_rates_of_model_and_recordings_agree():
     with pytest.raises(ConfigError, match=r"model\.rate, 8000"):
-        recipe(recordings=SpeechDataConfig(**DATA | {"rate": 16_000}))
+        recipe(recordings=SpeechDataConfig(**DATA | {"sample_rate": 16_000}))
     with pytest.raises(ConfigError, match="built-in speech"):
         recipe(model=VoiceBoxConfig(**MODEL | {"text": "given"}))
     with pytest.raises(ConfigError, match="mask_fraction"):

@@ -66,7 +66,7 @@ def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
 
 
 def test_latents_and_ids_for_each_frame_train(tmp_path: Path) -> None:
-    settings = {"features": "latents", "bins": 6, "text": "given", "vocabulary": 9}
+    settings = {"features": "latents", "n_mels": 6, "text": "given", "vocabulary": 9}
     items = [
         {"latents": torch.randn(20 + i, 6), "ids": torch.randint(2, 9, (20 + i,))} for i in range(8)
     ]

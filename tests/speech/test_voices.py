@@ -176,7 +176,7 @@ def segments(numbers: range, mel: LogMel) -> tuple[np.ndarray, np.ndarray]:
     for u in map(compose, numbers):
         picture = mel(torch.from_numpy(speak(u, RATE))[None])[0]
         for mark in u.syllables:
-            at = np.linspace(mark.start, mark.end, 10) * (RATE / mel.hop)
+            at = np.linspace(mark.start, mark.end, 10) * (RATE / mel.hop_length)
             rows.append(picture[:, at.round().astype(int).clip(0, picture.shape[1] - 1)].flatten())
             ids.append(SYLLABLES.index(mark.text))
     return torch.stack(rows).double().numpy(), np.array(ids)

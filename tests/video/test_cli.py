@@ -266,7 +266,7 @@ def test_ids_decode_to_the_clip_that_they_came_from(
     write_mp4(tmp_path / "a.mp4", waves(length, 32, 32), 10)
     out = tmp_path / "out"
     assert cli("sample", run, tmp_path / "a.mp4", "--out", out).status == 0
-    words = [out / "a.ids.safetensors", "--rate", 10, "--chunk", 3]
+    words = [out / "a.ids.safetensors", "--fps", 10, "--chunk", 3]
     said = cli("sample", run, *words, "--out", out)
     assert said.status == 0, said.err
     assert said.out.split() == [str(out / "a.decoded.mp4")]
@@ -476,10 +476,10 @@ def test_invalid_ids_are_rejected(
         (["."], ". is not a file"),
         (["--count", 0], "--count is 0"),
         (["--chunk", -4], "--chunk is -4"),
-        (["--rate", 0], "--rate is 0"),
-        (["--rate", 5000], "--rate is 5000"),
-        (["--rate", "nan"], "--rate is nan"),
-        (["--rate", 1e-5], "--rate is 1e-05"),
+        (["--fps", 0], "--fps is 0"),
+        (["--fps", 5000], "--fps is 5000"),
+        (["--fps", "nan"], "--fps is nan"),
+        (["--fps", 1e-5], "--fps is 1e-05"),
         (["--size", 30, 32], "divisible by the factor 4"),
         (["--size", 0, 0], "divisible by the factor 4"),
     ],

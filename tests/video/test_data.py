@@ -141,7 +141,7 @@ def test_keys_draw_the_start_and_whole_numbers_of_frames_to_skip(folder):
 
 
 def test_the_rate_is_the_one_asked_for(folder):
-    config = VideoDataConfig(frames=5, size=(16, 16), rate=5.0)
+    config = VideoDataConfig(frames=5, size=(16, 16), fps=5.0)
     assert set(np.diff(numbers(sample(folder, "part0/0.mp4", None, config)["video"]))) == {4}
 
 
@@ -225,7 +225,7 @@ def test_metadata_that_fits_no_file_is_rejected(folder):
     [
         ("frames", 0),
         ("size", (0, 8)),
-        ("rate", 0.0),
+        ("fps", 0.0),
         ("min_rate_factor", 0.0),
         ("min_rate_factor", 1.5),
         ("min_crop", 0.0),

@@ -58,7 +58,7 @@ EVERY = (
 SMALL: dict[str, Any] = {
     "init_dim": 8,
     "max_dim": 16,
-    "patch": 2,
+    "patch_size": 2,
     "time_window": 2,
     "codebook_bits": 6,
     "levels": (4, 4, 3),
@@ -261,7 +261,9 @@ def test_gradients_reach_every_parameter(quantiser: str) -> None:
 
 def test_it_overfits_a_clip() -> None:
     torch.manual_seed(0)
-    model = VideoTokenizer(init_dim=32, max_dim=32, patch=4, layers=("residual", "compress_time"))
+    model = VideoTokenizer(
+        init_dim=32, max_dim=32, patch_size=4, layers=("residual", "compress_time")
+    )
     shade = torch.linspace(0, 1, 8)
     clip = torch.stack([shade.roll(t).expand(3, 8, 8) for t in range(5)], dim=1)[None]
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -398,7 +400,7 @@ def test_codebook_size_is_that_of_every_quantiser(bits: int, quantiser: str) -> 
         ({"init_dim": 64, "layers": (("compress_time", 96),)}, "divides 128"),
         ({"init_dim": 64, "max_dim": 96, "layers": ("compress_space",)}, "divides 256"),
         ({"init_dim": 6}, "multiples of 4"),
-        ({"patch": 0}, "patch is 0"),
+        ({"patch_size": 0}, "patch_size is 0"),
         ({"time_window": 0}, "time_window is 0"),
         ({"levels": (8, 1)}, "2 or more each"),
         ({"quantiser": "lfq", "codebook_bits": 40}, "between 1 and 30"),

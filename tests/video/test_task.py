@@ -40,7 +40,7 @@ def recipe(**changes: Any) -> VideoRecipe:
     model = VideoTokenizerConfig(
         init_dim=8,
         max_dim=8,
-        patch=4,
+        patch_size=4,
         layers=("residual", "compress_time"),
         levels=(4, 4),
         codebook_bits=4,

@@ -27,7 +27,7 @@ def tokenizer(**changes: Any) -> quintet.VideoTokenizer:
     settings: dict[str, Any] = {
         "init_dim": 8,
         "max_dim": 8,
-        "patch": 4,
+        "patch_size": 4,
         "layers": ("residual", "compress_time"),
         "levels": (4, 4),
     }

@@ -41,7 +41,7 @@ def middle_blocks(dim: int, layers: int) -> list[nn.Module]:
 
 def build_encoder(config: VQGanVAEConfig) -> nn.Sequential:
     widths = config.widths
-    layers: list[nn.Module] = [Stem(config.channels, widths[0], config.patch)]
+    layers: list[nn.Module] = [Stem(config.channels, widths[0], config.patch_size)]
     for index, (dim, count) in enumerate(zip(widths, config.blocks_per_stage)):
         if index:
             layers.append(Downsample(widths[index - 1], dim))
@@ -56,7 +56,7 @@ def build_decoder(config: VQGanVAEConfig) -> nn.Sequential:
         if index:
             layers.append(Upsample(widths[index - 1], dim))
         layers += residual_blocks(dim, count)
-    return nn.Sequential(*layers, Head(widths[-1], config.channels, config.patch))
+    return nn.Sequential(*layers, Head(widths[-1], config.channels, config.patch_size))
 
 
 def config_from_keywords(**keywords: Any) -> VQGanVAEConfig:
@@ -64,11 +64,11 @@ def config_from_keywords(**keywords: Any) -> VQGanVAEConfig:
 
     `layers` downsamples by 2 each, with doubling widths: first a patch of 2, then stages.
     """
-    if isinstance(keywords.get("blocks"), int):
-        keywords["blocks"] = (keywords["blocks"],)
+    if isinstance(keywords.get("num_res_blocks"), int):
+        keywords["num_res_blocks"] = (keywords["num_res_blocks"],)
     layers, size = keywords.pop("layers", None), keywords.pop("codebook_size", None)
     if layers is not None:
-        keywords |= {"patch": 2, "multipliers": tuple(2**i for i in range(layers))}
+        keywords |= {"patch_size": 2, "channel_multipliers": tuple(2**i for i in range(layers))}
     if size is not None:
         keywords |= codebook_of_size(size)
     return VQGanVAEConfig(**keywords)

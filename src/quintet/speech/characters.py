@@ -1,6 +1,6 @@
 """Byte-level tokenizer: one id per UTF-8 byte, for every script, digit and sign.
 
-Characters without a pronunciation are refused: symbols such as emoji, control characters, and code
+Characters without a pronunciation are rejected: symbols such as emoji, control characters, and code
 points without a meaning in Unicode.
 """
 

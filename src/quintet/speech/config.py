@@ -19,7 +19,7 @@ from quintet.engine.config import (
 class SpeechDataConfig:
     """Recordings and batching."""
 
-    rate: int = 24_000
+    sample_rate: int = 24_000
     """Sample rate in Hz; other files are resampled."""
     max_seconds: float = 16.0
     """Longer recordings are skipped: a crop would not match its transcript."""
@@ -48,7 +48,12 @@ class SpeechDataConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        require(8000 <= self.rate <= 192_000, "rate", self.rate, "between 8,000 and 192,000")
+        require(
+            8000 <= self.sample_rate <= 192_000,
+            "sample_rate",
+            self.sample_rate,
+            "between 8,000 and 192,000",
+        )
         least = self.min_seconds
         most = self.max_seconds
         require(0 < least <= most, "min_seconds", least, "above 0 and at most max_seconds")
@@ -66,14 +71,14 @@ class VoiceBoxConfig:
     """The model: flow over frames, aligner and duration model."""
 
     features: Literal["mel", "latents"] = "mel"
-    """Frames are log-mels of the sound, or latents of your own."""
-    rate: int = 24_000
+    """Frames are log-mels of the sound, or custom latents."""
+    sample_rate: int = 24_000
     """mel: sample rate in Hz."""
     n_fft: int = 1024
     """mel: samples of the FFT window."""
-    hop: int = 256
-    """mel: samples between frames (hop length)."""
-    bins: int = 100
+    hop_length: int = 256
+    """mel: samples between frames."""
+    n_mels: int = 100
     """Features of a frame: mel bins, or channels of the latents."""
     mean: float = -2.0
     """Mean of the features, for normalisation; the default is about that of speech."""
@@ -96,7 +101,7 @@ class VoiceBoxConfig:
     text: Literal["learned", "given"] = "learned"
     """Characters with a learned alignment, or given ids, one per frame."""
     vocabulary: int = 258
-    """Vocabulary size: 256 bytes and 2 special ids, or that of your own ids."""
+    """Vocabulary size: 256 bytes and 2 special ids, or that of custom ids."""
     edges: bool = True
     """learned: add a space before and after each text, for silence."""
     text_dim: int = 256
@@ -113,7 +118,17 @@ class VoiceBoxConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require_finite(self)
-        sizes = ("rate", "n_fft", "hop", "bins", "dim", "depth", "heads", "head_dim", "kernel")
+        sizes = (
+            "sample_rate",
+            "n_fft",
+            "hop_length",
+            "n_mels",
+            "dim",
+            "depth",
+            "heads",
+            "head_dim",
+            "kernel",
+        )
         for name in (*sizes, "text_dim", "align_dim", "duration_dim", "duration_depth"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(self.registers >= 0, "registers", self.registers, "0 or more")
@@ -127,8 +142,8 @@ class VoiceBoxConfig:
         require(0 <= self.dropout < 1, "dropout", self.dropout, "at least 0 and below 1")
         least = 258 if self.text == "learned" else 3
         require(self.vocabulary >= least, "vocabulary", self.vocabulary, f"{least} or more")
-        fits = self.hop <= self.n_fft // 2
-        require(fits, "hop", self.hop, "at most half of n_fft (overlapping frames)")
+        fits = self.hop_length <= self.n_fft // 2
+        require(fits, "hop_length", self.hop_length, "at most half of n_fft (overlapping frames)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +221,9 @@ class VoiceBoxRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        model, rate = self.model, self.recordings.rate
-        matched = model.features == "latents" or rate == model.rate
-        require(matched, "recordings.rate", rate, f"model.rate, {model.rate}")
+        model, rate = self.model, self.recordings.sample_rate
+        matched = model.features == "latents" or rate == model.sample_rate
+        require(matched, "recordings.sample_rate", rate, f"model.sample_rate, {model.sample_rate}")
         built_in = self.data is not None or (model.features == "mel" and model.text == "learned")
         require(
             built_in, "data", self.data, "set: built-in speech needs features mel and text learned"

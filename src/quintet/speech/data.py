@@ -58,7 +58,7 @@ class Buckets:
     def __init__(self, config: SpeechDataConfig, model: VoiceBoxConfig) -> None:
         self.config, self.model, self.count = config, model, config.buckets
         self.latents = model.features == "latents"
-        longest = frames_in(config.max_seconds, model.rate, model.hop)
+        longest = frames_in(config.max_seconds, model.sample_rate, model.hop_length)
         self.frames = ceil(longest / config.buckets)
         self.tokens = ceil(config.text_length / config.buckets)
 
@@ -68,7 +68,7 @@ class Buckets:
         return self.count * self.frames, self.count * self.tokens
 
     def num_frames(self, length: int) -> int:
-        return length if self.latents else 1 + length // self.model.hop
+        return length if self.latents else 1 + length // self.model.hop_length
 
     def ids(self, text: str | None) -> Tensor:
         """Ids (n,) of a text; one UNKNOWN without a text."""
@@ -81,16 +81,16 @@ class Buckets:
     def length(self, bucket: int) -> int:
         """Padded length of a bucket, in samples or latents."""
         frames = bucket * self.frames
-        return frames if self.latents else frames * self.model.hop - 1
+        return frames if self.latents else frames * self.model.hop_length - 1
 
     def check(self, length: int, text: str) -> str:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
         text = clean(text, config.alphabet)
         frames, tokens = self.num_frames(length), len(self.ids(text))
-        if not self.latents and length < config.min_seconds * config.rate:
+        if not self.latents and length < config.min_seconds * config.sample_rate:
             raise ValueError(
-                f"it is {length / config.rate:.3f} s long, less than min_seconds ="
+                f"it is {length / config.sample_rate:.3f} s long, less than min_seconds ="
                 f" {config.min_seconds:g}; remove it"
             )
         if tokens > config.text_length:
@@ -137,7 +137,7 @@ class SpeechFolder(InFolder):
         config, buckets = self.config, self.buckets
         try:
             seconds = probe(self.path(index), caps_of(config)).seconds
-            length = length_at(config.rate, seconds)
+            length = length_at(config.sample_rate, seconds)
             text = buckets.check(length, self.text(index))
         except ValueError:
             return buckets.largest
@@ -145,7 +145,7 @@ class SpeechFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         path, text = self.path(index), self.text(index)
-        wav = read_audio(path, rate=self.config.rate, caps=caps_of(self.config))
+        wav = read_audio(path, rate=self.config.sample_rate, caps=caps_of(self.config))
         try:
             text = self.buckets.check(len(wav), text)
         except ValueError as error:
@@ -159,7 +159,7 @@ def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, A
     texts = Transcripts(folder, names)
     try:
         rows = read_metadata(folder)
-    except BadFile:  # LJSpeech's table: any other was refused by `Transcripts`
+    except BadFile:  # LJSpeech's table: any other was rejected by `Transcripts`
         rows = {}
     return lambda name: {**rows.get(name, {}), "text": texts.of(name) if name in texts else ""}
 
@@ -169,7 +169,9 @@ def check(
     config: SpeechDataConfig = SpeechDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each recording of a folder, read in full, with its defect or None."""
-    buckets = Buckets(replace(config, valid_limit=maxsize), VoiceBoxConfig(rate=config.rate))
+    buckets = Buckets(
+        replace(config, valid_limit=maxsize), VoiceBoxConfig(sample_rate=config.sample_rate)
+    )
     packed = examined_shards(
         folder, SUFFIXES, lambda split: SpeechFolder(folder, buckets, split, 0)
     )
@@ -186,7 +188,7 @@ def check(
             raise BadFile(path, "has no text", "add it to metadata.jsonl, or as a .txt file")
         info = check_audio(path, caps_of(config))
         try:
-            buckets.check(length_at(config.rate, info.seconds), texts.of(name))
+            buckets.check(length_at(config.sample_rate, info.seconds), texts.of(name))
         except BadFile:
             raise
         except ValueError as error:
@@ -225,12 +227,12 @@ class BuiltinVoices(Builtin):
 
     def size(self, index: int) -> tuple[int, int]:
         utterance = self.utterance(index)
-        length = round(utterance.seconds * self.config.rate)
+        length = round(utterance.seconds * self.config.sample_rate)
         return self.buckets.num_frames(length), len(self.buckets.ids(utterance.text))
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         utterance = self.utterance(index)
-        wav = torch.from_numpy(voices.speak(utterance, self.config.rate))
+        wav = torch.from_numpy(voices.speak(utterance, self.config.sample_rate))
         ends = torch.tensor([mark.end for mark in utterance.characters])
         return {"audio": wav, "text": utterance.text, "ends": ends}
 

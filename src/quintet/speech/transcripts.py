@@ -49,7 +49,7 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _table(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
-    """Texts by name from lines `id|raw text|normalised text`; None without such a table."""
+    """Texts by name from lines `id|raw text|normalised text`; None without that table."""
     source = folder / TABLE
     if (folder / "metadata.jsonl").exists() or not source.is_file() or source.is_symlink():
         return None

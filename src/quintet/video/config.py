@@ -60,8 +60,8 @@ class VideoTokenizerConfig(QuantiserConfig):
     """Width before the first layer."""
     max_dim: int = 512
     """Widths double at each compress_space and compress_time, up to this width."""
-    patch: int = 1
-    """Patch size: patch x patch pixels become channels before the first layer (1: none)."""
+    patch_size: int = 1
+    """Side of the patches of pixels that become channels before the first layer (1: none)."""
     layers: tuple[LayerType | tuple[LayerType, int], ...] = LAYERS
     """Encoder layers; the decoder mirrors them. A number after consecutive_residual is its
     repetitions, after compress_space or compress_time the output width."""
@@ -73,7 +73,7 @@ class VideoTokenizerConfig(QuantiserConfig):
     def __post_init__(self) -> None:
         require_choices(self)
         require_quantiser(self)
-        require(self.patch >= 1, "patch", self.patch, "1 or more")
+        require(self.patch_size >= 1, "patch_size", self.patch_size, "1 or more")
         require(self.time_window >= 1, "time_window", self.time_window, "1 or more")
         for name in ("init_dim", "max_dim"):
             dim = getattr(self, name)
@@ -126,7 +126,7 @@ class VideoTokenizerConfig(QuantiserConfig):
     @property
     def factor(self) -> int:
         """Spatial downsampling: one id covers factor x factor pixels."""
-        return self.patch * 2 ** self._count("compress_space")
+        return self.patch_size * 2 ** self._count("compress_space")
 
     @property
     def time_factor(self) -> int:
@@ -175,7 +175,7 @@ class VideoDataConfig:
     """Frames per clip; an image is repeated."""
     size: tuple[int, int] = (128, 128)
     """Height and width that frames are resized and cropped to."""
-    rate: float | None = None
+    fps: float | None = None
     """Frames per second; None keeps the rate of each file. Files with fewer repeat frames."""
     min_rate_factor: float = 0.5
     """Training clips may skip frames, down to this fraction of the rate; 1 skips none."""
@@ -201,7 +201,7 @@ class VideoDataConfig:
     def __post_init__(self) -> None:
         require(self.frames >= 1, "frames", self.frames, "1 or more")
         require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
-        require(self.rate is None or self.rate > 0, "rate", self.rate, "above 0, or None")
+        require(self.fps is None or self.fps > 0, "fps", self.fps, "above 0, or None")
         factor = self.min_rate_factor
         require(0 < factor <= 1, "min_rate_factor", factor, "above 0 and at most 1")
         require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")

@@ -101,7 +101,7 @@ def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
         path,
         count=config.frames,
         start=start,
-        rate=config.rate,
+        rate=config.fps,
         rate_factor=factor,
         at_least=_decode_size(config),
         caps=_caps(config),

@@ -86,12 +86,12 @@ def decoder_layer(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
 
 
 def build_encoder(config: VideoTokenizerConfig) -> CausalSequential:
-    stem = PerFrame(Stem(config.channels, config.init_dim, config.patch))
+    stem = PerFrame(Stem(config.channels, config.init_dim, config.patch_size))
     return CausalSequential([stem, *(encoder_layer(layer, config) for layer in config.plan)])
 
 
 def build_decoder(config: VideoTokenizerConfig) -> CausalSequential:
-    head = PerFrame(Head(config.init_dim, config.channels, config.patch))
+    head = PerFrame(Head(config.init_dim, config.channels, config.patch_size))
     return CausalSequential(
         [*(decoder_layer(layer, config) for layer in reversed(config.plan)), head]
     )

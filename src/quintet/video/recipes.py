@@ -23,7 +23,7 @@ def tokenizer() -> VideoRecipe:
         model=VideoTokenizerConfig(
             init_dim=256,
             max_dim=512,
-            patch=4,
+            patch_size=4,
             squeeze_excite=False,
             layers=(
                 "residual",
@@ -56,7 +56,7 @@ def tokenizer_tiny() -> VideoRecipe:
         model=VideoTokenizerConfig(
             init_dim=64,
             max_dim=128,
-            patch=4,
+            patch_size=4,
             squeeze_excite=False,
             levels=(8, 8, 5, 5),
             layers=("residual", "compress_time", ("consecutive_residual", 2)),
