@@ -47,11 +47,12 @@ WHAT = "sounds"
 
 
 class MusicData(Protocol):
-    """Interface of both kinds of data."""
+    """Interface of folders, built-in data and custom data sets."""
 
     def __len__(self) -> int: ...
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
     def name(self, index: int) -> str: ...
+    def texts(self, index: int) -> list[str]: ...
     def length(self, index: int) -> int: ...
 
 
@@ -235,9 +236,9 @@ class BuiltinTunes(Builtin):
         """Attributes and score of the clip."""
         return tunes.compose(self.number(index), self.seed)
 
-    def text(self, index: int) -> str:
+    def texts(self, index: int) -> list[str]:
         """The plain caption of the clip."""
-        return self.tune(index).caption
+        return [self.tune(index).caption]
 
     def length(self, index: int) -> int:
         """Samples of the clip, without synthesis."""
@@ -308,10 +309,12 @@ def collate(
     return batch
 
 
-def length_plan(source: Any, config: MusicDataConfig, seed: int, batch_size: int) -> LengthPlan:
-    """Batches of similar length, where the data set has a `length`."""
+def length_plan(
+    source: MusicData, config: MusicDataConfig, seed: int, batch_size: int
+) -> LengthPlan:
+    """Batches of similar length."""
     lengths = [0] * len(source)
-    if config.buckets > 1 and hasattr(source, "length"):
+    if config.buckets > 1:  # reads the header of every file
         lengths = [padded_length(source.length(i), config) for i in range(len(source))]
     return LengthPlan(lengths, seed, batch_size=batch_size, order=order_of(source, seed))
 

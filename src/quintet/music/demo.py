@@ -19,12 +19,12 @@ def search(run: Path, out: Path) -> list[Sample]:
     sample(run, (), out, Flags(text=QUERIES, count=64, device="cpu"))
     ranking: list[dict[str, Any]] = json.loads((out / "ranking.json").read_text(encoding="utf-8"))
     recipe = recipe_with_data(run, "audio files")
-    valid: Any = open_data(recipe.data, recipe.sounds, "valid", recipe.seed)
+    valid = open_data(recipe.data, recipe.sounds, "valid", recipe.seed)
     samples: list[Sample] = []
     for entry in ranking:
         for best in entry["best"][:RESULTS_PER_QUERY]:
             file = Path(best["name"])
-            caption = valid.text(int(file.stem.rpartition("-")[2]))
+            caption = valid.texts(int(file.stem.rpartition("-")[2]))[0]
             note = f"similarity {best['similarity']:+.2f}, caption: {caption}"
             samples.append(Sample(prompt=entry["of"], file=out / file.name, note=note))
     return samples

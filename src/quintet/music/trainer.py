@@ -36,8 +36,12 @@ class OwnSounds(OwnData):
         super().__init__(dataset, names)
         self.longest = longest
 
-    def text(self, index: int) -> str:
-        return self.keyed(index, None)["text"]
+    def texts(self, index: int) -> list[str]:
+        return [self.keyed(index, None)["text"]]
+
+    def length(self, index: int) -> int:
+        """The maximum: the length of a sound is known only once it is read."""
+        return self.longest
 
     def field(self, name: str, value: Any) -> str:
         """Strings are never token ids, whatever their name."""

@@ -36,7 +36,7 @@ WHAT = "recordings"
 
 
 class SpeechData(Protocol):
-    """Interface of both data sets."""
+    """Interface of folders, built-in data and custom data sets."""
 
     def __len__(self) -> int: ...
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
@@ -266,11 +266,9 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     return batch
 
 
-def length_plan(source: Any, buckets: Buckets, seed: int, batch_size: int) -> LengthPlan:
-    """Batches of about equal padded length, if the data set has a `size`."""
-    lengths = [buckets.count] * len(source)
-    if hasattr(source, "size"):
-        lengths = [min(buckets.index(*source.size(i)), buckets.count) for i in range(len(source))]
+def length_plan(source: SpeechData, buckets: Buckets, seed: int, batch_size: int) -> LengthPlan:
+    """Batches of about equal padded length."""
+    lengths = [min(buckets.index(*source.size(i)), buckets.count) for i in range(len(source))]
     return LengthPlan(lengths, seed, budget=batch_size * buckets.count)
 
 

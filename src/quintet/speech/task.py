@@ -25,6 +25,7 @@ from quintet.engine.task import (
 from quintet.nn.alignment import inside, token_of_frame
 from quintet.speech import data, judge
 from quintet.speech.config import VoiceBoxRecipe
+from quintet.speech.data import SpeechData
 from quintet.speech.durations import fully_visible
 from quintet.speech.exhibits import Sounds
 from quintet.speech.inference import Segment, Solver, infill, infill_layout
@@ -70,7 +71,7 @@ class VoiceBoxTask(Task):
             vocoder = matching_vocoder(self.recipe.sampling.vocoder, self.config)
             self.vocoder = vocoder.to(world.device)
 
-    def plan(self, source: Any) -> Plan:
+    def plan(self, source: SpeechData) -> Plan:
         return data.length_plan(source, self.buckets, self.recipe.seed, self.recipe.batch_size)
 
     def data(self, split: str) -> Any:
