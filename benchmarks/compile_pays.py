@@ -14,11 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 
 import torch
 
 from quintet.image import recipes
-from quintet.image.model import Discriminator, VQGanVAE
+from quintet.image.model import VQGanVAE
+from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.perceptual import StructuralDistance
 
 
@@ -32,7 +34,7 @@ def one(what: str, batch: int) -> None:
     kind, _, how = what.partition(":")
     network = {
         "vae": lambda: VQGanVAE(recipe.model),
-        "discriminator": lambda: Discriminator(recipe.discriminator),
+        "discriminator": lambda: PatchDiscriminator(**asdict(recipe.discriminator)),
         "distance": StructuralDistance,
     }[kind]()
     network = network.to(device, memory_format=torch.channels_last)

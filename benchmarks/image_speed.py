@@ -26,13 +26,12 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.image import recipes
 from quintet.image.config import (
-    DiscriminatorConfig,
     ImageDataConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
 from quintet.image.task import VQGanTask
-from quintet.shared.tokenizer.config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
 
 
 def recipe_of(size: str) -> VQGanRecipe:

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from quintet.image.config import DiscriminatorConfig, VQGanVAEConfig
-from quintet.image.model import Discriminator, VQGanVAE, config_from_keywords
+from quintet.image.config import VQGanVAEConfig
+from quintet.image.model import VQGanVAE, config_from_keywords
+from quintet.nn.adversarial.discriminator import PatchDiscriminator
 
 SMALL = {
     "dim": 16,
@@ -169,6 +170,6 @@ def test_forward_is_one_graph(quantiser: str, training: bool) -> None:
 
 def test_the_discriminator_is_one_graph_and_built_from_its_configuration() -> None:
     torch.compiler.reset()
-    discriminator = Discriminator(DiscriminatorConfig(dim=8, layers=2))
+    discriminator = PatchDiscriminator(dim=8, layers=2)
     compiled = torch.compile(discriminator, backend="eager", fullgraph=True)
     assert compiled(torch.rand(2, 3, 16, 16)).shape == (2, 1, 4, 4)

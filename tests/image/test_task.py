@@ -17,14 +17,13 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.image.config import (
-    DiscriminatorConfig,
     ImageDataConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
 from quintet.image.task import VQGanTask, bicubic_baseline, total_variation
 from quintet.nn.similarity import psnr
-from quintet.shared.tokenizer.config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
 
 
 def recipe(**changes: Any) -> VQGanRecipe:

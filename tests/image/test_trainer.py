@@ -16,7 +16,7 @@ import quintet
 from harness import assert_same, lines, tensors
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
-from quintet.image.config import DiscriminatorConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig
 
 
 def vae(**changes: Any) -> quintet.VQGanVAE:

@@ -164,7 +164,7 @@ def test_a_first_batch_that_cannot_be_is_refused(change, message):
 
 
 def test_rates_of_model_and_recordings_agree():
-    with pytest.raises(ConfigError, match=r"model\.rate, 8000"):
+    with pytest.raises(ConfigError, match=r"model\.sample_rate, 8000"):
         recipe(recordings=SpeechDataConfig(**DATA | {"sample_rate": 16_000}))
     with pytest.raises(ConfigError, match="built-in speech"):
         recipe(model=VoiceBoxConfig(**MODEL | {"text": "given"}))

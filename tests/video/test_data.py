@@ -96,7 +96,7 @@ def test_every_sample_has_the_same_shape_and_its_caption(folder):
             assert found["video"].shape == (3, 7, 16, 24)
             assert found["video"].dtype == torch.uint8
             assert found["video"].is_contiguous()
-            assert found["text"] == data.text(index)
+            assert found["text"] == data.scene(index).caption
             texts[data.name(index)] = found["text"]
             still[data.name(index)] = found["still"]
     assert len(texts) == 12
@@ -282,7 +282,7 @@ def test_collate_stacks_clips_and_lists_texts(folder):
     assert batch["video"].dtype == torch.uint8
     assert batch["still"].dtype == torch.bool
     assert batch["still"].tolist() == [False, True, False]
-    assert batch["text"] == [data.text(0), "noise", data.scene(2).caption]
+    assert batch["text"] == [data.scene(0).caption, "noise", data.scene(2).caption]
 
 
 def test_builtin_clips_are_all_different_and_move_in_both_splits():

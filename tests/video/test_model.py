@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from quintet.engine.config import ConfigError, from_json, to_json
 from quintet.nn.adversarial.losses import hinge_discriminator
+from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.config import (
-    FrameDiscriminatorConfig,
     LayerType,
     MotionDiscriminatorConfig,
     VideoTokenizerConfig,
@@ -481,8 +481,8 @@ def test_keywords_build_the_same_configuration() -> None:
 def discriminators() -> list[nn.Module]:
     torch.manual_seed(0)
     return [
-        FrameDiscriminator(FrameDiscriminatorConfig(dim=8, layers=2)),
-        MotionDiscriminator(MotionDiscriminatorConfig(dim=8, layers=2)),
+        FrameDiscriminator(dim=8, layers=2),
+        MotionDiscriminator(dim=8, layers=2),
     ]
 
 
@@ -517,6 +517,6 @@ def test_discriminators_train_and_are_one_graph(index: int) -> None:
 
 def test_discriminators_without_a_layer_are_rejected() -> None:
     with pytest.raises(ConfigError, match="layers is 0"):
-        FrameDiscriminatorConfig(layers=0)
+        DiscriminatorConfig(layers=0)
     with pytest.raises(ConfigError, match="layers is 0"):
         MotionDiscriminatorConfig(layers=0)

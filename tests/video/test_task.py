@@ -22,8 +22,8 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.nn.similarity import ssim
+from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.config import (
-    FrameDiscriminatorConfig,
     MotionDiscriminatorConfig,
     VideoDataConfig,
     VideoLossConfig,
@@ -56,7 +56,7 @@ def recipe(**changes: Any) -> VideoRecipe:
         "trackers": (),
         "optim": optimiser,
         "discriminator_optim": dataclasses.replace(optimiser, ema_decay=0.0),
-        "frame_discriminator": FrameDiscriminatorConfig(dim=8, layers=1),
+        "frame_discriminator": DiscriminatorConfig(dim=8, layers=1),
         "motion_discriminator": MotionDiscriminatorConfig(dim=8, layers=1),
         "videos": VideoDataConfig(frames=5, size=(16, 16), builtin_count=64, valid_limit=5),
         **changes,

@@ -18,7 +18,8 @@ from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.media.clips.writer import write_gif, write_mp4
-from quintet.video.config import FrameDiscriminatorConfig, MotionDiscriminatorConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig
+from quintet.video.config import MotionDiscriminatorConfig
 from quintet.video.trainer import OwnVideos
 
 
@@ -50,7 +51,7 @@ def trainer(run: Path, model: Any = None, **changes: Any) -> Any:
         "progress": False,
         "adversarial_from": 0.5,
         "penalty_every": 1,
-        "frame_discriminator": FrameDiscriminatorConfig(dim=8, layers=1),
+        "frame_discriminator": DiscriminatorConfig(dim=8, layers=1),
         "motion_discriminator": MotionDiscriminatorConfig(dim=8, layers=1),
         "run": run,
         **changes,

@@ -4,7 +4,12 @@ from dataclasses import dataclass, field
 
 from quintet.engine.config import OptimiserConfig, require, require_held_out
 from quintet.nn.quantisers.config import QuantiserConfig
-from quintet.shared.tokenizer.config import TokenizerRecipe, require_divisible, require_quantiser
+from quintet.shared.tokenizer.config import (
+    DiscriminatorConfig,
+    TokenizerRecipe,
+    require_divisible,
+    require_quantiser,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +57,6 @@ class VQGanVAEConfig(QuantiserConfig):
     def factor(self) -> int:
         """Spatial downsampling: one id covers factor x factor pixels."""
         return self.patch_size * 2 ** (len(self.channel_multipliers) - 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiscriminatorConfig:
-    """The patch discriminator."""
-
-    channels: int = 3
-    """Colour channels of the images."""
-    dim: int = 64
-    """Width of its first layer."""
-    layers: int = 3
-    """Stride-2 layers; more layers have a larger receptive field."""
 
 
 @dataclass(frozen=True, kw_only=True)

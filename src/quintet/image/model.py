@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from quintet.image.config import DiscriminatorConfig, VQGanVAEConfig
-from quintet.nn.adversarial.discriminator import PatchDiscriminator
+from quintet.image.config import VQGanVAEConfig
 from quintet.nn.blocks import AttentionBlock, Downsample, Head, ResidualBlock, Stem, Upsample
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
@@ -125,12 +124,3 @@ class VQGanVAE(TokenizerModel):
                 f"expected images (b, {self.config.channels}, h, w), not {tuple(images.shape)}"
             )
         check_divisible(images.shape[2], images.shape[3], self.factor, "images")
-
-
-class Discriminator(PatchDiscriminator):
-    """The discriminator of a VQGanVAE, from its configuration."""
-
-    def __init__(self, config: DiscriminatorConfig | None = None) -> None:
-        config = config or DiscriminatorConfig()
-        super().__init__(channels=config.channels, dim=config.dim, layers=config.layers)
-        self.config = config

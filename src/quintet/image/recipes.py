@@ -2,12 +2,11 @@
 
 from quintet.engine.config import OptimiserConfig
 from quintet.image.config import (
-    DiscriminatorConfig,
     ImageDataConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
-from quintet.shared.tokenizer.config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
 
 
 def vqgan() -> VQGanRecipe:

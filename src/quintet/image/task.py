@@ -1,7 +1,7 @@
 """Training of the image tokenizer: a VQGanVAE and its discriminator (shared/tokenizer/task.py)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from quintet.engine.keys import fold
 from quintet.engine.task import Batch, Exhibit, Measured, Rows
 from quintet.image import data
 from quintet.image.config import VQGanRecipe
-from quintet.image.model import Discriminator, VQGanVAE
+from quintet.image.model import VQGanVAE
 from quintet.media.pixels import grid, write_png
+from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.similarity import psnr, ssim
 from quintet.shared.tokenizer.task import TokenizerTask
 
@@ -32,7 +33,7 @@ class VQGanTask(TokenizerTask):
         self.recipe = recipe
         torch.manual_seed(fold(recipe.seed, "weights"))
         vae = model if model is not None else VQGanVAE(recipe.model)
-        discriminator = Discriminator(recipe.discriminator)
+        discriminator = PatchDiscriminator(**asdict(recipe.discriminator))
         super().__init__(
             recipe,
             vae,

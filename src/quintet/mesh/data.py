@@ -18,17 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quintet.engine.data.source import Source
 from quintet.media.errors import BadFile, printable
 from quintet.media.meshes.files import SUFFIXES, read_mesh, simplify
-from quintet.media.splits import (
-    Builtin,
-    InFolder,
-    Key,
-    Split,
-    examined,
-    examined_shards,
-    find,
-)
+from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import (
@@ -44,18 +37,16 @@ from quintet.mesh.geometry import (
     normalised,
     weld,
 )
+from quintet.shared.checking import check_files
 
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1
 """Version of the preparation; increment on any change, to invalidate cached codes."""
 
 
-class MeshData(Protocol):
-    """Interface of both datasets."""
+class MeshData(Source, Protocol):
+    """Interface of folders, built-in data and custom data sets."""
 
-    def __len__(self) -> int: ...
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
-    def name(self, index: int) -> str: ...
     def text(self, index: int) -> str: ...
     def digest(self, index: int) -> str: ...
     def variant(self, index: int, number: int) -> dict[str, Any]: ...
@@ -226,11 +217,7 @@ def check(
 ) -> Iterator[tuple[Path, str | None]]:
     """Read and prepare each mesh of a folder; yield its path, and an error message or None."""
     every = replace(config, valid_limit=maxsize)
-    packed = examined_shards(folder, SUFFIXES, lambda split: MeshFolder(folder, every, split, 0))
-    if packed is not None:
-        yield from packed
-        return
-    yield from examined(find(Path(folder), SUFFIXES, "meshes"), lambda path: _read(path, config))
+    return check_files(MeshFolder, folder, every, lambda _: lambda path: _read(path, config))
 
 
 # -- built-in data --------------------------------------------------------------------------

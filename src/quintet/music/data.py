@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from quintet.engine.data.plans import LengthPlan, order_of
+from quintet.engine.data.source import Source
 from quintet.media.audio import (
     SUFFIXES,
     AudioCaps,
@@ -31,27 +32,17 @@ from quintet.media.audio import (
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import TEXT_KEYS, read_metadata, relative_name
 from quintet.media.sidecars import read_beside, texts_beside, with_texts
-from quintet.media.splits import (
-    Builtin,
-    InFolder,
-    Key,
-    Split,
-    examined,
-    examined_shards,
-    find,
-)
+from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
+from quintet.shared.checking import check_files
 
 WHAT = "sounds"
 
 
-class MusicData(Protocol):
+class MusicData(Source, Protocol):
     """Interface of folders, built-in data and custom data sets."""
 
-    def __len__(self) -> int: ...
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
-    def name(self, index: int) -> str: ...
     def texts(self, index: int) -> list[str]: ...
     def length(self, index: int) -> int: ...
 
@@ -195,29 +186,22 @@ def check(
     config: MusicDataConfig = MusicDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Every file of a folder, fully decoded with its captions, and its problem or None."""
-    unlimited = replace(config, valid_limit=maxsize)
-    packed = examined_shards(
-        folder, SUFFIXES, lambda split: MusicFolder(folder, unlimited, split, 0)
-    )
-    if packed is not None:
-        yield from packed
-        return
     root = Path(folder)
-    paths = find(root, SUFFIXES, WHAT)
-    captions = Captions(root, [relative_name(root, path) for path in paths], config.text_length)
 
-    def examine(path: Path) -> None:
-        name = relative_name(root, path)
-        if name not in captions:
-            raise BadFile(
-                path,
-                "has no caption",
-                "add it to metadata.jsonl, or write a .txt file of the same name",
-            )
-        captions.of(name)
-        check_audio(path, caps_of(config))
+    def reader(paths: list[Path]) -> Callable[[Path], None]:
+        captions = Captions(root, [relative_name(root, path) for path in paths], config.text_length)
 
-    yield from examined(paths, examine)
+        def examine(path: Path) -> None:
+            name = relative_name(root, path)
+            if name not in captions:
+                remedy = "add it to metadata.jsonl, or write a .txt file of the same name"
+                raise BadFile(path, "has no caption", remedy)
+            captions.of(name)
+            check_audio(path, caps_of(config))
+
+        return examine
+
+    return check_files(MusicFolder, folder, replace(config, valid_limit=maxsize), reader)
 
 
 # -- built-in data --------------------------------------------------------------------------

@@ -15,18 +15,12 @@ import torch
 from torch import Tensor
 
 from quintet.engine.data.plans import LengthPlan
+from quintet.engine.data.source import Source
 from quintet.media.audio import SUFFIXES, AudioCaps, check_audio, length_at, probe, read_audio
 from quintet.media.errors import BadFile
 from quintet.media.folder import read_metadata, relative_name
-from quintet.media.splits import (
-    Builtin,
-    InFolder,
-    Key,
-    Split,
-    examined,
-    examined_shards,
-    find,
-)
+from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.shared.checking import check_files
 from quintet.speech import voices
 from quintet.speech.characters import UNKNOWN, clean, encode, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig, frames_in
@@ -35,12 +29,9 @@ from quintet.speech.transcripts import Transcripts
 WHAT = "recordings"
 
 
-class SpeechData(Protocol):
+class SpeechData(Source, Protocol):
     """Interface of folders, built-in data and custom data sets."""
 
-    def __len__(self) -> int: ...
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
-    def name(self, index: int) -> str: ...
     def size(self, index: int) -> tuple[int, int]: ...
 
 
@@ -146,12 +137,16 @@ class SpeechFolder(InFolder):
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         path, text = self.path(index), self.text(index)
         wav = read_audio(path, rate=self.config.sample_rate, caps=caps_of(self.config))
-        try:
-            text = self.buckets.check(len(wav), text)
-        except ValueError as error:
-            reason, _, remedy = str(error).partition("; ")
-            raise BadFile(path, reason, remedy) from None
+        text = _checked_text(self.buckets, path, len(wav), text)
         return {"audio": torch.from_numpy(wav), "text": text}
+
+
+def _checked_text(buckets: Buckets, path: Path, length: int, text: str) -> str:
+    try:
+        return buckets.check(length, text)
+    except ValueError as error:
+        reason, _, remedy = str(error).partition("; ")
+        raise BadFile(path, reason, remedy) from None
 
 
 def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
@@ -172,30 +167,21 @@ def check(
     buckets = Buckets(
         replace(config, valid_limit=maxsize), VoiceBoxConfig(sample_rate=config.sample_rate)
     )
-    packed = examined_shards(
-        folder, SUFFIXES, lambda split: SpeechFolder(folder, buckets, split, 0)
-    )
-    if packed is not None:
-        yield from packed
-        return
     root = Path(folder)
-    paths = find(root, SUFFIXES, WHAT)
-    texts = Transcripts(root, [relative_name(root, path) for path in paths])
 
-    def examine(path: Path) -> None:
-        name = relative_name(root, path)
-        if name not in texts:
-            raise BadFile(path, "has no text", "add it to metadata.jsonl, or as a .txt file")
-        info = check_audio(path, caps_of(config))
-        try:
-            buckets.check(length_at(config.sample_rate, info.seconds), texts.of(name))
-        except BadFile:
-            raise
-        except ValueError as error:
-            reason, _, remedy = str(error).partition("; ")
-            raise BadFile(path, reason, remedy) from None
+    def reader(paths: list[Path]) -> Callable[[Path], None]:
+        texts = Transcripts(root, [relative_name(root, path) for path in paths])
 
-    yield from examined(paths, examine)
+        def examine(path: Path) -> None:
+            name = relative_name(root, path)
+            if name not in texts:
+                raise BadFile(path, "has no text", "add it to metadata.jsonl, or as a .txt file")
+            seconds = check_audio(path, caps_of(config)).seconds
+            _checked_text(buckets, path, length_at(config.sample_rate, seconds), texts.of(name))
+
+        return examine
+
+    return check_files(SpeechFolder, folder, buckets, reader)
 
 
 # -- built-in data --------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, get_args
 from quintet.engine.config import OptimiserConfig, require, require_choices, require_held_out
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.tokenizer.config import (
+    DiscriminatorConfig,
     TokenizerLossConfig,
     TokenizerRecipe,
     require_divisible,
@@ -138,33 +139,13 @@ class VideoTokenizerConfig(QuantiserConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameDiscriminatorConfig:
-    """The patch discriminator of single frames."""
-
-    channels: int = 3
-    """Colour channels of the clips."""
-    dim: int = 64
-    """Width of its first layer."""
-    layers: int = 3
-    """Stride-2 layers; more layers have a larger receptive field."""
-
-    def __post_init__(self) -> None:
-        require(self.layers >= 1, "layers", self.layers, "1 or more")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MotionDiscriminatorConfig:
+class MotionDiscriminatorConfig(DiscriminatorConfig):
     """The 3-D patch discriminator of motion."""
 
-    channels: int = 3
-    """Colour channels of the clips."""
     dim: int = 32
     """Width of its first layer."""
     layers: int = 3
     """Layers of spatial stride 2; all but the first have a temporal stride of 2."""
-
-    def __post_init__(self) -> None:
-        require(self.layers >= 1, "layers", self.layers, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +212,7 @@ class VideoRecipe(TokenizerRecipe):
 
     model: VideoTokenizerConfig = field(default_factory=VideoTokenizerConfig)
     """The tokenizer."""
-    frame_discriminator: FrameDiscriminatorConfig = field(default_factory=FrameDiscriminatorConfig)
+    frame_discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
     """The frame discriminator."""
     motion_discriminator: MotionDiscriminatorConfig = field(
         default_factory=MotionDiscriminatorConfig

@@ -25,11 +25,7 @@ from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
 from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
-from quintet.video.config import (
-    FrameDiscriminatorConfig,
-    MotionDiscriminatorConfig,
-    VideoTokenizerConfig,
-)
+from quintet.video.config import VideoTokenizerConfig
 from quintet.video.layers import build_decoder, build_encoder
 
 
@@ -214,11 +210,6 @@ def from_frames(frames: Tensor) -> Tensor:
 class FrameDiscriminator(PatchDiscriminator):
     """Clips (b, c, t, h, w) in 0..1 -> logits (b, 1, t, h / 2^layers, w / 2^layers)."""
 
-    def __init__(self, config: FrameDiscriminatorConfig | None = None) -> None:
-        config = config or FrameDiscriminatorConfig()
-        super().__init__(channels=config.channels, dim=config.dim, layers=config.layers)
-        self.config = config
-
     def forward(self, images: Tensor) -> Tensor:
         frames = images.transpose(1, 2)
         logits = super().forward(frames.flatten(0, 1))
@@ -231,12 +222,10 @@ class MotionDiscriminator(nn.Module):
     The only 3-D convolutions of the room; a discriminator need not be causal.
     """
 
-    def __init__(self, config: MotionDiscriminatorConfig | None = None) -> None:
+    def __init__(self, *, channels: int = 3, dim: int = 32, layers: int = 3) -> None:
         super().__init__()
-        self.config = config or MotionDiscriminatorConfig()
-        dim, layers = self.config.dim, self.config.layers
         widths = [dim * 2**i for i in range(layers)]
-        body: list[nn.Module] = [down_conv(self.config.channels, dim, 1), nn.LeakyReLU(0.2)]
+        body: list[nn.Module] = [down_conv(channels, dim, 1), nn.LeakyReLU(0.2)]
         for narrow, wide in pairwise(widths):
             body += [down_conv(narrow, wide, 2), group_norm(wide), nn.LeakyReLU(0.2)]
         self.body = nn.Sequential(*body, nn.Conv3d(widths[-1], 1, 3, padding=1))

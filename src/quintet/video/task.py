@@ -5,6 +5,7 @@ each clip, drawn from the sample's key.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -38,12 +39,12 @@ class VideoTask(TokenizerTask):
         tokenizer = model if model is not None else VideoTokenizer(recipe.model)
         discriminators: dict[str, Any] = {
             "frame_discriminator": (
-                FrameDiscriminator(recipe.frame_discriminator),
+                FrameDiscriminator(**asdict(recipe.frame_discriminator)),
                 recipe.discriminator_optim,
             )
         }
         if recipe.losses.motion:
-            motion = MotionDiscriminator(recipe.motion_discriminator)
+            motion = MotionDiscriminator(**asdict(recipe.motion_discriminator))
             discriminators["motion_discriminator"] = (motion, recipe.discriminator_optim)
         super().__init__(recipe, tokenizer, recipe.optim, discriminators, sets)
 

@@ -45,6 +45,21 @@ class TokenizerLossConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DiscriminatorConfig:
+    """A patch discriminator of images or frames."""
+
+    channels: int = 3
+    """Colour channels of the input."""
+    dim: int = 64
+    """Width of its first layer."""
+    layers: int = 3
+    """Stride-2 layers; more layers have a larger receptive field."""
+
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "layers", self.layers, "1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenizerRecipe(Recipe):
     """A training run of a tokenizer and its discriminators."""
 
