@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from quintet.mesh.geometry import (
-    NEIGHBOURS,
     canonical,
     corner_angles,
     discretise,
@@ -19,7 +18,6 @@ from quintet.mesh.geometry import (
     face_edges,
     face_neighbours,
     face_normals,
-    gather_corners,
     has_area,
     neighbours_from_edges,
     normalised,
@@ -265,13 +263,3 @@ def test_degenerate_and_padded_faces_are_finite_forwards_and_backwards(dtype, co
         assert faces.grad.isfinite().all()
     assert corner_angles(faces)[0].abs().max() == 0
     assert face_normals(faces)[:2].abs().max() == 0
-
-
-def test_corners_of_padding_are_zero():
-    vertices = torch.arange(24.0).reshape(2, 4, 3) + 1
-    faces = torch.tensor([[[0, 1, 2], [-1, -1, -1]], [[3, 2, 1], [0, 1, 3]]])
-    found = gather_corners(vertices, faces)
-    assert found[0, 1].abs().max() == 0
-    assert torch.equal(found[1, 0], vertices[1, [3, 2, 1]])
-    assert found.shape == (2, 2, 3, 3)
-    assert NEIGHBOURS == 8

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from quintet.nn.text import PAD, VOCAB_SIZE, ByteTokenizer, FrozenText, TextEncoder
+from quintet.nn.text import FIRST, PAD, VOCAB_SIZE, ByteTokenizer, FrozenText, TextEncoder
+
+
+def decoded(ids: torch.Tensor) -> str:
+    return bytes(i - FIRST for i in ids.flatten().tolist() if i >= FIRST).decode("utf-8")
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=30))
@@ -16,14 +20,14 @@ def test_bytes_survive_the_round_trip(text: str) -> None:
     assert ids.shape == (1, 200)
     assert ids.min() >= 0
     assert ids.max() < VOCAB_SIZE
-    assert ByteTokenizer(200).decode(ids) == [text]
+    assert decoded(ids) == text
 
 
 @given(st.text(max_size=20), st.integers(1, 40))
 def test_a_text_that_is_too_long_is_cut_between_characters(text: str, length: int) -> None:
     tokenizer = ByteTokenizer(length)
     ids = tokenizer.encode([text])
-    found = tokenizer.decode(ids)[0]
+    found = decoded(ids)
     writable = text.encode("utf-8", "replace").decode()
     assert ids.shape == (1, length)
     assert writable.startswith(found)
@@ -82,7 +86,6 @@ def folder(tmp_path: Path) -> Path:
 def test_a_frozen_encoder_reads_a_folder_on_disk(folder: Path) -> None:
     frozen = FrozenText(folder, length=5)
     found = frozen(["a chair", "a"])
-    assert frozen.dim == 12
     assert found.values.shape == (2, 5, 12)
     assert found.mask.sum(-1).tolist() == [2, 1]
     assert not found.values[~found.mask].any()

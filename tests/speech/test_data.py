@@ -28,13 +28,13 @@ from quintet.speech.data import (
     length_plan,
     open_data,
 )
-from speech.small import DATA, MODEL, small_buckets
+from speech.small import DATA, MODEL, small_buckets, utter
 
 RATE = 8_000
 
 
 def speech(seconds: float, rate: int = RATE) -> np.ndarray:
-    said = voices.utter("bakitu")
+    said = utter("bakitu")
     found = voices.speak(said, rate)
     return np.resize(found, round(seconds * rate))
 

@@ -25,7 +25,7 @@ from quintet.speech.config import (
 )
 from quintet.speech.exhibits import SCALE, coloured, side_by_side
 from quintet.speech.task import VoiceBoxTask
-from speech.small import DATA, MODEL, voicebox
+from speech.small import DATA, MODEL, utter, voicebox
 
 QUICK = SamplingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=0)
 
@@ -183,7 +183,7 @@ def test_a_folder_with_damage_trains_and_names_it(tmp_path):
     folder = tmp_path / "readings"
     folder.mkdir()
     for number in range(12):
-        said = voices.utter("bakitu", seed=number)
+        said = utter("bakitu", seed=number)
         write_wav(folder / f"{number}.wav", voices.speak(said, 8_000), 8_000)
         (folder / f"{number}.txt").write_text("bakitu" if number else "🙂", encoding="utf-8")
     run = opened(recipe(data=str(folder)), tmp_path / "run")

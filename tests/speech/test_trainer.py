@@ -18,14 +18,14 @@ from quintet.speech.data import Buckets
 from quintet.speech.model import VoiceBox
 from quintet.speech.sample import Flags, sample
 from quintet.speech.trainer import OwnRecordings, VoiceBoxTrainer
-from speech.small import DATA, MODEL, small_buckets, voicebox
+from speech.small import DATA, MODEL, small_buckets, utter, voicebox
 
 RATE = 8_000
 QUICK = SamplingConfig(steps=1, method="euler", cond_scale=1.0, count=0)
 
 
 def spoken(text: str = "bakitu", seed: int = 0) -> Tensor:
-    return torch.from_numpy(voices.speak(voices.utter(text, seed=seed), RATE))
+    return torch.from_numpy(voices.speak(utter(text, seed=seed), RATE))
 
 
 def trainer(run: Path, *data: Any, **changes: Any) -> VoiceBoxTrainer:
@@ -146,7 +146,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     path = tmp_path / "voice.wav"
-    write_wav(path, voices.speak(voices.utter("bakitu"), 16_000), 16_000)
+    write_wav(path, voices.speak(utter("bakitu"), 16_000), 16_000)
     return path
 
 

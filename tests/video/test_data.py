@@ -96,7 +96,7 @@ def test_every_sample_has_the_same_shape_and_its_caption(folder):
             assert found["video"].shape == (3, 7, 16, 24)
             assert found["video"].dtype == torch.uint8
             assert found["video"].is_contiguous()
-            assert found["text"] == data.scene(index).caption
+            assert found["text"] == data.text(index)
             texts[data.name(index)] = found["text"]
             still[data.name(index)] = found["still"]
     assert len(texts) == 12

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from quintet.engine.config import OptimiserConfig, require, require_held_out
+from quintet.engine.config import OptimiserConfig
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
+    PixelDataConfig,
     TokenizerRecipe,
     require_divisible,
     require_quantiser,
@@ -60,30 +61,8 @@ class VQGanVAEConfig(QuantiserConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageDataConfig:
+class ImageDataConfig(PixelDataConfig):
     """Images and augmentation."""
-
-    size: tuple[int, int] = (128, 128)
-    """Height and width that images are resized and cropped to."""
-    flip: bool = True
-    """Random horizontal flip of training images."""
-    min_crop: float = 0.8
-    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
-    valid_fraction: float = 0.05
-    """Fraction of a folder held out for validation, chosen by the seed."""
-    valid_limit: int = 512
-    """Maximum number of validation images per evaluation."""
-    builtin_count: int = 100_000
-    """Number of built-in training scenes without a folder."""
-    max_pixels: int = 64_000_000
-    """Images with more pixels than this are skipped before they are decoded."""
-    max_bytes: int = 256_000_000
-    """Files with more bytes than this are skipped before they are opened."""
-
-    def __post_init__(self) -> None:
-        require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
-        require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
-        require_held_out(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,14 +50,6 @@ def undiscretise(
     return (real + 0.5) * ((high - low) / bins) + low
 
 
-def gather_corners(vertices: Tensor, faces: Tensor) -> Tensor:
-    """(b, v, 3) and (b, f, k) -> (b, f, k, 3): coordinates of each corner; zero in padding."""
-    batch, count, corners = faces.shape
-    index = faces.clamp(min=0).reshape(batch, count * corners, 1).expand(-1, -1, 3)
-    pairs = vertices.gather(1, index).reshape(batch, count, corners, 3)
-    return pairs * (faces >= 0).all(-1)[..., None, None].to(pairs.dtype)
-
-
 def _norm(vectors: Tensor) -> Tensor:
     squares = vectors.square().sum(-1)
     real = squares > _TINY

@@ -10,13 +10,13 @@ from quintet.engine.config import (
     require,
     require_choices,
     require_finite,
-    require_held_out,
     setting,
 )
+from quintet.shared.config import AudioDataConfig, require_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeechDataConfig:
+class SpeechDataConfig(AudioDataConfig):
     """Recordings and batching."""
 
     sample_rate: int = 24_000
@@ -31,39 +31,17 @@ class SpeechDataConfig:
     """If set, recordings with any other character in their text are skipped."""
     buckets: int = 6
     """Number of padded lengths of batches, evenly spaced up to max_seconds."""
-    valid_fraction: float = 0.05
-    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 500
     """Maximum number of validation recordings per evaluation."""
-    builtin_count: int = 100_000
-    """Number of built-in training utterances without a data folder."""
-    max_missing: float = 0.5
-    """Maximum fraction of recordings without a text, which are skipped."""
-    max_bytes: int = 1_000_000_000
-    """Larger files are skipped before they are opened."""
-    max_channels: int = 8
-    """Files with more channels are skipped; others are mixed to mono."""
-    max_rate: int = 192_000
-    """Files of a higher sample rate are skipped."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
-        require(
-            8000 <= self.sample_rate <= 192_000,
-            "sample_rate",
-            self.sample_rate,
-            "between 8,000 and 192,000",
-        )
-        least = self.min_seconds
-        most = self.max_seconds
+        super().__post_init__()
+        rate, least, most = self.sample_rate, self.min_seconds, self.max_seconds
+        require(rate >= 8000, "sample_rate", rate, "8,000 or more")
         require(0 < least <= most, "min_seconds", least, "above 0 and at most max_seconds")
-        require_held_out(self)
-        require(0 <= self.max_missing <= 1, "max_missing", self.max_missing, "between 0 and 1")
         valid = self.alphabet is None or bool(self.alphabet)
         require(valid, "alphabet", self.alphabet, "the allowed characters, or unset")
-        counts = ("buckets", "text_length")
-        for name in (*counts, "max_bytes", "max_channels", "max_rate"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require_at_least(1, self, "buckets", "text_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +107,7 @@ class VoiceBoxConfig:
             "head_dim",
             "kernel",
         )
-        for name in (*sizes, "text_dim", "align_dim", "duration_dim", "duration_depth"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require_at_least(1, self, *sizes, "text_dim", "align_dim", "duration_dim", "duration_depth")
         require(self.registers >= 0, "registers", self.registers, "0 or more")
         even = self.head_dim // 2 * 2 == self.head_dim
         require(even, "head_dim", self.head_dim, "even (rotary embedding)")
@@ -171,8 +148,7 @@ class VoiceBoxLossConfig:
         require(0 < low <= high <= 1, "mask_fraction", (low, high), "0 < low <= high <= 1")
         for name in ("drop_context", "drop_text", "drop_context_text"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
-        for name in ("alignment_weight", "binarization_weight", "duration_weight"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require_at_least(0, self, "alignment_weight", "binarization_weight", "duration_weight")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from quintet.engine.config import OptimiserConfig, require, require_choices, require_held_out
+from quintet.engine.config import OptimiserConfig, require, require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
+    PixelDataConfig,
     TokenizerLossConfig,
     TokenizerRecipe,
     require_divisible,
@@ -149,44 +150,32 @@ class MotionDiscriminatorConfig(DiscriminatorConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VideoDataConfig:
+class VideoDataConfig(PixelDataConfig):
     """Clips, images and augmentation."""
 
     frames: int = 17
     """Frames per clip; an image is repeated."""
-    size: tuple[int, int] = (128, 128)
-    """Height and width that frames are resized and cropped to."""
     fps: float | None = None
     """Frames per second; None keeps the rate of each file. Files with fewer repeat frames."""
     min_rate_factor: float = 0.5
     """Training clips may skip frames, down to this fraction of the rate; 1 skips none."""
-    flip: bool = True
-    """Random horizontal flip of training clips."""
-    min_crop: float = 0.8
-    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
-    valid_fraction: float = 0.05
-    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 128
     """Maximum number of validation clips per evaluation."""
-    builtin_count: int = 100_000
-    """Number of built-in training clips without a folder."""
     max_pixels: int = 36_000_000
-    """Files with more pixels per frame than this are skipped before they are decoded."""
+    """Files with more pixels per frame are skipped before they are decoded."""
     max_bytes: int = 4_000_000_000
-    """Files with more bytes than this are skipped before they are opened."""
+    """Larger files are skipped before they are opened."""
     max_seconds: float = 14_400.0
-    """Videos longer than this are skipped before they are decoded."""
+    """Longer videos are skipped before they are decoded."""
     max_frames: int = 1_000_000
-    """Videos with more frames than this are skipped before they are decoded."""
+    """Videos with more frames are skipped before they are decoded."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.frames >= 1, "frames", self.frames, "1 or more")
-        require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
         require(self.fps is None or self.fps > 0, "fps", self.fps, "above 0, or None")
         factor = self.min_rate_factor
         require(0 < factor <= 1, "min_rate_factor", factor, "above 0 and at most 1")
-        require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
-        require_held_out(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from typing import Literal
 
 from quintet.engine.config import Recipe, require, setting
 from quintet.nn.quantisers.config import QuantiserConfig
+from quintet.shared.config import DataConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,25 @@ class TokenizerLossConfig:
         require(self.penalty_every >= 1, "penalty_every", self.penalty_every, "1 step or more")
         cap = self.adversarial_cap
         require(cap >= 1e-4, "adversarial_cap", cap, "1e-4 or more; or set adversarial none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelDataConfig(DataConfig):
+    """Size and augmentation of images or frames."""
+
+    size: tuple[int, int] = (128, 128)
+    """Height and width that images and frames are resized and cropped to."""
+    flip: bool = True
+    """Random horizontal flip in training."""
+    min_crop: float = 0.8
+    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
+    max_pixels: int = 64_000_000
+    """Files with more pixels per image or frame are skipped before they are decoded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
+        require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
 
 
 @dataclass(frozen=True, kw_only=True)
