@@ -48,7 +48,7 @@ def one(what: str, batch: int) -> None:
     def step() -> None:
         with torch.autocast(device, torch.bfloat16):
             if kind == "vae":
-                loss = (network(image).images - image).abs().mean()
+                loss = (network(image).output - image).abs().mean()
             elif kind == "discriminator":
                 loss = network(image.requires_grad_()).mean()
             else:

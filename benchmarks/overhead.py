@@ -46,7 +46,7 @@ class WithLoss(nn.Module):
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         made = self.vae(image)
-        return (made.images - image).abs().mean() + made.quantiser_loss
+        return (made.output - image).abs().mean() + made.quantiser_loss
 
 
 class Images:

@@ -36,7 +36,7 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     assert ids.min() >= 0
     assert ids.max() < model.codebook_size
     assert torch.equal(model.decode_from_ids(ids), model.reconstruct(images))
-    assert torch.equal(model(images).images.clamp(0, 1), model.reconstruct(images))
+    assert torch.equal(model(images).output.clamp(0, 1), model.reconstruct(images))
     assert torch.equal(model(images).ids, ids)
 
 
@@ -44,7 +44,7 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
 def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
     model = small(quantiser=quantiser).train()
     out = model(torch.rand(2, 3, 16, 24))
-    (out.images.square().mean() + out.quantiser_loss).backward()
+    (out.output.square().mean() + out.quantiser_loss).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -57,16 +57,16 @@ def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
 def test_a_sample_does_not_depend_on_its_batch(quantiser: str) -> None:
     model = small(quantiser=quantiser).double().eval()
     images = torch.rand(3, 3, 16, 16, dtype=torch.float64)
-    alone = torch.cat([model(image[None]).images for image in images])
-    assert torch.allclose(model(images).images, alone, atol=1e-9)
+    alone = torch.cat([model(image[None]).output for image in images])
+    assert torch.allclose(model(images).output, alone, atol=1e-9)
 
 
 def test_channels_last_gives_the_same_images() -> None:
     model = small().double().eval()
     images = torch.rand(2, 3, 16, 24, dtype=torch.float64)
-    expected = model(images).images
+    expected = model(images).output
     model = model.to(memory_format=torch.channels_last)
-    found = model(images.contiguous(memory_format=torch.channels_last)).images
+    found = model(images.contiguous(memory_format=torch.channels_last)).output
     assert torch.allclose(found, expected, atol=1e-9)
 
 
@@ -75,9 +75,9 @@ def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> No
     model = small(quantiser=quantiser)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = model(torch.rand(2, 3, 16, 16))
-    assert out.images.dtype == torch.float32
+    assert out.output.dtype == torch.float32
     assert out.quantiser_loss.dtype == torch.float32
-    (out.images.mean() + out.quantiser_loss).backward()
+    (out.output.mean() + out.quantiser_loss).backward()
 
 
 def test_indivisible_sizes_are_rejected_with_the_remedy() -> None:
@@ -165,7 +165,7 @@ def test_forward_is_one_graph(quantiser: str, training: bool) -> None:
     model = small(quantiser=quantiser, channel_multipliers=(1, 2)).train(training)
     images = torch.rand(1, 3, 16, 16)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    assert torch.allclose(compiled(images).images, model(images).images, atol=1e-6)
+    assert torch.allclose(compiled(images).output, model(images).output, atol=1e-6)
 
 
 def test_the_discriminator_is_one_graph_and_built_from_its_configuration() -> None:

@@ -21,9 +21,10 @@ from quintet.image.config import (
     VQGanRecipe,
     VQGanVAEConfig,
 )
-from quintet.image.task import VQGanTask, bicubic_baseline, total_variation
+from quintet.image.task import VQGanTask, total_variation
 from quintet.nn.similarity import psnr
 from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
+from quintet.shared.tokenizer.pixels import bicubic
 
 
 def recipe(**changes: Any) -> VQGanRecipe:
@@ -350,9 +351,9 @@ def test_reconstructions_are_clamped_before_evaluation() -> None:
 
 def test_the_bicubic_baseline_blurs() -> None:
     flat = torch.full((1, 3, 16, 16), 0.3)
-    assert torch.allclose(bicubic_baseline(flat, 4), flat, atol=1e-6)
+    assert torch.allclose(bicubic(flat, 4), flat, atol=1e-6)
     noise = torch.rand(1, 3, 16, 16)
-    blurred = bicubic_baseline(noise, 4)
+    blurred = bicubic(noise, 4)
     assert total_variation(blurred) < 0.5 * total_variation(noise)
 
 

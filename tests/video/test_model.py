@@ -140,9 +140,9 @@ def test_a_image_is_a_clip_of_one_frame() -> None:
     model = small().eval()
     picture = torch.rand(2, 3, 8, 12)
     out = model(picture)
-    assert out.videos.shape == (2, 3, 1, 8, 12)
+    assert out.output.shape == (2, 3, 1, 8, 12)
     assert out.ids.shape == (2, 1, 2, 3)
-    assert torch.equal(out.videos, model(picture[:, :, None]).videos)
+    assert torch.equal(out.output, model(picture[:, :, None]).output)
     assert torch.equal(model.tokenize(picture, chunk=4), model.tokenize(picture))
 
 
@@ -227,7 +227,7 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     made = model.decode_from_code_indices(ids)
     assert made.shape == clip.shape
     assert torch.equal(made, model.reconstruct(clip))
-    assert torch.equal(model(clip).videos.clamp(0, 1), made)
+    assert torch.equal(model(clip).output.clamp(0, 1), made)
     assert torch.equal(model(clip).ids, ids)
 
 
@@ -237,7 +237,7 @@ def test_every_layer_type_trains_a_step(word: str) -> None:
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     out = model(clip_of(9, dtype=torch.float32))
-    (out.videos.square().mean() + out.quantiser_loss).backward()
+    (out.output.square().mean() + out.quantiser_loss).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -250,7 +250,7 @@ def test_every_layer_type_trains_a_step(word: str) -> None:
 def test_gradients_reach_every_parameter(quantiser: str) -> None:
     model = small(quantiser=quantiser).train()
     out = model(clip_of(9, dtype=torch.float32))
-    (out.videos.square().mean() + out.quantiser_loss).backward()
+    (out.output.square().mean() + out.quantiser_loss).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -270,7 +270,7 @@ def test_it_overfits_a_clip() -> None:
     errors = []
     for _ in range(60):
         out = model(clip)
-        error = (out.videos - clip).square().mean()
+        error = (out.output - clip).square().mean()
         optimiser.zero_grad()
         (error + out.quantiser_loss).backward()
         optimiser.step()
@@ -284,19 +284,19 @@ def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> No
     model = small(quantiser=quantiser)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = model(clip_of(5, dtype=torch.float32))
-    assert out.videos.dtype == torch.float32
+    assert out.output.dtype == torch.float32
     assert out.quantiser_loss.dtype == torch.float32
-    (out.videos.mean() + out.quantiser_loss).backward()
+    (out.output.mean() + out.quantiser_loss).backward()
 
 
 def test_a_sample_does_not_depend_on_its_batch_nor_on_the_memory_layout() -> None:
     model = small().double().eval()
     clip = clip_of(5)
-    expected = model(clip).videos
-    alone = torch.cat([model(part).videos for part in clip.split(1)])
+    expected = model(clip).output
+    alone = torch.cat([model(part).output for part in clip.split(1)])
     assert torch.allclose(alone, expected, atol=1e-10)
     model = model.to(memory_format=torch.channels_last)
-    found = model(clip.contiguous(memory_format=torch.channels_last_3d)).videos
+    found = model(clip.contiguous(memory_format=torch.channels_last_3d)).output
     assert torch.allclose(found, expected, atol=1e-10)
 
 
@@ -304,7 +304,7 @@ def in_one_graph(model: VideoTokenizer) -> None:
     torch.compiler.reset()
     clip = clip_of(5, dtype=torch.float32)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
-    assert torch.allclose(compiled(clip).videos, model(clip).videos, atol=1e-5)
+    assert torch.allclose(compiled(clip).output, model(clip).output, atol=1e-5)
 
 
 def test_every_layer_type_is_part_of_one_graph() -> None:
@@ -322,7 +322,7 @@ def test_training_is_deterministic_where_it_is_asked_for() -> None:
     try:
         model = small()
         out = model(clip_of(5, dtype=torch.float32))
-        (out.videos.square().mean() + out.quantiser_loss).backward()
+        (out.output.square().mean() + out.quantiser_loss).backward()
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -363,7 +363,7 @@ def test_the_configuration_of_older_packages_builds_as_it_is() -> None:
         model = VideoTokenizer(**README)
         out = model(torch.rand(1, 3, 17, 128, 128))
     assert (model.factor, model.time_factor, model.codebook_size) == (8, 4, 1024)
-    assert out.videos.shape == (1, 3, 17, 128, 128)
+    assert out.output.shape == (1, 3, 17, 128, 128)
     assert out.ids.shape == (1, 5, 16, 16)
     widths = [layer.dim_out for layer in model.config.plan if "compress" in layer.type]
     assert widths == [128, 256, 512, 512, 512]

@@ -7,7 +7,7 @@ Shapes: b samples, c channels, h x w pixels in 0..1; f = `factor`; d = width of 
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +18,6 @@ from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
 from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
-
-
-class Reconstruction(NamedTuple):
-    images: Tensor
-    """(b, c, h, w), fp32, not clamped: a clamp would zero gradients out of range."""
-    ids: Tensor
-    """(b, h/f, w/f)."""
-    quantiser_loss: Tensor
-    """0-dim."""
 
 
 def residual_blocks(dim: int, count: int) -> list[nn.Module]:
@@ -89,10 +80,6 @@ class VQGanVAE(TokenizerModel):
         self.encoder = build_encoder(config)
         self.quantiser = build_quantiser(config, config.widths[-1])
         self.decoder = build_decoder(config)
-
-    def forward(self, images: Tensor) -> Reconstruction:
-        quantised = self.quantiser(self.encode(images))
-        return Reconstruction(self.decode(quantised.values), quantised.ids, quantised.loss)
 
     def encode(self, images: Tensor) -> Tensor:
         """Latents before the quantiser."""

@@ -68,8 +68,8 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
     import torch
 
     from quintet.engine.runs.checkpoint import write_safetensors
-    from quintet.image.task import to_bytes
     from quintet.media.pixels import grid, middle, read_image, resize_crop, write_png
+    from quintet.shared.tokenizer.pixels import to_bytes
 
     array = read_image(path)
     size = flags.size or tuple(side // model.factor * model.factor for side in array.shape[:2])
@@ -88,8 +88,8 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
 
 def _decode(model: "VQGanVAE", path: Path, out: Path) -> list[Path]:
     from quintet.engine.models.pretrained import read_weights
-    from quintet.image.task import to_bytes
     from quintet.media.pixels import write_png
+    from quintet.shared.tokenizer.pixels import to_bytes
 
     ids = read_weights(path).get("ids")
     if ids is None or ids.ndim != 3 or ids.is_floating_point() or not ids.numel():

@@ -53,10 +53,6 @@ EXHIBITED_CLIPS = 6
 """Clips written at each evaluation."""
 
 
-def build(recipe: MuLaNRecipe) -> "MuLaNTask":
-    return MuLaNTask(recipe)
-
-
 class MuLaNTask(Task):
     main = "mulan"
     best = ("recall_at_10", "max")
@@ -204,6 +200,9 @@ class MuLaNTask(Task):
             SimilarityMatrix("similarity", similarity[:MATRIX_SIZE, :MATRIX_SIZE]),
             BestCaptions("captions", clips, self.config.sample_rate, captions, similarity),
         ]
+
+
+build = MuLaNTask
 
 
 def zero_shot(network: MuLaN, audio: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -43,10 +43,6 @@ SHOWN = 3
 """Recordings in the exhibits of an evaluation."""
 
 
-def build(recipe: VoiceBoxRecipe) -> "VoiceBoxTask":
-    return VoiceBoxTask(recipe)
-
-
 class VoiceBoxTask(Task):
     main = "voicebox"
     best = ("mel_error", "min")
@@ -267,3 +263,6 @@ class VoiceBoxTask(Task):
                 Sounds(f"speech-{row}", sounds, pictures, self.config.sample_rate, text or "")
             )
         return exhibits
+
+
+build = VoiceBoxTask

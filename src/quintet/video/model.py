@@ -13,7 +13,7 @@ The first frame has its own latent frame; each later latent frame covers s frame
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +27,6 @@ from quintet.nn.quantisers.config import codebook_of_size
 from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
 from quintet.video.config import VideoTokenizerConfig
 from quintet.video.layers import build_decoder, build_encoder
-
-
-class Reconstruction(NamedTuple):
-    videos: Tensor
-    """(b, c, t, h, w), fp32, not clamped: a clamp would zero gradients out of range."""
-    ids: Tensor
-    """(b, 1 + n, h/f, w/f)."""
-    quantiser_loss: Tensor
-    """0-dim."""
 
 
 def config_from_keywords(**keywords: Any) -> VideoTokenizerConfig:
@@ -85,10 +76,6 @@ class VideoTokenizer(TokenizerModel):
 
     def regions(self) -> list[nn.Module]:
         return [*self.encoder.layers, *self.decoder.layers]
-
-    def forward(self, video: Tensor) -> Reconstruction:
-        quantised = self.quantiser(self.encode(video))
-        return Reconstruction(self.decode(quantised.values), quantised.ids, quantised.loss)
 
     def encode(self, video: Tensor) -> Tensor:
         """Latents before the quantiser."""

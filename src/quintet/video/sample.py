@@ -163,7 +163,7 @@ def _reconstruct_chunks(
     """Chunk by chunk; only layer states are kept, so memory does not grow with the length."""
     import torch
 
-    from quintet.video.exhibits import to_bytes
+    from quintet.shared.tokenizer.pixels import to_bytes
 
     device = next(model.parameters()).device
     inputs, ids = deque[Chunk](), deque[Any]()
@@ -227,7 +227,7 @@ def _decode_chunks(
     """Chunk by chunk, up to `frames`: the last ids may include padding."""
     import torch
 
-    from quintet.video.exhibits import to_bytes
+    from quintet.shared.tokenizer.pixels import to_bytes
     from quintet.video.model import split_time
 
     device, step = next(model.parameters()).device, max(chunk // model.time_factor, 1)
