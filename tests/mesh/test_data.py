@@ -358,13 +358,12 @@ def test_a_batch_is_padded_to_one_size():
         assert (closed >= 3).all()
 
 
-def test_quads_numpy_arrays_and_edges_of_the_users_own_are_taken():
+def test_quads_and_numpy_arrays_are_taken():
     quads = np.array([[0, 1, 2, 3], [2, 3, 4, 5], [6, 7, 8, 9]])
     item = {"vertices": np.zeros((10, 3)), "faces": quads}
-    batch = Collate(4, 4)([item, {**item, "face_edges": np.array([[0, 2], [2, 0], [-1, -1]])}])
+    batch = Collate(4, 4)([item])
     assert batch["neighbours"][0, :, 0].tolist() == [1, 0, -1, -1]
-    assert batch["neighbours"][1, :, 0].tolist() == [2, -1, 0, -1]
-    assert batch["text"] == ["", ""]
+    assert batch["text"] == [""]
 
 
 @pytest.mark.parametrize(

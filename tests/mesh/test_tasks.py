@@ -18,7 +18,7 @@ from quintet.engine.machine.world import World
 from quintet.engine.task import Batch, Rows, StepContext, Tally
 from quintet.media.meshes.files import read_mesh
 from quintet.media.pixels import read_image
-from quintet.mesh.autoencoder.task import AutoencoderTask, check_meshes
+from quintet.mesh.autoencoder.task import AutoencoderTask
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.measures import chamfer, nearest, surface_points
 from quintet.mesh.transformer.model import MeshLosses
@@ -124,27 +124,6 @@ def test_use_of_the_codebook_counts_codes_of_each_level_without_padding(
     assert found["codebook_usage"] == 3 / 8
     assert found["vertices_per_code"] == 4 / 8  # (0 0) (1 0) (2 0) (3 1)
     assert found["loss"] == 1.5
-
-
-@pytest.mark.parametrize("wrong", [1.5, -40.0, math.inf, math.nan])
-def test_vertices_that_are_no_places_are_refused(wrong: float, some_meshes: Callable) -> None:
-    from quintet.mesh.data import Collate
-
-    items = some_meshes(2)
-    items[1]["vertices"] = items[1]["vertices"].clone()
-    items[1]["vertices"][2, 1] = wrong
-    with pytest.raises(ValueError, match=r"outside of -1\.\.1"):
-        check_meshes(Collate(16)(items))
-    check_meshes(Collate(16)(some_meshes(2)))
-
-
-def test_a_mesh_without_faces_is_refused(some_meshes: Callable) -> None:
-    from quintet.mesh.data import Collate
-
-    items = some_meshes(2)
-    items[1]["faces"] = items[1]["faces"][:0]
-    with pytest.raises(ValueError, match="no faces"):
-        check_meshes(Collate(16)(items))
 
 
 # -- the transformer --------------------------------------------------------------------------

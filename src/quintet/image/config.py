@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from quintet.engine.config import OptimiserConfig
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
@@ -75,12 +74,6 @@ class VQGanRecipe(TokenizerRecipe):
     """The discriminator."""
     images: ImageDataConfig = field(default_factory=ImageDataConfig)
     """The data."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser of the tokenizer."""
-    discriminator_optim: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
-    )
-    """Optimiser of the discriminator."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,13 +29,7 @@ class VQGanTask(TokenizerTask):
         torch.manual_seed(fold(recipe.seed, "weights"))
         vae = model if model is not None else VQGanVAE(recipe.model)
         discriminator = PatchDiscriminator(**asdict(recipe.discriminator))
-        super().__init__(
-            recipe,
-            vae,
-            recipe.optim,
-            {"discriminator": (discriminator, recipe.discriminator_optim)},
-            sets,
-        )
+        super().__init__(recipe, vae, {"discriminator": discriminator}, sets)
 
     def data(self, split: str) -> Any:
         if self.sets is not None:

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
 from quintet.engine.config import OptimiserConfig, Recipe, require, setting
-from quintet.shared.config import DataConfig, require_at_least
+from quintet.nn.quantisers.config import CodebookConfig
+from quintet.shared.config import DataConfig, require_at_least, require_fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class MeshDataConfig(DataConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshAutoencoderConfig:
+class MeshAutoencoderConfig(CodebookConfig):
     """Mesh tokenizer: graph encoder, vertex quantiser and decoder."""
 
     corners: Literal[3, 4] = 3
@@ -144,25 +145,14 @@ class MeshTransformerConfig:
         size = self.codebook_size
         factored = not self.levels or prod(self.levels) == size
         require(factored, "levels", self.levels, f"factors of codebook_size = {size}")
-        require_at_least(
-            1,
-            self,
-            "depth",
-            "codebook_size",
-            "max_faces",
-            "dim",
-            "layers",
-            "heads",
-            "fine_layers",
-        )
-        require_at_least(1, self, "fine_heads", "text_length", "text_dim", "cross_every")
-        require(self.text_layers >= 0, "text_layers", self.text_layers, "0 or more")
+        require_at_least(1, self, "depth", "codebook_size", "max_faces", "dim", "layers", "heads")
+        texts = ("text_length", "text_dim", "cross_every")
+        require_at_least(1, self, "fine_layers", "fine_heads", *texts)
+        require_at_least(0, self, "text_layers")
         for name in ("dim", "head_dim", "fine_head_dim"):
             value = getattr(self, name)
             require(value >= 2 and value // 2 * 2 == value, name, value, "even (rotary embedding)")
-        for name in ("dropout", "label_smoothing"):
-            value = getattr(self, name)
-            require(0 <= value < 1, name, value, "at least 0 and below 1")
+        require_fraction(self, "dropout", "label_smoothing")
 
     @property
     def tokens_per_face(self) -> int:

@@ -33,7 +33,6 @@ from quintet.mesh.geometry import (
     face_neighbours,
     has_area,
     merge,
-    neighbours_from_edges,
     normalised,
     weld,
 )
@@ -259,8 +258,7 @@ class Collate:
     """Collate to a fixed size, so that compiled models do not recompile.
 
     vertices float32 (b, max_faces * corners, 3) padded with 0; faces (b, max_faces, corners) and
-    neighbours (b, max_faces, 8) padded with -1; text a list. Neighbours come from a
-    sample's `face_edges` (e, 2) if present, else from shared vertices.
+    neighbours (b, max_faces, 8) padded with -1; text a list.
     """
 
     def __init__(self, max_faces: int, corners: int = 3) -> None:
@@ -276,7 +274,7 @@ class Collate:
             points, polygons = self._checked(item)
             vertices[row, : len(points)] = points
             faces[row, : len(polygons)] = polygons
-            neighbours[row, : len(polygons)] = _neighbours(item, polygons)
+            neighbours[row, : len(polygons)] = face_neighbours(polygons)
         text = [str(item.get("text", "")) for item in items]
         return {"vertices": vertices, "faces": faces, "neighbours": neighbours, "text": text}
 
@@ -295,13 +293,6 @@ class Collate:
         if len(polygons) and int(polygons.max()) >= len(points):
             raise ValueError(f"`faces` names vertex {int(polygons.max())} of {len(points)}")
         return points, polygons
-
-
-def _neighbours(item: Mapping[str, Any], faces: torch.Tensor) -> torch.Tensor:
-    edges = item.get("face_edges")
-    if edges is None:
-        return face_neighbours(faces)
-    return neighbours_from_edges(torch.as_tensor(edges), len(faces))
 
 
 def open_data(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quintet.engine.config import OptimiserConfig, Recipe, require, setting
-from quintet.shared.config import AudioDataConfig, require_at_least
+from quintet.shared.config import AudioDataConfig, require_at_least, require_fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,7 @@ class MuLaNConfig:
         require(
             divides, "patch_size", patch, f"1 or more, the first a divisor of n_mels {self.n_mels}"
         )
-        share = self.patch_dropout
-        require(0 <= share < 1, "patch_dropout", share, "at least 0 and below 1")
+        require_fraction(self, "patch_dropout")
         divisible = self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "divisible by 4 (2D rotary embedding)")
         even = self.text_head_dim % 2 == 0
@@ -139,9 +138,7 @@ class MusicLossConfig:
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "time_masks", "freq_masks")
-        for name in ("time_mask_ratio", "freq_mask_ratio"):
-            share = getattr(self, name)
-            require(0 <= share < 1, name, share, "at least 0 and below 1")
+        require_fraction(self, "time_mask_ratio", "freq_mask_ratio")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,9 @@ from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
 from quintet.shared.checking import check_files
+from quintet.shared.texts import FolderTexts
 
-WHAT = "sounds"
+WHAT, CAPTION = "sounds", "the caption of the sound"
 
 
 class MusicData(Source, Protocol):
@@ -59,31 +60,17 @@ def _sample(wav: Samples, text: str) -> dict[str, Any]:
 # -- captions -------------------------------------------------------------------------------
 
 
-class Captions:
-    """Captions of a folder, from its metadata or from text files next to the audio files.
-
-    Text files are listed at construction and read on demand.
-    """
-
+class Captions(FolderTexts[list[str]]):
     def __init__(self, folder: Path, names: Sequence[str], max_length: int) -> None:
-        self.folder, self.truncate = folder, Truncation(max_length)
         metadata = read_metadata(folder)
-        self._rows = {name: texts for name, row in metadata.items() if (texts := _captions(row))}
-        self._sidecars = texts_beside(folder, names)
-        if self._rows and not self._sidecars and not any(name in self._rows for name in names):
-            reason = f"its metadata has a caption for none of its {len(names)} {WHAT}"
-            raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._rows or name in self._sidecars
+        rows = {name: texts for name, row in metadata.items() if (texts := _captions(row))}
+        super().__init__(folder, names, rows, WHAT)
+        self.truncate = Truncation(max_length)
 
     def of(self, name: str) -> list[str]:
         """One or more non-empty captions, truncated."""
-        texts = self._rows.get(name) or [self._read(self._sidecars[name])]
-        return self.truncate(texts, name)
-
-    def _read(self, name: str) -> str:
-        return " ".join(read_beside(self.folder / name, "the caption of the sound").split())
+        texts = self.rows.get(name)
+        return self.truncate(texts or [" ".join(self.read(name, CAPTION).split())], name)
 
 
 class Truncation:
@@ -120,7 +107,7 @@ def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, A
         row = rows.get(name, {})
         if _captions(row) or name not in sidecars:
             return row
-        return {**row, "text": read_beside(folder / sidecars[name], "the caption of the sound")}
+        return {**row, "text": read_beside(folder / sidecars[name], CAPTION)}
 
     return row_of
 

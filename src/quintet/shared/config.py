@@ -11,6 +11,12 @@ def require_at_least(least: int, config: Any, *names: str) -> None:
         require(getattr(config, name) >= least, name, getattr(config, name), f"{least} or more")
 
 
+def require_fraction(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(0 <= value < 1, name, value, "at least 0 and below 1")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """A folder of files, or built-in data."""

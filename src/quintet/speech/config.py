@@ -12,7 +12,7 @@ from quintet.engine.config import (
     require_finite,
     setting,
 )
-from quintet.shared.config import AudioDataConfig, require_at_least
+from quintet.shared.config import AudioDataConfig, require_at_least, require_fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +96,10 @@ class VoiceBoxConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require_finite(self)
-        sizes = (
-            "sample_rate",
-            "n_fft",
-            "hop_length",
-            "n_mels",
-            "dim",
-            "depth",
-            "heads",
-            "head_dim",
-            "kernel",
-        )
-        require_at_least(1, self, *sizes, "text_dim", "align_dim", "duration_dim", "duration_depth")
-        require(self.registers >= 0, "registers", self.registers, "0 or more")
+        require_at_least(1, self, "sample_rate", "n_fft", "hop_length", "n_mels", "kernel")
+        require_at_least(1, self, "dim", "depth", "heads", "head_dim", "text_dim", "align_dim")
+        require_at_least(1, self, "duration_dim", "duration_depth")
+        require_at_least(0, self, "registers")
         even = self.head_dim // 2 * 2 == self.head_dim
         require(even, "head_dim", self.head_dim, "even (rotary embedding)")
         wide = self.duration_dim // 64 * 64 == self.duration_dim
@@ -116,7 +107,7 @@ class VoiceBoxConfig:
         require(self.kernel // 2 * 2 != self.kernel, "kernel", self.kernel, "odd")
         for name in ("std", "prior_scale"):
             require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
-        require(0 <= self.dropout < 1, "dropout", self.dropout, "at least 0 and below 1")
+        require_fraction(self, "dropout")
         least = 258 if self.text == "learned" else 3
         require(self.vocabulary >= least, "vocabulary", self.vocabulary, f"{least} or more")
         fits = self.hop_length <= self.n_fft // 2

@@ -77,13 +77,9 @@ class VoiceBox(Pretrained, nn.Module):
         self.features = FeatureExtractor(config)
         self.text_embedding = nn.Embedding(config.vocabulary, config.text_dim, padding_idx=PAD)
         self.backbone = Backbone(config)
-        learned = config.text == "learned"
-        self.align_embedding = (
-            nn.Embedding(config.vocabulary, config.align_dim) if learned else None
-        )
-        self.aligner = (
-            Aligner(config.align_dim, config.n_mels, config.align_dim) if learned else None
-        )
+        learned, dim = config.text == "learned", config.align_dim
+        self.align_embedding = nn.Embedding(config.vocabulary, dim) if learned else None
+        self.aligner = Aligner(dim, config.n_mels, dim) if learned else None
         self.durations = DurationModel(config) if learned else None
 
     def regions(self) -> list[nn.Module]:

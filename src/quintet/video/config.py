@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from quintet.engine.config import OptimiserConfig, require, require_choices
+from quintet.engine.config import require, require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
@@ -211,12 +211,6 @@ class VideoRecipe(TokenizerRecipe):
     """The data."""
     losses: VideoLossConfig = field(default_factory=VideoLossConfig)
     """The losses."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser of the tokenizer."""
-    discriminator_optim: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
-    )
-    """Optimiser of the discriminators."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.engine.keys import fold, uniform
@@ -34,16 +34,12 @@ class VideoTask(TokenizerTask):
         self.recipe = recipe
         torch.manual_seed(fold(recipe.seed, "weights"))
         tokenizer = model if model is not None else VideoTokenizer(recipe.model)
-        discriminators: dict[str, Any] = {
-            "frame_discriminator": (
-                FrameDiscriminator(**asdict(recipe.frame_discriminator)),
-                recipe.discriminator_optim,
-            )
-        }
+        frame = FrameDiscriminator(**asdict(recipe.frame_discriminator))
+        discriminators: dict[str, nn.Module] = {"frame_discriminator": frame}
         if recipe.losses.motion:
             motion = MotionDiscriminator(**asdict(recipe.motion_discriminator))
-            discriminators["motion_discriminator"] = (motion, recipe.discriminator_optim)
-        super().__init__(recipe, tokenizer, recipe.optim, discriminators, sets)
+            discriminators["motion_discriminator"] = motion
+        super().__init__(recipe, tokenizer, discriminators, sets)
 
     def data(self, split: str) -> Any:
         if self.sets is not None:

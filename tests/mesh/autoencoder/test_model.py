@@ -276,7 +276,9 @@ def test_a_mesh_without_faces_costs_nothing_and_harms_nobody() -> None:
 
 def test_neighbours_edges_and_neither_agree() -> None:
     model, batch = small().eval(), shapes(range(3))
-    edges = [geometry.face_edges(faces) for faces in batch.faces]
+    neighbours = [geometry.face_neighbours(faces, 99) for faces in batch.faces]
+    faces_of = [(table >= 0).nonzero()[:, 0] for table in neighbours]
+    edges = [torch.stack((f, table[table >= 0]), 1) for f, table in zip(faces_of, neighbours)]
     longest = max(len(pairs) for pairs in edges)
     table = torch.full((3, longest, 2), -1)
     for index, pairs in enumerate(edges):

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from html import escape
 from pathlib import Path
 
 from quintet.cli.demo.stages import Length
@@ -47,7 +48,7 @@ def closing(stages: Sequence[Stage], demo: Path) -> str:
         "Train on your own images": "quintet train image/vqgan PHOTOS --run runs/photos",
         "List the recipes": "quintet list",
     }
-    items = (f"<p>{_text(title)}:</p><pre>{_text(c)}</pre>" for title, c in commands.items())
+    items = (f"<p>{escape(title)}:</p><pre>{escape(c)}</pre>" for title, c in commands.items())
     return f"<section><h2>Next steps</h2>{''.join(items)}</section>"
 
 
@@ -66,15 +67,15 @@ def _length_note(length: Length) -> str:
 def _stage_section(stage: Stage, metrics: str, samples: Sequence[Sample]) -> str:
     figures = "".join(_figure(item) for item in samples if item.file.is_file())
     return (
-        f"<h3>{_text(stage.title)} <code>{_text(stage.recipe)}</code></h3>"
-        f"<p>{_text(stage.description)} "
-        f'<a href="{_text(stage.folder)}/report.html">Report of this run</a></p>'
-        f"<p><strong>{_text(metrics[:1].upper() + metrics[1:])}.</strong></p>{figures}"
+        f"<h3>{escape(stage.title)} <code>{escape(stage.recipe)}</code></h3>"
+        f"<p>{escape(stage.description)} "
+        f'<a href="{escape(stage.folder)}/report.html">Report of this run</a></p>'
+        f"<p><strong>{escape(metrics[:1].upper() + metrics[1:])}.</strong></p>{figures}"
     )
 
 
 def _figure(item: Sample) -> str:
-    label = _text(f"“{item.prompt}”{item.note and ', '}{item.note}")
+    label = escape(f"“{item.prompt}”{item.note and ', '}{item.note}")
     content = base64.b64encode(item.file.read_bytes()).decode()
     if item.file.suffix == ".wav":
         source = f"data:audio/wav;base64,{content}"
@@ -82,9 +83,3 @@ def _figure(item: Sample) -> str:
     else:
         body = f'<img alt="{label}" src="data:image/png;base64,{content}">'
     return f"<figure>{body}<figcaption>{label}</figcaption></figure>"
-
-
-def _text(value: str) -> str:
-    from quintet.report import text
-
-    return text(value)

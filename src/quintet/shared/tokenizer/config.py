@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quintet.engine.config import Recipe, require, setting
+from quintet.engine.config import OptimiserConfig, Recipe, require, setting
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.config import DataConfig
 
@@ -85,6 +85,12 @@ class TokenizerRecipe(Recipe):
 
     losses: TokenizerLossConfig = field(default_factory=TokenizerLossConfig)
     """The losses."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser of the tokenizer."""
+    discriminator_optim: OptimiserConfig = field(
+        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
+    )
+    """Optimiser of the discriminators."""
 
     @property
     def adversarial_start(self) -> int:
