@@ -113,9 +113,8 @@ class Room:
 def rooms() -> list[str]:
     import quintet
 
-    return sorted(
-        path.parent.name for place in quintet.__path__ for path in Path(place).glob("*/recipes.py")
-    )
+    recipes = (path for root in quintet.__path__ for path in Path(root).glob("*/recipes.py"))
+    return sorted(path.parent.name for path in recipes)
 
 
 def recipes(room: str) -> dict[str, Callable[[], Recipe]]:
@@ -194,9 +193,9 @@ def model_class(about: dict[str, Any], where: Path) -> Any:
 
     room, _, name = str(about.get("model")).partition("/")
     if room in rooms() and re.fullmatch(r"\w+", name):
-        found = getattr(Room(room).model, name, None)
-        if isinstance(found, type) and issubclass(found, Pretrained):
-            return found
+        kind = getattr(Room(room).model, name, None)
+        if isinstance(kind, type) and issubclass(kind, Pretrained):
+            return kind
     raise RunError(
         f"{where}/config.json names a model that is not Quintet's: {about.get('model')!r}"
     )

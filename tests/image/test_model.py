@@ -66,8 +66,8 @@ def test_channels_last_gives_the_same_images() -> None:
     images = torch.rand(2, 3, 16, 24, dtype=torch.float64)
     expected = model(images).output
     model = model.to(memory_format=torch.channels_last)
-    found = model(images.contiguous(memory_format=torch.channels_last)).output
-    assert torch.allclose(found, expected, atol=1e-9)
+    actual = model(images.contiguous(memory_format=torch.channels_last)).output
+    assert torch.allclose(actual, expected, atol=1e-9)
 
 
 @QUANTISERS

@@ -251,18 +251,18 @@ def gradients(settings: VQGanRecipe, path: Path) -> dict[str, Tensor]:
     path.mkdir()
     task = VQGanTask(settings, sets={"train": Noise(), "valid": None})
     run = Run(task, settings, World(settings), RunFolder(path))
-    found: dict[str, Tensor] = {}
+    actual: dict[str, Tensor] = {}
     part = run.parts["vae"]
     step = part.step
 
     def noted(at: Any) -> Any:
-        found.update({n: p.grad.clone() for n, p in part.parameters.items() if p.grad is not None})
+        actual.update({n: p.grad.clone() for n, p in part.parameters.items() if p.grad is not None})
         return step(at)
 
     part.step = noted  # type: ignore[method-assign]
     take_step(run)
     run.close()
-    return found
+    return actual
 
 
 def largest_difference(decorrelation_weight: float, path: Path) -> float:
@@ -318,10 +318,10 @@ def test_codebook_usage_is_counted_over_all_codes() -> None:
     task = VQGanTask(recipe())  # 4 x 4 = 16 codes
     real = torch.rand(2, 3, 16, 16)
     ids = torch.tensor([[[0, 0], [3, 3]], [[15, 15], [7, 7]]])
-    found = measured(task, real, real, ids)
-    assert found["codebook_usage"] == 4 / 16
-    assert found["perplexity"] == pytest.approx(4.0)
-    assert found["tokens_per_code"] == 8 / 16
+    actual = measured(task, real, real, ids)
+    assert actual["codebook_usage"] == 4 / 16
+    assert actual["perplexity"] == pytest.approx(4.0)
+    assert actual["tokens_per_code"] == 8 / 16
     skewed = measured(task, real, real, torch.zeros(2, 2, 2, dtype=torch.long))
     assert skewed["codebook_usage"] == 1 / 16
     assert skewed["perplexity"] == pytest.approx(1.0)
@@ -332,21 +332,21 @@ def test_metrics_are_right_on_handmade_images() -> None:
     real = torch.zeros(2, 3, 16, 16)
     real[0, :, :, 8:] = 1.0  # half black, half white
     real[1] = 0.25
-    made = real.clone()
-    made[1] += 0.1
-    found = measured(task, real, made, torch.zeros(2, 4, 4, dtype=torch.long))
-    assert found["l1"] == pytest.approx(0.05, rel=1e-5)
+    output = real.clone()
+    output[1] += 0.1
+    actual = measured(task, real, output, torch.zeros(2, 4, 4, dtype=torch.long))
+    assert actual["l1"] == pytest.approx(0.05, rel=1e-5)
     # The mean colour of the first is 0.5, a mean squared error of 0.25; of the second it is exact.
     perfect = psnr(real[1:], real[1:]).item()
-    assert found["psnr_mean_colour"] == pytest.approx((6.0206 + perfect) / 2, rel=1e-4)
-    assert found["psnr"] == pytest.approx((20.0 + perfect) / 2, rel=1e-4)
+    assert actual["psnr_mean_colour"] == pytest.approx((6.0206 + perfect) / 2, rel=1e-4)
+    assert actual["psnr"] == pytest.approx((20.0 + perfect) / 2, rel=1e-4)
 
 
 def test_reconstructions_are_clamped_before_evaluation() -> None:
     task = VQGanTask(recipe())
     real = torch.ones(1, 3, 16, 16)
-    found = measured(task, real, real + 5, torch.zeros(1, 4, 4, dtype=torch.long))
-    assert found["l1"] == 0.0
+    actual = measured(task, real, real + 5, torch.zeros(1, 4, 4, dtype=torch.long))
+    assert actual["l1"] == 0.0
 
 
 def test_the_bicubic_baseline_blurs() -> None:

@@ -89,16 +89,16 @@ def test_neighbours_are_the_faces_that_share_two_vertices(faces, width):
     edges = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
     mixed = torch.cat([edges.flip(0), torch.tensor([[-1, -1], [0, 0]])])
     if len(faces):
-        found = neighbours_from_edges(mixed, len(faces), width)
-        assert found.tolist() == padded(expected, width)
+        actual = neighbours_from_edges(mixed, len(faces), width)
+        assert actual.tolist() == padded(expected, width)
 
 
 def test_a_batch_is_linked_mesh_by_mesh_on_the_device_it_is_on():
     one, other = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.tensor([[0, 1, 2], [-1, -1, -1]])
-    found = face_neighbours(torch.stack([one, other]), 2)
-    assert found.tolist() == [[[1, -1], [0, -1]], [[-1, -1], [-1, -1]]]
+    actual = face_neighbours(torch.stack([one, other]), 2)
+    assert actual.tolist() == [[[1, -1], [0, -1]], [[-1, -1], [-1, -1]]]
     edges = torch.tensor([[[0, 1], [1, 0]], [[-1, -1], [-1, -1]]])
-    assert torch.equal(neighbours_from_edges(edges, 2, 2), found)
+    assert torch.equal(neighbours_from_edges(edges, 2, 2), actual)
 
 
 def test_quads_on_a_cube_have_four_neighbours():
@@ -161,11 +161,11 @@ def small_meshes(draw):
 @given(small_meshes(), st.randoms(use_true_random=False))
 def test_the_canonical_order_forgets_the_order_given(mesh, random):
     vertices, faces = mesh
-    place = list(range(len(vertices)))
-    random.shuffle(place)
+    path = list(range(len(vertices)))
+    random.shuffle(path)
     shuffled = np.empty_like(vertices)
-    shuffled[place] = vertices
-    turned = [np.roll([place[v] for v in face], random.randrange(4)) for face in faces.tolist()]
+    shuffled[path] = vertices
+    turned = [np.roll([path[v] for v in face], random.randrange(4)) for face in faces.tolist()]
     random.shuffle(turned)
     one, other = canonical(vertices, faces), canonical(shuffled, np.array(turned))
     assert (one[0] == other[0]).all()
@@ -253,10 +253,10 @@ def test_degenerate_and_padded_faces_are_finite_forwards_and_backwards(dtype, co
     faces = torch.stack([point, line, twice, hair]).to(dtype).requires_grad_()
     for function in (corner_angles, face_areas, face_normals):
         faces.grad = None
-        found = function(faces)
-        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-        found.sum().backward()
-        assert found.isfinite().all()
+        actual = function(faces)
+        assert actual.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        actual.sum().backward()
+        assert actual.isfinite().all()
         assert faces.grad is not None
         assert faces.grad.isfinite().all()
     assert corner_angles(faces)[0].abs().max() == 0

@@ -27,12 +27,12 @@ def test_bytes_survive_the_round_trip(text: str) -> None:
 def test_a_text_that_is_too_long_is_cut_between_characters(text: str, length: int) -> None:
     tokenizer = ByteTokenizer(length)
     ids = tokenizer.encode([text])
-    found = decoded(ids)
+    actual = decoded(ids)
     writable = text.encode("utf-8", "replace").decode()
     assert ids.shape == (1, length)
-    assert writable.startswith(found)
-    if len(found) < len(writable):
-        assert len(writable[: len(found) + 1].encode()) > length - 1
+    assert writable.startswith(actual)
+    if len(actual) < len(writable):
+        assert len(writable[: len(actual) + 1].encode()) > length - 1
 
 
 def encoder() -> TextEncoder:
@@ -70,8 +70,8 @@ def folder(tmp_path: Path) -> Path:
     """A T5 encoder of random weights over four words, as transformers saves one."""
     transformers = pytest.importorskip("transformers", reason="needs quintet[text]")
     tokenizers = pytest.importorskip("tokenizers", reason="needs quintet[text]")
-    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "chair": 4, "table": 5}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    vocabulary = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "chair": 4, "table": 5}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
@@ -85,13 +85,13 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_frozen_encoder_reads_a_folder_on_disk(folder: Path) -> None:
     frozen = FrozenText(folder, length=5)
-    found = frozen(["a chair", "a"])
-    assert found.values.shape == (2, 5, 12)
-    assert found.mask.sum(-1).tolist() == [2, 1]
-    assert not found.values[~found.mask].any()
-    assert not found.values.requires_grad
-    assert torch.allclose(found.values, FrozenText(folder, length=5)(["a chair", "a"]).values)
-    assert not torch.allclose(found.values[0], frozen(["a table"]).values[0])
+    actual = frozen(["a chair", "a"])
+    assert actual.values.shape == (2, 5, 12)
+    assert actual.mask.sum(-1).tolist() == [2, 1]
+    assert not actual.values[~actual.mask].any()
+    assert not actual.values.requires_grad
+    assert torch.allclose(actual.values, FrozenText(folder, length=5)(["a chair", "a"]).values)
+    assert not torch.allclose(actual.values[0], frozen(["a table"]).values[0])
 
 
 def test_a_frozen_encoder_takes_no_pickle(folder: Path) -> None:

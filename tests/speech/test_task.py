@@ -81,10 +81,10 @@ def test_what_is_measured_does_not_see_what_is_hidden():
     task = VoiceBoxTask(recipe(), voicebox())
     batch = held_out(task)
     seen = []
-    given = room.infill
+    inputs = room.infill
 
     def watched(network, layout, solver, keys):
-        seen.append(given(network, layout, solver, keys))
+        seen.append(inputs(network, layout, solver, keys))
         return seen[-1]
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
@@ -121,8 +121,8 @@ def test_recorded_syllables_are_recognised_and_those_of_a_young_model_are_not():
     )
     task = VoiceBoxTask(settings)
     with torch.no_grad():
-        found = task.measure({"voicebox": task.model.eval()}, held_out(task))
-    shares = {n: float(found[n].total) / found[n].count for n in found if n.startswith("syll")}  # type: ignore[union-attr]
+        actual = task.measure({"voicebox": task.model.eval()}, held_out(task))
+    shares = {n: float(actual[n].total) / actual[n].count for n in actual if n.startswith("syll")}  # type: ignore[union-attr]
     assert shares["syllables_recorded"] >= 0.95
     assert shares["syllables"] < 0.3
 
@@ -183,8 +183,8 @@ def test_a_folder_with_damage_trains_and_names_it(tmp_path):
     folder = tmp_path / "readings"
     folder.mkdir()
     for number in range(12):
-        said = utter("bakitu", seed=number)
-        write_wav(folder / f"{number}.wav", voices.speak(said, 8_000), 8_000)
+        utterance = utter("bakitu", seed=number)
+        write_wav(folder / f"{number}.wav", voices.speak(utterance, 8_000), 8_000)
         (folder / f"{number}.txt").write_text("bakitu" if number else "🙂", encoding="utf-8")
     run = opened(recipe(data=str(folder)), tmp_path / "run")
     for _ in range(4):

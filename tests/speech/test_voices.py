@@ -113,8 +113,8 @@ def test_vowels_have_the_pitch_that_was_composed(rate: int):
 def test_every_voice_speaks_at_its_own_pitch():
     for speaker in SPEAKERS:
         u = utter("bado kimelu", speaker)
-        found = np.median(u.pitch_at(np.array(middles(u))))
-        assert found == pytest.approx(speaker.pitch, rel=0.25)
+        actual = np.median(u.pitch_at(np.array(middles(u))))
+        assert actual == pytest.approx(speaker.pitch, rel=0.25)
         assert u.speaker.name == speaker.name
 
 
@@ -173,8 +173,8 @@ def linear(rows: np.ndarray, ids: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The class of each of the others, by ridge regression."""
     mean, spread = rows.mean(0), rows.std(0) + 1e-3
     known, asked = ((x - mean) / spread for x in (rows, others))
-    wanted = np.eye(ids.max() + 1)[ids]
-    weights = np.linalg.solve(known.T @ known + 30 * np.eye(known.shape[1]), known.T @ wanted)
+    expected = np.eye(ids.max() + 1)[ids]
+    weights = np.linalg.solve(known.T @ known + 30 * np.eye(known.shape[1]), known.T @ expected)
     return (asked @ weights).argmax(1)
 
 
@@ -184,8 +184,8 @@ def test_syllables_are_told_apart_by_what_is_heard_of_them():
     rows, ids = segments(range(0, 160, 2), mel)
     others, known = segments(range(1, 120, 2), mel)
     vowels = len(VOWELS)
-    found = linear(rows, ids // vowels, others) * vowels + linear(rows, ids % vowels, others)
-    assert (found == known).mean() > 0.97
+    actual = linear(rows, ids // vowels, others) * vowels + linear(rows, ids % vowels, others)
+    assert (actual == known).mean() > 0.97
 
 
 def test_three_seconds_are_spoken_in_a_few_hundredths():

@@ -106,9 +106,9 @@ def test_a_frame_changes_no_latent_and_no_id_before_its_own(word: str, at: int) 
     changed[:, :, at] = 1 - changed[:, :, at]
     own = -(-at // model.time_factor)
     with torch.no_grad():
-        found = changed_frames(model.encode(clip), model.encode(changed))
+        actual = changed_frames(model.encode(clip), model.encode(changed))
         ids, new = model.tokenize(clip), model.tokenize(changed)
-    assert found[0] == own
+    assert actual[0] == own
     assert torch.equal(ids[:, :own], new[:, :own])
 
 
@@ -121,8 +121,8 @@ def test_an_id_changes_no_frame_before_its_own(word: str, at: int) -> None:
     changed = values.clone()
     changed[:, :, at] += torch.randn_like(changed[:, :, at])
     with torch.no_grad():
-        found = changed_frames(model.decode(values), model.decode(changed))
-    assert found[0] == max(0, model.time_factor * (at - 1) + 1)
+        actual = changed_frames(model.decode(values), model.decode(changed))
+    assert actual[0] == max(0, model.time_factor * (at - 1) + 1)
 
 
 @WORDS
@@ -160,12 +160,12 @@ def test_chunks_encode_and_decode_to_the_whole(
     parts = [part for part in parts if part.shape[2]]
     with torch.no_grad():
         latents = model.encode(clip)
-        found = torch.cat(list(model.encode_chunks(parts)), dim=2)
+        actual = torch.cat(list(model.encode_chunks(parts)), dim=2)
         video = model.decode(latents)
         halves = [latents[:, :, :1], *latents[:, :, 1:].split(chunk // 4, dim=2)]
         again = torch.cat(list(model.decode_chunks(halves)), dim=2)
-    assert found.shape == latents.shape
-    assert torch.allclose(found, latents, atol=within)
+    assert actual.shape == latents.shape
+    assert torch.allclose(actual, latents, atol=within)
     assert torch.allclose(again, video, atol=within)
 
 
@@ -224,10 +224,10 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     assert ids.dtype == torch.long
     assert ids.min() >= 0
     assert ids.max() < model.codebook_size
-    made = model.decode_from_code_indices(ids)
-    assert made.shape == clip.shape
-    assert torch.equal(made, model.reconstruct(clip))
-    assert torch.equal(model(clip).output.clamp(0, 1), made)
+    output = model.decode_from_code_indices(ids)
+    assert output.shape == clip.shape
+    assert torch.equal(output, model.reconstruct(clip))
+    assert torch.equal(model(clip).output.clamp(0, 1), output)
     assert torch.equal(model(clip).ids, ids)
 
 
@@ -296,8 +296,8 @@ def test_a_sample_does_not_depend_on_its_batch_nor_on_the_memory_layout() -> Non
     alone = torch.cat([model(part).output for part in clip.split(1)])
     assert torch.allclose(alone, expected, atol=1e-10)
     model = model.to(memory_format=torch.channels_last)
-    found = model(clip.contiguous(memory_format=torch.channels_last_3d)).output
-    assert torch.allclose(found, expected, atol=1e-10)
+    actual = model(clip.contiguous(memory_format=torch.channels_last_3d)).output
+    assert torch.allclose(actual, expected, atol=1e-10)
 
 
 def in_one_graph(model: VideoTokenizer) -> None:

@@ -120,10 +120,8 @@ class MuLaNTrainer(BaseTrainer[MuLaN]):
             "sounds.sample_rate": mulan.config.sample_rate,
         }
         seconds = keywords.get("seconds", keywords.get("data_max_length_seconds"))
-        if (
-            sum(value is not None for value in (seconds, data_max_length, keywords.get("sounds")))
-            > 1
-        ):
+        lengths = (seconds, data_max_length, keywords.get("sounds"))
+        if sum(value is not None for value in lengths) > 1:
             raise RunError("give one of seconds, data_max_length and sounds")
         if data_max_length is not None:
             seconds = derived["sounds.seconds"] = data_max_length / mulan.config.sample_rate

@@ -234,9 +234,9 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     rows = [item["ids"] if "ids" in item else buckets.ids(item["text"]) for item in items]
     lengths = torch.tensor([len(item["audio"]) for item in items])
     frames = [buckets.num_frames(length) for length in lengths.tolist()]
-    given = buckets.model.text == "given"
-    bucket = max(buckets.index(t, 0 if given else len(ids)) for t, ids in zip(frames, rows))
-    ids, num_tokens = stack(rows, bucket * (buckets.frames if given else buckets.tokens))
+    per_frame = buckets.model.text == "given"
+    bucket = max(buckets.index(t, 0 if per_frame else len(ids)) for t, ids in zip(frames, rows))
+    ids, num_tokens = stack(rows, bucket * (buckets.frames if per_frame else buckets.tokens))
     first = items[0]["audio"]
     audio = torch.zeros(len(items), buckets.length(bucket), *first.shape[1:])
     for row, item in zip(audio, items):

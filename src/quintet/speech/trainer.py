@@ -63,15 +63,12 @@ class OwnRecordings(OwnData):
     def sample(self, fields: dict[str, Any], where: str, key: Key | None) -> dict[str, Any]:
         if "audio" not in fields:
             raise TypeError(f"{where} has no audio; {self.items}")
-        model = self.buckets.model
+        model, config = self.buckets.model, self.buckets.config
         audio = as_audio(fields["audio"], model.n_mels if self.buckets.latents else None, where)
-        if (
-            not self.buckets.latents
-            and len(audio) > self.buckets.config.max_seconds * model.sample_rate
-        ):
+        if not self.buckets.latents and len(audio) > config.max_seconds * model.sample_rate:
             raise ValueError(
                 f"{where} lasts {len(audio) / model.sample_rate:.1f} s, more than max_seconds ="
-                f" {self.buckets.config.max_seconds:g}; cut it, or raise max_seconds"
+                f" {config.max_seconds:g}; cut it, or raise max_seconds"
             )
         sample: dict[str, Any] = {"audio": audio, "text": None}
         if "ids" in fields:
