@@ -303,7 +303,7 @@ class FixedNet:
         self.images, self.ids = images, ids
 
     def __call__(self, real: Tensor) -> Any:
-        from quintet.image.model import Reconstruction
+        from quintet.shared.tokenizer.model import Reconstruction
 
         return Reconstruction(self.images, self.ids, torch.zeros(()))
 

@@ -23,6 +23,7 @@ from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.nn.similarity import ssim
 from quintet.shared.tokenizer.config import DiscriminatorConfig
+from quintet.shared.tokenizer.model import Reconstruction
 from quintet.video.config import (
     MotionDiscriminatorConfig,
     VideoDataConfig,
@@ -30,7 +31,6 @@ from quintet.video.config import (
     VideoRecipe,
     VideoTokenizerConfig,
 )
-from quintet.video.model import Reconstruction
 from quintet.video.task import VideoTask, bicubic_baseline, motion_error
 
 DISCRIMINATORS = {"frame_discriminator", "motion_discriminator"}
