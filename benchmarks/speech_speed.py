@@ -63,10 +63,16 @@ class RandomSequences:
         self.audio = torch.randn(32, *shape) * (1.0 if latents else 0.1)
         letters = buckets.frames if latents else min(LETTERS, buckets.frames // 4)
         self.ids = torch.randint(3, 250, (32, letters))
-        self.length = length
+        self.count, self.buckets = length, buckets
 
     def __len__(self) -> int:
-        return self.length
+        return self.count
+
+    def name(self, index: int) -> str:
+        return f"sequence {index}"
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.buckets.largest
 
     def keyed(self, index: int, key: object) -> dict[str, Any]:
         row = index % 32

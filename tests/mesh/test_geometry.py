@@ -161,11 +161,11 @@ def small_meshes(draw):
 @given(small_meshes(), st.randoms(use_true_random=False))
 def test_the_canonical_order_forgets_the_order_given(mesh, random):
     vertices, faces = mesh
-    path = list(range(len(vertices)))
-    random.shuffle(path)
+    order = list(range(len(vertices)))
+    random.shuffle(order)
     shuffled = np.empty_like(vertices)
-    shuffled[path] = vertices
-    turned = [np.roll([path[v] for v in face], random.randrange(4)) for face in faces.tolist()]
+    shuffled[order] = vertices
+    turned = [np.roll([order[v] for v in face], random.randrange(4)) for face in faces.tolist()]
     random.shuffle(turned)
     one, other = canonical(vertices, faces), canonical(shuffled, np.array(turned))
     assert (one[0] == other[0]).all()

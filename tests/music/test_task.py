@@ -231,6 +231,9 @@ class OneCaption:
     def name(self, index: int) -> str:
         return f"sample {index}"
 
+    def length(self, index: int) -> int:
+        return 2000
+
     def keyed(self, index: int, key: Any) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(index)
         return {"wav": torch.randn(2000, generator=generator) * 0.1, "text": "a sound"}

@@ -323,12 +323,12 @@ def test_links_are_symmetric_so_the_backward_is_exact(seed: int) -> None:
 
 
 def test_logistic_loss_is_the_log_of_the_mass_in_each_bin() -> None:
-    path = torch.tensor([-3.0, 0.2, 7.4, 15.0, 40.0], dtype=torch.float64)
+    mean = torch.tensor([-3.0, 0.2, 7.4, 15.0, 40.0], dtype=torch.float64)
     scale = torch.tensor([0.06, 0.5, 1.0, 3.0, 20.0], dtype=torch.float64)
     ids = torch.arange(16)[:, None]
-    mass = torch.exp(-logistic_loss(ids, path, scale.log(), 16))
+    mass = torch.exp(-logistic_loss(ids, mean, scale.log(), 16))
     assert torch.allclose(mass.sum(0), torch.ones(5, dtype=torch.float64))
-    middle = torch.sigmoid((7.5 - path) / scale) - torch.sigmoid((6.5 - path) / scale)
+    middle = torch.sigmoid((7.5 - mean) / scale) - torch.sigmoid((6.5 - mean) / scale)
     assert torch.allclose(mass[7], middle)
     far = logistic_loss(
         torch.tensor([0, 64, 127]), torch.tensor([127.0, 0, 0]), torch.tensor(-3.0), 128
