@@ -52,9 +52,9 @@ def test_a_folder_of_meshes_trains_and_is_used(chairs: Path, tmp_path: Path, cli
     result = cli("sample", run, "--count", 1, "--out", tmp_path / "out", "--format", "ply")
     assert result.status == 0, result.err
     assert names(tmp_path / "out") == [
+        "sheet.png",
         "validation-000.original.ply",
         "validation-000.reconstruction.ply",
-        "sheet.png",
     ]
     measured = json.loads(cli("evaluate", run, chairs).out.splitlines()[-1])
     assert measured["samples"] == 16
