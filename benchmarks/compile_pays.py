@@ -14,11 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 
 import torch
 
 from quintet.image import recipes
-from quintet.image.model import Discriminator, VQGanVAE
+from quintet.image.model import VQGanVAE
+from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.perceptual import StructuralDistance
 
 
@@ -32,7 +34,7 @@ def one(what: str, batch: int) -> None:
     kind, _, how = what.partition(":")
     network = {
         "vae": lambda: VQGanVAE(recipe.model),
-        "discriminator": lambda: Discriminator(recipe.discriminator),
+        "discriminator": lambda: PatchDiscriminator(**asdict(recipe.discriminator)),
         "distance": StructuralDistance,
     }[kind]()
     network = network.to(device, memory_format=torch.channels_last)
@@ -46,7 +48,7 @@ def one(what: str, batch: int) -> None:
     def step() -> None:
         with torch.autocast(device, torch.bfloat16):
             if kind == "vae":
-                loss = (network(image).images - image).abs().mean()
+                loss = (network(image).output - image).abs().mean()
             elif kind == "discriminator":
                 loss = network(image.requires_grad_()).mean()
             else:

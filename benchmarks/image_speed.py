@@ -26,13 +26,12 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.image import recipes
 from quintet.image.config import (
-    DiscriminatorConfig,
     ImageDataConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
 from quintet.image.task import VQGanTask
-from quintet.shared.tokenizer.config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
 
 
 def recipe_of(size: str) -> VQGanRecipe:
@@ -44,9 +43,9 @@ def recipe_of(size: str) -> VQGanRecipe:
     return VQGanRecipe(
         model=VQGanVAEConfig(
             dim=256,
-            patch=4,
-            multipliers=(1, 2, 4),
-            blocks=(4, 3, 6),
+            patch_size=4,
+            channel_multipliers=(1, 2, 4),
+            num_res_blocks=(4, 3, 6),
             attention_layers=1,
             levels=(8, 8, 8, 8, 16),
         ),

@@ -58,9 +58,15 @@ class RandomSounds:
     def __len__(self) -> int:
         return self.length_of_all
 
+    def name(self, index: int) -> str:
+        return f"sound {index}"
+
+    def length(self, index: int) -> int:
+        return self.wavs.shape[1]
+
     def keyed(self, index: int, key: object) -> dict[str, Any]:
-        place = index % 64
-        return {"wav": self.wavs[place], "tokens": self.ids[place], "text": ""}
+        row = index % 64
+        return {"wav": self.wavs[row], "tokens": self.ids[row], "text": ""}
 
 
 def make_run(recipe: MuLaNRecipe, path: Path) -> Run:

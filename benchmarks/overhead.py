@@ -46,7 +46,7 @@ class WithLoss(nn.Module):
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         made = self.vae(image)
-        return (made.images - image).abs().mean() + made.quantiser_loss
+        return (made.output - image).abs().mean() + made.quantiser_loss
 
 
 class Images:
@@ -139,7 +139,9 @@ def main() -> None:
     options = parser.parse_args()
     gpu = options.device == "cuda"
     size = options.size or ("recipe" if gpu else "small")
-    small = VQGanVAEConfig(dim=256 if gpu else 64, patch=4, multipliers=(1, 2), blocks=(1,))
+    small = VQGanVAEConfig(
+        dim=256 if gpu else 64, patch_size=4, channel_multipliers=(1, 2), num_res_blocks=(1,)
+    )
     config = small if size == "small" else recipes.vqgan().model
     recipe = AnyRecipe(
         steps=10**6,

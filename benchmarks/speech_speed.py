@@ -41,15 +41,15 @@ def recipe_of(size: str) -> VoiceBoxRecipe:
     recipe = sized[size]()
     model = dataclasses.replace(recipe.model, features="latents", text="given")
     if size == "peer":
-        wide = {"dim": 512, "depth": 24, "heads": 16, "head_dim": 64, "bins": 128}
+        wide = {"dim": 512, "depth": 24, "heads": 16, "head_dim": 64, "n_mels": 128}
         model = dataclasses.replace(model, **wide)
-    seconds = (1000 if size == "peer" else 250) * model.hop / model.rate - 1e-3
+    seconds = (1000 if size == "peer" else 250) * model.hop_length / model.sample_rate - 1e-3
     recordings = SpeechDataConfig(max_seconds=seconds, text_length=LETTERS, buckets=1)
     return dataclasses.replace(recipe, model=model, recordings=recordings, data="python:random")
 
 
 def with_aligner(recipe: VoiceBoxRecipe) -> VoiceBoxRecipe:
-    model = dataclasses.replace(recipe.model, features="mel", text="learned", bins=100)
+    model = dataclasses.replace(recipe.model, features="mel", text="learned", n_mels=100)
     return dataclasses.replace(recipe, model=model)
 
 
@@ -59,14 +59,20 @@ class RandomSequences:
     def __init__(self, recipe: VoiceBoxRecipe, length: int):
         buckets, model = Buckets(recipe.recordings, recipe.model), recipe.model
         latents = model.features == "latents"
-        shape = (buckets.frames, model.bins) if latents else (buckets.length(1),)
+        shape = (buckets.frames, model.n_mels) if latents else (buckets.length(1),)
         self.audio = torch.randn(32, *shape) * (1.0 if latents else 0.1)
         letters = buckets.frames if latents else min(LETTERS, buckets.frames // 4)
         self.ids = torch.randint(3, 250, (32, letters))
-        self.length = length
+        self.count, self.buckets = length, buckets
 
     def __len__(self) -> int:
-        return self.length
+        return self.count
+
+    def name(self, index: int) -> str:
+        return f"sequence {index}"
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.buckets.largest
 
     def keyed(self, index: int, key: object) -> dict[str, Any]:
         row = index % 32
@@ -98,8 +104,8 @@ def real_time_factor(recipe: VoiceBoxRecipe, count: int = 8) -> float:
     """Seconds of computation per second of speech."""
     world = World(recipe)
     model = VoiceBoxTask(recipe).model.to(world.device).eval()
-    size, bins = Buckets(recipe.recordings, recipe.model).frames, recipe.model.bins
-    noise = torch.randn(count, size, bins, device=world.device)
+    size, channels = Buckets(recipe.recordings, recipe.model).frames, recipe.model.n_mels
+    noise = torch.randn(count, size, channels, device=world.device)
     infill_mask = torch.ones(count, size, dtype=torch.bool, device=world.device)
     frame_ids = torch.randint(3, 250, (count, size), device=world.device)
     context = torch.zeros_like(noise)
@@ -110,7 +116,7 @@ def real_time_factor(recipe: VoiceBoxRecipe, count: int = 8) -> float:
     with torch.no_grad(), world.autocast():
         integrate(field, noise, 2, "euler")
         seconds = measured(lambda: integrate(field, noise, 16, "euler"), 3, world.device)
-    return seconds / (count * size * recipe.model.hop / recipe.model.rate)
+    return seconds / (count * size * recipe.model.hop_length / recipe.model.sample_rate)
 
 
 if __name__ == "__main__":

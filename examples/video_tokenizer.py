@@ -39,7 +39,9 @@ def main() -> None:
     args = parser.parse_args()
 
     layers = ("residual", "compress_time", "residual")
-    tokenizer = VideoTokenizer(init_dim=32, max_dim=64, patch=4, layers=layers, levels=(8, 8, 5))
+    tokenizer = VideoTokenizer(
+        init_dim=32, max_dim=64, patch_size=4, layers=layers, levels=(8, 8, 5)
+    )
     trainer = VideoTokenizerTrainer(
         tokenizer,
         dataset=None if args.folder else Balls(),

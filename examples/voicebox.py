@@ -50,12 +50,14 @@ def main() -> None:
     parser.add_argument("--out", default="said.wav", help="the file it is spoken into")
     args = parser.parse_args()
 
-    voicebox = VoiceBox(rate=RATE, bins=80, dim=128, depth=3, heads=2, text_dim=64, duration_dim=64)
+    voicebox = VoiceBox(
+        sample_rate=RATE, n_mels=80, dim=128, depth=3, heads=2, text_dim=64, duration_dim=64
+    )
     trainer = VoiceBoxTrainer(
         voicebox,
         None if args.folder else Hums(),
         data=args.folder,
-        recordings=SpeechDataConfig(rate=RATE, max_seconds=args.longest, buckets=1),
+        recordings=SpeechDataConfig(sample_rate=RATE, max_seconds=args.longest, buckets=1),
         sampling=SamplingConfig(steps=4, count=2),  # generated at evaluations
         steps=args.steps,
         learning_rate=2e-3,

@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()
 
-    vae = VQGanVAE(dim=32, patch=4, multipliers=(1, 2), blocks=1, levels=(8, 8, 5))
+    vae = VQGanVAE(
+        dim=32, patch_size=4, channel_multipliers=(1, 2), num_res_blocks=1, levels=(8, 8, 5)
+    )
     trainer = VQGanVAETrainer(
         vae,
         dataset=None if args.folder else Discs(),

@@ -14,7 +14,7 @@ import quintet
 HOUSE = Path(quintet.__file__).parent
 FILES = sorted(HOUSE.rglob("*.py"))
 ROOMS = sorted(page.parent.name for page in HOUSE.glob("*/recipes.py"))
-LIGHT = ["recipes.py", "config.py", "sample.py"]  # read for help, which must be instant
+LIGHT = ["recipes.py", "config.py", "sample.py", "demo.py"]  # read for help, which must be instant
 
 
 def tree_of(path: Path) -> ast.Module:

@@ -128,6 +128,22 @@ FILES = {
             path.write_text(str(quintet.load(run)(torch.tensor([flags.at])).item()))
             return [path]
     ''',
+    "demo.py": """
+        from quintet.shared.demo import Stage
+
+        STAGES = (
+            Stage(
+                folder="line",
+                recipe="scratch/line_tiny",
+                title="Lines",
+                description="Fits a line.",
+                steps={"full": 4, "quick": 2},
+                seconds={"full": 1, "quick": 1},
+                summarise=lambda metrics, recipe: f"error {metrics['error']:.2f}",
+                next_arguments="--at 2 --out out",
+            ),
+        )
+    """,
 }
 
 
@@ -158,6 +174,21 @@ def test_a_room_of_one_folder_does_everything_that_rooms_do(room, cli, tmp_path)
     assert (run / "report.html").is_file()
     assert cli("export", run, tmp_path / "model").status == 0
     assert type(quintet.load(tmp_path / "model")).__name__ == "Line"
+
+
+def test_a_room_appears_in_the_demo(room, cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(rooms, "rooms", lambda: [room])  # the others take minutes
+    shown = cli("demo", "--run", tmp_path / "demo", "--steps", "1")
+    assert shown.status == 0
+    page = (tmp_path / "demo/index.html").read_text(encoding="utf-8")
+    for text in ("Lines", "Fits a line.", "quintet sample"):
+        assert text in page
+    assert "error" in shown.out
+
+
+def test_a_room_without_demo_has_no_stage(room, tmp_path) -> None:
+    (tmp_path / "rooms" / room / "demo.py").unlink()
+    assert rooms.Room(room).stages == ()
 
 
 def test_what_else_a_room_may_have_is_asked_for_by_file(room) -> None:

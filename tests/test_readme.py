@@ -62,7 +62,9 @@ APPENDED = {
 # Values that would take long: as on the page, and as run.
 REPLACED = {
     "resume runs/first --steps 1000": "resume runs/first --steps 6 --workers 0",
-    "dim=64, patch=2, multipliers=(1, 2, 4)": "dim=16, patch=4, multipliers=(1, 2)",
+    "dim=64, patch_size=2, channel_multipliers=(1, 2, 4)": (
+        "dim=16, patch_size=4, channel_multipliers=(1, 2)"
+    ),
     "size=128": "size=32",
     "steps=10_000": "steps=2, workers=0",
     "batch_size=32": "batch_size=4",
@@ -181,7 +183,7 @@ def test_every_command_and_code_block_runs(index, outcomes):
         "runs/photos/config.json",
         "runs/python/metrics.jsonl",
         "runs/line/metrics.jsonl",
-        "out/held-out-000.reconstruction.png",
+        "out/validation-000.reconstruction.png",
         "out/a.reconstruction.png",
         "exported/model.safetensors",
         "exported/README.md",

@@ -17,6 +17,7 @@ from quintet.engine.errors import RunError
 
 if TYPE_CHECKING:
     from quintet.engine.task import Task
+    from quintet.shared.demo import Stage
 
 
 class SampleModule(Protocol):
@@ -92,22 +93,28 @@ class Room:
     def model(self) -> Any:
         return self._module("model", "the model's class", "loading an exported model")
 
+    @property
+    def stages(self) -> "Sequence[Stage]":
+        """Stages of the demo: STAGES of demo.py, or none without that file."""
+        return self._module("demo", "STAGES", "demo").STAGES if self._has("demo") else ()
+
+    def _has(self, name: str) -> bool:
+        return importlib.util.find_spec(f"quintet.{self.name}.{name}") is not None
+
     def _module(self, name: str, members: str, purpose: str) -> Any:
-        full = f"quintet.{self.name}.{name}"
-        if importlib.util.find_spec(full) is None:
+        if not self._has(name):
             raise RunError(
                 f"the room {self.name} has no quintet/{self.name}/{name}.py; {purpose} needs it, "
                 f"with {members}"
             )
-        return importlib.import_module(full)
+        return importlib.import_module(f"quintet.{self.name}.{name}")
 
 
 def rooms() -> list[str]:
     import quintet
 
-    return sorted(
-        path.parent.name for place in quintet.__path__ for path in Path(place).glob("*/recipes.py")
-    )
+    recipes = (path for root in quintet.__path__ for path in Path(root).glob("*/recipes.py"))
+    return sorted(path.parent.name for path in recipes)
 
 
 def recipes(room: str) -> dict[str, Callable[[], Recipe]]:
@@ -153,7 +160,7 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
         raise RunError(f"{where} is an exported model, not a run; name the run that it came from")
     if not isinstance(name, str):
         raise RunError(
-            f"{where} was started from Python with a model of its own; "
+            f"{where} was started from Python with a custom model; "
             "resume it there: trainer.train(resume=True)"
         )
     kind = type(recipe_function(name)())
@@ -190,9 +197,9 @@ def model_class(about: dict[str, Any], where: Path) -> Any:
 
     room, _, name = str(about.get("model")).partition("/")
     if room in rooms() and re.fullmatch(r"\w+", name):
-        found = getattr(Room(room).model, name, None)
-        if isinstance(found, type) and issubclass(found, Pretrained):
-            return found
+        kind = getattr(Room(room).model, name, None)
+        if isinstance(kind, type) and issubclass(kind, Pretrained):
+            return kind
     raise RunError(
         f"{where}/config.json names a model that is not Quintet's: {about.get('model')!r}"
     )

@@ -193,7 +193,7 @@ class Bytes:
 
 
 def test_images_in_the_wrong_range_are_refused_at_the_first_batch(tmp_path: Path) -> None:
-    vae = library.VQGanVAE(dim=8, multipliers=(1, 2), blocks=1, attention_layers=0)
+    vae = library.VQGanVAE(dim=8, channel_multipliers=(1, 2), num_res_blocks=1, attention_layers=0)
     trainer = library.VQGanVAETrainer(
         vae,
         dataset=Bytes(),

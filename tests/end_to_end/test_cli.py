@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 import quintet as library
 from harness import assert_same, lines, tensors, trajectory
 from quintet.cli import COMMANDS
-from quintet.image.task import to_bytes
 from quintet.media.pixels import read_image
+from quintet.shared.tokenizer.pixels import to_bytes
 
 TRAIN = ["train", "image/vqgan_tiny"]
 MOMENT = 1e-9
@@ -409,7 +409,7 @@ def test_an_export_is_the_runs_averaged_model(trained: Path, exported: Path) -> 
     loaded = library.load(trained)
     back = library.VQGanVAE.from_pretrained(exported)
     assert not back.training
-    assert torch.equal(loaded(images).images, back(images).images)
+    assert torch.equal(loaded(images).output, back(images).output)
     assert torch.equal(loaded.tokenize(images), library.load(exported).tokenize(images))
     weights = load_file(exported / "model.safetensors")
     averaged = load_file(trained / "checkpoints/step-00000006/vae.ema.safetensors")
@@ -509,7 +509,7 @@ def test_weights_of_another_model_are_refused_by_name(
     assert str(exported) in said.err
     assert "has shape" in said.err
     said = quintet(
-        *TRAIN, "--run", tmp_path / "x", *TINY, "--init-from", exported, "--model.blocks", 2
+        *TRAIN, "--run", tmp_path / "x", *TINY, "--init-from", exported, "--model.num-res-blocks", 2
     )
     assert said.status == 2
     assert "does not fit" in said.err

@@ -1,4 +1,4 @@
-"""The demo: six stages in turn, one page, and safe interruption."""
+"""The demo: the stages of all rooms in turn, one page, and safe interruption."""
 
 import contextlib
 import io
@@ -20,8 +20,9 @@ from harness import assert_same, tensors
 from quintet import rooms
 from quintet.cli import main
 from quintet.cli.demo.display import Display
-from quintet.cli.demo.stages import STAGES, seconds_of, settings_of
+from quintet.cli.demo.stages import all_stages, seconds_of, settings_of
 
+STAGES = all_stages()
 FOLDERS = [stage.folder for stage in STAGES]
 
 
@@ -76,7 +77,7 @@ def test_the_transformer_uses_the_autoencoder_of_the_demo(finished: Finished) ->
 
 
 def test_without_a_terminal_one_line_is_printed_per_stage(finished: Finished) -> None:
-    started = re.findall(r"^(.+) \((\d) of 6\): (\S+), 1 steps$", finished.err, re.MULTILINE)
+    started = re.findall(r"^(.+) \((\d) of \d\): (\S+), 1 steps$", finished.err, re.MULTILINE)
     assert started == [(s.title, str(i), s.recipe) for i, s in enumerate(STAGES, 1)]
     for stage in STAGES:
         assert re.search(rf"^{stage.title}: done; .*\d", finished.err, re.MULTILINE)
@@ -95,8 +96,8 @@ def test_the_page_describes_each_stage_and_its_metrics(page: str, finished: Fini
 
 
 def test_the_page_shows_samples_with_their_prompts(page: str) -> None:
-    for words in ("“ba do ki”", "“a slow minor melody on strings”, similarity", "a tall cone"):
-        assert words in page
+    for text in ("“ba do ki”", "“a slow minor melody on strings”, similarity", "a tall cone"):
+        assert text in page
     assert page.count("data:audio/wav") >= 8
     assert "Next steps" in page
     assert "quintet sample " in page
@@ -115,14 +116,14 @@ def test_the_demo_ends_by_naming_the_page_and_next_commands(finished: Finished) 
 # -- interruption --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [[], ["--resume"]])
+@pytest.mark.parametrize("flags", [[], ["--resume"]])
 def test_finished_stages_are_not_trained_again(
-    words: list[str], finished: Finished, tmp_path: Path, quintet: Quintet
+    flags: list[str], finished: Finished, tmp_path: Path, quintet: Quintet
 ) -> None:
     demo = Path(shutil.copytree(finished.path, tmp_path / "demo"))
     (demo / "index.html").unlink()
     before = training_files(demo)
-    result = quintet("demo", "--run", demo, *words)
+    result = quintet("demo", "--run", demo, *flags)
     assert result.status == 0
     assert "Resuming the demo" in result.out
     assert result.err.count("already done") == len(STAGES)
@@ -187,8 +188,8 @@ def test_another_length_is_rejected_and_changes_nothing(
     finished: Finished, quintet: Quintet
 ) -> None:
     before = training_files(finished.path)
-    for words in (["--quick"], ["--steps", 2]):
-        result = quintet("demo", "--run", finished.path, *words)
+    for flags in (["--quick"], ["--steps", 2]):
+        result = quintet("demo", "--run", finished.path, *flags)
         assert result.status == 2
         assert "another length (1 steps per stage)" in result.err
     assert training_files(finished.path) == before

@@ -24,7 +24,8 @@ from quintet.engine.config import (
     to_json,
 )
 from quintet.engine.settings import free_names
-from quintet.image.config import DiscriminatorConfig, ImageDataConfig, VQGanVAEConfig
+from quintet.image.config import ImageDataConfig, VQGanVAEConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig
 
 HOUSE = Path(quintet.__file__).parent
 PAGES = [HOUSE / "engine" / "config.py", *HOUSE.glob("*/config.py")]
@@ -185,8 +186,8 @@ def test_an_integer_serves_as_a_float_and_nothing_else_is_converted():
 
 
 def test_a_contradiction_in_a_room_is_refused_with_the_dotted_name():
-    with pytest.raises(ConfigError, match=r"model\.blocks"):
-        from_json(VQGanVAEConfig, {"blocks": [1, 2]}, "model")
+    with pytest.raises(ConfigError, match=r"model\.num_res_blocks"):
+        from_json(VQGanVAEConfig, {"num_res_blocks": [1, 2]}, "model")
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, 10**400], ids=["nan", "inf", "huge"])
@@ -252,9 +253,9 @@ def test_fp16_is_refused_with_the_reason():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"blocks": (1, 2)},
-        {"patch": 0},
-        {"multipliers": ()},
+        {"num_res_blocks": (1, 2)},
+        {"patch_size": 0},
+        {"channel_multipliers": ()},
         {"levels": (1,)},
         {"quantiser": "lfq", "codebook_bits": 31},
     ],

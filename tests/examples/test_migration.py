@@ -44,12 +44,12 @@ def transformer() -> Any:
 
 @cache
 def tokenizer() -> Any:
-    return quintet.VideoTokenizer(init_dim=8, max_dim=8, patch=4, layers=("residual",))
+    return quintet.VideoTokenizer(init_dim=8, max_dim=8, patch_size=4, layers=("residual",))
 
 
 @cache
 def vae() -> Any:
-    return quintet.VQGanVAE(dim=8, patch=4, multipliers=(1,), blocks=1)
+    return quintet.VQGanVAE(dim=8, patch_size=4, channel_multipliers=(1,), num_res_blocks=1)
 
 
 @cache
@@ -60,7 +60,9 @@ def mulan() -> Any:
 
 @cache
 def voicebox() -> Any:
-    return quintet.VoiceBox(rate=8000, n_fft=256, hop=128, bins=20, dim=16, depth=1, heads=1)
+    return quintet.VoiceBox(
+        sample_rate=8000, n_fft=256, hop_length=128, n_mels=20, dim=16, depth=1, heads=1
+    )
 
 
 # The model, its data, and what else a script has to say.

@@ -43,9 +43,9 @@ def folder(tmp_path: Path) -> Path:
     random = np.random.default_rng(0)
     for number in range(20):
         pixels = random.integers(0, 255, (40 + number, 60, 3), np.uint8)
-        place = tmp_path / f"part{number % 3}"
-        place.mkdir(exist_ok=True)
-        Image.fromarray(pixels).save(place / f"{number:02}.png")
+        path = tmp_path / f"part{number % 3}"
+        path.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path / f"{number:02}.png")
     rows = [{"file_name": "part0/00.png", "caption": "nothing much"}]
     (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return tmp_path
@@ -61,16 +61,16 @@ def both(folder: Path, config: ImageDataConfig = SMALL) -> tuple[ImageFolder, Im
 
 def test_a_sample_has_the_size_asked_for_and_its_caption(folder):
     config = ImageDataConfig(size=(24, 48))
-    found = {}
+    actual = {}
     for data in both(folder, config):
         for index in range(len(data)):
             sample = data.keyed(index, None)
             assert sample["image"].shape == (3, 24, 48)
             assert sample["image"].dtype == torch.uint8
-            found[data.name(index)] = sample["text"]
-    assert len(found) == 20
-    assert found.pop("part0/00.png") == "nothing much"
-    assert set(found.values()) == {""}
+            actual[data.name(index)] = sample["text"]
+    assert len(actual) == 20
+    assert actual.pop("part0/00.png") == "nothing much"
+    assert set(actual.values()) == {""}
 
 
 def test_a_sample_is_a_function_of_its_key(folder):
@@ -272,8 +272,8 @@ def test_the_caption_tells_above_from_below():
     seen = set()
     for number in range(60):
         scene = scenes.compose(number)
-        words, rise = scene.caption.split(" on ")[0], scene.shapes[1].y - scene.shapes[0].y
-        relation = next(word for word in ("above", "below", "beside") if f" {word} " in words)
+        phrase, rise = scene.caption.split(" on ")[0], scene.shapes[1].y - scene.shapes[0].y
+        relation = next(word for word in ("above", "below", "beside") if f" {word} " in phrase)
         assert {"above": rise > 0, "below": rise < 0, "beside": abs(rise) < 0.15}[relation]
         seen.add(relation)
     assert seen == {"above", "below", "beside"}

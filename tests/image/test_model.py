@@ -2,10 +2,17 @@ import pytest
 import torch
 from torch import nn
 
-from quintet.image.config import DiscriminatorConfig, VQGanVAEConfig
-from quintet.image.model import Discriminator, VQGanVAE, config_from_keywords
+from quintet.image.config import VQGanVAEConfig
+from quintet.image.model import VQGanVAE, config_from_keywords
+from quintet.nn.adversarial.discriminator import PatchDiscriminator
 
-SMALL = {"dim": 16, "multipliers": (1, 2, 2), "patch": 2, "blocks": (1,), "codebook_bits": 6}
+SMALL = {
+    "dim": 16,
+    "channel_multipliers": (1, 2, 2),
+    "patch_size": 2,
+    "num_res_blocks": (1,),
+    "codebook_bits": 6,
+}
 QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
 
 
@@ -29,7 +36,7 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     assert ids.min() >= 0
     assert ids.max() < model.codebook_size
     assert torch.equal(model.decode_from_ids(ids), model.reconstruct(images))
-    assert torch.equal(model(images).images.clamp(0, 1), model.reconstruct(images))
+    assert torch.equal(model(images).output.clamp(0, 1), model.reconstruct(images))
     assert torch.equal(model(images).ids, ids)
 
 
@@ -37,7 +44,7 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
 def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
     model = small(quantiser=quantiser).train()
     out = model(torch.rand(2, 3, 16, 24))
-    (out.images.square().mean() + out.quantiser_loss).backward()
+    (out.output.square().mean() + out.quantiser_loss).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -50,17 +57,17 @@ def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
 def test_a_sample_does_not_depend_on_its_batch(quantiser: str) -> None:
     model = small(quantiser=quantiser).double().eval()
     images = torch.rand(3, 3, 16, 16, dtype=torch.float64)
-    alone = torch.cat([model(image[None]).images for image in images])
-    assert torch.allclose(model(images).images, alone, atol=1e-9)
+    alone = torch.cat([model(image[None]).output for image in images])
+    assert torch.allclose(model(images).output, alone, atol=1e-9)
 
 
 def test_channels_last_gives_the_same_images() -> None:
     model = small().double().eval()
     images = torch.rand(2, 3, 16, 24, dtype=torch.float64)
-    expected = model(images).images
+    expected = model(images).output
     model = model.to(memory_format=torch.channels_last)
-    found = model(images.contiguous(memory_format=torch.channels_last)).images
-    assert torch.allclose(found, expected, atol=1e-9)
+    actual = model(images.contiguous(memory_format=torch.channels_last)).output
+    assert torch.allclose(actual, expected, atol=1e-9)
 
 
 @QUANTISERS
@@ -68,9 +75,9 @@ def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> No
     model = small(quantiser=quantiser)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = model(torch.rand(2, 3, 16, 16))
-    assert out.images.dtype == torch.float32
+    assert out.output.dtype == torch.float32
     assert out.quantiser_loss.dtype == torch.float32
-    (out.images.mean() + out.quantiser_loss).backward()
+    (out.output.mean() + out.quantiser_loss).backward()
 
 
 def test_indivisible_sizes_are_rejected_with_the_remedy() -> None:
@@ -90,7 +97,7 @@ def test_codebook_usage_counts_codes_and_their_perplexity() -> None:
 def test_keywords_build_the_same_configuration() -> None:
     assert VQGanVAE(**SMALL).config == VQGanVAEConfig(**SMALL)
     assert VQGanVAE(VQGanVAEConfig(**SMALL), quantiser="lfq").config.quantiser == "lfq"
-    assert config_from_keywords(dim=8, blocks=3).blocks == (3,)
+    assert config_from_keywords(dim=8, num_res_blocks=3).num_res_blocks == (3,)
 
 
 @pytest.mark.parametrize("bits", [1, 8, 10, 13, 16])
@@ -112,7 +119,8 @@ def test_a_codebook_size_between_powers_of_two_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"blocks": (1, 2)}, {"levels": (1,)}, {"patch": 0}, {"multipliers": ()}]
+    "wrong",
+    [{"num_res_blocks": (1, 2)}, {"levels": (1,)}, {"patch_size": 0}, {"channel_multipliers": ()}],
 )
 def test_contradictions_are_rejected_at_construction(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
@@ -154,14 +162,14 @@ def test_tokenizing_while_training_collects_no_statistics() -> None:
 @QUANTISERS
 def test_forward_is_one_graph(quantiser: str, training: bool) -> None:
     torch.compiler.reset()
-    model = small(quantiser=quantiser, multipliers=(1, 2)).train(training)
+    model = small(quantiser=quantiser, channel_multipliers=(1, 2)).train(training)
     images = torch.rand(1, 3, 16, 16)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    assert torch.allclose(compiled(images).images, model(images).images, atol=1e-6)
+    assert torch.allclose(compiled(images).output, model(images).output, atol=1e-6)
 
 
 def test_the_discriminator_is_one_graph_and_built_from_its_configuration() -> None:
     torch.compiler.reset()
-    discriminator = Discriminator(DiscriminatorConfig(dim=8, layers=2))
+    discriminator = PatchDiscriminator(dim=8, layers=2)
     compiled = torch.compile(discriminator, backend="eager", fullgraph=True)
     assert compiled(torch.rand(2, 3, 16, 16)).shape == (2, 1, 4, 4)

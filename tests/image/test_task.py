@@ -17,22 +17,22 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.image.config import (
-    DiscriminatorConfig,
     ImageDataConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
-from quintet.image.task import VQGanTask, bicubic_baseline, total_variation
+from quintet.image.task import VQGanTask, total_variation
 from quintet.nn.similarity import psnr
-from quintet.shared.tokenizer.config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
+from quintet.shared.tokenizer.pixels import bicubic
 
 
 def recipe(**changes: Any) -> VQGanRecipe:
     model = VQGanVAEConfig(
         dim=8,
-        multipliers=(1, 2),
-        patch=2,
-        blocks=(1,),
+        channel_multipliers=(1, 2),
+        patch_size=2,
+        num_res_blocks=(1,),
         quantiser=changes.pop("quantiser", "fsq"),
         levels=(4, 4),
         codebook_bits=4,
@@ -251,18 +251,18 @@ def gradients(settings: VQGanRecipe, path: Path) -> dict[str, Tensor]:
     path.mkdir()
     task = VQGanTask(settings, sets={"train": Noise(), "valid": None})
     run = Run(task, settings, World(settings), RunFolder(path))
-    found: dict[str, Tensor] = {}
+    actual: dict[str, Tensor] = {}
     part = run.parts["vae"]
     step = part.step
 
     def noted(at: Any) -> Any:
-        found.update({n: p.grad.clone() for n, p in part.parameters.items() if p.grad is not None})
+        actual.update({n: p.grad.clone() for n, p in part.parameters.items() if p.grad is not None})
         return step(at)
 
     part.step = noted  # type: ignore[method-assign]
     take_step(run)
     run.close()
-    return found
+    return actual
 
 
 def largest_difference(decorrelation_weight: float, path: Path) -> float:
@@ -303,7 +303,7 @@ class FixedNet:
         self.images, self.ids = images, ids
 
     def __call__(self, real: Tensor) -> Any:
-        from quintet.image.model import Reconstruction
+        from quintet.shared.tokenizer.model import Reconstruction
 
         return Reconstruction(self.images, self.ids, torch.zeros(()))
 
@@ -318,10 +318,10 @@ def test_codebook_usage_is_counted_over_all_codes() -> None:
     task = VQGanTask(recipe())  # 4 x 4 = 16 codes
     real = torch.rand(2, 3, 16, 16)
     ids = torch.tensor([[[0, 0], [3, 3]], [[15, 15], [7, 7]]])
-    found = measured(task, real, real, ids)
-    assert found["codebook_usage"] == 4 / 16
-    assert found["perplexity"] == pytest.approx(4.0)
-    assert found["tokens_per_code"] == 8 / 16
+    actual = measured(task, real, real, ids)
+    assert actual["codebook_usage"] == 4 / 16
+    assert actual["perplexity"] == pytest.approx(4.0)
+    assert actual["tokens_per_code"] == 8 / 16
     skewed = measured(task, real, real, torch.zeros(2, 2, 2, dtype=torch.long))
     assert skewed["codebook_usage"] == 1 / 16
     assert skewed["perplexity"] == pytest.approx(1.0)
@@ -332,28 +332,28 @@ def test_metrics_are_right_on_handmade_images() -> None:
     real = torch.zeros(2, 3, 16, 16)
     real[0, :, :, 8:] = 1.0  # half black, half white
     real[1] = 0.25
-    made = real.clone()
-    made[1] += 0.1
-    found = measured(task, real, made, torch.zeros(2, 4, 4, dtype=torch.long))
-    assert found["l1"] == pytest.approx(0.05, rel=1e-5)
+    output = real.clone()
+    output[1] += 0.1
+    actual = measured(task, real, output, torch.zeros(2, 4, 4, dtype=torch.long))
+    assert actual["l1"] == pytest.approx(0.05, rel=1e-5)
     # The mean colour of the first is 0.5, a mean squared error of 0.25; of the second it is exact.
     perfect = psnr(real[1:], real[1:]).item()
-    assert found["psnr_mean_colour"] == pytest.approx((6.0206 + perfect) / 2, rel=1e-4)
-    assert found["psnr"] == pytest.approx((20.0 + perfect) / 2, rel=1e-4)
+    assert actual["psnr_mean_colour"] == pytest.approx((6.0206 + perfect) / 2, rel=1e-4)
+    assert actual["psnr"] == pytest.approx((20.0 + perfect) / 2, rel=1e-4)
 
 
 def test_reconstructions_are_clamped_before_evaluation() -> None:
     task = VQGanTask(recipe())
     real = torch.ones(1, 3, 16, 16)
-    found = measured(task, real, real + 5, torch.zeros(1, 4, 4, dtype=torch.long))
-    assert found["l1"] == 0.0
+    actual = measured(task, real, real + 5, torch.zeros(1, 4, 4, dtype=torch.long))
+    assert actual["l1"] == 0.0
 
 
 def test_the_bicubic_baseline_blurs() -> None:
     flat = torch.full((1, 3, 16, 16), 0.3)
-    assert torch.allclose(bicubic_baseline(flat, 4), flat, atol=1e-6)
+    assert torch.allclose(bicubic(flat, 4), flat, atol=1e-6)
     noise = torch.rand(1, 3, 16, 16)
-    blurred = bicubic_baseline(noise, 4)
+    blurred = bicubic(noise, 4)
     assert total_variation(blurred) < 0.5 * total_variation(noise)
 
 

@@ -16,12 +16,18 @@ import quintet
 from harness import assert_same, lines, tensors
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
-from quintet.image.config import DiscriminatorConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig
 
 
 def vae(**changes: Any) -> quintet.VQGanVAE:
     torch.manual_seed(0)
-    settings = {"dim": 8, "multipliers": (1, 2), "patch": 2, "blocks": 1, "levels": (4, 4)}
+    settings = {
+        "dim": 8,
+        "channel_multipliers": (1, 2),
+        "patch_size": 2,
+        "num_res_blocks": 1,
+        "levels": (4, 4),
+    }
     return quintet.VQGanVAE(**settings | changes)
 
 
@@ -93,8 +99,8 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["tensor", "bytes", "array", "tuple", "dict", "images"])
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", dataset=Pictures(kind), valid_fraction=0.25)
-    assert found.train() == 6
+    actual = trainer(tmp_path / "run", dataset=Pictures(kind), valid_fraction=0.25)
+    assert actual.train() == 6
     assert [r["step"] for r in lines(tmp_path / "run") if "val/psnr" in r] == [3, 6]
     assert [r["step"] for r in lines(tmp_path / "run") if "discriminator/loss" in r] == [4, 5, 6]
 
@@ -112,8 +118,8 @@ def test_a_folder_trains_and_the_command_line_knows_the_run(
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(tmp_path / "run")])
     assert not ended.value.code
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["psnr"] == lines(tmp_path / "run")[-1]["val/psnr"]
+    captured = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert captured["psnr"] == lines(tmp_path / "run")[-1]["val/psnr"]
     with pytest.raises(SystemExit) as ended:
         main(["resume", str(tmp_path / "run"), "--steps", "7"])
     assert not ended.value.code
@@ -123,8 +129,8 @@ def test_a_folder_is_recorded_in_full(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = trainer(tmp_path / "run", data=os.path.relpath(photos))
-    assert found.recipe.data == str(photos)
+    actual = trainer(tmp_path / "run", data=os.path.relpath(photos))
+    assert actual.recipe.data == str(photos)
 
 
 @pytest.mark.parametrize("words", [["resume"], ["evaluate"], ["replay", "--step", "1"], ["sample"]])
@@ -159,9 +165,9 @@ def test_data_is_given_once(photos: Path, tmp_path: Path) -> None:
 
 
 def test_a_validation_set_of_the_user_is_evaluated(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", dataset=Pictures("tuple"), val_dataset=Pictures("dict"))
-    found.train()
-    assert len(found.task(found.recipe).data("train")) == 16
+    actual = trainer(tmp_path / "run", dataset=Pictures("tuple"), val_dataset=Pictures("dict"))
+    actual.train()
+    assert len(actual.task(actual.recipe).data("train")) == 16
     assert "val/psnr" in lines(tmp_path / "run")[-1]
 
 
@@ -170,7 +176,7 @@ def test_a_validation_set_of_the_user_is_evaluated(tmp_path: Path) -> None:
 
 def test_old_keywords_work_and_name_the_new_ones(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning) as caught:
-        found = quintet.VQGanVAETrainer(
+        actual = quintet.VQGanVAETrainer(
             vae(),
             dataset=Pictures("tensor"),
             size=16,
@@ -180,13 +186,13 @@ def test_old_keywords_work_and_name_the_new_ones(tmp_path: Path) -> None:
             save_results_every=7,
             apply_grad_penalty_every=3,
         )
-    said = {str(warning.message) for warning in caught}
-    assert "lr is now called learning_rate" in said
-    assert "apply_grad_penalty_every is now called penalty_every" in said
+    output = {str(warning.message) for warning in caught}
+    assert "lr is now called learning_rate" in output
+    assert "apply_grad_penalty_every is now called penalty_every" in output
     assert all(warning.filename == __file__ for warning in caught)
-    assert found.recipe.optim.learning_rate == 1e-3
-    assert found.recipe.losses.penalty_every == 3
-    assert (found.recipe.save_every, found.recipe.evaluate_every) == (5, 7)
+    assert actual.recipe.optim.learning_rate == 1e-3
+    assert actual.recipe.losses.penalty_every == 3
+    assert (actual.recipe.save_every, actual.recipe.evaluate_every) == (5, 7)
 
 
 def test_an_unknown_keyword_is_rejected(tmp_path: Path) -> None:
@@ -213,9 +219,9 @@ def test_an_invalid_value_is_rejected_by_name(
 
 def test_epochs_are_counted_in_training_pictures(tmp_path: Path) -> None:
     changes = {"steps": None, "num_epochs": 2, "valid_fraction": 0.25}
-    found = trainer(tmp_path / "run", dataset=Pictures("tensor"), **changes)
-    assert found.recipe.steps == 6  # 12 x 2 / 4
-    assert found.train() == 6
+    actual = trainer(tmp_path / "run", dataset=Pictures("tensor"), **changes)
+    assert actual.recipe.steps == 6  # 12 x 2 / 4
+    assert actual.train() == 6
 
 
 def test_every_report_reaches_the_users_function(tmp_path: Path) -> None:
@@ -259,25 +265,25 @@ def test_a_run_cut_short_resumes_bit_for_bit(quantiser: str, tmp_path: Path) -> 
 
 
 def test_a_trainer_continues_after_the_discriminator_started(tmp_path: Path) -> None:
-    found = trainer(
+    actual = trainer(
         tmp_path / "run", dataset=Pictures("tensor"), adversarial_from=0.0, minutes=1e-9
     )
-    assert found.train() == 1
-    assert all(p.requires_grad for p in found.model.parameters())
-    assert found.train(resume=True) == 2
+    assert actual.train() == 1
+    assert all(p.requires_grad for p in actual.model.parameters())
+    assert actual.train(resume=True) == 2
 
 
 def test_ids_and_reconstructions_come_from_the_ema_weights(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", dataset=Pictures("tensor"))
-    found.train()
+    actual = trainer(tmp_path / "run", dataset=Pictures("tensor"))
+    actual.train()
     images: Tensor = torch.rand(2, 3, 16, 24)
     loaded = quintet.load(tmp_path / "run")
-    ids, made = found.tokenize(images), found.reconstruct(images)
+    ids, output = actual.tokenize(images), actual.reconstruct(images)
     assert ids.shape == (2, 4, 6)
     assert torch.equal(ids, loaded.tokenize(images))
-    assert torch.equal(made, loaded.reconstruct(images))
-    assert 0 <= made.min() <= made.max() <= 1
-    assert not made.requires_grad
+    assert torch.equal(output, loaded.reconstruct(images))
+    assert 0 <= output.min() <= output.max() <= 1
+    assert not output.requires_grad
 
 
 def test_a_run_starts_from_an_export(tmp_path: Path) -> None:

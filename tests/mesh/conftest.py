@@ -105,8 +105,8 @@ def autoencoder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def autoencoder_model(autoencoder_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What it has learned, as an exported folder."""
-    place = tmp_path_factory.mktemp("exported") / "autoencoder"
-    return quintet.load(autoencoder_run).save_pretrained(place)
+    path = tmp_path_factory.mktemp("exported") / "autoencoder"
+    return quintet.load(autoencoder_run).save_pretrained(path)
 
 
 @pytest.fixture(scope="session")
@@ -158,10 +158,10 @@ def chairs(tmp_path: Path) -> Path:
     data = BuiltinMeshes(MeshDataConfig(max_faces=16, builtin_count=16), "train")
     for index in range(16):
         sample = data.keyed(index, None)
-        place = folder / ("tall_box", "box")[index > 7]
-        place.mkdir(parents=True, exist_ok=True)
+        path = folder / ("tall_box", "box")[index > 7]
+        path.mkdir(parents=True, exist_ok=True)
         suffix = ("obj", "ply", "glb")[index - index // 3 * 3]
-        write_mesh(place / f"{index:02d}.{suffix}", sample["vertices"], sample["faces"])
+        write_mesh(path / f"{index:02d}.{suffix}", sample["vertices"], sample["faces"])
     return folder
 
 
@@ -170,8 +170,8 @@ def replaced() -> Callable[..., Any]:
     """`dataclasses.replace` of a field of a field: replaced(recipe, meshes={"turn": 3.0})."""
 
     def change(recipe: Any, **groups: dict[str, Any]) -> Any:
-        found = {n: dataclasses.replace(getattr(recipe, n), **v) for n, v in groups.items()}
-        return dataclasses.replace(recipe, **found)
+        actual = {n: dataclasses.replace(getattr(recipe, n), **v) for n, v in groups.items()}
+        return dataclasses.replace(recipe, **actual)
 
     return change
 
@@ -187,16 +187,16 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A T5 encoder of random weights over few words, as transformers saves one."""
     transformers = pytest.importorskip("transformers", reason="needs quintet[text]")
     tokenizers = pytest.importorskip("tokenizers", reason="needs quintet[text]")
-    place = tmp_path_factory.mktemp("t5")
-    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "box": 4, "pyramid": 5, "prism": 6}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    path = tmp_path_factory.mktemp("t5")
+    vocabulary = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "box": 4, "pyramid": 5, "prism": 6}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(place)
+    ).save_pretrained(path)
     torch.manual_seed(0)
     config = transformers.T5Config(
         vocab_size=8, d_model=12, d_kv=4, d_ff=16, num_layers=1, num_heads=2
     )
-    transformers.T5EncoderModel(config).save_pretrained(place)
-    return place
+    transformers.T5EncoderModel(config).save_pretrained(path)
+    return path

@@ -43,18 +43,18 @@ def sides(path: Path) -> np.ndarray:
 
 def test_a_folder_of_meshes_trains_and_is_used(chairs: Path, tmp_path: Path, cli: Callable) -> None:
     run = tmp_path / "run"
-    said = cli(*AUTOENCODER, chairs, "--run", run, "--steps", 2)
-    assert said.status == 0, said.err
-    assert "run is at step 2" in said.out
+    result = cli(*AUTOENCODER, chairs, "--run", run, "--steps", 2)
+    assert result.status == 0, result.err
+    assert "run is at step 2" in result.out
     assert json.loads((run / "config.json").read_text())["settings"]["data"] == str(chairs)
     assert lines(run)[0]["data/damaged"] == 0
     assert (run / "report.html").stat().st_size > 1000
-    said = cli("sample", run, "--count", 1, "--out", tmp_path / "out", "--format", "ply")
-    assert said.status == 0, said.err
+    result = cli("sample", run, "--count", 1, "--out", tmp_path / "out", "--format", "ply")
+    assert result.status == 0, result.err
     assert names(tmp_path / "out") == [
-        "held-out-000.original.ply",
-        "held-out-000.reconstruction.ply",
         "sheet.png",
+        "validation-000.original.ply",
+        "validation-000.reconstruction.ply",
     ]
     measured = json.loads(cli("evaluate", run, chairs).out.splitlines()[-1])
     assert measured["samples"] == 16
@@ -65,9 +65,9 @@ def test_a_folder_goes_through_both_stages(
 ) -> None:
     """Captions by the names of sub-folders."""
     run = tmp_path / "run"
-    words = ["--autoencoder", autoencoder_model, "--run", run, "--steps", 1]
-    said = cli(*TRANSFORMER, chairs, *words)
-    assert said.status == 0, said.err
+    arguments = ["--autoencoder", autoencoder_model, "--run", run, "--steps", 1]
+    result = cli(*TRANSFORMER, chairs, *arguments)
+    assert result.status == 0, result.err
     last = [r for r in lines(run) if "val/loss" in r][-1]
     assert "val/valid" in last
     assert "val/agrees" not in last  # nobody knows what a folder's captions promise
@@ -78,10 +78,10 @@ def test_a_folder_goes_through_both_stages(
 def test_the_doctor_reads_every_mesh(chairs: Path, cli: Callable) -> None:
     assert "16 files, 16 usable, 0" in cli("doctor", "mesh", chairs).out
     (chairs / "box/broken.ply").write_text("ply, so to speak")
-    said = cli("doctor", "mesh", chairs)
-    assert said.status == 0
-    assert "17 files, 16 usable, 1" in said.out
-    assert "broken.ply" in said.out
+    result = cli("doctor", "mesh", chairs)
+    assert result.status == 0
+    assert "17 files, 16 usable, 1" in result.out
+    assert "broken.ply" in result.out
 
 
 # -- sample -----------------------------------------------------------------------------------
@@ -96,27 +96,27 @@ def test_a_file_comes_back_through_its_codes(
     tetrahedron: tuple[np.ndarray, np.ndarray],
 ) -> None:
     points, faces = tetrahedron
-    given = tmp_path / f"tall one.{suffix}"
-    write_mesh(given, points * [0.3, 0.6, 1.0] * 7 + 20, faces)
-    said = cli("sample", autoencoder_run, given, "--out", tmp_path / "out", "--format", suffix)
-    assert said.status == 0, said.err
-    made = [f"tall one.{kind}.{suffix}" for kind in ("original", "reconstruction")]
-    assert names(tmp_path / "out") == sorted([*made, "sheet.png"])
-    assert [Path(line).name for line in said.out.splitlines()] == [*made, "sheet.png"]
+    source = tmp_path / f"tall one.{suffix}"
+    write_mesh(source, points * [0.3, 0.6, 1.0] * 7 + 20, faces)
+    result = cli("sample", autoencoder_run, source, "--out", tmp_path / "out", "--format", suffix)
+    assert result.status == 0, result.err
+    output = [f"tall one.{kind}.{suffix}" for kind in ("original", "reconstruction")]
+    assert names(tmp_path / "out") == sorted([*output, "sheet.png"])
+    assert [Path(line).name for line in result.out.splitlines()] == [*output, "sheet.png"]
     assert read_image(tmp_path / "out/sheet.png").std() > 0
-    for name in made:
+    for name in output:
         back = tmp_path / "out" / name
         assert len(read_mesh(back).faces) == 4
-        assert sides(back) == pytest.approx(sides(given), abs=0.04)
+        assert sides(back) == pytest.approx(sides(source), abs=0.04)
 
 
 def test_held_out_meshes_come_back_where_no_file_is_given(
     autoencoder_run: Path, tmp_path: Path, cli: Callable
 ) -> None:
-    said = cli("sample", autoencoder_run, "--count", 1, "--out", tmp_path / "out")
-    assert said.status == 0, said.err
+    result = cli("sample", autoencoder_run, "--count", 1, "--out", tmp_path / "out")
+    assert result.status == 0, result.err
     assert len(names(tmp_path / "out")) == 3
-    said = cli("sample", autoencoder_run, "--count", 99, "--out", tmp_path / "all")
+    result = cli("sample", autoencoder_run, "--count", 99, "--out", tmp_path / "all")
     assert len(names(tmp_path / "all")) == 2 * 2 + 1
 
 
@@ -125,10 +125,10 @@ def test_meshes_are_written_from_sentences_and_the_seed_decides(
     suffix: str, transformer_run: Path, tmp_path: Path, cli: Callable
 ) -> None:
     def go(out: str, seed: int) -> dict[str, bytes]:
-        words = ["--text", "A box, tall!", "a cone", "--count", 2, "--format", suffix]
+        arguments = ["--text", "A box, tall!", "a cone", "--count", 2, "--format", suffix]
         more = ["--seed", seed, "--device", "cpu", "--max-faces", 6]
-        said = cli("sample", transformer_run, *words, *more, "--out", tmp_path / out)
-        assert said.status == 0, said.err
+        result = cli("sample", transformer_run, *arguments, *more, "--out", tmp_path / out)
+        assert result.status == 0, result.err
         return {path.name: path.read_bytes() for path in (tmp_path / out).iterdir()}
 
     first = go("first", 5)
@@ -145,8 +145,8 @@ def test_meshes_are_written_from_sentences_and_the_seed_decides(
 
 
 def test_a_sentence_may_be_left_away(transformer_run: Path, tmp_path: Path, cli: Callable) -> None:
-    words = ["--count", 2, "--max-faces", 4, "--out", tmp_path / "out"]
-    assert cli("sample", transformer_run, *words).status == 0
+    arguments = ["--count", 2, "--max-faces", 4, "--out", tmp_path / "out"]
+    assert cli("sample", transformer_run, *arguments).status == 0
     assert "sheet.png" in names(tmp_path / "out")
 
 
@@ -154,10 +154,10 @@ def test_an_export_is_as_good_as_its_run(
     transformer_run: Path, tmp_path: Path, cli: Callable
 ) -> None:
     assert cli("export", transformer_run, tmp_path / "model").status == 0
-    words = ["--text", "a box", "--count", 1, "--format", "ply", "--max-faces", 8]
+    arguments = ["--text", "a box", "--count", 1, "--format", "ply", "--max-faces", 8]
     for source, out in ((transformer_run, "run"), (tmp_path / "model", "export")):
-        said = cli("sample", source, *words, "--out", tmp_path / out)
-        assert said.status == 0, said.err
+        result = cli("sample", source, *arguments, "--out", tmp_path / out)
+        assert result.status == 0, result.err
     files = [{p.name: p.read_bytes() for p in (tmp_path / o).iterdir()} for o in ("run", "export")]
     assert files[0] == files[1]
 
@@ -194,15 +194,15 @@ def test_what_an_autoencoder_cannot_do_is_said(
 def test_what_a_transformer_cannot_do_is_said(
     words: list[Any], said: str, transformer_run: Path, tmp_path: Path, cli: Callable
 ) -> None:
-    found = cli("sample", transformer_run, *words, "--out", tmp_path / "out").sentence
-    assert said.replace("-", "_") in found.replace("-", "_")
+    result = cli("sample", transformer_run, *words, "--out", tmp_path / "out").sentence
+    assert said.replace("-", "_") in result.replace("-", "_")
 
 
 def test_an_exported_autoencoder_asks_for_files(
     autoencoder_model: Path, tmp_path: Path, cli: Callable
 ) -> None:
-    said = cli("sample", autoencoder_model, "--out", tmp_path / "out")
-    assert "give files of meshes" in said.sentence
+    result = cli("sample", autoencoder_model, "--out", tmp_path / "out")
+    assert "give files of meshes" in result.sentence
 
 
 def test_two_inputs_of_one_name_are_refused(
@@ -213,8 +213,8 @@ def test_two_inputs_of_one_name_are_refused(
 ) -> None:
     for suffix in ("obj", "ply"):
         write_mesh(tmp_path / f"chair.{suffix}", *tetrahedron)
-    words = [tmp_path / "chair.obj", tmp_path / "chair.ply", "--out", tmp_path / "out"]
-    assert "chair" in cli("sample", autoencoder_run, *words).sentence
+    arguments = [tmp_path / "chair.obj", tmp_path / "chair.ply", "--out", tmp_path / "out"]
+    assert "chair" in cli("sample", autoencoder_run, *arguments).sentence
     assert not (tmp_path / "out").exists()
 
 
@@ -279,16 +279,16 @@ def mixed(chairs: Path) -> dict[str, str]:
 
 
 def skipped(run: Path) -> dict[str, str]:
-    said = [r["message"] for r in lines(run, "events")]
-    found = [line.removeprefix("skipped ") for line in said if line.startswith("skipped bad/")]
-    return {line.partition(":")[0].removeprefix("bad/"): line for line in found}
+    output = [r["message"] for r in lines(run, "events")]
+    actual = [line.removeprefix("skipped ") for line in output if line.startswith("skipped bad/")]
+    return {line.partition(":")[0].removeprefix("bad/"): line for line in actual}
 
 
 def check_skipped(run: Path, bad: dict[str, str]) -> None:
-    found = skipped(run)
-    assert found.keys() == bad.keys()
+    actual = skipped(run)
+    assert actual.keys() == bad.keys()
     for name, reason in bad.items():
-        assert reason in found[name]
+        assert reason in actual[name]
 
 
 ALL = ["--max-damaged", 0.6, "--steps", 8]
@@ -298,24 +298,24 @@ def test_an_autoencoder_skips_bad_files_and_names_each(
     chairs: Path, mixed: dict[str, str], tmp_path: Path, cli: Callable
 ) -> None:
     run = tmp_path / "run"
-    said = cli(*AUTOENCODER, chairs, "--run", run, *ALL)
-    assert said.status == 0, said.err
+    result = cli(*AUTOENCODER, chairs, "--run", run, *ALL)
+    assert result.status == 0, result.err
     check_skipped(run, mixed)
-    said = cli("doctor", "mesh", chairs)
-    assert "26 files, 18 usable, 8" in said.out
-    assert all(name in said.out for name in mixed)
+    result = cli("doctor", "mesh", chairs)
+    assert "26 files, 18 usable, 8" in result.out
+    assert all(name in result.out for name in mixed)
 
 
 def test_a_transformer_skips_bad_files_and_names_each(
     chairs: Path, mixed: dict[str, str], autoencoder_model: Path, tmp_path: Path, cli: Callable
 ) -> None:
     run = tmp_path / "run"
-    words = ["--autoencoder", autoencoder_model, "--run", run, *ALL]
-    said = cli(*TRANSFORMER, chairs, *words)
-    assert said.status == 0, said.err
+    arguments = ["--autoencoder", autoencoder_model, "--run", run, *ALL]
+    result = cli(*TRANSFORMER, chairs, *arguments)
+    assert result.status == 0, result.err
     check_skipped(run, mixed)
-    said = cli("resume", run, "--steps", 9)
-    assert said.status == 0, said.err
+    result = cli("resume", run, "--steps", 9)
+    assert result.status == 0, result.err
 
 
 def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
@@ -324,17 +324,17 @@ def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
     run = tmp_path / "run"
     more = ["--meshes.valid-fraction", 0.6, "--max-damaged", 1, "--steps", 1]
     assert cli(*AUTOENCODER, chairs, "--run", run, *more).status == 0
-    said = cli("sample", run, "--count", 20, "--out", tmp_path / "out")
-    assert said.status == 0, said.err
+    result = cli("sample", run, "--count", 20, "--out", tmp_path / "out")
+    assert result.status == 0, result.err
     assert len(names(tmp_path / "out")) >= 3
 
 
 def test_too_many_bad_files_end_the_run_with_their_number(
     chairs: Path, mixed: dict[str, str], tmp_path: Path, cli: Callable
 ) -> None:
-    said = cli(*AUTOENCODER, chairs, "--run", tmp_path / "run", "--steps", 8)
-    assert "max_damaged = 10%" in said.sentence
-    assert "quintet doctor" in said.sentence
+    result = cli(*AUTOENCODER, chairs, "--run", tmp_path / "run", "--steps", 8)
+    assert "max_damaged = 10%" in result.sentence
+    assert "quintet doctor" in result.sentence
 
 
 @pytest.mark.parametrize("stage", ["autoencoder", "transformer"])
@@ -343,25 +343,25 @@ def test_a_folder_of_nothing_but_bad_files_is_refused(
 ) -> None:
     bad = put_bad(tmp_path / "meshes")
     run = tmp_path / "run"
-    words = [*AUTOENCODER] if stage == "autoencoder" else [*TRANSFORMER]
+    arguments = [*AUTOENCODER] if stage == "autoencoder" else [*TRANSFORMER]
     more = ["--autoencoder", autoencoder_model] if stage == "transformer" else []
-    said = cli(*words, tmp_path / "meshes", *more, "--run", run, "--max-damaged", 1)
-    assert any(name in said.sentence for name in bad)
+    result = cli(*arguments, tmp_path / "meshes", *more, "--run", run, "--max-damaged", 1)
+    assert any(name in result.sentence for name in bad)
     assert not run.exists()
-    said = cli("doctor", "mesh", tmp_path / "meshes")
-    assert "nothing" in said.sentence
+    result = cli("doctor", "mesh", tmp_path / "meshes")
+    assert "nothing" in result.sentence
 
 
 @pytest.mark.parametrize("what", ["nowhere", "empty", "a file"])
 def test_a_folder_that_is_none_is_named(what: str, tmp_path: Path, cli: Callable) -> None:
-    place = tmp_path / "meshes"
+    path = tmp_path / "meshes"
     if what == "empty":
-        place.mkdir()
+        path.mkdir()
     if what == "a file":
-        place.write_text("x")
-    said = cli(*AUTOENCODER, place, "--run", tmp_path / "run")
-    assert str(place) in said.sentence
-    assert str(place) in cli("doctor", "mesh", place).sentence
+        path.write_text("x")
+    result = cli(*AUTOENCODER, path, "--run", tmp_path / "run")
+    assert str(path) in result.sentence
+    assert str(path) in cli("doctor", "mesh", path).sentence
     assert not (tmp_path / "run").exists()
 
 
@@ -370,5 +370,5 @@ def test_sample_names_a_file_that_cannot_be_used(
     name: str, autoencoder_run: Path, tmp_path: Path, cli: Callable
 ) -> None:
     put_bad(tmp_path)
-    said = cli("sample", autoencoder_run, tmp_path / name, "--out", tmp_path / "out")
-    assert name in said.sentence
+    result = cli("sample", autoencoder_run, tmp_path / name, "--out", tmp_path / "out")
+    assert name in result.sentence

@@ -71,10 +71,10 @@ def test_an_autoencoder_with_a_learned_codebook_learns_from_nothing(tmp_path: Pa
 def of_each_kind(count: int) -> list[dict[str, Any]]:
     """Solids of at most twelve faces, no two of a kind."""
     data = BuiltinMeshes(MeshDataConfig(max_faces=12, builtin_count=200), "train")
-    found: dict[str | None, dict[str, Any]] = {}
+    actual: dict[str | None, dict[str, Any]] = {}
     for index in range(len(data)):
-        found.setdefault(data.shape(index).kind, data.keyed(index, None))
-    return list(found.values())[:count]
+        actual.setdefault(data.shape(index).kind, data.keyed(index, None))
+    return list(actual.values())[:count]
 
 
 def test_a_transformer_learns_four_meshes_by_their_captions(tmp_path: Path) -> None:
@@ -110,6 +110,6 @@ def test_a_transformer_learns_four_meshes_by_their_captions(tmp_path: Path) -> N
     loaded = quintet.load(tmp_path / "run")
     codes = loaded.generate(captions, temperature=0, return_codes=True)
     for row, shape in zip(codes, shapes):
-        wanted = autoencoder.tokenize(shape["vertices"][None], shape["faces"][None])[0]
-        assert torch.equal(row[: len(wanted)], wanted)
-        assert (row[len(wanted) :] == -1).all()
+        expected = autoencoder.tokenize(shape["vertices"][None], shape["faces"][None])[0]
+        assert torch.equal(row[: len(expected)], expected)
+        assert (row[len(expected) :] == -1).all()

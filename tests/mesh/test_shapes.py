@@ -95,9 +95,9 @@ def test_the_caption_names_the_kind_and_the_number():
     for shape, _ in many():
         assert shape.kind in shape.caption.split()
         if shape.legs is not None:
-            words = shape.caption.split()
-            assert shapes.NUMBERS[shape.legs] in words
-            assert words[-1] == "legs"
+            caption = shape.caption.split()
+            assert shapes.NUMBERS[shape.legs] in caption
+            assert caption[-1] == "legs"
     assert len({shape.caption for shape, _ in many()}) > 200
 
 

@@ -45,43 +45,43 @@ def shards(cache: Path, kind: str = "mesh-codes") -> dict[str, dict[str, Tensor]
 def test_a_transformer_asks_for_its_autoencoder_and_leaves_nothing(
     tmp_path: Path, cli: Callable
 ) -> None:
-    said = cli(*TRAIN, "--run", tmp_path / "run")
-    assert "--autoencoder" in said.sentence
-    assert "mesh/autoencoder" in said.sentence
+    result = cli(*TRAIN, "--run", tmp_path / "run")
+    assert "--autoencoder" in result.sentence
+    assert "mesh/autoencoder" in result.sentence
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("what", ["nowhere", "empty", "a file"])
 def test_an_autoencoder_that_is_none_is_named(what: str, tmp_path: Path, cli: Callable) -> None:
-    place = tmp_path / "given"
+    path = tmp_path / "given"
     if what == "empty":
-        place.mkdir()
+        path.mkdir()
     if what == "a file":
-        place.write_text("x")
-    said = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", place)
-    assert str(place) in said.sentence
+        path.write_text("x")
+    result = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", path)
+    assert str(path) in result.sentence
     assert not (tmp_path / "run").exists()
 
 
 def test_a_model_of_another_kind_is_refused(
     tmp_path: Path, cli: Callable, transformer_run: Path
 ) -> None:
-    vae = quintet.VQGanVAE(dim=8, multipliers=(1, 2), blocks=1, levels=(4, 4))
+    vae = quintet.VQGanVAE(dim=8, channel_multipliers=(1, 2), num_res_blocks=1, levels=(4, 4))
     vae.save_pretrained(tmp_path / "vae")
-    for given, kind in ((tmp_path / "vae", "VQGanVAE"), (transformer_run, "MeshTransformer")):
-        said = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", given)
-        assert kind in said.sentence
-        assert "MeshAutoencoder" in said.sentence
+    for inputs, kind in ((tmp_path / "vae", "VQGanVAE"), (transformer_run, "MeshTransformer")):
+        result = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", inputs)
+        assert kind in result.sentence
+        assert "MeshAutoencoder" in result.sentence
         assert not (tmp_path / "run").exists()
 
 
 def test_a_run_of_another_room_is_refused(tmp_path: Path, cli: Callable) -> None:
-    words = ["--steps", 1, "--batch-size", 2, "--images.size", 16, 16, "--model.dim", 8]
+    arguments = ["--steps", 1, "--batch-size", 2, "--images.size", 16, 16, "--model.dim", 8]
     more = ["--images.valid-limit", 2, "--losses.adversarial", "none", "--trackers"]
-    image = ["train", "image/vqgan_tiny", "--workers", 0, "--device", "cpu", *words, *more]
+    image = ["train", "image/vqgan_tiny", "--workers", 0, "--device", "cpu", *arguments, *more]
     assert cli(*image, "--run", tmp_path / "image").status == 0
-    said = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", tmp_path / "image")
-    assert "VQGanVAE" in said.sentence
+    result = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", tmp_path / "image")
+    assert "VQGanVAE" in result.sentence
     assert not (tmp_path / "run").exists()
 
 
@@ -148,10 +148,10 @@ def alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """A transformer's run whose autoencoder is gone, and whose codes are kept nowhere."""
-    given = Path(shutil.copytree(autoencoder_run, tmp_path / "given"))
+    source = Path(shutil.copytree(autoencoder_run, tmp_path / "given"))
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "first cache"))
-    train(transformer_recipe(given), tmp_path / "run")
-    shutil.rmtree(given)
+    train(transformer_recipe(source), tmp_path / "run")
+    shutil.rmtree(source)
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "second cache"))
     return tmp_path / "run"
 
@@ -168,16 +168,16 @@ def test_a_run_depends_on_nothing_but_its_own_folder(
     replayed = json.loads(cli("replay", run, "--step", 3).out.splitlines()[-1])
     loss = replayed["losses"]["transformer/loss"]
     assert loss == pytest.approx(reported[3]["transformer/loss"], rel=1e-6)
-    said = cli("resume", run, "--steps", 5)
-    assert said.status == 0, said.err
+    result = cli("resume", run, "--steps", 5)
+    assert result.status == 0, result.err
     assert [r["step"] for r in lines(run) if "transformer/loss" in r] == [1, 2, 3, 4, 5]
-    said = cli("sample", run, "--text", "a box", "--count", 1, "--out", tmp_path / "out")
-    assert said.status == 0, said.err
+    result = cli("sample", run, "--text", "a box", "--count", 1, "--out", tmp_path / "out")
+    assert result.status == 0, result.err
     assert list((tmp_path / "out").iterdir())
-    said = cli("report", run)
-    assert said.status == 0, said.err
-    said = cli("export", run, tmp_path / "model")
-    assert said.status == 0, said.err
+    result = cli("report", run)
+    assert result.status == 0, result.err
+    result = cli("export", run, tmp_path / "model")
+    assert result.status == 0, result.err
     assert (tmp_path / "model/README.md").stat().st_size > 100
 
 
@@ -185,8 +185,8 @@ def test_a_loaded_and_an_exported_transformer_write_the_same(alone: Path, tmp_pa
     model = quintet.load(alone)
     assert isinstance(model, MeshTransformer)
     assert not model.training
-    wanted = load_file(frozen_of(alone) / "model.safetensors")
-    assert_same(model.autoencoder.state_dict(), wanted)
+    expected = load_file(frozen_of(alone) / "model.safetensors")
+    assert_same(model.autoencoder.state_dict(), expected)
     again = MeshTransformer.from_pretrained(model.save_pretrained(tmp_path / "model"))
     for one, other in zip(model.generate(["a box"] * 2), again.generate(["a box"] * 2)):
         assert torch.equal(one.vertices, other.vertices)
@@ -205,8 +205,8 @@ TAMPERED = {
 def test_a_frozen_model_that_was_tampered_with_is_named(
     how: str, transformer_copy: Path, cli: Callable
 ) -> None:
-    place = frozen_of(transformer_copy)
-    path = place / TAMPERED[how]
+    folder = frozen_of(transformer_copy)
+    path = folder / TAMPERED[how]
     if how == "one byte of the weights":
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
@@ -216,12 +216,12 @@ def test_a_frozen_model_that_was_tampered_with_is_named(
     elif how == "no weights":
         path.unlink()
     else:
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
     before = tensors(transformer_copy, 4)
-    for words in (["resume", "--steps", 5], ["evaluate"], ["sample"], ["replay", "--step", 3]):
-        said = cli(words[0], transformer_copy, *words[1:])
-        assert str(place) in said.sentence
-    with pytest.raises(RunError, match=str(place)):
+    for arguments in (["resume", "--steps", 5], ["evaluate"], ["sample"], ["replay", "--step", 3]):
+        result = cli(arguments[0], transformer_copy, *arguments[1:])
+        assert str(folder) in result.sentence
+    with pytest.raises(RunError, match=str(folder)):
         quintet.load(transformer_copy)
     assert_same(before, tensors(transformer_copy, 4))
 
@@ -266,10 +266,10 @@ def test_without_its_cache_a_run_goes_on_exactly(
 
 
 def filled(source: Any, model: Any, recipe: Any, variants: int = 1) -> CodeData:
-    found = CodeData(source, variants, "weights")
+    actual = CodeData(source, variants, "weights")
     corners = model.config.corners
-    found.fill(model, Collate(recipe.meshes.max_faces, corners), World(recipe), 0)
-    return found
+    actual.fill(model, Collate(recipe.meshes.max_faces, corners), World(recipe), 0)
+    return actual
 
 
 def test_a_changed_file_is_encoded_alone_and_another_autoencoder_encodes_all(
@@ -302,13 +302,13 @@ def test_codes_in_the_data_are_those_of_the_autoencoder(
 ) -> None:
     recipe = transformer_recipe(None)
     source = open_data(None, recipe.meshes, "train", 0)
-    found = filled(source, model, recipe)
-    assert len(found) == 32
+    actual = filled(source, model, recipe)
+    assert len(actual) == 32
     for index in (0, 7, 31):
-        sample, item = source.keyed(index, None), found.keyed(index, None)
-        wanted = model.tokenize(sample["vertices"][None], sample["faces"][None])[0]
-        assert torch.equal(item["codes"].long(), wanted)
-        assert item["text"] == sample["text"] == found.text(index)
+        sample, item = source.keyed(index, None), actual.keyed(index, None)
+        expected = model.tokenize(sample["vertices"][None], sample["faces"][None])[0]
+        assert torch.equal(item["codes"].long(), expected)
+        assert item["text"] == sample["text"] == actual.text(index)
 
 
 def test_each_epoch_shows_the_next_of_the_fixed_variants(
@@ -318,15 +318,15 @@ def test_each_epoch_shows_the_next_of_the_fixed_variants(
 
     recipe = transformer_recipe(None)
     source = open_data(None, recipe.meshes, "train", 0)
-    found = filled(source, model, recipe, variants=3)
+    actual = filled(source, model, recipe, variants=3)
     assert sum(len(shard) for shard in shards(cache).values()) == 3 * 32
-    seen = [found.keyed(5, Key(0, epoch, 5))["codes"] for epoch in range(6)]
+    seen = [actual.keyed(5, Key(0, epoch, 5))["codes"] for epoch in range(6)]
     for epoch in range(3):
         assert torch.equal(seen[epoch], seen[epoch + 3])
         sample = source.variant(5, epoch)
-        wanted = model.tokenize(sample["vertices"][None], sample["faces"][None])[0]
-        assert torch.equal(seen[epoch].long(), wanted)
-    assert torch.equal(seen[0], found.keyed(5, None)["codes"])
+        expected = model.tokenize(sample["vertices"][None], sample["faces"][None])[0]
+        assert torch.equal(seen[epoch].long(), expected)
+    assert torch.equal(seen[0], actual.keyed(5, None)["codes"])
     assert seen[0].shape != seen[1].shape or not torch.equal(seen[0], seen[1])
 
 
@@ -363,13 +363,13 @@ def test_two_processes_make_the_codes_of_one(
     after = shards(Path(Cache("mesh-codes").folder.parent))
     new = [shard for name, shard in after.items() if name not in before]
     assert len(new) == 4  # both encoded a share of both sides
-    found = {key: value for shard in new for key, value in shard.items()}
-    assert len(found) == sum(map(len, new)) == 2 * 32 + 2
+    actual = {key: value for shard in new for key, value in shard.items()}
+    assert len(actual) == sum(map(len, new)) == 2 * 32 + 2
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "cache"))
     whole = dataclasses.replace(recipe, batch_size=4)
     train(whole, tmp_path / "one")
     alone = {k: v for shard in shards(tmp_path / "cache").values() for k, v in shard.items()}
-    assert_same(found, alone)
+    assert_same(actual, alone)
     orders = [[r["order"] for r in lines(tmp_path / n) if "order" in r] for n in ("one", "two")]
     assert orders[0] == orders[1]
 
@@ -381,15 +381,15 @@ def test_a_mesh_without_codes_says_why_and_the_others_have_theirs(
     recipe = transformer_recipe(None)
     config = MeshDataConfig(max_faces=16, valid_fraction=0.0)
     source = open_data(chairs, config, "train", 0)
-    found = filled(source, model, recipe)
-    names = [found.name(index) for index in range(len(found))]
+    actual = filled(source, model, recipe)
+    names = [actual.name(index) for index in range(len(actual))]
     assert "box/broken.obj" in names
     for index, name in enumerate(names):
         if name == "box/broken.obj":
             with pytest.raises(ValueError, match=r"broken\.obj.*not finite"):
-                found.keyed(index, None)
+                actual.keyed(index, None)
         else:
-            assert len(found.keyed(index, None)["codes"])
+            assert len(actual.keyed(index, None)["codes"])
 
 
 class LargeCodes(nn.Module):
@@ -410,10 +410,10 @@ def test_large_codes_stay_exact_beside_a_mesh_that_has_none(
 ) -> None:
     (chairs / "box/broken.obj").write_text("no mesh")
     source = open_data(chairs, MeshDataConfig(max_faces=16, valid_fraction=0.0), "train", 0)
-    found = filled(source, LargeCodes(), transformer_recipe(None))
-    names = [found.name(index) for index in range(len(found))]
+    actual = filled(source, LargeCodes(), transformer_recipe(None))
+    names = [actual.name(index) for index in range(len(actual))]
     index = next(i for i, name in enumerate(names) if "broken" not in name)
-    assert set(found.keyed(index, None)["codes"].flatten().tolist()) == {2**24 + 1}
+    assert set(actual.keyed(index, None)["codes"].flatten().tolist()) == {2**24 + 1}
 
 
 def test_built_in_codes_of_the_two_sides_never_meet() -> None:

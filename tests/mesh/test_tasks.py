@@ -18,7 +18,7 @@ from quintet.engine.machine.world import World
 from quintet.engine.task import Batch, Rows, StepContext, Tally
 from quintet.media.meshes.files import read_mesh
 from quintet.media.pixels import read_image
-from quintet.mesh.autoencoder.task import AutoencoderTask, check_meshes
+from quintet.mesh.autoencoder.task import AutoencoderTask
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.measures import chamfer, nearest, surface_points
 from quintet.mesh.transformer.model import MeshLosses
@@ -57,15 +57,15 @@ def measured(autoencoder_recipe: Callable, replaced: Callable, some_meshes: Call
 
 def test_codes_finer_than_bins_bring_every_coordinate_back(measured: Callable) -> None:
     """Untrained: 24 x 24 steps for 128 bins, straight through."""
-    task, found = measured(levels=(24, 24, 24))
-    assert [value_of(found[name]) for name in TALLIES] == [1, 1, 1]
-    summary = task.summarise({n: v.values for n, v in found.items() if isinstance(v, Rows)})
+    task, actual = measured(levels=(24, 24, 24))
+    assert [value_of(actual[name]) for name in TALLIES] == [1, 1, 1]
+    summary = task.summarise({n: v.values for n, v in actual.items() if isinstance(v, Rows)})
     assert summary["chamfer_bins"] == 0
 
 
 def test_codes_coarser_than_bins_lose_some_and_the_measures_say_so(measured: Callable) -> None:
-    task, found = measured(levels=(8, 8, 8))  # 64 steps for 128 bins: one bin off at most
-    exact, near, whole = (value_of(found[name]) for name in TALLIES)
+    task, actual = measured(levels=(8, 8, 8))  # 64 steps for 128 bins: one bin off at most
+    exact, near, whole = (value_of(actual[name]) for name in TALLIES)
     assert 0 <= whole < exact < 1
     assert near == 1
     _, coarse = measured(levels=(3, 3, 3))
@@ -78,7 +78,7 @@ def test_codes_coarser_than_bins_lose_some_and_the_measures_say_so(measured: Cal
                 "codes": f["codes"].values,
             }
         )["chamfer_bins"]
-        for f in (found, coarse)
+        for f in (actual, coarse)
     ]
     assert 0 < distances[0] < 3**0.5 < distances[1]
 
@@ -89,7 +89,7 @@ def test_padding_changes_no_measure(measured: Callable) -> None:
         assert narrow[name].count == wide[name].count
         assert narrow[name].total == wide[name].total
     rows = [
-        {n: v.values for n, v in found.items() if isinstance(v, Rows)} for found in (narrow, wide)
+        {n: v.values for n, v in actual.items() if isinstance(v, Rows)} for actual in (narrow, wide)
     ]
     assert task.summarise(rows[0]) == pytest.approx(task.summarise(rows[1]), rel=1e-5)
 
@@ -118,33 +118,12 @@ def test_use_of_the_codebook_counts_codes_of_each_level_without_padding(
     second = [[3, 1, 0, 0, 1, 0], [-1] * 6]
     codes = torch.tensor([first, second]).flatten(1)
     rows = {"codes": codes, "loss": torch.tensor([1.0, 2.0]), "chamfer_bins": torch.zeros(2)}
-    found = task.summarise(rows)
-    assert found["codebook_usage_0"] == 4 / 8  # 0, 1, 2 and 3
-    assert found["codebook_usage_1"] == 2 / 8
-    assert found["codebook_usage"] == 3 / 8
-    assert found["vertices_per_code"] == 4 / 8  # (0 0) (1 0) (2 0) (3 1)
-    assert found["loss"] == 1.5
-
-
-@pytest.mark.parametrize("wrong", [1.5, -40.0, math.inf, math.nan])
-def test_vertices_that_are_no_places_are_refused(wrong: float, some_meshes: Callable) -> None:
-    from quintet.mesh.data import Collate
-
-    items = some_meshes(2)
-    items[1]["vertices"] = items[1]["vertices"].clone()
-    items[1]["vertices"][2, 1] = wrong
-    with pytest.raises(ValueError, match=r"outside of -1\.\.1"):
-        check_meshes(Collate(16)(items))
-    check_meshes(Collate(16)(some_meshes(2)))
-
-
-def test_a_mesh_without_faces_is_refused(some_meshes: Callable) -> None:
-    from quintet.mesh.data import Collate
-
-    items = some_meshes(2)
-    items[1]["faces"] = items[1]["faces"][:0]
-    with pytest.raises(ValueError, match="no faces"):
-        check_meshes(Collate(16)(items))
+    actual = task.summarise(rows)
+    assert actual["codebook_usage_0"] == 4 / 8  # 0, 1, 2 and 3
+    assert actual["codebook_usage_1"] == 2 / 8
+    assert actual["codebook_usage"] == 3 / 8
+    assert actual["vertices_per_code"] == 4 / 8  # (0 0) (1 0) (2 0) (3 1)
+    assert actual["loss"] == 1.5
 
 
 # -- the transformer --------------------------------------------------------------------------
@@ -153,9 +132,9 @@ def test_a_mesh_without_faces_is_refused(some_meshes: Callable) -> None:
 @pytest.fixture
 def task(transformer_recipe: Callable, autoencoder_model: Path) -> TransformerTask:
     recipe = transformer_recipe(autoencoder_model)
-    made = TransformerTask(recipe)
-    made.prepare(World(recipe))
-    return made
+    output = TransformerTask(recipe)
+    output.prepare(World(recipe))
+    return output
 
 
 class Listening:
@@ -238,8 +217,8 @@ def test_every_code_of_a_step_weighs_the_same(task: TransformerTask) -> None:
     cut = [[long, other], [short]]
     with torch.no_grad():
         batches = [keyed(task, indices, 0) for indices in cut]
-        found = list(task.losses(nets, batches, at(task, 3)))
-        total = torch.stack([loss for loss, _ in found]).sum()
+        actual = list(task.losses(nets, batches, at(task, 3)))
+        total = torch.stack([loss for loss, _ in actual]).sum()
         (whole,) = task.losses(nets, [keyed(task, [long, other, short], 0)], at(task, 3))
         alone = []
         for index in (long, other, short):
@@ -247,13 +226,13 @@ def test_every_code_of_a_step_weighs_the_same(task: TransformerTask) -> None:
             (loss, _) = next(task.losses(nets, [batch], at(task, 1)))
             alone.append(loss.item())
     weights = np.array([lengths[i] for i in (long, other, short)], float)
-    wanted = float(np.average(alone, weights=weights))
-    assert total.item() == pytest.approx(wanted, rel=1e-5)
-    assert whole[0].item() == pytest.approx(wanted, rel=1e-5)
+    expected = float(np.average(alone, weights=weights))
+    assert total.item() == pytest.approx(expected, rel=1e-5)
+    assert whole[0].item() == pytest.approx(expected, rel=1e-5)
     assert total.item() != pytest.approx(float(np.mean(alone)), rel=1e-6)
     # Reports are weighed by samples; together they are the loss of the step.
-    reported = sum(m["loss"].item() * len(c) / 3 for (_, m), c in zip(found, cut))
-    assert reported == pytest.approx(wanted, rel=1e-5)
+    reported = sum(m["loss"].item() * len(c) / 3 for (_, m), c in zip(actual, cut))
+    assert reported == pytest.approx(expected, rel=1e-5)
 
 
 def test_padding_of_codes_changes_no_measure(
@@ -284,11 +263,11 @@ def test_captions_are_worth_something_only_if_they_are_read(task: TransformerTas
     """Measured with and without them; a fresh model has not learned to look."""
     batch = keyed(task, [0, 1, 2], 0)
     with torch.no_grad():
-        found = task.measure({"transformer": task.model.eval()}, batch)
-    assert math.isfinite(value_of(found["loss_without_text"]))
+        actual = task.measure({"transformer": task.model.eval()}, batch)
+    assert math.isfinite(value_of(actual["loss_without_text"]))
     for name in ("valid", "closed", "faces_generated", "nearest_generated", "agrees"):
-        assert len(found[name].values) == 2  # generation.count
-    assert value_of(found["nearest_held_out"]) < 0.2  # training meshes through their codes
+        assert len(actual[name].values) == 2  # generation.count
+    assert value_of(actual["nearest_validation"]) < 0.2  # training meshes through their codes
 
 
 def test_meshes_generated_for_a_caption_are_the_same_every_time(task: TransformerTask) -> None:
@@ -328,29 +307,37 @@ def test_a_frozen_encoder_reads_each_caption_once(
     again = TransformerTask(recipe)
     again.prepare(World(recipe))
     assert embeddings(cache) == before
-    found = again.collate(
+    actual = again.collate(
         [
             {"codes": torch.zeros(1, 6, dtype=torch.int32), "text": text}
             for text in (again.data("train").text(0), again.data("valid").text(0))
         ]
     )
-    assert found["text"].shape[2] == 12
-    assert found["mask"].any(1).all()
-    words = ["sample", tmp_path / "run", "--text", "a box", "--count", 1]
-    said = cli(*words, "--out", tmp_path / "out")
-    assert said.status == 0, said.err
+    assert actual["text"].shape[2] == 12
+    assert actual["mask"].any(1).all()
+    arguments = ["sample", tmp_path / "run", "--text", "a box", "--count", 1]
+    result = cli(*arguments, "--out", tmp_path / "out")
+    assert result.status == 0, result.err
 
 
 def test_a_frozen_encoder_that_is_not_there_or_does_not_fit_is_named(
     encoder: Path, autoencoder_model: Path, tmp_path: Path, cli: Callable
 ) -> None:
-    words = ["train", "mesh/transformer_tiny", "--autoencoder", autoencoder_model]
-    words += ["--meshes.builtin-count", 16, "--meshes.valid-limit", 2, "--workers", 0]
-    words += ["--device", "cpu", "--trackers", "--run", tmp_path / "run", "--model.text", "frozen"]
-    assert "text_path" in cli(*words).sentence
+    arguments = ["train", "mesh/transformer_tiny", "--autoencoder", autoencoder_model]
+    arguments += ["--meshes.builtin-count", 16, "--meshes.valid-limit", 2, "--workers", 0]
+    arguments += [
+        "--device",
+        "cpu",
+        "--trackers",
+        "--run",
+        tmp_path / "run",
+        "--model.text",
+        "frozen",
+    ]
+    assert "text_path" in cli(*arguments).sentence
     nowhere = tmp_path / "nowhere"
-    assert str(nowhere) in cli(*words, "--model.text-path", nowhere).sentence
-    wide = cli(*words, "--model.text-path", encoder, "--model.text-dim", 99).sentence
+    assert str(nowhere) in cli(*arguments, "--model.text-path", nowhere).sentence
+    wide = cli(*arguments, "--model.text-path", encoder, "--model.text-dim", 99).sentence
     assert "text_dim" in wide
     assert "12" in wide
     assert not (tmp_path / "run").exists()
@@ -393,10 +380,10 @@ def test_chamfer_does_not_see_what_is_masked() -> None:
     a, b = torch.randn(2, 5, 3), torch.randn(2, 7, 3)
     in_a, in_b = whole(a), whole(b)
     in_a[1, 3:] = in_b[0, 2:] = False
-    found = chamfer(a, b, in_a, in_b)
+    actual = chamfer(a, b, in_a, in_b)
     for row in range(2):
         x, y = a[row][in_a[row]][None], b[row][in_b[row]][None]
-        assert found[row].item() == pytest.approx(
+        assert actual[row].item() == pytest.approx(
             chamfer(x, y, whole(x), whole(y)).item(), rel=1e-6
         )
 
@@ -411,10 +398,10 @@ def test_chamfer_of_tiny_distances_is_exact() -> None:
 def test_the_nearest_is_the_nearest() -> None:
     torch.manual_seed(0)
     known = torch.randn(5, 16, 3)
-    found = nearest(torch.stack([known[3], known[1] + 0.01, known[0] + 100]), known)
-    assert found[0] == 0
-    assert found[1].item() == pytest.approx(0.01 * 3**0.5, rel=1e-3)
-    assert found[2] > 50
+    actual = nearest(torch.stack([known[3], known[1] + 0.01, known[0] + 100]), known)
+    assert actual[0] == 0
+    assert actual[1].item() == pytest.approx(0.01 * 3**0.5, rel=1e-3)
+    assert actual[2] > 50
     assert nearest(known[:0], known).shape == (0,)
 
 
@@ -463,12 +450,12 @@ def test_a_sheet_is_written_with_a_file_for_each_mesh(
     points, faces = tetrahedron
     nothing = (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.int64))
     rows = [[(points, faces), (points * 0.5, faces)], [(points, faces[:2]), nothing]]
-    sheet = MeshSheet("pairs", rows, ["held out", "generated"], ["a ☃ chair", ""], suffix)
+    sheet = MeshSheet("pairs", rows, ["validation", "generated"], ["a ☃ chair", ""], suffix)
     paths = sheet.write(tmp_path)
     assert paths[-1] == tmp_path / "pairs.png"
     assert read_image(paths[-1]).std() > 0
     assert all(path.stat().st_size for path in paths)
-    upright = read_mesh(tmp_path / f"pairs-0-held-out{suffix}", upright=True)
+    upright = read_mesh(tmp_path / f"pairs-0-validation{suffix}", upright=True)
     assert np.allclose(upright.vertices, points, atol=1e-5)
     assert np.array_equal(upright.faces, faces)
     half = read_mesh(tmp_path / f"pairs-0-generated{suffix}", upright=True)
@@ -478,7 +465,7 @@ def test_a_sheet_is_written_with_a_file_for_each_mesh(
 def test_exhibits_of_both_stages_open_again(autoencoder_run: Path, transformer_run: Path) -> None:
     for run, names in (
         (autoencoder_run, {"original", "reconstruction"}),
-        (transformer_run, {"held-out"}),
+        (transformer_run, {"validation"}),
     ):
         meshes = sorted((run / "exhibits/step-00000004").glob("*.glb"))
         assert meshes

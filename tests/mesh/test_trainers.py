@@ -86,19 +86,19 @@ class Shapes:
         edges = torch.zeros(1, 2, dtype=torch.int64)
         match self.kind:
             case "dict":
-                found = {"vertices": vertices, "faces": faces, "text": text}
+                actual = {"vertices": vertices, "faces": faces, "text": text}
             case "arrays":
-                found = {"vertices": vertices.numpy(), "faces": faces.int().numpy()}
+                actual = {"vertices": vertices.numpy(), "faces": faces.int().numpy()}
             case "padded":
                 more = torch.full((3, 3), -1)
-                found = {"vertices": vertices, "faces": torch.cat([faces, more]), "texts": text}
+                actual = {"vertices": vertices, "faces": torch.cat([faces, more]), "texts": text}
             case "pair":
                 return vertices, faces
             case "triple":
                 return vertices, faces, text
             case _:
                 return vertices, faces, edges, text
-        return {**found, **self.wrong}
+        return {**actual, **self.wrong}
 
 
 # -- data -------------------------------------------------------------------------------------
@@ -107,9 +107,9 @@ class Shapes:
 @STAGES
 @pytest.mark.parametrize("kind", ["dict", "arrays", "padded", "triple", "named"])
 def test_a_data_set_of_any_kind_trains(stage: Callable, kind: str, tmp_path: Path) -> None:
-    found = stage(tmp_path / "run", dataset=Shapes(kind), steps=1, **ALONE)
-    assert found.train() == 1
-    assert found.recipe.data == "python:dataset"
+    actual = stage(tmp_path / "run", dataset=Shapes(kind), steps=1, **ALONE)
+    assert actual.train() == 1
+    assert actual.recipe.data == "python:dataset"
     assert lines(tmp_path / "run")[0]["data/damaged"] == 0
 
 
@@ -124,9 +124,9 @@ def test_tuples_are_named_by_data_kwargs(stage: Callable, tmp_path: Path) -> Non
 
 @STAGES
 def test_built_in_shapes_are_there_without_any_data(stage: Callable, tmp_path: Path) -> None:
-    found = stage(tmp_path / "run", meshes=SMALL)
-    assert found.recipe.data is None
-    assert found.train() == 4
+    actual = stage(tmp_path / "run", meshes=SMALL)
+    assert actual.recipe.data is None
+    assert actual.train() == 4
     last = [r for r in lines(tmp_path / "run") if "val/loss" in r][-1]
     assert last["step"] == 4
     assert ("val/agrees" in last) == (stage is second_stage)
@@ -137,30 +137,30 @@ def test_a_folder_trains_and_the_command_line_knows_the_run(
     stage: Callable, chairs: Path, tmp_path: Path, cli: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = stage(tmp_path / "run", data=chairs.name, steps=2)
-    assert found.recipe.data == str(chairs)
-    assert found.train() == 2
+    actual = stage(tmp_path / "run", data=chairs.name, steps=2)
+    assert actual.recipe.data == str(chairs)
+    assert actual.train() == 2
     monkeypatch.chdir("/")
     measured = json.loads(cli("evaluate", tmp_path / "run").out.splitlines()[-1])
     last = [r for r in lines(tmp_path / "run") if "val/loss" in r][-1]
     assert measured["loss"] == pytest.approx(last["val/loss"], rel=1e-6)
-    said = cli("resume", tmp_path / "run", "--steps", 3)
-    assert said.status == 0, said.err
+    result = cli("resume", tmp_path / "run", "--steps", 3)
+    assert result.status == 0, result.err
 
 
 @STAGES
 def test_held_out_meshes_of_the_users_own_are_measured(stage: Callable, tmp_path: Path) -> None:
-    found = stage(tmp_path / "run", dataset=Shapes(), val_dataset=Shapes("triple"), steps=1)
-    assert found.train() == 1
-    assert found.sets is not None
-    assert [len(side) for side in found.sets.values()] == [12, 12]
+    actual = stage(tmp_path / "run", dataset=Shapes(), val_dataset=Shapes("triple"), steps=1)
+    assert actual.train() == 1
+    assert actual.sets is not None
+    assert [len(side) for side in actual.sets.values()] == [12, 12]
     assert "val/loss" in lines(tmp_path / "run")[-1]
 
 
 @STAGES
 def test_nothing_held_out_is_a_choice(stage: Callable, tmp_path: Path) -> None:
-    found = stage(tmp_path / "run", dataset=Shapes(), steps=1, **ALONE)
-    assert found.train() == 1
+    actual = stage(tmp_path / "run", dataset=Shapes(), steps=1, **ALONE)
+    assert actual.train() == 1
     assert not any("val/loss" in line for line in lines(tmp_path / "run"))
 
 
@@ -183,10 +183,10 @@ class Damaged(Shapes):
 
 @STAGES
 def test_an_item_that_cannot_be_read_is_skipped_by_name(stage: Callable, tmp_path: Path) -> None:
-    found = stage(tmp_path / "run", dataset=Damaged(), steps=3, **ALONE)
-    assert found.train() == 3
-    said = [r["message"] for r in lines(tmp_path / "run", "events") if "message" in r]
-    assert [line for line in said if "mesh 5" in line or "sample 5" in line], said
+    actual = stage(tmp_path / "run", dataset=Damaged(), steps=3, **ALONE)
+    assert actual.train() == 3
+    output = [r["message"] for r in lines(tmp_path / "run", "events") if "message" in r]
+    assert [line for line in output if "mesh 5" in line or "sample 5" in line], output
 
 
 def test_an_item_that_cannot_be_read_has_no_caption_to_read_either(
@@ -194,8 +194,8 @@ def test_an_item_that_cannot_be_read_has_no_caption_to_read_either(
 ) -> None:
     frozen = {"text": "frozen", "text_path": str(encoder), "text_dim": 12, "text_length": 10}
     model = transformer(**frozen)
-    found = second_stage(tmp_path / "run", model, dataset=Damaged(), steps=1, **ALONE)
-    assert found.train() == 1
+    actual = second_stage(tmp_path / "run", model, dataset=Damaged(), steps=1, **ALONE)
+    assert actual.train() == 1
 
 
 # -- what a person gets wrong -----------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_old_spellings_work_and_name_the_new_ones(stage: Callable, tmp_path: Pat
         else (quintet.MeshTransformerTrainer, transformer())
     )
     with pytest.warns(FutureWarning) as caught:
-        found = kind(
+        actual = kind(
             model,
             Shapes(),
             run=tmp_path / "run",
@@ -275,11 +275,15 @@ def test_old_spellings_work_and_name_the_new_ones(stage: Callable, tmp_path: Pat
             validate_every_step=7,
             **kept,
         )
-    said = {str(warning.message) for warning in caught}
-    assert "lr is now called learning_rate" in said
-    assert "checkpoint_every_step is now called save_every" in said
+    output = {str(warning.message) for warning in caught}
+    assert "lr is now called learning_rate" in output
+    assert "checkpoint_every_step is now called save_every" in output
     assert all(warning.filename == __file__ for warning in caught)
-    assert (found.recipe.steps, found.recipe.save_every, found.recipe.evaluate_every) == (2, 5, 7)
+    assert (actual.recipe.steps, actual.recipe.save_every, actual.recipe.evaluate_every) == (
+        2,
+        5,
+        7,
+    )
 
 
 @STAGES
@@ -325,11 +329,11 @@ def test_a_resumed_transformer_keeps_the_autoencoder_it_began_with(tmp_path: Pat
 
 
 def test_tokens_come_from_the_averaged_weights(tmp_path: Path) -> None:
-    found = first_stage(tmp_path / "run", dataset=Shapes(), learning_rate=0.05)
-    found.train()
+    actual = first_stage(tmp_path / "run", dataset=Shapes(), learning_rate=0.05)
+    actual.train()
     sample = Shapes()[3]
     vertices, faces = sample["vertices"][None], sample["faces"][None]
-    codes = found.tokenize(vertices, faces)
+    codes = actual.tokenize(vertices, faces)
     assert codes.shape == (1, faces.shape[1], 6)
     assert 0 <= codes.min() <= codes.max() < 12**3
     assert torch.equal(codes, quintet.load(tmp_path / "run").tokenize(vertices, faces))
@@ -346,10 +350,10 @@ def same_meshes(one: Any, other: Any) -> bool:
 def test_meshes_are_generated_from_texts(tmp_path: Path) -> None:
     trained = autoencoder()
     first_stage(tmp_path / "first", trained, dataset=Shapes(), **ALONE).train()
-    found = second_stage(tmp_path / "run", transformer(trained), dataset=Shapes(), **ALONE)
-    found.train()
+    actual = second_stage(tmp_path / "run", transformer(trained), dataset=Shapes(), **ALONE)
+    actual.train()
     texts = ["a tall box", "a pyramid"]
-    meshes = found.generate(texts, temperature=0.8, cond_scale=2.0, seed=4)
+    meshes = actual.generate(texts, temperature=0.8, cond_scale=2.0, seed=4)
     assert len(meshes) == 2
     for vertices, faces in meshes:
         assert isinstance(vertices, Tensor)
@@ -357,12 +361,12 @@ def test_meshes_are_generated_from_texts(tmp_path: Path) -> None:
         assert len(faces) <= 16
         assert not len(faces) or int(faces.max()) == len(vertices) - 1
         assert not len(vertices) or vertices.abs().max() <= 1
-    again = found.generate(texts, temperature=0.8, cond_scale=2.0, seed=4)
+    again = actual.generate(texts, temperature=0.8, cond_scale=2.0, seed=4)
     assert same_meshes(meshes, again)
-    assert not same_meshes(meshes, found.generate(texts, temperature=0.8, cond_scale=2.0, seed=5))
+    assert not same_meshes(meshes, actual.generate(texts, temperature=0.8, cond_scale=2.0, seed=5))
     loaded = quintet.load(tmp_path / "run")
     assert same_meshes(meshes, loaded.generate(texts, temperature=0.8, cond_scale=2.0, seed=4))
-    assert len(found.generate(batch_size=3, max_faces=4)) == 3
+    assert len(actual.generate(batch_size=3, max_faces=4)) == 3
 
 
 @pytest.mark.parametrize("quantiser", ["lfq", "vq"])
@@ -370,9 +374,9 @@ def test_other_quantisers_go_through_both_stages(quantiser: str, tmp_path: Path)
     model = autoencoder(quantiser=quantiser, codebook_bits=6, latent_dim=12)
     few = {"dataset": Shapes(), "steps": 2, **ALONE}
     assert first_stage(tmp_path / "first", model, **few).train() == 2
-    found = second_stage(tmp_path / "second", transformer(model), **few)
-    assert found.train() == 2
-    assert found.model.config.codebook_size == 64
+    actual = second_stage(tmp_path / "second", transformer(model), **few)
+    assert actual.train() == 2
+    assert actual.model.config.codebook_size == 64
     assert np.isfinite(lines(tmp_path / "second")[0]["transformer/loss"])
 
 
@@ -390,6 +394,6 @@ def test_quads_go_through_both_stages(tmp_path: Path) -> None:
     few = {"dataset": Cubes(), "steps": 2}
     model = autoencoder(corners=4)
     assert first_stage(tmp_path / "first", model, **few).train() == 2
-    found = second_stage(tmp_path / "second", transformer(model), **few)
-    assert found.train() == 2
-    assert found.model.config.tokens_per_face == 8
+    actual = second_stage(tmp_path / "second", transformer(model), **few)
+    assert actual.train() == 2
+    assert actual.model.config.tokens_per_face == 8

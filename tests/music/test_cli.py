@@ -34,21 +34,21 @@ def put_songs(folder: Path, count: int, captions: bool = True) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two steps. Never to be written to."""
-    place = tmp_path_factory.mktemp("trained") / "run"
-    words = ("train", "music/mulan_tiny", *FEW, "--run", place, "--steps", 2)
+    path = tmp_path_factory.mktemp("trained") / "run"
+    arguments = ("train", "music/mulan_tiny", *FEW, "--run", path, "--steps", 2)
     with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
+        main([str(word) for word in arguments])
     assert not ended.value.code
-    return place
+    return path
 
 
 def test_a_folder_is_ranked_by_each_sentence(cli: Cli, run: Path, tmp_path: Path) -> None:
     songs = put_songs(tmp_path / "songs", 5, captions=False)
     texts = ("--text", "a slow melody", "--text", "drums")
-    said = cli("sample", run, songs, *texts, "--top", 2, "--out", tmp_path / "out")
-    assert said.status == 0
-    assert said.out.count("  1. ") == said.out.count("  2. ") == 2
-    assert "  3. " not in said.out
+    result = cli("sample", run, songs, *texts, "--top", 2, "--out", tmp_path / "out")
+    assert result.status == 0
+    assert result.out.count("  1. ") == result.out.count("  2. ") == 2
+    assert "  3. " not in result.out
     ranking = json.loads((tmp_path / "out" / "ranking.json").read_text())
     assert [entry["of"] for entry in ranking] == ["a slow melody", "drums"]
     for entry in ranking:
@@ -61,8 +61,8 @@ def test_captions_are_ranked_for_a_sound(cli: Cli, run: Path, tmp_path: Path) ->
     songs = put_songs(tmp_path / "songs", 1, captions=False)
     lines = tmp_path / "lines.txt"
     lines.write_text("a fast melody\na slow melody\n\na fast melody\n", encoding="utf-8")
-    said = cli("sample", run, songs / "0.wav", "--captions", lines, "--out", tmp_path / "out")
-    assert said.status == 0
+    result = cli("sample", run, songs / "0.wav", "--captions", lines, "--out", tmp_path / "out")
+    assert result.status == 0
     (entry,) = json.loads((tmp_path / "out" / "ranking.json").read_text())
     assert sorted(best["name"] for best in entry["best"]) == ["a fast melody", "a slow melody"]
 
@@ -70,10 +70,10 @@ def test_captions_are_ranked_for_a_sound(cli: Cli, run: Path, tmp_path: Path) ->
 def test_a_damaged_sound_is_left_out_by_name(cli: Cli, run: Path, tmp_path: Path) -> None:
     songs = put_songs(tmp_path / "songs", 2, captions=False)
     (songs / "text.wav").write_text("not a sound")
-    said = cli("sample", run, songs, "--text", "drums", "--out", tmp_path / "out")
-    assert said.status == 0
-    assert "skipped: " in said.out
-    assert "text.wav" in said.out
+    result = cli("sample", run, songs, "--text", "drums", "--out", tmp_path / "out")
+    assert result.status == 0
+    assert "skipped: " in result.out
+    assert "text.wav" in result.out
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_what_cannot_be_ranked_is_refused(
     songs = put_songs(tmp_path / "songs", 1, captions=False)
     (tmp_path / "lines.txt").write_text("a melody", encoding="utf-8")
     named = {"SONGS": songs, "LINES": tmp_path / "lines.txt"}
-    given = [named.get(str(word), word) for word in words]
-    said = cli("sample", run, *given, "--out", tmp_path / "out")
-    assert sentence in said.sentence
+    inputs = [named.get(str(word), word) for word in words]
+    result = cli("sample", run, *inputs, "--out", tmp_path / "out")
+    assert sentence in result.sentence
 
 
 def test_a_folder_of_mixed_rates_and_channels_trains_and_is_measured(
@@ -108,14 +108,14 @@ def test_a_folder_of_mixed_rates_and_channels_trains_and_is_measured(
     (songs / "stereo.txt").write_text("a steady tone", encoding="utf-8")
     (songs / "broken.mp3").write_bytes(b"\xff\xfb\x90" + b"\0" * 64)
     (songs / "broken.txt").write_text("nothing", encoding="utf-8")
-    place = tmp_path / "run"
+    path = tmp_path / "run"
     checked = cli("doctor", "music", songs)
     assert "broken.mp3" in checked.out + checked.err
-    words = ("--sounds.valid-fraction", 0.3, "--max-damaged", 0.9, "--batch-size", 2)
-    said = cli("train", "music/mulan_tiny", songs, *FEW, *words, "--run", place, "--steps", 2)
-    assert said.status == 0, said
-    assert cli("evaluate", place, songs).status == 0
+    arguments = ("--sounds.valid-fraction", 0.3, "--max-damaged", 0.9, "--batch-size", 2)
+    result = cli("train", "music/mulan_tiny", songs, *FEW, *arguments, "--run", path, "--steps", 2)
+    assert result.status == 0, result
+    assert cli("evaluate", path, songs).status == 0
     exported = tmp_path / "exported"
-    assert cli("export", place, exported).status == 0
-    found = cli("sample", exported, songs, "--text", "a tone", "--out", tmp_path / "out")
-    assert found.status == 0
+    assert cli("export", path, exported).status == 0
+    outcome = cli("sample", exported, songs, "--text", "a tone", "--out", tmp_path / "out")
+    assert outcome.status == 0

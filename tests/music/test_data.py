@@ -29,6 +29,7 @@ from quintet.music.data import (
     open_data,
     padded_length,
 )
+from quintet.music.trainer import OwnSounds
 
 SMALL = MusicDataConfig(
     sample_rate=8_000,
@@ -53,11 +54,11 @@ def describe(folder: Path, **rows: Any) -> None:
 def folder(tmp_path: Path) -> Path:
     """Twenty sounds, each longer and each with a caption."""
     for number in range(20):
-        place = tmp_path / f"part{number % 2}"
-        place.mkdir(exist_ok=True)
+        path = tmp_path / f"part{number % 2}"
+        path.mkdir(exist_ok=True)
         sound = tone(0.2 + 0.1 * number) * np.linspace(0.5, 1, 1600 + 800 * number)
-        write_wav(place / f"{number:02}.wav", sound, 8_000)
-        (place / f"{number:02}.txt").write_text(f"sound  number\n{number}\n")
+        write_wav(path / f"{number:02}.wav", sound, 8_000)
+        (path / f"{number:02}.txt").write_text(f"sound  number\n{number}\n")
     return tmp_path
 
 
@@ -73,9 +74,9 @@ def everything(folder: Path, config: MusicDataConfig = SMALL) -> dict[str, dict[
 
 
 def test_a_sample_is_at_most_so_long_and_has_its_caption(folder):
-    found = everything(folder)
-    assert len(found) == 20
-    for name, sample in found.items():
+    actual = everything(folder)
+    assert len(actual) == 20
+    for name, sample in actual.items():
         number = int(Path(name).stem)
         assert sample["text"] == f"sound number {number}"
         assert sample["wav"].dtype == torch.float32
@@ -95,8 +96,8 @@ def test_files_of_all_rates_and_channels_come_out_alike(tmp_path):
         sound = np.stack([tone(2, rate)] * channels, axis=1)
         soundfile.write(tmp_path / f"{rate}.flac", sound, rate)
         (tmp_path / f"{rate}.txt").write_text("a tone")
-    found = everything(tmp_path)
-    batch = collate(list(found.values()), SMALL)
+    actual = everything(tmp_path)
+    batch = collate(list(actual.values()), SMALL)
     assert batch["wavs"].shape == (4, 8_000)
     peaks = torch.fft.rfft(batch["wavs"]).abs().argmax(1)
     assert peaks.tolist() == [300] * 4
@@ -122,9 +123,9 @@ def test_of_several_captions_the_key_takes_one_and_measuring_the_first(tmp_path)
 
 def test_metadata_goes_before_text_files(folder):
     (folder / "metadata.csv").write_text("file_name,caption\npart0/00.wav,by the table\n")
-    found = everything(folder)
-    assert found["part0/00.wav"]["text"] == "by the table"
-    assert found["part0/02.wav"]["text"] == "sound number 2"
+    actual = everything(folder)
+    assert actual["part0/00.wav"]["text"] == "by the table"
+    assert actual["part0/02.wav"]["text"] == "sound number 2"
 
 
 def test_train_and_valid_share_no_sound(folder):
@@ -240,12 +241,12 @@ def test_check_names_what_is_wrong_with_each_file(folder):
     (folder / "part0" / "02.txt").unlink()
     write_wav(folder / "part0" / "04.wav", np.zeros(8_000), 8_000)
     (folder / "part1" / "01.txt").write_bytes(b"\xff")
-    found = {path.name: problem for path, problem in check(folder) if problem}
-    assert set(found) == {"00.wav", "02.wav", "04.wav", "01.wav"}
-    assert "none of WAV" in found["00.wav"]
-    assert "no caption" in found["02.wav"]
-    assert "silent" in found["04.wav"]
-    assert "UTF-8" in found["01.wav"]
+    actual = {path.name: problem for path, problem in check(folder) if problem}
+    assert set(actual) == {"00.wav", "02.wav", "04.wav", "01.wav"}
+    assert "none of WAV" in actual["00.wav"]
+    assert "no caption" in actual["02.wav"]
+    assert "silent" in actual["04.wav"]
+    assert "UTF-8" in actual["01.wav"]
 
 
 def test_a_folder_without_sounds_is_refused(tmp_path):
@@ -367,8 +368,8 @@ def test_batches_by_length_waste_a_third_of_what_others_do():
     assert shapes <= 5
 
 
-def test_data_without_lengths_is_cut_by_count():
-    plan = length_plan(torch.zeros(40), SMALL, 0, 8)
+def test_a_custom_data_set_is_cut_by_count():
+    plan = length_plan(OwnSounds([None] * 40, 8000), SMALL, 0, 8)
     seen = [request.sample for k in range(5) for request in plan.micro_batches(8 * k, 1)[0]]
     assert sorted(seen) == list(range(40))
 

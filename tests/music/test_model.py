@@ -106,9 +106,9 @@ def test_loudness_changes_no_embedding() -> None:
 def test_a_spectrogram_is_standardised_over_what_is_seen() -> None:
     mels = torch.randn(2, 4, 10) * 5 - 7
     seen = torch.arange(10) < torch.tensor([[10], [6]])
-    found = standardised(mels, seen)
-    torch.testing.assert_close(found[1, :, :6], standardised(mels[1:, :, :6], None)[0])
-    assert found[1, :, 6:].eq(0).all()
+    actual = standardised(mels, seen)
+    torch.testing.assert_close(actual[1, :, :6], standardised(mels[1:, :, :6], None)[0])
+    assert actual[1, :, 6:].eq(0).all()
     assert standardised(torch.full((1, 4, 10), -11.0), None).eq(0).all()
 
 
@@ -188,11 +188,11 @@ def test_ids_and_strings_are_two_ways_to_say_the_same() -> None:
 
 def test_the_loss_is_that_of_the_embeddings() -> None:
     model, wavs = build().eval(), sounds(3, 8000)
-    found = model(wavs, None, model.tokenize(["a", "b", "c"])[0])
-    torch.testing.assert_close(found.audio, model.get_audio_latents(wavs))
+    actual = model(wavs, None, model.tokenize(["a", "b", "c"])[0])
+    torch.testing.assert_close(actual.audio, model.get_audio_latents(wavs))
     loss = model(wavs=wavs, raw_texts=["a", "b", "c"])
-    torch.testing.assert_close(loss, contrastive_loss("softmax", found.pairs))
-    assert found.audio.norm(dim=1).tolist() == pytest.approx([1, 1, 1])
+    torch.testing.assert_close(loss, contrastive_loss("softmax", actual.pairs))
+    assert actual.audio.norm(dim=1).tolist() == pytest.approx([1, 1, 1])
 
 
 def test_similarities_are_cosines_of_sounds_and_texts() -> None:
@@ -238,9 +238,9 @@ def test_the_quantiser_comes_to_write_embeddings_and_moves_none() -> None:
     text = model.tokenize([f"sound {i}" for i in range(32)])[0]
     before = model.embed_audio(wavs)
     for _ in range(40):
-        found = model(wavs, None, text)
+        actual = model(wavs, None, text)
         model.commit(EndOfStep())
-    assert not found.quantiser_error.requires_grad
+    assert not actual.quantiser_error.requires_grad
     assert model.embed_audio(wavs).equal(before)
     codes = model.quantize_latents(before)
     assert codes.shape == (32, 4)

@@ -138,15 +138,15 @@ def test_one_micro_batch_is_computed_once_and_several_twice(tmp_path: Path) -> N
 
 
 def test_the_reported_loss_is_that_of_the_global_batch(tmp_path: Path) -> None:
-    found = []
+    actual = []
     for size, accumulate in ((8, 1), (2, 4)):
         run = open_run(
             recipe(precision="fp64", batch_size=size, accumulate=accumulate), tmp_path / str(size)
         )
         take_step(run)
-        found.append(run.meters.read()[0]["mulan/loss"])
+        actual.append(run.meters.read()[0]["mulan/loss"])
         run.close()
-    assert found[0] == pytest.approx(found[1], rel=1e-10)
+    assert actual[0] == pytest.approx(actual[1], rel=1e-10)
 
 
 # -- data -----------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ def test_embeddings_of_a_frozen_encoder_take_the_place_of_ids() -> None:
     held = task.data("valid")
     batch = task.collate([held.keyed(i, None) for i in range(3)])
     task.check(batch)
-    found = task.model(batch["wavs"], batch["lengths"], batch["text"], batch["mask"])
-    assert found.text.shape == (3, 16)
+    actual = task.model(batch["wavs"], batch["lengths"], batch["text"], batch["mask"])
+    assert actual.text.shape == (3, 16)
     assert not [n for n, _ in task.model.named_parameters() if n.startswith("text.encoder")]
 
 
@@ -230,6 +230,9 @@ class OneCaption:
 
     def name(self, index: int) -> str:
         return f"sample {index}"
+
+    def length(self, index: int) -> int:
+        return 2000
 
     def keyed(self, index: int, key: Any) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(index)
@@ -249,7 +252,7 @@ def test_a_run_that_collapses_is_told_so(kind: str, tmp_path: Path) -> None:
         take_step(run)
         run.report()
     run.close()
-    assert any("the embeddings have collapsed" in said for said in notes.said), notes.said
+    assert any("the embeddings have collapsed" in output for output in notes.said), notes.said
 
 
 def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
@@ -264,7 +267,7 @@ def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
         take_step(run)
         run.report()
     run.close()
-    assert not any("collapsed" in said for said in notes.said)
+    assert not any("collapsed" in output for output in notes.said)
 
 
 # -- measuring and showing ------------------------------------------------------------------
@@ -284,9 +287,9 @@ def test_the_measures_are_of_the_whole_held_out_set(tmp_path: Path) -> None:
 def test_recall_counts_both_ways() -> None:
     audio = torch.eye(4)
     text = audio[[0, 1, 3, 2]]  # two of four are right
-    found = retrieval(audio, text)
-    assert found["recall_at_1_of_text"] == found["recall_at_1_of_audio"] == 0.5
-    assert found["recall_at_5"] == 1
+    actual = retrieval(audio, text)
+    assert actual["recall_at_1_of_text"] == actual["recall_at_1_of_audio"] == 0.5
+    assert actual["recall_at_5"] == 1
     assert retrieval(audio, audio)["median_rank_of_audio"] == 1
     assert retrieval(torch.ones(50, 4), torch.ones(50, 4))["recall_at_10"] == 0
 

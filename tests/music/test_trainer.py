@@ -225,32 +225,32 @@ def test_a_folder_trains_and_the_command_line_knows_the_run(
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(tmp_path / "run")])
     assert not ended.value.code
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["loss"] == lines(tmp_path / "run")[-1]["val/loss"]
+    captured = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert captured["loss"] == lines(tmp_path / "run")[-1]["val/loss"]
 
 
 def test_built_in_music_trains(tmp_path: Path) -> None:
     sounds = MusicDataConfig(
         sample_rate=RATE, seconds=1.0, min_seconds=0.5, builtin_count=16, valid_limit=8
     )
-    found = trainer(tmp_path / "run", sounds=sounds)
-    assert found.recipe.data is None
-    assert found.train() == 4
+    actual = trainer(tmp_path / "run", sounds=sounds)
+    assert actual.recipe.data is None
+    assert actual.train() == 4
     assert "val/zero_shot_tempo" in lines(tmp_path / "run")[-1]
 
 
 def test_held_out_sounds_of_the_users_own_are_measured(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", Songs("tuple"), val_dataset=Songs("raw dict"))
-    found.train()
-    assert len(found.task(found.recipe).data("train")) == 16
+    actual = trainer(tmp_path / "run", Songs("tuple"), val_dataset=Songs("raw dict"))
+    actual.train()
+    assert len(actual.task(actual.recipe).data("train")) == 16
     assert "val/loss" in lines(tmp_path / "run")[-1]
 
 
 def test_lengths_are_given_in_seconds_or_samples_and_once(tmp_path: Path) -> None:
     for keywords in ({"seconds": 0.5}, {"data_max_length": 2_000}):
-        found = trainer(tmp_path / "run", Songs("tuple"), **keywords)
-        assert found.recipe.sounds.seconds == 0.5
-        assert found.task(found.recipe).data("train").keyed(0, None)["length"] == 2_000
+        actual = trainer(tmp_path / "run", Songs("tuple"), **keywords)
+        assert actual.recipe.sounds.seconds == 0.5
+        assert actual.task(actual.recipe).data("train").keyed(0, None)["length"] == 2_000
     with pytest.raises(RunError, match="give one of seconds, data_max_length"):
         trainer(tmp_path / "run", Songs("tuple"), data_max_length=9, seconds=1.0)
 
@@ -269,8 +269,8 @@ def test_the_rates_of_model_and_data_agree(tmp_path: Path) -> None:
 
 def test_old_spellings_work_and_unknown_ones_are_refused(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning, match="lr is now called learning_rate"):
-        found = trainer(tmp_path / "run", Songs("tuple"), lr=1e-3)
-    assert found.recipe.optim.learning_rate == 1e-3
+        actual = trainer(tmp_path / "run", Songs("tuple"), lr=1e-3)
+    assert actual.recipe.optim.learning_rate == 1e-3
     with pytest.raises(TypeError, match="unknown keyword 'data_length'"):
         trainer(tmp_path / "run", Songs("tuple"), data_length=3)
 
@@ -300,19 +300,19 @@ def test_a_run_cut_short_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_embeddings_come_from_the_averaged_weights(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", Songs("tuple"))
-    found.train()
+    actual = trainer(tmp_path / "run", Songs("tuple"))
+    actual.train()
     loaded = quintet.load(tmp_path / "run")
     wavs, lengths = torch.rand(3, 3_000) - 0.5, torch.tensor([3_000, 2_000, 1_500])
-    heard: Tensor = found.embed_audio(wavs, lengths)
-    read = found.embed_text(["a slow melody", "bells"])
+    heard: Tensor = actual.embed_audio(wavs, lengths)
+    read = actual.embed_text(["a slow melody", "bells"])
     assert torch.equal(heard, loaded.embed_audio(wavs, lengths))
-    assert torch.equal(heard, found.get_audio_latents(wavs, lengths))
+    assert torch.equal(heard, actual.get_audio_latents(wavs, lengths))
     assert torch.equal(read, loaded.embed_text(["a slow melody", "bells"]))
-    assert torch.equal(read, found.get_text_latents(raw_texts=["a slow melody", "bells"]))
+    assert torch.equal(read, actual.get_text_latents(raw_texts=["a slow melody", "bells"]))
     torch.testing.assert_close(heard.norm(dim=-1), torch.ones(3))
     assert not heard.requires_grad
-    codes = found.quantize_latents(heard)
+    codes = actual.quantize_latents(heard)
     assert codes.shape == (3, 2)
     assert 0 <= codes.min() <= codes.max() < 8
 
@@ -336,8 +336,8 @@ def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[Any, li
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         main([str(word) for word in words])
-    said = capsys.readouterr()
-    return ended.value.code, said.out.splitlines(), said.err
+    output = capsys.readouterr()
+    return ended.value.code, output.out.splitlines(), output.err
 
 
 def test_sample_ranks_the_sounds_of_a_folder_by_a_sentence(trained, songs, tmp_path, capsys):
@@ -345,16 +345,16 @@ def test_sample_ranks_the_sounds_of_a_folder_by_a_sentence(trained, songs, tmp_p
     (songs / "bad.wav").write_bytes(b"nothing")
     out = tmp_path / "out"
     asked = ("--text", "a slow melody", "--top", 3, "--out", out)
-    status, said, _ = command(capsys, "sample", trained, songs, *asked)
+    status, output, _ = command(capsys, "sample", trained, songs, *asked)
     assert not status
-    assert "bad.wav: is none of WAV" in said[0]
-    assert said[1] == "a slow melody"
+    assert "bad.wav: is none of WAV" in output[0]
+    assert output[1] == "a slow melody"
     ranking = json.loads((out / "ranking.json").read_text())
     best = ranking[0]["best"]
     assert len(best) == 16
     assert [row["similarity"] for row in best] == sorted(r["similarity"] for r in best)[::-1]
-    assert [line.split()[-1] for line in said[2:5]] == [row["name"] for row in best[:3]]
-    assert said[5:] == [str(out / "ranking.json")]
+    assert [line.split()[-1] for line in output[2:5]] == [row["name"] for row in best[:3]]
+    assert output[5:] == [str(out / "ranking.json")]
     heard = torch.from_numpy(read_audio(best[0]["name"], rate=RATE))
     near = quintet.load(trained).similarity(heard[None], ["a slow melody"]).item()
     assert best[0]["similarity"] == pytest.approx(near, abs=1e-3)
@@ -364,22 +364,22 @@ def test_sample_ranks_captions_for_a_sound(trained, songs, tmp_path, capsys):
     pytest.importorskip("soundfile")
     (tmp_path / "captions.txt").write_text("bells\n\na slow melody on strings\nbells\n")
     asked = ("--captions", tmp_path / "captions.txt", "--out", tmp_path / "out")
-    status, said, _ = command(capsys, "sample", trained, songs / "03.wav", *asked)
+    status, output, _ = command(capsys, "sample", trained, songs / "03.wav", *asked)
     assert not status
-    assert said[0] == str(songs / "03.wav")
-    assert len(said) == 4
-    assert {line.split(maxsplit=2)[2] for line in said[1:3]} == {
+    assert output[0] == str(songs / "03.wav")
+    assert len(output) == 4
+    assert {line.split(maxsplit=2)[2] for line in output[1:3]} == {
         "bells",
         "a slow melody on strings",
     }
 
 
 def test_sample_without_sounds_takes_held_out_ones(trained, tmp_path, capsys):
-    status, said, _ = command(capsys, "sample", trained, "--count", 3, "--out", tmp_path / "out")
+    status, output, _ = command(capsys, "sample", trained, "--count", 3, "--out", tmp_path / "out")
     assert not status
-    assert said[0] == str(tmp_path / "out" / "held-out-000.wav")
+    assert output[0] == str(tmp_path / "out" / "validation-000.wav")
     assert len(list((tmp_path / "out").glob("*.wav"))) == 3
-    captions = {row["name"] for row in json.loads(Path(said[-1]).read_text())[0]["best"]}
+    captions = {row["name"] for row in json.loads(Path(output[-1]).read_text())[0]["best"]}
     assert captions == {tunes.compose(2 * index + 1).caption for index in range(3)}
 
 
@@ -388,7 +388,7 @@ def test_sample_says_what_is_wrong(trained, songs, tmp_path, capsys):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "none.txt").write_text("\n")
     (tmp_path / "bad.wav").write_bytes(b"nothing")
-    for words, message in (
+    for arguments, message in (
         ((songs,), "--text"),
         ((songs, "--text", "a", "--captions", tmp_path / "none.txt"), "not both"),
         ((tmp_path / "absent", "--text", "a"), "does not exist"),
@@ -399,6 +399,6 @@ def test_sample_says_what_is_wrong(trained, songs, tmp_path, capsys):
         ((songs, "--captions", tmp_path / "absent.txt"), "not a file"),
         ((songs, "--text", "a", "--top", 0), "--top"),
     ):
-        status, _, err = command(capsys, "sample", trained, *words, "--out", tmp_path / "out")
-        assert status == 2, words
+        status, _, err = command(capsys, "sample", trained, *arguments, "--out", tmp_path / "out")
+        assert status == 2, arguments
         assert message in err

@@ -60,10 +60,10 @@ def test_every_caption_says_every_attribute_and_no_other_value(number):
     assert len(set(tune.captions)) == len(tune.captions) >= 4
     for caption in tune.captions:
         for attribute, value in tune.values.items():
-            said = {
-                v for v, words in PHRASES[attribute].items() if any(w in caption for w in words)
+            values = {
+                v for v, phrases in PHRASES[attribute].items() if any(w in caption for w in phrases)
             }
-            assert said == {value}, (attribute, caption)
+            assert values == {value}, (attribute, caption)
 
 
 def test_captions_are_short_enough_for_the_smallest_text_tower():
@@ -71,9 +71,9 @@ def test_captions_are_short_enough_for_the_smallest_text_tower():
 
 
 def test_words_of_one_value_are_in_no_word_of_another():
-    words = [(a, v, w) for a, values in PHRASES.items() for v, ws in values.items() for w in ws]
-    for attribute, value, word in words:
-        for other in words:
+    phrases = [(a, v, w) for a, values in PHRASES.items() for v, ws in values.items() for w in ws]
+    for attribute, value, word in phrases:
+        for other in phrases:
             assert word not in other[2] or other[:2] == (attribute, value)
 
 
@@ -82,8 +82,8 @@ def test_phrases_say_one_value_and_nothing_else():
     assert prompts("tempo")["slow"] == "a slow melody"
     assert prompts("instrument")["strings"] == "a melody on strings"
     assert describe({}) == "a melody"
-    said = [sentence for name in ATTRIBUTES for sentence in prompts(name).values()]
-    assert len(set(said)) == sum(map(len, ATTRIBUTES.values()))
+    sentences = [sentence for name in ATTRIBUTES for sentence in prompts(name).values()]
+    assert len(set(sentences)) == sum(map(len, ATTRIBUTES.values()))
 
 
 def test_all_attributes_are_said_in_a_sentence_that_people_would_write():
@@ -99,19 +99,19 @@ def test_all_attributes_are_said_in_a_sentence_that_people_would_write():
 @given(numbers, st.floats(0.1, 6), st.sampled_from([8_000, 16_000, 22_050, 44_100]))
 @settings(max_examples=60, deadline=None)
 def test_a_piece_is_sound_of_the_length_asked_for(number, seconds, rate):
-    found = play(compose(number), seconds, rate)
-    assert found.dtype == np.float32
-    assert found.shape == (round(seconds * rate),)
-    assert np.isfinite(found).all()
-    assert np.abs(found).max() <= 1
+    actual = play(compose(number), seconds, rate)
+    assert actual.dtype == np.float32
+    assert actual.shape == (round(seconds * rate),)
+    assert np.isfinite(actual).all()
+    assert np.abs(actual).max() <= 1
 
 
 @given(numbers)
 @settings(max_examples=25, deadline=None)
 def test_no_piece_is_silent_and_hardly_any_is_clipped(number):
-    found = play(compose(number), 4, RATE)
-    assert np.sqrt(np.mean(found**2)) > 0.01
-    assert np.mean(np.abs(found) >= 1) < 1e-3
+    actual = play(compose(number), 4, RATE)
+    assert np.sqrt(np.mean(actual**2)) > 0.01
+    assert np.mean(np.abs(actual) >= 1) < 1e-3
 
 
 @given(numbers, st.floats(0.5, 3))
@@ -146,8 +146,8 @@ def test_instruments_differ_in_their_spectrum_or_their_course():
 @pytest.mark.parametrize("name", list(VOICES))
 def test_every_instrument_plays_in_tune(name):
     for hertz in (110.0, 440.0, 987.8):
-        found = spectrum(note(name, hertz, 1.0, RATE)[:RATE])
-        near = [found[round(hertz * k) - 12 : round(hertz * k) + 13].max() for k in (0.5, 1, 2, 3)]
+        actual = spectrum(note(name, hertz, 1.0, RATE)[:RATE])
+        near = [actual[round(hertz * k) - 12 : round(hertz * k) + 13].max() for k in (0.5, 1, 2, 3)]
         assert max(near) > 0.05, name
 
 
@@ -180,8 +180,8 @@ def test_drums_are_heard():
 
 @pytest.mark.parametrize("name", ["kick", "snare", "shaker"])
 def test_a_stroke_ends_in_silence(name):
-    found = hit(name, RATE)
-    assert abs(found[-1]) < 1e-3 < np.abs(found).max()
+    actual = hit(name, RATE)
+    assert abs(actual[-1]) < 1e-3 < np.abs(actual).max()
 
 
 def test_ten_seconds_are_played_in_a_few_milliseconds():

@@ -53,9 +53,9 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
 @given(batches())
 def test_search_finds_what_trying_every_alignment_finds(batch: tuple[Tensor, Tensor, Tensor]):
     values, frames, tokens = batch
-    found = monotonic_search(*batch)
-    assert torch.equal(found.sum(1), frames)
-    for row, durations, t, n in zip(values, found.tolist(), frames.tolist(), tokens.tolist()):
+    actual = monotonic_search(*batch)
+    assert torch.equal(actual.sum(1), frames)
+    for row, durations, t, n in zip(values, actual.tolist(), frames.tolist(), tokens.tolist()):
         assert min(durations[:n]) >= 1
         assert not any(durations[n:])
         best = max(score(row, ways) for ways in all_durations(t, n))
@@ -94,9 +94,9 @@ def test_forward_sum_is_that_of_ctc_in_which_no_token_comes_twice(blank: float):
     blanked = F.pad(values.log_softmax(-1), (1, 0), value=blank).log_softmax(-1).transpose(0, 1)
     targets = torch.arange(1, values.shape[2] + 1).expand(len(values), -1)
     known = F.ctc_loss(blanked, targets, frames, tokens, reduction="none")
-    found = forward_sum(values.log_softmax(-1), frames, tokens, blank)
-    assert torch.allclose(found, known)
-    slopes = [torch.autograd.grad(loss.sum(), values)[0] for loss in (known, found)]
+    actual = forward_sum(values.log_softmax(-1), frames, tokens, blank)
+    assert torch.allclose(actual, known)
+    slopes = [torch.autograd.grad(loss.sum(), values)[0] for loss in (known, actual)]
     assert torch.allclose(*slopes, atol=1e-8)
     rounded = forward_sum(values.float().log_softmax(-1), frames, tokens, blank)
     assert rounded.dtype == torch.float32
@@ -129,8 +129,8 @@ def test_long_sums_keep_their_precision():
     values = torch.randn(1, 2000, 50) - 100
     frames, tokens = torch.tensor([2000]), torch.tensor([50])
     shifted = forward_sum(values + 100, frames, tokens, blank=-1e5)
-    found = forward_sum(values, frames, tokens, blank=-1e5)
-    assert torch.allclose(found - 200_000, shifted, atol=0.05)
+    actual = forward_sum(values, frames, tokens, blank=-1e5)
+    assert torch.allclose(actual - 200_000, shifted, atol=0.05)
     assert torch.equal(
         monotonic_search(values, frames, tokens), monotonic_search(values.double(), frames, tokens)
     )
@@ -173,8 +173,8 @@ def test_the_prior_is_a_distribution_that_moves_along_the_diagonal():
         assert not row[:, n:].any()
         centre = (row[:t] * torch.arange(9)).sum(1)
         # The mean of the beta-binomial.
-        wanted = (n - 1) * torch.arange(1, t + 1) / (t + 1)
-        assert torch.allclose(centre, wanted, atol=1e-3)
+        expected = (n - 1) * torch.arange(1, t + 1) / (t + 1)
+        assert torch.allclose(centre, expected, atol=1e-3)
         assert torch.allclose(row[:t, :n], row[:t, :n].flip(0, 1), atol=1e-4)
     assert not prior.isnan().any()
 
@@ -190,9 +190,9 @@ def test_expanding_repeats_each_token_for_its_duration(rows: list[list[int]]):
     durations = torch.tensor(rows)
     ids = torch.tensor([[7, 8, 9, 10]]).expand(len(rows), 4)
     for frames in (3, 17):
-        found = expand(ids, durations, frames, padding=-1)
-        for row, wanted in zip(found.tolist(), rows):
-            long = [i for i, d in zip((7, 8, 9, 10), wanted) for _ in range(d)] + [-1] * 17
+        actual = expand(ids, durations, frames, padding=-1)
+        for row, expected in zip(actual.tolist(), rows):
+            long = [i for i, d in zip((7, 8, 9, 10), expected) for _ in range(d)] + [-1] * 17
             assert row == long[:frames]
 
 
@@ -200,10 +200,10 @@ def test_binarising_costs_what_the_alignment_is_unlikely():
     values = torch.randn(2, 12, 4).log_softmax(-1)
     frames, tokens = torch.tensor([12, 9]), torch.tensor([4, 3])
     durations = monotonic_search(values, frames, tokens)
-    found = binarization_loss(values, durations)
-    for row, value, ways in zip(values, found, durations.tolist()):
+    actual = binarization_loss(values, durations)
+    for row, value, ways in zip(values, actual, durations.tolist()):
         assert torch.allclose(value, -score(row, ways), atol=1e-5)
-    assert (found >= forward_sum(values, frames, tokens, blank=-1e5) - 1e-4).all()
+    assert (actual >= forward_sum(values, frames, tokens, blank=-1e5) - 1e-4).all()
 
 
 def features(durations: Tensor, ids: Tensor, table: Tensor, frames: int) -> Tensor:
@@ -243,8 +243,8 @@ def test_an_alignment_is_learned_from_pairs_alone():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        found = monotonic_search(log_probs, frames, tokens)
-        same = token_of_frame(found, 110) == token_of_frame(known, 110)
+        actual = monotonic_search(log_probs, frames, tokens)
+        same = token_of_frame(actual, 110) == token_of_frame(known, 110)
         spoken = torch.arange(110) < frames[:, None]
         right = 0.9 * right + 0.1 * float(same[spoken].float().mean())
     assert right > 0.9

@@ -19,9 +19,9 @@ def randomised(module: nn.Module) -> nn.Module:
 
 
 def block(cross: bool = False) -> Block:
-    made = randomised(Block(DIM, HEADS, HEAD_DIM, cross=cross))
-    assert isinstance(made, Block)
-    return made
+    output = randomised(Block(DIM, HEADS, HEAD_DIM, cross=cross))
+    assert isinstance(output, Block)
+    return output
 
 
 def rope(length: int):
@@ -105,10 +105,10 @@ def test_sliced_cross_entropy_and_its_gradients_equal_the_plain_ones(
     targets = torch.randint(26, (11,))
     targets[[2, 10]] = -1
     share = torch.rand(11, dtype=torch.float64)
-    found = linear_cross_entropy(
+    actual = linear_cross_entropy(
         hidden, weight, targets, label_smoothing=label_smoothing, max_logits=max_logits
     )
-    (found.loss * share).sum().backward()
+    (actual.loss * share).sum().backward()
     sliced = [hidden.grad, weight.grad]
     hidden.grad = weight.grad = None
     logits = hidden @ weight.T
@@ -116,8 +116,8 @@ def test_sliced_cross_entropy_and_its_gradients_equal_the_plain_ones(
         logits, targets, ignore_index=-1, reduction="none", label_smoothing=label_smoothing
     )
     (plain * share).sum().backward()
-    assert torch.allclose(found.loss, plain, atol=1e-10)
-    assert torch.equal(found.correct, logits.argmax(-1) == targets)
+    assert torch.allclose(actual.loss, plain, atol=1e-10)
+    assert torch.equal(actual.correct, logits.argmax(-1) == targets)
     for a, b in zip(sliced, [hidden.grad, weight.grad]):
         assert a is not None
         assert b is not None
@@ -129,9 +129,9 @@ def test_sliced_cross_entropy_answers_in_fp32_under_autocast() -> None:
     targets = torch.randint(30, (9,))
     plain = F.cross_entropy(hidden @ weight.T, targets, reduction="none")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = linear_cross_entropy(hidden.bfloat16(), weight, targets, max_logits=60)
-    found.loss.sum().backward()
-    assert found.loss.dtype == torch.float32
+        actual = linear_cross_entropy(hidden.bfloat16(), weight, targets, max_logits=60)
+    actual.loss.sum().backward()
+    assert actual.loss.dtype == torch.float32
     assert weight.grad is not None
     assert weight.grad.dtype == torch.float32
-    assert torch.allclose(found.loss, plain, atol=0.1)
+    assert torch.allclose(actual.loss, plain, atol=0.1)

@@ -28,8 +28,8 @@ EVERY = pytest.mark.parametrize("kind", KINDS)
 
 def features(count: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(seed)
-    made = (torch.randn(count, 8, generator=generator, dtype=torch.float64) for _ in range(2))
-    return tuple(F.normalize(x, dim=-1).to(dtype) for x in made)
+    output = (torch.randn(count, 8, generator=generator, dtype=torch.float64) for _ in range(2))
+    return tuple(F.normalize(x, dim=-1).to(dtype) for x in output)
 
 
 def pairs_of(kind: Kind, audio: Tensor, text: Tensor, heat: float = 0.07) -> Pairs:
@@ -144,7 +144,7 @@ def gathering(blocks: list[Tensor], towers: Towers) -> Callable[[Tensor], Tensor
 @pytest.mark.parametrize("cuts", [[12], [6, 6], [3, 4, 5]])
 def test_micro_batches_give_the_gradient_of_the_whole(kind: Kind, cuts: list[int]) -> None:
     rows = torch.randn(12, 5, dtype=torch.float64)
-    expected, wanted = of_the_whole(kind, rows)
+    expected, target = of_the_whole(kind, rows)
     towers = Towers(kind)
     parts = rows.split(cuts)
     with torch.no_grad():
@@ -154,14 +154,14 @@ def test_micro_batches_give_the_gradient_of_the_whole(kind: Kind, cuts: list[int
     for share in shares:
         share.backward()
     assert sum(share.item() for share in shares) == pytest.approx(expected, rel=1e-12)
-    for mine, right in zip(gradients(towers), wanted, strict=True):
+    for mine, right in zip(gradients(towers), target, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-12)
 
 
 @EVERY
 def test_processes_add_up_to_the_gradient_of_the_whole(kind: Kind) -> None:
     rows = torch.randn(12, 5, dtype=torch.float64)
-    _, wanted = of_the_whole(kind, rows)
+    _, expected = of_the_whole(kind, rows)
     towers, blocks = Towers(kind), list(rows.split(6))
     for rank, block in enumerate(blocks):
         parts = block.split(3)
@@ -170,17 +170,17 @@ def test_processes_add_up_to_the_gradient_of_the_whole(kind: Kind) -> None:
         whole = global_loss(kind, first, gathering(blocks, towers), rank)
         for index, part in enumerate(parts):
             whole.surrogate(index, towers(part)).backward()
-    for mine, right in zip(gradients(towers), wanted, strict=True):
+    for mine, right in zip(gradients(towers), expected, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-12)
 
 
 def test_one_forward_is_enough_for_one_micro_batch() -> None:
     rows = torch.randn(6, 5, dtype=torch.float64)
-    _, wanted = of_the_whole("softmax", rows)
+    _, expected = of_the_whole("softmax", rows)
     towers = Towers("softmax")
-    found = towers(rows)
-    global_loss("softmax", [found], lambda x: x, 0).surrogate(0, found).backward()
-    for mine, right in zip(gradients(towers), wanted, strict=True):
+    actual = towers(rows)
+    global_loss("softmax", [actual], lambda x: x, 0).surrogate(0, actual).backward()
+    for mine, right in zip(gradients(towers), expected, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-12)
 
 

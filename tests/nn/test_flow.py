@@ -26,8 +26,8 @@ def spiralled(x: Tensor) -> Tensor:
 
 def error(steps: int, **options: object) -> float:
     x0 = torch.tensor([[1.0, 0.5], [-0.3, 2.0]], dtype=torch.float64)
-    found = integrate(spiral, x0, steps, **options)  # type: ignore[arg-type]
-    return float((found - spiralled(x0)).norm())
+    actual = integrate(spiral, x0, steps, **options)  # type: ignore[arg-type]
+    return float((actual - spiralled(x0)).norm())
 
 
 @pytest.mark.parametrize("strength", [0.0, -1.0, 0.7])
@@ -98,17 +98,17 @@ def test_the_path_leads_from_noise_to_data_at_its_target() -> None:
 def test_what_is_outside_the_mask_changes_neither_loss_nor_gradient() -> None:
     predicted, target = torch.randn(2, 3, 7, 4)
     mask = torch.rand(3, 7) < 0.5
-    found: list[tuple[Tensor, Tensor]] = []
+    actual: list[tuple[Tensor, Tensor]] = []
     for junk in (0.0, 1e30, float("nan"), float("inf")):
         guess = predicted.masked_fill(~mask[..., None], junk).requires_grad_()
         loss = flow_loss(guess, target.masked_fill(~mask[..., None], junk), mask, mask.sum())
         (gradient,) = torch.autograd.grad(loss, guess)
         assert (gradient[~mask] == 0).all()
-        found.append((loss.detach(), gradient[mask]))
-    for loss, gradient in found[1:]:
-        assert torch.equal(loss, found[0][0])
-        assert torch.equal(gradient, found[0][1])
-    assert torch.allclose(found[0][0], (predicted - target)[mask].square().mean())
+        actual.append((loss.detach(), gradient[mask]))
+    for loss, gradient in actual[1:]:
+        assert torch.equal(loss, actual[0][0])
+        assert torch.equal(gradient, actual[0][1])
+    assert torch.allclose(actual[0][0], (predicted - target)[mask].square().mean())
 
 
 def test_losses_of_micro_batches_add_up_to_that_of_the_batch() -> None:
@@ -199,8 +199,8 @@ def test_a_small_network_learns_to_carry_noise_to_data() -> None:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    made = integrate(network, noise := torch.randn(2000, 2), 32)
+    output = integrate(network, noise := torch.randn(2000, 2), 32)
     data = blobs(2000)
     assert energy_distance(noise, data) > 0.4
-    assert energy_distance(made, data) < 0.1  # another draw of the data: 0.03
-    assert torch.cdist(made, CENTRES).amin(1).mean() < 0.3  # of the data: 0.25
+    assert energy_distance(output, data) < 0.1  # another draw of the data: 0.03
+    assert torch.cdist(output, CENTRES).amin(1).mean() < 0.3  # of the data: 0.25

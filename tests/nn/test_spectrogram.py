@@ -47,10 +47,10 @@ def log_mel(wav: np.ndarray, rate: int, n_fft: int, hop: int, bins: int, low: fl
 )
 def test_it_is_the_log_mel_of_its_definition(rate, n_fft, hop, bins, low, high) -> None:
     wav = np.random.default_rng(0).standard_normal(4000) * 0.1
-    found = LogMel(rate, n_fft, hop, bins, low, high)(torch.from_numpy(wav[None]).float())[0]
+    actual = LogMel(rate, n_fft, hop, bins, low, high)(torch.from_numpy(wav[None]).float())[0]
     expected = log_mel(wav, rate, n_fft, hop, bins, low, high)
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual.numpy(), expected, atol=1e-4)
 
 
 def test_it_is_what_librosa_gave() -> None:
@@ -63,9 +63,9 @@ def test_it_is_what_librosa_gave() -> None:
         [-6.3127623187, -7.0059171717, -5.9105077285],
     ]
     mel = LogMel(24000, 1024, 256, 100, power=1.0).double()
-    found = mel(torch.from_numpy(chirp()[None]))[0]
-    assert found.shape == (100, 24)
-    picked = found[[0, 10, 50, 99]][:, [0, 1, 23]].numpy()
+    actual = mel(torch.from_numpy(chirp()[None]))[0]
+    assert actual.shape == (100, 24)
+    picked = actual[[0, 10, 50, 99]][:, [0, 1, 23]].numpy()
     np.testing.assert_allclose(picked, seen, atol=1e-4)
     bank = mel_filterbank(24000, 1024, 100, 0.0, 12000.0)
     assert bank.sum() == pytest.approx(4.264108166951827, rel=1e-12)
@@ -75,10 +75,10 @@ def test_it_is_what_librosa_gave() -> None:
 def test_it_is_librosas() -> None:
     librosa = pytest.importorskip("librosa", reason="a second opinion that is not installed")
     wav = np.random.default_rng(1).standard_normal((2, 12000)).astype(np.float32) * 0.2
-    found = LogMel(16000, 2048, 160, 128, 30.0)(torch.from_numpy(wav))
+    actual = LogMel(16000, 2048, 160, 128, 30.0)(torch.from_numpy(wav))
     options = {"sr": 16000, "n_fft": 2048, "hop_length": 160, "n_mels": 128, "fmin": 30.0}
     expected = np.log(librosa.feature.melspectrogram(y=wav, **options))
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+    np.testing.assert_allclose(actual.numpy(), expected, atol=1e-4)
 
 
 def test_autocast_changes_nothing() -> None:

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from quintet.nn.text import PAD, VOCAB_SIZE, ByteTokenizer, FrozenText, TextEncoder
+from quintet.nn.text import FIRST, PAD, VOCAB_SIZE, ByteTokenizer, FrozenText, TextEncoder
+
+
+def decoded(ids: torch.Tensor) -> str:
+    return bytes(i - FIRST for i in ids.flatten().tolist() if i >= FIRST).decode("utf-8")
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=30))
@@ -16,19 +20,19 @@ def test_bytes_survive_the_round_trip(text: str) -> None:
     assert ids.shape == (1, 200)
     assert ids.min() >= 0
     assert ids.max() < VOCAB_SIZE
-    assert ByteTokenizer(200).decode(ids) == [text]
+    assert decoded(ids) == text
 
 
 @given(st.text(max_size=20), st.integers(1, 40))
 def test_a_text_that_is_too_long_is_cut_between_characters(text: str, length: int) -> None:
     tokenizer = ByteTokenizer(length)
     ids = tokenizer.encode([text])
-    found = tokenizer.decode(ids)[0]
+    actual = decoded(ids)
     writable = text.encode("utf-8", "replace").decode()
     assert ids.shape == (1, length)
-    assert writable.startswith(found)
-    if len(found) < len(writable):
-        assert len(writable[: len(found) + 1].encode()) > length - 1
+    assert writable.startswith(actual)
+    if len(actual) < len(writable):
+        assert len(writable[: len(actual) + 1].encode()) > length - 1
 
 
 def encoder() -> TextEncoder:
@@ -66,8 +70,8 @@ def folder(tmp_path: Path) -> Path:
     """A T5 encoder of random weights over four words, as transformers saves one."""
     transformers = pytest.importorskip("transformers", reason="needs quintet[text]")
     tokenizers = pytest.importorskip("tokenizers", reason="needs quintet[text]")
-    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "chair": 4, "table": 5}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    vocabulary = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "chair": 4, "table": 5}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
@@ -81,14 +85,13 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_frozen_encoder_reads_a_folder_on_disk(folder: Path) -> None:
     frozen = FrozenText(folder, length=5)
-    found = frozen(["a chair", "a"])
-    assert frozen.dim == 12
-    assert found.values.shape == (2, 5, 12)
-    assert found.mask.sum(-1).tolist() == [2, 1]
-    assert not found.values[~found.mask].any()
-    assert not found.values.requires_grad
-    assert torch.allclose(found.values, FrozenText(folder, length=5)(["a chair", "a"]).values)
-    assert not torch.allclose(found.values[0], frozen(["a table"]).values[0])
+    actual = frozen(["a chair", "a"])
+    assert actual.values.shape == (2, 5, 12)
+    assert actual.mask.sum(-1).tolist() == [2, 1]
+    assert not actual.values[~actual.mask].any()
+    assert not actual.values.requires_grad
+    assert torch.allclose(actual.values, FrozenText(folder, length=5)(["a chair", "a"]).values)
+    assert not torch.allclose(actual.values[0], frozen(["a table"]).values[0])
 
 
 def test_a_frozen_encoder_takes_no_pickle(folder: Path) -> None:

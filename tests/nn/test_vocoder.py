@@ -46,18 +46,18 @@ def test_speech_survives_the_round_trip(
 ) -> None:
     mel = LogMel(rate, n_fft, hop, bins, power=power, floor=1e-5)
     sound = speech(rate)
-    found = GriffinLim(mel)(mel(sound), sound.shape[1])
-    assert found.shape == sound.shape
-    assert found.isfinite().all()
-    assert found.abs().max() < 1.5
-    assert mel_convergence(mel, found, sound) < bound
+    actual = GriffinLim(mel)(mel(sound), sound.shape[1])
+    assert actual.shape == sound.shape
+    assert actual.isfinite().all()
+    assert actual.abs().max() < 1.5
+    assert mel_convergence(mel, actual, sound) < bound
 
 
 def test_mels_that_begin_above_and_end_below_are_inverted_between() -> None:
     mel = LogMel(RATE, 1024, 256, 60, 100.0, 8000.0, power=1.0, floor=1e-5)
     sound = speech()
-    found = GriffinLim(mel)(mel(sound), sound.shape[1])
-    assert mel_convergence(mel, found, sound) < 0.12
+    actual = GriffinLim(mel)(mel(sound), sound.shape[1])
+    assert mel_convergence(mel, actual, sound) < 0.12
     magnitudes = GriffinLim(mel).magnitudes(mel(sound))
     hz = torch.linspace(0, RATE / 2, 513)
     assert not magnitudes[..., (hz < 90) | (hz > 8100)].any()
@@ -65,23 +65,23 @@ def test_mels_that_begin_above_and_end_below_are_inverted_between() -> None:
 
 def test_magnitudes_are_not_negative_and_have_the_mels_asked_for() -> None:
     mel = LogMel(RATE, 1024, 256, 100, power=1.0, floor=1e-5)
-    wanted = mel(speech())
-    found = GriffinLim(mel).magnitudes(wanted)
-    assert (found >= 0).all()
-    again = mel.to_mel(found[..., mel.first : mel.last]).mT
-    assert convergence(again, wanted.exp()) < 1e-3
-    assert ((again.clamp_min(mel.floor).log() - wanted).abs()).mean() < 0.02
+    expected = mel(speech())
+    actual = GriffinLim(mel).magnitudes(expected)
+    assert (actual >= 0).all()
+    again = mel.to_mel(actual[..., mel.first : mel.last]).mT
+    assert convergence(again, expected.exp()) < 1e-3
+    assert ((again.clamp_min(mel.floor).log() - expected).abs()).mean() < 0.02
 
 
 def test_more_iterations_come_nearer() -> None:
     mel = LogMel(RATE, 1024, 256, 100, power=1.0, floor=1e-5)
     sound = speech(seconds=0.5)
     log_mels = mel(sound)
-    found = [
+    actual = [
         mel_convergence(mel, GriffinLim(mel, count)(log_mels, sound.shape[1]), sound)
         for count in (0, 8, 32)
     ]
-    assert found[0] > 2 * found[1] > 2.5 * found[2]
+    assert actual[0] > 2 * actual[1] > 2.5 * actual[2]
 
 
 def test_a_sound_is_the_same_alone_and_in_a_batch_and_every_time() -> None:
@@ -97,8 +97,8 @@ def test_a_sound_is_the_same_alone_and_in_a_batch_and_every_time() -> None:
 def test_a_tone_keeps_its_pitch() -> None:
     mel = LogMel(RATE, 1024, 256, 100, power=1.0, floor=1e-5)
     tone = 0.5 * torch.sin(2 * torch.pi * 440 * torch.arange(RATE) / RATE)
-    found = GriffinLim(mel)(mel(tone[None]), RATE)[0]
-    assert int(torch.fft.rfft(found).abs().argmax()) == pytest.approx(440, abs=6)
+    actual = GriffinLim(mel)(mel(tone[None]), RATE)[0]
+    assert int(torch.fft.rfft(actual).abs().argmax()) == pytest.approx(440, abs=6)
 
 
 def test_silence_stays_silent_and_lengths_are_as_asked() -> None:
@@ -114,17 +114,21 @@ def test_silence_stays_silent_and_lengths_are_as_asked() -> None:
 
 # Vocos.
 
-SMALL = VocosConfig(rate=8000, bins=10, dim=16, hidden=24, layers=2, n_fft=64, hop=16)
+SMALL = VocosConfig(
+    sample_rate=8000, n_mels=10, dim=16, hidden=24, layers=2, n_fft=64, hop_length=16
+)
 
 
 def published(config: VocosConfig) -> dict[str, object]:
     """A configuration as it comes with the weights."""
     return {
-        "feature_extractor": {"init_args": {"sample_rate": config.rate, "n_mels": config.bins}},
+        "feature_extractor": {
+            "init_args": {"sample_rate": config.sample_rate, "n_mels": config.n_mels}
+        },
         "backbone": {
             "class_path": "vocos.models.VocosBackbone",
             "init_args": {
-                "input_channels": config.bins,
+                "input_channels": config.n_mels,
                 "dim": config.dim,
                 "intermediate_dim": config.hidden,
                 "num_layers": config.layers,
@@ -134,7 +138,7 @@ def published(config: VocosConfig) -> dict[str, object]:
             "init_args": {
                 "dim": config.dim,
                 "n_fft": config.n_fft,
-                "hop_length": config.hop,
+                "hop_length": config.hop_length,
                 "padding": "center" if config.centred else "same",
             }
         },
@@ -157,9 +161,9 @@ def test_vocos_comes_back_from_its_folder(tmp_path: Path, centred: bool) -> None
     assert loaded.config == config
     log_mels = torch.randn(2, 10, 9)
     with torch.no_grad():
-        found = loaded(log_mels)
-        assert torch.equal(found, model(log_mels))
-    assert found.shape == (2, (8 if centred else 9) * 16)
+        actual = loaded(log_mels)
+        assert torch.equal(actual, model(log_mels))
+    assert actual.shape == (2, (8 if centred else 9) * 16)
     assert not loaded.training
     assert not any(p.requires_grad for p in loaded.parameters())
 
@@ -176,7 +180,15 @@ def test_weights_have_the_published_names() -> None:
 def test_the_published_size_has_as_many_parameters_as_published() -> None:
     with torch.device("meta"):
         model = Vocos(
-            VocosConfig(rate=24000, bins=100, dim=512, hidden=1536, layers=8, n_fft=1024, hop=256)
+            VocosConfig(
+                sample_rate=24000,
+                n_mels=100,
+                dim=512,
+                hidden=1536,
+                layers=8,
+                n_fft=1024,
+                hop_length=256,
+            )
         )
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(13.5e6, rel=0.01)
 
@@ -188,8 +200,8 @@ def test_the_head_is_the_inverse_transform_of_magnitude_and_phase() -> None:
         size, phase = model.head.out(rows).mT.chunk(2, 1)
         spectrum = torch.polar(size.exp(), phase)
         window = torch.hann_window(64)
-        wanted = torch.istft(spectrum, 64, 16, window=window, center=True)
-        assert torch.allclose(model.head(rows), wanted, atol=1e-5)
+        expected = torch.istft(spectrum, 64, 16, window=window, center=True)
+        assert torch.allclose(model.head(rows), expected, atol=1e-5)
 
 
 def test_loud_magnitudes_are_bounded() -> None:

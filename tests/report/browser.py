@@ -108,11 +108,11 @@ class Browser:
         self.ask("Emulation.setEmulatedMedia", features=[feature])
 
     def value(self, expression: str) -> Any:
-        found = self.ask(
+        actual = self.ask(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        assert "exceptionDetails" not in actual, actual
+        return actual["result"].get("value")
 
     def wait(self, expression: str, seconds: float = 30) -> None:
         deadline = time.monotonic() + seconds

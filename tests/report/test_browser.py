@@ -29,9 +29,9 @@ EYE = f"JSON.stringify({FIRST}.layout.scene.camera.eye)"
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    found = Browser(tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
+    actual = Browser(tmp_path_factory.mktemp("profile"))
+    yield actual
+    actual.close()
 
 
 def make_run(folder: Path, **settings: Any) -> Path:
@@ -77,10 +77,10 @@ def opened(browser: Browser, page: Path) -> Browser:
 
 def show(browser: Browser, selector: str) -> str:
     """Scroll to the element, which draws it."""
-    found = f"document.querySelector({json.dumps(selector)})"
-    browser.value(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-    browser.wait(f"Boolean({found}._fullLayout)")
-    return found
+    actual = f"document.querySelector({json.dumps(selector)})"
+    browser.value(f"{actual}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+    browser.wait(f"Boolean({actual}._fullLayout)")
+    return actual
 
 
 def test_the_page_opens_without_errors_or_network_access(opened: Browser, page: Path) -> None:
@@ -100,10 +100,10 @@ def test_scripts_in_texts_do_not_run_and_are_shown_as_text(opened: Browser) -> N
 
 
 def test_the_curves_have_their_points(opened: Browser) -> None:
-    found = show(opened, ".plot")
-    lines = opened.value(f"{found}.data.map(line => [line.name, line.x.length, line.y[0]])")
+    actual = show(opened, ".plot")
+    lines = opened.value(f"{actual}.data.map(line => [line.name, line.x.length, line.y[0]])")
     assert lines == [["training", 30, 1.0], ["validation", 3, 0.11], ["loss_before", 3, 2.0]]
-    assert opened.value(f"{found}.querySelectorAll('.scatterlayer .trace').length") == 3
+    assert opened.value(f"{actual}.querySelectorAll('.scatterlayer .trace').length") == 3
 
 
 def test_a_mesh_rotates_by_button_key_and_drag(opened: Browser) -> None:
@@ -119,8 +119,8 @@ def test_a_mesh_rotates_by_button_key_and_drag(opened: Browser) -> None:
     box = opened.value(f"(({{x, y}}) => [x, y])({FIRST}.getBoundingClientRect())")
     moves = [("mousePressed", 60, 1), *(("mouseMoved", x, 1) for x in (70, 90, 120))]
     for kind, x, buttons in [*moves, ("mouseReleased", 120, 0)]:
-        place = {"x": box[0] + x, "y": box[1] + 80, "button": "left", "buttons": buttons}
-        opened.ask("Input.dispatchMouseEvent", type=kind, clickCount=1, **place)
+        path = {"x": box[0] + x, "y": box[1] + 80, "button": "left", "buttons": buttons}
+        opened.ask("Input.dispatchMouseEvent", type=kind, clickCount=1, **path)
     opened.wait(f"{EYE} !== {json.dumps(eyes[-1])}")
 
 
@@ -147,11 +147,11 @@ def test_the_mesh_is_rendered(opened: Browser) -> None:
 def test_audio_and_video_have_their_duration_and_play(
     kind: str, seconds: float, opened: Browser
 ) -> None:
-    found = f"document.querySelector({json.dumps(kind)})"
-    opened.wait(f"{found}.readyState >= 1")
-    assert opened.value(f"{found}.duration") == pytest.approx(seconds, abs=0.05)
-    opened.value(f"{found}.muted = true, {found}.play()")
-    opened.wait(f"{found}.currentTime > 0.05")
+    actual = f"document.querySelector({json.dumps(kind)})"
+    opened.wait(f"{actual}.readyState >= 1")
+    assert opened.value(f"{actual}.duration") == pytest.approx(seconds, abs=0.05)
+    opened.value(f"{actual}.muted = true, {actual}.play()")
+    opened.wait(f"{actual}.currentTime > 0.05")
 
 
 def test_every_image_plot_and_player_has_an_accessible_name(opened: Browser) -> None:
@@ -162,8 +162,8 @@ def test_every_image_plot_and_player_has_an_accessible_name(opened: Browser) -> 
 
 
 def test_plots_follow_the_colour_scheme(opened: Browser) -> None:
-    found = show(opened, ".plot")
-    colour = f"{found}._fullLayout.font.color"
+    actual = show(opened, ".plot")
+    colour = f"{actual}._fullLayout.font.color"
     light = opened.value(colour)
     opened.scheme("dark")
     opened.wait(f"{colour} !== {json.dumps(light)}")
@@ -171,17 +171,17 @@ def test_plots_follow_the_colour_scheme(opened: Browser) -> None:
 
 
 def test_a_curve_can_be_logarithmic_and_smoothed(opened: Browser) -> None:
-    found = show(opened, ".plot")
+    actual = show(opened, ".plot")
     opened.value("document.querySelector('.log').click()")
-    assert opened.value(f"{found}._fullLayout.yaxis.type") == "log"
-    before = opened.value(f"{found}.data[0].y[5]")
+    assert opened.value(f"{actual}._fullLayout.yaxis.type") == "log"
+    before = opened.value(f"{actual}.data[0].y[5]")
     opened.value("""{
         const smooth = document.querySelector('.smooth');
         smooth.value = 80;
         smooth.dispatchEvent(new Event('input'));
     }""")
-    assert opened.value(f"{found}.data[0].y[5]") > before
-    assert opened.value(f"{found}.data[1].y[0]") == 0.11  # validation is not smoothed
+    assert opened.value(f"{actual}.data[0].y[5]") > before
+    assert opened.value(f"{actual}.data[1].y[0]") == 0.11  # validation is not smoothed
 
 
 def test_the_content_security_policy_blocks_injected_scripts(opened: Browser) -> None:
@@ -222,10 +222,10 @@ def test_compared_runs_share_their_plots(browser: Browser, page: Path, tmp_path:
     other = make_run(tmp_path / "other", rate=3)
     browser.open(write_page([page.parent, other], tmp_path / "both.html"))
     browser.wait(READY)
-    found = show(browser, ".plot")
-    names = browser.value(f"{found}.data.map(line => line.name)")
+    actual = show(browser, ".plot")
+    names = browser.value(f"{actual}.data.map(line => line.name)")
     assert names[:2] == ["run, training", "other, training"]
-    colours = browser.value(f"{found}.data.map(line => line.line.color)")
+    colours = browser.value(f"{actual}.data.map(line => line.line.color)")
     assert colours[0] != colours[1]
     assert colours[0] == colours[2]
     assert browser.problems() == []

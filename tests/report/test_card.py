@@ -59,8 +59,8 @@ def test_the_card_states_how_the_model_was_trained(run: Path) -> None:
     card = model_card(run, nn.Linear(10, 10))
     assert "exponential moving average" in card
     assert "# Linear: cats\n" in card
-    for words in ("`image/vqgan`", "9 steps of 8 samples", "seed 3", "the data set cats:"):
-        assert words in card
+    for text in ("`image/vqgan`", "9 steps of 8 samples", "seed 3", "the data set cats:"):
+        assert text in card
     assert "72 samples in 12.5 seconds on 2 process(es), cuda, bf16, torch 2.13.0." in card
     assert "the weights of older" in card
     assert "Validation metrics at step 9" in card

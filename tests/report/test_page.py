@@ -276,7 +276,7 @@ def tetrahedron(path: Path) -> None:
 
 
 def test_a_mesh_is_embedded_with_its_caption(run: Path, shown: Path) -> None:
-    tetrahedron(shown / "written-0-held-out.glb")
+    tetrahedron(shown / "written-0-validation.glb")
     (shown / "written-texts.txt").write_text("written-0\n  a small pyramid\n")
     page = read(run)
     assert "<b>a small pyramid</b>" in page

@@ -1,5 +1,7 @@
 """A model small enough to hold in the head, and recordings that it takes."""
 
+from hashlib import blake2b
+from random import Random
 from typing import Any
 
 import torch
@@ -7,12 +9,14 @@ import torch
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig
 from quintet.speech.data import Buckets
 from quintet.speech.model import VoiceBox
+from quintet.speech.voices import SPEAKERS, Speaker, Utterance
+from quintet.speech.voices import utter as utter_at_random
 
 MODEL: dict[str, Any] = {
-    "rate": 8_000,
+    "sample_rate": 8_000,
     "n_fft": 512,
-    "hop": 128,
-    "bins": 20,
+    "hop_length": 128,
+    "n_mels": 20,
     "dim": 32,
     "depth": 2,
     "heads": 2,
@@ -26,7 +30,7 @@ MODEL: dict[str, Any] = {
     "edges": False,
 }
 DATA: dict[str, Any] = {
-    "rate": 8_000,
+    "sample_rate": 8_000,
     "max_seconds": 2.0,
     "text_length": 24,
     "buckets": 3,
@@ -47,3 +51,8 @@ def voicebox(**changes: Any) -> VoiceBox:
 
 def small_buckets(**changes: Any) -> Buckets:
     return Buckets(SpeechDataConfig(**DATA | changes), VoiceBoxConfig(**MODEL))
+
+
+def utter(text: str, speaker: Speaker = SPEAKERS[0], seed: int = 0) -> Utterance:
+    digest = blake2b(f"voice/{seed}/{speaker}/{text}".encode(), digest_size=16).digest()
+    return utter_at_random(text, speaker, Random(int.from_bytes(digest, "big")))

@@ -23,12 +23,12 @@ QUICK = ("--steps", 1, "--method", "euler")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two steps. Never to be written to."""
-    place = tmp_path_factory.mktemp("trained") / "run"
-    words = ("train", "speech/voicebox_tiny", *FEW, "--run", place, "--steps", 2)
+    path = tmp_path_factory.mktemp("trained") / "run"
+    arguments = ("train", "speech/voicebox_tiny", *FEW, "--run", path, "--steps", 2)
     with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
+        main([str(word) for word in arguments])
     assert not ended.value.code
-    return place
+    return path
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def recording(tmp_path: Path) -> Path:
 
 def test_each_text_becomes_a_sound_and_a_picture(cli: Cli, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    said = cli("sample", run, "--text", "ba do", "--text", "ki", *QUICK, "--out", out)
-    assert said.status == 0
+    result = cli("sample", run, "--text", "ba do", "--text", "ki", *QUICK, "--out", out)
+    assert result.status == 0
     assert sorted(path.name for path in out.iterdir()) == [
         "00-ba-do.png",
         "00-ba-do.wav",
@@ -52,10 +52,10 @@ def test_each_text_becomes_a_sound_and_a_picture(cli: Cli, run: Path, tmp_path: 
 
 
 def test_seconds_are_kept_and_the_seed_decides(cli: Cli, run: Path, tmp_path: Path) -> None:
-    words = ("sample", run, "--text", "ba do", *QUICK, "--seconds", 0.8)
+    arguments = ("sample", run, "--text", "ba do", *QUICK, "--seconds", 0.8)
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         out = tmp_path / f"{name}.wav"
-        assert cli(*words, "--seed", seed, "--out", out).status == 0
+        assert cli(*arguments, "--seed", seed, "--out", out).status == 0
     assert probe(tmp_path / "a.wav").seconds == pytest.approx(0.8, abs=0.03)
     a, b, c = ((tmp_path / f"{name}.wav").read_bytes() for name in "abc")
     assert a == b
@@ -66,8 +66,8 @@ def test_a_mended_recording_keeps_what_is_outside_the_span(
     cli: Cli, run: Path, recording: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "mended.wav"
-    words = ("--from", 0.5, "--to", 0.8, "--text", "do", "--seconds", 0.3)
-    assert cli("sample", run, recording, *words, *QUICK, "--out", out).status == 0
+    arguments = ("--from", 0.5, "--to", 0.8, "--text", "do", "--seconds", 0.3)
+    assert cli("sample", run, recording, *arguments, *QUICK, "--out", out).status == 0
     whole = probe(recording).seconds
     assert probe(out).seconds == pytest.approx(whole, abs=0.05)
     before = read_audio(recording, rate=24_000)[: int(0.4 * 24_000)]
@@ -80,8 +80,8 @@ def test_a_mended_recording_keeps_what_is_outside_the_span(
 def test_it_speaks_with_the_voice_of_a_recording(
     cli: Cli, run: Path, recording: Path, tmp_path: Path
 ) -> None:
-    words = ("--text", "ba", "--voice", recording, "--voice-text", compose(3).text)
-    assert cli("sample", run, *words, *QUICK, "--out", tmp_path / "new.wav").status == 0
+    arguments = ("--text", "ba", "--voice", recording, "--voice-text", compose(3).text)
+    assert cli("sample", run, *arguments, *QUICK, "--out", tmp_path / "new.wav").status == 0
     assert probe(tmp_path / "new.wav").seconds < probe(recording).seconds + 1
 
 
@@ -101,8 +101,8 @@ def test_it_speaks_with_the_voice_of_a_recording(
 def test_what_cannot_be_said_is_refused(
     cli: Cli, run: Path, recording: Path, words: list[object], sentence: str
 ) -> None:
-    given = [recording if word == "RECORDING" else word for word in words]
-    assert sentence in cli("sample", run, *given).sentence
+    inputs = [recording if word == "RECORDING" else word for word in words]
+    assert sentence in cli("sample", run, *inputs).sentence
     assert not Path("one.wav").exists()
 
 
@@ -113,18 +113,20 @@ def test_a_folder_with_transcripts_trains_is_measured_and_exported(
     folder.mkdir()
     rates = (8000, 16_000, 22_050, 44_100, 48_000, 24_000)
     for number, rate in enumerate(rates):
-        said = compose(number)
-        write_wav(folder / f"{number}.wav", speak(said, rate), rate)
-        (folder / f"{number}.txt").write_text(said.text, encoding="utf-8")
+        result = compose(number)
+        write_wav(folder / f"{number}.wav", speak(result, rate), rate)
+        (folder / f"{number}.txt").write_text(result.text, encoding="utf-8")
     (folder / "silent.wav").write_bytes(b"RIFF")
     (folder / "silent.txt").write_text("nothing", encoding="utf-8")
     checked = cli("doctor", "speech", folder)
     assert "silent.wav" in checked.out + checked.err
-    place, exported = tmp_path / "run", tmp_path / "exported"
-    words = ("--recordings.valid-fraction", 0.3, "--max-damaged", 0.9)
-    said = cli("train", "speech/voicebox_tiny", folder, *FEW, *words, "--run", place, "--steps", 2)
-    assert said.status == 0, said
-    assert cli("evaluate", place, folder).status == 0
-    assert cli("export", place, exported).status == 0
+    path, exported = tmp_path / "run", tmp_path / "exported"
+    arguments = ("--recordings.valid-fraction", 0.3, "--max-damaged", 0.9)
+    result = cli(
+        "train", "speech/voicebox_tiny", folder, *FEW, *arguments, "--run", path, "--steps", 2
+    )
+    assert result.status == 0, result
+    assert cli("evaluate", path, folder).status == 0
+    assert cli("export", path, exported).status == 0
     spoken = ("--text", "ba", *QUICK, "--out", tmp_path / "x.wav")
     assert cli("sample", exported, *spoken).status == 0

@@ -28,15 +28,15 @@ from quintet.speech.data import (
     length_plan,
     open_data,
 )
-from speech.small import DATA, MODEL, small_buckets
+from speech.small import DATA, MODEL, small_buckets, utter
 
 RATE = 8_000
 
 
 def speech(seconds: float, rate: int = RATE) -> np.ndarray:
-    said = voices.utter("bakitu")
-    found = voices.speak(said, rate)
-    return np.resize(found, round(seconds * rate))
+    utterance = utter("bakitu")
+    actual = voices.speak(utterance, rate)
+    return np.resize(actual, round(seconds * rate))
 
 
 def put(folder: Path, name: str, seconds: float = 0.5, text: str | None = None, **how: Any) -> None:
@@ -79,15 +79,15 @@ def test_every_script_and_every_digit_has_ids():
 @settings(max_examples=50, deadline=None)
 def test_a_clean_text_is_clean_and_its_ids_are_in_range(text):
     try:
-        found = clean(text)
+        actual = clean(text)
     except ValueError:
         assert not "".join(text.split())
         return
-    assert clean(found) == found
-    assert "  " not in found
-    ids = encode(found)
+    assert clean(actual) == actual
+    assert "  " not in actual
+    ids = encode(actual)
     assert ids.min() >= FIRST
-    assert bytes(int(i) - FIRST for i in ids).decode("utf-8") == found
+    assert bytes(int(i) - FIRST for i in ids).decode("utf-8") == actual
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_texts_stand_in_metadata(tmp_path):
         {"file_name": "two.wav", "text": "so", "speaker": "me"},
     ]
     (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    found = everything(tmp_path)
-    assert {name: item["text"] for name, item in found.items()} == {
+    actual = everything(tmp_path)
+    assert {name: item["text"] for name, item in actual.items()} == {
         "a/one.wav": "ba ki",
         "two.wav": "so",
     }
-    assert found["two.wav"]["audio"].dtype == torch.float32
+    assert actual["two.wav"]["audio"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("key", ["LJ1", "LJ1.wav", "wavs/LJ1.wav"])
@@ -226,9 +226,9 @@ def test_what_cannot_be_used_is_skipped_and_named(tmp_path, kind):
     assert item["text"] == "ba", "another one takes its place"
     assert notes[0].name == "bad.wav"
     assert message in notes[0].reason
-    found = dict(check(tmp_path, SpeechDataConfig(**DATA)))
-    assert found[tmp_path / "good.wav"] is None
-    assert message in (found[tmp_path / "bad.wav"] or "")
+    actual = dict(check(tmp_path, SpeechDataConfig(**DATA)))
+    assert actual[tmp_path / "good.wav"] is None
+    assert message in (actual[tmp_path / "bad.wav"] or "")
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
@@ -310,11 +310,11 @@ def test_a_sample_without_a_text_is_of_unknown_text():
 
 
 def walk(plan: LengthPlan, count: int, steps: int) -> list[list[list[Any]]]:
-    position, found = 0, []
+    position, actual = 0, []
     for _ in range(steps):
-        found.append(plan.micro_batches(position, count))
-        position += sum(map(len, found[-1]))
-    return found
+        actual.append(plan.micro_batches(position, count))
+        position += sum(map(len, actual[-1]))
+    return actual
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=60), st.integers(0, 5))
@@ -385,4 +385,4 @@ def test_held_out_recordings_are_none_of_those_for_training(tmp_path):
     names = [{d.name(i) for i in range(len(d))} for d in sides]
     assert names[0] | names[1] == {f"{n}.wav" for n in range(10)}
     assert not names[0] & names[1]
-    assert MODEL["rate"] == RATE
+    assert MODEL["sample_rate"] == RATE

@@ -11,10 +11,10 @@ SETTINGS = (RATE, 1024, HOP, 100)
 
 
 def heard(number: int, wav: torch.Tensor | None = None) -> tuple[int, int]:
-    said = voices.compose(number)
-    sound = torch.from_numpy(voices.speak(said, RATE)) if wav is None else wav
+    output = voices.compose(number)
+    sound = torch.from_numpy(voices.speak(output, RATE)) if wav is None else wav
     log_mels = log_mel(*SETTINGS)(sound[None])[0]
-    return fitted(*SETTINGS).recognised(log_mels, spans_of(said, RATE / HOP))
+    return fitted(*SETTINGS).recognised(log_mels, spans_of(output, RATE / HOP))
 
 
 def test_it_recognises_95_of_100_syllables_that_are_really_spoken():

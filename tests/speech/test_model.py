@@ -35,17 +35,17 @@ QUICK = Solver(2, "euler", 0.0, 1.0)
 
 def sounds(*lengths: int) -> Tensor:
     torch.manual_seed(1)
-    found = torch.zeros(len(lengths), max(lengths))
-    for row, length in zip(found, lengths):
+    actual = torch.zeros(len(lengths), max(lengths))
+    for row, length in zip(actual, lengths):
         row[:length] = 0.3 * torch.randn(length)
-    return found
+    return actual
 
 
 def batch(model: VoiceBox, *lengths: int, texts: tuple[str, ...] = ()) -> tuple:
     audio, ends = sounds(*lengths), torch.tensor(lengths)
     ids, tokens = model.tokenize(texts or ["ba", "kitu"][: len(lengths)])
     frames = model.features.num_frames(ends)
-    size = (int(model.features.num_frames(torch.tensor([audio.shape[1]]))), model.config.bins)
+    size = (int(model.features.num_frames(torch.tensor([audio.shape[1]]))), model.config.n_mels)
     return audio, ends, ids, tokens, draw(torch.arange(len(lengths)), frames, size, LOSSES)
 
 
@@ -94,9 +94,9 @@ def test_the_context_is_the_clean_audio_outside_of_the_hole(model):
     layout = infill_layout(model, x1, frames, *model.tokenize(["kitu"]), infill_mask)
     assert torch.equal(layout.context[~infill_mask], x1[~infill_mask])
     assert not layout.context[infill_mask].any()
-    found = infill(model, layout, QUICK, noise_keys(0, 1, torch.device("cpu")))
-    assert torch.equal(found[~infill_mask], x1[~infill_mask])
-    assert not torch.isclose(found[infill_mask], x1[infill_mask]).all()
+    actual = infill(model, layout, QUICK, noise_keys(0, 1, torch.device("cpu")))
+    assert torch.equal(actual[~infill_mask], x1[~infill_mask])
+    assert not torch.isclose(actual[infill_mask], x1[infill_mask]).all()
 
 
 def test_nothing_of_what_is_to_be_found_leaks(model):
@@ -106,15 +106,15 @@ def test_nothing_of_what_is_to_be_found_leaks(model):
     infill_mask = span_mask(frames, 0.5, torch.tensor([0.4]), x1.shape[1])
     other = torch.where(infill_mask[..., None], 100 * torch.randn_like(x1), x1)
     keys = noise_keys(0, 1, torch.device("cpu"))
-    found = []
+    actual = []
     for rows in (x1, other):
         layout = infill_layout(model, rows, frames, *model.tokenize(["kitubala"]), infill_mask)
-        found.append((*layout, infill(model, layout, QUICK, keys)))
-    for first, second in zip(*found):
+        actual.append((*layout, infill(model, layout, QUICK, keys)))
+    for first, second in zip(*actual):
         assert torch.equal(first, second)
     beside = torch.where(infill_mask[..., None], x1, x1 + 1)
     changed = infill_layout(model, beside, frames, *model.tokenize(["kitubala"]), infill_mask)
-    assert not torch.equal(changed.context, found[0][1]), "or this test could not fail"
+    assert not torch.equal(changed.context, actual[0][1]), "or this test could not fail"
 
 
 def test_in_training_the_hole_is_hidden_from_the_backbone(model):
@@ -160,14 +160,14 @@ def test_draws_belong_to_their_key_whatever_the_padding():
 
 def test_holes_are_one_span_of_the_share_that_is_asked_for():
     frames = torch.full((500,), 100)
-    found = draw(torch.arange(500), frames, (120, 1), VoiceBoxLossConfig(mask_fraction=(0.3, 0.6)))
-    widths = found.infill_mask.sum(1)
+    actual = draw(torch.arange(500), frames, (120, 1), VoiceBoxLossConfig(mask_fraction=(0.3, 0.6)))
+    widths = actual.infill_mask.sum(1)
     whole = widths == 100
     assert 0.1 < whole.float().mean() < 0.3, "as drop_context says"
     assert widths[~whole].min() >= 30
     assert widths[~whole].max() <= 60
-    assert (found.infill_mask.int().diff(dim=1).abs().sum(1) <= 2).all()
-    assert not found.infill_mask[:, 100:].any()
+    assert (actual.infill_mask.int().diff(dim=1).abs().sum(1) <= 2).all()
+    assert not actual.infill_mask[:, 100:].any()
 
 
 # -- durations ------------------------------------------------------------------------------------
@@ -258,14 +258,14 @@ def test_a_text_is_spoken_alike_whatever_is_beside_it(model):
 @pytest.mark.parametrize("transcript", [None, "bate"])
 def test_a_voice_speaks_on_and_only_what_is_new_comes_back(model, transcript):
     prompt = sounds(4_000)[0]
-    found = model.sample(
+    actual = model.sample(
         cond=[prompt], texts=["kitu"], cond_texts=[transcript], seconds=0.4, steps=2
     )[0]
-    assert len(found) == pytest.approx(0.4 * RATE, abs=HOP)
+    assert len(actual) == pytest.approx(0.4 * RATE, abs=HOP)
     louder = model.sample(
         cond=[prompt * 3], texts=["kitu"], cond_texts=[transcript], seconds=0.4, steps=2
     )
-    assert not torch.equal(found, louder[0]), "it listens to the voice"
+    assert not torch.equal(actual, louder[0]), "it listens to the voice"
 
 
 def test_a_hole_is_filled_with_and_without_a_text(model):
@@ -273,8 +273,8 @@ def test_a_hole_is_filled_with_and_without_a_text(model):
     mask = torch.zeros(1, 40, dtype=torch.bool)
     mask[0, 10:20] = True
     for texts in (["kitu"], None):
-        (found,) = model.sample(cond=audio, cond_mask=mask, texts=texts, steps=2)
-        assert len(found) == 39 * HOP
+        (actual,) = model.sample(cond=audio, cond_mask=mask, texts=texts, steps=2)
+        assert len(actual) == 39 * HOP
     two = mask.clone()
     two[0, 30:] = True
     with pytest.raises(ValueError, match="several spans"):
@@ -286,11 +286,11 @@ def test_a_hole_is_filled_with_and_without_a_text(model):
 @pytest.mark.parametrize("transcript", [None, "kitubala"])
 def test_an_edited_recording_is_untouched_outside_of_the_span(model, transcript):
     audio = sounds(8_000)[0]
-    found = model.edit(audio, 0.4, 0.6, "so", transcript, seconds=0.3, solver=QUICK)
-    assert len(found) == pytest.approx(8_000 + 0.1 * RATE, abs=2 * HOP)
+    actual = model.edit(audio, 0.4, 0.6, "so", transcript, seconds=0.3, solver=QUICK)
+    assert len(actual) == pytest.approx(8_000 + 0.1 * RATE, abs=2 * HOP)
     left, right = 3_200 - HOP, 8_000 - 4_800 - HOP
-    assert torch.equal(found[:left], audio[:left])
-    assert torch.equal(found[len(found) - right :], audio[8_000 - right :])
+    assert torch.equal(actual[:left], audio[:left])
+    assert torch.equal(actual[len(actual) - right :], audio[8_000 - right :])
 
 
 def test_times_outside_of_a_recording_are_refused(model):
@@ -300,13 +300,13 @@ def test_times_outside_of_a_recording_are_refused(model):
 
 def test_a_pasted_piece_fades_in_and_out():
     audio, sound = torch.zeros(100), torch.ones(120)
-    found = splice(audio, sound, (3, 5, 7), 10)
-    assert len(found) == 120
-    assert found[30:70].eq(1).all()
-    assert found[25:31].diff().ge(0).all()
-    assert found[70:76].diff().le(0).all()
-    assert not found[:25].any()
-    assert not found[75:].any()
+    actual = splice(audio, sound, (3, 5, 7), 10)
+    assert len(actual) == 120
+    assert actual[30:70].eq(1).all()
+    assert actual[25:31].diff().ge(0).all()
+    assert actual[70:76].diff().le(0).all()
+    assert not actual[:25].any()
+    assert not actual[75:].any()
 
 
 def test_a_text_that_cannot_be_in_a_recording_is_refused(model):
@@ -318,7 +318,7 @@ def test_a_text_that_cannot_be_in_a_recording_is_refused(model):
 
 
 def test_latents_are_taken_and_given_back(tmp_path):
-    model = voicebox(features="latents", bins=6)
+    model = voicebox(features="latents", n_mels=6)
     latents = torch.randn(2, 30, 6)
     assert model(latents, texts=["kitu", "so"]).isfinite()
     assert model.sample(texts=["kitu"], steps=2)[0].shape[1] == 6
@@ -358,12 +358,12 @@ def test_a_model_comes_back_from_its_folder(model, tmp_path):
 
 def test_losses_are_weighed_by_their_counts(model):
     audio, ends, ids, tokens, draws = batch(model, 4_000, 6_000)
-    found = model(audio, ends, ids, tokens, draws)
+    actual = model(audio, ends, ids, tokens, draws)
     over = counts(draws, model.features.num_frames(ends), tokens)
     assert over.frames == 32 + 47
     assert over.tokens == 6
     alone = VoiceBoxLossConfig(alignment_weight=0, binarization_weight=0, duration_weight=0)
-    assert total_loss(found, over, alone) == found.flow / over.masked
+    assert total_loss(actual, over, alone) == actual.flow / over.masked
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_losses_are_weighed_by_their_counts(model):
         ({"kernel": 4}, "odd"),
         ({"duration_dim": 100}, "multiple of 64"),
         ({"vocabulary": 100}, "258 or more"),
-        ({"hop": 600}, "half of n_fft"),
+        ({"hop_length": 600}, "half of n_fft"),
         ({"text": "spoken"}, "one of"),
     ],
 )
@@ -407,5 +407,5 @@ def test_frames_of_built_in_speech_are_about_one():
 
 
 def test_times_are_told_apart():
-    found = sinusoidal_embedding(torch.tensor([0.0, 0.001, 0.5, 1.0]))
-    assert torch.cdist(found, found).fill_diagonal_(1).min() > 0.1
+    actual = sinusoidal_embedding(torch.tensor([0.0, 0.001, 0.5, 1.0]))
+    assert torch.cdist(actual, actual).fill_diagonal_(1).min() > 0.1

@@ -25,7 +25,7 @@ from quintet.speech.config import (
 )
 from quintet.speech.exhibits import SCALE, coloured, side_by_side
 from quintet.speech.task import VoiceBoxTask
-from speech.small import DATA, MODEL, voicebox
+from speech.small import DATA, MODEL, utter, voicebox
 
 QUICK = SamplingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=0)
 
@@ -81,10 +81,10 @@ def test_what_is_measured_does_not_see_what_is_hidden():
     task = VoiceBoxTask(recipe(), voicebox())
     batch = held_out(task)
     seen = []
-    given = room.infill
+    inputs = room.infill
 
     def watched(network, layout, solver, keys):
-        seen.append(given(network, layout, solver, keys))
+        seen.append(inputs(network, layout, solver, keys))
         return seen[-1]
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
@@ -113,16 +113,16 @@ def test_two_measurements_of_a_batch_are_equal():
 
 
 def test_recorded_syllables_are_recognised_and_those_of_a_young_model_are_not():
-    wide = {"rate": 24_000, "n_fft": 1024, "hop": 256, "bins": 100}
+    wide = {"sample_rate": 24_000, "n_fft": 1024, "hop_length": 256, "n_mels": 100}
     settings = recipe(
         model=VoiceBoxConfig(**MODEL | wide),
-        recordings=SpeechDataConfig(**DATA | {"rate": 24_000}),
+        recordings=SpeechDataConfig(**DATA | {"sample_rate": 24_000}),
         sampling=SamplingConfig(steps=1, method="euler", count=3),
     )
     task = VoiceBoxTask(settings)
     with torch.no_grad():
-        found = task.measure({"voicebox": task.model.eval()}, held_out(task))
-    shares = {n: float(found[n].total) / found[n].count for n in found if n.startswith("syll")}  # type: ignore[union-attr]
+        actual = task.measure({"voicebox": task.model.eval()}, held_out(task))
+    shares = {n: float(actual[n].total) / actual[n].count for n in actual if n.startswith("syll")}  # type: ignore[union-attr]
     assert shares["syllables_recorded"] >= 0.95
     assert shares["syllables"] < 0.3
 
@@ -164,8 +164,8 @@ def test_a_first_batch_that_cannot_be_is_refused(change, message):
 
 
 def test_rates_of_model_and_recordings_agree():
-    with pytest.raises(ConfigError, match=r"model\.rate, 8000"):
-        recipe(recordings=SpeechDataConfig(**DATA | {"rate": 16_000}))
+    with pytest.raises(ConfigError, match=r"model\.sample_rate, 8000"):
+        recipe(recordings=SpeechDataConfig(**DATA | {"sample_rate": 16_000}))
     with pytest.raises(ConfigError, match="built-in speech"):
         recipe(model=VoiceBoxConfig(**MODEL | {"text": "given"}))
     with pytest.raises(ConfigError, match="mask_fraction"):
@@ -183,8 +183,8 @@ def test_a_folder_with_damage_trains_and_names_it(tmp_path):
     folder = tmp_path / "readings"
     folder.mkdir()
     for number in range(12):
-        said = voices.utter("bakitu", seed=number)
-        write_wav(folder / f"{number}.wav", voices.speak(said, 8_000), 8_000)
+        utterance = utter("bakitu", seed=number)
+        write_wav(folder / f"{number}.wav", voices.speak(utterance, 8_000), 8_000)
         (folder / f"{number}.txt").write_text("bakitu" if number else "🙂", encoding="utf-8")
     run = opened(recipe(data=str(folder)), tmp_path / "run")
     for _ in range(4):

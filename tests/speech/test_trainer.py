@@ -18,14 +18,14 @@ from quintet.speech.data import Buckets
 from quintet.speech.model import VoiceBox
 from quintet.speech.sample import Flags, sample
 from quintet.speech.trainer import OwnRecordings, VoiceBoxTrainer
-from speech.small import DATA, MODEL, small_buckets, voicebox
+from speech.small import DATA, MODEL, small_buckets, utter, voicebox
 
 RATE = 8_000
 QUICK = SamplingConfig(steps=1, method="euler", cond_scale=1.0, count=0)
 
 
 def spoken(text: str = "bakitu", seed: int = 0) -> Tensor:
-    return torch.from_numpy(voices.speak(voices.utter(text, seed=seed), RATE))
+    return torch.from_numpy(voices.speak(utter(text, seed=seed), RATE))
 
 
 def trainer(run: Path, *data: Any, **changes: Any) -> VoiceBoxTrainer:
@@ -60,18 +60,18 @@ ITEMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ITEMS)
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
-    made = trainer(tmp_path / "run", [ITEMS[kind](i) for i in range(8)], valid_fraction=0.25)
-    assert made.train() == 4
+    output = trainer(tmp_path / "run", [ITEMS[kind](i) for i in range(8)], valid_fraction=0.25)
+    assert output.train() == 4
     assert any("val/mel_error" in row for row in lines(tmp_path / "run"))
 
 
 def test_latents_and_ids_for_each_frame_train(tmp_path: Path) -> None:
-    settings = {"features": "latents", "bins": 6, "text": "given", "vocabulary": 9}
+    settings = {"features": "latents", "n_mels": 6, "text": "given", "vocabulary": 9}
     items = [
         {"latents": torch.randn(20 + i, 6), "ids": torch.randint(2, 9, (20 + i,))} for i in range(8)
     ]
-    made = trainer(tmp_path / "run", items, model=VoiceBox(**MODEL | settings))
-    assert made.train() == 4
+    output = trainer(tmp_path / "run", items, model=VoiceBox(**MODEL | settings))
+    assert output.train() == 4
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_data_is_given_once_and_unknown_keywords_are_refused(tmp_path: Path) -> 
 
 def test_an_epoch_counts_recordings_of_the_longest_kind(tmp_path: Path) -> None:
     items = [(spoken("ba", seed=i), "ba") for i in range(60)]
-    made = trainer(tmp_path, items, steps=None, num_epochs=1, valid_fraction=0.0)
-    assert made.recipe.steps == 10, "60 of the shortest of three kinds, 2 x 3 at a time"
+    output = trainer(tmp_path, items, steps=None, num_epochs=1, valid_fraction=0.0)
+    assert output.recipe.steps == 10, "60 of the shortest of three kinds, 2 x 3 at a time"
 
 
 def test_a_run_cut_short_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_a_run_cut_short_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_generate_speaks_by_the_averaged_weights(tmp_path: Path) -> None:
-    made = trainer(tmp_path / "run", ema_decay=0.5)
-    made.train()
-    live = made.model.text_embedding.weight.clone()
-    (sound,) = made.generate(texts="bakitu", steps=1, seconds=0.5)
+    output = trainer(tmp_path / "run", ema_decay=0.5)
+    output.train()
+    live = output.model.text_embedding.weight.clone()
+    (sound,) = output.generate(texts="bakitu", steps=1, seconds=0.5)
     assert len(sound) == pytest.approx(0.5 * RATE, abs=2 * 128)
-    assert not made.model.text_embedding.weight.equal(live)
+    assert not output.model.text_embedding.weight.equal(live)
 
 
 # -- the command line -----------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     path = tmp_path / "voice.wav"
-    write_wav(path, voices.speak(voices.utter("bakitu"), 16_000), 16_000)
+    write_wav(path, voices.speak(utter("bakitu"), 16_000), 16_000)
     return path
 
 

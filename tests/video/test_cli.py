@@ -35,11 +35,11 @@ FACTOR, TIME_FACTOR = 4, 2
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of three steps on built-in clips. Never to be written to."""
-    place = tmp_path_factory.mktemp("trained") / "run"
+    path = tmp_path_factory.mktemp("trained") / "run"
     with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in (*TRAIN, "--run", place, "--steps", 3)])
+        main([str(word) for word in (*TRAIN, "--run", path, "--steps", 3)])
     assert not ended.value.code
-    return place
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -85,22 +85,22 @@ def ids_of(path: Path) -> torch.Tensor:
 def test_a_folder_of_videos_and_images_goes_all_the_way(
     footage: Path, run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
-    place = tmp_path / "run"
-    said = cli(*TRAIN, footage, "--run", place, "--steps", 2)
-    assert said.status == 0, said.err
-    assert "run is at step 2" in said.out
-    assert json.loads((place / "config.json").read_text())["settings"]["data"] == str(footage)
-    assert lines(place)[0]["data/damaged"] == 0
-    shown = {path.suffix for path in (place / "exhibits").rglob("*") if path.is_file()}
+    folder = tmp_path / "run"
+    result = cli(*TRAIN, footage, "--run", folder, "--steps", 2)
+    assert result.status == 0, result.err
+    assert "run is at step 2" in result.out
+    assert json.loads((folder / "config.json").read_text())["settings"]["data"] == str(footage)
+    assert lines(folder)[0]["data/damaged"] == 0
+    shown = {path.suffix for path in (folder / "exhibits").rglob("*") if path.is_file()}
     assert shown == {".png", ".gif", ".mp4"}
-    assert (place / "report.html").stat().st_size > 1000
-    said = cli("resume", place, "--steps", 3)
-    assert said.status == 0, said.err
-    assert "run is at step 3" in said.out
-    assert {"frame_discriminator/loss", "motion_discriminator/loss"} <= lines(place)[-2].keys()
-    said = cli("export", place, tmp_path / "model")
-    assert said.status == 0, said.err
-    again, loaded = quintet.VideoTokenizer.from_pretrained(tmp_path / "model"), quintet.load(place)
+    assert (folder / "report.html").stat().st_size > 1000
+    result = cli("resume", folder, "--steps", 3)
+    assert result.status == 0, result.err
+    assert "run is at step 3" in result.out
+    assert {"frame_discriminator/loss", "motion_discriminator/loss"} <= lines(folder)[-2].keys()
+    result = cli("export", folder, tmp_path / "model")
+    assert result.status == 0, result.err
+    again, loaded = quintet.VideoTokenizer.from_pretrained(tmp_path / "model"), quintet.load(folder)
     clip = torch.rand(1, 3, 5, 16, 16)
     assert again.tokenize(clip).equal(loaded.tokenize(clip))
 
@@ -108,34 +108,34 @@ def test_a_folder_of_videos_and_images_goes_all_the_way(
 def test_a_run_is_measured_on_another_folder_and_on_its_own_data(
     footage: Path, run: Path, cli: Callable[..., Said]
 ) -> None:
-    said = cli("evaluate", run, footage, "--device", "cpu")
-    assert said.status == 0, said.err
-    found = json.loads(said.out.splitlines()[-1])
-    assert found["samples"] == 12
+    result = cli("evaluate", run, footage, "--device", "cpu")
+    assert result.status == 0, result.err
+    record = json.loads(result.out.splitlines()[-1])
+    assert record["samples"] == 12
     own = json.loads(cli("evaluate", run, "--device", "cpu").out.splitlines()[-1])
     last = [line for line in lines(run) if "val/psnr" in line][-1]
     assert own["samples"] == 2
-    assert own["psnr"] == last["val/psnr"] != found["psnr"]
+    assert own["psnr"] == last["val/psnr"] != record["psnr"]
 
 
 def test_all_of_another_folder_is_measured_however_few_are_held_out(
     footage: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
-    place = tmp_path / "run"
+    path = tmp_path / "run"
     more = ["--videos.valid-fraction", 0.5, "--videos.valid-limit", 1]
-    assert cli(*TRAIN, footage, *more, "--run", place, "--steps", 1).status == 0
-    found = json.loads(cli("evaluate", place, footage).out.splitlines()[-1])
-    assert found["samples"] == 12
+    assert cli(*TRAIN, footage, *more, "--run", path, "--steps", 1).status == 0
+    record = json.loads(cli("evaluate", path, footage).out.splitlines()[-1])
+    assert record["samples"] == 12
 
 
 def test_the_doctor_reads_every_video_and_image(footage: Path, cli: Callable[..., Said]) -> None:
     write_mp4(footage / "slow.mp4", waves(4, 32, 32), 0.2)  # a show of slides
     assert "13 files, 13 usable, 0" in cli("doctor", "video", footage).out
     (footage / "letter.mp4").write_text("hello, I am a letter")
-    said = cli("doctor", "video", footage)
-    assert said.status == 0
-    assert "14 files, 13 usable, 1" in said.out
-    assert "letter.mp4" in said.out
+    result = cli("doctor", "video", footage)
+    assert result.status == 0
+    assert "14 files, 13 usable, 1" in result.out
+    assert "letter.mp4" in result.out
 
 
 def test_bad_files_among_good_ones_are_skipped_by_name(
@@ -143,8 +143,8 @@ def test_bad_files_among_good_ones_are_skipped_by_name(
 ) -> None:
     bad = bad_files(footage)
     more = ["--run", tmp_path / "run", "--steps", 12, "--max-damaged", 0.9]
-    said = cli(*TRAIN, footage, *more)
-    assert said.status == 0, said.err
+    result = cli(*TRAIN, footage, *more)
+    assert result.status == 0, result.err
     events = [line["message"] for line in lines(tmp_path / "run", "events")]
     skipped = " ".join(event for event in events if event.startswith("skipped "))
     assert all(name in skipped for name in bad)
@@ -156,8 +156,8 @@ def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
     bad_files(footage)
     more = ["--videos.valid-fraction", 0.6, "--videos.valid-limit", 20, "--max-damaged", 1]
     assert cli(*TRAIN, footage, *more, "--run", tmp_path / "run", "--steps", 1).status == 0
-    said = cli("sample", tmp_path / "run", "--count", 20, "--out", tmp_path / "out")
-    assert said.status == 0, said.err
+    result = cli("sample", tmp_path / "run", "--count", 20, "--out", tmp_path / "out")
+    assert result.status == 0, result.err
     assert len(names(tmp_path / "out")) >= 3
 
 
@@ -186,38 +186,38 @@ def test_a_clip_is_written_beside_its_reconstruction(
     tmp_path: Path,
     cli: Callable[..., Said],
 ) -> None:
-    given, out = tmp_path / name, tmp_path / "out"
+    inputs, out = tmp_path / name, tmp_path / "out"
     write = write_mp4 if name.endswith("mp4") else write_gif
-    write(given, waves(length, height, width), rate)
-    stored = probe(given)
-    said = cli("sample", run, given, "--out", out, "--chunk", 4, "--device", "cpu")
-    assert said.status == 0, said.err
-    made = [out / f"{given.stem}.reconstruction.mp4", out / f"{given.stem}.ids.safetensors"]
-    assert said.out.split() == [str(path) for path in made]
-    assert names(out) == sorted(path.name for path in made)
+    write(inputs, waves(length, height, width), rate)
+    stored = probe(inputs)
+    result = cli("sample", run, inputs, "--out", out, "--chunk", 4, "--device", "cpu")
+    assert result.status == 0, result.err
+    output = [out / f"{inputs.stem}.reconstruction.mp4", out / f"{inputs.stem}.ids.safetensors"]
+    assert result.out.split() == [str(path) for path in output]
+    assert names(out) == sorted(path.name for path in output)
     rows, columns = (side // FACTOR * FACTOR for side in (stored.height, stored.width))
-    frames = np.stack(list(frames_of(made[0])))
+    frames = np.stack(list(frames_of(output[0])))
     assert frames.shape == (length, rows, 2 * columns + 4, 3)
-    found = probe(made[0])
-    assert found.rate == pytest.approx(stored.rate, rel=1e-3)
-    assert found.seconds == pytest.approx(length / stored.rate, abs=2 / stored.rate / length)
-    original = np.stack(list(frames_of(given)))[:, :rows, :columns].astype(int)
+    actual = probe(output[0])
+    assert actual.rate == pytest.approx(stored.rate, rel=1e-3)
+    assert actual.seconds == pytest.approx(length / stored.rate, abs=2 / stored.rate / length)
+    original = np.stack(list(frames_of(inputs)))[:, :rows, :columns].astype(int)
     assert np.abs(frames[:, :, :columns] - original).mean() < 12
     latents = 1 + -(-(length - 1) // TIME_FACTOR)
-    assert ids_of(made[1]).shape == (1, latents, rows // FACTOR, columns // FACTOR)
+    assert ids_of(output[1]).shape == (1, latents, rows // FACTOR, columns // FACTOR)
 
 
 def test_an_image_is_written_beside_its_reconstruction(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     write_png(tmp_path / "photo.png", waves(1, 40, 56)[0])
-    said = cli("sample", run, tmp_path / "photo.png", "--out", tmp_path / "out")
-    assert said.status == 0, said.err
+    result = cli("sample", run, tmp_path / "photo.png", "--out", tmp_path / "out")
+    assert result.status == 0, result.err
     assert names(tmp_path / "out") == ["photo.ids.safetensors", "photo.reconstruction.png"]
     assert read_image(tmp_path / "out/photo.reconstruction.png").std() > 0
-    found = load_file(tmp_path / "out/photo.ids.safetensors")
-    assert found["ids"].shape == (1, 1, 10, 14)
-    assert found["frames"].tolist() == [1]
+    actual = load_file(tmp_path / "out/photo.ids.safetensors")
+    assert actual["ids"].shape == (1, 1, 10, 14)
+    assert actual["frames"].tolist() == [1]
 
 
 def test_indivisible_sizes_are_cropped_and_not_resampled(
@@ -236,8 +236,8 @@ def test_size_resizes_and_crops(run: Path, tmp_path: Path, cli: Callable[..., Sa
     out = tmp_path / "out"
     assert cli("sample", run, tmp_path / "a.mp4", "--size", 16, 24, "--out", out).status == 0
     assert ids_of(out / "a.ids.safetensors").shape == (1, 2, 4, 6)
-    found = probe(out / "a.reconstruction.mp4")
-    assert (found.height, found.width) == (16, 52)
+    actual = probe(out / "a.reconstruction.mp4")
+    assert (actual.height, actual.width) == (16, 52)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 1000])
@@ -253,9 +253,9 @@ def test_ids_in_chunks_of_any_size_are_those_of_the_whole(
     expected = quintet.load(run).tokenize(clip)
     out = tmp_path / "out"
     assert cli("sample", run, tmp_path / "a.gif", "--chunk", chunk, "--out", out).status == 0
-    found = load_file(out / "a.ids.safetensors")
-    assert found["ids"].equal(expected)
-    assert found["frames"].tolist() == [length]
+    actual = load_file(out / "a.ids.safetensors")
+    assert actual["ids"].equal(expected)
+    assert actual["frames"].tolist() == [length]
     assert len(list(frames_of(out / "a.reconstruction.mp4"))) == length
 
 
@@ -266,14 +266,14 @@ def test_ids_decode_to_the_clip_that_they_came_from(
     write_mp4(tmp_path / "a.mp4", waves(length, 32, 32), 10)
     out = tmp_path / "out"
     assert cli("sample", run, tmp_path / "a.mp4", "--out", out).status == 0
-    words = [out / "a.ids.safetensors", "--rate", 10, "--chunk", 3]
-    said = cli("sample", run, *words, "--out", out)
-    assert said.status == 0, said.err
-    assert said.out.split() == [str(out / "a.decoded.mp4")]
-    made = np.stack(list(frames_of(out / "a.reconstruction.mp4")))[:, :, 36:]
+    arguments = [out / "a.ids.safetensors", "--fps", 10, "--chunk", 3]
+    result = cli("sample", run, *arguments, "--out", out)
+    assert result.status == 0, result.err
+    assert result.out.split() == [str(out / "a.decoded.mp4")]
+    output = np.stack(list(frames_of(out / "a.reconstruction.mp4")))[:, :, 36:]
     decoded = np.stack(list(frames_of(out / "a.decoded.mp4")))
-    assert decoded.shape == made.shape == (length, 32, 32, 3)
-    assert np.abs(decoded.astype(int) - made).mean() < 8  # both have been through H.264
+    assert decoded.shape == output.shape == (length, 32, 32, 3)
+    assert np.abs(decoded.astype(int) - output).mean() < 8  # both have been through H.264
     assert probe(out / "a.decoded.mp4").rate == pytest.approx(10)
 
 
@@ -281,22 +281,22 @@ def test_several_clips_of_ids_are_numbered(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     save_file({"ids": torch.randint(0, 1600, (2, 3, 4, 6))}, tmp_path / "b.safetensors")
-    said = cli("sample", run, tmp_path / "b.safetensors", "--out", tmp_path / "out")
-    assert said.status == 0, said.err
+    result = cli("sample", run, tmp_path / "b.safetensors", "--out", tmp_path / "out")
+    assert result.status == 0, result.err
     assert names(tmp_path / "out") == ["b.decoded-000.mp4", "b.decoded-001.mp4"]
-    found = probe(tmp_path / "out/b.decoded-001.mp4")
-    assert (found.frames, found.height, found.width) == (5, 16, 24)
+    actual = probe(tmp_path / "out/b.decoded-001.mp4")
+    assert (actual.frames, actual.height, actual.width) == (5, 16, 24)
 
 
 def test_validation_clips_are_reconstructed_without_inputs(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
-    said = cli("sample", run, "--count", 1, "--out", tmp_path / "out")
-    assert said.status == 0, said.err
+    result = cli("sample", run, "--count", 1, "--out", tmp_path / "out")
+    assert result.status == 0, result.err
     assert names(tmp_path / "out") == [
-        "held-out-000.ids.safetensors",
-        "held-out-000.mp4",
-        "held-out-000.reconstruction.mp4",
+        "validation-000.ids.safetensors",
+        "validation-000.mp4",
+        "validation-000.reconstruction.mp4",
     ]
     assert cli("sample", run, "--count", 99, "--out", tmp_path / "all").status == 0
     assert len(names(tmp_path / "all")) == 2 * 3
@@ -307,10 +307,10 @@ def test_an_export_is_as_good_as_its_run(
 ) -> None:
     write_mp4(tmp_path / "a.mp4", waves(6, 32, 32), 10)
     for source, out in ((run, "run"), (model, "export")):
-        said = cli("sample", source, tmp_path / "a.mp4", "--out", tmp_path / out)
-        assert said.status == 0, said.err
+        result = cli("sample", source, tmp_path / "a.mp4", "--out", tmp_path / out)
+        assert result.status == 0, result.err
     assert names(tmp_path / "run") == names(tmp_path / "export")
-    one, two = (ids_of(tmp_path / place / "a.ids.safetensors") for place in ("run", "export"))
+    one, two = (ids_of(tmp_path / path / "a.ids.safetensors") for path in ("run", "export"))
     assert one.equal(two)
 
 
@@ -331,8 +331,8 @@ for path in given:
 
 def peaks(model: Path, out: Path, short: Path, long: Path) -> list[int]:
     """Most megabytes ever in use after a short clip, and after a long one."""
-    words = [sys.executable, "-c", MEMORY, *map(str, (model, out, short, long))]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    arguments = [sys.executable, "-c", MEMORY, *map(str, (model, out, short, long))]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return [int(line) for line in done.stdout.split()]
 
@@ -352,8 +352,8 @@ def test_memory_does_not_grow_with_the_length_of_ids(model: Path, tmp_path: Path
     for name, latents in (("short", 31), ("long", 301)):
         ids = torch.full((1, latents, 24, 24), 7)
         save_file({"ids": ids}, tmp_path / f"{name}.safetensors")
-    given = tmp_path / "short.safetensors", tmp_path / "long.safetensors"
-    short, long = peaks(model, tmp_path, *given)
+    source = tmp_path / "short.safetensors", tmp_path / "long.safetensors"
+    short, long = peaks(model, tmp_path, *source)
     assert long - short < 10
 
 
@@ -417,9 +417,9 @@ def test_sample_names_a_file_that_cannot_be_used(
     name: str, run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     reason = bad_files(tmp_path)[name]
-    said = cli("sample", run, tmp_path / name, "--out", tmp_path / "out")
-    assert name in said.sentence
-    assert reason in said.sentence
+    result = cli("sample", run, tmp_path / name, "--out", tmp_path / "out")
+    assert name in result.sentence
+    assert reason in result.sentence
     assert names(tmp_path / "out") == []  # and half a reconstruction is none
 
 
@@ -428,9 +428,9 @@ def test_a_video_that_ends_before_its_header_says_is_rejected(
 ) -> None:
     write_mp4(tmp_path / "whole.mp4", waves(96, 32, 32), 24)
     (tmp_path / "cut.mp4").write_bytes(truncated_after(tmp_path / "whole.mp4", 48))
-    said = cli("sample", run, tmp_path / "cut.mp4", "--out", tmp_path / "out")
-    assert "cut.mp4" in said.sentence
-    assert "header" in said.sentence
+    result = cli("sample", run, tmp_path / "cut.mp4", "--out", tmp_path / "out")
+    assert "cut.mp4" in result.sentence
+    assert "header" in result.sentence
 
 
 @pytest.mark.parametrize(
@@ -464,9 +464,9 @@ def test_invalid_ids_are_rejected(
     cli: Callable[..., Said],
 ) -> None:
     save_file(found, tmp_path / "a.safetensors")
-    said = cli("sample", run, tmp_path / "a.safetensors", "--out", tmp_path / "out")
-    assert "a.safetensors" in said.sentence
-    assert reason in said.sentence
+    result = cli("sample", run, tmp_path / "a.safetensors", "--out", tmp_path / "out")
+    assert "a.safetensors" in result.sentence
+    assert reason in result.sentence
 
 
 @pytest.mark.parametrize(
@@ -476,10 +476,10 @@ def test_invalid_ids_are_rejected(
         (["."], ". is not a file"),
         (["--count", 0], "--count is 0"),
         (["--chunk", -4], "--chunk is -4"),
-        (["--rate", 0], "--rate is 0"),
-        (["--rate", 5000], "--rate is 5000"),
-        (["--rate", "nan"], "--rate is nan"),
-        (["--rate", 1e-5], "--rate is 1e-05"),
+        (["--fps", 0], "--fps is 0"),
+        (["--fps", 5000], "--fps is 5000"),
+        (["--fps", "nan"], "--fps is nan"),
+        (["--fps", 1e-5], "--fps is 1e-05"),
         (["--size", 30, 32], "divisible by the factor 4"),
         (["--size", 0, 0], "divisible by the factor 4"),
     ],
@@ -499,8 +499,8 @@ def test_two_inputs_that_would_overwrite_each_other_are_rejected(
 ) -> None:
     for name in inputs:
         save_file({"ids": torch.zeros(1, 1, 4, 4, dtype=torch.long)}, tmp_path / name)
-    words = [tmp_path / name for name in inputs]
-    assert "two inputs" in cli("sample", run, *words, "--out", tmp_path / "out").sentence
+    arguments = [tmp_path / name for name in inputs]
+    assert "two inputs" in cli("sample", run, *arguments, "--out", tmp_path / "out").sentence
     assert not (tmp_path / "out").exists()
 
 
@@ -508,17 +508,17 @@ def test_a_frame_below_the_factor_asks_for_a_size(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     Image.new("RGB", (40, 3)).save(tmp_path / "thin.png")
-    said = cli("sample", run, tmp_path / "thin.png", "--out", tmp_path / "out")
-    assert "smaller than the factor 4" in said.sentence
-    words = ["--size", 8, 8, "--out", tmp_path / "out"]
-    assert cli("sample", run, tmp_path / "thin.png", *words).status == 0
+    result = cli("sample", run, tmp_path / "thin.png", "--out", tmp_path / "out")
+    assert "smaller than the factor 4" in result.sentence
+    arguments = ["--size", 8, 8, "--out", tmp_path / "out"]
+    assert cli("sample", run, tmp_path / "thin.png", *arguments).status == 0
 
 
 def test_an_exported_model_has_no_clips_of_its_own(
     model: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
-    said = cli("sample", model, "--out", tmp_path / "out")
-    assert "without data; give videos" in said.sentence
+    result = cli("sample", model, "--out", tmp_path / "out")
+    assert "without data; give videos" in result.sentence
 
 
 def test_a_folder_of_which_nothing_is_held_out_asks_for_videos(
@@ -527,10 +527,10 @@ def test_a_folder_of_which_nothing_is_held_out_asks_for_videos(
     folder = tmp_path / "one"
     folder.mkdir()
     write_mp4(folder / "only.mp4", waves(9, 32, 32), 10)
-    words = ["--batch-size", 1, "--run", tmp_path / "run", "--steps", 1]
-    assert cli(*TRAIN, folder, *words).status == 0
-    said = cli("sample", tmp_path / "run", "--out", tmp_path / "out")
-    assert "validation clips" in said.sentence
+    arguments = ["--batch-size", 1, "--run", tmp_path / "run", "--steps", 1]
+    assert cli(*TRAIN, folder, *arguments).status == 0
+    result = cli("sample", tmp_path / "run", "--out", tmp_path / "out")
+    assert "validation clips" in result.sentence
 
 
 # -- without PyAV -----------------------------------------------------------------------------
@@ -546,11 +546,11 @@ def without_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_videos_without_pyav_name_the_extra(
     footage: Path, run: Path, tmp_path: Path, cli: Callable[..., Said], without_pyav: None
 ) -> None:
-    for given in ("00.mp4", "05.gif"):  # a GIF can be read, but its reconstruction is an mp4
-        said = cli("sample", run, footage / given, "--out", tmp_path / "out")
-        assert "quintet[video]" in said.sentence
-    said = cli(*TRAIN, footage, "--run", tmp_path / "run", "--steps", 2)
-    assert "quintet[video]" in said.sentence
+    for inputs in ("00.mp4", "05.gif"):  # a GIF can be read, but its reconstruction is an mp4
+        result = cli("sample", run, footage / inputs, "--out", tmp_path / "out")
+        assert "quintet[video]" in result.sentence
+    result = cli(*TRAIN, footage, "--run", tmp_path / "run", "--steps", 2)
+    assert "quintet[video]" in result.sentence
     assert "quintet[video]" in cli("doctor", "video", footage).sentence
 
 
@@ -559,9 +559,9 @@ def test_the_extra_is_named_in_one_sentence_when_a_worker_misses_it(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['av'] = None")
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    words = [*TRAIN, footage, "--run", tmp_path / "run", "--steps", 1, "--workers", 1]
+    arguments = [*TRAIN, footage, "--run", tmp_path / "run", "--steps", 1, "--workers", 1]
     done = subprocess.run(
-        [sys.executable, "-m", "quintet", *map(str, words)],
+        [sys.executable, "-m", "quintet", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -576,9 +576,9 @@ def test_built_in_clips_gifs_and_images_need_no_pyav(
 ) -> None:
     for video in footage.glob("*.mp4"):
         video.unlink()
-    for words, place in (([], "built-in"), ([footage], "folder")):
-        said = cli(*TRAIN, *words, "--run", tmp_path / place, "--steps", 1)
-        assert said.status == 0, said.err
-        shown = {path.suffix for path in (tmp_path / place / "exhibits").rglob("*.*")}
+    for arguments, folder in (([], "built-in"), ([footage], "folder")):
+        result = cli(*TRAIN, *arguments, "--run", tmp_path / folder, "--steps", 1)
+        assert result.status == 0, result.err
+        shown = {path.suffix for path in (tmp_path / folder / "exhibits").rglob("*.*")}
         assert shown == {".png", ".gif"}
     assert cli("sample", run, footage / "08.png", "--out", tmp_path / "out").status == 0

@@ -55,9 +55,9 @@ def numbers(video: torch.Tensor) -> list[int]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for number in range(8):
-        place = tmp_path / f"part{number % 2}"
-        place.mkdir(exist_ok=True)
-        write_mp4(place / f"{number}.mp4", numbered(40), 20)
+        path = tmp_path / f"part{number % 2}"
+        path.mkdir(exist_ok=True)
+        write_mp4(path / f"{number}.mp4", numbered(40), 20)
     write_gif(tmp_path / "moving.gif", numbered(12), 10)
     write_gif(tmp_path / "alone.gif", numbered(1), 10)
     random = np.random.default_rng(0)
@@ -92,13 +92,13 @@ def test_every_sample_has_the_same_shape_and_its_caption(folder):
     texts, still = {}, {}
     for data in both(folder, config):
         for index in range(len(data)):
-            found = data.keyed(index, Key(index))
-            assert found["video"].shape == (3, 7, 16, 24)
-            assert found["video"].dtype == torch.uint8
-            assert found["video"].is_contiguous()
-            assert found["text"] == data.text(index)
-            texts[data.name(index)] = found["text"]
-            still[data.name(index)] = found["still"]
+            actual = data.keyed(index, Key(index))
+            assert actual["video"].shape == (3, 7, 16, 24)
+            assert actual["video"].dtype == torch.uint8
+            assert actual["video"].is_contiguous()
+            assert actual["text"] == data.text(index)
+            texts[data.name(index)] = actual["text"]
+            still[data.name(index)] = actual["still"]
     assert len(texts) == 12
     assert texts.pop("part0/0.mp4") == "grey that brightens"
     assert texts.pop("a.png") == "noise"
@@ -130,18 +130,18 @@ def test_a_sample_is_a_function_of_its_key(folder):
 def test_keys_draw_the_start_and_whole_numbers_of_frames_to_skip(folder):
     config = VideoDataConfig(frames=5, size=(16, 16), min_crop=1.0, flip=False)
     seen = [numbers(sample(folder, "part0/0.mp4", Key(k), config)["video"]) for k in range(24)]
-    steps = [set(np.diff(found).tolist()) for found in seen]
+    steps = [set(np.diff(actual).tolist()) for actual in seen]
     assert all(len(step) == 1 for step in steps)
     assert set.union(*steps) == {1, 2}
-    assert len({found[0] for found in seen}) > 8
+    assert len({actual[0] for actual in seen}) > 8
     whole = VideoDataConfig(frames=5, size=(16, 16), min_rate_factor=1.0, flip=False, min_crop=1.0)
     for k in range(8):
-        found = numbers(sample(folder, "part0/0.mp4", Key(k), whole)["video"])
-        assert set(np.diff(found).tolist()) == {1}
+        actual = numbers(sample(folder, "part0/0.mp4", Key(k), whole)["video"])
+        assert set(np.diff(actual).tolist()) == {1}
 
 
 def test_the_rate_is_the_one_asked_for(folder):
-    config = VideoDataConfig(frames=5, size=(16, 16), rate=5.0)
+    config = VideoDataConfig(frames=5, size=(16, 16), fps=5.0)
     assert set(np.diff(numbers(sample(folder, "part0/0.mp4", None, config)["video"]))) == {4}
 
 
@@ -225,7 +225,7 @@ def test_metadata_that_fits_no_file_is_rejected(folder):
     [
         ("frames", 0),
         ("size", (0, 8)),
-        ("rate", 0.0),
+        ("fps", 0.0),
         ("min_rate_factor", 0.0),
         ("min_rate_factor", 1.5),
         ("min_crop", 0.0),
@@ -282,7 +282,7 @@ def test_collate_stacks_clips_and_lists_texts(folder):
     assert batch["video"].dtype == torch.uint8
     assert batch["still"].dtype == torch.bool
     assert batch["still"].tolist() == [False, True, False]
-    assert batch["text"] == [data.text(0), "noise", data.scene(2).caption]
+    assert batch["text"] == [data.scene(0).caption, "noise", data.scene(2).caption]
 
 
 def test_builtin_clips_are_all_different_and_move_in_both_splits():

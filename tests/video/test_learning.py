@@ -53,15 +53,15 @@ def overfitted(steps: int, run: Path) -> tuple[float, float]:
 
 
 def test_one_clip_is_learned_past_its_mean_frame_in_sixty_steps(tmp_path: Path) -> None:
-    made, frame = overfitted(60, tmp_path / "run")
-    assert made > frame + 1
+    output, frame = overfitted(60, tmp_path / "run")
+    assert output > frame + 1
 
 
 @pytest.mark.slow
 def test_one_clip_is_overfitted_in_three_hundred_steps(tmp_path: Path) -> None:
-    made, frame = overfitted(300, tmp_path / "run")
-    assert made > frame + 8
-    assert made > 27
+    output, frame = overfitted(300, tmp_path / "run")
+    assert output > frame + 8
+    assert output > 27
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from quintet.engine.config import ConfigError, from_json, to_json
 from quintet.nn.adversarial.losses import hinge_discriminator
+from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.config import (
-    FrameDiscriminatorConfig,
     LayerType,
     MotionDiscriminatorConfig,
     VideoTokenizerConfig,
@@ -58,7 +58,7 @@ EVERY = (
 SMALL: dict[str, Any] = {
     "init_dim": 8,
     "max_dim": 16,
-    "patch": 2,
+    "patch_size": 2,
     "time_window": 2,
     "codebook_bits": 6,
     "levels": (4, 4, 3),
@@ -106,9 +106,9 @@ def test_a_frame_changes_no_latent_and_no_id_before_its_own(word: str, at: int) 
     changed[:, :, at] = 1 - changed[:, :, at]
     own = -(-at // model.time_factor)
     with torch.no_grad():
-        found = changed_frames(model.encode(clip), model.encode(changed))
+        actual = changed_frames(model.encode(clip), model.encode(changed))
         ids, new = model.tokenize(clip), model.tokenize(changed)
-    assert found[0] == own
+    assert actual[0] == own
     assert torch.equal(ids[:, :own], new[:, :own])
 
 
@@ -121,8 +121,8 @@ def test_an_id_changes_no_frame_before_its_own(word: str, at: int) -> None:
     changed = values.clone()
     changed[:, :, at] += torch.randn_like(changed[:, :, at])
     with torch.no_grad():
-        found = changed_frames(model.decode(values), model.decode(changed))
-    assert found[0] == max(0, model.time_factor * (at - 1) + 1)
+        actual = changed_frames(model.decode(values), model.decode(changed))
+    assert actual[0] == max(0, model.time_factor * (at - 1) + 1)
 
 
 @WORDS
@@ -140,9 +140,9 @@ def test_a_image_is_a_clip_of_one_frame() -> None:
     model = small().eval()
     picture = torch.rand(2, 3, 8, 12)
     out = model(picture)
-    assert out.videos.shape == (2, 3, 1, 8, 12)
+    assert out.output.shape == (2, 3, 1, 8, 12)
     assert out.ids.shape == (2, 1, 2, 3)
-    assert torch.equal(out.videos, model(picture[:, :, None]).videos)
+    assert torch.equal(out.output, model(picture[:, :, None]).output)
     assert torch.equal(model.tokenize(picture, chunk=4), model.tokenize(picture))
 
 
@@ -160,12 +160,12 @@ def test_chunks_encode_and_decode_to_the_whole(
     parts = [part for part in parts if part.shape[2]]
     with torch.no_grad():
         latents = model.encode(clip)
-        found = torch.cat(list(model.encode_chunks(parts)), dim=2)
+        actual = torch.cat(list(model.encode_chunks(parts)), dim=2)
         video = model.decode(latents)
         halves = [latents[:, :, :1], *latents[:, :, 1:].split(chunk // 4, dim=2)]
         again = torch.cat(list(model.decode_chunks(halves)), dim=2)
-    assert found.shape == latents.shape
-    assert torch.allclose(found, latents, atol=within)
+    assert actual.shape == latents.shape
+    assert torch.allclose(actual, latents, atol=within)
     assert torch.allclose(again, video, atol=within)
 
 
@@ -224,10 +224,10 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     assert ids.dtype == torch.long
     assert ids.min() >= 0
     assert ids.max() < model.codebook_size
-    made = model.decode_from_code_indices(ids)
-    assert made.shape == clip.shape
-    assert torch.equal(made, model.reconstruct(clip))
-    assert torch.equal(model(clip).videos.clamp(0, 1), made)
+    output = model.decode_from_code_indices(ids)
+    assert output.shape == clip.shape
+    assert torch.equal(output, model.reconstruct(clip))
+    assert torch.equal(model(clip).output.clamp(0, 1), output)
     assert torch.equal(model(clip).ids, ids)
 
 
@@ -237,7 +237,7 @@ def test_every_layer_type_trains_a_step(word: str) -> None:
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     out = model(clip_of(9, dtype=torch.float32))
-    (out.videos.square().mean() + out.quantiser_loss).backward()
+    (out.output.square().mean() + out.quantiser_loss).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -250,7 +250,7 @@ def test_every_layer_type_trains_a_step(word: str) -> None:
 def test_gradients_reach_every_parameter(quantiser: str) -> None:
     model = small(quantiser=quantiser).train()
     out = model(clip_of(9, dtype=torch.float32))
-    (out.videos.square().mean() + out.quantiser_loss).backward()
+    (out.output.square().mean() + out.quantiser_loss).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -261,14 +261,16 @@ def test_gradients_reach_every_parameter(quantiser: str) -> None:
 
 def test_it_overfits_a_clip() -> None:
     torch.manual_seed(0)
-    model = VideoTokenizer(init_dim=32, max_dim=32, patch=4, layers=("residual", "compress_time"))
+    model = VideoTokenizer(
+        init_dim=32, max_dim=32, patch_size=4, layers=("residual", "compress_time")
+    )
     shade = torch.linspace(0, 1, 8)
     clip = torch.stack([shade.roll(t).expand(3, 8, 8) for t in range(5)], dim=1)[None]
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     errors = []
     for _ in range(60):
         out = model(clip)
-        error = (out.videos - clip).square().mean()
+        error = (out.output - clip).square().mean()
         optimiser.zero_grad()
         (error + out.quantiser_loss).backward()
         optimiser.step()
@@ -282,27 +284,27 @@ def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> No
     model = small(quantiser=quantiser)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = model(clip_of(5, dtype=torch.float32))
-    assert out.videos.dtype == torch.float32
+    assert out.output.dtype == torch.float32
     assert out.quantiser_loss.dtype == torch.float32
-    (out.videos.mean() + out.quantiser_loss).backward()
+    (out.output.mean() + out.quantiser_loss).backward()
 
 
 def test_a_sample_does_not_depend_on_its_batch_nor_on_the_memory_layout() -> None:
     model = small().double().eval()
     clip = clip_of(5)
-    expected = model(clip).videos
-    alone = torch.cat([model(part).videos for part in clip.split(1)])
+    expected = model(clip).output
+    alone = torch.cat([model(part).output for part in clip.split(1)])
     assert torch.allclose(alone, expected, atol=1e-10)
     model = model.to(memory_format=torch.channels_last)
-    found = model(clip.contiguous(memory_format=torch.channels_last_3d)).videos
-    assert torch.allclose(found, expected, atol=1e-10)
+    actual = model(clip.contiguous(memory_format=torch.channels_last_3d)).output
+    assert torch.allclose(actual, expected, atol=1e-10)
 
 
 def in_one_graph(model: VideoTokenizer) -> None:
     torch.compiler.reset()
     clip = clip_of(5, dtype=torch.float32)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
-    assert torch.allclose(compiled(clip).videos, model(clip).videos, atol=1e-5)
+    assert torch.allclose(compiled(clip).output, model(clip).output, atol=1e-5)
 
 
 def test_every_layer_type_is_part_of_one_graph() -> None:
@@ -320,7 +322,7 @@ def test_training_is_deterministic_where_it_is_asked_for() -> None:
     try:
         model = small()
         out = model(clip_of(5, dtype=torch.float32))
-        (out.videos.square().mean() + out.quantiser_loss).backward()
+        (out.output.square().mean() + out.quantiser_loss).backward()
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -361,7 +363,7 @@ def test_the_configuration_of_older_packages_builds_as_it_is() -> None:
         model = VideoTokenizer(**README)
         out = model(torch.rand(1, 3, 17, 128, 128))
     assert (model.factor, model.time_factor, model.codebook_size) == (8, 4, 1024)
-    assert out.videos.shape == (1, 3, 17, 128, 128)
+    assert out.output.shape == (1, 3, 17, 128, 128)
     assert out.ids.shape == (1, 5, 16, 16)
     widths = [layer.dim_out for layer in model.config.plan if "compress" in layer.type]
     assert widths == [128, 256, 512, 512, 512]
@@ -398,7 +400,7 @@ def test_codebook_size_is_that_of_every_quantiser(bits: int, quantiser: str) -> 
         ({"init_dim": 64, "layers": (("compress_time", 96),)}, "divides 128"),
         ({"init_dim": 64, "max_dim": 96, "layers": ("compress_space",)}, "divides 256"),
         ({"init_dim": 6}, "multiples of 4"),
-        ({"patch": 0}, "patch is 0"),
+        ({"patch_size": 0}, "patch_size is 0"),
         ({"time_window": 0}, "time_window is 0"),
         ({"levels": (8, 1)}, "2 or more each"),
         ({"quantiser": "lfq", "codebook_bits": 40}, "between 1 and 30"),
@@ -479,8 +481,8 @@ def test_keywords_build_the_same_configuration() -> None:
 def discriminators() -> list[nn.Module]:
     torch.manual_seed(0)
     return [
-        FrameDiscriminator(FrameDiscriminatorConfig(dim=8, layers=2)),
-        MotionDiscriminator(MotionDiscriminatorConfig(dim=8, layers=2)),
+        FrameDiscriminator(dim=8, layers=2),
+        MotionDiscriminator(dim=8, layers=2),
     ]
 
 
@@ -515,6 +517,6 @@ def test_discriminators_train_and_are_one_graph(index: int) -> None:
 
 def test_discriminators_without_a_layer_are_rejected() -> None:
     with pytest.raises(ConfigError, match="layers is 0"):
-        FrameDiscriminatorConfig(layers=0)
+        DiscriminatorConfig(layers=0)
     with pytest.raises(ConfigError, match="layers is 0"):
         MotionDiscriminatorConfig(layers=0)

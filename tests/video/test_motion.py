@@ -110,14 +110,14 @@ def test_a_texture_turns_with_its_shape():
 
 @pytest.mark.parametrize("kind", [kind for kind in VERBS if kind != "rest"])
 def test_every_motion_is_seen(kind):
-    found = [
+    actual = [
         (scene, mover)
         for scene in map(compose, range(200))
         for mover in scene.movers
         if mover.motion.kind == kind
     ]
-    assert found
-    for scene, mover in found[:5]:
+    assert actual
+    for scene, mover in actual[:5]:
         assert VERBS[kind] in scene.caption
         shapes = [shape_at(mover, index / UNIT) for index in range(17)]
         assert len(set(shapes)) > 15

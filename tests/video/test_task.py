@@ -22,15 +22,15 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.nn.similarity import ssim
+from quintet.shared.tokenizer.config import DiscriminatorConfig
+from quintet.shared.tokenizer.model import Reconstruction
 from quintet.video.config import (
-    FrameDiscriminatorConfig,
     MotionDiscriminatorConfig,
     VideoDataConfig,
     VideoLossConfig,
     VideoRecipe,
     VideoTokenizerConfig,
 )
-from quintet.video.model import Reconstruction
 from quintet.video.task import VideoTask, bicubic_baseline, motion_error
 
 DISCRIMINATORS = {"frame_discriminator", "motion_discriminator"}
@@ -40,7 +40,7 @@ def recipe(**changes: Any) -> VideoRecipe:
     model = VideoTokenizerConfig(
         init_dim=8,
         max_dim=8,
-        patch=4,
+        patch_size=4,
         layers=("residual", "compress_time"),
         levels=(4, 4),
         codebook_bits=4,
@@ -56,7 +56,7 @@ def recipe(**changes: Any) -> VideoRecipe:
         "trackers": (),
         "optim": optimiser,
         "discriminator_optim": dataclasses.replace(optimiser, ema_decay=0.0),
-        "frame_discriminator": FrameDiscriminatorConfig(dim=8, layers=1),
+        "frame_discriminator": DiscriminatorConfig(dim=8, layers=1),
         "motion_discriminator": MotionDiscriminatorConfig(dim=8, layers=1),
         "videos": VideoDataConfig(frames=5, size=(16, 16), builtin_count=64, valid_limit=5),
         **changes,
@@ -284,8 +284,8 @@ def test_perceptual_frames_depend_on_the_key_of_the_sample_alone() -> None:
 
 def test_perceptual_frames_reach_every_frame_about_equally_often() -> None:
     task = VideoTask(recipe(losses={"perceptual_frames": 2}))
-    found = np.array(chosen(task, list(range(4000)), frames=5)).ravel()
-    shares = np.bincount(found, minlength=5) / len(found)
+    actual = np.array(chosen(task, list(range(4000)), frames=5)).ravel()
+    shares = np.bincount(actual, minlength=5) / len(actual)
     assert len(shares) == 5
     assert np.abs(shares - 0.2).max() < 0.02  # four standard deviations
 
@@ -307,18 +307,18 @@ def test_a_clip_of_one_frame_is_compared_once() -> None:
 
 def first_gradients(settings: VideoRecipe, path: Path, name: str) -> dict[str, Tensor]:
     run = open_run(settings, path)
-    found: dict[str, Tensor] = {}
+    actual: dict[str, Tensor] = {}
     part = run.parts[name]
     step = part.step
 
     def noted(at: Any) -> Any:
-        found.update({n: p.grad.clone() for n, p in part.parameters.items() if p.grad is not None})
+        actual.update({n: p.grad.clone() for n, p in part.parameters.items() if p.grad is not None})
         return step(at)
 
     part.step = noted  # type: ignore[method-assign]
     take_step(run)
     run.close()
-    return found
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -339,10 +339,10 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch(
     assert max(value.abs().max().item() for value in whole.values()) > 1e-3
     for size, count in ((4, 2), (1, 8)):
         pieces = dataclasses.replace(settings, batch_size=size, accumulate=count)
-        found = first_gradients(pieces, tmp_path / f"{count}", part)
-        assert found.keys() == whole.keys()
+        actual = first_gradients(pieces, tmp_path / f"{count}", part)
+        assert actual.keys() == whole.keys()
         for name, value in whole.items():
-            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10, msg=name)
+            torch.testing.assert_close(actual[name], value, rtol=0, atol=1e-10, msg=name)
 
 
 # -- measuring --------------------------------------------------------------------------------
@@ -370,10 +370,10 @@ def clips() -> tuple[Tensor, Tensor]:
 
 def test_metrics_match_reference_implementations(clips: tuple[Tensor, Tensor]) -> None:
     task = VideoTask(recipe())
-    real, made = clips
-    found = measured(task, real, made, torch.zeros(3, 3, 4, 4, dtype=torch.long))
+    real, output = clips
+    actual = measured(task, real, output, torch.zeros(3, 3, 4, 4, dtype=torch.long))
     for index in range(3):
-        a, b = real[index].double().numpy(), made[index].double().clamp(0, 1).numpy()
+        a, b = real[index].double().numpy(), output[index].double().clamp(0, 1).numpy()
         colour = a.mean((1, 2, 3), keepdims=True)
         steps_a, steps_b = a[:, 1:] - a[:, :-1], b[:, 1:] - b[:, :-1]
         expected = {
@@ -385,13 +385,13 @@ def test_metrics_match_reference_implementations(clips: tuple[Tensor, Tensor]) -
             "psnr_mean_frame": brute_psnr(np.broadcast_to(a.mean(1, keepdims=True), a.shape), a),
             "ssim": np.mean(
                 [
-                    ssim(made[index : index + 1, :, t].clamp(0, 1), real[index : index + 1, :, t])
+                    ssim(output[index : index + 1, :, t].clamp(0, 1), real[index : index + 1, :, t])
                     for t in range(5)
                 ]
             ),
         }
         for name, value in expected.items():
-            assert found[name][index].item() == pytest.approx(value, rel=1e-4), name
+            assert actual[name][index].item() == pytest.approx(value, rel=1e-4), name
 
 
 def enlarged_by_hand(clip: np.ndarray, factor: int, time_factor: int) -> np.ndarray:
@@ -418,38 +418,38 @@ def enlarged_by_hand(clip: np.ndarray, factor: int, time_factor: int) -> np.ndar
 def test_the_baseline_keeps_a_pixel_for_each_id(factor: int, time_factor: int, length: int) -> None:
     generator = torch.Generator().manual_seed(1)
     real = torch.rand(2, 3, length, 16, 24, generator=generator)
-    found = bicubic_baseline(real, factor, time_factor)
+    actual = bicubic_baseline(real, factor, time_factor)
     for index in range(2):
         expected = enlarged_by_hand(real[index].numpy(), factor, time_factor)
-        assert np.abs(found[index].numpy() - expected).max() < 0.02
-    assert np.abs(found.numpy() - real.numpy()).mean() > 0.1
+        assert np.abs(actual[index].numpy() - expected).max() < 0.02
+    assert np.abs(actual.numpy() - real.numpy()).mean() > 0.1
 
 
 def test_the_measured_baseline_has_the_factors_of_the_tokenizer(
     clips: tuple[Tensor, Tensor],
 ) -> None:
-    real, made = clips
-    found = measured(VideoTask(recipe()), real, made, torch.zeros(3, 3, 4, 4, dtype=torch.long))
+    real, output = clips
+    actual = measured(VideoTask(recipe()), real, output, torch.zeros(3, 3, 4, 4, dtype=torch.long))
     expected = [brute_psnr(enlarged_by_hand(clip.numpy(), 4, 2), clip.numpy()) for clip in real]
-    assert found["psnr_bicubic"].tolist() == pytest.approx(expected, abs=0.05)
+    assert actual["psnr_bicubic"].tolist() == pytest.approx(expected, abs=0.05)
 
 
 def test_codes_in_use_are_counted_over_the_whole_codebook(clips: tuple[Tensor, Tensor]) -> None:
     task = VideoTask(recipe())  # 4 x 4 = 16 codes
     ids = torch.zeros(3, 3, 4, 4, dtype=torch.long)
     ids[1], ids[2] = 5, 15
-    found = task.summarise(measured(task, *clips, ids))
-    assert found["codebook_usage"] == 3 / 16
-    assert found["perplexity"] == pytest.approx(3.0)
-    assert found["tokens_per_code"] == 9
+    actual = task.summarise(measured(task, *clips, ids))
+    assert actual["codebook_usage"] == 3 / 16
+    assert actual["perplexity"] == pytest.approx(3.0)
+    assert actual["tokens_per_code"] == 9
 
 
 def test_nothing_moves_in_a_single_frame() -> None:
     real = torch.rand(2, 3, 1, 16, 16)
     assert motion_error(real, torch.rand_like(real)).tolist() == [0.0, 0.0]
     task = VideoTask(recipe(videos=VideoDataConfig(frames=1, size=(16, 16))))
-    found = measured(task, real, real, torch.zeros(2, 1, 4, 4, dtype=torch.long))
-    assert all(torch.isfinite(values).all() for values in found.values())
+    actual = measured(task, real, real, torch.zeros(2, 1, 4, 4, dtype=torch.long))
+    assert all(torch.isfinite(values).all() for values in actual.values())
 
 
 # -- what comes in ----------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.media.clips.writer import write_gif, write_mp4
-from quintet.video.config import FrameDiscriminatorConfig, MotionDiscriminatorConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig
+from quintet.video.config import MotionDiscriminatorConfig
 from quintet.video.trainer import OwnVideos
 
 
@@ -27,7 +28,7 @@ def tokenizer(**changes: Any) -> quintet.VideoTokenizer:
     settings: dict[str, Any] = {
         "init_dim": 8,
         "max_dim": 8,
-        "patch": 4,
+        "patch_size": 4,
         "layers": ("residual", "compress_time"),
         "levels": (4, 4),
     }
@@ -50,7 +51,7 @@ def trainer(run: Path, model: Any = None, **changes: Any) -> Any:
         "progress": False,
         "adversarial_from": 0.5,
         "penalty_every": 1,
-        "frame_discriminator": FrameDiscriminatorConfig(dim=8, layers=1),
+        "frame_discriminator": DiscriminatorConfig(dim=8, layers=1),
         "motion_discriminator": MotionDiscriminatorConfig(dim=8, layers=1),
         "run": run,
         **changes,
@@ -116,8 +117,8 @@ def footage(tmp_path: Path) -> Path:
     ["tensor", "bytes", "array", "tuple", "dict", "videos", "image", "dict of images", "both"],
 )
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", dataset=Clips(kind))
-    assert found.train() == 4
+    actual = trainer(tmp_path / "run", dataset=Clips(kind))
+    assert actual.train() == 4
     for discriminator in ("frame_discriminator", "motion_discriminator"):
         assert [r["step"] for r in lines(tmp_path / "run") if f"{discriminator}/loss" in r] == [
             3,
@@ -132,15 +133,15 @@ def test_one_tensor_of_clips_is_a_data_set(tmp_path: Path) -> None:
 def test_a_folder_of_videos_and_images_trains_and_the_command_line_knows_the_run(
     footage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = trainer(tmp_path / "run", data=footage, valid_fraction=0.3, evaluate_every=4)
-    assert found.train() == 4
-    assert found.recipe.data == str(footage)
-    for words in (["evaluate"], ["resume", "--steps", "5"]):
+    actual = trainer(tmp_path / "run", data=footage, valid_fraction=0.3, evaluate_every=4)
+    assert actual.train() == 4
+    assert actual.recipe.data == str(footage)
+    for arguments in (["evaluate"], ["resume", "--steps", "5"]):
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main([words[0], str(tmp_path / "run"), *words[1:]])
+            main([arguments[0], str(tmp_path / "run"), *arguments[1:]])
         assert not ended.value.code
-        if words == ["evaluate"]:
+        if arguments == ["evaluate"]:
             measured = json.loads(capsys.readouterr().out.splitlines()[-1])
             assert measured["psnr"] == lines(tmp_path / "run")[-1]["val/psnr"]
 
@@ -159,9 +160,9 @@ def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
 
 
 def test_built_in_clips_are_there_without_any_data(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run")
-    assert found.recipe.data is None
-    assert len(found.task(found.recipe).data("train")) == 100_000
+    actual = trainer(tmp_path / "run")
+    assert actual.recipe.data is None
+    assert len(actual.task(actual.recipe).data("train")) == 100_000
 
 
 @pytest.mark.parametrize(("kind", "what"), [("names", "str"), ("flat", "Tensor")])
@@ -174,17 +175,17 @@ def test_items_that_are_neither_clips_nor_images_are_rejected_by_their_number(
 
 
 def test_floats_beyond_one_are_rejected_before_the_first_step(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16) * 255)
+    actual = trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16) * 255)
     with pytest.raises(RunError, match=r"first batch does not fit .* divide by 255"):
-        found.train()
+        actual.train()
 
 
 def test_bytes_and_floats_in_one_batch_are_rejected(tmp_path: Path) -> None:
     """Stacked they would all be floats, and some of them 255 times too large."""
     dark = torch.zeros(3, 5, 16, 16)
-    found = trainer(tmp_path / "run", dataset=[dark, dark.byte()] * 4)
+    actual = trainer(tmp_path / "run", dataset=[dark, dark.byte()] * 4)
     with pytest.raises(TypeError, match=r"float32 and torch\.uint8"):
-        found.train()
+        actual.train()
 
 
 def test_data_is_given_once(footage: Path, tmp_path: Path) -> None:
@@ -196,9 +197,9 @@ def test_data_is_given_once(footage: Path, tmp_path: Path) -> None:
 
 def test_a_validation_set_of_the_user_is_evaluated(tmp_path: Path) -> None:
     held = Clips("dict of images")
-    found = trainer(tmp_path / "run", dataset=Clips("tuple"), val_dataset=held, evaluate_every=4)
-    found.train()
-    assert len(found.task(found.recipe).data("train")) == 16
+    actual = trainer(tmp_path / "run", dataset=Clips("tuple"), val_dataset=held, evaluate_every=4)
+    actual.train()
+    assert len(actual.task(actual.recipe).data("train")) == 16
     last = lines(tmp_path / "run")[-1]
     assert last["val/motion_error_still"] == 0  # the images stand still
 
@@ -212,8 +213,8 @@ def window(data: OwnVideos, key: Key | None, index: int = 0) -> list[int]:
 
 def test_a_long_clip_gives_a_window_of_consecutive_frames_by_the_key() -> None:
     data = OwnVideos([numbered(9)], frames=5)
-    found = {tuple(window(data, Key(0, epoch, 0))) for epoch in range(60)}
-    assert found == {tuple(range(first, first + 5)) for first in range(5)}
+    actual = {tuple(window(data, Key(0, epoch, 0))) for epoch in range(60)}
+    assert actual == {tuple(range(first, first + 5)) for first in range(5)}
     key = Key(3, 1, 0)
     torch.manual_seed(1)
     assert window(data, key) == window(OwnVideos([numbered(9)], frames=5), key)
@@ -229,10 +230,10 @@ def test_a_clip_of_the_length_is_taken_whole_and_an_image_is_static() -> None:
 
 
 def test_a_clip_that_is_too_short_is_named_with_the_remedy(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", dataset=[torch.rand(3, 4, 16, 16)] * 8)
+    actual = trainer(tmp_path / "run", dataset=[torch.rand(3, 4, 16, 16)] * 8)
     message = r"sample \d has 4 frames, but frames is 5: lower frames"
     with pytest.raises(RunError, match=message):
-        found.train()
+        actual.train()
 
 
 @pytest.mark.parametrize("shape", [(5, 3, 16, 16), (9, 16, 16, 3), (1, 5, 16, 16)])
@@ -240,9 +241,9 @@ def test_axes_in_another_order_are_told_from_a_short_clip(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     """As torchvision and PyAV hand clips over, and without colour."""
-    found = trainer(tmp_path / "run", dataset=[torch.rand(shape)] * 8)
+    actual = trainer(tmp_path / "run", dataset=[torch.rand(shape)] * 8)
     with pytest.raises((ValueError, TypeError), match=r"3, t, h, w\)"):
-        found.train()
+        actual.train()
 
 
 # -- keywords ---------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ def test_axes_in_another_order_are_told_from_a_short_clip(
 
 def test_old_keywords_work_and_name_the_new_ones(tmp_path: Path) -> None:
     with pytest.warns(FutureWarning) as caught:
-        found: Any = quintet.VideoTokenizerTrainer(
+        actual: Any = quintet.VideoTokenizerTrainer(
             tokenizer(),
             dataset=Clips("tensor"),
             size=16,
@@ -262,15 +263,15 @@ def test_old_keywords_work_and_name_the_new_ones(tmp_path: Path) -> None:
             random_split_seed=9,
             apply_grad_penalty_every=3,
         )
-    said = {str(warning.message) for warning in caught}
-    assert "lr is now called learning_rate" in said
-    assert "validate_every_step is now called evaluate_every" in said
+    output = {str(warning.message) for warning in caught}
+    assert "lr is now called learning_rate" in output
+    assert "validate_every_step is now called evaluate_every" in output
     assert all(warning.filename == __file__ for warning in caught)
     assert (
-        found.recipe.optim.learning_rate == found.recipe.discriminator_optim.learning_rate == 1e-3
+        actual.recipe.optim.learning_rate == actual.recipe.discriminator_optim.learning_rate == 1e-3
     )
-    assert found.recipe.losses.penalty_every == 3
-    recipe = found.recipe
+    assert actual.recipe.losses.penalty_every == 3
+    recipe = actual.recipe
     assert (recipe.save_every, recipe.evaluate_every, recipe.seed) == (5, 7, 9)
 
 
@@ -306,8 +307,8 @@ def test_motion_off_leaves_one_discriminator(tmp_path: Path) -> None:
 
 
 def test_frames_need_not_be_square(tmp_path: Path) -> None:
-    found = trainer(tmp_path / "run", size=(16, 24))
-    assert found.task(found.recipe).data("train").keyed(0, None)["video"].shape == (3, 5, 16, 24)
+    actual = trainer(tmp_path / "run", size=(16, 24))
+    assert actual.task(actual.recipe).data("train").keyed(0, None)["video"].shape == (3, 5, 16, 24)
 
 
 def test_building_a_trainer_leaves_the_users_randomness_alone(tmp_path: Path) -> None:
@@ -348,9 +349,9 @@ def test_a_run_cut_short_resumes_bit_for_bit(motion: bool, tmp_path: Path) -> No
 def trained(tmp_path_factory: pytest.TempPathFactory) -> quintet.VideoTokenizerTrainer:
     layers = ("residual", "compress_time", "attend_time", "compress_time", "gateloop_time")
     run = tmp_path_factory.mktemp("trained") / "run"
-    found = trainer(run, tokenizer(layers=layers), dataset=Clips("tensor"), ema_decay=0.5)
-    found.train()
-    return found
+    actual = trainer(run, tokenizer(layers=layers), dataset=Clips("tensor"), ema_decay=0.5)
+    actual.train()
+    return actual
 
 
 def test_ids_and_reconstructions_come_from_the_ema_weights(
@@ -358,13 +359,13 @@ def test_ids_and_reconstructions_come_from_the_ema_weights(
 ) -> None:
     video = torch.rand(2, 3, 9, 16, 24)
     loaded = quintet.load(trained.folder)
-    ids, made = trained.tokenize(video), trained.reconstruct(video)
+    ids, output = trained.tokenize(video), trained.reconstruct(video)
     assert ids.shape == (2, 3, 4, 6)
     assert torch.equal(ids, loaded.tokenize(video))
-    assert torch.equal(made, loaded.reconstruct(video))
-    assert made.shape == video.shape
-    assert 0 <= made.min() <= made.max() <= 1
-    assert not made.requires_grad
+    assert torch.equal(output, loaded.reconstruct(video))
+    assert output.shape == video.shape
+    assert 0 <= output.min() <= output.max() <= 1
+    assert not output.requires_grad
 
 
 @pytest.mark.parametrize("chunk", [4, 8, 12, 400])
@@ -383,7 +384,7 @@ def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
     trainer(tmp_path / "first", **common).train()
     quintet.load(tmp_path / "first").save_pretrained(tmp_path / "model")
     for name, source in (("a", "first"), ("b", "model")):
-        place = tmp_path / source
-        trainer(tmp_path / name, **common, steps=1, init_from=place).train()
+        path = tmp_path / source
+        trainer(tmp_path / name, **common, steps=1, init_from=path).train()
     losses = [lines(tmp_path / name)[0]["tokenizer/loss"] for name in ("first", "a", "b")]
     assert losses[1] == losses[2] != losses[0]

@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from quintet.engine.config import OptimiserConfig, require, require_held_out
 from quintet.nn.quantisers.config import QuantiserConfig
-from quintet.shared.tokenizer.config import TokenizerRecipe, require_divisible, require_quantiser
+from quintet.shared.tokenizer.config import (
+    DiscriminatorConfig,
+    PixelDataConfig,
+    TokenizerRecipe,
+    require_divisible,
+    require_quantiser,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,81 +20,48 @@ class VQGanVAEConfig(QuantiserConfig):
     """Colour channels of the images."""
     dim: int = 64
     """Width of the first stage."""
-    multipliers: tuple[int, ...] = (1, 2, 4, 4)
+    channel_multipliers: tuple[int, ...] = (1, 2, 4, 4)
     """Width of each stage as a multiple of `dim`; stages after the first downsample by 2."""
-    patch: int = 1
-    """Patch size: patch x patch pixels become channels before the first stage (1: none)."""
-    blocks: tuple[int, ...] = (2,)
+    patch_size: int = 1
+    """Side of the patches of pixels that become channels before the first stage (1: none)."""
+    num_res_blocks: tuple[int, ...] = (2,)
     """Residual blocks per stage: one number for all stages, or one for each."""
     attention_layers: int = 1
     """Attention layers (each with a residual block) at the lowest resolution."""
 
     def __post_init__(self) -> None:
         require_quantiser(self)
-        if len(self.blocks) not in (1, len(self.multipliers)):
+        stages = len(self.channel_multipliers)
+        if len(self.num_res_blocks) not in (1, stages):
             raise ValueError(
-                f"blocks has {len(self.blocks)} entries for {len(self.multipliers)} stages:"
-                " give one number, or one for each entry of multipliers"
+                f"num_res_blocks has {len(self.num_res_blocks)} entries for {stages} stages:"
+                " give one number, or one for each entry of channel_multipliers"
             )
-        if self.patch < 1 or self.dim < 4 or not self.multipliers or min(self.multipliers) < 1:
+        if self.patch_size < 1 or self.dim < 4 or min(self.channel_multipliers, default=0) < 1:
             raise ValueError(
-                f"patch {self.patch}, dim {self.dim} and multipliers {self.multipliers} must be"
-                " positive, and dim at least 4"
+                f"patch_size {self.patch_size}, dim {self.dim} and channel_multipliers"
+                f" {self.channel_multipliers} must be positive, and dim at least 4"
             )
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels of each stage, from the finest to the coarsest."""
-        return tuple(self.dim * multiplier for multiplier in self.multipliers)
+        return tuple(self.dim * multiplier for multiplier in self.channel_multipliers)
 
     @property
     def blocks_per_stage(self) -> tuple[int, ...]:
         """Residual blocks of each stage."""
-        return self.blocks if len(self.blocks) > 1 else self.blocks * len(self.multipliers)
+        return self.num_res_blocks * (len(self.channel_multipliers) // len(self.num_res_blocks))
 
     @property
     def factor(self) -> int:
         """Spatial downsampling: one id covers factor x factor pixels."""
-        return self.patch * 2 ** (len(self.multipliers) - 1)
+        return self.patch_size * 2 ** (len(self.channel_multipliers) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscriminatorConfig:
-    """The patch discriminator."""
-
-    channels: int = 3
-    """Colour channels of the images."""
-    dim: int = 64
-    """Width of its first layer."""
-    layers: int = 3
-    """Stride-2 layers; more layers have a larger receptive field."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageDataConfig:
+class ImageDataConfig(PixelDataConfig):
     """Images and augmentation."""
-
-    size: tuple[int, int] = (128, 128)
-    """Height and width that images are resized and cropped to."""
-    flip: bool = True
-    """Random horizontal flip of training images."""
-    min_crop: float = 0.8
-    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
-    valid_fraction: float = 0.05
-    """Fraction of a folder held out for validation, chosen by the seed."""
-    valid_limit: int = 512
-    """Maximum number of validation images per evaluation."""
-    builtin_count: int = 100_000
-    """Number of built-in training scenes without a folder."""
-    max_pixels: int = 64_000_000
-    """Images with more pixels than this are skipped before they are decoded."""
-    max_bytes: int = 256_000_000
-    """Files with more bytes than this are skipped before they are opened."""
-
-    def __post_init__(self) -> None:
-        require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
-        require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
-        require_held_out(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +74,6 @@ class VQGanRecipe(TokenizerRecipe):
     """The discriminator."""
     images: ImageDataConfig = field(default_factory=ImageDataConfig)
     """The data."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser of the tokenizer."""
-    discriminator_optim: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
-    )
-    """Optimiser of the discriminator."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

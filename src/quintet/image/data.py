@@ -8,32 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from quintet.engine.data.source import Source
 from quintet.image.config import ImageDataConfig
 from quintet.media.pixels import SUFFIXES, read_image, resize_crop
-from quintet.media.splits import (
-    Builtin,
-    InFolder,
-    Key,
-    Split,
-    examined,
-    examined_shards,
-    find,
-)
+from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.shared.checking import check_files
 from quintet.shared.scenes import scenes
-
-
-class ImageData(Protocol):
-    """Interface of the folder and of the built-in data."""
-
-    def __len__(self) -> int: ...
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
-    def name(self, index: int) -> str: ...
 
 
 def _random_flip(pixels: npt.NDArray[np.uint8], key: Key | None, flip: bool) -> torch.Tensor:
@@ -76,14 +62,8 @@ def check(
 ) -> Iterator[tuple[Path, str | None]]:
     """Each image of a folder, fully decoded, with its defect or None."""
     every = replace(config, valid_limit=maxsize)
-    packed = examined_shards(folder, SUFFIXES, lambda split: ImageFolder(folder, every, split, 0))
-    if packed is not None:
-        yield from packed
-        return
     caps = {"max_pixels": config.max_pixels, "max_bytes": config.max_bytes}
-    yield from examined(
-        find(Path(folder), SUFFIXES, "images"), lambda path: read_image(path, **caps)
-    )
+    return check_files(ImageFolder, folder, every, lambda _: lambda path: read_image(path, **caps))
 
 
 class BuiltinImages(Builtin):
@@ -112,7 +92,7 @@ def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def open_data(
     folder: Path | str | None, config: ImageDataConfig, split: Split, seed: int
-) -> ImageData:
+) -> Source:
     """The images of a folder, or the built-in scenes without one.
 
     The seed chooses the validation images of a folder. The built-in scenes do not depend on it, so

@@ -7,27 +7,17 @@ Shapes: b samples, c channels, h x w pixels in 0..1; f = `factor`; d = width of 
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quintet.image.config import DiscriminatorConfig, VQGanVAEConfig
-from quintet.nn.adversarial.discriminator import PatchDiscriminator
+from quintet.image.config import VQGanVAEConfig
 from quintet.nn.blocks import AttentionBlock, Downsample, Head, ResidualBlock, Stem, Upsample
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
 from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
-
-
-class Reconstruction(NamedTuple):
-    images: Tensor
-    """(b, c, h, w), fp32, not clamped: a clamp would zero gradients out of range."""
-    ids: Tensor
-    """(b, h/f, w/f)."""
-    quantiser_loss: Tensor
-    """0-dim."""
 
 
 def residual_blocks(dim: int, count: int) -> list[nn.Module]:
@@ -41,7 +31,7 @@ def middle_blocks(dim: int, layers: int) -> list[nn.Module]:
 
 def build_encoder(config: VQGanVAEConfig) -> nn.Sequential:
     widths = config.widths
-    layers: list[nn.Module] = [Stem(config.channels, widths[0], config.patch)]
+    layers: list[nn.Module] = [Stem(config.channels, widths[0], config.patch_size)]
     for index, (dim, count) in enumerate(zip(widths, config.blocks_per_stage)):
         if index:
             layers.append(Downsample(widths[index - 1], dim))
@@ -56,7 +46,7 @@ def build_decoder(config: VQGanVAEConfig) -> nn.Sequential:
         if index:
             layers.append(Upsample(widths[index - 1], dim))
         layers += residual_blocks(dim, count)
-    return nn.Sequential(*layers, Head(widths[-1], config.channels, config.patch))
+    return nn.Sequential(*layers, Head(widths[-1], config.channels, config.patch_size))
 
 
 def config_from_keywords(**keywords: Any) -> VQGanVAEConfig:
@@ -64,11 +54,11 @@ def config_from_keywords(**keywords: Any) -> VQGanVAEConfig:
 
     `layers` downsamples by 2 each, with doubling widths: first a patch of 2, then stages.
     """
-    if isinstance(keywords.get("blocks"), int):
-        keywords["blocks"] = (keywords["blocks"],)
+    if isinstance(keywords.get("num_res_blocks"), int):
+        keywords["num_res_blocks"] = (keywords["num_res_blocks"],)
     layers, size = keywords.pop("layers", None), keywords.pop("codebook_size", None)
     if layers is not None:
-        keywords |= {"patch": 2, "multipliers": tuple(2**i for i in range(layers))}
+        keywords |= {"patch_size": 2, "channel_multipliers": tuple(2**i for i in range(layers))}
     if size is not None:
         keywords |= codebook_of_size(size)
     return VQGanVAEConfig(**keywords)
@@ -90,10 +80,6 @@ class VQGanVAE(TokenizerModel):
         self.encoder = build_encoder(config)
         self.quantiser = build_quantiser(config, config.widths[-1])
         self.decoder = build_decoder(config)
-
-    def forward(self, images: Tensor) -> Reconstruction:
-        quantised = self.quantiser(self.encode(images))
-        return Reconstruction(self.decode(quantised.values), quantised.ids, quantised.loss)
 
     def encode(self, images: Tensor) -> Tensor:
         """Latents before the quantiser."""
@@ -125,12 +111,3 @@ class VQGanVAE(TokenizerModel):
                 f"expected images (b, {self.config.channels}, h, w), not {tuple(images.shape)}"
             )
         check_divisible(images.shape[2], images.shape[3], self.factor, "images")
-
-
-class Discriminator(PatchDiscriminator):
-    """The discriminator of a VQGanVAE, from its configuration."""
-
-    def __init__(self, config: DiscriminatorConfig | None = None) -> None:
-        config = config or DiscriminatorConfig()
-        super().__init__(channels=config.channels, dim=config.dim, layers=config.layers)
-        self.config = config

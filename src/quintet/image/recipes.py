@@ -2,12 +2,11 @@
 
 from quintet.engine.config import OptimiserConfig
 from quintet.image.config import (
-    DiscriminatorConfig,
     ImageDataConfig,
     VQGanRecipe,
     VQGanVAEConfig,
 )
-from quintet.shared.tokenizer.config import TokenizerLossConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
 
 
 def vqgan() -> VQGanRecipe:
@@ -20,9 +19,9 @@ def vqgan() -> VQGanRecipe:
         save_every=1600,
         model=VQGanVAEConfig(
             dim=256,
-            patch=4,
-            multipliers=(1, 2),
-            blocks=(3, 4),
+            patch_size=4,
+            channel_multipliers=(1, 2),
+            num_res_blocks=(3, 4),
             attention_layers=1,
             levels=(8, 8, 8, 5, 5, 5),
         ),
@@ -44,7 +43,13 @@ def vqgan_tiny() -> VQGanRecipe:
         workers=1,
         evaluate_every=425,
         save_every=425,
-        model=VQGanVAEConfig(dim=64, patch=4, multipliers=(1, 2), blocks=(1,), levels=(8, 8, 5, 5)),
+        model=VQGanVAEConfig(
+            dim=64,
+            patch_size=4,
+            channel_multipliers=(1, 2),
+            num_res_blocks=(1,),
+            levels=(8, 8, 5, 5),
+        ),
         discriminator=DiscriminatorConfig(dim=32, layers=2),
         images=ImageDataConfig(size=(64, 64), builtin_count=20_000),
         losses=TokenizerLossConfig(

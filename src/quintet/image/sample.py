@@ -31,7 +31,7 @@ class Flags:
     count: int = 8
     """Without inputs: number of validation images to reconstruct."""
     device: Device = "auto"
-    """Device; auto takes a GPU if available."""
+    """Device; auto uses a GPU if available."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
@@ -43,7 +43,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for path in inputs or _held_out(run, out, flags.count):
+    for path in inputs or _validation_images(run, out, flags.count):
         if path.suffix == ".safetensors":
             written += _decode(model, path, out)
         else:
@@ -51,7 +51,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     return written
 
 
-def _held_out(run: Path, out: Path, count: int) -> list[Path]:
+def _validation_images(run: Path, out: Path, count: int) -> list[Path]:
     from quintet.image.data import open_data
     from quintet.media.pixels import write_png
 
@@ -59,7 +59,7 @@ def _held_out(run: Path, out: Path, count: int) -> list[Path]:
     dataset = open_data(recipe.data, recipe.images, "valid", recipe.seed)
     paths = []
     for index, item in readable(dataset, count):
-        paths.append(out / f"held-out-{index:03d}.png")
+        paths.append(out / f"validation-{index:03d}.png")
         write_png(paths[-1], item["image"].permute(1, 2, 0).numpy())
     return paths
 
@@ -68,8 +68,8 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
     import torch
 
     from quintet.engine.runs.checkpoint import write_safetensors
-    from quintet.image.task import to_bytes
     from quintet.media.pixels import grid, middle, read_image, resize_crop, write_png
+    from quintet.shared.tokenizer.pixels import to_bytes
 
     array = read_image(path)
     size = flags.size or tuple(side // model.factor * model.factor for side in array.shape[:2])
@@ -88,8 +88,8 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
 
 def _decode(model: "VQGanVAE", path: Path, out: Path) -> list[Path]:
     from quintet.engine.models.pretrained import read_weights
-    from quintet.image.task import to_bytes
     from quintet.media.pixels import write_png
+    from quintet.shared.tokenizer.pixels import to_bytes
 
     ids = read_weights(path).get("ids")
     if ids is None or ids.ndim != 3 or ids.is_floating_point() or not ids.numel():

@@ -1,27 +1,23 @@
 """Training of the image tokenizer: a VQGanVAE and its discriminator (shared/tokenizer/task.py)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from quintet.engine.keys import fold
 from quintet.engine.task import Batch, Exhibit, Measured, Rows
 from quintet.image import data
 from quintet.image.config import VQGanRecipe
-from quintet.image.model import Discriminator, VQGanVAE
+from quintet.image.model import VQGanVAE
 from quintet.media.pixels import grid, write_png
+from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.similarity import psnr, ssim
+from quintet.shared.tokenizer.pixels import bicubic, enlarged, to_bytes
 from quintet.shared.tokenizer.task import TokenizerTask
-
-
-def build(recipe: VQGanRecipe) -> "VQGanTask":
-    return VQGanTask(recipe)
 
 
 class VQGanTask(TokenizerTask):
@@ -32,14 +28,8 @@ class VQGanTask(TokenizerTask):
         self.recipe = recipe
         torch.manual_seed(fold(recipe.seed, "weights"))
         vae = model if model is not None else VQGanVAE(recipe.model)
-        discriminator = Discriminator(recipe.discriminator)
-        super().__init__(
-            recipe,
-            vae,
-            recipe.optim,
-            {"discriminator": (discriminator, recipe.discriminator_optim)},
-            sets,
-        )
+        discriminator = PatchDiscriminator(**asdict(recipe.discriminator))
+        super().__init__(recipe, vae, {"discriminator": discriminator}, sets)
 
     def data(self, split: str) -> Any:
         if self.sets is not None:
@@ -58,7 +48,7 @@ class VQGanTask(TokenizerTask):
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
         real = self.real(batch)
         output = nets["vae"](real)
-        reconstruction = output.images.clamp(0, 1)
+        reconstruction = output.output.clamp(0, 1)
         mean = real.mean((2, 3), keepdim=True).expand_as(real)
         return {
             "psnr": Rows(psnr(reconstruction, real)),
@@ -68,39 +58,23 @@ class VQGanTask(TokenizerTask):
                 total_variation(reconstruction) / total_variation(real).clamp_min(1e-6)
             ),
             "psnr_mean_colour": Rows(psnr(mean, real)),
-            "psnr_bicubic": Rows(psnr(bicubic_baseline(real, self.recipe.model.factor), real)),
+            "psnr_bicubic": Rows(psnr(bicubic(real, self.recipe.model.factor).clamp(0, 1), real)),
             "ids": Rows(output.ids),
         }
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         real = self.real(batch)
-        reconstruction = nets["vae"](real).images.clamp(0, 1)
+        reconstruction = nets["vae"](real).output.clamp(0, 1)
         return [ReconstructionSheet("reconstructions", real[:8], reconstruction[:8])]
+
+
+build = VQGanTask
 
 
 def total_variation(images: Tensor) -> Tensor:
     """(b,): mean absolute difference of neighbouring pixels; lower for blurred images."""
     across, down = images.diff(dim=-1).abs(), images.diff(dim=-2).abs()
     return across.flatten(1).mean(1) + down.flatten(1).mean(1)
-
-
-def bicubic_baseline(images: Tensor, factor: int) -> Tensor:
-    """Bicubic down- and upsampling, with as many pixels as the tokenizer has ids."""
-    size = tuple(images.shape[-2:])
-    small = [side // factor for side in size]
-    options: dict[str, Any] = {"mode": "bicubic", "antialias": True, "align_corners": False}
-    return F.interpolate(F.interpolate(images, small, **options), size, **options).clamp(0, 1)
-
-
-def enlarged(image: np.ndarray, side: int = 128) -> np.ndarray:
-    """Nearest-neighbour upscaling by a whole factor, to about `side` pixels."""
-    factor = max(1, round(side / max(image.shape[:2])))
-    return image.repeat(factor, axis=0).repeat(factor, axis=1)
-
-
-def to_bytes(image: Tensor) -> np.ndarray:
-    """(3, h, w) in 0..1 to (h, w, 3) uint8."""
-    return (image.float() * 255).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
 @dataclass

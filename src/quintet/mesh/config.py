@@ -6,23 +6,19 @@ from math import prod
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
-from quintet.engine.config import OptimiserConfig, Recipe, require, require_held_out, setting
+from quintet.engine.config import OptimiserConfig, Recipe, require, setting
+from quintet.nn.quantisers.config import CodebookConfig
+from quintet.shared.config import DataConfig, require_at_least, require_fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshDataConfig:
+class MeshDataConfig(DataConfig):
     """Selection, preparation and augmentation of meshes."""
 
     max_faces: int = 800
     """Maximum faces per mesh (see too_large); batches are padded to this length."""
     too_large: Literal["skip", "simplify"] = "skip"
     """Handling of meshes with more than max_faces faces."""
-    valid_fraction: float = 0.05
-    """Fraction of a folder held out for validation, chosen by the seed."""
-    valid_limit: int = 512
-    """Maximum number of validation meshes per evaluation."""
-    builtin_count: int = 100_000
-    """Number of built-in training meshes if no folder is given."""
     scale: float = 0.1
     """Augmentation: random scaling of each axis by up to this fraction; 0 disables it."""
     shift: float = 0.03
@@ -31,23 +27,20 @@ class MeshDataConfig:
     """Augmentation: maximum rotation about the vertical axis in degrees; 180 is any angle."""
     upright: bool = True
     """Convert y-up formats (obj, glb, gltf) to z-up."""
-    max_bytes: int = 256_000_000
-    """Larger files are skipped before they are opened."""
     max_file_faces: int = 1_000_000
     """Files with more faces are skipped, even with too_large = simplify."""
 
     def __post_init__(self) -> None:
-        require(self.max_faces >= 8, "max_faces", self.max_faces, "8 or more")
-        require_held_out(self)
-        for name in ("max_bytes", "max_file_faces"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        super().__post_init__()
+        require_at_least(8, self, "max_faces")
+        require_at_least(1, self, "max_file_faces")
         require(0 <= self.scale < 1, "scale", self.scale, "at least 0 and below 1")
         require(0 <= self.shift < 0.05, "shift", self.shift, "at least 0 and below 0.05")
         require(0 <= self.rotation <= 180, "rotation", self.rotation, "between 0 and 180 degrees")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshAutoencoderConfig:
+class MeshAutoencoderConfig(CodebookConfig):
     """Mesh tokenizer: graph encoder, vertex quantiser and decoder."""
 
     corners: Literal[3, 4] = 3
@@ -85,10 +78,8 @@ class MeshAutoencoderConfig:
 
     def __post_init__(self) -> None:
         require(self.bins >= 2, "bins", self.bins, "2 or more")
-        for name in ("dim", "message_dim", "latent_dim", "depth"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("encoder_layers", "decoder_layers", "window", "max_offset"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require_at_least(1, self, "dim", "message_dim", "latent_dim", "depth")
+        require_at_least(0, self, "encoder_layers", "decoder_layers", "window", "max_offset")
         per_axis = len(self.levels) == 3 and min(self.levels) >= 2
         require(per_axis, "levels", self.levels, "three numbers of at least 2, for x, y and z")
         bits = self.codebook_bits
@@ -154,25 +145,14 @@ class MeshTransformerConfig:
         size = self.codebook_size
         factored = not self.levels or prod(self.levels) == size
         require(factored, "levels", self.levels, f"factors of codebook_size = {size}")
-        for name in (
-            "depth",
-            "codebook_size",
-            "max_faces",
-            "dim",
-            "layers",
-            "heads",
-            "fine_layers",
-        ):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("fine_heads", "text_length", "text_dim", "cross_every"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        require(self.text_layers >= 0, "text_layers", self.text_layers, "0 or more")
+        require_at_least(1, self, "depth", "codebook_size", "max_faces", "dim", "layers", "heads")
+        texts = ("text_length", "text_dim", "cross_every")
+        require_at_least(1, self, "fine_layers", "fine_heads", *texts)
+        require_at_least(0, self, "text_layers")
         for name in ("dim", "head_dim", "fine_head_dim"):
             value = getattr(self, name)
             require(value >= 2 and value // 2 * 2 == value, name, value, "even (rotary embedding)")
-        for name in ("dropout", "label_smoothing"):
-            value = getattr(self, name)
-            require(0 <= value < 1, name, value, "at least 0 and below 1")
+        require_fraction(self, "dropout", "label_smoothing")
 
     @property
     def tokens_per_face(self) -> int:

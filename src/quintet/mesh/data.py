@@ -18,17 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quintet.engine.data.source import Source
 from quintet.media.errors import BadFile, printable
 from quintet.media.meshes.files import SUFFIXES, read_mesh, simplify
-from quintet.media.splits import (
-    Builtin,
-    InFolder,
-    Key,
-    Split,
-    examined,
-    examined_shards,
-    find,
-)
+from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import (
@@ -40,22 +33,19 @@ from quintet.mesh.geometry import (
     face_neighbours,
     has_area,
     merge,
-    neighbours_from_edges,
     normalised,
     weld,
 )
+from quintet.shared.checking import check_files
 
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1
 """Version of the preparation; increment on any change, to invalidate cached codes."""
 
 
-class MeshData(Protocol):
-    """Interface of both datasets."""
+class MeshData(Source, Protocol):
+    """Interface of folders, built-in data and custom data sets."""
 
-    def __len__(self) -> int: ...
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
-    def name(self, index: int) -> str: ...
     def text(self, index: int) -> str: ...
     def digest(self, index: int) -> str: ...
     def variant(self, index: int, number: int) -> dict[str, Any]: ...
@@ -226,11 +216,7 @@ def check(
 ) -> Iterator[tuple[Path, str | None]]:
     """Read and prepare each mesh of a folder; yield its path, and an error message or None."""
     every = replace(config, valid_limit=maxsize)
-    packed = examined_shards(folder, SUFFIXES, lambda split: MeshFolder(folder, every, split, 0))
-    if packed is not None:
-        yield from packed
-        return
-    yield from examined(find(Path(folder), SUFFIXES, "meshes"), lambda path: _read(path, config))
+    return check_files(MeshFolder, folder, every, lambda _: lambda path: _read(path, config))
 
 
 # -- built-in data --------------------------------------------------------------------------
@@ -272,8 +258,7 @@ class Collate:
     """Collate to a fixed size, so that compiled models do not recompile.
 
     vertices float32 (b, max_faces * corners, 3) padded with 0; faces (b, max_faces, corners) and
-    neighbours (b, max_faces, 8) padded with -1; text a list. Neighbours come from a
-    sample's `face_edges` (e, 2) if present, else from shared vertices.
+    neighbours (b, max_faces, 8) padded with -1; text a list.
     """
 
     def __init__(self, max_faces: int, corners: int = 3) -> None:
@@ -289,7 +274,7 @@ class Collate:
             points, polygons = self._checked(item)
             vertices[row, : len(points)] = points
             faces[row, : len(polygons)] = polygons
-            neighbours[row, : len(polygons)] = _neighbours(item, polygons)
+            neighbours[row, : len(polygons)] = face_neighbours(polygons)
         text = [str(item.get("text", "")) for item in items]
         return {"vertices": vertices, "faces": faces, "neighbours": neighbours, "text": text}
 
@@ -308,13 +293,6 @@ class Collate:
         if len(polygons) and int(polygons.max()) >= len(points):
             raise ValueError(f"`faces` names vertex {int(polygons.max())} of {len(points)}")
         return points, polygons
-
-
-def _neighbours(item: Mapping[str, Any], faces: torch.Tensor) -> torch.Tensor:
-    edges = item.get("face_edges")
-    if edges is None:
-        return face_neighbours(faces)
-    return neighbours_from_edges(torch.as_tensor(edges), len(faces))
 
 
 def open_data(

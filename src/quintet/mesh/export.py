@@ -3,36 +3,25 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quintet.engine.models.export import Exportable, Input, Piece
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.model import MeshAutoencoder
+from quintet.shared.export import graph
 
 NOT_EXPORTABLE = "autoregressive sampling of a variable number of faces is a loop, not a graph"
 
 
-class Encode(nn.Module):
+def encode(self: Any, vertices: Tensor, faces: Tensor, neighbours: Tensor) -> Tensor:
     """Meshes -> codes."""
-
-    def __init__(self, model: MeshAutoencoder) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, vertices: Tensor, faces: Tensor, neighbours: Tensor) -> Tensor:
-        return self.model.tokenize(vertices, faces, None, neighbours)
+    return self.model.tokenize(vertices, faces, None, neighbours)
 
 
-class Decode(nn.Module):
+def decode(self: Any, codes: Tensor) -> tuple[Tensor, Tensor]:
     """Codes -> bins of the face corners; bin centres are the coordinates."""
-
-    def __init__(self, model: MeshAutoencoder) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        decoded = self.model.decode_codes(codes)
-        return geometry.discretise(decoded.coordinates, self.model.config.bins), decoded.mask
+    decoded = self.model.decode_codes(codes)
+    return geometry.discretise(decoded.coordinates, self.model.config.bins), decoded.mask
 
 
 def example_inputs(
@@ -66,17 +55,17 @@ def pieces(model: Any, recipe: Any) -> Exportable:
     codes = [model.tokenize(v, f, None, n) for v, f, n in (traced, checked)]
     bins = model.config.bins
     bins_description = f"(batch, faces, {corners}, 3) int64: x is (2 bin + 1) / {bins} - 1"
-    encode = Piece(
+    encoder = Piece(
         "encode",
         "meshes to codes",
-        Encode(model),
+        graph(model, encode),
         dict(zip(("vertices", "faces", "neighbours"), inputs)),
         {"codes": codes_description},
     )
-    decode = Piece(
+    decoder = Piece(
         "decode",
         "codes to the corners of faces",
-        Decode(model),
+        graph(model, decode),
         {"codes": Input(codes[0], codes[1], codes_description, ("batch", "faces"))},
         {"bins": bins_description, "mask": "(batch, faces) bool: false in padding"},
     )
@@ -84,4 +73,4 @@ def pieces(model: Any, recipe: Any) -> Exportable:
         "Face neighbours are an input; merge equal corners afterwards, as"
         " quintet.mesh.transformer.assemble does."
     )
-    return Exportable([encode, decode], left_out)
+    return Exportable([encoder, decoder], left_out)

@@ -50,14 +50,6 @@ def undiscretise(
     return (real + 0.5) * ((high - low) / bins) + low
 
 
-def gather_corners(vertices: Tensor, faces: Tensor) -> Tensor:
-    """(b, v, 3) and (b, f, k) -> (b, f, k, 3): coordinates of each corner; zero in padding."""
-    batch, count, corners = faces.shape
-    index = faces.clamp(min=0).reshape(batch, count * corners, 1).expand(-1, -1, 3)
-    pairs = vertices.gather(1, index).reshape(batch, count, corners, 3)
-    return pairs * (faces >= 0).all(-1)[..., None, None].to(pairs.dtype)
-
-
 def _norm(vectors: Tensor) -> Tensor:
     squares = vectors.square().sum(-1)
     real = squares > _TINY
@@ -132,18 +124,16 @@ def _faces_by_edge(faces: Ints) -> tuple[Ints, Ints, Ints]:
     return owner, starts[group], ends[group]
 
 
-def _adjacent_pairs(faces: Ints, width: int | None) -> Ints:
+def _adjacent_pairs(faces: Ints, width: int) -> Ints:
     """Sorted unique keys `face * count + neighbour`.
 
-    With a width, only the first width + 1 faces of each vertex pair are considered: they include
-    the lowest `width` neighbours of a face, and a fan of n faces around one edge costs O(n).
+    Only the first width + 1 faces of each vertex pair are considered: they include the lowest
+    `width` neighbours of a face, and a fan of n faces around one edge costs O(n).
     """
     count = len(faces)
     owner, starts, ends = _faces_by_edge(faces)
-    deepest = int((ends - starts).max(initial=0))
-    depth = deepest if width is None else min(deepest, width + 1)
     pairs: list[Ints] = []
-    for offset in range(depth):
+    for offset in range(min(int((ends - starts).max(initial=0)), width + 1)):
         position = starts + offset
         inside = np.flatnonzero(position < ends)
         face, other = owner[inside], owner[position[inside]]
@@ -186,24 +176,7 @@ def face_neighbours(faces: Tensor | Ints, width: int = NEIGHBOURS) -> Tensor | I
     return torch.from_numpy(table).to(faces.device) if isinstance(faces, Tensor) else table
 
 
-@overload
-def face_edges(faces: Tensor) -> Tensor: ...
-@overload
-def face_edges(faces: Ints) -> Ints: ...
-def face_edges(faces: Tensor | Ints) -> Tensor | Ints:
-    """(f, k) -> (e, 2): ordered pairs of distinct faces that share two vertices."""
-    array = _numpy(faces)
-    edges = np.stack(np.divmod(_adjacent_pairs(array, None), max(len(array), 1)), 1)
-    return torch.from_numpy(edges).to(faces.device) if isinstance(faces, Tensor) else edges
-
-
-@overload
-def neighbours_from_edges(face_edges: Tensor, count: int, width: int = NEIGHBOURS) -> Tensor: ...
-@overload
-def neighbours_from_edges(face_edges: Ints, count: int, width: int = NEIGHBOURS) -> Ints: ...
-def neighbours_from_edges(
-    face_edges: Tensor | Ints, count: int, width: int = NEIGHBOURS
-) -> Tensor | Ints:
+def neighbours_from_edges(face_edges: Tensor, count: int, width: int = NEIGHBOURS) -> Tensor:
     """([b,] e, 2) -> ([b,] count, width): `face_neighbours` from pairs padded with -1."""
 
     def link(edges: Ints) -> Ints:
@@ -213,10 +186,7 @@ def neighbours_from_edges(
             raise ValueError(f"face_edges refers to face {edges.max()} of {count} faces")
         return _table(np.unique(edges[:, 0] * count + edges[:, 1]), count, width)
 
-    table = _map_batch(_numpy(face_edges), link)
-    if isinstance(face_edges, Tensor):
-        return torch.from_numpy(table).to(face_edges.device)
-    return table
+    return torch.from_numpy(_map_batch(_numpy(face_edges), link)).to(face_edges.device)
 
 
 def normalised(vertices: Floats, extent: float = EXTENT) -> Floats:

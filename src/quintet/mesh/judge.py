@@ -138,7 +138,7 @@ def _solid(points: Points, triangles: Points) -> tuple[str | None, int | None]:
 
 
 def _straight(below: int, above: int) -> str | None:
-    """The kind of walls that stand on so many corners and end in so many."""
+    """The kind of a solid with vertical walls, by the corners of its ends."""
     if min(below, above) >= 9:
         return "cylinder"
     if below != above:
@@ -166,7 +166,7 @@ def _furniture(pieces: list[Points]) -> tuple[str | None, int | None]:
 
 
 def _on_legs(slab: Points, more: int, height: float) -> str:
-    """What the slab on three legs or more is, with so many parts above it."""
+    """The kind of furniture with a slab on three legs or more, and `more` parts above it."""
     length, width = _footprint(slab)
     if more:
         return "bed" if length > 1.15 * height else "chair"

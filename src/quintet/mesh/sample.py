@@ -114,8 +114,8 @@ def _reconstruct(
 
     check_inputs(inputs, "meshes (obj, ply, stl, glb, gltf, off)")
     names = [path.stem for path in inputs]
-    meshes = [_read(path, model) for path in inputs] or _held_out(run, flags.count)
-    names = names or [f"held-out-{index:03d}" for index in range(len(meshes))]
+    meshes = [_read(path, model) for path in inputs] or _validation_meshes(run, flags.count)
+    names = names or [f"validation-{index:03d}" for index in range(len(meshes))]
     out.mkdir(parents=True, exist_ok=True)
     rows = [[mesh, _through_codes(model, mesh)] for mesh in meshes]
     paths = []
@@ -141,7 +141,7 @@ def _read(path: Path, model: "MeshAutoencoder") -> "Arrays":
     return vertices, faces
 
 
-def _held_out(run: Path, count: int) -> list["Arrays"]:
+def _validation_meshes(run: Path, count: int) -> list["Arrays"]:
     from quintet.mesh.data import open_data
 
     recipe = recipe_with_data(run, "files of meshes")

@@ -114,9 +114,9 @@ def _legs(
 Parts = tuple[tuple[str, ...], int | None, list[Part]]
 
 
-def _some(rng: Random, *words: str) -> list[str]:
+def _some(rng: Random, *adjectives: str) -> list[str]:
     """Random subset of the adjectives."""
-    return [word for word in words if rng.random() < 0.6]
+    return [word for word in adjectives if rng.random() < 0.6]
 
 
 def _caption(
@@ -137,8 +137,8 @@ def _table(rng: Random) -> tuple[str, Parts]:
     legs = _legs(rng, count, height - top, thin, (0.05, 0.07, 0.1, 0.15))
     parts = legs.stand(_leg_positions(legs, half, round_top))
     parts.append(_slab(rng.randint(10, 16) if round_top else 4, height - top, height, half))
-    words = ("round" if round_top else "square", *_leg_adjectives(long, thin))
-    return _caption(rng, "table", words[:1], words[1:], count), (words, count, parts)
+    adjectives = ("round" if round_top else "square", *_leg_adjectives(long, thin))
+    return _caption(rng, "table", adjectives[:1], adjectives[1:], count), (adjectives, count, parts)
 
 
 def _leg_adjectives(long: bool, thin: bool) -> tuple[str, str]:
@@ -157,8 +157,8 @@ def _stool(rng: Random) -> tuple[str, Parts]:
     legs = _legs(rng, count, 2 - top, thin, (0.04, 0.05, 0.065, 0.085))
     parts = legs.stand(_leg_positions(legs, (side, side), round_top))
     parts.append(_slab(rng.randint(8, 12) if round_top else 4, 2 - top, 2, (side, side)))
-    words = ("round" if round_top else "square", *_leg_adjectives(long, thin))
-    return _caption(rng, "stool", words[:1], words[1:], count), (words, count, parts)
+    adjectives = ("round" if round_top else "square", *_leg_adjectives(long, thin))
+    return _caption(rng, "stool", adjectives[:1], adjectives[1:], count), (adjectives, count, parts)
 
 
 def _bench(rng: Random) -> tuple[str, Parts]:
@@ -169,8 +169,8 @@ def _bench(rng: Random) -> tuple[str, Parts]:
     legs = _legs(rng, count, height - top, thin, (0.05, 0.06, 0.075, 0.095))
     half = (1.0, rng.uniform(0.19 + 2 * legs.half, 0.41))
     parts = [*legs.stand(_leg_positions(legs, half, False)), _box(0, 0, height - top, height, half)]
-    words = _leg_adjectives(long, thin)
-    return _caption(rng, "bench", (), words, count), (words, count, parts)
+    adjectives = _leg_adjectives(long, thin)
+    return _caption(rng, "bench", (), adjectives, count), (adjectives, count, parts)
 
 
 def _chair(rng: Random) -> tuple[str, Parts]:
@@ -183,10 +183,10 @@ def _chair(rng: Random) -> tuple[str, Parts]:
     parts = legs.stand(_leg_positions(legs, half, False))
     parts.append(_box(0, 0, seat - top, seat, half))
     parts.extend(_back(rng, half, (seat, total), slats))
-    words = ("tall" if tall else "low", "slatted" if slats else "solid", _thickness(thin))
-    phrase = " ".join([*_some(rng, *words[:2]), "back"])
-    legs_phrase = " ".join(["four", *_some(rng, words[2]), "legs"])
-    return f"a chair with a {phrase} and {legs_phrase}", (words, 4, parts)
+    adjectives = ("tall" if tall else "low", "slatted" if slats else "solid", _thickness(thin))
+    phrase = " ".join([*_some(rng, *adjectives[:2]), "back"])
+    legs_phrase = " ".join(["four", *_some(rng, adjectives[2]), "legs"])
+    return f"a chair with a {phrase} and {legs_phrase}", (adjectives, 4, parts)
 
 
 def _back(
@@ -219,15 +219,15 @@ def _bed(rng: Random) -> tuple[str, Parts]:
     for y in (-half[1] / 2, half[1] / 2) if double else (0.0,):
         wide = half[1] / 2 - 0.09 if double else half[1] - 0.16
         parts.append(_box(x, y, leg + soft, pillow, (rng.uniform(0.14, 0.2), wide)))
-    words = (
+    adjectives = (
         "double" if double else "single",
         "high" if high else "low",
         _leg_adjectives(False, thin)[1],
     )
-    phrase = " ".join([*_some(rng, words[0]), "bed"])
-    board = " ".join([*_some(rng, words[1]), "headboard"])
-    legs_phrase = " ".join([NUMBERS[count], *_some(rng, words[2]), "legs"])
-    return f"a {phrase} with a {board} and {legs_phrase}", (words, count, parts)
+    phrase = " ".join([*_some(rng, adjectives[0]), "bed"])
+    board = " ".join([*_some(rng, adjectives[1]), "headboard"])
+    legs_phrase = " ".join([NUMBERS[count], *_some(rng, adjectives[2]), "legs"])
+    return f"a {phrase} with a {board} and {legs_phrase}", (adjectives, count, parts)
 
 
 def _shelf(rng: Random) -> tuple[str, Parts]:
@@ -242,9 +242,9 @@ def _shelf(rng: Random) -> tuple[str, Parts]:
     for k in range(count):
         z = low + (high - low) * k / (count - 1)
         parts.append(_box(0, 0, z - board, z + board, (across, along)))
-    words = ("wide" if wide else "narrow", "deep" if deep else "shallow")
-    phrase = " ".join([*_some(rng, *words), "shelf"])
-    return f"a {phrase} with {NUMBERS[count]} boards", (words, None, parts)
+    adjectives = ("wide" if wide else "narrow", "deep" if deep else "shallow")
+    phrase = " ".join([*_some(rng, *adjectives), "shelf"])
+    return f"a {phrase} with {NUMBERS[count]} boards", (adjectives, None, parts)
 
 
 def _lamp(rng: Random) -> tuple[str, Parts]:
@@ -258,10 +258,10 @@ def _lamp(rng: Random) -> tuple[str, Parts]:
         _solid(rng.choice((4, 6)), (foot, pole, pole), (low, pole, pole)),
         _solid(sides, (low, shade, shade), (2, narrow, narrow), phase=0.2),
     ]
-    words = ("wide" if wide else "narrow", "square" if square else "round")
-    shade_phrase = " ".join([*_some(rng, words[0]), "shade"])
-    base_phrase = " ".join([*_some(rng, words[1]), "base"])
-    return f"a lamp with a {shade_phrase} and a {base_phrase}", (words, None, parts)
+    adjectives = ("wide" if wide else "narrow", "square" if square else "round")
+    shade_phrase = " ".join([*_some(rng, adjectives[0]), "shade"])
+    base_phrase = " ".join([*_some(rng, adjectives[1]), "base"])
+    return f"a lamp with a {shade_phrase} and a {base_phrase}", (adjectives, None, parts)
 
 
 def _proportions(rng: Random, least: float = 0.5) -> tuple[str, float, float, float]:
@@ -329,10 +329,10 @@ def _stairs(rng: Random) -> tuple[str, Parts]:
     count = rng.choice((3, 4, 5, 6))
     length, height = rng.uniform(1.4, 2), rng.uniform(1.2, 2)
     half = rng.uniform(0.7, 0.95) if wide else rng.uniform(0.25, 0.45)
-    words = ("wide" if wide else "narrow",)
-    phrase = " ".join([*_some(rng, *words), "stairs"])
+    adjectives = ("wide" if wide else "narrow",)
+    phrase = " ".join([*_some(rng, *adjectives), "stairs"])
     part = Stairs(count, length / count, height / count, half)
-    return f"{phrase} with {NUMBERS[count]} steps", (words, None, [part])
+    return f"{phrase} with {NUMBERS[count]} steps", (adjectives, None, [part])
 
 
 KINDS: dict[str, tuple[int, Callable[[Random], tuple[str, Parts]]]] = {

@@ -3,63 +3,37 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quintet.engine.config import (
-    OptimiserConfig,
-    Recipe,
-    require,
-    require_finite,
-    require_held_out,
-    setting,
-)
+from quintet.engine.config import OptimiserConfig, Recipe, require, setting
+from quintet.shared.config import AudioDataConfig, require_at_least, require_fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class MusicDataConfig:
+class MusicDataConfig(AudioDataConfig):
     """Audio clips and their preprocessing."""
 
-    sample_rate: int = 16_000
-    """Samples per second; files with another rate are resampled."""
     seconds: float = 10.0
     """Maximum clip length; longer files are cropped, at random in training."""
     min_seconds: float = 4.0
     """Built-in training clips last min_seconds to seconds; validation clips last seconds."""
-    valid_fraction: float = 0.05
-    """Share of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 1000
     """Maximum number of validation clips per evaluation."""
-    builtin_count: int = 100_000
-    """Number of built-in training clips when no folder is given."""
     partial_captions: float = 0.2
     """Share of built-in training captions that omit some attributes."""
     buckets: int = 8
     """Batches are padded to one of this many lengths, evenly spaced up to seconds."""
     text_length: int = 1000
     """Captions are truncated to this many characters; a warning names the first."""
-    max_missing: float = 0.5
-    """Clips without a caption are skipped; above this share the folder is rejected."""
-    max_bytes: int = 1_000_000_000
-    """Larger files are skipped before they are opened."""
     max_seconds: float = 7200.0
     """Longer files are skipped before they are decoded."""
-    max_channels: int = 8
-    """Files with more channels are skipped; the others are mixed to mono."""
-    max_rate: int = 192_000
-    """Files with a higher sample rate are skipped."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
-        rate, least = self.sample_rate, self.min_seconds
-        require(1000 <= rate <= 192_000, "sample_rate", rate, "between 1,000 and 192,000")
+        super().__post_init__()
+        least, share = self.min_seconds, self.partial_captions
         require(self.seconds > 0, "seconds", self.seconds, "above 0")
         require(0 < least <= self.seconds, "min_seconds", least, "above 0 and at most seconds")
-        require_held_out(self)
-        for name in ("partial_captions", "max_missing"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, name, value, "a share between 0 and 1")
-        for name in ("buckets", "text_length", "max_bytes", "max_channels"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("max_seconds", "max_rate"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
+        require(0 <= share <= 1, "partial_captions", share, "a share between 0 and 1")
+        require(self.max_seconds > 0, "max_seconds", self.max_seconds, "above 0")
+        require_at_least(1, self, "buckets", "text_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +77,7 @@ class MuLaNConfig:
     text_head_dim: int = 64
     """bytes: channels per attention head of the text tower."""
     vocab_size: int = 258
-    """bytes: vocabulary size of the text tower; raise it for token ids of your own."""
+    """bytes: vocabulary size of the text tower; raise it for custom token ids."""
     text_path: str | None = setting(path=True, free=True)
     """frozen: folder of the encoder on disk."""
     dim_latent: int = 128
@@ -120,8 +94,7 @@ class MuLaNConfig:
     def __post_init__(self) -> None:
         sizes = ("sample_rate", "n_fft", "hop_length", "n_mels", "dim", "layers", "heads")
         texts = ("text_length", "text_dim", "text_layers", "text_heads", "text_head_dim")
-        for name in (*sizes, "head_dim", *texts, "dim_latent"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require_at_least(1, self, *sizes, "head_dim", *texts, "dim_latent")
         vocab = self.vocab_size
         require(vocab >= 258, "vocab_size", vocab, "258 or more: 256 bytes, padding and start")
         patch = self.patch_size
@@ -129,8 +102,7 @@ class MuLaNConfig:
         require(
             divides, "patch_size", patch, f"1 or more, the first a divisor of n_mels {self.n_mels}"
         )
-        share = self.patch_dropout
-        require(0 <= share < 1, "patch_dropout", share, "at least 0 and below 1")
+        require_fraction(self, "patch_dropout")
         divisible = self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "divisible by 4 (2D rotary embedding)")
         even = self.text_head_dim % 2 == 0
@@ -165,11 +137,8 @@ class MusicLossConfig:
     """Maximum width of a frequency mask, as a share of the mel bins."""
 
     def __post_init__(self) -> None:
-        for name in ("time_masks", "freq_masks"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("time_mask_ratio", "freq_mask_ratio"):
-            share = getattr(self, name)
-            require(0 <= share < 1, name, share, "at least 0 and below 1")
+        require_at_least(0, self, "time_masks", "freq_masks")
+        require_fraction(self, "time_mask_ratio", "freq_mask_ratio")
 
 
 @dataclass(frozen=True, kw_only=True)

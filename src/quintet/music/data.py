@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from quintet.engine.data.plans import LengthPlan, order_of
+from quintet.engine.data.source import Source
 from quintet.media.audio import (
     SUFFIXES,
     AudioCaps,
@@ -31,27 +32,19 @@ from quintet.media.audio import (
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import TEXT_KEYS, read_metadata, relative_name
 from quintet.media.sidecars import read_beside, texts_beside, with_texts
-from quintet.media.splits import (
-    Builtin,
-    InFolder,
-    Key,
-    Split,
-    examined,
-    examined_shards,
-    find,
-)
+from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
+from quintet.shared.checking import check_files
+from quintet.shared.texts import FolderTexts
 
-WHAT = "sounds"
+WHAT, CAPTION = "sounds", "the caption of the sound"
 
 
-class MusicData(Protocol):
-    """Interface of both kinds of data."""
+class MusicData(Source, Protocol):
+    """Interface of folders, built-in data and custom data sets."""
 
-    def __len__(self) -> int: ...
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
-    def name(self, index: int) -> str: ...
+    def texts(self, index: int) -> list[str]: ...
     def length(self, index: int) -> int: ...
 
 
@@ -67,31 +60,17 @@ def _sample(wav: Samples, text: str) -> dict[str, Any]:
 # -- captions -------------------------------------------------------------------------------
 
 
-class Captions:
-    """Captions of a folder, from its metadata or from text files next to the audio files.
-
-    Text files are listed at construction and read on demand.
-    """
-
+class Captions(FolderTexts[list[str]]):
     def __init__(self, folder: Path, names: Sequence[str], max_length: int) -> None:
-        self.folder, self.truncate = folder, Truncation(max_length)
         metadata = read_metadata(folder)
-        self._rows = {name: texts for name, row in metadata.items() if (texts := _captions(row))}
-        self._sidecars = texts_beside(folder, names)
-        if self._rows and not self._sidecars and not any(name in self._rows for name in names):
-            reason = f"its metadata has a caption for none of its {len(names)} {WHAT}"
-            raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._rows or name in self._sidecars
+        rows = {name: texts for name, row in metadata.items() if (texts := _captions(row))}
+        super().__init__(folder, names, rows, WHAT)
+        self.truncate = Truncation(max_length)
 
     def of(self, name: str) -> list[str]:
         """One or more non-empty captions, truncated."""
-        texts = self._rows.get(name) or [self._read(self._sidecars[name])]
-        return self.truncate(texts, name)
-
-    def _read(self, name: str) -> str:
-        return " ".join(read_beside(self.folder / name, "the caption of the sound").split())
+        texts = self.rows.get(name)
+        return self.truncate(texts or [" ".join(self.read(name, CAPTION).split())], name)
 
 
 class Truncation:
@@ -128,7 +107,7 @@ def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, A
         row = rows.get(name, {})
         if _captions(row) or name not in sidecars:
             return row
-        return {**row, "text": read_beside(folder / sidecars[name], "the caption of the sound")}
+        return {**row, "text": read_beside(folder / sidecars[name], CAPTION)}
 
     return row_of
 
@@ -194,29 +173,22 @@ def check(
     config: MusicDataConfig = MusicDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Every file of a folder, fully decoded with its captions, and its problem or None."""
-    unlimited = replace(config, valid_limit=maxsize)
-    packed = examined_shards(
-        folder, SUFFIXES, lambda split: MusicFolder(folder, unlimited, split, 0)
-    )
-    if packed is not None:
-        yield from packed
-        return
     root = Path(folder)
-    paths = find(root, SUFFIXES, WHAT)
-    captions = Captions(root, [relative_name(root, path) for path in paths], config.text_length)
 
-    def examine(path: Path) -> None:
-        name = relative_name(root, path)
-        if name not in captions:
-            raise BadFile(
-                path,
-                "has no caption",
-                "add it to metadata.jsonl, or write a .txt file of the same name",
-            )
-        captions.of(name)
-        check_audio(path, caps_of(config))
+    def reader(paths: list[Path]) -> Callable[[Path], None]:
+        captions = Captions(root, [relative_name(root, path) for path in paths], config.text_length)
 
-    yield from examined(paths, examine)
+        def examine(path: Path) -> None:
+            name = relative_name(root, path)
+            if name not in captions:
+                remedy = "add it to metadata.jsonl, or write a .txt file of the same name"
+                raise BadFile(path, "has no caption", remedy)
+            captions.of(name)
+            check_audio(path, caps_of(config))
+
+        return examine
+
+    return check_files(MusicFolder, folder, replace(config, valid_limit=maxsize), reader)
 
 
 # -- built-in data --------------------------------------------------------------------------
@@ -235,9 +207,9 @@ class BuiltinTunes(Builtin):
         """Attributes and score of the clip."""
         return tunes.compose(self.number(index), self.seed)
 
-    def text(self, index: int) -> str:
+    def texts(self, index: int) -> list[str]:
         """The plain caption of the clip."""
-        return self.tune(index).caption
+        return [self.tune(index).caption]
 
     def length(self, index: int) -> int:
         """Samples of the clip, without synthesis."""
@@ -308,10 +280,12 @@ def collate(
     return batch
 
 
-def length_plan(source: Any, config: MusicDataConfig, seed: int, batch_size: int) -> LengthPlan:
-    """Batches of similar length, where the data set has a `length`."""
+def length_plan(
+    source: MusicData, config: MusicDataConfig, seed: int, batch_size: int
+) -> LengthPlan:
+    """Batches of similar length."""
     lengths = [0] * len(source)
-    if config.buckets > 1 and hasattr(source, "length"):
+    if config.buckets > 1:  # reads the header of every file
         lengths = [padded_length(source.length(i), config) for i in range(len(source))]
     return LengthPlan(lengths, seed, batch_size=batch_size, order=order_of(source, seed))
 

@@ -1,44 +1,29 @@
 """Exported graphs of MuLaN: the audio tower and the text tower."""
 
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quintet.engine.models.export import Exportable, Input, Piece
 from quintet.music.config import MuLaNRecipe
 from quintet.music.model import MuLaN
+from quintet.shared.export import graph
 
 
-class EmbedAudio(nn.Module):
+def embed_audio(self: Any, sounds: Tensor, lengths: Tensor) -> Tensor:
     """Audio and lengths -> embeddings, including the spectrogram."""
-
-    def __init__(self, model: MuLaN) -> None:
-        super().__init__()
-        self.tower = model.audio
-
-    def forward(self, sounds: Tensor, lengths: Tensor) -> Tensor:
-        return self.tower(sounds, lengths, None)
+    return self.model(sounds, lengths, None)
 
 
-class EmbedText(nn.Module):
+def embed_ids(self: Any, ids: Tensor) -> Tensor:
     """Byte ids -> embeddings."""
-
-    def __init__(self, model: MuLaN) -> None:
-        super().__init__()
-        self.tower = model.text
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.tower(ids, None)
+    return self.model(ids, None)
 
 
-class EmbedStates(nn.Module):
+def embed_states(self: Any, states: Tensor, mask: Tensor) -> Tensor:
     """Hidden states of a frozen text encoder -> embeddings."""
-
-    def __init__(self, model: MuLaN) -> None:
-        super().__init__()
-        self.tower = model.text
-
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        return self.tower(states, mask)
+    return self.model(states, mask)
 
 
 def pieces(model: MuLaN, recipe: MuLaNRecipe) -> Exportable:
@@ -62,7 +47,7 @@ def audio(model: MuLaN, recipe: MuLaNRecipe) -> Piece:
     return Piece(
         "embed_audio",
         "audio to embeddings, including the spectrogram",
-        EmbedAudio(model),
+        graph(model.audio, embed_audio),
         {
             "sounds": Input(sounds[:2], sounds, wavs_layout),
             "lengths": Input(lengths[:2], lengths, lengths_layout),
@@ -72,38 +57,25 @@ def audio(model: MuLaN, recipe: MuLaNRecipe) -> Piece:
 
 
 def text(model: MuLaN) -> Piece:
-    length, description = model.config.text_length, "text to embeddings"
+    length, width = model.config.text_length, model.config.text_dim
     if model.config.text == "bytes":
         ids = model.tokenize(["a slow melody on strings", "drums", "a fast major scale"])[0]
         layout = (
             f"(batch, {length}) int64: 1, then 2 plus each byte of the text in UTF-8, then zeros"
         )
-        inputs = {"ids": Input(ids[:2], ids, layout)}
-        return Piece(
-            "embed_text",
-            description,
-            EmbedText(model),
-            inputs,
-            {"embeddings": embedding_layout(model)},
-        )
-    width = model.config.text_dim
-    states = torch.randn(3, length, width, generator=torch.Generator().manual_seed(0))
-    mask = torch.arange(length) < torch.tensor([length, (length + 1) // 2, 1])[:, None]
-    inputs = {
-        "states": Input(
-            states[:2], states, f"(batch, {length}, {width}) float32: the frozen encoder's output"
-        ),
-        "mask": Input(
-            mask[:2], mask, f"(batch, {length}) bool: true for tokens, false for padding"
-        ),
-    }
-    return Piece(
-        "embed_text",
-        description,
-        EmbedStates(model),
-        inputs,
-        {"embeddings": embedding_layout(model)},
-    )
+        inputs, network = {"ids": Input(ids[:2], ids, layout)}, graph(model.text, embed_ids)
+    else:
+        states = torch.randn(3, length, width, generator=torch.Generator().manual_seed(0))
+        mask = torch.arange(length) < torch.tensor([length, (length + 1) // 2, 1])[:, None]
+        layout = f"(batch, {length}, {width}) float32: the frozen encoder's output"
+        mask_layout = f"(batch, {length}) bool: true for tokens, false for padding"
+        inputs = {
+            "states": Input(states[:2], states, layout),
+            "mask": Input(mask[:2], mask, mask_layout),
+        }
+        network = graph(model.text, embed_states)
+    outputs = {"embeddings": embedding_layout(model)}
+    return Piece("embed_text", "text to embeddings", network, inputs, outputs)
 
 
 def embedding_layout(model: MuLaN) -> str:

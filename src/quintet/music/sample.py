@@ -39,7 +39,7 @@ class Flags:
     count: int = 32
     """Without input: number of validation clips of the run."""
     device: Device = "auto"
-    """Device to run on; auto uses a GPU if there is one."""
+    """Device; auto uses a GPU if available."""
 
 
 class Clip(NamedTuple):
@@ -132,7 +132,7 @@ def _validation_clips(run: Path, out: Path, count: int) -> tuple[list[Clip], lis
     clips: list[Clip] = []
     captions: list[str] = []
     for index, item in readable(valid, count):
-        path = out / f"held-out-{index:03d}.wav"
+        path = out / f"validation-{index:03d}.wav"
         write_wav(path, item["wav"].numpy(), recipe.sounds.sample_rate)
         clips.append(Clip(str(path), item["wav"].numpy()))
         captions.append(item["text"])

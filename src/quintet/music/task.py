@@ -29,6 +29,7 @@ from quintet.engine.task import (
 )
 from quintet.music import data, tunes
 from quintet.music.config import MuLaNRecipe
+from quintet.music.data import MusicData
 from quintet.music.exhibits import BestCaptions, SimilarityMatrix
 from quintet.music.model import MuLaN, MuLaNOutput, pad_ids
 from quintet.nn.contrastive import (
@@ -50,10 +51,6 @@ MATRIX_SIZE = 64
 """Pairs in the similarity matrix."""
 EXHIBITED_CLIPS = 6
 """Clips written at each evaluation."""
-
-
-def build(recipe: MuLaNRecipe) -> "MuLaNTask":
-    return MuLaNTask(recipe)
 
 
 class MuLaNTask(Task):
@@ -87,7 +84,7 @@ class MuLaNTask(Task):
         if self.config.text == "frozen":
             self.texts = TextTable(self.config, self._captions(), world)
 
-    def plan(self, source: Any) -> Plan:
+    def plan(self, source: MusicData) -> Plan:
         recipe = self.recipe
         return data.length_plan(source, recipe.sounds, recipe.seed, recipe.batch_size)
 
@@ -99,7 +96,7 @@ class MuLaNTask(Task):
                 "frozen encoder; give a folder, or set model.text to 'bytes'"
             )
         splits = [s for split in ("train", "valid") if (s := self.data(split)) is not None]
-        captions = (captions_of(s, index) for s in splits for index in range(len(s)))
+        captions = (s.texts(index) for s in splits for index in range(len(s)))
         return sorted(set(chain.from_iterable(captions)))
 
     def data(self, split: str) -> Any:
@@ -205,9 +202,7 @@ class MuLaNTask(Task):
         ]
 
 
-def captions_of(source: Any, index: int) -> list[str]:
-    """All captions of a clip."""
-    return source.texts(index) if hasattr(source, "texts") else [source.text(index)]
+build = MuLaNTask
 
 
 def zero_shot(network: MuLaN, audio: Tensor, labels: Tensor) -> dict[str, Tensor]:

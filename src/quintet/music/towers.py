@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from quintet.engine.keys import uniform
 from quintet.music.config import MuLaNConfig, MusicLossConfig
+from quintet.nn.alignment import inside
 from quintet.nn.attention import Block
 from quintet.nn.precision import full_precision, without_autocast
 from quintet.nn.rope import Rope, rope_2d
@@ -62,11 +63,6 @@ def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return hidden.mean(1)
     return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-
-
-def length_mask(size: int, lengths: Tensor) -> Tensor:
-    """(b, size) booleans, true before each length (b,)."""
-    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 def standardised(mels: Tensor, mask: Tensor | None) -> Tensor:
@@ -142,7 +138,7 @@ class AudioTower(nn.Module):
     def patches(self, wavs: Tensor, lengths: Tensor | None, draws: Draws | None) -> Patches:
         num_frames, columns = self.num_frames(wavs.shape[1]), self.num_columns(wavs.shape[1])
         extent = None if lengths is None else (lengths // self.config.hop_length).clamp_min(1)
-        mask = None if extent is None else length_mask(num_frames, extent)
+        mask = None if extent is None else inside(extent, num_frames)
         mels = standardised(self.mel(wavs)[..., :num_frames], mask)
         if draws is not None:
             mels = self.spec_augment(mels, num_frames if extent is None else extent, draws)
@@ -152,9 +148,7 @@ class AudioTower(nn.Module):
         counts = None if extent is None else -(-extent // q) * self.config.patch_rows
         if draws is not None and self.config.patch_dropout:
             return self.drop_patches(values, counts, draws.patches)
-        return Patches(
-            values, None, None if counts is None else length_mask(values.shape[1], counts)
-        )
+        return Patches(values, None, None if counts is None else inside(counts, values.shape[1]))
 
     def spec_augment(self, mels: Tensor, extent: Tensor | int, draws: Draws) -> Tensor:
         time = band_mask(draws.time, extent, mels.shape[2])
@@ -165,13 +159,13 @@ class AudioTower(nn.Module):
         """Keep a static number of patches; a padded clip keeps the same share of its own."""
         num_patches = values.shape[1]
         if counts is not None:
-            draws = draws.masked_fill(~length_mask(num_patches, counts), 2.0)
+            draws = draws.masked_fill(~inside(counts, num_patches), 2.0)
         num_kept = self.num_kept(num_patches)
         indices = draws.argsort(dim=1, stable=True)[:, :num_kept]
         mask = None
         if counts is not None:
             kept = (counts.double() * (1 - self.config.patch_dropout) / LANES).ceil() * LANES
-            mask = length_mask(num_kept, kept.minimum(counts))
+            mask = inside(kept.minimum(counts), num_kept)
         values = values.gather(1, indices[..., None].expand(-1, -1, values.shape[2]))
         return Patches(values, indices, mask)
 

@@ -36,8 +36,12 @@ class OwnSounds(OwnData):
         super().__init__(dataset, names)
         self.longest = longest
 
-    def text(self, index: int) -> str:
-        return self.keyed(index, None)["text"]
+    def texts(self, index: int) -> list[str]:
+        return [self.keyed(index, None)["text"]]
+
+    def length(self, index: int) -> int:
+        """The maximum: the length of a sound is known only once it is read."""
+        return self.longest
 
     def field(self, name: str, value: Any) -> str:
         """Strings are never token ids, whatever their name."""
@@ -116,10 +120,8 @@ class MuLaNTrainer(BaseTrainer[MuLaN]):
             "sounds.sample_rate": mulan.config.sample_rate,
         }
         seconds = keywords.get("seconds", keywords.get("data_max_length_seconds"))
-        if (
-            sum(value is not None for value in (seconds, data_max_length, keywords.get("sounds")))
-            > 1
-        ):
+        lengths = (seconds, data_max_length, keywords.get("sounds"))
+        if sum(value is not None for value in lengths) > 1:
             raise RunError("give one of seconds, data_max_length and sounds")
         if data_max_length is not None:
             seconds = derived["sounds.seconds"] = data_max_length / mulan.config.sample_rate

@@ -96,28 +96,28 @@ class Upsample(nn.Module):
 
 
 class Stem(nn.Module):
-    """Patches of `patch` x `patch` pixels to features."""
+    """Patches of `patch_size` x `patch_size` pixels to features."""
 
-    def __init__(self, channels: int, dim: int, patch: int) -> None:
+    def __init__(self, channels: int, dim: int, patch_size: int) -> None:
         super().__init__()
-        self.patch = patch
-        self.conv = nn.Conv2d(channels * patch**2, dim, 3, padding=1)
+        self.patch_size = patch_size
+        self.conv = nn.Conv2d(channels * patch_size**2, dim, 3, padding=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.conv(F.pixel_unshuffle(images, self.patch))
+        return self.conv(F.pixel_unshuffle(images, self.patch_size))
 
 
 class Head(nn.Module):
-    """Features to patches of `patch` x `patch` pixels."""
+    """Features to patches of `patch_size` x `patch_size` pixels."""
 
-    def __init__(self, dim: int, channels: int, patch: int) -> None:
+    def __init__(self, dim: int, channels: int, patch_size: int) -> None:
         super().__init__()
-        self.patch = patch
+        self.patch_size = patch_size
         self.norm = group_norm(dim)
-        self.conv = nn.Conv2d(dim, channels * patch**2, 3, padding=1)
+        self.conv = nn.Conv2d(dim, channels * patch_size**2, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.pixel_shuffle(self.conv(F.silu(self.norm(x))), self.patch)
+        return F.pixel_shuffle(self.conv(F.silu(self.norm(x))), self.patch_size)
 
 
 def choose_head_dim(dim: int, largest: int = 64) -> int:

@@ -15,8 +15,6 @@ alone gives the same result as in its clip. Temporal downsampling keeps it separ
 become 1 + n.
 """
 
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,10 +24,6 @@ from quintet.nn.blocks import check_shortcut, choose_head_dim, group_norm, match
 from quintet.nn.precision import full_precision
 
 State = tuple[Tensor, ...] | None
-
-
-class CausalLayer(Protocol):
-    def __call__(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]: ...
 
 
 def last_frames(clip: Tensor, count: int) -> Tensor:

@@ -32,10 +32,10 @@ class LogMel(nn.Module):
 
     def __init__(
         self,
-        rate: int,
+        sample_rate: int,
         n_fft: int,
-        hop: int,
-        bins: int,
+        hop_length: int,
+        n_mels: int,
         low: float = 0.0,
         high: float | None = None,
         *,
@@ -44,14 +44,14 @@ class LogMel(nn.Module):
         scale: MelScale = "slaney",
     ) -> None:
         super().__init__()
-        bank = mel_filterbank(rate, n_fft, bins, low, high, scale)
+        bank = mel_filterbank(sample_rate, n_fft, n_mels, low, high, scale)
         empty = int((bank.max(axis=1) <= 0).sum())
         if empty:
             raise ValueError(
-                f"{empty} of {bins} mel filters are empty with n_fft = {n_fft}: raise n_fft, or use"
-                " fewer bins"
+                f"{empty} of {n_mels} mel filters are empty with n_fft = {n_fft}: raise n_fft, or"
+                " lower n_mels"
             )
-        self.n_fft, self.hop, self.power, self.floor = n_fft, hop, power, floor
+        self.n_fft, self.hop_length, self.power, self.floor = n_fft, hop_length, power, floor
         used = np.flatnonzero(bank.any(axis=0))
         self.first, self.last = int(used[0]), int(used[-1]) + 1
         weights = torch.from_numpy(bank[:, self.first : self.last].T.copy())
@@ -65,12 +65,12 @@ class LogMel(nn.Module):
     def frames(self, lengths: Tensor) -> Tensor: ...
     def frames(self, lengths: int | Tensor) -> int | Tensor:
         """Number of frames of sounds of these lengths in samples."""
-        return 1 + lengths // self.hop
+        return 1 + lengths // self.hop_length
 
     def forward(self, wavs: Tensor) -> Tensor:
         with without_autocast(wavs):
             padded = F.pad(full_precision(wavs), (self.n_fft // 2, self.n_fft // 2))
-            windows = padded.unfold(-1, self.n_fft, self.hop) * self.window
+            windows = padded.unfold(-1, self.n_fft, self.hop_length) * self.window
             spectrum = torch.fft.rfft(windows)[..., self.first : self.last]
             energy = torch.view_as_real(spectrum).square().sum(-1)
             if self.power != 2:

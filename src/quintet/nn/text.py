@@ -40,12 +40,6 @@ class ByteTokenizer:
             row[: len(ids)] = torch.tensor(ids)
         return rows
 
-    def decode(self, ids: Tensor) -> list[str]:
-        return [
-            bytes(i - FIRST for i in row if i >= FIRST).decode("utf-8", "replace")
-            for row in ids.tolist()
-        ]
-
 
 class TextEncoder(nn.Module):
     """Bidirectional transformer: ids of `ByteTokenizer` (b, n) -> context (b, n, d)."""
@@ -88,10 +82,6 @@ class FrozenText:
                 " model.safetensors and a tokenizer"
             )
         self.tokenizer, self.model = load_encoder(self.path)
-
-    @property
-    def dim(self) -> int:
-        return int(self.model.config.d_model)
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str], device: torch.device | str = "cpu") -> Context:

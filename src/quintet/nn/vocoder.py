@@ -68,7 +68,7 @@ class GriffinLim(nn.Module):
             return F.pad(sound, (0, short))[:, :length]
 
     def stft(self, sound: Tensor, count: int) -> Tensor:
-        half, hop = self.mel.n_fft // 2, self.mel.hop
+        half, hop = self.mel.n_fft // 2, self.mel.hop_length
         rest = (count - 1) * hop + self.mel.n_fft - half - sound.shape[1]
         pieces = F.pad(sound, (half, rest)).unfold(-1, self.mel.n_fft, hop)
         return torch.fft.rfft(pieces * self.mel.window)
@@ -76,8 +76,8 @@ class GriffinLim(nn.Module):
     def to_sound(self, spectrum: Tensor) -> Tensor:
         """(b, t, f) -> (b, (t - 1) hop), without the padding of half a window."""
         half = self.mel.n_fft // 2
-        count = (spectrum.shape[1] - 1) * self.mel.hop
-        return istft(spectrum, self.mel.window, self.mel.hop)[:, half : half + max(1, count)]
+        count = (spectrum.shape[1] - 1) * self.mel.hop_length
+        return istft(spectrum, self.mel.window, self.mel.hop_length)[:, half : half + max(1, count)]
 
     def magnitudes(self, log_mels: Tensor, iterations: int = 32) -> Tensor:
         """(b, m, t) -> (b, t, f): non-negative spectra with these mels.
@@ -97,7 +97,7 @@ class GriffinLim(nn.Module):
 
     def initial_phases(self, magnitudes: Tensor) -> Tensor:
         """Phases integrated over frames, from the slope of the log-spectrum over frequency."""
-        size, hop = self.mel.n_fft, self.mel.hop
+        size, hop = self.mel.n_fft, self.mel.hop_length
         count, bins = magnitudes.shape[1:]
         frame = torch.arange(count, device=magnitudes.device)[:, None]
         steady = frame * torch.arange(bins, device=magnitudes.device) * hop % size
@@ -113,9 +113,9 @@ class GriffinLim(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class VocosConfig:
-    rate: int
+    sample_rate: int
     """Sample rate in Hz."""
-    bins: int
+    n_mels: int
     """Mel bins of the input."""
     dim: int
     """Width of the network."""
@@ -125,7 +125,7 @@ class VocosConfig:
     """Number of blocks."""
     n_fft: int
     """Samples of the FFT."""
-    hop: int
+    hop_length: int
     """Samples between frames."""
     centred: bool = True
     """Centred frames: t frames give t - 1 hops of sound."""
@@ -150,7 +150,7 @@ class VocosBlock(nn.Module):
 class VocosBackbone(nn.Module):
     def __init__(self, config: VocosConfig) -> None:
         super().__init__()
-        self.embed = nn.Conv1d(config.bins, config.dim, 7, padding=3)
+        self.embed = nn.Conv1d(config.n_mels, config.dim, 7, padding=3)
         self.norm = nn.LayerNorm(config.dim, eps=1e-6)
         blocks = (
             VocosBlock(config.dim, config.hidden, 1 / config.layers) for _ in range(config.layers)
@@ -174,15 +174,15 @@ class VocosHead(nn.Module):
     def __init__(self, config: VocosConfig) -> None:
         super().__init__()
         self.out = nn.Linear(config.dim, config.n_fft + 2)
-        self.hop = config.hop
-        self.trim = (config.n_fft if config.centred else config.n_fft - config.hop) // 2
+        self.hop_length = config.hop_length
+        self.trim = (config.n_fft if config.centred else config.n_fft - config.hop_length) // 2
         self.register_buffer("window", torch.hann_window(config.n_fft), persistent=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         log_magnitude, phase = full_precision(self.out(hidden)).chunk(2, -1)
         with without_autocast(hidden):
             magnitude = log_magnitude.exp().clamp_max(100)  # as in its training
-            sound = istft(torch.polar(magnitude, phase), self.window, self.hop)
+            sound = istft(torch.polar(magnitude, phase), self.window, self.hop_length)
             return sound[:, self.trim : sound.shape[1] - self.trim]
 
 
@@ -242,13 +242,13 @@ def read_vocos_config(path: Path) -> VocosConfig:
             config[part]["init_args"] for part in ("feature_extractor", "backbone", "head")
         )
         return VocosConfig(
-            rate=int(features["sample_rate"]),
-            bins=int(backbone["input_channels"]),
+            sample_rate=int(features["sample_rate"]),
+            n_mels=int(backbone["input_channels"]),
             dim=int(backbone["dim"]),
             hidden=int(backbone["intermediate_dim"]),
             layers=int(backbone["num_layers"]),
             n_fft=int(head["n_fft"]),
-            hop=int(head["hop_length"]),
+            hop_length=int(head["hop_length"]),
             centred=head.get("padding", "same") == "center",
         )
     except (OSError, ValueError, TypeError) as error:

@@ -33,7 +33,7 @@ MAX_MESHES = 8
 MAX_FACES = 20_000
 MAX_TEXT = 20_000
 """Characters of a text file."""
-REFERENCES = ("original", "held-out", "validation")
+REFERENCES = ("original", "validation")
 
 
 @dataclass

@@ -38,11 +38,11 @@ def graphs_page(run: Path, model: object, exportable: Exportable, files: Sequenc
 
 def describe(checked: Checked, form: Format) -> list[str]:
     piece = checked.piece
-    axes = list(dict.fromkeys(name for given in piece.inputs.values() for name in given.dynamic))
-    sizes = {name: given.traced.shape for name, given in piece.inputs.items()}
+    axes = list(dict.fromkeys(name for spec in piece.inputs.values() for name in spec.dynamic))
+    sizes = {name: spec.traced.shape for name, spec in piece.inputs.items()}
     fixed = ", ".join(f"{name} {tuple(shape)}" for name, shape in sizes.items())
     size = f"{' and '.join(axes)} dynamic" if checked.any_size else f"fixed at {fixed}"
-    rows = [f"| in | {name} | {given.description} |" for name, given in piece.inputs.items()]
+    rows = [f"| in | {name} | {spec.description} |" for name, spec in piece.inputs.items()]
     rows += [f"| out | {name} | {says} |" for name, says in piece.outputs.items()]
     return [
         f"## {checked.file}: {piece.description}",
@@ -56,10 +56,10 @@ def usage(piece: Piece, file: str, form: Format) -> str:
     """Example code that runs on zeros."""
     library = "numpy" if form == "onnx" else "torch"
     lines: list[str] = []
-    for name, given in piece.inputs.items():
-        kind = f"{library}.{str(given.traced.dtype).removeprefix('torch.')}"
+    for name, spec in piece.inputs.items():
+        kind = f"{library}.{str(spec.traced.dtype).removeprefix('torch.')}"
         kind = kind.replace("numpy.bool", "numpy.bool_")  # numpy 1 and 2
-        zeros = f"{library}.zeros({tuple(given.traced.shape)}, dtype={kind})"
+        zeros = f"{library}.zeros({tuple(spec.traced.shape)}, dtype={kind})"
         lines.append(f'    "{name}": {zeros},' if form == "onnx" else f"    {zeros},  # {name}")
     outputs = ", ".join(piece.outputs) + ("," if form == "onnx" and len(piece.outputs) == 1 else "")
     pattern = ONNX if form == "onnx" else PROGRAM

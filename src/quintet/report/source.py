@@ -15,7 +15,7 @@ from quintet.report.markup import duration, format_value
 
 MAX_JSON_BYTES = 16_000_000
 MAX_JOURNAL_BYTES = 256_000_000
-"""Only the last so many bytes of metrics.jsonl are read."""
+"""Bytes read from the end of metrics.jsonl."""
 MAX_LINE_BYTES = 1_000_000
 MAX_REPORTS = 2000
 """About as many training reports are kept; every evaluation is kept."""

@@ -1,1 +1,1 @@
-"""What two or more rooms share and that knows the engine: it stands between them and nn, media."""
+"""Code shared by rooms that needs the engine; nn and media hold what does not."""

@@ -1,4 +1,4 @@
-"""Data sets of the user's own as sources: items are routed by name, by position or by type."""
+"""Custom data sets as sources: items are routed by name, by position or by type."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class OwnData:
     `positional`), or single values. A room says which fields there are and builds a sample."""
 
     fields: ClassVar[Mapping[str, str]]
-    """Names that a dict may use, and the field that each stands for."""
+    """Field of each name that a dict may use."""
     ignored: ClassVar[frozenset[str]] = frozenset()
     strict: ClassVar[bool] = True
     """Whether other keys of a dict are an error; otherwise they are ignored."""
@@ -43,7 +43,7 @@ class OwnData:
         return len(self.indices)
 
     def name(self, index: int) -> str:
-        """Of the user's own data set, whichever split the sample is in."""
+        """Name in the custom data set, whatever the split."""
         return self.source.name(self.indices[index])
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:

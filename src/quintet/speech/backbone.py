@@ -3,7 +3,7 @@
 Shapes: b samples, t frames of c features, d width.
 
 Time conditioning is adaLN-single of PixArt (arXiv 2310.00426): one projection gives shifts, scales
-and gates for all layers, and each layer adds a table of its own. Registers are arXiv 2309.16588;
+and gates for all layers, and each layer adds its own table. Registers are arXiv 2309.16588;
 the convolutional position embedding is wav2vec 2.0's (arXiv 2006.11477), depthwise.
 """
 
@@ -64,7 +64,7 @@ class Backbone(nn.Module):
         super().__init__()
         dim = config.dim
         self.head_dim = config.head_dim
-        self.proj_in = nn.Linear(2 * config.bins + 1 + config.text_dim, dim)
+        self.proj_in = nn.Linear(2 * config.n_mels + 1 + config.text_dim, dim)
         self.conv_pos = nn.Conv1d(dim, dim, config.kernel, padding=config.kernel // 2, groups=dim)
         self.registers = nn.Parameter(torch.randn(config.registers, dim) * 0.02)
         self.time_mlp = nn.Sequential(
@@ -73,7 +73,7 @@ class Backbone(nn.Module):
         self.modulation = nn.Linear(dim, 6 * dim)
         self.blocks = nn.ModuleList(DiTBlock(config) for _ in range(config.depth))
         self.final_modulation = nn.Linear(dim, 2 * dim)
-        self.proj_out = nn.Linear(dim, config.bins)
+        self.proj_out = nn.Linear(dim, config.n_mels)
         for layer in (self.modulation, self.final_modulation, self.proj_out):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)

@@ -1,6 +1,6 @@
 """Byte-level tokenizer: one id per UTF-8 byte, for every script, digit and sign.
 
-Characters without a pronunciation are refused: symbols such as emoji, control characters, and code
+Characters without a pronunciation are rejected: symbols such as emoji, control characters, and code
 points without a meaning in Unicode.
 """
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 PAD, UNKNOWN, FIRST = 0, 1, 2
 """Padding; a frame or character of unknown text; the first byte."""
-VOCABULARY = FIRST + 256
 
 UNSPEAKABLE = {
     "So": "a symbol",

@@ -10,16 +10,16 @@ from quintet.engine.config import (
     require,
     require_choices,
     require_finite,
-    require_held_out,
     setting,
 )
+from quintet.shared.config import AudioDataConfig, require_at_least, require_fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeechDataConfig:
+class SpeechDataConfig(AudioDataConfig):
     """Recordings and batching."""
 
-    rate: int = 24_000
+    sample_rate: int = 24_000
     """Sample rate in Hz; other files are resampled."""
     max_seconds: float = 16.0
     """Longer recordings are skipped: a crop would not match its transcript."""
@@ -31,34 +31,17 @@ class SpeechDataConfig:
     """If set, recordings with any other character in their text are skipped."""
     buckets: int = 6
     """Number of padded lengths of batches, evenly spaced up to max_seconds."""
-    valid_fraction: float = 0.05
-    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 500
     """Maximum number of validation recordings per evaluation."""
-    builtin_count: int = 100_000
-    """Number of built-in training utterances without a data folder."""
-    max_missing: float = 0.5
-    """Maximum fraction of recordings without a text, which are skipped."""
-    max_bytes: int = 1_000_000_000
-    """Larger files are skipped before they are opened."""
-    max_channels: int = 8
-    """Files with more channels are skipped; others are mixed to mono."""
-    max_rate: int = 192_000
-    """Files of a higher sample rate are skipped."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
-        require(8000 <= self.rate <= 192_000, "rate", self.rate, "between 8,000 and 192,000")
-        least = self.min_seconds
-        most = self.max_seconds
+        super().__post_init__()
+        rate, least, most = self.sample_rate, self.min_seconds, self.max_seconds
+        require(rate >= 8000, "sample_rate", rate, "8,000 or more")
         require(0 < least <= most, "min_seconds", least, "above 0 and at most max_seconds")
-        require_held_out(self)
-        require(0 <= self.max_missing <= 1, "max_missing", self.max_missing, "between 0 and 1")
         valid = self.alphabet is None or bool(self.alphabet)
         require(valid, "alphabet", self.alphabet, "the allowed characters, or unset")
-        counts = ("buckets", "text_length")
-        for name in (*counts, "max_bytes", "max_channels", "max_rate"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require_at_least(1, self, "buckets", "text_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +49,14 @@ class VoiceBoxConfig:
     """The model: flow over frames, aligner and duration model."""
 
     features: Literal["mel", "latents"] = "mel"
-    """Frames are log-mels of the sound, or latents of your own."""
-    rate: int = 24_000
+    """Frames are log-mels of the sound, or custom latents."""
+    sample_rate: int = 24_000
     """mel: sample rate in Hz."""
     n_fft: int = 1024
     """mel: samples of the FFT window."""
-    hop: int = 256
-    """mel: samples between frames (hop length)."""
-    bins: int = 100
+    hop_length: int = 256
+    """mel: samples between frames."""
+    n_mels: int = 100
     """Features of a frame: mel bins, or channels of the latents."""
     mean: float = -2.0
     """Mean of the features, for normalisation; the default is about that of speech."""
@@ -96,7 +79,7 @@ class VoiceBoxConfig:
     text: Literal["learned", "given"] = "learned"
     """Characters with a learned alignment, or given ids, one per frame."""
     vocabulary: int = 258
-    """Vocabulary size: 256 bytes and 2 special ids, or that of your own ids."""
+    """Vocabulary size: 256 bytes and 2 special ids, or that of custom ids."""
     edges: bool = True
     """learned: add a space before and after each text, for silence."""
     text_dim: int = 256
@@ -113,10 +96,10 @@ class VoiceBoxConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require_finite(self)
-        sizes = ("rate", "n_fft", "hop", "bins", "dim", "depth", "heads", "head_dim", "kernel")
-        for name in (*sizes, "text_dim", "align_dim", "duration_dim", "duration_depth"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        require(self.registers >= 0, "registers", self.registers, "0 or more")
+        require_at_least(1, self, "sample_rate", "n_fft", "hop_length", "n_mels", "kernel")
+        require_at_least(1, self, "dim", "depth", "heads", "head_dim", "text_dim", "align_dim")
+        require_at_least(1, self, "duration_dim", "duration_depth")
+        require_at_least(0, self, "registers")
         even = self.head_dim // 2 * 2 == self.head_dim
         require(even, "head_dim", self.head_dim, "even (rotary embedding)")
         wide = self.duration_dim // 64 * 64 == self.duration_dim
@@ -124,11 +107,11 @@ class VoiceBoxConfig:
         require(self.kernel // 2 * 2 != self.kernel, "kernel", self.kernel, "odd")
         for name in ("std", "prior_scale"):
             require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
-        require(0 <= self.dropout < 1, "dropout", self.dropout, "at least 0 and below 1")
+        require_fraction(self, "dropout")
         least = 258 if self.text == "learned" else 3
         require(self.vocabulary >= least, "vocabulary", self.vocabulary, f"{least} or more")
-        fits = self.hop <= self.n_fft // 2
-        require(fits, "hop", self.hop, "at most half of n_fft (overlapping frames)")
+        fits = self.hop_length <= self.n_fft // 2
+        require(fits, "hop_length", self.hop_length, "at most half of n_fft (overlapping frames)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +139,7 @@ class VoiceBoxLossConfig:
         require(0 < low <= high <= 1, "mask_fraction", (low, high), "0 < low <= high <= 1")
         for name in ("drop_context", "drop_text", "drop_context_text"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
-        for name in ("alignment_weight", "binarization_weight", "duration_weight"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require_at_least(0, self, "alignment_weight", "binarization_weight", "duration_weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +188,9 @@ class VoiceBoxRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        model, rate = self.model, self.recordings.rate
-        matched = model.features == "latents" or rate == model.rate
-        require(matched, "recordings.rate", rate, f"model.rate, {model.rate}")
+        model, rate = self.model, self.recordings.sample_rate
+        matched = model.features == "latents" or rate == model.sample_rate
+        require(matched, "recordings.sample_rate", rate, f"model.sample_rate, {model.sample_rate}")
         built_in = self.data is not None or (model.features == "mel" and model.text == "learned")
         require(
             built_in, "data", self.data, "set: built-in speech needs features mel and text learned"

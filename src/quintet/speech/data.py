@@ -15,18 +15,12 @@ import torch
 from torch import Tensor
 
 from quintet.engine.data.plans import LengthPlan
+from quintet.engine.data.source import Source
 from quintet.media.audio import SUFFIXES, AudioCaps, check_audio, length_at, probe, read_audio
 from quintet.media.errors import BadFile
 from quintet.media.folder import read_metadata, relative_name
-from quintet.media.splits import (
-    Builtin,
-    InFolder,
-    Key,
-    Split,
-    examined,
-    examined_shards,
-    find,
-)
+from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.shared.checking import check_files
 from quintet.speech import voices
 from quintet.speech.characters import UNKNOWN, clean, encode, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig, frames_in
@@ -35,12 +29,9 @@ from quintet.speech.transcripts import Transcripts
 WHAT = "recordings"
 
 
-class SpeechData(Protocol):
-    """Interface of both data sets."""
+class SpeechData(Source, Protocol):
+    """Interface of folders, built-in data and custom data sets."""
 
-    def __len__(self) -> int: ...
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
-    def name(self, index: int) -> str: ...
     def size(self, index: int) -> tuple[int, int]: ...
 
 
@@ -58,7 +49,7 @@ class Buckets:
     def __init__(self, config: SpeechDataConfig, model: VoiceBoxConfig) -> None:
         self.config, self.model, self.count = config, model, config.buckets
         self.latents = model.features == "latents"
-        longest = frames_in(config.max_seconds, model.rate, model.hop)
+        longest = frames_in(config.max_seconds, model.sample_rate, model.hop_length)
         self.frames = ceil(longest / config.buckets)
         self.tokens = ceil(config.text_length / config.buckets)
 
@@ -68,7 +59,7 @@ class Buckets:
         return self.count * self.frames, self.count * self.tokens
 
     def num_frames(self, length: int) -> int:
-        return length if self.latents else 1 + length // self.model.hop
+        return length if self.latents else 1 + length // self.model.hop_length
 
     def ids(self, text: str | None) -> Tensor:
         """Ids (n,) of a text; one UNKNOWN without a text."""
@@ -81,16 +72,16 @@ class Buckets:
     def length(self, bucket: int) -> int:
         """Padded length of a bucket, in samples or latents."""
         frames = bucket * self.frames
-        return frames if self.latents else frames * self.model.hop - 1
+        return frames if self.latents else frames * self.model.hop_length - 1
 
     def check(self, length: int, text: str) -> str:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
         text = clean(text, config.alphabet)
         frames, tokens = self.num_frames(length), len(self.ids(text))
-        if not self.latents and length < config.min_seconds * config.rate:
+        if not self.latents and length < config.min_seconds * config.sample_rate:
             raise ValueError(
-                f"it is {length / config.rate:.3f} s long, less than min_seconds ="
+                f"it is {length / config.sample_rate:.3f} s long, less than min_seconds ="
                 f" {config.min_seconds:g}; remove it"
             )
         if tokens > config.text_length:
@@ -137,7 +128,7 @@ class SpeechFolder(InFolder):
         config, buckets = self.config, self.buckets
         try:
             seconds = probe(self.path(index), caps_of(config)).seconds
-            length = length_at(config.rate, seconds)
+            length = length_at(config.sample_rate, seconds)
             text = buckets.check(length, self.text(index))
         except ValueError:
             return buckets.largest
@@ -145,13 +136,17 @@ class SpeechFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         path, text = self.path(index), self.text(index)
-        wav = read_audio(path, rate=self.config.rate, caps=caps_of(self.config))
-        try:
-            text = self.buckets.check(len(wav), text)
-        except ValueError as error:
-            reason, _, remedy = str(error).partition("; ")
-            raise BadFile(path, reason, remedy) from None
+        wav = read_audio(path, rate=self.config.sample_rate, caps=caps_of(self.config))
+        text = _checked_text(self.buckets, path, len(wav), text)
         return {"audio": torch.from_numpy(wav), "text": text}
+
+
+def _checked_text(buckets: Buckets, path: Path, length: int, text: str) -> str:
+    try:
+        return buckets.check(length, text)
+    except ValueError as error:
+        reason, _, remedy = str(error).partition("; ")
+        raise BadFile(path, reason, remedy) from None
 
 
 def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
@@ -159,7 +154,7 @@ def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, A
     texts = Transcripts(folder, names)
     try:
         rows = read_metadata(folder)
-    except BadFile:  # LJSpeech's table: any other was refused by `Transcripts`
+    except BadFile:  # LJSpeech's table: any other was rejected by `Transcripts`
         rows = {}
     return lambda name: {**rows.get(name, {}), "text": texts.of(name) if name in texts else ""}
 
@@ -169,31 +164,24 @@ def check(
     config: SpeechDataConfig = SpeechDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, str | None]]:
     """Each recording of a folder, read in full, with its defect or None."""
-    buckets = Buckets(replace(config, valid_limit=maxsize), VoiceBoxConfig(rate=config.rate))
-    packed = examined_shards(
-        folder, SUFFIXES, lambda split: SpeechFolder(folder, buckets, split, 0)
+    buckets = Buckets(
+        replace(config, valid_limit=maxsize), VoiceBoxConfig(sample_rate=config.sample_rate)
     )
-    if packed is not None:
-        yield from packed
-        return
     root = Path(folder)
-    paths = find(root, SUFFIXES, WHAT)
-    texts = Transcripts(root, [relative_name(root, path) for path in paths])
 
-    def examine(path: Path) -> None:
-        name = relative_name(root, path)
-        if name not in texts:
-            raise BadFile(path, "has no text", "add it to metadata.jsonl, or as a .txt file")
-        info = check_audio(path, caps_of(config))
-        try:
-            buckets.check(length_at(config.rate, info.seconds), texts.of(name))
-        except BadFile:
-            raise
-        except ValueError as error:
-            reason, _, remedy = str(error).partition("; ")
-            raise BadFile(path, reason, remedy) from None
+    def reader(paths: list[Path]) -> Callable[[Path], None]:
+        texts = Transcripts(root, [relative_name(root, path) for path in paths])
 
-    yield from examined(paths, examine)
+        def examine(path: Path) -> None:
+            name = relative_name(root, path)
+            if name not in texts:
+                raise BadFile(path, "has no text", "add it to metadata.jsonl, or as a .txt file")
+            seconds = check_audio(path, caps_of(config)).seconds
+            _checked_text(buckets, path, length_at(config.sample_rate, seconds), texts.of(name))
+
+        return examine
+
+    return check_files(SpeechFolder, folder, buckets, reader)
 
 
 # -- built-in data --------------------------------------------------------------------------
@@ -225,12 +213,12 @@ class BuiltinVoices(Builtin):
 
     def size(self, index: int) -> tuple[int, int]:
         utterance = self.utterance(index)
-        length = round(utterance.seconds * self.config.rate)
+        length = round(utterance.seconds * self.config.sample_rate)
         return self.buckets.num_frames(length), len(self.buckets.ids(utterance.text))
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         utterance = self.utterance(index)
-        wav = torch.from_numpy(voices.speak(utterance, self.config.rate))
+        wav = torch.from_numpy(voices.speak(utterance, self.config.sample_rate))
         ends = torch.tensor([mark.end for mark in utterance.characters])
         return {"audio": wav, "text": utterance.text, "ends": ends}
 
@@ -246,9 +234,9 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     rows = [item["ids"] if "ids" in item else buckets.ids(item["text"]) for item in items]
     lengths = torch.tensor([len(item["audio"]) for item in items])
     frames = [buckets.num_frames(length) for length in lengths.tolist()]
-    given = buckets.model.text == "given"
-    bucket = max(buckets.index(t, 0 if given else len(ids)) for t, ids in zip(frames, rows))
-    ids, num_tokens = stack(rows, bucket * (buckets.frames if given else buckets.tokens))
+    per_frame = buckets.model.text == "given"
+    bucket = max(buckets.index(t, 0 if per_frame else len(ids)) for t, ids in zip(frames, rows))
+    ids, num_tokens = stack(rows, bucket * (buckets.frames if per_frame else buckets.tokens))
     first = items[0]["audio"]
     audio = torch.zeros(len(items), buckets.length(bucket), *first.shape[1:])
     for row, item in zip(audio, items):
@@ -264,11 +252,9 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     return batch
 
 
-def length_plan(source: Any, buckets: Buckets, seed: int, batch_size: int) -> LengthPlan:
-    """Batches of about equal padded length, if the data set has a `size`."""
-    lengths = [buckets.count] * len(source)
-    if hasattr(source, "size"):
-        lengths = [min(buckets.index(*source.size(i)), buckets.count) for i in range(len(source))]
+def length_plan(source: SpeechData, buckets: Buckets, seed: int, batch_size: int) -> LengthPlan:
+    """Batches of about equal padded length."""
+    lengths = [min(buckets.index(*source.size(i)), buckets.count) for i in range(len(source))]
     return LengthPlan(lengths, seed, budget=batch_size * buckets.count)
 
 

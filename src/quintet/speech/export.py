@@ -31,11 +31,11 @@ class Velocity(nn.Module):
 
 def examples(model: VoiceBox, batch: int, frames: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(frames)
-    bins, vocabulary = model.config.bins, model.config.vocabulary
+    channels, vocabulary = model.config.n_mels, model.config.vocabulary
     lengths = torch.linspace(frames, frames / 2, batch).long()
     mask = torch.arange(frames) < lengths[:, None]
     infill_mask = (torch.arange(frames) >= frames // 3) & mask
-    x, clean = torch.randn(2, batch, frames, bins, generator=generator)
+    x, clean = torch.randn(2, batch, frames, channels, generator=generator)
     return {
         "x": x,
         "time": torch.rand(batch, generator=generator),
@@ -47,11 +47,11 @@ def examples(model: VoiceBox, batch: int, frames: int) -> dict[str, Tensor]:
 
 
 def pieces(model: VoiceBox, recipe: VoiceBoxRecipe) -> Exportable:
-    bins, vocabulary = model.config.bins, model.config.vocabulary
+    channels, vocabulary = model.config.n_mels, model.config.vocabulary
     descriptions = {
-        "x": f"(batch, frames, {bins}) float32: the state of the flow",
+        "x": f"(batch, frames, {channels}) float32: the state of the flow",
         "time": "(batch) float32 from 0 (noise) to 1 (data)",
-        "context": f"(batch, frames, {bins}) float32: known frames, zeros elsewhere",
+        "context": f"(batch, frames, {channels}) float32: known frames, zeros elsewhere",
         "infill_mask": "(batch, frames) bool: frames to infill",
         "frame_ids": f"(batch, frames) int64 below {vocabulary}: the character of each frame",
         "mask": "(batch, frames) bool: false for padding",
@@ -59,7 +59,7 @@ def pieces(model: VoiceBox, recipe: VoiceBoxRecipe) -> Exportable:
     traced, checked = examples(model, 2, 48), examples(model, 3, 65)
     free = {name: FREE[:1] if name == "time" else FREE for name in descriptions}
     inputs = {n: Input(traced[n], checked[n], text, free[n]) for n, text in descriptions.items()}
-    outputs = {"velocity": f"(batch, frames, {bins}) float32: the velocity of x"}
+    outputs = {"velocity": f"(batch, frames, {channels}) float32: the velocity of x"}
     left_out = (
         "The spectrogram, the aligner, the duration model, the solver and the vocoder are not"
         " exported: they search, loop and draw random numbers."

@@ -14,8 +14,8 @@ FLOOR = 1e-7
 """The least magnitude; its logarithm is -16.1."""
 
 
-def log_mel(rate: int, n_fft: int, hop: int, bins: int) -> LogMel:
-    return LogMel(rate, n_fft, hop, bins, power=1.0, floor=FLOOR, scale="htk")
+def log_mel(sample_rate: int, n_fft: int, hop_length: int, n_mels: int) -> LogMel:
+    return LogMel(sample_rate, n_fft, hop_length, n_mels, power=1.0, floor=FLOOR, scale="htk")
 
 
 class FeatureExtractor(nn.Module):
@@ -26,7 +26,7 @@ class FeatureExtractor(nn.Module):
         self.config = config
         self.mel: LogMel | None = None
         if config.features == "mel":
-            self.mel = log_mel(config.rate, config.n_fft, config.hop, config.bins)
+            self.mel = log_mel(config.sample_rate, config.n_fft, config.hop_length, config.n_mels)
 
     def num_frames(self, lengths: Tensor) -> Tensor:
         """Frames of sounds of these lengths in samples; latents are frames already."""

@@ -185,7 +185,7 @@ def segment_layout(model: "VoiceBox", segments: Sequence[Segment]) -> Layout:
     num_frames = durations.sum(1)
     size = int(num_frames.max())
     infill_mask = expand(new.long(), durations, size).bool()
-    context = model.text_embedding.weight.new_zeros(len(segments), size, model.config.bins)
+    context = model.text_embedding.weight.new_zeros(len(segments), size, model.config.n_mels)
     for row, (segment, count) in enumerate(zip(segments, num_frames.tolist())):
         if segment.before:
             context[row, : len(segment.before.frames)] = segment.before.frames

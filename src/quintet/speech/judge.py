@@ -80,16 +80,16 @@ class SyllableClassifier:
 
 
 @lru_cache(maxsize=4)
-def fitted(rate: int, n_fft: int, hop: int, bins: int) -> SyllableClassifier:
+def fitted(sample_rate: int, n_fft: int, hop_length: int, n_mels: int) -> SyllableClassifier:
     """The classifier for these features; takes a second or two, once per process."""
-    mel = log_mel(rate, n_fft, hop, bins)
+    mel = log_mel(sample_rate, n_fft, hop_length, n_mels)
     rows: list[Tensor] = []
     texts: list[str] = []
     for number in range(UTTERANCES):
         utterance = voices.compose(number, SEED)
-        log_mels = mel(torch.from_numpy(voices.speak(utterance, rate))[None])[0]
+        log_mels = mel(torch.from_numpy(voices.speak(utterance, sample_rate))[None])[0]
         for shift in SHIFTS:
-            spans = spans_of(utterance, rate / hop, shift)
+            spans = spans_of(utterance, sample_rate / hop_length, shift)
             rows.append(patches(log_mels, spans))
             texts += [span.text for span in spans]
     x = F.pad(torch.cat(rows), (0, 1), value=1.0).double()

@@ -77,11 +77,9 @@ class VoiceBox(Pretrained, nn.Module):
         self.features = FeatureExtractor(config)
         self.text_embedding = nn.Embedding(config.vocabulary, config.text_dim, padding_idx=PAD)
         self.backbone = Backbone(config)
-        learned = config.text == "learned"
-        self.align_embedding = (
-            nn.Embedding(config.vocabulary, config.align_dim) if learned else None
-        )
-        self.aligner = Aligner(config.align_dim, config.bins, config.align_dim) if learned else None
+        learned, dim = config.text == "learned", config.align_dim
+        self.align_embedding = nn.Embedding(config.vocabulary, dim) if learned else None
+        self.aligner = Aligner(dim, config.n_mels, dim) if learned else None
         self.durations = DurationModel(config) if learned else None
 
     def regions(self) -> list[nn.Module]:
@@ -201,7 +199,7 @@ class VoiceBox(Pretrained, nn.Module):
         unknown = torch.full((len(audio), 1 if self.durations else size), UNKNOWN)
         ids, num_tokens = self.tokenize(unknown if texts is None else texts)
         keys = torch.randint(2**62, (len(audio),), device=self.device)
-        draws = draw(keys, num_frames, (size, self.config.bins), losses)
+        draws = draw(keys, num_frames, (size, self.config.n_mels), losses)
         sums = super().__call__(audio, lengths, ids, num_tokens, draws)
         return total_loss(sums, counts(draws, num_frames, num_tokens), losses)
 
@@ -222,8 +220,8 @@ class VoiceBox(Pretrained, nn.Module):
         """Sounds (b, n) or latents (b, t, c), on the model's device and of its dtype."""
         latents = self.config.features == "latents"
         valid = audio.ndim == (3 if latents else 2) and audio.is_floating_point()
-        if not valid or not audio.shape[1] or (latents and audio.shape[2] != self.config.bins):
-            expected = f"latents (b, t, {self.config.bins})" if latents else "sounds (b, n)"
+        if not valid or not audio.shape[1] or (latents and audio.shape[2] != self.config.n_mels):
+            expected = f"latents (b, t, {self.config.n_mels})" if latents else "sounds (b, n)"
             dtype = str(audio.dtype).removeprefix("torch.")
             raise ValueError(
                 f"expected floating-point {expected}, not {tuple(audio.shape)} of {dtype}"
@@ -317,21 +315,21 @@ class VoiceBox(Pretrained, nn.Module):
         mel = self.features.mel
         if mel is None:
             raise ValueError("edit() needs a mel model; for latents use sample() with cond_mask")
-        rate, total = self.config.rate, audio.shape[-1] / self.config.rate
+        rate, total = self.config.sample_rate, audio.shape[-1] / self.config.sample_rate
         if audio.ndim != 1 or not 0 <= start < end <= total + 1e-3:
             raise ValueError(
                 f"span from {start:g} to {end:g} s of a recording {tuple(audio.shape)} of"
                 f" {total:.2f} s: give one recording (n,), and times inside of it"
             )
         frames = self.extract([audio])[0]
-        first = min(round(start * rate / mel.hop), len(frames) - 1)
-        last = min(max(round(end * rate / mel.hop), first + 1), len(frames))
+        first = min(round(start * rate / mel.hop_length), len(frames) - 1)
+        last = min(max(round(end * rate / mel.hop_length), first + 1), len(frames))
         before, after = split_reference(self._reference(frames, transcript), first, last)
         ids = self.encode(text).to(self.device)
         segment = Segment(ids, before, after, self._frames_in(seconds))
         (new,), _ = self.generate([segment], solver, seed)
         sound = self.to_sound(torch.cat((before.frames, new, after.frames)), vocoder)
-        return splice(audio.to(sound), sound, (first, last, first + len(new)), mel.hop)
+        return splice(audio.to(sound), sound, (first, last, first + len(new)), mel.hop_length)
 
     def generate(
         self, segments: Sequence[Segment], solver: Solver, seed: int = 0
@@ -371,7 +369,7 @@ class VoiceBox(Pretrained, nn.Module):
     def _frames_in(self, seconds: float | None) -> int | None:
         if seconds is None:
             return None
-        return max(1, round(seconds * self.config.rate / self.config.hop))
+        return max(1, round(seconds * self.config.sample_rate / self.config.hop_length))
 
     def to_sound(self, frames: Tensor, vocoder: nn.Module | None = None) -> Tensor:
         """Frames (t, c) -> sound (n,), by Griffin-Lim or a vocoder; latents stay latents."""
@@ -381,5 +379,5 @@ class VoiceBox(Pretrained, nn.Module):
             return features[0]
         if vocoder is None:
             # A single frame spans no hop.
-            return GriffinLim(mel)(features, max(1, (len(frames) - 1) * mel.hop))[0]
+            return GriffinLim(mel)(features, max(1, (len(frames) - 1) * mel.hop_length))[0]
         return vocoder(features)[0]

@@ -47,7 +47,7 @@ class Flags:
     seed: int = 0
     """Random seed."""
     device: Device = "auto"
-    """Device; auto: the GPU if there is one."""
+    """Device; auto uses a GPU if available."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
@@ -110,7 +110,7 @@ def _speak(model: "VoiceBox", flags: Flags, vocoder: "nn.Module | None") -> list
     cond = None
     count = len(flags.text)
     if flags.voice is not None:
-        cond = [_read(flags.voice, model.config.rate)] * count
+        cond = [_read(flags.voice, model.config.sample_rate)] * count
     return model.sample(
         cond=cond,
         texts=flags.text,
@@ -132,7 +132,7 @@ def _edit(
     assert flags.from_ is not None
     assert flags.to is not None
     sound = model.edit(
-        _read(path, model.config.rate),
+        _read(path, model.config.sample_rate),
         flags.from_,
         flags.to,
         flags.text[0],
@@ -158,7 +158,7 @@ def _write(
     paths: list[Path] = []
     for number, (sound, text) in enumerate(zip(sounds, texts)):
         path = out if single else out / f"{stem_of(text, number)}.wav"
-        write_wav(path, sound.float().cpu().numpy(), model.config.rate)
+        write_wav(path, sound.float().cpu().numpy(), model.config.sample_rate)
         picture = path.with_suffix(".png")
         write_png(picture, side_by_side([model.features.mel(sound[None])[0].cpu().numpy()]))
         paths += [path, picture]

@@ -160,9 +160,9 @@ def _resonances(rate: int) -> Spectrum:
     size = _size(rate)[1]
     delay = np.exp(-2j * pi * np.arange(size // 2 + 1) / size)
     first, second = -2 * radius * np.cos(angle), radius**2
-    found = (1 + first + second) / (1 + first * delay + second * delay**2)
-    found[(hz[:, 0] == 0) | (hz[:, 0] > 0.49 * rate)] = 1
-    return found.astype(np.complex64)
+    response = (1 + first + second) / (1 + first * delay + second * delay**2)
+    response[(hz[:, 0] == 0) | (hz[:, 0] > 0.49 * rate)] = 1
+    return response.astype(np.complex64)
 
 
 @lru_cache(maxsize=8)

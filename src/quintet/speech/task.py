@@ -25,6 +25,7 @@ from quintet.engine.task import (
 from quintet.nn.alignment import inside, token_of_frame
 from quintet.speech import data, judge
 from quintet.speech.config import VoiceBoxRecipe
+from quintet.speech.data import SpeechData
 from quintet.speech.durations import fully_visible
 from quintet.speech.exhibits import Sounds
 from quintet.speech.inference import Segment, Solver, infill, infill_layout
@@ -40,10 +41,6 @@ NO_BETTER = (
 )
 SHOWN = 3
 """Recordings in the exhibits of an evaluation."""
-
-
-def build(recipe: VoiceBoxRecipe) -> "VoiceBoxTask":
-    return VoiceBoxTask(recipe)
 
 
 class VoiceBoxTask(Task):
@@ -70,7 +67,7 @@ class VoiceBoxTask(Task):
             vocoder = matching_vocoder(self.recipe.sampling.vocoder, self.config)
             self.vocoder = vocoder.to(world.device)
 
-    def plan(self, source: Any) -> Plan:
+    def plan(self, source: SpeechData) -> Plan:
         return data.length_plan(source, self.buckets, self.recipe.seed, self.recipe.batch_size)
 
     def data(self, split: str) -> Any:
@@ -113,7 +110,7 @@ class VoiceBoxTask(Task):
 
     def _call(self, batch: Batch) -> tuple[Any, ...]:
         num_frames, size = self._num_frames(batch.data)
-        draws = draw(batch.keys, num_frames, (size, self.config.bins), self.recipe.losses)
+        draws = draw(batch.keys, num_frames, (size, self.config.n_mels), self.recipe.losses)
         inputs = (batch.data[name] for name in ("audio", "lengths", "ids", "num_tokens"))
         return *inputs, draws, not all(batch.data["unpadded"])
 
@@ -202,7 +199,9 @@ class VoiceBoxTask(Task):
         """Recognised syllables of built-in texts, synthesised from text alone and recorded."""
         config, mel = self.config, network.features.mel
         assert mel is not None
-        classifier = judge.fitted(config.rate, config.n_fft, config.hop, config.bins)
+        classifier = judge.fitted(
+            config.sample_rate, config.n_fft, config.hop_length, config.n_mels
+        )
         hits = {"syllables": [0, 0], "syllables_recorded": [0, 0]}
         texts = [batch.data["texts"][row] for row in rows]
         segments = [Segment(network.encode(text).to(network.device)) for text in texts]
@@ -235,7 +234,7 @@ class VoiceBoxTask(Task):
 
     @property
     def frame_rate(self) -> float:
-        return self.config.rate / self.config.hop
+        return self.config.sample_rate / self.config.hop_length
 
     # -- exhibits -------------------------------------------------------------------------------
 
@@ -260,5 +259,10 @@ class VoiceBoxTask(Task):
             sounds = {"original": original}
             sounds |= {n: network.to_sound(frames, self.vocoder) for n, frames in kinds.items()}
             pictures = [mel(sound[None])[0] for sound in sounds.values()]
-            exhibits.append(Sounds(f"speech-{row}", sounds, pictures, self.config.rate, text or ""))
+            exhibits.append(
+                Sounds(f"speech-{row}", sounds, pictures, self.config.sample_rate, text or "")
+            )
         return exhibits
+
+
+build = VoiceBoxTask

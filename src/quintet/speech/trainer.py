@@ -63,12 +63,12 @@ class OwnRecordings(OwnData):
     def sample(self, fields: dict[str, Any], where: str, key: Key | None) -> dict[str, Any]:
         if "audio" not in fields:
             raise TypeError(f"{where} has no audio; {self.items}")
-        model = self.buckets.model
-        audio = as_audio(fields["audio"], model.bins if self.buckets.latents else None, where)
-        if not self.buckets.latents and len(audio) > self.buckets.config.max_seconds * model.rate:
+        model, config = self.buckets.model, self.buckets.config
+        audio = as_audio(fields["audio"], model.n_mels if self.buckets.latents else None, where)
+        if not self.buckets.latents and len(audio) > config.max_seconds * model.sample_rate:
             raise ValueError(
-                f"{where} lasts {len(audio) / model.rate:.1f} s, more than max_seconds ="
-                f" {self.buckets.config.max_seconds:g}; cut it, or raise max_seconds"
+                f"{where} lasts {len(audio) / model.sample_rate:.1f} s, more than max_seconds ="
+                f" {config.max_seconds:g}; cut it, or raise max_seconds"
             )
         sample: dict[str, Any] = {"audio": audio, "text": None}
         if "ids" in fields:
@@ -126,7 +126,7 @@ class VoiceBoxTrainer(BaseTrainer[VoiceBox]):
     @renamed(cfm_wrapper="voicebox")
     def __init__(self, voicebox: VoiceBox, dataset: Any = None, **keywords: Any):
         recipe = VoiceBoxRecipe(optim=OptimiserConfig(max_grad_norm=0.5, warmup_steps=1000))
-        derived = {"model": voicebox.config, "recordings.rate": voicebox.config.rate}
+        derived = {"model": voicebox.config, "recordings.sample_rate": voicebox.config.sample_rate}
         super().__init__(voicebox, recipe, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VoiceBoxRecipe) -> OwnRecordings:

@@ -6,35 +6,23 @@ from typing import Any
 
 from quintet.media.errors import BadFile
 from quintet.media.folder import METADATA_MAX_BYTES, read_metadata
-from quintet.media.sidecars import read_beside, texts_beside, with_texts
+from quintet.media.sidecars import with_texts
+from quintet.shared.texts import FolderTexts
 
 TABLE = "metadata.csv"
 
 
-class Transcripts:
-    """Text by recording name. Text files are read lazily."""
-
+class Transcripts(FolderTexts[str]):
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self.folder = folder
-        self._rows = _table(folder, names)
-        if self._rows is None:
+        texts = _table(folder, names)
+        if texts is None:
             rows = read_metadata(folder)
-            self._rows = {name: text for name, row in rows.items() if (text := _text(row))}
-        self._beside = texts_beside(folder, names)
-        if self._rows and not self._beside and not any(name in self._rows for name in names):
-            reason = f"its metadata matches none of its {len(names)} recordings"
-            raise BadFile(
-                folder, reason, "write paths relative to the folder in the column `file_name`"
-            )
-
-    def __contains__(self, name: str) -> bool:
-        return name in (self._rows or {}) or name in self._beside
+            texts = {name: text for name, row in rows.items() if (text := _text(row))}
+        super().__init__(folder, names, texts, "recordings")
 
     def of(self, name: str) -> str:
         """The text as written."""
-        return (self._rows or {}).get(name) or read_beside(
-            self.folder / self._beside[name], "the transcript"
-        )
+        return self.rows.get(name) or self.read(name, "the transcript")
 
     def with_text(self, names: Sequence[str], most: float) -> list[str]:
         """The names that have a text."""
@@ -49,7 +37,7 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _table(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
-    """Texts by name from lines `id|raw text|normalised text`; None without such a table."""
+    """Texts by name from lines `id|raw text|normalised text`; None without that table."""
     source = folder / TABLE
     if (folder / "metadata.jsonl").exists() or not source.is_file() or source.is_symlink():
         return None

@@ -13,7 +13,7 @@ def matching_vocoder(folder: str | Path, config: VoiceBoxConfig) -> Vocos:
         vocoder = load_vocos(folder)
     except ValueError as error:
         raise RunError(str(error)) from None
-    for name in ("rate", "bins", "hop", "n_fft"):
+    for name in ("sample_rate", "n_mels", "hop_length", "n_fft"):
         theirs, ours = getattr(vocoder.config, name), getattr(config, name)
         if theirs != ours:
             raise RunError(f"the vocoder at {folder} has {name} = {theirs}, the model {ours}")

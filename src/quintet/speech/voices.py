@@ -11,12 +11,10 @@ from math import exp2
 from random import Random
 
 import numpy as np
-import numpy.typing as npt
 
 from quintet.speech.syllables import CONSONANTS, SOUNDS, VOWELS, Array, Floats, Throat, synthesise
 
 SYLLABLES = tuple(consonant + vowel for consonant in CONSONANTS for vowel in VOWELS)
-ALPHABET = "".join(SOUNDS)
 LOWEST_RATE = 8000
 
 
@@ -75,11 +73,6 @@ class Utterance:
         pairs = pairwise(self.characters)
         return tuple(Mark(a.text + b.text, a.start, b.end) for a, b in pairs if b.text in VOWELS)
 
-    def character_at(self, times: Floats) -> npt.NDArray[np.int64]:
-        """Index of the character at each time."""
-        starts = [mark.start for mark in self.characters[1:]]
-        return np.searchsorted(starts, times, side="right")
-
     def pitch_at(self, times: Floats) -> Floats:
         """Pitch in Hz at each time, voiced or not."""
         seconds, hz = np.array(self.tune).T
@@ -93,20 +86,7 @@ def compose(number: int, seed: int = 0) -> Utterance:
     """The utterance of this number."""
     digest = blake2b(f"voice/{seed}/{number}".encode(), digest_size=16).digest()
     random = Random(int.from_bytes(digest, "big"))
-    return _utter(_invent(random), random.choice(SPEAKERS), random)
-
-
-def utter(text: str, speaker: Speaker = SPEAKERS[0], seed: int = 0) -> Utterance:
-    """An utterance of a text of syllables in a given voice."""
-    for word in text.split(" "):
-        pairs = [word[at : at + 2] for at in range(0, len(word), 2)]
-        if not word or any(pair not in SYLLABLES for pair in pairs):
-            raise ValueError(
-                f"{text!r} cannot be spoken: give words of syllables, each one of {CONSONANTS}"
-                f" and one of {VOWELS}, with one space between words"
-            )
-    digest = blake2b(f"voice/{seed}/{speaker}/{text}".encode(), digest_size=16).digest()
-    return _utter(text, speaker, Random(int.from_bytes(digest, "big")))
+    return utter(_invent(random), random.choice(SPEAKERS), random)
 
 
 def _invent(random: Random) -> str:
@@ -120,7 +100,8 @@ def _invent(random: Random) -> str:
     return " ".join(words)
 
 
-def _utter(text: str, speaker: Speaker, random: Random) -> Utterance:
+def utter(text: str, speaker: Speaker, random: Random) -> Utterance:
+    """An utterance of a text of syllables in a given voice."""
     speed = random.uniform(0.85, 1.25)
     lengths = [SOUNDS[name].seconds * random.uniform(0.85, 1.2) / speed for name in text]
     lengths[-1] *= 1.4  # phrase-final lengthening

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from quintet.engine.config import OptimiserConfig, require, require_choices, require_held_out
+from quintet.engine.config import require, require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.tokenizer.config import (
+    DiscriminatorConfig,
+    PixelDataConfig,
     TokenizerLossConfig,
     TokenizerRecipe,
     require_divisible,
@@ -60,8 +62,8 @@ class VideoTokenizerConfig(QuantiserConfig):
     """Width before the first layer."""
     max_dim: int = 512
     """Widths double at each compress_space and compress_time, up to this width."""
-    patch: int = 1
-    """Patch size: patch x patch pixels become channels before the first layer (1: none)."""
+    patch_size: int = 1
+    """Side of the patches of pixels that become channels before the first layer (1: none)."""
     layers: tuple[LayerType | tuple[LayerType, int], ...] = LAYERS
     """Encoder layers; the decoder mirrors them. A number after consecutive_residual is its
     repetitions, after compress_space or compress_time the output width."""
@@ -73,7 +75,7 @@ class VideoTokenizerConfig(QuantiserConfig):
     def __post_init__(self) -> None:
         require_choices(self)
         require_quantiser(self)
-        require(self.patch >= 1, "patch", self.patch, "1 or more")
+        require(self.patch_size >= 1, "patch_size", self.patch_size, "1 or more")
         require(self.time_window >= 1, "time_window", self.time_window, "1 or more")
         for name in ("init_dim", "max_dim"):
             dim = getattr(self, name)
@@ -126,7 +128,7 @@ class VideoTokenizerConfig(QuantiserConfig):
     @property
     def factor(self) -> int:
         """Spatial downsampling: one id covers factor x factor pixels."""
-        return self.patch * 2 ** self._count("compress_space")
+        return self.patch_size * 2 ** self._count("compress_space")
 
     @property
     def time_factor(self) -> int:
@@ -138,74 +140,42 @@ class VideoTokenizerConfig(QuantiserConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameDiscriminatorConfig:
-    """The patch discriminator of single frames."""
-
-    channels: int = 3
-    """Colour channels of the clips."""
-    dim: int = 64
-    """Width of its first layer."""
-    layers: int = 3
-    """Stride-2 layers; more layers have a larger receptive field."""
-
-    def __post_init__(self) -> None:
-        require(self.layers >= 1, "layers", self.layers, "1 or more")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MotionDiscriminatorConfig:
+class MotionDiscriminatorConfig(DiscriminatorConfig):
     """The 3-D patch discriminator of motion."""
 
-    channels: int = 3
-    """Colour channels of the clips."""
     dim: int = 32
     """Width of its first layer."""
     layers: int = 3
     """Layers of spatial stride 2; all but the first have a temporal stride of 2."""
 
-    def __post_init__(self) -> None:
-        require(self.layers >= 1, "layers", self.layers, "1 or more")
-
 
 @dataclass(frozen=True, kw_only=True)
-class VideoDataConfig:
+class VideoDataConfig(PixelDataConfig):
     """Clips, images and augmentation."""
 
     frames: int = 17
     """Frames per clip; an image is repeated."""
-    size: tuple[int, int] = (128, 128)
-    """Height and width that frames are resized and cropped to."""
-    rate: float | None = None
+    fps: float | None = None
     """Frames per second; None keeps the rate of each file. Files with fewer repeat frames."""
     min_rate_factor: float = 0.5
     """Training clips may skip frames, down to this fraction of the rate; 1 skips none."""
-    flip: bool = True
-    """Random horizontal flip of training clips."""
-    min_crop: float = 0.8
-    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
-    valid_fraction: float = 0.05
-    """Fraction of a folder held out for validation, chosen by the seed."""
     valid_limit: int = 128
     """Maximum number of validation clips per evaluation."""
-    builtin_count: int = 100_000
-    """Number of built-in training clips without a folder."""
     max_pixels: int = 36_000_000
-    """Files with more pixels per frame than this are skipped before they are decoded."""
+    """Files with more pixels per frame are skipped before they are decoded."""
     max_bytes: int = 4_000_000_000
-    """Files with more bytes than this are skipped before they are opened."""
+    """Larger files are skipped before they are opened."""
     max_seconds: float = 14_400.0
-    """Videos longer than this are skipped before they are decoded."""
+    """Longer videos are skipped before they are decoded."""
     max_frames: int = 1_000_000
-    """Videos with more frames than this are skipped before they are decoded."""
+    """Videos with more frames are skipped before they are decoded."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.frames >= 1, "frames", self.frames, "1 or more")
-        require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
-        require(self.rate is None or self.rate > 0, "rate", self.rate, "above 0, or None")
+        require(self.fps is None or self.fps > 0, "fps", self.fps, "above 0, or None")
         factor = self.min_rate_factor
         require(0 < factor <= 1, "min_rate_factor", factor, "above 0 and at most 1")
-        require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
-        require_held_out(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +201,7 @@ class VideoRecipe(TokenizerRecipe):
 
     model: VideoTokenizerConfig = field(default_factory=VideoTokenizerConfig)
     """The tokenizer."""
-    frame_discriminator: FrameDiscriminatorConfig = field(default_factory=FrameDiscriminatorConfig)
+    frame_discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
     """The frame discriminator."""
     motion_discriminator: MotionDiscriminatorConfig = field(
         default_factory=MotionDiscriminatorConfig
@@ -241,12 +211,6 @@ class VideoRecipe(TokenizerRecipe):
     """The data."""
     losses: VideoLossConfig = field(default_factory=VideoLossConfig)
     """The losses."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser of the tokenizer."""
-    discriminator_optim: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
-    )
-    """Optimiser of the discriminators."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,37 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
+from quintet.engine.data.source import Source
 from quintet.media import pixels
 from quintet.media.clips import reader as clips
 from quintet.media.clips.windows import Caps
 from quintet.media.pixels import Pixels
-from quintet.media.splits import (
-    Builtin,
-    InFolder,
-    Key,
-    Split,
-    examined,
-    examined_shards,
-    find,
-)
+from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.shared.checking import check_files
 from quintet.video import motion
 from quintet.video.config import VideoDataConfig
 
 SUFFIXES = tuple(dict.fromkeys((*clips.SUFFIXES, *pixels.SUFFIXES)))
-
-
-class VideoData(Protocol):
-    """Interface of the folder and of the built-in data."""
-
-    def __len__(self) -> int: ...
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]: ...
-    def name(self, index: int) -> str: ...
-    def text(self, index: int) -> str: ...
 
 
 def _sample(frames: Pixels, key: Key | None, flip: bool, still: bool, text: str) -> dict[str, Any]:
@@ -101,7 +86,7 @@ def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
         path,
         count=config.frames,
         start=start,
-        rate=config.rate,
+        rate=config.fps,
         rate_factor=factor,
         at_least=_decode_size(config),
         caps=_caps(config),
@@ -125,13 +110,7 @@ def check(
     Images are fully decoded; of videos the first and the last window, which detects truncation.
     """
     every = replace(config, valid_limit=maxsize)
-    packed = examined_shards(folder, SUFFIXES, lambda split: VideoFolder(folder, every, split, 0))
-    if packed is not None:
-        yield from packed
-        return
-    yield from examined(
-        find(Path(folder), SUFFIXES, "videos or images"), lambda path: _examine(path, config)
-    )
+    return check_files(VideoFolder, folder, every, lambda _: lambda path: _examine(path, config))
 
 
 def _examine(path: Path, config: VideoDataConfig) -> None:
@@ -149,10 +128,6 @@ class BuiltinClips(Builtin):
     def scene(self, index: int) -> motion.Scene:
         """The description of the clip."""
         return motion.compose(self.number(index), self.seed)
-
-    def text(self, index: int) -> str:
-        """The clip's caption."""
-        return self.scene(index).caption
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The clip, flipped by the key, and its caption."""
@@ -176,7 +151,7 @@ def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def open_data(
     folder: Path | str | None, config: VideoDataConfig, split: Split, seed: int
-) -> VideoData:
+) -> Source:
     """The videos and images of a folder, or the built-in clips without one.
 
     The seed chooses the validation files of a folder. The built-in clips do not depend on it, so

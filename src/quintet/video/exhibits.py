@@ -6,28 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.pixels import Pixels, grid, write_png
+from quintet.shared.tokenizer.pixels import enlarged, to_bytes
 
 FPS = 8
 """Frames per second, slow enough to see artefacts."""
 STRIP = 5
 """Frames per clip in the strip."""
-
-
-def to_bytes(clip: Tensor) -> Pixels:
-    """(3, t, h, w) in 0..1 to (t, h, w, 3) uint8."""
-    scaled = (clip.detach().float() * 255).round().clamp(0, 255).to(torch.uint8)
-    return scaled.permute(1, 2, 3, 0).cpu().numpy()
-
-
-def enlarged(frames: Pixels, side: int = 128) -> Pixels:
-    """Nearest-neighbour upscaling by a whole factor, to about `side` pixels."""
-    factor = max(1, round(side / max(frames.shape[1:3])))
-    return frames.repeat(factor, axis=1).repeat(factor, axis=2)
 
 
 @dataclass

@@ -48,50 +48,33 @@ class LinearAttentionBlock(nn.Module):
         return x + self.to_out(attended.flatten(1, 2).unflatten(2, x.shape[2:]))
 
 
-def same_size_layer(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
-    """A layer of equal input and output shape, identical in encoder and decoder."""
+def build_layer(layer: Layer, config: VideoTokenizerConfig, *, decoder: bool) -> nn.Module:
+    """A layer of the encoder, or its mirror image in the decoder."""
+    dim, dim_out = layer.dim, layer.dim_out
     match layer.type:
+        case "compress_space":
+            return PerFrame(Upsample(dim_out, dim) if decoder else Downsample(dim, dim_out))
+        case "compress_time":
+            return TemporalUpsample(dim_out, dim) if decoder else TemporalDownsample(dim, dim_out)
         case "residual" | "consecutive_residual":
-            return CausalResidualBlock(layer.dim, squeeze_excite=config.squeeze_excite)
+            return CausalResidualBlock(dim, squeeze_excite=config.squeeze_excite)
         case "attend_space":
-            return PerFrame(AttentionBlock(layer.dim))
+            return PerFrame(AttentionBlock(dim))
         case "linear_attend_space":
-            return PerFrame(LinearAttentionBlock(layer.dim))
+            return PerFrame(LinearAttentionBlock(dim))
         case "attend_time":
-            return TemporalAttention(layer.dim, config.time_window)
+            return TemporalAttention(dim, config.time_window)
         case "gateloop_time":
-            return GateLoop(layer.dim)
-        case "compress_space" | "compress_time":
-            raise ValueError(f"{layer.type} changes the shape")
-
-
-def encoder_layer(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
-    match layer.type:
-        case "compress_space":
-            return PerFrame(Downsample(layer.dim, layer.dim_out))
-        case "compress_time":
-            return TemporalDownsample(layer.dim, layer.dim_out)
-        case _:
-            return same_size_layer(layer, config)
-
-
-def decoder_layer(layer: Layer, config: VideoTokenizerConfig) -> nn.Module:
-    match layer.type:
-        case "compress_space":
-            return PerFrame(Upsample(layer.dim_out, layer.dim))
-        case "compress_time":
-            return TemporalUpsample(layer.dim_out, layer.dim)
-        case _:
-            return same_size_layer(layer, config)
+            return GateLoop(dim)
 
 
 def build_encoder(config: VideoTokenizerConfig) -> CausalSequential:
-    stem = PerFrame(Stem(config.channels, config.init_dim, config.patch))
-    return CausalSequential([stem, *(encoder_layer(layer, config) for layer in config.plan)])
+    stem = PerFrame(Stem(config.channels, config.init_dim, config.patch_size))
+    layers = (build_layer(layer, config, decoder=False) for layer in config.plan)
+    return CausalSequential([stem, *layers])
 
 
 def build_decoder(config: VideoTokenizerConfig) -> CausalSequential:
-    head = PerFrame(Head(config.init_dim, config.channels, config.patch))
-    return CausalSequential(
-        [*(decoder_layer(layer, config) for layer in reversed(config.plan)), head]
-    )
+    head = PerFrame(Head(config.init_dim, config.channels, config.patch_size))
+    layers = (build_layer(layer, config, decoder=True) for layer in reversed(config.plan))
+    return CausalSequential([*layers, head])

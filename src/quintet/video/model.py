@@ -13,7 +13,7 @@ The first frame has its own latent frame; each later latent frame covers s frame
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,21 +25,8 @@ from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
 from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
-from quintet.video.config import (
-    FrameDiscriminatorConfig,
-    MotionDiscriminatorConfig,
-    VideoTokenizerConfig,
-)
+from quintet.video.config import VideoTokenizerConfig
 from quintet.video.layers import build_decoder, build_encoder
-
-
-class Reconstruction(NamedTuple):
-    videos: Tensor
-    """(b, c, t, h, w), fp32, not clamped: a clamp would zero gradients out of range."""
-    ids: Tensor
-    """(b, 1 + n, h/f, w/f)."""
-    quantiser_loss: Tensor
-    """0-dim."""
 
 
 def config_from_keywords(**keywords: Any) -> VideoTokenizerConfig:
@@ -89,10 +76,6 @@ class VideoTokenizer(TokenizerModel):
 
     def regions(self) -> list[nn.Module]:
         return [*self.encoder.layers, *self.decoder.layers]
-
-    def forward(self, video: Tensor) -> Reconstruction:
-        quantised = self.quantiser(self.encode(video))
-        return Reconstruction(self.decode(quantised.values), quantised.ids, quantised.loss)
 
     def encode(self, video: Tensor) -> Tensor:
         """Latents before the quantiser."""
@@ -214,11 +197,6 @@ def from_frames(frames: Tensor) -> Tensor:
 class FrameDiscriminator(PatchDiscriminator):
     """Clips (b, c, t, h, w) in 0..1 -> logits (b, 1, t, h / 2^layers, w / 2^layers)."""
 
-    def __init__(self, config: FrameDiscriminatorConfig | None = None) -> None:
-        config = config or FrameDiscriminatorConfig()
-        super().__init__(channels=config.channels, dim=config.dim, layers=config.layers)
-        self.config = config
-
     def forward(self, images: Tensor) -> Tensor:
         frames = images.transpose(1, 2)
         logits = super().forward(frames.flatten(0, 1))
@@ -231,12 +209,10 @@ class MotionDiscriminator(nn.Module):
     The only 3-D convolutions of the room; a discriminator need not be causal.
     """
 
-    def __init__(self, config: MotionDiscriminatorConfig | None = None) -> None:
+    def __init__(self, *, channels: int = 3, dim: int = 32, layers: int = 3) -> None:
         super().__init__()
-        self.config = config or MotionDiscriminatorConfig()
-        dim, layers = self.config.dim, self.config.layers
         widths = [dim * 2**i for i in range(layers)]
-        body: list[nn.Module] = [down_conv(self.config.channels, dim, 1), nn.LeakyReLU(0.2)]
+        body: list[nn.Module] = [down_conv(channels, dim, 1), nn.LeakyReLU(0.2)]
         for narrow, wide in pairwise(widths):
             body += [down_conv(narrow, wide, 2), group_norm(wide), nn.LeakyReLU(0.2)]
         self.body = nn.Sequential(*body, nn.Conv3d(widths[-1], 1, 3, padding=1))

@@ -1,8 +1,8 @@
 """Recipes of the video room. `quintet train video/NAME` calls the function NAME."""
 
 from quintet.engine.config import OptimiserConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.config import (
-    FrameDiscriminatorConfig,
     MotionDiscriminatorConfig,
     VideoDataConfig,
     VideoLossConfig,
@@ -23,7 +23,7 @@ def tokenizer() -> VideoRecipe:
         model=VideoTokenizerConfig(
             init_dim=256,
             max_dim=512,
-            patch=4,
+            patch_size=4,
             squeeze_excite=False,
             layers=(
                 "residual",
@@ -56,12 +56,12 @@ def tokenizer_tiny() -> VideoRecipe:
         model=VideoTokenizerConfig(
             init_dim=64,
             max_dim=128,
-            patch=4,
+            patch_size=4,
             squeeze_excite=False,
             levels=(8, 8, 5, 5),
             layers=("residual", "compress_time", ("consecutive_residual", 2)),
         ),
-        frame_discriminator=FrameDiscriminatorConfig(dim=32, layers=2),
+        frame_discriminator=DiscriminatorConfig(dim=32, layers=2),
         motion_discriminator=MotionDiscriminatorConfig(dim=16, layers=2),
         videos=VideoDataConfig(frames=9, size=(32, 32), builtin_count=20_000, valid_limit=128),
         losses=VideoLossConfig(

@@ -35,27 +35,27 @@ class Flags:
     """Resize and crop frames to this height and width; default: crop to the next valid size."""
     chunk: int = 32
     """Frames per chunk; rounded down to a multiple of the tokenizer's time factor."""
-    rate: float = 16.0
+    fps: float = 16.0
     """Frames per second of decoded and of validation clips."""
     count: int = 4
     """Without inputs: number of validation clips to reconstruct."""
     device: Device = "auto"
-    """Device; auto takes a GPU if available."""
+    """Device; auto uses a GPU if available."""
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Write NAME.reconstruction.mp4 (.png for an image), original and reconstruction side by side,
     and NAME.ids.safetensors; for ids, NAME.decoded.mp4."""
     check_inputs(inputs, "videos, images, or ids as .safetensors")
-    check_positive(flags, "chunk", "rate", "count")
-    if not 0.01 <= flags.rate <= 1000:
-        raise RunError(f"--rate is {flags.rate}; give frames per second from 0.01 to 1000")
+    check_positive(flags, "chunk", "fps", "count")
+    if not 0.01 <= flags.fps <= 1000:
+        raise RunError(f"--fps is {flags.fps}; give frames per second from 0.01 to 1000")
     model: VideoTokenizer = loaded(run, flags.device)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for path in inputs or _held_out(run, out, flags):
+    for path in inputs or _validation_clips(run, out, flags):
         if path.suffix == ".safetensors":
             written += _decode(model, path, out, flags)
         else:
@@ -63,7 +63,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     return written
 
 
-def _held_out(run: Path, out: Path, flags: Flags) -> list[Path]:
+def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Path]:
     from quintet.media.clips.writer import write_mp4
     from quintet.video.data import open_data
 
@@ -71,8 +71,8 @@ def _held_out(run: Path, out: Path, flags: Flags) -> list[Path]:
     dataset = open_data(recipe.data, recipe.videos, "valid", recipe.seed)
     paths = []
     for index, item in readable(dataset, flags.count):
-        paths.append(out / f"held-out-{index:03d}.mp4")
-        write_mp4(paths[-1], item["video"].permute(1, 2, 3, 0).numpy(), flags.rate)
+        paths.append(out / f"validation-{index:03d}.mp4")
+        write_mp4(paths[-1], item["video"].permute(1, 2, 3, 0).numpy(), flags.fps)
     if not paths:
         raise RunError(f"{run} has no readable validation clips; give videos")
     return paths
@@ -163,7 +163,7 @@ def _reconstruct_chunks(
     """Chunk by chunk; only layer states are kept, so memory does not grow with the length."""
     import torch
 
-    from quintet.video.exhibits import to_bytes
+    from quintet.shared.tokenizer.pixels import to_bytes
 
     device = next(model.parameters()).device
     inputs, ids = deque[Chunk](), deque[Any]()
@@ -217,7 +217,7 @@ def _decode(model: "VideoTokenizer", path: Path, out: Path, flags: Flags) -> lis
     paths = [out / f"{stem}.decoded{suffix}.mp4" for suffix in suffixes]
     for target, clip_ids in zip(paths, ids):
         frames_of_clip = _decode_chunks(model, clip_ids[None], flags.chunk, int(frames[0]))
-        write_mp4(target, frames_of_clip, flags.rate)
+        write_mp4(target, frames_of_clip, flags.fps)
     return paths
 
 
@@ -227,7 +227,7 @@ def _decode_chunks(
     """Chunk by chunk, up to `frames`: the last ids may include padding."""
     import torch
 
-    from quintet.video.exhibits import to_bytes
+    from quintet.shared.tokenizer.pixels import to_bytes
     from quintet.video.model import split_time
 
     device, step = next(model.parameters()).device, max(chunk // model.time_factor, 1)

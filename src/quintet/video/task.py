@@ -5,15 +5,17 @@ each clip, drawn from the sample's key.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.engine.keys import fold, uniform
 from quintet.engine.task import Batch, Exhibit, Measured, Rows
 from quintet.nn.similarity import psnr, ssim
+from quintet.shared.tokenizer.pixels import bicubic
 from quintet.shared.tokenizer.task import TokenizerTask
 from quintet.video import data
 from quintet.video.config import VideoRecipe
@@ -24,10 +26,6 @@ SHOWN = 4
 """Clips in an exhibit."""
 
 
-def build(recipe: VideoRecipe) -> "VideoTask":
-    return VideoTask(recipe)
-
-
 class VideoTask(TokenizerTask):
     main = "tokenizer"
     field = "video"
@@ -36,16 +34,12 @@ class VideoTask(TokenizerTask):
         self.recipe = recipe
         torch.manual_seed(fold(recipe.seed, "weights"))
         tokenizer = model if model is not None else VideoTokenizer(recipe.model)
-        discriminators: dict[str, Any] = {
-            "frame_discriminator": (
-                FrameDiscriminator(recipe.frame_discriminator),
-                recipe.discriminator_optim,
-            )
-        }
+        frame = FrameDiscriminator(**asdict(recipe.frame_discriminator))
+        discriminators: dict[str, nn.Module] = {"frame_discriminator": frame}
         if recipe.losses.motion:
-            motion = MotionDiscriminator(recipe.motion_discriminator)
-            discriminators["motion_discriminator"] = (motion, recipe.discriminator_optim)
-        super().__init__(recipe, tokenizer, recipe.optim, discriminators, sets)
+            motion = MotionDiscriminator(**asdict(recipe.motion_discriminator))
+            discriminators["motion_discriminator"] = motion
+        super().__init__(recipe, tokenizer, discriminators, sets)
 
     def data(self, split: str) -> Any:
         if self.sets is not None:
@@ -70,7 +64,7 @@ class VideoTask(TokenizerTask):
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
         real = self.real(batch)
         output = nets["tokenizer"](real)
-        reconstruction = output.videos.clamp(0, 1)
+        reconstruction = output.output.clamp(0, 1)
         model = self.recipe.model
         rows = {
             "psnr": psnr(reconstruction, real),
@@ -87,8 +81,11 @@ class VideoTask(TokenizerTask):
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         real = self.real(batch)[:SHOWN]
-        reconstruction = nets["tokenizer"](real).videos.clamp(0, 1)
+        reconstruction = nets["tokenizer"](real).output.clamp(0, 1)
         return [ClipSheet("reconstructions", real, reconstruction)]
+
+
+build = VideoTask
 
 
 def frame_ssim(a: Tensor, b: Tensor) -> Tensor:
@@ -110,11 +107,8 @@ def bicubic_baseline(clips: Tensor, factor: int, time_factor: int) -> Tensor:
     Keeps every `time_factor`-th frame and interpolates linearly in between.
     """
     frames = clips[:, :, ::time_factor].transpose(1, 2)
-    size = tuple(clips.shape[-2:])
-    options: dict[str, Any] = {"mode": "bicubic", "antialias": True, "align_corners": False}
-    small = F.interpolate(frames.flatten(0, 1), [side // factor for side in size], **options)
-    large = F.interpolate(small, size, **options).unflatten(0, frames.shape[:2]).transpose(1, 2)
-    if clips.shape[2] == 1:
-        return large.clamp(0, 1)
-    shape = (clips.shape[2], *size)
-    return F.interpolate(large, shape, mode="trilinear", align_corners=True).clamp(0, 1)
+    blurred = bicubic(frames.flatten(0, 1), factor).unflatten(0, frames.shape[:2]).transpose(1, 2)
+    if clips.shape[2] > 1:
+        size = tuple(clips.shape[2:])
+        blurred = F.interpolate(blurred, size, mode="trilinear", align_corners=True)
+    return blurred.clamp(0, 1)

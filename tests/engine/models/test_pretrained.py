@@ -26,7 +26,9 @@ TOKEN = "hf_of_the_test"
 
 
 def image() -> Pretrained:
-    return quintet.VQGanVAE(dim=8, patch=4, multipliers=(1, 2), blocks=(1,), levels=(4, 4))
+    return quintet.VQGanVAE(
+        dim=8, patch_size=4, channel_multipliers=(1, 2), num_res_blocks=(1,), levels=(4, 4)
+    )
 
 
 def video() -> Pretrained:
@@ -336,8 +338,8 @@ def test_a_configuration_that_names_code_is_refused(folder: Path) -> None:
     [
         ({"dim": 10**12}, r"config\.dim is 1e\+12"),
         ({"dim": 2**19}, "this model expects"),
-        ({"blocks": [2**20]}, "describes a larger model"),
-        ({"multipliers": [1] * 100_000}, "describes a larger model"),
+        ({"num_res_blocks": [2**20]}, "describes a larger model"),
+        ({"channel_multipliers": [1] * 100_000}, "describes a larger model"),
         ({"attention_layers": 2}, "names missing"),
         ({"quantiser": "vq", "codebook_bits": 30}, "does not fit"),
         ({"levels": [4] * 300}, r"model|fit|be:"),
@@ -367,7 +369,7 @@ def test_links_out_of_the_folder_are_refused(name: str, folder: Path, tmp_path: 
 
 
 def test_the_size_check_leaves_no_hook_behind(folder: Path) -> None:
-    change(folder, config={"blocks": [2**20]})
+    change(folder, config={"num_res_blocks": [2**20]})
     with pytest.raises(RunError):
         quintet.VQGanVAE.from_pretrained(folder)
     assert len(list(torch.nn.Sequential(*(torch.nn.Linear(1, 1) for _ in range(500))))) == 500

@@ -101,10 +101,17 @@ def test_shapes_ranges_and_padding(quantiser: str) -> None:
     assert torch.allclose(out.loss, out.coordinate_loss.mean() + out.quantiser_loss)
 
 
+def corners_of(batch: Any) -> Tensor:
+    """(b, f, k, 3): coordinates of each corner; zero in padding."""
+    rows = torch.arange(len(batch.faces))[:, None, None]
+    corners = batch.vertices[rows, batch.faces.clamp_min(0)]
+    return torch.where((batch.faces >= 0)[..., None], corners, 0)
+
+
 def test_targets_are_the_bins_of_the_corners() -> None:
     batch = shapes(range(2))
     out = run(small(), batch)
-    corners = geometry.gather_corners(batch.vertices, batch.faces)
+    corners = corners_of(batch)
     assert torch.equal(out.target[out.mask], geometry.discretise(corners)[out.mask])
 
 
@@ -116,9 +123,9 @@ def test_without_any_training_every_bin_comes_back_exactly() -> None:
     for model in (MeshAutoencoder(**SMALL), small()):
         out = run(model, batch)
         assert torch.equal(out.bins, out.target)
-        made = model.reconstruct(batch.vertices, batch.faces)
-        corners = geometry.gather_corners(batch.vertices, batch.faces)
-        assert torch.allclose(made.coordinates, corners, **EXACT)
+        output = model.reconstruct(batch.vertices, batch.faces)
+        corners = corners_of(batch)
+        assert torch.allclose(output.coordinates, corners, **EXACT)
 
 
 def test_the_straight_way_reaches_the_first_and_the_last_code() -> None:
@@ -133,16 +140,16 @@ def test_tokens_are_those_of_forward_and_decode_to_its_prediction(quantiser: str
     out = run(model, batch)
     codes = model.tokenize(batch.vertices, batch.faces)
     assert torch.equal(codes, out.codes)
-    made = model.decode_codes(codes)
-    assert torch.equal(made.mask, out.mask)
+    output = model.decode_codes(codes)
+    assert torch.equal(output.mask, out.mask)
     positions, _ = model.decode(
         model.bottleneck.ids_to_values(ids_of(codes), torch.float32), out.mask
     )
     merged = by_code(codes, positions, out.mask)
-    found = geometry.discretise(made.coordinates)
-    assert torch.equal(found[out.mask], model.nearest_bin(merged)[out.mask])
+    actual = geometry.discretise(output.coordinates)
+    assert torch.equal(actual[out.mask], model.nearest_bin(merged)[out.mask])
     assert torch.equal(model.nearest_bin(positions)[out.mask], out.bins[out.mask])
-    assert (made.coordinates[~out.mask] == 0).all()
+    assert (output.coordinates[~out.mask] == 0).all()
 
 
 def ids_of(codes: Tensor) -> Tensor:
@@ -166,11 +173,11 @@ def test_corners_with_equal_codes_come_out_equal(quantiser: str) -> None:
     nn.init.normal_(model.head.weight, std=3.0)
     codes = torch.randint(0, 3, (2, 40, 6))
     codes[1, 30:] = -1
-    made = model.decode_codes(codes)
-    assert made.mask.sum(1).tolist() == [40, 30]
+    output = model.decode_codes(codes)
+    assert output.mask.sum(1).tolist() == [40, 30]
     for index in range(2):
-        keys = codes[index][made.mask[index]].view(-1, 2)
-        points = made.coordinates[index][made.mask[index]].view(-1, 3)
+        keys = codes[index][output.mask[index]].view(-1, 2)
+        points = output.coordinates[index][output.mask[index]].view(-1, 3)
         assert torch.cat((keys, points), 1).unique(dim=0).shape[0] == keys.unique(dim=0).shape[0]
 
 
@@ -185,15 +192,15 @@ def test_codes_of_any_source_decode_to_finite_places_inside() -> None:
     model = small().eval()
     codes = torch.randint(0, 20_000, (2, 30, 6))
     codes[0, 3, 2] = -1
-    made = model.decode_codes(codes)
-    assert made.coordinates.isfinite().all()
-    assert made.coordinates.abs().max() <= 1
-    assert made.mask.sum(1).tolist() == [29, 30]
+    output = model.decode_codes(codes)
+    assert output.coordinates.isfinite().all()
+    assert output.coordinates.abs().max() <= 1
+    assert output.mask.sum(1).tolist() == [29, 30]
 
 
 def test_codes_of_no_face_decode_to_no_face() -> None:
-    made = small().decode_codes(torch.zeros(2, 0, 6, dtype=torch.long))
-    assert made.coordinates.shape == (2, 0, 3, 3)
+    output = small().decode_codes(torch.zeros(2, 0, 6, dtype=torch.long))
+    assert output.coordinates.shape == (2, 0, 3, 3)
 
 
 def test_the_older_call_takes_both_layouts_and_a_mask() -> None:
@@ -230,9 +237,9 @@ def test_padding_never_leaks(quantiser: str) -> None:
     for name in ("coordinate_loss", "bins", "target", "codes", "mask"):
         expected = getattr(out, name)
         assert torch.allclose(getattr(other, name), expected, **EXACT), name
-        found = getattr(longer, name)
-        found = found[:, :150] if found.ndim > 1 else found
-        assert torch.allclose(found, expected, **EXACT), name
+        actual = getattr(longer, name)
+        actual = actual[:, :150] if actual.ndim > 1 else actual
+        assert torch.allclose(actual, expected, **EXACT), name
     if quantiser == "fsq":
         assert torch.allclose(longer.loss, out.loss, **EXACT)
         assert torch.allclose(other.loss, out.loss, **EXACT)
@@ -269,15 +276,17 @@ def test_a_mesh_without_faces_costs_nothing_and_harms_nobody() -> None:
 
 def test_neighbours_edges_and_neither_agree() -> None:
     model, batch = small().eval(), shapes(range(3))
-    edges = [geometry.face_edges(faces) for faces in batch.faces]
+    neighbours = [geometry.face_neighbours(faces, 99) for faces in batch.faces]
+    faces_of = [(table >= 0).nonzero()[:, 0] for table in neighbours]
+    edges = [torch.stack((f, table[table >= 0]), 1) for f, table in zip(faces_of, neighbours)]
     longest = max(len(pairs) for pairs in edges)
     table = torch.full((3, longest, 2), -1)
     for index, pairs in enumerate(edges):
         table[index, : len(pairs)] = pairs
     expected = run(model, batch)
     for other in ({}, {"face_edges": table}):
-        found = model(vertices=batch.vertices, faces=batch.faces, **other)
-        assert torch.equal(found.loss, expected.loss)
+        actual = model(vertices=batch.vertices, faces=batch.faces, **other)
+        assert torch.equal(actual.loss, expected.loss)
 
 
 def test_neighbours_change_the_encoding() -> None:
@@ -314,12 +323,12 @@ def test_links_are_symmetric_so_the_backward_is_exact(seed: int) -> None:
 
 
 def test_logistic_loss_is_the_log_of_the_mass_in_each_bin() -> None:
-    place = torch.tensor([-3.0, 0.2, 7.4, 15.0, 40.0], dtype=torch.float64)
+    mean = torch.tensor([-3.0, 0.2, 7.4, 15.0, 40.0], dtype=torch.float64)
     scale = torch.tensor([0.06, 0.5, 1.0, 3.0, 20.0], dtype=torch.float64)
     ids = torch.arange(16)[:, None]
-    mass = torch.exp(-logistic_loss(ids, place, scale.log(), 16))
+    mass = torch.exp(-logistic_loss(ids, mean, scale.log(), 16))
     assert torch.allclose(mass.sum(0), torch.ones(5, dtype=torch.float64))
-    middle = torch.sigmoid((7.5 - place) / scale) - torch.sigmoid((6.5 - place) / scale)
+    middle = torch.sigmoid((7.5 - mean) / scale) - torch.sigmoid((6.5 - mean) / scale)
     assert torch.allclose(mass[7], middle)
     far = logistic_loss(
         torch.tensor([0, 64, 127]), torch.tensor([127.0, 0, 0]), torch.tensor(-3.0), 128
@@ -344,9 +353,9 @@ def test_quads_go_through_their_codes() -> None:
     out = run(model, batch)
     assert out.codes.shape == (2, 16, 8)
     assert torch.equal(out.bins, out.target)
-    made = model.reconstruct(batch.vertices, batch.faces)
-    assert made.coordinates.shape == (2, 16, 4, 3)
-    assert made.mask.sum(1).tolist() == [12, 6]
+    output = model.reconstruct(batch.vertices, batch.faces)
+    assert output.coordinates.shape == (2, 16, 4, 3)
+    assert output.mask.sum(1).tolist() == [12, 6]
 
 
 class Step:

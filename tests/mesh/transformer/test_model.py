@@ -131,24 +131,24 @@ def chances(model: MeshTransformer, states: Tensor, slot: int) -> Tensor:
         )
         for code in range(model.config.codebook_size)
     ]
-    return -torch.stack([found.loss for found in every], -1)
+    return -torch.stack([actual.loss for actual in every], -1)
 
 
 @HEADS
 def test_the_loss_is_the_sum_of_codes_and_decisions(head: str) -> None:
     model, codes = small(head=head).double(), random_codes(3, 7)
-    found = model(codes)
+    actual = model(codes)
     states, end = hidden_states(model, codes, model.encode_text(2))
     for row, length in enumerate((3, 7)):
         going_on = nn.functional.logsigmoid(-end[row, :length]).sum()
         ending = nn.functional.logsigmoid(end[row, length]) if length < 7 else 0.0
-        assert torch.allclose(found.end_loss[row], -going_on - ending, atol=1e-9)
-        total = found.end_loss[row].clone()
+        assert torch.allclose(actual.end_loss[row], -going_on - ending, atol=1e-9)
+        total = actual.end_loss[row].clone()
         for slot in range(6):
             table = chances(model, states[row, :length, slot], slot)
             assert torch.allclose(table.exp().sum(-1), torch.ones(()).double(), atol=1e-9)
             total -= table.gather(-1, codes[row, :length, slot, None]).sum()
-        assert torch.allclose(found.loss_sum[row], total, atol=1e-9)
+        assert torch.allclose(actual.loss_sum[row], total, atol=1e-9)
 
 
 def test_digits_split_and_join() -> None:
@@ -182,12 +182,12 @@ def test_a_dropped_caption_is_as_good_as_none() -> None:
 @pytest.mark.parametrize("text", ["bytes", "frozen", "none"])
 def test_every_parameter_receives_a_gradient(text: str, head: str) -> None:
     model = small(text=text, text_dim=10, head=head)
-    given: dict[str, tuple[Any, ...]] = {
+    inputs: dict[str, tuple[Any, ...]] = {
         "bytes": (text_ids("box", "a cone"),),
         "frozen": (torch.randn(2, 4, 10), torch.tensor([[True] * 4, [True, True, False, False]])),
         "none": (),
     }
-    model(random_codes(7, 4), *given[text]).loss_sum.sum().backward()
+    model(random_codes(7, 4), *inputs[text]).loss_sum.sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -201,13 +201,13 @@ def test_it_compiles_whole_and_answers_alike(head: str) -> None:
     codes, text = random_codes(7, 4), text_ids("box", "cone")
     drop = torch.tensor([False, True])
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
-    found = compiled(codes, text, drop=drop)
-    found.loss_sum.sum().backward()
+    actual = compiled(codes, text, drop=drop)
+    actual.loss_sum.sum().backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     expected = model(codes, text, drop=drop)
     expected.loss_sum.sum().backward()
-    assert torch.allclose(found.loss_sum, expected.loss_sum, rtol=1e-5)
+    assert torch.allclose(actual.loss_sum, expected.loss_sum, rtol=1e-5)
     for a, b in zip(gradients, [p.grad for p in model.parameters()]):
         assert b is not None
         assert torch.allclose(a, b, atol=1e-4)
@@ -216,10 +216,10 @@ def test_it_compiles_whole_and_answers_alike(head: str) -> None:
 def test_it_trains_under_bf16_autocast_and_answers_in_fp32() -> None:
     model, codes = small(dropout=0.1, label_smoothing=0.1), random_codes(7, 4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model(codes, text_ids("box", "cone"))
-    found.loss_sum.sum().backward()
-    assert found.loss_sum.dtype == torch.float32
-    assert found.loss_sum.isfinite().all()
+        actual = model(codes, text_ids("box", "cone"))
+    actual.loss_sum.sum().backward()
+    assert actual.loss_sum.dtype == torch.float32
+    assert actual.loss_sum.isfinite().all()
 
 
 def test_wrong_shapes_are_refused() -> None:
@@ -278,10 +278,10 @@ def test_cached_generation_equals_recomputation_code_for_code(scale: float, head
     model = small(head=head)
     nn.init.constant_(model.end_head.bias, -0.3)
     context = model.encode_text(4, text_ids("box", "a cone", "ball", "lamp"))
-    found = model.generate_codes(context, 4, temperature=0.0, cond_scale=scale, distinct=False)
+    actual = model.generate_codes(context, 4, temperature=0.0, cond_scale=scale, distinct=False)
     expected = by_recomputation(model, context, 4, scale)
-    assert torch.equal(found, expected)
-    assert len(found.unique()) > 5
+    assert torch.equal(actual, expected)
+    assert len(actual.unique()) > 5
 
 
 def test_a_long_mesh_is_the_same_whatever_the_cache_it_is_read_from(
@@ -372,10 +372,10 @@ def test_corners_of_a_generated_face_are_distinct(codes: int, levels: tuple[int,
 def test_drawing_follows_the_softmax_and_its_limits() -> None:
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(20_000, 4)
     keys = torch.arange(20_000)
-    found = (
+    actual = (
         torch.bincount(sample_tokens(logits, Sampling(temperature=2.0), keys), minlength=4) / 20_000
     )
-    assert torch.allclose(found, (logits[0] / 2).softmax(-1), atol=0.015)
+    assert torch.allclose(actual, (logits[0] / 2).softmax(-1), atol=0.015)
     assert set(sample_tokens(logits, Sampling(top_k=2), keys).tolist()) == {0, 1}
     assert set(sample_tokens(logits, Sampling(temperature=0.0), keys).tolist()) == {0}
     assert filter_logits(logits[:1], None, 0.7).isfinite().tolist() == [[True, True, False, False]]
@@ -405,9 +405,9 @@ def test_it_learns_captions_and_generates_the_mesh_of_each(head: str) -> None:
     model = small(dim=64, layers=2, head=head)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(150):
-        found = model(codes, text_ids(*texts), drop=torch.rand(4) < 0.1)
+        actual = model(codes, text_ids(*texts), drop=torch.rand(4) < 0.1)
         optimiser.zero_grad()
-        (found.loss_sum.sum() / found.tokens.sum()).backward()
+        (actual.loss_sum.sum() / actual.tokens.sum()).backward()
         optimiser.step()
     for scale in (1.0, 2.0):
         generated = model.generate(texts, temperature=0.0, cond_scale=scale, return_codes=True)

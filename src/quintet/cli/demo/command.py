@@ -4,7 +4,7 @@ import dataclasses
 import os
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,18 @@ import tyro
 from quintet import __version__
 from quintet.cli.common import parse, recorded
 from quintet.cli.demo.display import Display, StageSink
-from quintet.cli.demo.stages import STAGES, Length, Stage, settings_of
+from quintet.cli.demo.stages import Length, all_stages, settings_of
 from quintet.cli.train import train_run
 from quintet.engine.errors import RunError, Stopped
 from quintet.files import PARTIAL, write_json
+from quintet.shared.demo import Stage
 
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 
 @dataclasses.dataclass(kw_only=True)
 class Demo:
-    """Train all six tiny recipes on built-in data on the CPU, in about twelve minutes, and write
+    """Train every tiny recipe on built-in data on the CPU, in about twelve minutes, and write
     one page with the results. An interrupted demo resumes."""
 
     run: Path = Path("runs/demo")
@@ -44,13 +45,14 @@ def demo(arguments: list[str]) -> None:
     if options.steps is not None and options.steps < 1:
         raise RunError(f"--steps is {options.steps}; must be 1 or more")
     with report_interrupts(options.run):
-        length = resolve_length(options)
-        with Display(STAGES, length) as display:
-            for stage in STAGES:
+        length, stages = resolve_length(options), all_stages()
+        with Display(stages, length) as display:
+            for stage in stages:
                 train_stage(stage, length, options.run, display)
             display.say("Sampling and writing the page.")
-            page = write_gallery(options.run, length)
-    print_summary(options.run, page)
+            metrics = {stage.folder: metrics_sentence(stage, options.run) for stage in stages}
+            page = write_gallery(stages, options.run, length, metrics)
+    print_summary(stages, options.run, page, metrics)
 
 
 @contextmanager
@@ -156,25 +158,30 @@ def metrics_sentence(stage: Stage, demo: Path) -> str:
 # -- results --------------------------------------------------------------------------------------
 
 
-def write_gallery(demo: Path, length: Length) -> Path:
+def write_gallery(
+    stages: Sequence[Stage], demo: Path, length: Length, metrics: Mapping[str, str]
+) -> Path:
     from quintet.cli.demo.page import closing, draw_samples, opening
     from quintet.report import write_page
 
-    samples = draw_samples(demo)
-    metrics = {stage.folder: metrics_sentence(stage, demo) for stage in STAGES}
     return write_page(
-        [demo / stage.folder for stage in STAGES],
+        [demo / stage.folder for stage in stages],
         demo / "index.html",
         title="Quintet demo",
-        opening=opening(length, metrics, samples),
-        closing=closing(demo),
+        opening=opening(stages, length, metrics, draw_samples(stages, demo)),
+        closing=closing(stages, demo),
     )
 
 
-def print_summary(demo: Path, page: Path) -> None:
-    width = max(len(stage.title) for stage in STAGES)
-    for stage in STAGES:
-        print(f"{stage.title:<{width}}  {metrics_sentence(stage, demo)}")
+def print_summary(
+    stages: Sequence[Stage], demo: Path, page: Path, metrics: Mapping[str, str]
+) -> None:
+    from quintet.cli.demo.page import sample_command
+
+    width = max(len(stage.title) for stage in stages)
+    for stage in stages:
+        print(f"{stage.title:<{width}}  {metrics[stage.folder]}")
     print(f"\nResults: {page}")
-    print(f'Next: quintet sample {demo}/transformer --text "a flat cone" --out meshes')
+    commands = (sample_command(stage, demo) for stage in stages)
+    print(f"Next: {next(filter(None, commands), 'quintet list')}")
     print("      quintet train image/vqgan_tiny PHOTOS --run runs/mine")

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintet.cli.demo.stages import Length, Stage, seconds_of, steps_of
+from quintet.cli.demo.stages import Length, seconds_of, steps_of
+from quintet.shared.demo import Stage
 
 if TYPE_CHECKING:
     from rich.table import Table

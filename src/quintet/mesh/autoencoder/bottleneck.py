@@ -14,9 +14,8 @@ from quintet.mesh import geometry
 from quintet.mesh.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
 from quintet.nn.quantisers.base import Quantised
-from quintet.nn.quantisers.lfq import LFQ
+from quintet.nn.quantisers.build import build_codebook
 from quintet.nn.quantisers.residual import ResidualFSQ, ResidualQuantiser
-from quintet.nn.quantisers.vq import VectorQuantiser
 
 
 def fourier_features(coordinates: Tensor, octaves: int) -> Tensor:
@@ -108,7 +107,8 @@ class LatentQuantiser(nn.Module):
         self.octaves, self.feature_dim = num_octaves(config.bins), config.latent_dim
         self.initial_scale = config.bins / 16
         self.position_in = nn.Linear(3 * (1 + 2 * self.octaves), self.latent_dim)
-        self.quantiser = ResidualQuantiser([build_quantiser(config) for _ in range(config.depth)])
+        levels = [build_codebook(config, self.latent_dim) for _ in range(config.depth)]
+        self.quantiser = ResidualQuantiser(levels)
         self.position_out = zero_init(nn.Linear(self.latent_dim, 3))
 
     def latents(self, vertices: Tensor, vertex_features: Tensor) -> Tensor:
@@ -137,14 +137,6 @@ class LatentQuantiser(nn.Module):
 
     def position(self, values: Tensor, correction: Tensor) -> Tensor:
         return (self.position_out(values) + correction + 1) * ((self.bins - 1) / 2)
-
-
-def build_quantiser(config: MeshAutoencoderConfig) -> nn.Module:
-    dim, bits, commitment = config.latent_dim, config.codebook_bits, config.commitment_weight
-    if config.quantiser == "lfq":
-        entropy = config.entropy_weight
-        return LFQ(dim, bits, commitment_weight=commitment, entropy_weight=entropy)
-    return VectorQuantiser(dim, 2**bits, commitment_weight=commitment)
 
 
 def scatter_mean(rows: Tensor, weights: Tensor, slots: Tensor, count: int) -> Tensor:

@@ -62,9 +62,6 @@ class AutoencoderTask(Task):
     def collate(self, items: list[Any]) -> Any:
         return self._collate(items)
 
-    def check(self, data: Any) -> None:
-        check_meshes(data)
-
     def loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
         output = reconstruct(nets["autoencoder"], batch)
         exact = within(output, 0)
@@ -131,7 +128,7 @@ def reconstruct(autoencoder: Any, batch: Batch) -> Reconstruction:
 
 
 def within(output: Reconstruction, bins: int) -> Tensor:
-    """(b, f, k, 3): coordinates reconstructed within so many bins; false in padding."""
+    """(b, f, k, 3): coordinates reconstructed within this many bins; false in padding."""
     near = (output.bins - output.target).abs() <= bins
     return near & output.mask[..., None, None]
 
@@ -139,16 +136,3 @@ def within(output: Reconstruction, bins: int) -> Tensor:
 def num_coordinates(output: Reconstruction) -> Tensor:
     """Number of coordinates, without padding."""
     return output.mask.sum() * output.target.shape[2] * 3
-
-
-def check_meshes(meshes: Mapping[str, Any]) -> None:
-    """Raise ValueError for meshes out of range or without faces."""
-    vertices, faces = meshes["vertices"], meshes["faces"]
-    extent = vertices.abs().max().item()
-    if not extent <= 1 + 1e-3:  # also catches NaN
-        raise ValueError(
-            f"vertices reach {extent:.3g}, outside of -1..1: "
-            "centre each mesh and divide it by half its longest side"
-        )
-    if not bool((faces[..., 0] >= 0).any(1).all()):
-        raise ValueError("a mesh has no faces: provide faces (f, 3) of vertex indices")

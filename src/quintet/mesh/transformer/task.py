@@ -178,7 +178,7 @@ class TransformerTask(Task):
             "faces_generated": num_faces,
             "closed": [judge.closedness(mesh[1]) for mesh in meshes],
             "nearest_generated": nearest(self._points(meshes), reference_points).tolist(),
-            "nearest_held_out": nearest(self._points(originals), reference_points).tolist(),
+            "nearest_validation": nearest(self._points(originals), reference_points).tolist(),
         }
         if self.recipe.data is None:
             values["agrees"] = [judge.agrees(t, *mesh) for t, mesh in zip(captions, meshes)]
@@ -233,7 +233,7 @@ class TransformerTask(Task):
             originals = self.decode(list(batch.data["codes"][: len(captions)]))
             samples = [self.generate(captions, seed)[1] for seed in (0, 1, 2)]
         rows = [[mesh, *(meshes[i] for meshes in samples)] for i, mesh in enumerate(originals)]
-        titles = ["held out", "generated 1", "generated 2", "generated 3"]
+        titles = ["validation", "generated 1", "generated 2", "generated 3"]
         return [MeshSheet("generated", rows, titles, captions)]
 
 

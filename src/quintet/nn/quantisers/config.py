@@ -5,21 +5,27 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantiserConfig:
-    """Mixed into the settings of a tokenizer; `build_quantiser` builds from it."""
+class CodebookConfig:
+    """Mixed into the settings of a tokenizer whose fsq has no projection (meshes)."""
 
     quantiser: Literal["fsq", "lfq", "vq"] = "fsq"
     """Quantiser: finite scalar (fsq), lookup-free (lfq), or a learned codebook (vq)."""
     levels: tuple[int, ...] = (8, 8, 8, 5)
     """fsq: levels per latent dimension; the codebook size is their product."""
-    decorrelation_weight: float = 0.05
-    """fsq: weight of the loss that decorrelates the latent dimensions (raises codebook usage)."""
     codebook_bits: int = 12
     """lfq and vq: the codebook size is 2 ** codebook_bits."""
     entropy_weight: float = 0.2
     """lfq: weight of the entropy loss (raises codebook usage)."""
     commitment_weight: float = 0.25
     """lfq and vq: weight of the commitment loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantiserConfig(CodebookConfig):
+    """Mixed into the settings of a tokenizer; `build_quantiser` builds from it."""
+
+    decorrelation_weight: float = 0.05
+    """fsq: weight of the loss that decorrelates the latent dimensions (raises codebook usage)."""
 
 
 def codebook_of_size(size: int) -> dict[str, Any]:

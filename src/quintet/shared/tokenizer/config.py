@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quintet.engine.config import Recipe, require, setting
+from quintet.engine.config import OptimiserConfig, Recipe, require, setting
 from quintet.nn.quantisers.config import QuantiserConfig
+from quintet.shared.config import DataConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +46,51 @@ class TokenizerLossConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PixelDataConfig(DataConfig):
+    """Size and augmentation of images or frames."""
+
+    size: tuple[int, int] = (128, 128)
+    """Height and width that images and frames are resized and cropped to."""
+    flip: bool = True
+    """Random horizontal flip in training."""
+    min_crop: float = 0.8
+    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
+    max_pixels: int = 64_000_000
+    """Files with more pixels per image or frame are skipped before they are decoded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(min(self.size) >= 1, "size", self.size, "a height and a width of at least 1")
+        require(0 < self.min_crop <= 1, "min_crop", self.min_crop, "above 0 and at most 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscriminatorConfig:
+    """A patch discriminator of images or frames."""
+
+    channels: int = 3
+    """Colour channels of the input."""
+    dim: int = 64
+    """Width of its first layer."""
+    layers: int = 3
+    """Stride-2 layers; more layers have a larger receptive field."""
+
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "layers", self.layers, "1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenizerRecipe(Recipe):
     """A training run of a tokenizer and its discriminators."""
 
     losses: TokenizerLossConfig = field(default_factory=TokenizerLossConfig)
     """The losses."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser of the tokenizer."""
+    discriminator_optim: OptimiserConfig = field(
+        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
+    )
+    """Optimiser of the discriminators."""
 
     @property
     def adversarial_start(self) -> int:

@@ -3,32 +3,21 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quintet.engine.models.export import Exportable, Input, Piece
+from quintet.shared.export import graph
 
 
-class Encode(nn.Module):
+def encode(self: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Images or clips to ids, and the latents before the quantiser."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        latents = self.model.encode(pixels)
-        return self.model.quantiser.to_ids(latents), latents
+    latents = self.model.encode(pixels)
+    return self.model.quantiser.to_ids(latents), latents
 
 
-class Decode(nn.Module):
+def decode(self: Any, ids: Tensor) -> Tensor:
     """Ids to images or clips in 0..1."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.model.decode(self.model.quantiser.ids_to_values(ids)).clamp(0, 1)
+    return self.model.decode(self.model.quantiser.ids_to_values(ids)).clamp(0, 1)
 
 
 def tokenizer_pieces(model: Any, what: str, shape: tuple[int, ...]) -> Exportable:
@@ -46,14 +35,14 @@ def tokenizer_pieces(model: Any, what: str, shape: tuple[int, ...]) -> Exportabl
         Piece(
             "encode",
             f"{what} to ids",
-            Encode(model),
+            graph(model, encode),
             {what: Input(pixels[:2], pixels, pixel_format)},
             {"ids": id_format, "latents": latent_format},
         ),
         Piece(
             "decode",
             f"ids to {what}",
-            Decode(model),
+            graph(model, decode),
             {"ids": Input(ids[:2], ids, id_format)},
             {what: pixel_format},
         ),

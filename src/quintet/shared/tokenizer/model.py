@@ -1,6 +1,7 @@
 """Base class of the image and video tokenizers."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -12,12 +13,27 @@ from quintet.nn.quantisers.vq import VectorQuantiser
 from quintet.nn.statistics import CommitContext, Commits
 
 
+class Reconstruction(NamedTuple):
+    output: Tensor
+    """Images or clips, fp32, not clamped: a clamp would zero gradients out of range."""
+    ids: Tensor
+    """One integer per latent position."""
+    quantiser_loss: Tensor
+    """0-dim."""
+
+
 class TokenizerModel(Pretrained, nn.Module):
     """An encoder, a quantiser and a decoder."""
 
-    encoder: Any
+    encode: Callable[[Tensor], Tensor]
+    """Images or clips in 0..1 -> latents before the quantiser."""
     quantiser: FSQ | LFQ | VectorQuantiser
-    decoder: Any
+    decode: Callable[[Tensor], Tensor]
+    """Quantised values -> images or clips, not clamped."""
+
+    def forward(self, pixels: Tensor) -> Reconstruction:
+        quantised = self.quantiser(self.encode(pixels))
+        return Reconstruction(self.decode(quantised.values), quantised.ids, quantised.loss)
 
     @property
     def codebook_size(self) -> int:

@@ -42,8 +42,7 @@ class TokenizerTask(Task):
         self,
         recipe: TokenizerRecipe,
         tokenizer: nn.Module,
-        optimiser: OptimiserConfig,
-        discriminators: Mapping[str, tuple[nn.Module, OptimiserConfig]],
+        discriminators: Mapping[str, nn.Module],
         sets: Mapping[str, Any] | None = None,
     ):
         self.losses, self.sets = recipe.losses, sets
@@ -52,7 +51,7 @@ class TokenizerTask(Task):
             share=self.losses.adversarial_share, cap=self.losses.adversarial_cap
         )
         self.parts = {
-            self.main: Part(channels_last(tokenizer), optimiser, extra_state=self.balancer)
+            self.main: Part(channels_last(tokenizer), recipe.optim, extra_state=self.balancer)
         }
         self.updates = [Update(self.main, each(self.tokenizer_loss))]
         if self.losses.perceptual:
@@ -64,7 +63,7 @@ class TokenizerTask(Task):
         self.adversarial = When(start=start) if self.discriminators else When(every=0)
         self.penalty = When(every=self.losses.penalty_every, start=start).inside(self.adversarial)
         for name in self.discriminators:
-            self._add_discriminator(name, *discriminators[name])
+            self._add_discriminator(name, discriminators[name], recipe.discriminator_optim)
         self.monitors = self._monitors()
 
     def _add_discriminator(

@@ -1,0 +1,59 @@
+"""Settings that the data of several rooms share. Imports no torch: help must be instant."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from quintet.engine.config import require, require_finite, require_held_out
+
+
+def require_at_least(least: int, config: Any, *names: str) -> None:
+    for name in names:
+        require(getattr(config, name) >= least, name, getattr(config, name), f"{least} or more")
+
+
+def require_fraction(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(0 <= value < 1, name, value, "at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """A folder of files, or built-in data."""
+
+    valid_fraction: float = 0.05
+    """Fraction of a folder held out for validation, chosen by the seed."""
+    valid_limit: int = 512
+    """Maximum number of validation samples per evaluation."""
+    builtin_count: int = 100_000
+    """Number of built-in training samples without a folder."""
+    max_bytes: int = 256_000_000
+    """Larger files are skipped before they are opened."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        require_held_out(self)
+        require_at_least(1, self, "max_bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioDataConfig(DataConfig):
+    """Audio files with texts."""
+
+    sample_rate: int = 16_000
+    """Sample rate in Hz; other files are resampled."""
+    max_missing: float = 0.5
+    """Files without a text are skipped; above this fraction the folder is rejected."""
+    max_bytes: int = 1_000_000_000
+    """Larger files are skipped before they are opened."""
+    max_channels: int = 8
+    """Files with more channels are skipped; others are mixed to mono."""
+    max_rate: int = 192_000
+    """Files of a higher sample rate are skipped."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate = self.sample_rate
+        require(1000 <= rate <= 192_000, "sample_rate", rate, "between 1,000 and 192,000")
+        require(0 <= self.max_missing <= 1, "max_missing", self.max_missing, "between 0 and 1")
+        require_at_least(1, self, "max_channels", "max_rate")
