@@ -138,6 +138,42 @@ def test_the_doctor_reads_every_video_and_image(footage: Path, cli: Callable[...
     assert "letter.mp4" in result.out
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_library_that_has_changed_ends_the_run_and_is_named(
+    workers: int,
+    footage: Path,
+    tmp_path: Path,
+    cli: Callable[..., Said],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that the installed version does not know is no damage of any file."""
+
+    def newer(*_: object, **keywords: object) -> None:
+        raise TypeError("open() got an unexpected keyword argument 'options'")
+
+    monkeypatch.setattr(av, "open", newer)
+    command = [*TRAIN, footage, "--run", tmp_path / "run", "--max-damaged", 1]
+    result = cli(*command, "--workers", workers)
+    assert result.status == 2
+    assert f"not because it is damaged: av {av.__version__} raised TypeError: open()" in result.err
+    assert "Traceback" not in result.err
+    assert cli("doctor", "video", footage).status == 2
+
+
+def test_a_newer_av_is_not_given_a_keyword_that_it_lacks(
+    footage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = av.open
+
+    def of_19(file: object, mode: str, form: str, options: dict[str, str]) -> object:
+        return original(file, mode, form, options)
+
+    monkeypatch.setattr(av, "open", of_19)
+    monkeypatch.setattr(av, "__version__", "19.0.0")
+    for path in footage.rglob("*.mp4"):
+        assert probe(path).frames
+
+
 def test_bad_files_among_good_ones_are_skipped_by_name(
     footage: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:

@@ -8,7 +8,7 @@ from quintet import __version__
 from quintet.cli.common import HELP, fail, say
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError, Stopped
-from quintet.media.errors import BadFile
+from quintet.media.errors import BadFile, Incompatible
 
 COMMANDS = {
     "list": "list_",
@@ -26,6 +26,8 @@ COMMANDS = {
 }
 """Each command, and the module here that has a function of its name, or the one named with it."""
 
+INCOMPATIBLE = "quintet.media.errors.Incompatible: "
+
 
 def main(arguments: list[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -33,17 +35,17 @@ def main(arguments: list[str] | None = None) -> None:
     given = [word for word in given if word != "--debug"]
     try:
         status = run_command(given)
-    except (RunError, ConfigError, BadFile) as error:
+    except (RunError, ConfigError, BadFile, Incompatible) as error:
         if debug:
             raise
-        status = fail(str(error))
+        # Out of a worker process it comes with the traceback that it had there.
+        status = fail(str(error).strip().splitlines()[-1].removeprefix(INCOMPATIBLE))
     except Stopped as stop:
         say(str(stop))
         status = stop.status
     except ImportError as error:
         if debug or "quintet[" not in str(error):  # an extra that is not installed says its name
             raise
-        # Out of a worker process it comes with the traceback that it had there.
         status = fail(str(error).strip().splitlines()[-1].removeprefix("ImportError: "))
     except (RuntimeError, MemoryError) as error:
         from quintet.engine.machine.memory import ran_out

@@ -95,7 +95,7 @@ def _opened(path: Path, caps: AudioCaps) -> "Generator[SoundFile, None, None]":
     except (ImportError, OSError) as error:  # OSError: libsndfile is missing
         raise ImportError("audio needs soundfile and soxr: pip install 'quintet[audio]'") from error
     check_file(path, caps.max_bytes, "cut the file")
-    with decoding(path, RuntimeError):
+    with decoding(path, "soundfile", RuntimeError):
         _check_kind(path)
         name: Any = os.fsencode(path)  # bytes, because a name on disk need not be valid UTF-8
         if isinstance(path, Member):

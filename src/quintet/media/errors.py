@@ -1,5 +1,6 @@
 """The error for unusable input files, and the checks that all readers share."""
 
+import importlib.metadata
 import stat
 import struct
 import zlib
@@ -15,13 +16,13 @@ DAMAGE = (
     ValueError,
     EOFError,
     LookupError,
-    TypeError,
     ArithmeticError,
-    AttributeError,
     RecursionError,
     struct.error,
     zlib.error,
 )
+MISTAKES = (TypeError, AttributeError, NameError, ImportError)
+"""Of a program and not of its data: a wrong call, or a library whose interface has changed."""
 
 
 def printable(text: object) -> str:
@@ -44,6 +45,13 @@ class BadFile(ValueError):
         return f"{sentence}; {self.remedy}" if self.remedy else sentence
 
 
+def version_of(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def check_file(path: Path, max_bytes: int, shrink: str) -> None:
     """Refuse anything but a regular file of 1 to `max_bytes` bytes; `shrink` is the remedy."""
     try:
@@ -59,13 +67,27 @@ def check_file(path: Path, max_bytes: int, shrink: str) -> None:
         raise BadFile(path, reason, f"{shrink} or raise max_bytes")
 
 
+class Incompatible(Exception):
+    """A reader does not work with the installed version of its library. Not damage: every other
+    file would fail as well, so it ends the run."""
+
+
 @contextmanager
-def decoding(path: Path, *also: type[Exception]) -> Generator[None]:
-    """Errors of a decoder on damaged bytes (`DAMAGE` and `also`) become BadFile."""
+def decoding(path: Path, library: str, *also: type[Exception]) -> Generator[None]:
+    """Errors of a decoder on damaged bytes (`DAMAGE` and `also`) become BadFile, mistakes in the
+    use of its `library` Incompatible."""
     try:
         yield
     except BadFile:
         raise
+    except MISTAKES as error:
+        if "quintet[" in str(error):
+            raise  # an extra that is missing
+        raise Incompatible(
+            f"{printable(path)} was not read, but not because it is damaged: {library} "
+            f"{version_of(library)} raised {type(error).__name__}: {printable(error)[:200]}. "
+            f"Install another version of {library}; constraints.txt has one that works"
+        ) from error
     except (*DAMAGE, *also) as error:
         texts = (getattr(error, name, None) for name in ("error_string", "strerror"))
         why = next(filter(None, texts), None) or str(error) or type(error).__name__

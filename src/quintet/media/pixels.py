@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import DAMAGE, BadFile, check_file, decoding, printable
+from quintet.media.errors import BadFile, check_file, decoding, printable
 from quintet.media.shards.member import as_path
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, Non
     check_file(path, max_bytes, "shrink the image")
     bombs = (Image.DecompressionBombWarning, Image.DecompressionBombError)
     pillow_limit = Image.MAX_IMAGE_PIXELS or max_pixels
-    with decoding(path):
+    with decoding(path, "pillow"):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # unusual metadata; only the pixels matter
@@ -131,7 +131,7 @@ def _upright(image: "Image") -> "Image":
     }
     try:
         orientation = image.getexif().get(0x0112)
-    except DAMAGE:
+    except Exception:  # whatever these tags hold, the pixels are intact
         return image
     return image.transpose(operations[orientation]) if orientation in operations else image
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -88,12 +88,17 @@ def _opened(source: _Source) -> Generator[_Video, None, None]:
     limits = {"max_pixels": str(caps.max_pixels), "threads": "1"}
     options = {"protocol_whitelist": "none", "codec_whitelist": CODECS, **limits}
     with (
-        decoding(path, FFmpegError, MemoryError),
+        decoding(path, "av", FFmpegError, MemoryError),
         path.open("rb") as file,
-        av.open(file, "r", family, options, metadata_errors="replace") as container,
+        av.open(file, "r", family, options, **_tolerant(av)) as container,
     ):
         stream = _video_stream(path, container, caps)
         yield _Video(container, stream, _describe(path, container, stream, caps))
+
+
+def _tolerant(av: Any) -> dict[str, Any]:
+    """PyAV 19 replaces what is no UTF-8 in a title by itself, and no longer takes the keyword."""
+    return {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 
 
 def _video_stream(path: Path, container: "InputContainer", caps: Caps) -> "VideoStream":

@@ -65,7 +65,7 @@ def read_mesh(
         raise BadFile(path, "has no supported mesh format", f"use one of {', '.join(SUFFIXES)}")
     check_file(path, max_bytes, "simplify the mesh")
     # With the limits, only a machine that is nearly full runs out of memory here.
-    with decoding(path, MemoryError), np.errstate(all="ignore"):
+    with decoding(path, "quintet", MemoryError), np.errstate(all="ignore"):
         try:
             mesh = _checked(reader(path.read_bytes(), Limits(max_faces, MAX_VERTICES)))
         except Unusable as error:
