@@ -67,7 +67,10 @@ def _read(text: bytes, binary: bytes, limits: Limits) -> Mesh:
     document = json.loads(text.removeprefix(BYTE_ORDER_MARK).decode())
     if not isinstance(document, dict) or "asset" not in document:
         raise Unusable("holds no glTF document", "check what kind of file it is")
-    return _Reader(document, binary, limits).mesh()
+    try:
+        return _Reader(document, binary, limits).mesh()
+    except (TypeError, AttributeError) as error:  # of JSON, whose values may be of any kind
+        raise Unusable(f"has JSON of another kind than glTF's ({error})", CUT) from error
 
 
 def _natural(holder: Json, key: str, default: int | None = None) -> int:
