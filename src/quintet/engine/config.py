@@ -82,6 +82,20 @@ class OptimiserConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrackerConfig:
+    """How a run appears in W&B and trackio."""
+
+    project: str | None = setting(None, free=True)
+    """Project; the default is WANDB_PROJECT, or quintet."""
+    run_name: str | None = setting(None, free=True)
+    """Name of the run; the default is that of its folder."""
+    entity: str | None = setting(None, free=True)
+    """User or team of W&B."""
+    tags: tuple[str, ...] = setting((), free=True)
+    """Tags of the run in W&B."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Settings of every run. A room's recipe adds its model, data, losses and optimisers."""
 
@@ -149,6 +163,8 @@ class Recipe:
     """Expected number of processes; any other number is refused."""
     trackers: tuple[str, ...] = setting(("tensorboard",), free=True, common=True)
     """Trackers beside metrics.jsonl: tensorboard, wandb, trackio."""
+    tracker: TrackerConfig = dataclasses.field(default_factory=TrackerConfig)
+    """Name, project and tags of the run in trackers."""
 
     def __post_init__(self) -> None:
         require_not_fp16(self.precision)

@@ -20,7 +20,8 @@ from quintet.engine.part import LivePart, load_strictly
 from quintet.engine.run import Run
 from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
-from quintet.engine.runs.sinks import Journal, Progress, Sink, trackers
+from quintet.engine.runs.sinks import Journal, Progress, Sink
+from quintet.engine.runs.trackers import trackers
 from quintet.engine.settings import free_names
 from quintet.engine.task import Task
 from quintet.engine.tools import auto_batch
@@ -90,7 +91,11 @@ def _sinks(
 ) -> list[Sink]:
     if not world.is_main:
         return []
-    found: list[Sink] = [Journal(folder), *trackers(recipe.trackers, folder), *more(folder)]
+    found: list[Sink] = [
+        Journal(folder),
+        *trackers(recipe.trackers, folder, recipe.tracker),
+        *more(folder),
+    ]
     if progress:
         done = folder.steps()
         found.append(

@@ -1,21 +1,25 @@
 import math
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from quintet.engine.config import TrackerConfig
 from quintet.engine.errors import RunError
 from quintet.engine.runs.folder import RunFolder, read_lines
 from quintet.engine.runs.sinks import (
     Callback,
     Journal,
     Progress,
-    TensorBoard,
     brief,
-    numbers,
-    trackers,
 )
+from quintet.engine.runs.trackers import TensorBoard, numbers, trackers
+from quintet.media.audio import write_wav
+from quintet.media.meshes.files import write_mesh
 
 RECORD = {"step": 10, "net/loss": 0.5, "order": "ab", "val/bad": math.nan, "none": None}
 
@@ -53,7 +57,7 @@ def test_only_numbers_go_to_trackers():
 
 
 def test_tensorboard_holds_the_numbers_at_their_steps(folder):
-    (sink,) = trackers(["tensorboard"], folder)
+    (sink,) = trackers(["tensorboard"], folder, TrackerConfig())
     assert isinstance(sink, TensorBoard)
     for step in (10, 20):
         sink.report({"step": step, "net/loss": step / 2, "order": "text"})
@@ -73,35 +77,92 @@ def missing(name: str, monkeypatch) -> None:
 def test_a_tracker_that_is_not_installed_is_named_with_its_extra(folder, monkeypatch, name):
     missing(name, monkeypatch)
     with pytest.raises(RunError, match=rf"'{name}' is not installed.*quintet\[{name}\]"):
-        trackers([name], folder)
+        trackers([name], folder, TrackerConfig())
 
 
 def test_tensorboard_is_optional(folder, monkeypatch):
     missing("torch.utils.tensorboard", monkeypatch)
-    assert trackers(["tensorboard"], folder) == []
+    assert trackers(["tensorboard"], folder, TrackerConfig()) == []
 
 
 TRACKER = """
 calls = []
 def init(**settings): calls.append(("init", settings))
-def log(numbers, step=None): calls.append(("log", numbers, step))
+def log(values, step=None): calls.append(("log", values, step))
 def finish(): calls.append(("finish",))
+class Image:
+    def __init__(self, source): self.source = source
+class Video(Image): pass
+class Audio(Image): pass
+class Object3D(Image): pass
 """
 
 
-def test_a_tracker_receives_the_step_of_each_report(folder, tmp_path, monkeypatch):
-    (tmp_path / "trackio.py").write_text(TRACKER)
+@pytest.fixture
+def exhibits(tmp_path) -> list[Path]:
+    Image.new("RGB", (6, 4), "red").save(tmp_path / "sheet.png")
+    still = Image.new("P", (6, 4))
+    still.save(tmp_path / "clip.gif", save_all=True, append_images=[Image.new("P", (6, 4), 1)])
+    write_wav(tmp_path / "spoken.wav", np.zeros(80, np.float32), 8000)
+    (tmp_path / "words.txt").write_text("ba do ki")
+    (tmp_path / "clip.mp4").write_bytes(b"not looked into")
+    write_mesh(tmp_path / "box.glb", np.eye(3), np.array([[0, 1, 2]]))
+    names = ("sheet.png", "clip.gif", "clip.mp4", "spoken.wav", "words.txt", "box.glb")
+    return [tmp_path / name for name in names]
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_tracker_receives_reports_and_exhibits_under_the_names_asked_for(
+    name, folder, exhibits, tmp_path, monkeypatch
+):
+    """The stand-in has the functions and classes of both; neither is installed for the tests."""
+    (tmp_path / f"{name}.py").write_text(TRACKER)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "trackio", raising=False)
-    (sink,) = trackers(["trackio"], folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    config = TrackerConfig(project="cats", run_name="third", entity="team", tags=("a", "b"))
+    (sink,) = trackers([name], folder, config)
     sink.report({"step": 10, "net/loss": 0.5})
+    sink.exhibits(10, exhibits)
     sink.close()
-    calls = sys.modules["trackio"].calls
-    monkeypatch.delitem(sys.modules, "trackio")
-    assert calls[0][1]["config"] == folder.about
-    assert calls[1][1]["net/loss"] == 0.5
-    assert calls[1][2] == 10 or calls[1][1].get("step") == 10
-    assert calls[2] == ("finish",)
+    (_, about), (_, values, step), (_, shown, at), end = sys.modules[name].calls
+    monkeypatch.delitem(sys.modules, name)
+    assert (about["project"], about["name"], about["resume"]) == ("cats", "third", "allow")
+    assert about["config"] == folder.about
+    if name == "wandb":
+        assert (about["id"], about["entity"], about["tags"]) == (folder.id, "team", ["a", "b"])
+    assert (values, step, at, end) == ({"net/loss": 0.5}, 10, 10, ("finish",))
+    kinds = {key: (type(value).__name__, Path(value.source).name) for key, value in shown.items()}
+    assert kinds == {
+        "exhibits/sheet": ("Image", "sheet.png"),
+        "exhibits/clip": ("Video", "clip.mp4"),  # and not the same again as a gif
+        "exhibits/spoken": ("Audio", "spoken.wav"),
+        "exhibits/box": ("Object3D", "box.glb"),
+    }
+
+
+def test_the_project_of_the_environment_is_kept(folder, tmp_path, monkeypatch):
+    (tmp_path / "wandb.py").write_text(TRACKER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    for value, project in (("theirs", "theirs"), ("", "quintet")):
+        monkeypatch.setenv("WANDB_PROJECT", value)
+        trackers(["wandb"], folder, TrackerConfig())
+        assert sys.modules["wandb"].calls[-1][1]["project"] == project
+    monkeypatch.delitem(sys.modules, "wandb")
+
+
+def test_tensorboard_shows_images_animations_sounds_and_texts(folder, exhibits):
+    (sink,) = trackers(["tensorboard"], folder, TrackerConfig())
+    sink.exhibits(20, exhibits)
+    sink.close()
+    events = EventAccumulator(str(folder.path / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    assert tags["images"] == ["exhibits/sheet", "exhibits/clip"]
+    assert tags["audio"] == ["exhibits/spoken"]
+    assert tags["tensors"] == ["exhibits/words/text_summary"]
+    assert events.Images("exhibits/clip")[0].encoded_image_string == exhibits[1].read_bytes()
+    assert events.Images("exhibits/clip")[0].step == 20
 
 
 def test_progress_prints_lines_without_a_terminal(capfd):

@@ -1,13 +1,11 @@
 """Sinks: destinations of reports, events and exhibits."""
 
-import importlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from quintet.engine.errors import RunError
 from quintet.engine.runs.folder import RunFolder
 
 
@@ -46,61 +44,6 @@ class Callback(Sink):
 
     def report(self, record: Mapping[str, Any]) -> None:
         self.function(dict(record))
-
-
-class TensorBoard(Sink):
-    def __init__(self, folder: RunFolder):
-        from torch.utils.tensorboard import SummaryWriter
-
-        done = folder.steps()  # points of steps that will be repeated are dropped
-        self.writer = SummaryWriter(
-            str(folder.path / "tensorboard"), purge_step=done[-1] + 1 if done else None
-        )
-
-    def report(self, record: Mapping[str, Any]) -> None:
-        for name, value in numbers(record).items():
-            self.writer.add_scalar(name, value, record["step"])
-
-    def event(self, step: int, message: str) -> None:
-        self.writer.add_text("events", message, step)
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class Tracker(Sink):
-    """W&B, or trackio, which has the same API."""
-
-    def __init__(self, name: str, folder: RunFolder):
-        self.module = importlib.import_module(name)
-        facts: dict[str, Any] = {"name": folder.path.name, "config": folder.about}
-        if name == "wandb":  # files in the run folder; a resumed run stays one run
-            facts |= {"dir": str(folder.path), "id": folder.id, "resume": "allow"}
-        self.module.init(project="quintet", **facts)
-
-    def report(self, record: Mapping[str, Any]) -> None:
-        self.module.log(numbers(record), step=int(record["step"]))
-
-    def close(self) -> None:
-        self.module.finish()
-
-
-def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    return {k: v for k, v in record.items() if isinstance(v, (int, float)) and k != "step"}
-
-
-def trackers(names: Sequence[str], folder: RunFolder) -> list[Sink]:
-    """TensorBoard is used if installed; other trackers must be installed."""
-    sinks: list[Sink] = []
-    for name in names:
-        try:
-            sinks.append(TensorBoard(folder) if name == "tensorboard" else Tracker(name, folder))
-        except ImportError as error:
-            if name != "tensorboard":
-                raise RunError(
-                    f"tracker '{name}' is not installed ({error}); pip install 'quintet[{name}]'"
-                ) from None
-    return sinks
 
 
 class Progress(Sink):
