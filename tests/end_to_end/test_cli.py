@@ -19,6 +19,8 @@ from safetensors.torch import load_file
 import quintet as library
 from harness import assert_same, lines, tensors, trajectory
 from quintet.cli import COMMANDS
+from quintet.image.config import ImageDataConfig
+from quintet.image.data import open_data
 from quintet.media.pixels import read_image
 from quintet.shared.tokenizer.pixels import to_bytes
 
@@ -166,6 +168,42 @@ def test_a_run_on_a_folder_resumes_from_another_working_folder(
     said = quintet("resume", "../run", "--steps", 3)
     assert said.status == 0, said.err
     assert (tmp_path / "run/checkpoints/step-00000003").is_dir()
+
+
+def test_a_folder_of_validation_data_is_used_as_it_is(
+    photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    for number in range(3):
+        picture(tmp_path / "own" / f"{number}.png", 50 + number)
+    run = tmp_path / "run"
+    result = quintet(*TRAIN, photos, "--valid", tmp_path / "own", "--run", run, *TINY)
+    assert result.status == 0, result.err
+    data = json.loads((run / "config.json").read_text())["data"]
+    count = sum(path.suffix in (".png", ".jpg", ".webp") for path in photos.rglob("*"))
+    assert data["valid"] == 3
+    assert data["train"] >= count  # nothing of the training data is held out
+    assert settings(run)["images"]["valid_folder"] == str(tmp_path / "own")
+    assert quintet("resume", run, "--steps", 7).status == 0
+    refused = quintet(*TRAIN, "--valid", tmp_path / "own", "--run", tmp_path / "x", *TINY)
+    assert refused.status == 2
+    assert "--valid goes with DATA" in refused.err
+
+
+@pytest.mark.parametrize("valid", ["validation", "valid", "val", "test"])
+def test_sub_folders_for_training_and_validation_are_recognised(
+    valid: str, tmp_path: Path, quintet: Quintet
+) -> None:
+    for folder, count in (("train", 5), (valid, 2), ("left-over", 4)):
+        for number in range(count):
+            picture(tmp_path / "data" / folder / f"{number}.png", 10 * count + number)
+    config = ImageDataConfig(valid_limit=9)
+    sides = [open_data(tmp_path / "data", config, split, 0) for split in ("train", "valid")]
+    names = [[side.name(i).split("/")[0] for i in range(len(side))] for side in sides]
+    assert names == [["train"] * 5, [valid] * 2]
+    assert (
+        "held out: 2 of 11 files by their folder"
+        in quintet("doctor", "image", tmp_path / "data").out
+    )
 
 
 # -- resuming --------------------------------------------------------------------------------

@@ -48,11 +48,14 @@ def train(given: list[str]) -> None:
     asked = parse(flags_of(name, default), rest, f"train {name}", recipe_examples(name, default))
     data = asked.data if asked.data is not None else asked.settings.data
     recipe = dataclasses.replace(with_absolute_paths(asked.settings), data=resolved(data))
+    if asked.valid is not None:
+        recipe = with_valid_folder(recipe, resolved(asked.valid))
     launch(name, recipe, asked.run, "resume_or_new" if asked.resume else "new")
 
 
 OWN = {
     "data": descriptions(Recipe)["data"],
+    "valid": "Folder of validation data; by default a part of DATA.",
     "run": "Folder of the new run.",
     "resume": "Start the run, or resume it if it exists.",
 }
@@ -65,6 +68,7 @@ def flags_of(name: str, default: Recipe) -> Any:
         "Train",
         [
             ("data", Data, None),
+            ("valid", Annotated[str | None, tyro.conf.arg(metavar="DIR")], None),
             ("run", Path, run_of(name)),
             ("resume", bool, False),
             ("settings", Annotated[type(default), tyro.conf.arg(name="")], default),
@@ -72,7 +76,8 @@ def flags_of(name: str, default: Recipe) -> Any:
     )
     kind.__doc__ = (
         f"{rooms.recipe_function(name).__doc__}\n\nArgs:\n"
-        f"    data: {OWN['data']}\n    run: {OWN['run']}\n    resume: {OWN['resume']}\n"
+        f"    data: {OWN['data']}\n    valid: {OWN['valid']}\n"
+        f"    run: {OWN['run']}\n    resume: {OWN['resume']}\n"
         "    settings: Settings of the recipe."
     )
     return kind
@@ -107,7 +112,8 @@ def recipe_help(name: str, default: Recipe) -> str:
     shown = [f.name for f in single if f.metadata.get("common") or f.name not in shared]
     rare = [flag(f.name) for f in single if f.name not in shown and f.name != "data"]
     run = f"{OWN['run'].rstrip('.')}; default: {run_of(name)}."
-    own = {"DATA": OWN["data"], "--run DIR": run, "--resume": OWN["resume"]}
+    own = {"DATA": OWN["data"], "--valid DIR": OWN["valid"]}
+    own |= {"--run DIR": run, "--resume": OWN["resume"]}
     flags = {f"{flag(f)} {spelt(getattr(default, f))}": sentences[f] for f in shown}
     return "\n".join(
         [
@@ -153,6 +159,14 @@ def group_line(sentence: str, settings: Any) -> str:
 def with_absolute_paths(settings: Any) -> Any:
     return each_setting(
         settings, lambda field, value: resolved(value) if field.metadata.get("path") else value
+    )
+
+
+def with_valid_folder(recipe: Recipe, folder: str | None) -> Recipe:
+    if recipe.data is None:
+        raise RunError("--valid goes with DATA; built-in data has its own validation samples")
+    return each_setting(
+        recipe, lambda field, value: folder if field.name == "valid_folder" else value
     )
 
 

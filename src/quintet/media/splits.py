@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from quintet.media.errors import BadFile
 from quintet.media.folder import files, read_metadata, relative_name
@@ -19,6 +20,8 @@ from quintet.media.shards.listing import is_sharded, split_window
 from quintet.media.sidecars import refuse_missing
 
 Split = Literal["train", "valid"]
+VALID_FOLDERS = ("validation", "valid", "val", "test")
+"""Sub-folders beside `train` that hold the validation data, the first that is there."""
 
 
 class Key(Protocol):
@@ -51,18 +54,42 @@ def split_numbers(
     would be empty, the name with the nearest hash changes sides; a single file is for training.
     Beyond `limit`, the held-out names of highest hash belong to neither side.
     """
-    prefix, digests = blake2b(b"%d/" % seed, digest_size=8), bytearray()
-    for name in names:
-        hasher = prefix.copy()
-        hasher.update(name)
-        digests += hasher.digest()
-    ranks = np.frombuffer(digests, ">u8").astype(np.uint64)
+    ranks = _ranks(names, seed)
     threshold = ceil(fraction * 2**64)
     num_valid = int((ranks < threshold).sum()) if threshold < 2**64 else len(ranks)
     num_valid = min(max(num_valid, 1), len(ranks) - 1) if len(ranks) > 1 else 0
     held_out = np.argsort(ranks, kind="stable")[:num_valid]
     valid = held_out if limit is None else held_out[:limit]
     return np.delete(np.arange(len(ranks)), held_out), np.sort(valid)
+
+
+def _ranks(names: Iterable[bytes], seed: int) -> npt.NDArray[np.uint64]:
+    """64-bit hashes of the names."""
+    prefix, digests = blake2b(b"%d/" % seed, digest_size=8), bytearray()
+    for name in names:
+        hasher = prefix.copy()
+        hasher.update(name)
+        digests += hasher.digest()
+    return np.frombuffer(digests, ">u8").astype(np.uint64)
+
+
+def limited(names: list[str], seed: int, limit: int | None) -> list[str]:
+    """At most `limit` of the names, those of lowest hash, in their order."""
+    if limit is None or len(names) <= limit:
+        return names
+    kept = np.argsort(_ranks(map(fsencode, names), seed), kind="stable")[:limit]
+    return [names[int(i)] for i in np.sort(kept)]
+
+
+def declared_split(names: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """Training and validation names of a folder that has sub-folders `train` and `validation` (or
+    `valid`, `val`, `test`); files elsewhere belong to neither. None for any other folder."""
+    by_folder: dict[str, list[str]] = {}
+    for name in names:
+        first, slash, _ = name.partition("/")
+        by_folder.setdefault(first.lower() if slash else "", []).append(name)
+    valid = next((by_folder[name] for name in VALID_FOLDERS if name in by_folder), None)
+    return (by_folder["train"], valid) if valid and "train" in by_folder else None
 
 
 def find(folder: Path, suffixes: Sequence[str], what: str) -> list[Path]:
@@ -137,6 +164,8 @@ class InFolder:
 
     def __init__(self, folder: Path | str, config: Any, split: Split, seed: int) -> None:
         check_split(split)
+        if split == "valid":
+            folder = config.valid_folder or folder
         self.folder, self.config = Path(folder), config
         self.shards = open_shards(str(folder), self.suffixes, self.what)
         limit = config.valid_limit if split == "valid" else None
@@ -146,14 +175,18 @@ class InFolder:
             self.window = self.shards.window
             return
         paths = find(self.folder, self.suffixes, self.what)
-        usable = self.usable([relative_name(self.folder, path) for path in paths])
-        self._names = split_names(usable, config.valid_fraction, seed, limit)[side]
+        names = [relative_name(self.folder, path) for path in paths]
+        declared = (names, names) if config.valid_folder else declared_split(names)
+        if declared:
+            self._names = limited(self.usable(declared[side]), seed, limit)
+        else:
+            self._names = split_names(self.usable(names), config.valid_fraction, seed, limit)[side]
 
     def _of_shards(self, shards: Shards, seed: int, limit: int | None) -> tuple[Numbers, Numbers]:
         """Sample numbers for training and validation."""
         names = shards.names()
         if not self.lacking:
-            return split_numbers(names, self.config.valid_fraction, seed, limit)
+            return self._split_numbers(np.arange(len(shards)), names, seed, limit)
         has_text = shards.has_text()
         numbers = np.flatnonzero(has_text)
         if len(numbers) < len(has_text):
@@ -162,6 +195,13 @@ class InFolder:
             counts = len(has_text), len(numbers)
             refuse_missing(self.folder, *counts, first, limit_missing, self.lacking)
             names = compress(names, has_text)
+        return self._split_numbers(numbers, names, seed, limit)
+
+    def _split_numbers(
+        self, numbers: Numbers, names: Iterable[bytes], seed: int, limit: int | None
+    ) -> tuple[Numbers, Numbers]:
+        if self.config.valid_folder:
+            return numbers, numbers[:limit]  # packing has shuffled them
         train, valid = split_numbers(names, self.config.valid_fraction, seed, limit)
         return numbers[train], numbers[valid]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from quintet.engine.config import require, require_finite, require_held_out
+from quintet.engine.config import require, require_finite, require_held_out, setting
 
 
 def require_at_least(least: int, config: Any, *names: str) -> None:
@@ -23,6 +23,8 @@ class DataConfig:
 
     valid_fraction: float = 0.05
     """Fraction of a folder held out for validation, chosen by the seed."""
+    valid_folder: str | None = setting(None, path=True)
+    """Folder of validation data; by default the folder's own `validation`, or valid_fraction."""
     valid_limit: int = 512
     """Maximum number of validation samples per evaluation."""
     builtin_count: int = 100_000

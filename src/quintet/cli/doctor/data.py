@@ -18,7 +18,7 @@ SHOWN = 5
 def check_folder(room: str, folder: Path) -> None:
     from quintet.cli.doctor.survey import Duplicates, histogram
     from quintet.media.folder import files, relative_name
-    from quintet.media.splits import split_names
+    from quintet.media.splits import declared_split, split_names
 
     data = rooms.room_named(room).data
     kind, config = data.Folder, data.Folder.Config()
@@ -41,11 +41,13 @@ def check_folder(room: str, folder: Path) -> None:
     with_caption = captioned(kind, config, folder, names)
     print(about_captions(names, with_caption, bool(kind.lacking)))
     usable = [name for name in names if name in with_caption] if kind.lacking else names
-    train, valid = split_names(usable, config.valid_fraction, 0)
+    declared = declared_split(usable)
+    train, valid = declared or split_names(usable, config.valid_fraction, 0)
+    rule = f"with seed 0 and valid_fraction {config.valid_fraction:g}"
     print(
-        f"held out: {len(valid)} of {len(usable)} files with seed 0 and valid_fraction "
-        f"{config.valid_fraction:g}, {min(len(valid), config.valid_limit)} of them used for "
-        f"validation; {len(train)} for training"
+        f"held out: {len(valid)} of {len(usable)} files {'by their folder' if declared else rule}, "
+        f"{min(len(valid), config.valid_limit)} of them used for validation; "
+        f"{len(train)} for training"
     )
     for sentence in about_duplicates(folder, duplicates.groups, set(valid)):
         print(sentence)
