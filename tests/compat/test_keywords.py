@@ -53,7 +53,6 @@ def test_a_renamed_keyword_keeps_its_value_and_says_its_name_once(old: str):
         ({"use_lion": True}, {"optimizer": "lion"}),
         ({"use_lion": False}, {"optimizer": "adamw"}),
         ({"use_wandb_tracking": True}, {"trackers": ("wandb",)}),
-        ({"use_wandb_tracking": False}, {"trackers": ("tensorboard",)}),
         ({"scheduler": None}, {"scheduler": "constant"}),
     ],
 )
@@ -79,11 +78,20 @@ def test_two_old_names_that_say_the_same_are_one_and_others_are_refused():
     found, said = notices(use_ema=True, ema_beta=0.995)
     assert found == {"ema_decay": 0.995}
     assert len(said) == 2
+    found, _ = notices(use_ema=False, ema_beta=0.995)
+    assert found == {"ema_decay": 0.0}  # the average is off, whatever its decay
     with (
         pytest.warns(FutureWarning),
-        pytest.raises(TypeError, match="ema_decay is given twice"),
+        pytest.raises(TypeError, match="learning_rate is given twice"),
     ):
-        translate({"use_ema": False, "ema_beta": 0.995}, KNOWN)
+        translate({"learning_rate": 1.0, "lr": 2.0}, KNOWN)
+
+
+def test_a_value_that_asks_for_the_default_is_said_to_be_not_needed():
+    for old in ({"use_wandb_tracking": False}, {"dataset_type": "videos"}):
+        found, (said,) = notices(**old)
+        assert found == {}
+        assert said.endswith("is the default and not needed")
 
 
 @pytest.mark.parametrize("name", sorted(REMOVED))

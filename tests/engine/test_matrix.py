@@ -33,7 +33,7 @@ class How(NamedTuple):
     def recipe(self, steps: int) -> ToyRecipe:
         accumulate = GLOBAL_BATCH // RECIPE.batch_size // self.processes
         changes = {"fsdp": self.shard, "accumulate": accumulate, "steps": steps}
-        return dataclasses.replace(RECIPE, schedule_steps=20, **changes)
+        return dataclasses.replace(RECIPE, schedule_steps=20, planned_steps=20, **changes)
 
 
 EVERY = [How(1, False), How(2, False), How(2, True), How(4, False), How(4, True)]

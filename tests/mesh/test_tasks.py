@@ -480,5 +480,5 @@ def test_exhibits_of_both_stages_open_again(autoencoder_run: Path, transformer_r
 def test_a_transformer_without_its_stage_is_refused_by_the_engine(
     train: Callable, transformer_recipe: Callable, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunError, match=r"--autoencoder RUN.*mesh/autoencoder"):
+    with pytest.raises(RunError, match=r"--autoencoder to a run of .*mesh/autoencoder"):
         train(transformer_recipe(None), tmp_path / "run")

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             raise
         # Out of a worker process it comes with the traceback that it had there.
-        status = fail(str(error).strip().splitlines()[-1].removeprefix(INCOMPATIBLE))
+        status = fail(str(error).rpartition(INCOMPATIBLE)[2].rstrip("\n"))
     except Stopped as stop:
         say(str(stop))
         status = stop.status

@@ -49,7 +49,7 @@ assert torch.equal(decoded, ema_tokenizer.reconstruct(video))
 print("done")
 
 # told: dataset_folder is now called data
-# told: dataset_type is not needed: a folder may hold videos and images
+# told: dataset_type='videos' is the default and not needed
 # told: discr_start_after_step=1 is now adversarial_from=0.5
 # told: apply_gradient_penalty_every is now called penalty_every
 # told: validate_every_step is now called evaluate_every

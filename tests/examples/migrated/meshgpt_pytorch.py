@@ -62,7 +62,7 @@ print(len(meshes), "mesh, done")
 # told: checkpoint_folder is now called run
 # told: scheduler=None is now scheduler='constant'
 # told: checkpoint_folder is now called run
-# told: use_wandb_tracking=False is now trackers=('tensorboard',)
+# told: use_wandb_tracking=False is the default and not needed
 # told: val_every is now called evaluate_every
 # told: num_train_steps is now called steps
 # told: grad_accum_every is now called accumulate
