@@ -1,6 +1,7 @@
 """The demo: the stages of all rooms in turn, one page, and safe interruption."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -20,7 +21,7 @@ from harness import assert_same, tensors
 from quintet import rooms
 from quintet.cli import main
 from quintet.cli.demo.display import Display
-from quintet.cli.demo.stages import all_stages, seconds_of, settings_of
+from quintet.cli.demo.stages import FEWEST, all_stages, fitting_settings, seconds_of, settings_of
 
 STAGES = all_stages()
 FOLDERS = [stage.folder for stage in STAGES]
@@ -254,3 +255,21 @@ def test_a_terminal_shows_state_step_metric_and_time_left_per_stage() -> None:
     assert re.search(r"Mesh autoencoder +training +50/200 .*left +loss 0\.5", lines[1])
     assert re.search(r"Text to mesh +waiting +0/800", lines[2])
     assert re.search(r"\d:\d\d left in total", lines[-1])
+
+
+@pytest.mark.parametrize(("seconds", "fewer"), [(1, True), (100_000, False)])
+def test_a_slow_machine_takes_fewer_steps_and_says_so(
+    seconds: int, fewer: bool, tmp_path: Path
+) -> None:
+    """Slow by the stage's own statement: a second is not enough anywhere."""
+    stage = next(stage for stage in all_stages() if stage.recipe == "mesh/autoencoder_tiny")
+    stage = dataclasses.replace(stage, seconds={"full": seconds, "quick": seconds})
+    settings, sentence = fitting_settings(stage, "full", tmp_path)
+    assert (settings.steps < stage.steps["full"]) == fewer
+    assert settings.steps >= FEWEST
+    if fewer:
+        assert sentence is not None
+        assert f"{settings.steps} steps instead of {stage.steps['full']}" in sentence
+    else:
+        assert sentence is None
+    assert not list(tmp_path.iterdir())  # measured elsewhere

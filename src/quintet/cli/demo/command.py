@@ -14,7 +14,7 @@ import tyro
 from quintet import __version__
 from quintet.cli.common import parse, recorded
 from quintet.cli.demo.display import Display, StageSink
-from quintet.cli.demo.stages import Length, all_stages, settings_of
+from quintet.cli.demo.stages import Length, all_stages, fitting_settings, steps_of
 from quintet.cli.train import train_run
 from quintet.engine.errors import RunError, Stopped
 from quintet.files import PARTIAL, write_json
@@ -50,7 +50,9 @@ def demo(arguments: list[str]) -> None:
             for stage in stages:
                 train_stage(stage, length, options.run, display)
             display.say("Sampling and writing the page.")
-            metrics = {stage.folder: metrics_sentence(stage, options.run) for stage in stages}
+            metrics = {
+                stage.folder: metrics_sentence(stage, options.run, length) for stage in stages
+            }
             page = write_gallery(stages, options.run, length, metrics)
     print_summary(stages, options.run, page, metrics)
 
@@ -125,21 +127,27 @@ def train_stage(stage: Stage, length: Length, demo: Path, display: Display) -> N
     run = demo / stage.folder
     exists = (run / "config.json").exists()
     # Recorded settings win: the demo may have been moved, or started by an earlier version.
-    settings = recorded(run)[1] if exists else settings_of(stage, length, demo)
+    reduced = None
+    if exists:
+        settings = recorded(run)[1]
+    else:
+        settings, reduced = fitting_settings(stage, length, demo)
     step = max(RunFolder(run).steps(), default=0)
     if step >= settings.steps:
-        display.skip(stage, settings.steps, metrics_sentence(stage, demo))
+        display.skip(stage, settings.steps, metrics_sentence(stage, demo, length))
         return
     display.start(stage, settings.steps, step)
+    if reduced:
+        display.say(f"{stage.title}: {reduced}")
     sinks = [StageSink(display, stage)]
     try:
         train_run(stage.recipe, settings, run, "resume_or_new", more=sinks, progress=False)
     except RunError as error:
         raise RunError(f"{stage.recipe}: {error}") from None
-    display.end(stage, metrics_sentence(stage, demo))
+    display.end(stage, metrics_sentence(stage, demo, length))
 
 
-def metrics_sentence(stage: Stage, demo: Path) -> str:
+def metrics_sentence(stage: Stage, demo: Path, length: Length) -> str:
     """The last validation metrics of a stage and their baselines."""
     from quintet.engine.runs.folder import RunFolder, read_lines
 
@@ -150,7 +158,10 @@ def metrics_sentence(stage: Stage, demo: Path) -> str:
         return "not evaluated"
     values = {n.removeprefix("val/"): v for n, v in evaluations[-1].items() if n.startswith("val/")}
     try:
-        return stage.summarise(values, recorded(folder.path)[1])
+        recipe = recorded(folder.path)[1]
+        planned = steps_of(stage, length)
+        fewer = f"; {recipe.steps} of {planned} steps" if recipe.steps < planned else ""
+        return stage.summarise(values, recipe) + fewer
     except (KeyError, TypeError, ValueError):  # not finite, or missing
         return "some metrics are missing or not finite"
 

@@ -1,6 +1,7 @@
 """Stages of the demo: the runs that the rooms declare in demo.py, and their settings by length."""
 
 import math
+import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,14 +21,40 @@ def steps_of(stage: Stage, length: Length) -> int:
     return length if isinstance(length, int) else stage.steps[length]
 
 
+SLOWER = 1.3
+"""Times the stated duration that a stage may take before its steps are reduced."""
+FEWEST = 10
+"""Steps that a stage takes on any machine."""
+
+
+def fitting_settings(stage: Stage, length: Length, demo: Path) -> tuple[Recipe, str | None]:
+    """Settings that take about the stated time here, and a sentence where steps were reduced."""
+    from quintet.engine.tools.estimate import seconds_per_step
+
+    settings = settings_of(stage, length, demo)
+    if isinstance(length, int):
+        return settings, None
+    with tempfile.TemporaryDirectory() as folder:
+        build = lambda changed: rooms.build(stage.recipe, changed)
+        each = seconds_per_step(build, settings, Path(folder), rooms.load)
+    allowed = SLOWER * stage.seconds[length] / each
+    if settings.steps <= allowed:
+        return settings, None
+    steps = max(FEWEST, round(allowed))
+    sentence = (
+        f"{steps} steps instead of {settings.steps}, as a step takes {each:.2g} s on this machine"
+    )
+    return settings_of(stage, length, demo, steps), sentence
+
+
 def seconds_of(stage: Stage, length: Length) -> float:
     return 3 if isinstance(length, int) else stage.seconds[length]
 
 
-def settings_of(stage: Stage, length: Length, demo: Path) -> Recipe:
+def settings_of(stage: Stage, length: Length, demo: Path, steps: int | None = None) -> Recipe:
     """The recipe at the length of the demo; the learning-rate schedule follows the steps."""
     recipe = rooms.recipe_function(stage.recipe)()
-    steps = steps_of(stage, length)
+    steps = steps or steps_of(stage, length)
     changes: dict[str, Any] = {
         "steps": steps,
         "device": "cpu",

@@ -4,7 +4,6 @@
 it is known, so that a caller can time out. `forecast` formats the numbers.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -49,8 +48,7 @@ def measure(
         recipe = auto_batch.find(make, recipe, world)
     report({"device": world.device.type, "precision": world.precision})
     report({"batch_size": recipe.batch_size, "accumulate": recipe.accumulate})
-    task = make(dataclasses.replace(recipe, trackers=()))
-    run = Run(task, recipe, world, folder)
+    run = Run(make(recipe), recipe, world, folder)
     try:
         parts = run.parts.items()
         counts = {n: sum(p.numel() for p in part.parameters.values()) for n, part in parts}
@@ -61,6 +59,26 @@ def measure(
         report({"phases": [_phase(run, start) for start in _starts(run)]})
         report(_evaluation(run))
         report(_exhibits(run))
+    finally:
+        run.close()
+
+
+def seconds_per_step(
+    build: Callable[[Any], Task],
+    recipe: Recipe,
+    path: Path,
+    load: Callable[[str], Any] | None = None,
+) -> float:
+    """Of the first steps, measured for about a second. `path` is a temporary, empty folder."""
+    folder = RunFolder(path)
+    if recipe.stages:
+        frozen.keep(folder, recipe, {}, load)
+    run = Run(build(frozen.resolved(recipe, path)), recipe, World(recipe), folder)
+    try:
+        _steps(run, 2, max_seconds=1.0)
+        begin = time.perf_counter()
+        count = _steps(run, 1000, max_seconds=1.0)
+        return (time.perf_counter() - begin) / count
     finally:
         run.close()
 
@@ -96,10 +114,10 @@ def _phase(run: Run, start: int) -> Facts:
     return {"start": start, "seconds": seconds / count, "waiting": run.stream.waited / seconds}
 
 
-def _steps(run: Run, max_steps: int) -> int:
+def _steps(run: Run, max_steps: int, max_seconds: float = MAX_SECONDS) -> int:
     """Take steps up to a number or the time limit; return how many."""
     begin, count = time.perf_counter(), 0
-    while count < max_steps and time.perf_counter() - begin < MAX_SECONDS:
+    while count < max_steps and time.perf_counter() - begin < max_seconds:
         take_step(run)
         _synchronize(run)
         count += 1
