@@ -53,6 +53,7 @@ campaign: $(READY)  ## fault injection against the real program; can be interrup
 bench: $(READY)  ## the benchmarks, CPU versions
 	$(BIN)/python benchmarks/overhead.py --device cpu
 	$(BIN)/python benchmarks/checkpoint_pause.py --device cpu
+	$(BIN)/python benchmarks/soak.py --steps 20000
 	$(BIN)/python benchmarks/image_speed.py --device cpu --size tiny --batch-size 16 --workers 1
 	$(BIN)/python benchmarks/learning.py image/vqgan_tiny --compare
 
