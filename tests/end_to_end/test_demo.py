@@ -117,7 +117,7 @@ def test_the_demo_ends_by_naming_the_page_and_next_commands(finished: Finished) 
 # -- interruption --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flags", [[], ["--resume"]])
+@pytest.mark.parametrize("flags", [["--resume"], pytest.param([], marks=pytest.mark.slow)])
 def test_finished_stages_are_not_trained_again(
     flags: list[str], finished: Finished, tmp_path: Path, quintet: Quintet
 ) -> None:

@@ -130,6 +130,7 @@ print(len(sheet), (table >= 0).sum(), (around >= 0).all(), used)
 """
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_faces_are_linked_in_little_memory():
     # A fan of faces around a single edge included: its pairs alone would be ten thousand million.
     run = subprocess.run(

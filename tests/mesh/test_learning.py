@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import quintet
@@ -52,6 +53,7 @@ def before_and_after(
     return untrained, {name: last[f"val/{name}"] for name in untrained}
 
 
+@pytest.mark.slow
 def test_an_autoencoder_with_scarce_codes_learns_what_they_leave_out(tmp_path: Path) -> None:
     """64 steps for 128 bins: a code says where, and the faces around it say where exactly."""
     before, after = before_and_after(tmp_path / "run", 100, 4e-3, levels=(8, 8, 8))

@@ -440,9 +440,16 @@ def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> No
     out.loss.backward()
 
 
+OTHER_GRAPHS = [("fsq", True), ("lfq", True), ("fsq", False)]
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's
 @pytest.mark.parametrize(
-    ("quantiser", "training"), [("fsq", True), ("lfq", True), ("vq", True), ("fsq", False)]
+    ("quantiser", "training"),
+    [
+        ("vq", True),  # with statistics of its own; the others take ten seconds each
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_GRAPHS),
+    ],
 )
 def test_forward_and_backward_are_one_graph(quantiser: str, training: bool) -> None:
     torch.compiler.reset()

@@ -121,6 +121,10 @@ def test_padding_never_leaks() -> None:
 
 
 HEADS = pytest.mark.parametrize("head", ["digits", "codes"])
+ONE_HEAD = pytest.mark.parametrize(
+    "head", ["codes", pytest.param("digits", marks=pytest.mark.slow)]
+)
+"""For tests of ten seconds."""
 
 
 def chances(model: MeshTransformer, states: Tensor, slot: int) -> Tensor:
@@ -195,7 +199,7 @@ def test_every_parameter_receives_a_gradient(text: str, head: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's
-@HEADS
+@ONE_HEAD
 def test_it_compiles_whole_and_answers_alike(head: str) -> None:
     model = small(head=head, layers=1, fine_layers=1)  # more are only more of the same graph
     codes, text = random_codes(7, 4), text_ids("box", "cone")
@@ -398,7 +402,7 @@ def test_generation_leaves_the_model_unchanged() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@HEADS
+@ONE_HEAD
 def test_it_learns_captions_and_generates_the_mesh_of_each(head: str) -> None:
     texts = ["a box", "a low box", "two legs", "a stool"]
     codes = random_codes(3, 7, 5, 6)
