@@ -104,6 +104,14 @@ def test_the_page_shows_samples_with_their_prompts(page: str) -> None:
     assert "quintet sample " in page
 
 
+def test_the_page_opens_with_something_of_every_stage(page: str) -> None:
+    sections = [page.split(f"<h3>{stage.title} ")[1].split("<h3>")[0] for stage in STAGES]
+    for stage, section in zip(STAGES, sections):
+        kinds = ("<img", "<audio")
+        assert any(kind in section.split("<section")[0] for kind in kinds), stage.title
+    assert "data:image/gif" in sections[FOLDERS.index("video")]  # clips move
+
+
 def test_the_page_needs_no_network(page: str) -> None:
     own = page[: page.index("</main>")]
     assert re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", own) == []

@@ -20,7 +20,17 @@ def draw_samples(stages: Sequence[Stage], demo: Path) -> dict[str, list[Sample]]
                 samples[stage.folder] = stage.draw(
                     demo / stage.folder, demo / "samples" / stage.folder
                 )
+        samples[stage.folder] = samples[stage.folder] or newest_exhibit(demo / stage.folder)
     return samples
+
+
+def newest_exhibit(run: Path) -> list[Sample]:
+    """The newest picture of validation data, moving if there is one."""
+    steps = sorted((run / "exhibits").glob("step-*"))
+    if not steps:
+        return []
+    files = [*sorted(steps[-1].glob("*.gif")), *sorted(steps[-1].glob("*.png"))]
+    return [Sample(prompt="", file=file, note="validation data") for file in files[:1]]
 
 
 # -- page --------------------------------------------------------------------------------------
@@ -75,11 +85,13 @@ def _stage_section(stage: Stage, metrics: str, samples: Sequence[Sample]) -> str
 
 
 def _figure(item: Sample) -> str:
-    label = escape(f"“{item.prompt}”{item.note and ', '}{item.note}")
+    quoted = f"“{item.prompt}”" if item.prompt else ""
+    label = escape(", ".join(filter(None, (quoted, item.note))))
     content = base64.b64encode(item.file.read_bytes()).decode()
     if item.file.suffix == ".wav":
         source = f"data:audio/wav;base64,{content}"
         body = f'<audio controls aria-label="{label}" src="{source}"></audio>'
     else:
-        body = f'<img alt="{label}" src="data:image/png;base64,{content}">'
+        kind = item.file.suffix.removeprefix(".")
+        body = f'<img alt="{label}" src="data:image/{kind};base64,{content}">'
     return f"<figure>{body}<figcaption>{label}</figcaption></figure>"
