@@ -1,4 +1,4 @@
-"""The rules of the house, read off its syntax trees."""
+"""The layers and rules of the architecture, read off the syntax trees."""
 
 import ast
 import re
@@ -11,9 +11,9 @@ import pytest
 
 import quintet
 
-HOUSE = Path(quintet.__file__).parent
-FILES = sorted(HOUSE.rglob("*.py"))
-ROOMS = sorted(page.parent.name for page in HOUSE.glob("*/recipes.py"))
+PACKAGE = Path(quintet.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+ROOMS = sorted(page.parent.name for page in PACKAGE.glob("*/recipes.py"))
 LIGHT = ["recipes.py", "config.py", "sample.py", "demo.py"]  # read for help, which must be instant
 
 
@@ -22,7 +22,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def module_of(path: Path) -> list[str]:
-    parts = ["quintet", *path.relative_to(HOUSE).with_suffix("").parts]
+    parts = ["quintet", *path.relative_to(PACKAGE).with_suffix("").parts]
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
@@ -66,7 +66,7 @@ def is_under(name: str, package: str) -> bool:
 
 def offenders(files, packages, find=imports) -> list[str]:
     return [
-        f"{path.relative_to(HOUSE)} imports {name}"
+        f"{path.relative_to(PACKAGE)} imports {name}"
         for path in files
         for name in sorted(find(path))
         if any(is_under(name, package) for package in packages)
@@ -74,24 +74,24 @@ def offenders(files, packages, find=imports) -> list[str]:
 
 
 def inside(part: str) -> list[Path]:
-    return sorted((HOUSE / part).rglob("*.py"))
+    return sorted((PACKAGE / part).rglob("*.py"))
 
 
 def parts(*names: str) -> list[str]:
     return [f"quintet.{name}" for name in names]
 
 
-UPSTAIRS = ["cli", "rooms", "__main__"]  # what starts everything is imported by nothing below
+ENTRY_POINTS = ["cli", "rooms", "__main__"]  # what starts everything is imported by nothing below
 
 
 @pytest.mark.parametrize(
     ("part", "forbidden"),
     [
-        ("engine", ["nn", "media", "shared", "report", *UPSTAIRS, *ROOMS]),
-        ("nn", ["engine", "media", "shared", "report", *UPSTAIRS, *ROOMS]),
-        ("media", ["engine", "nn", "shared", "report", *UPSTAIRS, *ROOMS]),
+        ("engine", ["nn", "media", "shared", "report", *ENTRY_POINTS, *ROOMS]),
+        ("nn", ["engine", "media", "shared", "report", *ENTRY_POINTS, *ROOMS]),
+        ("media", ["engine", "nn", "shared", "report", *ENTRY_POINTS, *ROOMS]),
         ("shared", ["report", "cli", "__main__", *ROOMS]),
-        ("report", ["nn", "shared", *UPSTAIRS, *ROOMS]),
+        ("report", ["nn", "shared", *ENTRY_POINTS, *ROOMS]),
     ],
 )
 def test_imports_point_one_way(part, forbidden):
@@ -137,7 +137,7 @@ def _module(name: str) -> str:
     """The module that a full name is, or is in."""
     parts = name.split(".")
     while len(parts) > 1:
-        place = HOUSE.parent.joinpath(*parts)
+        place = PACKAGE.parent.joinpath(*parts)
         if place.with_suffix(".py").exists() or (place / "__init__.py").exists():
             break
         parts.pop()
@@ -152,7 +152,7 @@ def test_a_room_imports_no_other_room_and_no_command_line(room):
 
 @pytest.mark.parametrize("leaf", ["files.py"])
 def test_a_leaf_that_all_may_import_imports_nothing_of_quintet(leaf):
-    assert offenders([HOUSE / leaf], ["quintet", "torch", "numpy"]) == []
+    assert offenders([PACKAGE / leaf], ["quintet", "torch", "numpy"]) == []
 
 
 def test_there_are_rooms():
@@ -163,7 +163,7 @@ def test_there_are_rooms():
     ("package", "home"), [("accelerate", "engine/machine/world.py"), ("tyro", "cli")]
 )
 def test_only_one_place_knows(package, home):
-    elsewhere = [path for path in FILES if not path.is_relative_to(HOUSE / home)]
+    elsewhere = [path for path in FILES if not path.is_relative_to(PACKAGE / home)]
     assert offenders(elsewhere, [package]) == []
 
 
@@ -172,20 +172,20 @@ def test_torchvision_and_torchaudio_are_nowhere():
 
 
 def light_files() -> list[Path]:
-    found = [HOUSE / room / name for room in ROOMS for name in LIGHT]
-    found += [*(HOUSE / "shared").glob("*_config.py"), HOUSE / "shared" / "sampling.py"]
-    engine = [HOUSE / "engine" / name for name in ("config.py", "when.py", "errors.py")]
+    found = [PACKAGE / room / name for room in ROOMS for name in LIGHT]
+    found += [*(PACKAGE / "shared").glob("*_config.py"), PACKAGE / "shared" / "sampling.py"]
+    engine = [PACKAGE / "engine" / name for name in ("config.py", "when.py", "errors.py")]
     return [path for path in (*found, *engine) if path.exists()]
 
 
-@pytest.mark.parametrize("path", light_files(), ids=lambda path: str(path.relative_to(HOUSE)))
+@pytest.mark.parametrize("path", light_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_what_help_reads_imports_no_torch(path):
     assert offenders([path], ["torch", "accelerate"], imports_on_load) == []
 
 
 def test_loading_all_that_help_reads_loads_no_torch():
     """Through whatever it imports in turn."""
-    files = [*light_files(), *inside("cli"), *(HOUSE / n for n in ("__init__.py", "rooms.py"))]
+    files = [*light_files(), *inside("cli"), *(PACKAGE / n for n in ("__init__.py", "rooms.py"))]
     modules = [".".join(module_of(path)) for path in files if path.exists()]
     code = f"import sys, {', '.join(modules)}; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -206,7 +206,7 @@ def test_no_file_that_is_read_can_run_code():
     assert called("torch.hub.load", "torch.jit.load", "eval", "exec") == []
     (found,) = called("torch.load")
     assert found.startswith("engine/models/importing.py:")
-    text = (HOUSE / "engine/models/importing.py").read_text(encoding="utf-8")
+    text = (PACKAGE / "engine/models/importing.py").read_text(encoding="utf-8")
     assert "weights_only=True, mmap=True" in text
     for path in FILES:
         assert "allow_pickle" not in path.read_text(encoding="utf-8"), path
@@ -217,7 +217,7 @@ def test_no_file_that_is_read_can_run_code():
 
 def called(*names: str) -> list[str]:
     return [
-        f"{path.relative_to(HOUSE)}:{line} calls {name}"
+        f"{path.relative_to(PACKAGE)}:{line} calls {name}"
         for path in FILES
         for name, line in calls(path)
         if name in names
@@ -247,9 +247,9 @@ def is_a_step(node: ast.expr) -> bool:
 
 def test_a_step_meets_a_modulo_only_in_when():
     found = [
-        f"{path.relative_to(HOUSE)}:{node.lineno}: {ast.unparse(node)}"
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
         for path in FILES
-        if path != HOUSE / "engine" / "when.py"
+        if path != PACKAGE / "engine" / "when.py"
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and is_a_step(node.left)
     ]
@@ -257,7 +257,7 @@ def test_a_step_meets_a_modulo_only_in_when():
 
 
 def test_the_loop_fits_on_a_screen():
-    lines = (HOUSE / "engine" / "loop.py").read_text(encoding="utf-8").splitlines()
+    lines = (PACKAGE / "engine" / "loop.py").read_text(encoding="utf-8").splitlines()
     assert len(lines) < 60
 
 
@@ -287,6 +287,6 @@ def test_the_loop_fits_on_a_screen():
 )
 def test_every_way_of_importing_is_seen(code, everywhere, on_load, monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda path, encoding: code)
-    path = HOUSE / "engine" / "made_up.py"
+    path = PACKAGE / "engine" / "made_up.py"
     assert imports(path) == everywhere
     assert imports_on_load(path) == on_load

@@ -24,12 +24,12 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet train mesh/autoencoder --run runs/c    meshes take two steps: codes first,
   quintet train mesh/transformer --autoencoder runs/c --run runs/d
   quintet resume runs/b --steps 20000            resume exactly where it stopped
-  quintet evaluate runs/b [FOLDER]               measure on held-out data, or on a folder
+  quintet evaluate runs/b [FOLDER]               metrics on validation data, or on a folder
   quintet sample runs/b photo.jpg --out out      use the model
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
   quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
   quintet sample runs/f --text "ba do ki" --voice me.wav --out spoken.wav
-  quintet pack PHOTOS packed                    pack a folder into few large files to train from
+  quintet pack PHOTOS packed                     pack a folder into few large files to train from
   quintet import old.pt looked-at                the tensors of an old .pt file, and nothing else
   quintet export runs/b model                    weights, configuration and a model card
   quintet report runs/b [RUN …]                  one page that shows a run, or several
@@ -80,6 +80,8 @@ def name_values(kind: Any) -> None:
     for field in dataclasses.fields(kind):
         if dataclasses.is_dataclass(field.type):
             name_values(field.type)
+        elif field.name == "run":
+            kind.__annotations__[field.name] = Annotated[field.type, tyro.conf.arg(metavar="RUN")]
         elif field.type is Step:
             kind.__annotations__[field.name] = Annotated[Step, tyro.conf.arg(metavar="STEP")]
         elif optional(field.type):
