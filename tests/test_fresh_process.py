@@ -128,6 +128,11 @@ EXTRAS = {
         "from quintet.cli import main; main(['train', 'image/vqgan_tiny', 'memory://x',"
         "'--run', {folder!r} + '/run'])",
     ),
+    "parquet": (
+        "pyarrow",
+        "from pathlib import Path; (Path({folder!r}) / 'a.parquet').write_bytes(b'PAR1');"
+        "from quintet.cli import main; main(['train', 'image/vqgan_tiny', {folder!r}])",
+    ),
     "wandb": (
         "wandb",
         "from quintet.cli import main; main(['train', 'image/vqgan_tiny', '--trackers', 'wandb',"

@@ -18,6 +18,7 @@ from quintet.media.folder import files, read_metadata, relative_name
 from quintet.media.shards.dataset import Numbers, Shards, open_shards
 from quintet.media.shards.listing import is_sharded, split_window
 from quintet.media.sidecars import refuse_missing
+from quintet.media.tables import Table, is_table
 
 Split = Literal["train", "valid"]
 VALID_FOLDERS = ("validation", "valid", "val", "test")
@@ -135,7 +136,8 @@ def examined_shards(
 ) -> Iterator[tuple[Path, str | None]] | None:
     """Decode each sample of shards as training does; yield it with its problem, or None. Returns
     None if the data is a folder of files."""
-    if not is_sharded(split_window(str(folder))[0], suffixes):
+    location = split_window(str(folder))[0]
+    if not is_sharded(location, suffixes) and not is_table(location):
         return None
     sides = (side("train"), side("valid"))
     return _examined(
@@ -182,7 +184,9 @@ class InFolder:
         else:
             self._names = split_names(self.usable(names), config.valid_fraction, seed, limit)[side]
 
-    def _of_shards(self, shards: Shards, seed: int, limit: int | None) -> tuple[Numbers, Numbers]:
+    def _of_shards(
+        self, shards: Shards | Table, seed: int, limit: int | None
+    ) -> tuple[Numbers, Numbers]:
         """Sample numbers for training and validation."""
         names = shards.names()
         if not self.lacking:

@@ -21,6 +21,7 @@ from quintet.media.shards.indexing import build_index
 from quintet.media.shards.listing import Shard, is_sharded, list_shards, split_window
 from quintet.media.shards.member import Header, Member
 from quintet.media.shards.store import LocalStore, Store, StoredFile, cache_index, local_index
+from quintet.media.tables import Table, is_table
 
 Numbers = npt.NDArray[np.int64]
 AHEAD = 64 << 20
@@ -105,9 +106,11 @@ class Shards:
         self._store.prefetch(ranges)
 
 
-def open_shards(data: str, suffixes: Sequence[str], what: str) -> Shards | None:
-    """The shards at `data`; None if it is a folder of files or does not exist."""
+def open_shards(data: str, suffixes: Sequence[str], what: str) -> "Shards | Table | None":
+    """The shards or tables at `data`; None if it is a folder of files or does not exist."""
     location, window = split_window(data)
+    if is_table(location):
+        return Table(location, suffixes, what)
     if is_sharded(location, suffixes):
         return Shards(data, suffixes, what)
     if window:

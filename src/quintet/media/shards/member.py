@@ -26,6 +26,7 @@ class Member(PosixPath):
     """One file of a shard. Paths derived from it do not exist."""
 
     size: int = 0
+    """Bytes; below 0 where they must be counted."""
     header: Header = Header()
     load: Callable[[], bytes] | None = None
     _content: bytes | None = None
@@ -52,7 +53,8 @@ class Member(PosixPath):
         """A regular file of its size; nothing else is known."""
         if self.load is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        return os.stat_result((stat.S_IFREG | 0o444, 0, 0, 1, 0, 0, self.size, 0, 0, 0))
+        size = self.size if self.size >= 0 else len(self.read_bytes())
+        return os.stat_result((stat.S_IFREG | 0o444, 0, 0, 1, 0, 0, size, 0, 0, 0))
 
 
 def as_path(path: Path | str) -> Path:

@@ -1,0 +1,271 @@
+"""Tables of Hugging Face data sets: parquet files, and folders of `Dataset.save_to_disk`.
+
+The media column holds structs of `bytes` and `path` (the features Image, Audio and Video), or
+bytes. pyarrow (`quintet[parquet]`) reads them; `datasets` itself is not needed. Order, split and
+decoding are those of a folder of the same files.
+"""
+
+import importlib
+import json
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from glob import glob, has_magic
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quintet.media.errors import BadFile
+from quintet.media.folder import TEXT_KEYS
+from quintet.media.shards.member import Header, Member
+
+PARQUET = ".parquet"
+STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+"""Files that `save_to_disk` writes beside its tables, and beside the folders of several splits."""
+MEDIA = ("image", "img", "audio", "video", "mesh", "file", "bytes")
+"""Columns of plain bytes that are taken for the media."""
+MAX_GROUP = 2 << 30
+"""Bytes of one row group, decompressed."""
+_SPLIT = re.compile(r"(train|validation|valid|val|test)[-_.]")
+
+
+def is_table(location: str) -> bool:
+    """Whether this is a parquet file, a pattern of some, or a folder with tables in it or in its
+    `data`, where the Hub has them. Only these are listed: a folder may hold a million images."""
+    path = Path(location)
+    if location.endswith(PARQUET) or (path / SPLITS).is_file():
+        return True
+    if (path / STATE).is_file() and (path / INFO).is_file():
+        return True
+    for folder in (path, path / "data"):
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        if any(name.endswith(PARQUET) for name in names):
+            return True
+    return False
+
+
+class Table:
+    """The samples of all tables, ordered by name."""
+
+    window = 0
+
+    def __init__(self, location: str, suffixes: Sequence[str], what: str) -> None:
+        self.location = location
+        self._files = _files(location)
+        self._columns = [_media_column(file) for file in self._files]
+        names: list[str] = []
+        for number, file in enumerate(self._files):
+            names += _names(file, self._columns[number], suffixes[0])
+        counts = [_rows(file) for file in self._files]
+        self._starts = [0, *accumulate(counts)]
+        allowed = {suffix.lower() for suffix in suffixes}
+        fit = [row for row, name in enumerate(names) if PurePosixPath(name).suffix in allowed]
+        if not fit:
+            reason = f"holds no {what} ({', '.join(suffixes)})"
+            raise BadFile(location, reason, "check the column of the media")
+        fit.sort(key=names.__getitem__)
+        self._order, self._names = fit, [names[row] for row in fit]
+        if len(set(self._names)) < len(self._names):
+            raise BadFile(location, "names a file twice", "give each row its own `path`")
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def _at(self, number: int) -> tuple[int, int]:
+        """File of a sample, and its row there."""
+        row = self._order[number]
+        file = bisect_right(self._starts, row) - 1
+        return file, row - self._starts[file]
+
+    def names(self) -> Iterator[bytes]:
+        """Names of all samples, in UTF-8."""
+        return (name.encode() for name in self._names)
+
+    def name(self, number: int) -> str:
+        return self._names[number]
+
+    def has_text(self) -> npt.NDArray[np.bool_]:
+        """Mask of the samples with a caption."""
+        return np.array([bool(self.row(number).get("text")) for number in range(len(self))])
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Metadata of a sample: caption under `text`, several under `texts`."""
+        file, row = self._at(number)
+        return _metadata(self._files[file], self._columns[file])[row]
+
+    def path(self, number: int) -> Member:
+        """The file as a lazy path, read when opened."""
+        file, row = self._at(number)
+        label = f"{self._files[file]}/{self._names[number]}"
+        load = lambda: _content(self._files[file], self._columns[file], row, label)
+        return Member.of(label, -1, load, Header())
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Nothing to announce: rows are mapped, or read by the group."""
+
+
+def _pyarrow() -> Any:
+    try:
+        for name in ("pyarrow.ipc", "pyarrow.parquet"):
+            importlib.import_module(name)
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ImportError("tables need pyarrow: pip install 'quintet[parquet]'") from error
+
+
+def _files(location: str) -> list[str]:
+    """The tables at a location, in order."""
+    path = Path(location)
+    if has_magic(location) and not path.exists():
+        files = sorted(glob(location))
+    elif path.is_file():
+        files = [location]
+    elif (path / SPLITS).is_file():
+        splits = ", ".join(sorted(p.name for p in path.iterdir() if p.is_dir()))
+        remedy = f"name one: {path}/train, and --valid for another"
+        raise BadFile(path, f"holds several splits ({splits})", remedy)
+    elif (path / STATE).is_file():
+        listed = json.loads((path / STATE).read_text(encoding="utf-8"))["_data_files"]
+        files = [str(path / Path(entry["filename"]).name) for entry in listed]
+    else:
+        files = sorted(str(file) for file in path.rglob(f"*{PARQUET}"))
+        splits = {match[1] for file in files if (match := _SPLIT.match(Path(file).name))}
+        if len(splits) > 1:
+            remedy = f"name one by a pattern, '{path}/train-*{PARQUET}', and --valid for another"
+            raise BadFile(path, f"holds several splits ({', '.join(sorted(splits))})", remedy)
+    if not files:
+        raise BadFile(location, "names no table", "check the pattern")
+    return files
+
+
+@cache
+def _mapped(file: str) -> Any:
+    """An arrow file, mapped into memory."""
+    pa = _pyarrow()
+    return pa.ipc.open_stream(pa.memory_map(file)).read_all()
+
+
+@lru_cache(maxsize=4)
+def _group(file: str, group: int, column: str) -> Any:
+    """One column of a row group of a parquet file. Random access decodes a group per sample: for
+    speed on large data, pack it."""
+    opened = _pyarrow().parquet.ParquetFile(file)
+    size = opened.metadata.row_group(group).total_byte_size
+    if size > MAX_GROUP:
+        raise BadFile(file, f"has a row group of {size:,} bytes", "write it with smaller groups")
+    return opened.read_row_group(group, columns=[column], use_threads=False).column(0)
+
+
+def _schema(file: str) -> Any:
+    pa = _pyarrow()
+    try:
+        if file.endswith(PARQUET):
+            return pa.parquet.read_schema(file)
+        return _mapped(file).schema
+    except (OSError, pa.ArrowInvalid) as error:
+        raise BadFile(file, f"is damaged ({error})", "copy it again") from error
+
+
+def _rows(file: str) -> int:
+    if file.endswith(PARQUET):
+        return _pyarrow().parquet.read_metadata(file).num_rows
+    return len(_mapped(file))
+
+
+def _media_column(file: str) -> str:
+    schema, pa = _schema(file), _pyarrow()
+    for field in schema:
+        if pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0:
+            return field.name
+    for field in schema:
+        binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
+        if binary and field.name.lower() in MEDIA:
+            return field.name
+    listed = ", ".join(schema.names)
+    reason = f"has no column of files (bytes and path) among {listed}"
+    raise BadFile(file, reason, "save it with the feature Image, Audio or Video, with its bytes")
+
+
+def _columns(file: str, names: list[str]) -> Any:
+    if file.endswith(PARQUET):
+        return _pyarrow().parquet.read_table(file, columns=names, use_threads=False)
+    table = _mapped(file)
+    return table.select([name for name in names if name in table.column_names])
+
+
+def _names(file: str, column: str, suffix: str) -> list[str]:
+    """The `path` of each row, or its number."""
+    kind = _schema(file).field(column).type
+    paths: list[str | None] = [None] * _rows(file)
+    if _pyarrow().types.is_struct(kind) and kind.get_field_index("path") >= 0:
+        if file.endswith(PARQUET):
+            leaves = _columns(file, [f"{column}.path"]).column(0).to_pylist()
+            # Older versions give the structs of that leaf, newer ones the leaf itself.
+            paths = [leaf.get("path") if isinstance(leaf, dict) else leaf for leaf in leaves]
+        else:
+            structs = _mapped(file).column(column).combine_chunks()
+            paths = structs.field("path").to_pylist()
+    stem = Path(file).stem
+    return [_inside(path) or f"{stem}-{row:08d}{suffix}" for row, path in enumerate(paths)]
+
+
+def _inside(path: str | None) -> str | None:
+    """A relative name; of a path that leads elsewhere, the file's own name."""
+    if not path:
+        return None
+    pure = PurePosixPath(path.replace("\\", "/"))
+    return pure.name if pure.is_absolute() or ".." in pure.parts else pure.as_posix()
+
+
+@cache
+def _metadata(file: str, column: str) -> list[dict[str, Any]]:
+    """All other columns that hold text, numbers or lists of text, by row."""
+    types, schema = _pyarrow().types, _schema(file)
+    plain = lambda kind: types.is_string(kind) or types.is_large_string(kind)
+    kept = [
+        field.name
+        for field in schema
+        if field.name != column
+        and (
+            plain(field.type)
+            or types.is_integer(field.type)
+            or types.is_floating(field.type)
+            or (types.is_list(field.type) and plain(field.type.value_type))
+        )
+    ]
+    rows = _columns(file, kept).to_pylist() if kept else [{} for _ in range(_rows(file))]
+    for row in rows:
+        value = next((row[key] for key in ("texts", *TEXT_KEYS) if row.get(key)), None)
+        if isinstance(value, list):
+            row |= {"texts": value, "text": value[0]}
+        elif isinstance(value, str):
+            row["text"] = value
+    return rows
+
+
+@cache
+def _group_starts(file: str) -> list[int]:
+    metadata = _pyarrow().parquet.read_metadata(file)
+    counts = (metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    return [0, *accumulate(counts)]
+
+
+def _content(file: str, column: str, row: int, label: str) -> bytes:
+    if file.endswith(PARQUET):
+        starts = _group_starts(file)
+        group = bisect_right(starts, row) - 1
+        value = _group(file, group, column)[row - starts[group]].as_py()
+    else:
+        value = _mapped(file).column(column)[row].as_py()
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(content, bytes):
+        raise BadFile(label, "has no bytes in its row", "save the data set with its files inside")
+    return content
