@@ -199,7 +199,7 @@ def train_run(
     more: "Sequence[Sink]" = (),
     progress: bool = True,
 ) -> int:
-    """Train to the end and return the step reached; `more` is told what happens, too."""
+    """Train to the end and return the step reached; `more` are further sinks."""
     from quintet.engine.launch import start
     from quintet.engine.machine.world import shut_down
     from quintet.engine.models.pretrained import initial_weights

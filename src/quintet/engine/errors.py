@@ -2,7 +2,7 @@
 
 
 class RunError(Exception):
-    """The run cannot start or go on; the message names what is wrong and the remedy."""
+    """The run cannot start or continue; the message names what is wrong and the remedy."""
 
 
 class Stopped(Exception):

@@ -46,7 +46,7 @@ def start(
     progress: bool = True,
 ) -> int:
     """Train to the end and return the step reached. `name` is the recipe's, None from Python,
-    which may hand over frozen stages as they are."""
+    which may pass frozen stages as models."""
     with Signals(recipe.minutes) as signals:
         world = World(recipe)
         folder, recipe = _agree_on_folder(world, recipe, path, name, mode)

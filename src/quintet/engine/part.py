@@ -21,7 +21,7 @@ from quintet.engine.task import Part, StepContext
 class LiveHandle:
     """What an update gets of its own part: something to call.
 
-    Another method would bypass the wrapper and leave processes with different gradients, unsaid.
+    Another method would bypass the wrapper and silently leave processes with different gradients.
     """
 
     def __init__(self, name: str, wrapped: nn.Module, bare: nn.Module):
