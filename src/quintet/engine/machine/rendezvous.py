@@ -1,9 +1,9 @@
-"""Where processes find one another again after torchrun has restarted them.
+"""Rendezvous after a restart by torchrun.
 
-The launcher keeps one store of names and addresses for all attempts, and what the dead ones wrote
-stays in it: whoever reads it before the new ones have written tries to reach the dead. So the
-processes of an attempt first agree on a name for it that nobody used before, and meet under that.
-The number of restarts cannot serve: launchers on several hosts count them differently.
+The launcher keeps one key-value store for all attempts, with the stale addresses of earlier ones: a
+process that reads before the others have written would connect to a dead peer. The processes of an
+attempt therefore agree on a fresh prefix first. The restart count cannot serve as the prefix:
+launchers on several hosts count differently.
 """
 
 import json
@@ -16,13 +16,13 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 PAUSE = 0.05
-"""Seconds between two looks at the store."""
+"""Seconds between two polls of the store."""
 PATIENCE = timedelta(minutes=30)
-"""How long the processes of an attempt wait for the last of them."""
+"""Timeout for the last process of an attempt."""
 
 
 def is_needed() -> bool:
-    """Under a launcher that keeps the store itself, and before anybody else has met there."""
+    """Whether the launcher keeps the store, and no process group exists yet."""
     kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return kept and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
 
@@ -36,11 +36,11 @@ def meet(backend: str) -> None:
 
 
 def agreed_name(store: dist.Store, rank: int, size: int, deadline: float) -> str:
-    """A name that exactly the processes living now hold.
+    """A prefix that exactly the processes of this attempt share.
 
-    Each writes a word of its own. The first repeats all the words it finds beside its own; whoever
-    finds its word repeated knows that it was heard by a first process of its own time, and says so
-    under that one's word, which is new. The first says `go` once everybody has.
+    Each process writes a random token. Rank 0 publishes the tokens that it reads together with its
+    own; a process that finds its token there knows that this rank 0 belongs to its attempt, and
+    acknowledges under rank 0's token. Rank 0 sends `go` after all acknowledgements.
     """
     word = uuid.uuid4().hex
     store.set(f"quintet/word/{rank}", word)
