@@ -260,11 +260,13 @@ def test_damaged_files_are_met_when_they_are_read_and_by_check(folder):
 
 @pytest.mark.parametrize("cap", ["max_pixels", "max_bytes", "max_seconds", "max_frames"])
 def test_files_past_the_caps_of_the_configuration_are_rejected(folder, cap):
-    config = VideoDataConfig(**{cap: 1})
-    with pytest.raises(BadFile, match=f"more than {cap} = 1"):
-        sample(folder, "part0/0.mp4", None, config)
-    with pytest.raises(BadFile, match=f"more than {cap} = 1"):
-        sample(folder, "moving.gif", None, config)
+    problems = dict(check(folder, VideoDataConfig(**{cap: 1})))
+    for name in ("part0/0.mp4", "moving.gif"):
+        assert f"more than {cap} = 1" in str(problems[folder / name])
+    for path in (path for path, problem in problems.items() if problem is None):
+        path.unlink()
+    with pytest.raises(BadFile, match=f"can be used: .* left out: more than {cap} = 1"):
+        both(folder, VideoDataConfig(**{cap: 1}))
 
 
 def test_open_data_chooses_and_caps(folder):

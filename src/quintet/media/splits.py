@@ -8,13 +8,15 @@ from math import ceil
 from os import fsencode
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from quintet.media.errors import BadFile
+from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.folder import files, read_metadata, relative_name
+from quintet.media.ranges import Outside, examine_headers, within
 from quintet.media.shards.dataset import Numbers, Shards, open_shards
 from quintet.media.shards.listing import is_sharded, split_window
 from quintet.media.sidecars import refuse_missing
@@ -111,28 +113,41 @@ def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
     return {name: row["text"] for name, row in metadata.items() if row.get("text")}
 
 
+class Problem(str):
+    """The sentence about a file that cannot be used."""
+
+    outside: Outside | None = None
+    """The limit that it exceeds; None for a damaged file."""
+
+    @classmethod
+    def of(cls, path: Path, error: BaseException) -> "Problem":
+        problem = cls(error if isinstance(error, BadFile) else f"{path}: {error}")
+        problem.outside = Outside.of(error) if isinstance(error, OutOfRange) else None
+        return problem
+
+
 def examined(
     paths: Sequence[Path], read: Callable[[Path], object]
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     """Decode each file; yield it with its problem, or None."""
     return _examined((path, partial(read, path)) for path in paths)
 
 
 def _examined(
     samples: Iterable[tuple[Path, Callable[[], object]]],
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     for path, read in samples:
         try:
             read()
         except (OSError, ValueError, EOFError, MemoryError) as bad:
-            yield path, str(bad) if isinstance(bad, BadFile) else f"{path}: {bad}"
+            yield path, Problem.of(path, bad)
         else:
             yield path, None
 
 
 def examined_shards(
     folder: Path | str, suffixes: Sequence[str], side: "Callable[[Split], InFolder]"
-) -> Iterator[tuple[Path, str | None]] | None:
+) -> Iterator[tuple[Path, Problem | None]] | None:
     """Decode each sample of shards as training does; yield it with its problem, or None. Returns
     None if the data is a folder of files."""
     if not is_sharded(split_window(str(folder))[0], suffixes):
@@ -147,7 +162,8 @@ def examined_shards(
 
 class InFolder:
     """One split of the files of a folder or of shards, by `valid_fraction` and `valid_limit` of the
-    configuration. Files are opened lazily: a damaged file raises BadFile when it is read."""
+    configuration. Files outside of the range of the configuration (`examine`) belong to neither
+    split. Others are opened lazily: a damaged file raises BadFile when it is read."""
 
     suffixes: Sequence[str]
     """Suffixes of the files."""
@@ -161,6 +177,7 @@ class InFolder:
     """The metadata of each file, where there is more than metadata.jsonl."""
     window: int = 0
     """Shuffle window over shards in samples; 0 for a global shuffle."""
+    _extents: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, folder: Path | str, config: Any, split: Split, seed: int) -> None:
         check_split(split)
@@ -175,12 +192,35 @@ class InFolder:
             self.window = self.shards.window
             return
         paths = find(self.folder, self.suffixes, self.what)
-        names = [relative_name(self.folder, path) for path in paths]
+        names = self._in_range([relative_name(self.folder, path) for path in paths])
         declared = (names, names) if config.valid_folder else declared_split(names)
         if declared:
             self._names = limited(self.usable(declared[side]), seed, limit)
         else:
             self._names = split_names(self.usable(names), config.valid_fraction, seed, limit)[side]
+
+    def _in_range(self, names: list[str]) -> list[str]:
+        """Names of the files that `examine` does not leave out."""
+        settings = self.range_settings()
+        if settings is None:
+            return names
+        key = f"{type(self).__qualname__} {settings!r}"
+        ranges = examine_headers(self.folder, names, key, self.examine, self.what)
+        self._extents = ranges.extents
+        return within(self.folder, names, ranges.outside, self.what)
+
+    def range_settings(self) -> object:
+        """Everything that the result of `examine` depends on besides the file; None to take all."""
+        return None
+
+    def examine(self, path: Path) -> float:
+        """Check a file by its header: OutOfRange if the configuration does not take it. Returns its
+        extent if that is needed later, such as its seconds, otherwise 0. Cached."""
+        raise NotImplementedError
+
+    def extent(self, index: int) -> float:
+        """What `examine` returned; 0 if unknown, as for shards and for unreadable files."""
+        return 0.0 if self.shards is not None else self._extents.get(self._names[index], 0.0)
 
     def _of_shards(self, shards: Shards, seed: int, limit: int | None) -> tuple[Numbers, Numbers]:
         """Sample numbers for training and validation."""

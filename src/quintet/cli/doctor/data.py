@@ -4,6 +4,8 @@ import dataclasses
 import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ SHOWN = 5
 def check_folder(room: str, folder: Path) -> None:
     from quintet.cli.doctor.survey import Duplicates, histogram
     from quintet.media.folder import files, relative_name
+    from quintet.media.ranges import Outside, summary
     from quintet.media.splits import declared_split, split_names
 
     data = rooms.room_named(room).data
@@ -25,18 +28,25 @@ def check_folder(room: str, folder: Path) -> None:
     total = len(files(folder, kind.suffixes))
     names: list[str] = []
     measures = measures_of(kind)
-    sizes, duplicates, bad = array("d"), Duplicates(), 0
+    sizes, duplicates, damaged = array("d"), Duplicates(), 0
+    outside: dict[str, Outside] = {}
     for path, problem in with_progress(data.check(folder), total):
         names.append(relative_name(folder, path))
         duplicates.add(path)
-        if problem:
-            bad += 1
-            print(problem)
-        else:
+        if problem is None:
             sizes.append(extent(path, measures))
+        elif problem.outside:
+            outside[names[-1]] = problem.outside
+        else:
+            damaged += 1
+            print(problem)
+    bad = damaged + len(outside)
     print(f"{len(names)} files, {len(names) - bad} usable, {bad} skipped by training")
+    for line in summary(outside.values(), len(names), kind.what):
+        print(line)
     if bad == len(names):
         raise RunError(f"no file in {folder} can be used")
+    names = [name for name in names if name not in outside]
     print("\n".join([f"{' or '.join(m.unit for m in measures)}:", *histogram(sizes)]))
     with_caption = captioned(kind, config, folder, names)
     print(about_captions(names, with_caption, bool(kind.lacking)))
@@ -106,7 +116,8 @@ def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> Col
         describe = kind.described(folder, names)
         return {name for name in names if has_text(describe, name)}
     whole = dataclasses.replace(config, valid_limit=sys.maxsize)
-    sides = [kind(folder, whole, split, 0) for split in ("train", "valid")]
+    with redirect_stderr(StringIO()):  # what is left out has been printed
+        sides = [kind(folder, whole, split, 0) for split in ("train", "valid")]
     return {side.name(i) for side in sides for i in range(len(side)) if side.text(i)}
 
 
