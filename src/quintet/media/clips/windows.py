@@ -75,7 +75,13 @@ class Picker:
         self.times: list[float] = []
         self.picked: list[VideoFrame] = []
         self.waited = 0
+        self.lost = 0  # of the frames from the start of the window on
         self._current: VideoFrame | None = None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether too many frames of the window cannot be read to do without them."""
+        return self.lost > self.window.frames // 4
 
     @property
     def full(self) -> bool:
@@ -89,12 +95,16 @@ class Picker:
     def _due(self) -> float:
         return self.window.first + len(self.picked) * (self.window.step or 0.0)
 
-    def add(self, frame: "VideoFrame", time: float) -> None:
+    def add(self, frame: "VideoFrame | None", time: float) -> None:
+        """The next frame, None if it cannot be read."""
+        self.waited += 1
+        if frame is None:
+            self.lost += time >= self.window.first - self.slack
+            return
         if self._current is not None:
             self._select(time - self.slack)
         self._current = frame
         self.times.append(time)
-        self.waited += 1
 
     def _select(self, until: float) -> None:
         """Select the current frame for every time of the window before `until`."""
