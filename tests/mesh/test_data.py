@@ -178,6 +178,18 @@ def test_a_mesh_that_fits_once_its_faces_are_merged_is_used(tmp_path):
     assert len(data.keyed(0, None)["faces"]) == 12
 
 
+def test_what_is_passed_over_in_a_folder_is_said(folder, tmp_path_factory, capfd):
+    other = tmp_path_factory.mktemp("other")
+    trimesh.creation.box().export(other / "box.ply")
+    (folder / "link.ply").symlink_to(other / "box.ply")
+    for name in ("a.fbx", "b.fbx", "box/c.BLEND"):
+        (folder / name).write_text("x")
+    both(folder)
+    said = capfd.readouterr().err
+    assert said.count("left out, formats that are not read: 2 .fbx, 1 .blend") == 1
+    assert said.count("left out, links that lead out of the folder: 1;") == 1
+
+
 def test_headers_are_examined_once_and_again_when_a_file_changes(folder, monkeypatch):
     seen: list[str] = []
     examine = MeshFolder.examine

@@ -16,7 +16,7 @@ import torch
 
 from quintet.engine.data.source import Source
 from quintet.image.config import ImageDataConfig
-from quintet.media.pixels import SUFFIXES, check_size, read_image, resize_crop
+from quintet.media.pixels import SUFFIXES, UNREAD, check_size, read_image, resize_crop
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.shared.scenes import scenes
@@ -34,7 +34,7 @@ class ImageFolder(InFolder):
 
     Config = ImageDataConfig
 
-    suffixes, what = SUFFIXES, "images"
+    suffixes, unread, what = SUFFIXES, UNREAD, "images"
 
     def range_settings(self) -> object:
         return self.config.max_pixels, self.config.max_bytes

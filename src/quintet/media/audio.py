@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Samples = npt.NDArray[np.float32]
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
+UNREAD = (".m4a", ".aac", ".opus", ".oga", ".wma", ".aif", ".aiff", ".au", ".ape", ".wv")
+"""Audio that is not read, and counted in a folder."""
 SILENCE = 1e-4
 """A segment whose peak is below this (-80 dB) is silent."""
 LOUDEST = 100.0

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+UNREAD = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".tga", ".exr")
+"""Images that are not read, and counted in a folder."""
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 256_000_000

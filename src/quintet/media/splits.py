@@ -1,6 +1,6 @@
 """Base classes of datasets: file lists, train/validation split, captions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import compress
@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from quintet.media.errors import BadFile, OutOfRange
-from quintet.media.folder import files, read_metadata, relative_name
-from quintet.media.ranges import Outside, examine_headers, within
+from quintet.media.errors import BadFile, OutOfRange, printable
+from quintet.media.folder import Listing, listing, read_metadata
+from quintet.media.ranges import Outside, examine_headers, say, within
 from quintet.media.shards.dataset import Numbers, Shards, open_shards
 from quintet.media.shards.listing import is_sharded, split_window
 from quintet.media.sidecars import refuse_missing
@@ -96,12 +96,26 @@ def declared_split(names: Sequence[str]) -> tuple[list[str], list[str]] | None:
 
 def find(folder: Path, suffixes: Sequence[str], what: str) -> list[Path]:
     """Files with these suffixes, or BadFile if there are none. `what` names them in errors."""
-    paths = files(folder, suffixes)
-    if not paths:
-        reason = f"holds no {what} ({', '.join(suffixes)})"
+    return [folder / name for name in _listed(folder, suffixes, what, ()).names]
+
+
+def _listed(folder: Path, suffixes: Sequence[str], what: str, unread: Collection[str]) -> Listing:
+    listed = listing(folder, suffixes, unread)
+    if not listed.names:
+        passed = "".join(f"; {line}" for line in passed_over(listed))
+        reason = f"holds no {what} ({', '.join(suffixes)}){passed}"
         remedy = f"put {what} there or in sub-folders; links out of the folder are not followed"
         raise BadFile(folder, reason, remedy)
-    return paths
+    return listed
+
+
+def passed_over(listed: Listing, remedy: str = "") -> Iterator[str]:
+    """Lines about files of formats that are not read, and links out of the folder."""
+    if listed.others:
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in listed.others.most_common())
+        yield f"left out, formats that are not read: {kinds}{remedy and f'; {remedy}'}"
+    if listed.links:
+        yield f"left out, links that lead out of the folder: {listed.links:,}; copy the files"
 
 
 def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
@@ -167,6 +181,9 @@ class InFolder:
 
     suffixes: Sequence[str]
     """Suffixes of the files."""
+    unread: Sequence[str] = ()
+    """Suffixes of the same medium that are not read, to be counted."""
+    unread_remedy: str = ""
     what: str
     """Plural noun for the files in messages."""
     lacking: str = ""
@@ -191,8 +208,10 @@ class InFolder:
             self._numbers = self._of_shards(self.shards, seed, limit)[side]
             self.window = self.shards.window
             return
-        paths = find(self.folder, self.suffixes, self.what)
-        names = self._in_range([relative_name(self.folder, path) for path in paths])
+        listed = _listed(self.folder, self.suffixes, self.what, self.unread)
+        for line in passed_over(listed, self.unread_remedy):
+            say(f"{printable(self.folder)}: {line}")
+        names = self._in_range(listed.names)
         declared = (names, names) if config.valid_folder else declared_split(names)
         if declared:
             self._names = limited(self.usable(declared[side]), seed, limit)

@@ -20,7 +20,7 @@ import torch
 
 from quintet.engine.data.source import Source
 from quintet.media.errors import BadFile, OutOfRange, printable
-from quintet.media.meshes.files import SUFFIXES, count_faces, read_mesh, simplify
+from quintet.media.meshes.files import SUFFIXES, UNREAD, count_faces, read_mesh, simplify
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
@@ -175,7 +175,7 @@ class MeshFolder(InFolder):
 
     Config = MeshDataConfig
 
-    suffixes, what = SUFFIXES, "meshes"
+    suffixes, unread, what = SUFFIXES, UNREAD, "meshes"
 
     def range_settings(self) -> object:
         config = self.config

@@ -22,6 +22,7 @@ from quintet.engine.data.plans import LengthPlan, order_of
 from quintet.engine.data.source import Source
 from quintet.media.audio import (
     SUFFIXES,
+    UNREAD,
     AudioCaps,
     Samples,
     check_audio,
@@ -120,7 +121,8 @@ class MusicFolder(InFolder):
 
     Config = MusicDataConfig
 
-    suffixes, what, lacking = SUFFIXES, WHAT, f"{WHAT} have no caption"
+    suffixes, unread = SUFFIXES, UNREAD
+    what, lacking = WHAT, f"{WHAT} have no caption"
 
     def range_settings(self) -> object:
         return caps_of(self.config)

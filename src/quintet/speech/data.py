@@ -16,7 +16,15 @@ from torch import Tensor
 
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.data.source import Source
-from quintet.media.audio import SUFFIXES, AudioCaps, check_audio, length_at, probe, read_audio
+from quintet.media.audio import (
+    SUFFIXES,
+    UNREAD,
+    AudioCaps,
+    check_audio,
+    length_at,
+    probe,
+    read_audio,
+)
 from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.folder import read_metadata, relative_name
 from quintet.media.ranges import Outside, within
@@ -126,7 +134,8 @@ class SpeechFolder(InFolder):
 
     Config = SpeechDataConfig
 
-    suffixes, what, lacking = SUFFIXES, WHAT, f"{WHAT} have no text"
+    suffixes, unread = SUFFIXES, UNREAD
+    what, lacking = WHAT, f"{WHAT} have no text"
 
     def __init__(self, folder: Path | str, buckets: Buckets, split: Split, seed: int) -> None:
         self.buckets = buckets

@@ -41,6 +41,7 @@ class VideoFolder(InFolder):
     Config = VideoDataConfig
 
     suffixes, what = SUFFIXES, "videos or images"
+    unread = (*clips.UNREAD, *pixels.UNREAD)
 
     def range_settings(self) -> object:
         return _caps(self.config)

@@ -19,18 +19,18 @@ SHOWN = 5
 
 def check_folder(room: str, folder: Path) -> None:
     from quintet.cli.doctor.survey import Duplicates, histogram
-    from quintet.media.folder import files, relative_name
+    from quintet.media.folder import listing, relative_name
     from quintet.media.ranges import Outside, summary
-    from quintet.media.splits import declared_split, split_names
+    from quintet.media.splits import declared_split, passed_over, split_names
 
     data = rooms.room_named(room).data
     kind, config = data.Folder, data.Folder.Config()
-    total = len(files(folder, kind.suffixes))
+    listed = listing(folder, kind.suffixes, kind.unread)
     names: list[str] = []
     measures = measures_of(kind)
     sizes, duplicates, damaged = array("d"), Duplicates(), 0
     outside: dict[str, Outside] = {}
-    for path, problem in with_progress(data.check(folder), total):
+    for path, problem in with_progress(data.check(folder), len(listed.names)):
         names.append(relative_name(folder, path))
         duplicates.add(path)
         if problem is None:
@@ -42,7 +42,8 @@ def check_folder(room: str, folder: Path) -> None:
             print(problem)
     bad = damaged + len(outside)
     print(f"{len(names)} files, {len(names) - bad} usable, {bad} skipped by training")
-    for line in summary(outside.values(), len(names), kind.what):
+    lines = summary(outside.values(), len(names), kind.what)
+    for line in (*passed_over(listed, kind.unread_remedy), *lines):
         print(line)
     if bad == len(names):
         raise RunError(f"no file in {folder} can be used")

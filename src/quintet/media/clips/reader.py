@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SUFFIXES = (
     ".mp4", ".m4v", ".webm", ".mov", ".mkv", ".avi", ".mpg", ".mpeg", ".ogv", ".gif"
 )  # fmt: skip
+UNREAD = (".wmv", ".flv", ".f4v", ".ts", ".mts", ".m2ts", ".3gp", ".vob", ".asf", ".rm", ".m2v")
+"""Videos that are not read, and counted in a folder."""
 CODECS = (
     "h264,hevc,av1,libdav1d,vp8,vp9,libvpx,libvpx-vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4v2,msmpeg4,"
     "h263,flv,wmv1,wmv2,wmv3,vc1,mjpeg,png,theora,prores,dnxhd,dvvideo,ffv1,huffyuv,ffvhuff,"

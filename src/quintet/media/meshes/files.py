@@ -33,6 +33,11 @@ from quintet.media.meshes.polygons import (
 from quintet.media.shards.member import as_path
 
 SUFFIXES = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
+UNREAD = (
+    ".dae", ".3mf", ".fbx", ".blend", ".3ds", ".x3d", ".wrl", ".usd", ".usda", ".usdc", ".usdz",
+    ".step", ".stp", ".iges", ".igs", ".lwo", ".max", ".xyz",
+)  # fmt: skip
+"""Meshes that are not read, and counted in a folder."""
 MAX_BYTES = 256_000_000
 MAX_FACES = 1_000_000
 MAX_VERTICES = 3_000_000
