@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from quintet.media.errors import BadFile, OutOfRange, printable
 from quintet.media.shards.cache import Cache
 
+T = TypeVar("T")
 VERSION = 1
 PATIENCE = 2.0
 """Seconds without a progress line."""
@@ -49,16 +50,17 @@ def examine_headers(
     key = f"{VERSION}\n{os.path.realpath(folder)}\n{settings}"
     # One process examines, and the others of the run wait for its result.
     with cache.claim(key):
-        known = _load(cache, key)
-        rows: dict[str, Any] = {}
-        changed = 0
-        for name in _with_progress(names, what):
-            about = _identity(folder / name)
-            row = known.get(name)
-            if row is None or row[:2] != about:
-                row, changed = [*about, *_examined(folder / name, examine)], changed + 1
-            rows[name] = row
-        if changed or len(rows) < len(known):
+        known, root = _load(cache, key), str(folder)
+        identities = [_identity(f"{root}/{name}") for name in names]
+        rows = {
+            name: row
+            for name, about in zip(names, identities)
+            if (row := known.get(name)) is not None and row[:2] == about
+        }
+        new = [(name, about) for name, about in zip(names, identities) if name not in rows]
+        for name, about in _with_progress(new, what):
+            rows[name] = [*about, *_examined(folder / name, examine)]
+        if new or len(rows) < len(known):
             cache.put(key, json.dumps(rows).encode("ascii"))
     extents = {name: row[2] for name, row in rows.items() if row[2]}
     outside = {name: Outside(*row[3]) for name, row in rows.items() if row[3]}
@@ -78,9 +80,9 @@ def _is_row(row: object) -> bool:
     return isinstance(row, list) and len(row) == 4 and (row[3] is None or len(row[3]) == 3)
 
 
-def _identity(path: Path) -> list[int]:
+def _identity(path: str) -> list[int]:
     try:
-        about = path.stat()
+        about = os.stat(path)
     except OSError:
         return [-1, -1]
     return [about.st_size, about.st_mtime_ns]
@@ -152,12 +154,12 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def _with_progress(names: Sequence[str], what: str) -> Iterator[str]:
+def _with_progress(items: Sequence[T], what: str) -> Iterator[T]:
     """Iterate; if it takes long, say so, and count on a terminal."""
     begin = shown = time.monotonic()
-    count = f"{len(names):,} {what}"
+    count = f"{len(items):,} {what}"
     live = sys.stderr.isatty() and os.environ.get("RANK", "0") == "0"
-    for number, name in enumerate(names):
+    for number, item in enumerate(items):
         now = time.monotonic() if number % 64 == 0 else shown
         if now - begin > PATIENCE and now - shown > 0.5:
             if live:
@@ -166,6 +168,6 @@ def _with_progress(names: Sequence[str], what: str) -> Iterator[str]:
             else:
                 say(f"examining the headers of {count}; the result is cached")
             shown = now
-        yield name
+        yield item
     if live and shown > begin:
         sys.stderr.write("\r" + " " * (len(count) + 30) + "\r")
