@@ -7,7 +7,8 @@ import pytest
 
 from quintet.media import folder
 from quintet.media.errors import BadFile
-from quintet.media.folder import files, read_metadata, relative_name
+from quintet.media.folder import files, listing, read_metadata, relative_name
+from quintet.media.splits import passed_over
 
 
 def touch(path: Path, content: str = "x") -> Path:
@@ -41,6 +42,23 @@ def test_links_out_of_the_folder_are_skipped_and_others_followed(tmp_path):
     (root / "inside.png").symlink_to(root / "a.png")
     (root / "broken.png").symlink_to(root / "gone.png")
     assert names(root) == ["a.png", "inside.png"]
+
+
+def test_links_out_and_formats_that_are_not_read_are_counted(tmp_path):
+    outside = touch(tmp_path / "outside/secret.png").parent
+    root = touch(tmp_path / "data/a.png").parent
+    for name in ("b.TIF", "c.tif", "sub/d.heic", "notes.txt", ".hidden.tif"):
+        touch(root / name)
+    (root / "link-out.png").symlink_to(outside / "secret.png")
+    (root / "sub/folder-out").symlink_to(outside)
+    (root / "loop").symlink_to(root)
+    found = listing(root, [".png"], (".tif", ".heic"))
+    assert found.names == ["a.png"]
+    assert found.others == {".tif": 2, ".heic": 1}
+    assert found.links == 2
+    lines = list(passed_over(found, "save them as png"))
+    assert lines[0] == "left out, formats that are not read: 2 .tif, 1 .heic; save them as png"
+    assert lines[1].startswith("left out, links that lead out of the folder: 2")
 
 
 def test_a_neighbour_with_the_same_beginning_is_outside(tmp_path):

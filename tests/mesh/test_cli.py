@@ -84,6 +84,27 @@ def test_the_doctor_reads_every_mesh(chairs: Path, cli: Callable) -> None:
     assert "broken.ply" in result.out
 
 
+def test_many_large_meshes_are_no_damage_and_one_line(
+    chairs: Path, tmp_path: Path, cli: Callable
+) -> None:
+    x, y = np.meshgrid(np.arange(22), np.arange(22))
+    first = (22 * y + x)[:-1, :-1].reshape(-1)
+    faces = np.stack([first, first + 1, first + 22, first + 1, first + 23, first + 22], 1)
+    for number in range(8):
+        hills = np.stack([x, y, np.sin(x + number)], -1).reshape(-1, 3)
+        write_mesh(chairs / f"box/large{number}.ply", hills, faces.reshape(-1, 3))
+    run = tmp_path / "run"
+    result = cli(*AUTOENCODER, chairs, "--run", run, "--steps", 8)
+    assert result.status == 0, result.err
+    assert "8 of 24 meshes left out: more than max_faces = " in result.err
+    assert not skipped(run)
+    result = cli("doctor", "mesh", chairs)
+    assert "24 files, 16 usable, 8 skipped by training" in result.out
+    assert result.out.count("left out: more than max_faces = 800") == 1
+    assert "box/large" not in result.out, "one line for all of them"
+    assert "held out: 1 of 16 files" in result.out
+
+
 # -- sample -----------------------------------------------------------------------------------
 
 

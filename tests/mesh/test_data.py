@@ -144,21 +144,64 @@ def test_folders_without_meshes_and_metadata_that_fits_none_are_refused(folder, 
         open_data(None, SMALL, "test", 0)  # type: ignore[arg-type]
 
 
-def test_a_mesh_past_the_limit_is_skipped_or_simplified(tmp_path):
-    trimesh.creation.icosphere(3).export(tmp_path / "ball.ply")
-    data = MeshFolder(tmp_path, MeshDataConfig(max_faces=200), "train", 0)
-    with pytest.raises(BadFile, match=r"ball\.ply: it has 1280 faces, more than max_faces = 200"):
-        data.keyed(0, None)
-    data = MeshFolder(tmp_path, MeshDataConfig(max_faces=200, too_large="simplify"), "train", 0)
-    sample = data.keyed(0, None)
+def test_a_mesh_past_the_limit_is_left_out_or_simplified(folder, capfd):
+    before = both(folder)
+    for number, size in enumerate((3, 3, 4)):
+        trimesh.creation.icosphere(size).export(folder / f"ball{number}.ply")
+    for data, same in zip(both(folder), before):
+        assert names(data) == names(same), "in neither split, and the others have not moved"
+    line = (
+        f"{folder}: 3 of 24 meshes left out: more than max_faces = 250 (1,280 to 5,120); raise it"
+    )
+    assert capfd.readouterr().err.count(line) == 1, "both splits, one line"
+    simplified = MeshDataConfig(max_faces=200, too_large="simplify", valid_fraction=0.001)
+    data = MeshFolder(folder, simplified, "train", 0)
+    sample = data.keyed([data.name(i) for i in range(len(data))].index("ball1.ply"), None)
     assert 50 < len(sample["faces"]) <= 200
     assert sample["vertices"].abs().max() == pytest.approx(0.95, abs=1e-3)
-    for field, config in (
-        ("max_bytes", MeshDataConfig(max_bytes=100)),
-        ("1,280 faces|1280 faces", MeshDataConfig(max_file_faces=100)),
-    ):
-        with pytest.raises(BadFile, match=field):
-            MeshFolder(tmp_path, config, "train", 0).keyed(0, None)
+
+
+@pytest.mark.parametrize("cap", ["max_faces", "max_bytes", "max_file_faces"])
+def test_a_folder_of_nothing_but_large_meshes_is_refused_with_the_setting(tmp_path, cap):
+    trimesh.creation.icosphere(3).export(tmp_path / "ball.ply")
+    with pytest.raises(BadFile, match=rf"none of its 1 meshes can be used: .* {cap} = 100 \("):
+        MeshFolder(tmp_path, MeshDataConfig(**{cap: 100}), "train", 0)
+
+
+def test_a_mesh_that_fits_once_its_faces_are_merged_is_used(tmp_path):
+    box = trimesh.creation.box((1, 2, 3))
+    doubled = trimesh.Trimesh(box.vertices, np.tile(box.faces, (30, 1)), process=False)
+    for suffix in ("obj", "ply", "stl", "glb", "off"):
+        doubled.export(tmp_path / f"box.{suffix}")
+    data = MeshFolder(tmp_path, MeshDataConfig(max_faces=12, valid_fraction=0.001), "train", 0)
+    assert len(data) == 4
+    assert len(data.keyed(0, None)["faces"]) == 12
+
+
+def test_what_is_passed_over_in_a_folder_is_said(folder, tmp_path_factory, capfd):
+    other = tmp_path_factory.mktemp("other")
+    trimesh.creation.box().export(other / "box.ply")
+    (folder / "link.ply").symlink_to(other / "box.ply")
+    for name in ("a.fbx", "b.fbx", "box/c.BLEND"):
+        (folder / name).write_text("x")
+    both(folder)
+    said = capfd.readouterr().err
+    assert said.count("left out, formats that are not read: 2 .fbx, 1 .blend") == 1
+    assert said.count("left out, links that lead out of the folder: 1;") == 1
+
+
+def test_headers_are_examined_once_and_again_when_a_file_changes(folder, monkeypatch):
+    seen: list[str] = []
+    examine = MeshFolder.examine
+    counting = lambda self, path: seen.append(path.name) or examine(self, path)
+    monkeypatch.setattr(MeshFolder, "examine", counting)
+    both(folder)
+    assert len(seen) == 21, "both splits share one index"
+    trimesh.creation.icosphere(3).export(folder / "alone.ply")
+    assert "alone.ply" not in names(MeshFolder(folder, SMALL, "train", 0))
+    assert seen[21:] == ["alone.ply"]
+    MeshFolder(folder, MeshDataConfig(max_faces=2000), "train", 0)
+    assert len(seen) == 43, "another range is another index"
 
 
 def test_formats_with_y_up_are_turned_unless_told_otherwise(tmp_path):

@@ -183,7 +183,8 @@ def test_bad_files_among_good_ones_are_skipped_by_name(
     assert result.status == 0, result.err
     events = [line["message"] for line in lines(tmp_path / "run", "events")]
     skipped = " ".join(event for event in events if event.startswith("skipped "))
-    assert all(name in skipped for name in bad)
+    assert all(name in skipped for name in bad if name != "half.mp4")
+    assert "half.mp4" not in skipped, "the frames that are there are used"
 
 
 def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
@@ -428,7 +429,7 @@ def bad_files(folder: Path) -> dict[str, str]:
         "text.mp4": "is none of MP4",
         "empty.webm": "0 bytes",
         "headless.mp4": "headless.mp4",
-        "half.mp4": "damaged",
+        "half.mp4": "ends at",
         "bare.mp4": "bare.mp4",
         "noise.gif": "noise.gif",
         "noise.png": "noise.png",

@@ -206,7 +206,7 @@ def test_new_files_move_no_old_ones(old, new, fraction, seed):
 
 def test_a_missing_an_empty_and_a_wrong_folder_are_told_apart(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(BadFile, match=r"holds no videos or images \(.mp4, .webm, .mov"):
+    with pytest.raises(BadFile, match=r"holds no videos or images \(.mp4, .m4v, .webm, .mov"):
         VideoFolder(tmp_path, SMALL, "train", 0)
     with pytest.raises(BadFile, match="does not exist"):
         VideoFolder(tmp_path / "gone", SMALL, "train", 0)
@@ -258,13 +258,42 @@ def test_damaged_files_are_met_when_they_are_read_and_by_check(folder):
             sample(folder, name)
 
 
+def test_an_old_codec_is_left_out_and_no_damage(folder, capfd):
+    import av
+
+    before = both(folder)
+    for number in range(3):
+        with av.open(str(folder / f"old{number}.avi"), "w") as container:
+            stream = container.add_stream("asv1", rate=10)
+            stream.height = stream.width = 32
+            for image in numbered(6, 32, 32):
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, "rgb24")))
+            container.mux(stream.encode())
+    for data, same in zip(both(folder), before):
+        assert names(data) == names(same)
+    line = "3 of 15 videos or images left out: encoded as asv1, which is not supported; encode"
+    assert capfd.readouterr().err.count(line) == 1
+
+
+def test_a_tiny_folder_holds_out_a_clip_that_can_be_measured(tmp_path):
+    write_mp4(tmp_path / "a.mp4", numbered(8), 20)
+    write_mp4(tmp_path / "b.mp4", numbered(8), 20)
+    for number in range(20):
+        write_mp4(tmp_path / f"long{number}.mp4", numbered(30), 20)
+    sides = both(tmp_path, VideoDataConfig(frames=5, size=(16, 16), max_seconds=1))
+    assert [len(side) for side in sides] == [1, 1]
+    assert names(sides[0]) | names(sides[1]) == {"a.mp4", "b.mp4"}
+
+
 @pytest.mark.parametrize("cap", ["max_pixels", "max_bytes", "max_seconds", "max_frames"])
 def test_files_past_the_caps_of_the_configuration_are_rejected(folder, cap):
-    config = VideoDataConfig(**{cap: 1})
-    with pytest.raises(BadFile, match=f"more than {cap} = 1"):
-        sample(folder, "part0/0.mp4", None, config)
-    with pytest.raises(BadFile, match=f"more than {cap} = 1"):
-        sample(folder, "moving.gif", None, config)
+    problems = dict(check(folder, VideoDataConfig(**{cap: 1})))
+    for name in ("part0/0.mp4", "moving.gif"):
+        assert f"more than {cap} = 1" in str(problems[folder / name])
+    for path in (path for path, problem in problems.items() if problem is None):
+        path.unlink()
+    with pytest.raises(BadFile, match=f"can be used: .* left out: more than {cap} = 1"):
+        both(folder, VideoDataConfig(**{cap: 1}))
 
 
 def test_open_data_chooses_and_caps(folder):

@@ -16,8 +16,8 @@ import torch
 
 from quintet.engine.data.source import Source
 from quintet.image.config import ImageDataConfig
-from quintet.media.pixels import SUFFIXES, read_image, resize_crop
-from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.media.pixels import SUFFIXES, UNREAD, check_size, read_image, resize_crop
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.shared.scenes import scenes
 
@@ -34,7 +34,14 @@ class ImageFolder(InFolder):
 
     Config = ImageDataConfig
 
-    suffixes, what = SUFFIXES, "images"
+    suffixes, unread, what = SUFFIXES, UNREAD, "images"
+
+    def range_settings(self) -> object:
+        return self.config.max_pixels, self.config.max_bytes
+
+    def examine(self, path: Path) -> float:
+        check_size(path, self.config.max_pixels, self.config.max_bytes)
+        return 0.0
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The image, cropped and flipped by the key, and its caption."""
@@ -59,7 +66,7 @@ def _read_crop(path: Path, config: ImageDataConfig, key: Key | None) -> npt.NDAr
 def check(
     folder: Path | str,
     config: ImageDataConfig = ImageDataConfig(),  # noqa: B008
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     """Each image of a folder, fully decoded, with its defect or None."""
     every = replace(config, valid_limit=maxsize)
     caps = {"max_pixels": config.max_pixels, "max_bytes": config.max_bytes}

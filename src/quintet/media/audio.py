@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import BadFile, check_file, decoding
+from quintet.media.errors import BadFile, OutOfRange, check_file, decoding
 from quintet.media.shards.member import Member, as_path
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Samples = npt.NDArray[np.float32]
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
+UNREAD = (".m4a", ".aac", ".opus", ".oga", ".wma", ".aif", ".aiff", ".au", ".ape", ".wv")
+"""Audio that is not read, and counted in a folder."""
 SILENCE = 1e-4
 """A segment whose peak is below this (-80 dB) is silent."""
 LOUDEST = 100.0
@@ -77,14 +79,21 @@ def _check(path: Path, info: AudioInfo, caps: AudioCaps) -> None:
     if info.frames < 1:
         raise BadFile(path, "lasts 0 seconds", "remove it or copy it again")
     if info.rate > caps.max_rate:
-        reason = f"has {info.rate:,} samples a second, more than max_rate = {caps.max_rate:,}"
-        raise BadFile(path, reason, "resample it or raise max_rate")
+        limit = f"more than max_rate = {caps.max_rate:,}"
+        reason = f"has {info.rate:,} samples a second"
+        raise OutOfRange(path, reason, limit, "resample it or raise max_rate", info.rate)
     if info.channels > caps.max_channels:
-        reason = f"has {info.channels} channels, more than max_channels = {caps.max_channels}"
-        raise BadFile(path, reason, "mix the channels or raise max_channels")
+        limit, remedy = (
+            f"more than max_channels = {caps.max_channels}",
+            "mix the channels or raise it",
+        )
+        raise OutOfRange(path, f"has {info.channels} channels", limit, remedy, info.channels)
     if info.seconds > caps.max_seconds:
-        reason = f"lasts {info.seconds:,.0f} s, more than max_seconds = {caps.max_seconds:,.0f}"
-        raise BadFile(path, reason, "cut the file or raise max_seconds")
+        reason, limit = (
+            f"lasts {info.seconds:,.0f} s",
+            f"more than max_seconds = {caps.max_seconds:,.0f}",
+        )
+        raise OutOfRange(path, reason, limit, "cut the file or raise max_seconds", info.seconds)
 
 
 @contextmanager

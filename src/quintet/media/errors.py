@@ -45,6 +45,20 @@ class BadFile(ValueError):
         return f"{sentence}; {self.remedy}" if self.remedy else sentence
 
 
+class OutOfRange(BadFile):
+    """An intact file outside of what the settings take. It is left out when a folder is opened, and
+    does not count as damage."""
+
+    def __init__(
+        self, path: Path | str, reason: str, limit: str, remedy: str, value: float | None = None
+    ) -> None:
+        super().__init__(path, f"{reason}, {limit}" if reason else limit, remedy)
+        self.args = (path, reason, limit, remedy, value)
+        self.limit = printable(limit)
+        """The limit and its setting, the same for all files beyond it."""
+        self.value = value
+
+
 def version_of(library: str) -> str:
     try:
         return importlib.metadata.version(library)
@@ -63,8 +77,8 @@ def check_file(path: Path, max_bytes: int, shrink: str) -> None:
     if about.st_size == 0:
         raise BadFile(path, "is empty (0 bytes)", "remove it or copy it again")
     if about.st_size > max_bytes:
-        reason = f"holds {about.st_size:,} bytes, more than max_bytes = {max_bytes:,}"
-        raise BadFile(path, reason, f"{shrink} or raise max_bytes")
+        reason, limit = f"holds {about.st_size:,} bytes", f"more than max_bytes = {max_bytes:,}"
+        raise OutOfRange(path, reason, limit, f"{shrink} or raise max_bytes", about.st_size)
 
 
 class Incompatible(Exception):

@@ -6,9 +6,10 @@ Nothing outside the folder is read: links and paths that lead out are not follow
 import csv
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
 from quintet.media.errors import BadFile, printable
 
@@ -28,35 +29,67 @@ def require_folder(folder: Path | str) -> Path:
     return path
 
 
-def files(folder: Path | str, suffixes: Iterable[str]) -> list[Path]:
-    """Regular files with these suffixes (in any case), sub-folders included, in a stable order.
+class Listing(NamedTuple):
+    """The files of a folder with some suffixes, and what was passed over."""
+
+    names: list[str]
+    """Paths relative to the folder, with forward slashes, in a stable order."""
+    others: Counter[str]
+    """Number of files of each of the other suffixes that were asked for."""
+    links: int
+    """Links to such files and to folders that lead out of the folder."""
+
+
+def listing(folder: Path | str, suffixes: Iterable[str], others: Collection[str] = ()) -> Listing:
+    """Regular files with these suffixes (in any case), sub-folders included.
 
     Skipped are hidden files and folders, links that lead out of the folder, and links to folders
     (their files would be listed twice).
     """
-    root = require_folder(folder)
-    allowed = {suffix.lower() for suffix in suffixes}
-    inside = _Inside(root)
-    paths: list[Path] = []
-    for parent, folders, names in os.walk(root, onerror=_refuse_listing):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if name.startswith(".") or os.path.splitext(name)[1].lower() not in allowed:
+    root = str(require_folder(folder))
+    allowed, inside = {suffix.lower() for suffix in suffixes}, _Inside(Path(root))
+    names: list[str] = []
+    counts, links = Counter[str](), 0
+    waiting = [""]
+    while waiting:
+        parent = waiting.pop()
+        for entry in _entries(os.path.join(root, parent)):
+            suffix = os.path.splitext(entry.name)[1].lower()
+            if entry.name.startswith("."):
                 continue
-            path = Path(parent, name)
-            if inside.holds(path) and path.is_file():
-                paths.append(path)
-    return sorted(paths, key=lambda path: relative_name(root, path))
+            if entry.is_symlink():
+                kind = entry.is_dir() or suffix in allowed
+                if kind and not inside.holds(Path(entry.path)):
+                    links += 1
+                    continue
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(f"{parent}{entry.name}/")
+            elif suffix in allowed and entry.is_file():
+                names.append(parent + entry.name)
+            elif suffix in others:
+                counts[suffix] += 1
+    return Listing(sorted(names), counts, links)
+
+
+def _entries(folder: str) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise BadFile(
+            folder, f"cannot be listed ({error.strerror})", "check its permissions"
+        ) from error
+
+
+def files(folder: Path | str, suffixes: Iterable[str]) -> list[Path]:
+    """Paths of the files that `listing` finds."""
+    root = Path(folder)
+    return [root / name for name in listing(root, suffixes).names]
 
 
 def relative_name(root: Path, path: Path) -> str:
     """The path relative to the root, with forward slashes; a path outside is unchanged."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
-
-
-def _refuse_listing(error: OSError) -> NoReturn:
-    where = error.filename or "the folder"
-    raise BadFile(where, f"cannot be listed ({error.strerror})", "check its permissions")
 
 
 class _Inside:

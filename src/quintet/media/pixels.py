@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import BadFile, check_file, decoding, printable
+from quintet.media.errors import BadFile, OutOfRange, check_file, decoding, printable
 from quintet.media.shards.member import as_path
 
 if TYPE_CHECKING:
@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+UNREAD = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".tga", ".exr")
+"""Images that are not read, and counted in a folder."""
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 256_000_000
+LEAST = 64
+"""Pixels per byte of an image, unless it is blank; photographs have fewer than 20."""
 
 
 class Extent(NamedTuple):
@@ -44,8 +48,9 @@ def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
     if width < 1 or height < 1:
         raise BadFile(path, f"is {width} x {height} pixels", "remove it from the data")
     if width * height > max_pixels:
-        reason = f"is {width} x {height} pixels, more than max_pixels = {max_pixels:,}"
-        raise BadFile(path, reason, "shrink the image or raise max_pixels")
+        reason, limit = f"is {width} x {height} pixels", f"more than max_pixels = {max_pixels:,}"
+        remedy = "shrink the image or raise max_pixels"
+        raise OutOfRange(path, reason, limit, remedy, width * height)
 
 
 class BoundedReader(BufferedReader):
@@ -89,6 +94,14 @@ def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_B
     """Width and height as stored, from the header."""
     with opened(as_path(path), max_pixels, max_bytes) as image:
         return Extent(*image.size)
+
+
+def check_size(path: Path, max_pixels: int, max_bytes: int) -> None:
+    """Check bytes and pixels. Files too small for so many pixels are not opened: of a hundred
+    thousand images hardly one has to be."""
+    check_file(path, max_bytes, "shrink the image")
+    if path.stat().st_size > max_pixels // LEAST:
+        probe(path, max_pixels, max_bytes)
 
 
 def read_image(

@@ -1,6 +1,6 @@
 """Base classes of datasets: file lists, train/validation split, captions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import compress
@@ -8,13 +8,15 @@ from math import ceil
 from os import fsencode
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from quintet.media.errors import BadFile
-from quintet.media.folder import files, read_metadata, relative_name
+from quintet.media.errors import BadFile, OutOfRange, printable
+from quintet.media.folder import Listing, listing, read_metadata
+from quintet.media.ranges import Outside, examine_headers, say, within
 from quintet.media.shards.dataset import Numbers, Shards, open_shards
 from quintet.media.shards.listing import is_sharded, split_window
 from quintet.media.sidecars import refuse_missing
@@ -95,12 +97,26 @@ def declared_split(names: Sequence[str]) -> tuple[list[str], list[str]] | None:
 
 def find(folder: Path, suffixes: Sequence[str], what: str) -> list[Path]:
     """Files with these suffixes, or BadFile if there are none. `what` names them in errors."""
-    paths = files(folder, suffixes)
-    if not paths:
-        reason = f"holds no {what} ({', '.join(suffixes)})"
+    return [folder / name for name in _listed(folder, suffixes, what, ()).names]
+
+
+def _listed(folder: Path, suffixes: Sequence[str], what: str, unread: Collection[str]) -> Listing:
+    listed = listing(folder, suffixes, unread)
+    if not listed.names:
+        passed = "".join(f"; {line}" for line in passed_over(listed))
+        reason = f"holds no {what} ({', '.join(suffixes)}){passed}"
         remedy = f"put {what} there or in sub-folders; links out of the folder are not followed"
         raise BadFile(folder, reason, remedy)
-    return paths
+    return listed
+
+
+def passed_over(listed: Listing, remedy: str = "") -> Iterator[str]:
+    """Lines about files of formats that are not read, and links out of the folder."""
+    if listed.others:
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in listed.others.most_common())
+        yield f"left out, formats that are not read: {kinds}{remedy and f'; {remedy}'}"
+    if listed.links:
+        yield f"left out, links that lead out of the folder: {listed.links:,}; copy the files"
 
 
 def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
@@ -112,28 +128,41 @@ def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
     return {name: row["text"] for name, row in metadata.items() if row.get("text")}
 
 
+class Problem(str):
+    """The sentence about a file that cannot be used."""
+
+    outside: Outside | None = None
+    """The limit that it exceeds; None for a damaged file."""
+
+    @classmethod
+    def of(cls, path: Path, error: BaseException) -> "Problem":
+        problem = cls(error if isinstance(error, BadFile) else f"{path}: {error}")
+        problem.outside = Outside.of(error) if isinstance(error, OutOfRange) else None
+        return problem
+
+
 def examined(
     paths: Sequence[Path], read: Callable[[Path], object]
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     """Decode each file; yield it with its problem, or None."""
     return _examined((path, partial(read, path)) for path in paths)
 
 
 def _examined(
     samples: Iterable[tuple[Path, Callable[[], object]]],
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     for path, read in samples:
         try:
             read()
         except (OSError, ValueError, EOFError, MemoryError) as bad:
-            yield path, str(bad) if isinstance(bad, BadFile) else f"{path}: {bad}"
+            yield path, Problem.of(path, bad)
         else:
             yield path, None
 
 
 def examined_shards(
     folder: Path | str, suffixes: Sequence[str], side: "Callable[[Split], InFolder]"
-) -> Iterator[tuple[Path, str | None]] | None:
+) -> Iterator[tuple[Path, Problem | None]] | None:
     """Decode each sample of shards as training does; yield it with its problem, or None. Returns
     None if the data is a folder of files."""
     location = split_window(str(folder))[0]
@@ -149,10 +178,14 @@ def examined_shards(
 
 class InFolder:
     """One split of the files of a folder or of shards, by `valid_fraction` and `valid_limit` of the
-    configuration. Files are opened lazily: a damaged file raises BadFile when it is read."""
+    configuration. Files outside of the range of the configuration (`examine`) belong to neither
+    split. Others are opened lazily: a damaged file raises BadFile when it is read."""
 
     suffixes: Sequence[str]
     """Suffixes of the files."""
+    unread: Sequence[str] = ()
+    """Suffixes of the same medium that are not read, to be counted."""
+    unread_remedy: str = ""
     what: str
     """Plural noun for the files in messages."""
     lacking: str = ""
@@ -163,6 +196,7 @@ class InFolder:
     """The metadata of each file, where there is more than metadata.jsonl."""
     window: int = 0
     """Shuffle window over shards in samples; 0 for a global shuffle."""
+    _extents: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, folder: Path | str, config: Any, split: Split, seed: int) -> None:
         check_split(split)
@@ -176,13 +210,38 @@ class InFolder:
             self._numbers = self._of_shards(self.shards, seed, limit)[side]
             self.window = self.shards.window
             return
-        paths = find(self.folder, self.suffixes, self.what)
-        names = [relative_name(self.folder, path) for path in paths]
+        listed = _listed(self.folder, self.suffixes, self.what, self.unread)
+        for line in passed_over(listed, self.unread_remedy):
+            say(f"{printable(self.folder)}: {line}")
+        names = self._in_range(listed.names)
         declared = (names, names) if config.valid_folder else declared_split(names)
         if declared:
             self._names = limited(self.usable(declared[side]), seed, limit)
         else:
             self._names = split_names(self.usable(names), config.valid_fraction, seed, limit)[side]
+
+    def _in_range(self, names: list[str]) -> list[str]:
+        """Names of the files that `examine` does not leave out."""
+        settings = self.range_settings()
+        if settings is None:
+            return names
+        key = f"{type(self).__qualname__} {settings!r}"
+        ranges = examine_headers(self.folder, names, key, self.examine, self.what)
+        self._extents = ranges.extents
+        return within(self.folder, names, ranges.outside, self.what)
+
+    def range_settings(self) -> object:
+        """Everything that the result of `examine` depends on besides the file; None to take all."""
+        return None
+
+    def examine(self, path: Path) -> float:
+        """Check a file by its header: OutOfRange if the configuration does not take it. Returns its
+        extent if that is needed later, such as its seconds, otherwise 0. Cached."""
+        raise NotImplementedError
+
+    def extent(self, index: int) -> float:
+        """What `examine` returned; 0 if unknown, as for shards and for unreadable files."""
+        return 0.0 if self.shards is not None else self._extents.get(self._names[index], 0.0)
 
     def _of_shards(
         self, shards: Shards | Table, seed: int, limit: int | None

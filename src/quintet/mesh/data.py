@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 
 from quintet.engine.data.source import Source
-from quintet.media.errors import BadFile, printable
-from quintet.media.meshes.files import SUFFIXES, read_mesh, simplify
-from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.media.errors import BadFile, OutOfRange, printable
+from quintet.media.meshes.files import SUFFIXES, UNREAD, count_faces, read_mesh, simplify
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import (
@@ -41,6 +41,7 @@ from quintet.shared.checking import check_files
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1
 """Version of the preparation; increment on any change, to invalidate cached codes."""
+INCLUDE = "raise it, or too_large = 'simplify'"
 
 
 class MeshData(Source, Protocol):
@@ -87,11 +88,22 @@ def prepare(vertices: Floats, faces: Ints, config: MeshDataConfig) -> Mesh:
     return ordered.astype(np.float32), faces
 
 
+class TooManyFaces(ValueError):
+    """A mesh with more than `max_faces` faces."""
+
+    def __init__(self, count: int, most: int) -> None:
+        super().__init__(count, most)
+        self.count, self.limit = count, f"more than max_faces = {most}"
+
+    def __str__(self) -> str:
+        return f"it has {self.count} faces, {self.limit}: {INCLUDE}"
+
+
 def _reduced(vertices: Floats, faces: Ints, config: MeshDataConfig) -> tuple[Floats, Ints]:
-    most = f"more than max_faces = {config.max_faces}"
     if config.too_large == "skip":
-        raise ValueError(f"it has {len(faces)} faces, {most}: raise it, or too_large = 'simplify'")
+        raise TooManyFaces(len(faces), config.max_faces)
     if faces.shape[1] != 3:
+        most = f"more than max_faces = {config.max_faces}"
         raise ValueError(f"it has {len(faces)} quads, {most}: only triangles can be simplified")
     return _merged(*simplify(vertices, faces, config.max_faces))
 
@@ -163,7 +175,21 @@ class MeshFolder(InFolder):
 
     Config = MeshDataConfig
 
-    suffixes, what = SUFFIXES, "meshes"
+    suffixes, unread, what = SUFFIXES, UNREAD, "meshes"
+
+    def range_settings(self) -> object:
+        config = self.config
+        limits = (config.max_faces, config.too_large, config.max_file_faces, config.max_bytes)
+        return (PREPARED, BINS, *limits)
+
+    def examine(self, path: Path) -> float:
+        """Count the faces; a file with too many is prepared, because that may remove faces."""
+        config = self.config
+        limits = {"max_bytes": config.max_bytes, "max_faces": config.max_file_faces}
+        count = count_faces(path, config.max_faces, **limits)
+        if count > config.max_faces and config.too_large == "skip":
+            _read(path, config)
+        return 0.0
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The mesh, augmented by the key, and its caption."""
@@ -205,6 +231,9 @@ def _read(path: Path, config: MeshDataConfig) -> Mesh:
     )
     try:
         return prepare(vertices, faces, config)
+    except TooManyFaces as error:
+        reason = f"it has {error.count} faces"
+        raise OutOfRange(path, reason, error.limit, INCLUDE, error.count) from error
     except ValueError as error:
         reason, _, remedy = str(error).partition(": ")
         raise BadFile(path, reason, remedy) from error
@@ -213,7 +242,7 @@ def _read(path: Path, config: MeshDataConfig) -> Mesh:
 def check(
     folder: Path | str,
     config: MeshDataConfig = MeshDataConfig(),  # noqa: B008
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     """Read and prepare each mesh of a folder; yield its path, and an error message or None."""
     every = replace(config, valid_limit=maxsize)
     return check_files(MeshFolder, folder, every, lambda _: lambda path: _read(path, config))

@@ -22,6 +22,7 @@ from quintet.engine.data.plans import LengthPlan, order_of
 from quintet.engine.data.source import Source
 from quintet.media.audio import (
     SUFFIXES,
+    UNREAD,
     AudioCaps,
     Samples,
     check_audio,
@@ -32,7 +33,7 @@ from quintet.media.audio import (
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import TEXT_KEYS, read_metadata, relative_name
 from quintet.media.sidecars import read_beside, texts_beside, with_texts
-from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
 from quintet.shared.checking import check_files
@@ -120,7 +121,14 @@ class MusicFolder(InFolder):
 
     Config = MusicDataConfig
 
-    suffixes, what, lacking = SUFFIXES, WHAT, f"{WHAT} have no caption"
+    suffixes, unread = SUFFIXES, UNREAD
+    what, lacking = WHAT, f"{WHAT} have no caption"
+
+    def range_settings(self) -> object:
+        return caps_of(self.config)
+
+    def examine(self, path: Path) -> float:
+        return probe(path, caps_of(self.config)).seconds
 
     def usable(self, names: list[str]) -> list[str]:
         self._captions = Captions(self.folder, names, self.config.text_length)
@@ -147,7 +155,7 @@ class MusicFolder(InFolder):
         """Samples of the crop, from the file header; the maximum for an unreadable file."""
         config = self.config
         try:
-            seconds = probe(self.path(index), caps_of(config)).seconds
+            seconds = self.extent(index) or probe(self.path(index), caps_of(config)).seconds
         except BadFile:
             seconds = config.seconds
         return length_at(config.sample_rate, seconds, config.seconds)
@@ -171,7 +179,7 @@ class MusicFolder(InFolder):
 def check(
     folder: Path | str,
     config: MusicDataConfig = MusicDataConfig(),  # noqa: B008
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     """Every file of a folder, fully decoded with its captions, and its problem or None."""
     root = Path(folder)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from quintet.media.splits import InFolder, examined, examined_shards, find
+from quintet.media.splits import InFolder, Problem, examined, examined_shards, find
 
 
 def check_files(
@@ -12,7 +12,7 @@ def check_files(
     folder: Path | str,
     settings: Any,
     reader: Callable[[list[Path]], Callable[[Path], object]],
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     """Each file of a folder, or each sample of shards, with its problem or None.
 
     `reader` returns the function that reads one of the files; `kind` opens a split of shards.

@@ -35,8 +35,8 @@ def clean(text: str, alphabet: str | None = None) -> str:
             raise ValueError(f"the text has {_shown(character)}, {kind}; write it as words")
         if alphabet is not None and character not in alphabet:
             raise ValueError(
-                f"the text has {_shown(character)}, which is not in the alphabet; spell it out, or"
-                " add it to the alphabet"
+                f"the text has {_shown(character)}, a character outside of the alphabet;"
+                " spell it out, or add it to the alphabet"
             )
     return text
 

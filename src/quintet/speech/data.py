@@ -16,10 +16,19 @@ from torch import Tensor
 
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.data.source import Source
-from quintet.media.audio import SUFFIXES, AudioCaps, check_audio, length_at, probe, read_audio
-from quintet.media.errors import BadFile
+from quintet.media.audio import (
+    SUFFIXES,
+    UNREAD,
+    AudioCaps,
+    check_audio,
+    length_at,
+    probe,
+    read_audio,
+)
+from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.folder import read_metadata, relative_name
-from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.media.ranges import Outside, within
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.speech import voices
 from quintet.speech.characters import UNKNOWN, clean, encode, stack
@@ -77,23 +86,44 @@ class Buckets:
     def check(self, length: int, text: str) -> str:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
-        text = clean(text, config.alphabet)
+        text = self._clean(text)
         frames, tokens = self.num_frames(length), len(self.ids(text))
-        if not self.latents and length < config.min_seconds * config.sample_rate:
-            raise ValueError(
-                f"it is {length / config.sample_rate:.3f} s long, less than min_seconds ="
-                f" {config.min_seconds:g}; remove it"
-            )
+        seconds = length / config.sample_rate
+        if not self.latents and seconds < config.min_seconds:
+            limit = f"less than min_seconds = {config.min_seconds:g}"
+            raise Unfit(f"it is {seconds:.3f} s long", limit, "remove it", seconds)
         if tokens > config.text_length:
-            raise ValueError(
-                f"its text has {tokens} bytes, more than text_length = {config.text_length};"
-                " shorten recording and text, or raise text_length"
-            )
+            limit = f"more than text_length = {config.text_length}"
+            remedy = "shorten recording and text, or raise text_length"
+            raise Unfit(f"its text has {tokens} bytes", limit, remedy, tokens)
         if tokens > frames:
-            raise ValueError(
-                f"its text has {tokens} bytes, but it has {frames} frames; is it the right text?"
+            reason, limit = (
+                f"its text has {tokens} bytes for {frames} frames",
+                "more than one per frame",
             )
+            raise Unfit(reason, limit, "is it the right text?")
         return text
+
+    def _clean(self, text: str) -> str:
+        try:
+            return clean(text, self.config.alphabet)
+        except ValueError as error:
+            reason, _, remedy = str(error).partition("; ")
+            reason, comma, limit = reason.rpartition(", ")
+            if not comma:
+                raise  # empty
+            raise Unfit(reason, limit, remedy) from None
+
+
+class Unfit(ValueError):
+    """A recording or text that can be read, but is outside of the limits."""
+
+    def __init__(self, reason: str, limit: str, remedy: str, value: float | None = None) -> None:
+        super().__init__(reason, limit, remedy, value)
+
+    def __str__(self) -> str:
+        reason, limit, remedy, _ = self.args
+        return f"{reason}, {limit}; {remedy}"
 
 
 # -- folders --------------------------------------------------------------------------------
@@ -104,7 +134,8 @@ class SpeechFolder(InFolder):
 
     Config = SpeechDataConfig
 
-    suffixes, what, lacking = SUFFIXES, WHAT, f"{WHAT} have no text"
+    suffixes, unread = SUFFIXES, UNREAD
+    what, lacking = WHAT, f"{WHAT} have no text"
 
     def __init__(self, folder: Path | str, buckets: Buckets, split: Split, seed: int) -> None:
         self.buckets = buckets
@@ -115,7 +146,29 @@ class SpeechFolder(InFolder):
 
     def usable(self, names: list[str]) -> list[str]:
         self._transcripts = Transcripts(self.folder, names)
-        return self._transcripts.with_text(names, self.config.max_missing)
+        names = self._transcripts.with_text(names, self.config.max_missing)
+        outside = {name: found for name in names if (found := self._outside(name))}
+        return within(self.folder, names, outside, WHAT)
+
+    def range_settings(self) -> object:
+        return caps_of(self.config)
+
+    def examine(self, path: Path) -> float:
+        return probe(path, caps_of(self.config)).seconds
+
+    def _outside(self, name: str) -> Outside | None:
+        """Why the recipe takes no recording with such a length and text."""
+        seconds = self._extents.get(name)
+        if seconds is None:
+            return None
+        length = length_at(self.config.sample_rate, seconds)
+        try:
+            _checked_text(self.buckets, self.folder / name, length, self._transcripts.of(name))
+        except OutOfRange as error:
+            return Outside.of(error)
+        except BadFile:
+            return None
+        return None
 
     def text(self, index: int) -> str:
         """The transcript, as written."""
@@ -127,7 +180,7 @@ class SpeechFolder(InFolder):
         """Frames by the header, and characters; the largest bucket for an unusable sample."""
         config, buckets = self.config, self.buckets
         try:
-            seconds = probe(self.path(index), caps_of(config)).seconds
+            seconds = self.extent(index) or probe(self.path(index), caps_of(config)).seconds
             length = length_at(config.sample_rate, seconds)
             text = buckets.check(length, self.text(index))
         except ValueError:
@@ -144,6 +197,8 @@ class SpeechFolder(InFolder):
 def _checked_text(buckets: Buckets, path: Path, length: int, text: str) -> str:
     try:
         return buckets.check(length, text)
+    except Unfit as error:
+        raise OutOfRange(path, *error.args) from None
     except ValueError as error:
         reason, _, remedy = str(error).partition("; ")
         raise BadFile(path, reason, remedy) from None
@@ -162,7 +217,7 @@ def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, A
 def check(
     folder: Path | str,
     config: SpeechDataConfig = SpeechDataConfig(),  # noqa: B008
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     """Each recording of a folder, read in full, with its defect or None."""
     buckets = Buckets(
         replace(config, valid_limit=maxsize), VoiceBoxConfig(sample_rate=config.sample_rate)

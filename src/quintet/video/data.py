@@ -19,7 +19,7 @@ from quintet.media import pixels
 from quintet.media.clips import reader as clips
 from quintet.media.clips.windows import Caps
 from quintet.media.pixels import Pixels
-from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.video import motion
 from quintet.video.config import VideoDataConfig
@@ -41,6 +41,17 @@ class VideoFolder(InFolder):
     Config = VideoDataConfig
 
     suffixes, what = SUFFIXES, "videos or images"
+    unread = (*clips.UNREAD, *pixels.UNREAD)
+
+    def range_settings(self) -> object:
+        return _caps(self.config)
+
+    def examine(self, path: Path) -> float:
+        if path.suffix.lower() in clips.SUFFIXES:
+            clips.probe(path, _caps(self.config))
+        else:
+            pixels.check_size(path, self.config.max_pixels, self.config.max_bytes)
+        return 0.0
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The clip, with start, rate, crop and flip by the key, and its caption."""
@@ -104,7 +115,7 @@ def _crop(frames: Pixels, config: VideoDataConfig, key: Key | None) -> Pixels:
 def check(
     folder: Path | str,
     config: VideoDataConfig = VideoDataConfig(),  # noqa: B008
-) -> Iterator[tuple[Path, str | None]]:
+) -> Iterator[tuple[Path, Problem | None]]:
     """Each file of a folder with its defect or None.
 
     Images are fully decoded; of videos the first and the last window, which detects truncation.

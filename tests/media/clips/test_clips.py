@@ -84,6 +84,48 @@ def fill_with_silence(container, stream, seconds: float) -> None:
         container.mux(packet)
 
 
+@pytest.mark.parametrize("suffix", ["mpg", "mpeg", "ogv"])
+def test_older_containers_are_read_from_any_position(tmp_path, suffix):
+    path = encode(tmp_path / f"a.{suffix}", codec="libvpx" if suffix == "ogv" else "mpeg2video")
+    assert [number_of(frame) for frame in frames_of(path)] == list(range(40))
+    for start in (0.0, 0.3, 1.0):
+        found = numbers(read_clip(path, count=10, start=start))
+        assert 20 * start <= found[0] <= 30 * start  # the length of MPEG is an estimate
+        assert all(b - a in (0, 1) for a, b in pairwise(found))
+    check_clip(path, count=10)
+
+
+def packets(path: Path) -> list[tuple[int, int, bool]]:
+    """Offset and size of each video packet in the file, and whether it is a key frame."""
+    with av.open(str(path)) as container:
+        return [(p.pos, p.size, p.is_keyframe) for p in container.demux(video=0) if p.size]
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("webm", "libvpx-vp9")])
+def test_windows_beside_the_damage_are_read_and_those_in_it_refused(tmp_path, suffix, codec):
+    path = encode(tmp_path / f"a.{suffix}", frames=48, codec=codec)
+    content = bytearray(path.read_bytes())
+    first, last = [i for i, (*_, key) in enumerate(packets(path)) if key][1:3]
+    for offset, size, _ in packets(path)[first:last]:
+        content[offset + 8 : offset + size] = b"\xff" * (size - 8)
+    path.write_bytes(content)
+    assert numbers(read_clip(path, count=8, start=0)) == list(range(8))
+    assert numbers(read_clip(path, count=4, start=1)) == [44, 45, 46, 47]
+    with pytest.raises(BadFile, match=r"is damaged near \d\.\d s"):
+        read_clip(path, count=8, start=first / 40)
+    check_clip(path, count=4)
+
+
+def test_one_frame_that_cannot_be_read_is_done_without(tmp_path):
+    path = encode(tmp_path / "a.webm", codec="libvpx", gop=1)
+    content = bytearray(path.read_bytes())
+    offset, size, _ = packets(path)[10]
+    content[offset + 4 : offset + size] = b"\xff" * (size - 4)
+    path.write_bytes(content)
+    assert numbers(read_clip(path, count=8, start=0.2)) == [6, 7, 8, 9, 11, 12, 13, 14]
+    assert len(list(frames_of(path))) == 39
+
+
 @pytest.mark.parametrize("suffix", KINDS)
 def test_every_container_gives_exactly_the_requested_frames(tmp_path, suffix):
     path = encode(tmp_path / f"a.{suffix}")
@@ -238,7 +280,7 @@ def test_files_that_are_no_videos_are_named_with_the_reason(tmp_path):
 
 def test_an_uncommon_decoder_is_not_used(tmp_path):
     path = encode(tmp_path / "a.avi", frames=3, codec="asv1")
-    with pytest.raises(BadFile, match="is encoded as asv1, which is not supported; encode it"):
+    with pytest.raises(BadFile, match="encoded as asv1, which is not supported; encode it"):
         read_clip(path, count=2)
 
 

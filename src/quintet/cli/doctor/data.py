@@ -4,6 +4,8 @@ import dataclasses
 import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,26 +19,35 @@ SHOWN = 5
 
 def check_folder(room: str, folder: Path) -> None:
     from quintet.cli.doctor.survey import Duplicates, histogram
-    from quintet.media.folder import files, relative_name
-    from quintet.media.splits import declared_split, split_names
+    from quintet.media.folder import listing, relative_name
+    from quintet.media.ranges import Outside, summary
+    from quintet.media.splits import declared_split, passed_over, split_names
 
     data = rooms.room_named(room).data
     kind, config = data.Folder, data.Folder.Config()
-    total = len(files(folder, kind.suffixes))
+    listed = listing(folder, kind.suffixes, kind.unread)
     names: list[str] = []
     measures = measures_of(kind)
-    sizes, duplicates, bad = array("d"), Duplicates(), 0
-    for path, problem in with_progress(data.check(folder), total):
+    sizes, duplicates, damaged = array("d"), Duplicates(), 0
+    outside: dict[str, Outside] = {}
+    for path, problem in with_progress(data.check(folder), len(listed.names)):
         names.append(relative_name(folder, path))
         duplicates.add(path)
-        if problem:
-            bad += 1
-            print(problem)
-        else:
+        if problem is None:
             sizes.append(extent(path, measures))
+        elif problem.outside:
+            outside[names[-1]] = problem.outside
+        else:
+            damaged += 1
+            print(problem)
+    bad = damaged + len(outside)
     print(f"{len(names)} files, {len(names) - bad} usable, {bad} skipped by training")
+    lines = summary(outside.values(), len(names), kind.what)
+    for line in (*passed_over(listed, kind.unread_remedy), *lines):
+        print(line)
     if bad == len(names):
         raise RunError(f"no file in {folder} can be used")
+    names = [name for name in names if name not in outside]
     print("\n".join([f"{' or '.join(m.unit for m in measures)}:", *histogram(sizes)]))
     with_caption = captioned(kind, config, folder, names)
     print(about_captions(names, with_caption, bool(kind.lacking)))
@@ -106,7 +117,8 @@ def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> Col
         describe = kind.described(folder, names)
         return {name for name in names if has_text(describe, name)}
     whole = dataclasses.replace(config, valid_limit=sys.maxsize)
-    sides = [kind(folder, whole, split, 0) for split in ("train", "valid")]
+    with redirect_stderr(StringIO()):  # what is left out has been printed
+        sides = [kind(folder, whole, split, 0) for split in ("train", "valid")]
     return {side.name(i) for side in sides for i in range(len(side)) if side.text(i)}
 
 

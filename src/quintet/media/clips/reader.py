@@ -8,7 +8,7 @@ one demuxer selected by the first of them, so a file cannot refer to other files
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,16 +17,21 @@ import numpy as np
 from quintet.media import pixels
 from quintet.media.clips import gifs
 from quintet.media.clips.windows import Caps, ClipInfo, Picker, Window, check_info, window
-from quintet.media.errors import BadFile, check_file, decoding
+from quintet.media.errors import BadFile, OutOfRange, check_file, decoding
 from quintet.media.pixels import Extent, Pixels
 from quintet.media.shards.member import as_path
 
 if TYPE_CHECKING:
     from av.container.input import InputContainer
+    from av.packet import Packet
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-SUFFIXES = (".mp4", ".webm", ".mov", ".mkv", ".avi", ".gif")
+SUFFIXES = (
+    ".mp4", ".m4v", ".webm", ".mov", ".mkv", ".avi", ".mpg", ".mpeg", ".ogv", ".gif"
+)  # fmt: skip
+UNREAD = (".wmv", ".flv", ".f4v", ".ts", ".mts", ".m2ts", ".3gp", ".vob", ".asf", ".rm", ".m2v")
+"""Videos that are not read, and counted in a folder."""
 CODECS = (
     "h264,hevc,av1,libdav1d,vp8,vp9,libvpx,libvpx-vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4v2,msmpeg4,"
     "h263,flv,wmv1,wmv2,wmv3,vc1,mjpeg,png,theora,prores,dnxhd,dvvideo,ffv1,huffyuv,ffvhuff,"
@@ -35,6 +40,9 @@ CODECS = (
 """Allowed decoders: the common ones, not the hundreds that exist."""
 PATIENCE = 3000
 """Maximum number of frames decoded in search of the next requested one."""
+SEEKS = (0.0, 10.0, inf)
+"""Seconds before a window at which decoding begins. Frames after a key frame may depend on those
+before it, so the nearest one is not always early enough."""
 
 _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 
@@ -69,7 +77,11 @@ def _family(path: Path) -> str:
         return "avi"
     if head[4:8] in _BOXES:
         return "mov"
-    reason = "is none of MP4, MOV, WebM, MKV, AVI and GIF, or its header is damaged"
+    if head[:4] == b"OggS":
+        return "ogg"
+    if head[:4] in (b"\0\0\1\xba", b"\0\0\1\xb3"):
+        return "mpeg" if head[3] == 0xBA else "mpegvideo"
+    reason = "is none of MP4, MOV, WebM, MKV, AVI, MPEG, Ogg and GIF, or its header is damaged"
     raise BadFile(path, reason, "remove it or encode it again as MP4")
 
 
@@ -111,8 +123,8 @@ def _video_stream(path: Path, container: "InputContainer", caps: Caps) -> "Video
     context = streams[0].codec_context
     name = getattr(context, "name", "something unknown")  # context is None without a decoder
     if name not in CODECS.split(","):
-        reason = f"is encoded as {name}, which is not supported"
-        raise BadFile(path, reason, "encode it again, as H.264 or VP9")
+        limit, remedy = f"encoded as {name}, which is not supported", "encode it as H.264 or VP9"
+        raise OutOfRange(path, "", limit, remedy)
     context.thread_count = 1
     context.options = {"max_pixels": str(caps.max_pixels)}
     return streams[0]
@@ -162,7 +174,7 @@ def _measure(source: _Source, video: _Video) -> ClipInfo:
     """Count packets without decoding; leaves the file at its end."""
     last, frames = 0.0, 0
     origin = _origin(video.stream)
-    for packet in video.container.demux(video.stream):
+    for packet in _packets(video):
         if packet.size == 0:
             continue
         frames += 1
@@ -182,8 +194,40 @@ def _origin(stream: "VideoStream") -> float:
     return float(start * base) if start is not None and base is not None else 0.0
 
 
-def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame, float]]":
-    """Frames from the key frame before `seek`, with times relative to the first frame."""
+def _packets(video: _Video) -> "Iterator[Packet[VideoStream]]":
+    """Packets up to the end, or to where the container is damaged."""
+    from av.error import InvalidDataError
+
+    with suppress(InvalidDataError):
+        yield from video.container.demux(video.stream)
+
+
+def _frames(video: _Video) -> "Iterator[tuple[VideoFrame | None, float | None]]":
+    """Each frame with its time; None instead of a frame that cannot be read."""
+    from av.error import InvalidDataError
+
+    base, last, broken = video.stream.time_base or Fraction(1, 1000), None, False
+    for packet in _packets(video):
+        time = None if packet.pts is None else float(packet.pts * base)
+        if packet.size == 0 and packet.pts is not None:  # Theora: the frame before, once more
+            if last is not None:
+                yield last, time
+            continue
+        try:
+            frames: Any = packet.decode()
+        except InvalidDataError:
+            broken = broken or packet.is_keyframe
+            yield None, time
+            continue
+        for frame in frames:
+            broken = broken and not frame.key_frame  # frames without their key frame are guesses
+            last = None if frame.is_corrupt or broken else frame
+            yield last, frame.time
+
+
+def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame | None, float]]":
+    """Frames from the key frame before `seek`, with times relative to the first frame; None for one
+    that cannot be read."""
     from av.error import FFmpegError
 
     container, stream, info = video
@@ -192,18 +236,18 @@ def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame, float]]":
         with suppress(FFmpegError):  # without an index the file stays at its start
             container.seek(int((seek + origin) / base), stream=stream)
     last = -1 / info.rate
-    for frame in container.decode(stream):
-        last = frame.time - origin if frame.pts is not None else last + 1 / info.rate
+    for frame, time in _frames(video):
+        last = last + 1 / info.rate if time is None else time - origin
         yield frame, last
 
 
-def _pick(path: Path, video: _Video, span: Window, seek: bool) -> Picker:
-    """Decode until the window is full or the file ends."""
+def _pick(path: Path, video: _Video, span: Window, seek: float) -> Picker:
+    """Decode from `seek` until the window is full or the file ends."""
     period, tick = 1 / video.info.rate, float(video.stream.time_base or 0)
     picker = Picker(span, slack=min(max(tick, 1e-6), 0.3 * period))
-    for frame, time in _timed(video, span.first if seek else 0.0):
+    for frame, time in _timed(video, seek):
         picker.add(frame, time)
-        if picker.full or (seek and picker.late):
+        if picker.full or (seek > 0 and picker.times and picker.late):
             return picker
         if picker.waited > PATIENCE:
             reason = f"has no frame at {span.first:.1f} s within {PATIENCE:,} decoded frames"
@@ -217,20 +261,20 @@ def _read(
     choose: Callable[[ClipInfo], Window],
     at_least: int | None,
     *,
-    seek: bool = True,
     slide: bool = True,
 ) -> Pixels:
-    with _ready(source) as video:
-        span = choose(video.info)
-        seek, slide = seek and span.first > 0, slide and span.first > 0
-        picker = _pick(source.path, video, span, seek)
-        late = seek and picker.late
-        if not late and (picker.full or not slide or not picker.times):
-            return _stack(source.path, picker, video.stream, at_least)
-    if late:
-        return _read(source, choose, at_least, seek=False, slide=slide)
-    # The file is shorter than its header says.
-    return _read(source, lambda _: picker.earlier(), at_least, seek=seek, slide=False)
+    for before in SEEKS:
+        with _ready(source) as video:
+            span = choose(video.info)
+            seek = max(0.0, span.first - before)
+            picker = _pick(source.path, video, span, seek)
+            if seek > 0 and (picker.late or picker.damaged):
+                continue
+            if picker.full or not slide or span.first <= 0 or not picker.times:
+                return _stack(source.path, picker, video.stream, at_least)
+        # The file is shorter than its header says.
+        return _read(source, lambda _, picker=picker: picker.earlier(), at_least, slide=False)
+    raise AssertionError("the last attempt begins at the start of the file")
 
 
 # Pixels.
@@ -239,7 +283,7 @@ def _read(
 def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | None) -> Pixels:
     if not picker.picked:
         raise BadFile(path, "holds no frames", "remove it or copy it again")
-    if any(frame.is_corrupt for frame in picker.picked):
+    if picker.damaged:
         reason = f"is damaged near {picker.window.first:.1f} s"
         raise BadFile(path, reason, "remove it or copy it again")
     width, height = size = _shown_size(stream, at_least)
@@ -318,11 +362,14 @@ def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noq
         return
     with _ready(source) as video:
         size = _shown_size(video.stream, None)
-        count, time = 0, 0.0
+        count, lost, time = 0, 0, 0.0
         for frame, time in _timed(video, 0.0):
+            if frame is None:
+                lost += 1
+                if lost > 1 + 0.1 * count:
+                    raise BadFile(source.path, f"is damaged near {time:.1f} s", "copy it again")
+                continue
             count += 1
-            if frame.is_corrupt:
-                raise BadFile(source.path, f"is damaged near {time:.1f} s", "copy it again")
             if count > caps.max_frames:
                 reason = f"has more than max_frames = {caps.max_frames:,} frames"
                 raise BadFile(source.path, reason, "cut the video")
@@ -350,7 +397,7 @@ def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  #
         return
     with _ready(source) as video:
         at_end = window(video.info, count=1, start=1.0, rate=1.0)
-        picker = _pick(source.path, video, at_end, seek=True)
+        picker = _pick(source.path, video, at_end, seek=at_end.first)
         _check_end(source.path, video.info, picker.times[-1] if picker.times else 0.0)
 
 

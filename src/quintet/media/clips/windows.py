@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from quintet.media.errors import BadFile
+from quintet.media.errors import BadFile, OutOfRange
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -33,15 +33,21 @@ def check_info(path: Path, info: ClipInfo, caps: Caps) -> None:
         reason = f"announces no size, or one beyond max_pixels = {caps.max_pixels:,}"
         raise BadFile(path, reason, "shrink the video or remove it from the data")
     if info.width * info.height > caps.max_pixels:
-        size = f"{info.width} x {info.height}"
-        reason = f"is {size} pixels, more than max_pixels = {caps.max_pixels:,}"
-        raise BadFile(path, reason, "shrink the video or raise max_pixels")
+        reason, limit = (
+            f"is {info.width} x {info.height} pixels",
+            f"max_pixels = {caps.max_pixels:,}",
+        )
+        remedy = "shrink the video or raise max_pixels"
+        raise OutOfRange(path, reason, f"more than {limit}", remedy, info.width * info.height)
     if info.seconds > caps.max_seconds:
-        reason = f"lasts {info.seconds:,.0f} s, more than max_seconds = {caps.max_seconds:,.0f}"
-        raise BadFile(path, reason, "cut the video or raise max_seconds")
+        reason, limit = (
+            f"lasts {info.seconds:,.0f} s",
+            f"more than max_seconds = {caps.max_seconds:,.0f}",
+        )
+        raise OutOfRange(path, reason, limit, "cut the video or raise max_seconds", info.seconds)
     if (info.frames or 0) > caps.max_frames:
-        reason = f"has {info.frames:,} frames, more than max_frames = {caps.max_frames:,}"
-        raise BadFile(path, reason, "cut the video or raise max_frames")
+        reason, limit = f"has {info.frames:,} frames", f"more than max_frames = {caps.max_frames:,}"
+        raise OutOfRange(path, reason, limit, "cut the video or raise max_frames", info.frames)
 
 
 class Window(NamedTuple):
@@ -69,7 +75,13 @@ class Picker:
         self.times: list[float] = []
         self.picked: list[VideoFrame] = []
         self.waited = 0
+        self.lost = 0  # of the frames from the start of the window on
         self._current: VideoFrame | None = None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether too many frames of the window cannot be read to do without them."""
+        return self.lost > self.window.frames // 4
 
     @property
     def full(self) -> bool:
@@ -83,12 +95,16 @@ class Picker:
     def _due(self) -> float:
         return self.window.first + len(self.picked) * (self.window.step or 0.0)
 
-    def add(self, frame: "VideoFrame", time: float) -> None:
+    def add(self, frame: "VideoFrame | None", time: float) -> None:
+        """The next frame, None if it cannot be read."""
+        self.waited += 1
+        if frame is None:
+            self.lost += time >= self.window.first - self.slack
+            return
         if self._current is not None:
             self._select(time - self.slack)
         self._current = frame
         self.times.append(time)
-        self.waited += 1
 
     def _select(self, until: float) -> None:
         """Select the current frame for every time of the window before `until`."""

@@ -6,22 +6,26 @@ no other file is opened: no materials, textures or external buffers.
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import BadFile, check_file, decoding
-from quintet.media.meshes.gltf import read_glb, read_gltf
-from quintet.media.meshes.ply import read_ply
+from quintet.media.errors import BadFile, OutOfRange, check_file, decoding
+from quintet.media.meshes.gltf import count_glb, count_gltf, json_length, read_glb, read_gltf
+from quintet.media.meshes.ply import MAX_HEADER, count_ply, read_ply
 from quintet.media.meshes.polygons import (
+    Beyond,
     Floats,
     Ints,
     Limits,
     Mesh,
     Unusable,
+    count_obj,
+    count_stl,
     read_obj,
     read_off,
     read_stl,
@@ -29,6 +33,11 @@ from quintet.media.meshes.polygons import (
 from quintet.media.shards.member import as_path
 
 SUFFIXES = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
+UNREAD = (
+    ".dae", ".3mf", ".fbx", ".blend", ".3ds", ".x3d", ".wrl", ".usd", ".usda", ".usdc", ".usdz",
+    ".step", ".stp", ".iges", ".igs", ".lwo", ".max", ".xyz",
+)  # fmt: skip
+"""Meshes that are not read, and counted in a folder."""
 MAX_BYTES = 256_000_000
 MAX_FACES = 1_000_000
 MAX_VERTICES = 3_000_000
@@ -63,16 +72,59 @@ def read_mesh(
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise BadFile(path, "has no supported mesh format", f"use one of {', '.join(SUFFIXES)}")
+    with _reading(path, max_bytes):
+        mesh = _checked(reader(path.read_bytes(), Limits(max_faces, MAX_VERTICES)))
+    if upright and path.suffix.lower() in _Y_UP:
+        return Mesh(_z_up(mesh.vertices), mesh.faces)
+    return mesh
+
+
+@contextmanager
+def _reading(path: Path, max_bytes: int) -> Generator[None]:
     check_file(path, max_bytes, "simplify the mesh")
     # With the limits, only a machine that is nearly full runs out of memory here.
     with decoding(path, "quintet", MemoryError), np.errstate(all="ignore"):
         try:
-            mesh = _checked(reader(path.read_bytes(), Limits(max_faces, MAX_VERTICES)))
+            yield
+        except Beyond as error:
+            raise OutOfRange(path, *error.args) from error
         except Unusable as error:
             raise BadFile(path, error.reason, error.remedy) from error
-    if upright and path.suffix.lower() in _Y_UP:
-        return Mesh(_z_up(mesh.vertices), mesh.faces)
-    return mesh
+
+
+def count_faces(
+    path: Path | str, enough: int, *, max_bytes: int = MAX_BYTES, max_faces: int = MAX_FACES
+) -> int:
+    """Triangles of a file at most, cheaply: from the header where that tells, otherwise by reading.
+    Beyond `enough` of them it is some number above that.
+
+    Raises BadFile for some of the files that `read_mesh` refuses, and OutOfRange beyond the limits.
+    """
+    path = as_path(path)
+    limits, suffix = Limits(max_faces, MAX_VERTICES), path.suffix.lower()
+    count = None
+    with _reading(path, max_bytes):
+        if suffix == ".ply":
+            count = count_ply(_head(path, MAX_HEADER), path.stat().st_size)
+        elif suffix == ".stl":
+            count = count_stl(_head(path, 84), path.stat().st_size)
+        elif suffix == ".glb":
+            head = _head(path, json_length(_head(path, 20)))
+            count = count_glb(head, path.stat().st_size, limits)
+        elif suffix == ".gltf":
+            count = count_gltf(path.read_bytes(), limits)
+        elif suffix == ".obj":
+            count = count_obj(path.read_bytes(), enough)
+        if count is not None:
+            limits.check_faces(count)
+    if count is None:
+        count = len(read_mesh(path, max_bytes=max_bytes, max_faces=max_faces).faces)
+    return count
+
+
+def _head(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
 
 
 def _checked(mesh: Mesh) -> Mesh:

@@ -9,15 +9,16 @@ million instances is rejected at no cost.
 import base64
 import json
 import struct
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from quintet.media.meshes.polygons import CUT, Floats, Ints, Limits, Mesh, Unusable
+from quintet.media.meshes.polygons import CUT, Beyond, Floats, Ints, Limits, Mesh, Unusable
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 MAX_VALUES = 1_000_000
 MAX_NODES = 100_000
@@ -28,23 +29,36 @@ TRIANGLES, STRIP, FAN = 4, 5, 6
 DTYPES = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
 WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
 TRANSFORMS = {"matrix", "translation", "rotation", "scale"}
+DRACO = "KHR_draco_mesh_compression"
+ELSEWHERE = "glTF with buffers in another file, which is not opened"
 ONE_FILE = "save it without compression, with everything in the one file"
 
 
 def read_glb(data: bytes, limits: Limits) -> Mesh:
     """The binary form: a header of 12 bytes, a chunk of JSON and a chunk of bytes."""
+    text, at, length = _json_of(data, len(data))
+    kind, binary, _ = _chunk(data, at) if at + 8 <= length else (0, b"", at)
+    return _read(text, binary if kind == BINARY_CHUNK else b"", limits, len(data), _Reader.mesh)
+
+
+def json_length(head: bytes) -> int:
+    """Bytes of a GLB file up to the end of its JSON, from its first 20."""
+    return 20 + int.from_bytes(head[12:16], "little")
+
+
+def _json_of(data: bytes, size: int) -> tuple[bytes, int, int]:
+    """The JSON of a GLB file, the offset of the next chunk, and the announced length."""
     if data[:4] != b"glTF" or len(data) < 20:
         raise Unusable("does not begin with the header of a GLB file", "check what kind it is")
     version, length = struct.unpack_from("<II", data, 4)
     if version != 2:
         raise Unusable(f"is glTF version {version}", "save it as glTF 2.0")
-    if length > len(data):
-        raise Unusable(f"announces {length:,} bytes but holds {len(data):,}: it is truncated")
+    if length > size:
+        raise Unusable(f"announces {length:,} bytes but holds {size:,}: it is truncated")
     kind, text, at = _chunk(data, 12)
     if kind != JSON_CHUNK:
         raise Unusable("does not hold JSON in its first chunk")
-    kind, binary, _ = _chunk(data, at) if at + 8 <= length else (0, b"", at)
-    return _read(text, binary if kind == BINARY_CHUNK else b"", limits)
+    return text, at, length
 
 
 def _chunk(data: bytes, at: int) -> tuple[int, bytes, int]:
@@ -57,10 +71,22 @@ def _chunk(data: bytes, at: int) -> tuple[int, bytes, int]:
 
 def read_gltf(data: bytes, limits: Limits) -> Mesh:
     """The text form, with its buffers inside as data: URIs."""
-    return _read(data, b"", limits)
+    return _read(data, b"", limits, len(data), _Reader.mesh)
 
 
-def _read(text: bytes, binary: bytes, limits: Limits) -> Mesh:
+def count_glb(head: bytes, size: int, limits: Limits) -> int:
+    """Triangles of a binary file of this size, from its beginning up to the end of its JSON."""
+    return _read(_json_of(head, size)[0], b"", limits, size, _Reader.num_faces)
+
+
+def count_gltf(data: bytes, limits: Limits) -> int:
+    """Triangles of a text file."""
+    return _read(data, b"", limits, len(data), _Reader.num_faces)
+
+
+def _read(
+    text: bytes, binary: bytes, limits: Limits, size: int, ask: "Callable[[_Reader], T]"
+) -> T:
     # A JSON value can take fifty times its text; base64 has none of these characters.
     if sum(text.count(mark) for mark in (b",", b"[", b"{")) > MAX_VALUES:
         raise Unusable(f"holds more than {MAX_VALUES:,} JSON values", "save it with fewer objects")
@@ -68,7 +94,7 @@ def _read(text: bytes, binary: bytes, limits: Limits) -> Mesh:
     if not isinstance(document, dict) or "asset" not in document:
         raise Unusable("holds no glTF document", "check what kind of file it is")
     try:
-        return _Reader(document, binary, limits).mesh()
+        return ask(_Reader(document, binary, limits, size))
     except (TypeError, AttributeError) as error:  # of JSON, whose values may be of any kind
         raise Unusable(f"has JSON of another kind than glTF's ({error})", CUT) from error
 
@@ -105,22 +131,38 @@ class _Primitive(NamedTuple):
         return self.corners // 3 if self.mode == TRIANGLES else max(0, self.corners - 2)
 
 
+class _Counted(NamedTuple):
+    shown: list[tuple[int, Floats]]
+    primitives: dict[int, list[_Primitive]]
+    counts: dict[int, int]
+
+
 class _Reader:
-    def __init__(self, document: Json, binary: bytes, limits: Limits) -> None:
+    def __init__(self, document: Json, binary: bytes, limits: Limits, size: int) -> None:
         self._document = document
         self._binary = binary
         self._limits = limits
+        self._size = size
         self._decoded: dict[int, bytes] = {}
 
     def mesh(self) -> Mesh:
         """All instances of all meshes of the scene, in its coordinates."""
+        shown, primitives, counts = self._counted()
+        meshes = {index: self._triangles(primitives[index]) for index in primitives}
+        self._limits.check_vertices(sum(len(meshes[index].vertices) for index, _ in shown))
+        return joined([_moved(meshes[index], matrix) for index, matrix in shown if counts[index]])
+
+    def num_faces(self) -> int:
+        """Triangles of the scene, from the JSON alone."""
+        shown, _, counts = self._counted()
+        return sum(counts[index] for index, _ in shown)
+
+    def _counted(self) -> "_Counted":
         shown = list(self._instances())
         primitives = {index: self._primitives(index) for index, _ in shown}
         counts = {index: sum(each.faces for each in primitives[index]) for index in primitives}
         self._limits.check_faces(sum(counts[index] for index, _ in shown))
-        meshes = {index: self._triangles(primitives[index]) for index in primitives}
-        self._limits.check_vertices(sum(len(meshes[index].vertices) for index, _ in shown))
-        return joined([_moved(meshes[index], matrix) for index, matrix in shown if counts[index]])
+        return _Counted(shown, primitives, counts)
 
     def _item(self, kind: str, index: object) -> Json:
         items = _list(self._document, kind)
@@ -174,12 +216,30 @@ class _Reader:
                 continue
             if mode not in (TRIANGLES, STRIP, FAN):
                 raise Unusable(f"has a primitive of the unknown mode {mode}")
+            if DRACO in each.get("extensions", {}):
+                raise Beyond("", "glTF with Draco compression, which is not read", ONE_FILE)
             positions = _natural(attributes, "POSITION")
             indices = _natural(each, "indices") if "indices" in each else None
             source = positions if indices is None else indices
-            corners = _natural(self._item("accessors", source), "count")
+            corners = self._plain_count(source)
             primitives.append(_Primitive(mode, positions, indices, corners))
         return primitives
+
+    def _plain_count(self, accessor: int) -> int:
+        """Values of an accessor whose bytes are in this file; each takes at least one of them."""
+        about = self._item("accessors", accessor)
+        count = _natural(about, "count")
+        if "bufferView" in about:
+            view = self._item("bufferViews", about["bufferView"])
+            self._check_inside(self._item("buffers", view.get("buffer")))
+            if count > self._size:
+                raise _outside_view(accessor, count)
+        return count
+
+    def _check_inside(self, buffer: Json) -> None:
+        uri = buffer.get("uri", "data:")
+        if not isinstance(uri, str) or not uri.startswith("data:"):
+            raise Beyond("", ELSEWHERE, ONE_FILE)
 
     def _triangles(self, primitives: list[_Primitive]) -> Mesh:
         return joined([self._triangle(each) for each in primitives if each.faces])
@@ -215,19 +275,17 @@ class _Reader:
         if about.get("type") != kind or about.get("componentType") not in DTYPES:
             raise Unusable(f"has accessor {accessor} of another type than {kind}")
         if "sparse" in about or "bufferView" not in about:
-            raise Unusable(
-                f"has accessor {accessor} that is sparse or compressed (Draco)", ONE_FILE
-            )
+            raise Beyond("", "glTF with sparse or compressed (Draco) accessors", ONE_FILE)
         view = self._item("bufferViews", about["bufferView"])
         if "extensions" in view:
-            raise Unusable("has compressed buffers (meshopt)", ONE_FILE)
+            raise Beyond("", "glTF with compressed buffers (meshopt)", ONE_FILE)
         dtype, width = np.dtype(DTYPES[about["componentType"]]), WIDTHS[kind]
         count, size = _natural(about, "count"), dtype.itemsize * width
         stride, offset = _natural(view, "byteStride", size), _natural(about, "byteOffset", 0)
         start, length = _natural(view, "byteOffset", 0), _natural(view, "byteLength")
         buffer = self._buffer(view.get("buffer"))
         if count < 1 or stride < size or offset + (count - 1) * stride + size > length:
-            raise Unusable(f"has accessor {accessor} with {count:,} values outside its bufferView")
+            raise _outside_view(accessor, count)
         if start + length > len(buffer):
             raise Unusable(f"has a bufferView of {length:,} bytes outside its buffer")
         steps = (stride, dtype.itemsize)
@@ -248,11 +306,15 @@ class _Reader:
         if uri is None and index == 0:
             return self._binary
         if not isinstance(uri, str) or not uri.startswith("data:"):
-            raise Unusable("keeps its buffers in another file, which is not opened", ONE_FILE)
+            raise Beyond("", ELSEWHERE, ONE_FILE)
         head, comma, content = uri.partition(",")
         if not comma or not head.endswith(";base64"):
             raise Unusable("has a data: URI that is not base64", ONE_FILE)
         return base64.b64decode(content, validate=True)
+
+
+def _outside_view(accessor: int, count: int) -> Unusable:
+    return Unusable(f"has accessor {accessor} with {count:,} values outside its bufferView")
 
 
 def _transform(node: Json) -> Floats:

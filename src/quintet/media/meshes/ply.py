@@ -55,11 +55,9 @@ class _Element(NamedTuple):
 def read_ply(data: bytes, limits: Limits) -> Mesh:
     """Positions and faces of a text or binary file."""
     order, elements, start = _ply_header(data)
-    _check_ply(elements, limits)
-    least = sum(each.rows * each.least_bytes(order) for each in elements)
-    if least > len(data) - start + 1:
-        counts = ", ".join(f"{each.rows:,} x {each.name}" for each in elements[:8])
-        raise Unusable(f"announces {counts}: more than its {len(data):,} bytes can hold")
+    _check_ply(elements)
+    _check_size(order, elements, start, len(data))
+    _check_limits(elements, limits)
     if order:
         return _ply_binary(data, start, order, elements, limits)
     return _ply_text(data[start:], elements, limits)
@@ -94,8 +92,37 @@ def _ply_header(data: bytes) -> tuple[str, list[_Element], int]:
     return order, elements, start
 
 
-def _check_ply(elements: list[_Element], limits: Limits) -> None:
-    """Vertices must have coordinates, faces integer indices, and neither exceed the limits."""
+def count_ply(head: bytes, size: int) -> int | None:
+    """Triangles at most, from the first `MAX_HEADER` bytes of a file and its size; None if only
+    reading it can tell."""
+    order, elements, start = _ply_header(head)
+    _check_ply(elements)
+    _check_size(order, elements, start, size)
+    face = next(each for each in elements if each.name == "face")
+    if not order or sum(bool(p.length) for each in elements for p in each.properties) != 1:
+        return None
+    rest = size - start - sum(each.rows * each.least_bytes(order) for each in elements)
+    corner = struct.calcsize(order + face.properties[face.column(*_INDICES)].code)
+    return max(face.rows, rest // corner - 2 * face.rows)
+
+
+def _check_size(order: str, elements: list[_Element], start: int, size: int) -> None:
+    """Before the limits: a file that announces more than it holds is damaged, not large."""
+    least = sum(each.rows * each.least_bytes(order) for each in elements)
+    if least > size - start + 1:
+        counts = ", ".join(f"{each.rows:,} x {each.name}" for each in elements[:8])
+        raise Unusable(f"announces {counts}: more than its {size:,} bytes can hold")
+
+
+def _check_limits(elements: list[_Element], limits: Limits) -> None:
+    limits.check_vertices(sum(each.rows for each in elements if each.name == "vertex"))
+    for each in elements:
+        if each.ragged:
+            limits.check_faces(each.rows)
+
+
+def _check_ply(elements: list[_Element]) -> None:
+    """Vertices must have coordinates, and faces integer indices."""
     named = {each.name: each for each in elements}
     if len(named) < len(elements) or any(each.rows < 0 for each in elements):
         raise Unusable("announces an element twice, or a negative number of rows")
@@ -106,10 +133,7 @@ def _check_ply(elements: list[_Element], limits: Limits) -> None:
         raise Unusable("has no vertices with x, y and z", "save it as a mesh")
     if face is None or face.rows == 0 or face.column(*_INDICES) < 0:
         raise Unusable("holds points but no faces", "save it as a mesh, not as a point cloud")
-    limits.check_vertices(vertex.rows)
     for each in elements:
-        if each.ragged:
-            limits.check_faces(each.rows)
         if any(part.length in tuple("fd") for part in each.properties if part.length):
             raise Unusable("has lists whose length is not a whole number")
     indices = face.properties[face.column(*_INDICES)]

@@ -6,6 +6,7 @@ file before anything is allocated, and text is parsed line by line. `Unusable` i
 everything else.
 """
 
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from io import BytesIO
@@ -30,6 +31,14 @@ class Unusable(Exception):
         self.remedy = remedy
 
 
+class Beyond(Unusable):
+    """Bytes that are intact, but beyond a limit or of a form that is not supported."""
+
+    def __init__(self, reason: str, limit: str, remedy: str, value: float | None = None) -> None:
+        super().__init__(f"{reason}, {limit}" if reason else limit, remedy)
+        self.args = (reason, limit, remedy, value)
+
+
 class Mesh(NamedTuple):
     vertices: Floats  # (v, 3)
     faces: Ints  # (f, 3)
@@ -41,16 +50,14 @@ class Limits(NamedTuple):
 
     def check_faces(self, count: int) -> None:
         if count > self.faces:
-            raise Unusable(
-                f"has {count:,} faces or more, over max_faces = {self.faces:,}",
-                "simplify it, or raise max_faces",
-            )
+            limit = f"over max_file_faces = {self.faces:,}"
+            remedy = "simplify it, or raise max_file_faces"
+            raise Beyond(f"has {count:,} faces or more", limit, remedy, count)
 
     def check_vertices(self, count: int) -> None:
         if count > self.vertices:
-            raise Unusable(
-                f"has {count:,} vertices or more, over {self.vertices:,}", "simplify it or split it"
-            )
+            reason, limit = f"has {count:,} vertices or more", f"over {self.vertices:,} vertices"
+            raise Beyond(reason, limit, "simplify it or split it", count)
 
 
 def fan(corners: Ints, sizes: Ints, limits: Limits) -> Ints:
@@ -128,6 +135,19 @@ def read_obj(data: bytes, limits: Limits) -> Mesh:
     return builder.mesh()
 
 
+def count_obj(data: bytes, enough: int) -> int | None:
+    """Triangles, or some number above `enough` of them, without parsing numbers; None for lines
+    that are continued."""
+    if (count := data.count(b"\nf ")) > enough:
+        return count
+    if b"\\\n" in data or b"\\\r\n" in data:
+        return None
+    return sum(len(line.split()) - 3 for line in _FACE_LINE.findall(data))
+
+
+_FACE_LINE = re.compile(rb"(?:^|[\r\n])[ \t]*(f[ \t][^\r\n#]*)")
+
+
 def _obj_corners(tokens: list[bytes], num_vertices: int) -> list[int]:
     """Indices from 0; obj counts from 1, and negative ones backwards from the last vertex."""
     indices = [int(token.split(b"/", 1)[0]) for token in tokens[1:]]
@@ -148,10 +168,10 @@ def read_off(data: bytes, limits: Limits) -> Mesh:
     vertices, faces = int(counts[0]), int(counts[1])
     if vertices < 0 or faces < 0:
         raise Unusable(f"announces {vertices:,} vertices and {faces:,} faces")
-    limits.check_faces(faces)
-    limits.check_vertices(vertices)
     if 6 * vertices + 2 * faces > len(data) + 1:
         raise Unusable(f"announces {vertices:,} vertices and {faces:,} faces, but is truncated")
+    limits.check_faces(faces)
+    limits.check_vertices(vertices)
     builder = MeshBuilder(limits)
     for _ in range(vertices):
         builder.points.extend(_three(next(lines, [])))
@@ -206,6 +226,12 @@ def read_stl(data: bytes, limits: Limits) -> Mesh:
         raise Unusable(reason if len(data) >= 84 else "is too short for an STL file")
     points = points.reshape(-1, 3)
     return Mesh(points, np.arange(len(points)).reshape(-1, 3))
+
+
+def count_stl(head: bytes, size: int) -> int | None:
+    """Triangles of a binary file of this size; None for text."""
+    count = int.from_bytes(head[80:84], "little")
+    return count if size == 84 + _FACET.itemsize * count else None
 
 
 def _stl_text(data: bytes, limits: Limits) -> Floats:

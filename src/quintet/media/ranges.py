@@ -1,0 +1,173 @@
+"""Which files of a folder are within the range of the settings, from their headers.
+
+The result is cached in the user's cache folder: a file is examined again only if its size or its
+time of change differs, or a setting. What cannot be read stays in: it is damage, met on reading.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from quintet.media.errors import BadFile, OutOfRange, printable
+from quintet.media.shards.cache import Cache
+
+T = TypeVar("T")
+VERSION = 1
+PATIENCE = 2.0
+"""Seconds without a progress line."""
+Examine = Callable[[Path], float]
+"""Checks the header of a file, and returns its extent (such as seconds), or 0."""
+
+
+class Outside(NamedTuple):
+    """Why a file is left out: the limit with its setting, the remedy, and the file's value."""
+
+    limit: str
+    remedy: str
+    value: float | None
+
+    @classmethod
+    def of(cls, error: OutOfRange) -> "Outside":
+        return cls(error.limit, error.remedy, error.value)
+
+
+class Ranges(NamedTuple):
+    """What the headers of a folder say."""
+
+    extents: Mapping[str, float]
+    outside: Mapping[str, Outside]
+
+
+def examine_headers(
+    folder: Path, names: Sequence[str], settings: str, examine: Examine, what: str
+) -> Ranges:
+    """Examine each file, or take the result from the cache. `settings` identifies the check."""
+    cache = Cache("folders")
+    key = f"{VERSION}\n{os.path.realpath(folder)}\n{settings}"
+    # One process examines, and the others of the run wait for its result.
+    with cache.claim(key):
+        known, root = _load(cache, key), str(folder)
+        identities = [_identity(f"{root}/{name}") for name in names]
+        rows = {
+            name: row
+            for name, about in zip(names, identities)
+            if (row := known.get(name)) is not None and row[:2] == about
+        }
+        new = [(name, about) for name, about in zip(names, identities) if name not in rows]
+        for name, about in _with_progress(new, what):
+            rows[name] = [*about, *_examined(folder / name, examine)]
+        if new or len(rows) < len(known):
+            cache.put(key, json.dumps(rows).encode("ascii"))
+    extents = {name: row[2] for name, row in rows.items() if row[2]}
+    outside = {name: Outside(*row[3]) for name, row in rows.items() if row[3]}
+    return Ranges(extents, outside)
+
+
+def _load(cache: Cache, key: str) -> dict[str, Any]:
+    try:
+        path = cache.find(key)
+        rows = json.loads(path.read_bytes()) if path else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return rows if isinstance(rows, dict) and all(map(_is_row, rows.values())) else {}
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and len(row) == 4 and (row[3] is None or len(row[3]) == 3)
+
+
+def _identity(path: str) -> list[int]:
+    try:
+        about = os.stat(path)
+    except OSError:
+        return [-1, -1]
+    return [about.st_size, about.st_mtime_ns]
+
+
+def _examined(path: Path, examine: Examine) -> tuple[float, Outside | None]:
+    """Extent (0 if it cannot be read), and why the file is left out."""
+    try:
+        return examine(path), None
+    except OutOfRange as error:
+        return 0.0, Outside.of(error)
+    except (OSError, ValueError, EOFError, MemoryError):
+        return 0.0, None
+
+
+# -- lines ----------------------------------------------------------------------------------
+
+
+def summary(outside: Iterable[Outside], total: int, what: str) -> Iterator[str]:
+    """One line per limit, the most frequent first, and a hint if most of the data is lost."""
+    groups: dict[tuple[str, str], list[float | None]] = {}
+    for limit, remedy, value in outside:
+        groups.setdefault((limit, remedy), []).append(value)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    for (limit, remedy), values in ordered:
+        yield f"{len(values):,} of {total:,} {what} left out: {limit}{_span(values)}; {remedy}"
+    left_out = sum(map(len, groups.values()))
+    if 2 * left_out > total:
+        yield (
+            f"only {total - left_out:,} of {total:,} {what} are left: the settings do not fit this "
+            f"data; begin with the limit above that leaves out {len(ordered[0][1]):,}"
+        )
+
+
+def _span(values: Sequence[float | None]) -> str:
+    known = sorted({value for value in values if value is not None})
+    return f" ({' to '.join(map(_short, known[:: max(1, len(known) - 1)]))})" if known else ""
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
+
+
+def within(
+    folder: Path, names: Sequence[str], ranges: Mapping[str, Outside], what: str
+) -> list[str]:
+    """The names that are not left out, with a line on stderr for each reason."""
+    kept = [name for name in names if name not in ranges]
+    if len(kept) == len(names):
+        return kept
+    lines = list(summary((ranges[name] for name in names if name in ranges), len(names), what))
+    if not kept:
+        reason = f"none of its {len(names):,} {what} can be used: {'. '.join(lines[:-1])}"
+        raise BadFile(folder, reason)
+    for line in lines:
+        say(f"{printable(folder)}: {line}")
+    return kept
+
+
+_said: set[str] = set()
+
+
+def say(line: str) -> None:
+    """Write a line to stderr, once per process, and on one process of a run."""
+    if line in _said or os.environ.get("RANK", "0") != "0":
+        return
+    _said.add(line)
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _with_progress(items: Sequence[T], what: str) -> Iterator[T]:
+    """Iterate; if it takes long, say so, and count on a terminal."""
+    begin = shown = time.monotonic()
+    count = f"{len(items):,} {what}"
+    live = sys.stderr.isatty() and os.environ.get("RANK", "0") == "0"
+    for number, item in enumerate(items):
+        now = time.monotonic() if number % 64 == 0 else shown
+        if now - begin > PATIENCE and now - shown > 0.5:
+            if live:
+                sys.stderr.write(f"\rexamining {number:,} of {count} ")
+                sys.stderr.flush()
+            else:
+                say(f"examining the headers of {count}; the result is cached")
+            shown = now
+        yield item
+    if live and shown > begin:
+        sys.stderr.write("\r" + " " * (len(count) + 30) + "\r")
