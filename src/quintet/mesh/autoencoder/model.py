@@ -164,7 +164,10 @@ class MeshAutoencoder(Pretrained, nn.Module):
         face_edges: Tensor | None = None,
         neighbours: Tensor | None = None,
     ) -> Tensor:
-        """(b, f, k q) integers below `codebook_size`; -1 in padding."""
+        """(b, f, k q) integers below `codebook_size`; -1 in padding. Also (f, k q) of one mesh."""
+        if vertices.ndim == faces.ndim == 2:
+            tables = (None if t is None else t[None] for t in (face_edges, neighbours))
+            return self.tokenize(vertices[None], faces[None], *tables)[0]
         mesh = self.prepare(vertices, faces, face_edges, neighbours)
         vertex_features, _ = self.encode(mesh)
         with without_autocast(vertex_features):
