@@ -19,6 +19,7 @@ from quintet.engine.data.source import Source
 from quintet.media.audio import SUFFIXES, AudioCaps, check_audio, length_at, probe, read_audio
 from quintet.media.errors import BadFile
 from quintet.media.folder import read_metadata, relative_name
+from quintet.media.sidecars import REMEDY
 from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.shared.checking import check_files
 from quintet.speech import voices
@@ -63,7 +64,9 @@ class Buckets:
 
     def ids(self, text: str | None) -> Tensor:
         """Ids (n,) of a text; one UNKNOWN without a text."""
-        return torch.tensor([UNKNOWN]) if text is None else encode(text, self.model.edges)
+        if text is None or self.model.text == "none":
+            return torch.tensor([UNKNOWN])
+        return encode(text, self.model.edges)
 
     def index(self, frames: int, tokens: int) -> int:
         """The smallest bucket that holds both, from 1; above `count` for a sample too large."""
@@ -77,7 +80,7 @@ class Buckets:
     def check(self, length: int, text: str) -> str:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
-        text = clean(text, config.alphabet)
+        text = text if self.model.text == "none" else clean(text, config.alphabet)
         frames, tokens = self.num_frames(length), len(self.ids(text))
         if not self.latents and length < config.min_seconds * config.sample_rate:
             raise ValueError(
@@ -99,8 +102,11 @@ class Buckets:
 # -- folders --------------------------------------------------------------------------------
 
 
+WITHOUT = "or train on sound alone: --model.text none, VoiceBox(text='none')"
+
+
 class SpeechFolder(InFolder):
-    """Recordings that have texts."""
+    """Recordings that have texts; all of them for a model without texts."""
 
     Config = SpeechDataConfig
 
@@ -108,17 +114,28 @@ class SpeechFolder(InFolder):
 
     def __init__(self, folder: Path | str, buckets: Buckets, split: Split, seed: int) -> None:
         self.buckets = buckets
-        super().__init__(folder, buckets.config, split, seed)
+        if buckets.model.text == "none":
+            self.lacking = ""
+        try:
+            super().__init__(folder, buckets.config, split, seed)
+        except BadFile as error:
+            if error.remedy != REMEDY:
+                raise
+            raise BadFile(error.path, error.reason, f"{REMEDY}; {WITHOUT}") from None
         if self.window:
             reason = "sets a shuffle window, but batches by length need the whole epoch"
             raise BadFile(folder, reason, "drop '#window='")
 
     def usable(self, names: list[str]) -> list[str]:
+        if self.buckets.model.text == "none":
+            return names
         self._transcripts = Transcripts(self.folder, names)
         return self._transcripts.with_text(names, self.config.max_missing)
 
     def text(self, index: int) -> str:
         """The transcript, as written."""
+        if self.buckets.model.text == "none":
+            return ""
         if self.shards is not None:
             return super().text(index)
         return self._transcripts.of(self._names[index])
@@ -245,7 +262,8 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     batch |= {"ids": ids, "num_tokens": num_tokens}
     batch["texts"] = [item["text"] for item in items]
     batch["unpadded"] = [count == bucket * buckets.frames for count in frames]
-    if not buckets.model.edges and all("ends" in item for item in items):
+    by_character = buckets.model.text == "learned" and not buckets.model.edges
+    if by_character and all("ends" in item for item in items):
         batch["ends"] = torch.zeros(ids.shape)
         for row, item in zip(batch["ends"], items):
             row[: len(item["ends"])] = item["ends"]
