@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.compat.models import MULAN, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.music.config import MuLaNConfig, MusicLossConfig
 from quintet.music.towers import AudioTower, Draws, TextTower
@@ -84,8 +85,8 @@ class MuLaN(Pretrained, nn.Module):
 
     def __init__(self, config: MuLaNConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
-        config = replace(config, **keywords) if config else MuLaNConfig(**keywords)
-        self.config = config
+        config = config or MuLaNConfig()
+        self.config = config = replace(config, **model_keywords(MULAN, keywords, config))
         self.audio = AudioTower(config)
         self.text = TextTower(config)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))

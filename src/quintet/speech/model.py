@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.compat.models import VOICEBOX, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.alignment import (
     Aligner,
@@ -72,8 +73,8 @@ class VoiceBox(Pretrained, nn.Module):
 
     def __init__(self, config: VoiceBoxConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
-        config = replace(config, **keywords) if config else VoiceBoxConfig(**keywords)
-        self.config = config
+        config = config or VoiceBoxConfig()
+        self.config = config = replace(config, **model_keywords(VOICEBOX, keywords, config))
         self.features = FeatureExtractor(config)
         self.text_embedding = nn.Embedding(config.vocabulary, config.text_dim, padding_idx=PAD)
         self.backbone = Backbone(config)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quintet.compat.models import VIDEO_TOKENIZER, model_keywords
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.blocks import group_norm
 from quintet.nn.causal import State
@@ -29,15 +30,19 @@ from quintet.video.config import VideoTokenizerConfig
 from quintet.video.layers import build_decoder, build_encoder
 
 
-def config_from_keywords(**keywords: Any) -> VideoTokenizerConfig:
-    """A configuration from its fields, or from magvit2-pytorch's `image_size` and `codebook_size`.
+def config_from_keywords(
+    config: VideoTokenizerConfig | None = None, **keywords: Any
+) -> VideoTokenizerConfig:
+    """A configuration with fields changed, or magvit2-pytorch's `image_size` and `codebook_size`.
 
     The model takes any divisible size, so `image_size` is only checked.
     """
+    config = config or VideoTokenizerConfig()
+    keywords = model_keywords(VIDEO_TOKENIZER, keywords, config, ("image_size", "codebook_size"))
     image_size, size = keywords.pop("image_size", None), keywords.pop("codebook_size", None)
     if size is not None:
         keywords |= codebook_of_size(size)
-    config = VideoTokenizerConfig(**keywords)
+    config = replace(config, **keywords)
     if image_size is not None and image_size % config.factor:
         raise ValueError(
             f"image_size {image_size} is not divisible by the downsampling factor {config.factor}:"
@@ -64,11 +69,7 @@ class VideoTokenizer(TokenizerModel):
 
     def __init__(self, config: VideoTokenizerConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
-        if config is None:
-            config = config_from_keywords(**keywords)
-        elif keywords:
-            config = replace(config, **keywords)
-        self.config = config
+        self.config = config = config_from_keywords(config, **keywords)
         self.factor, self.time_factor = config.factor, config.time_factor
         self.encoder = build_encoder(config)
         self.quantiser = build_quantiser(config, config.dim)

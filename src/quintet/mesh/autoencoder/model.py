@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.compat.mesh import autoencoder_keywords
+from quintet.compat.models import MESH_AUTOENCODER, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.bottleneck import (
@@ -97,7 +97,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
     def __init__(self, config: MeshAutoencoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
         config = config or MeshAutoencoderConfig()
-        self.config = config = replace(config, **autoencoder_keywords(keywords, config))
+        self.config = config = replace(config, **model_keywords(MESH_AUTOENCODER, keywords, config))
         dim, corners = config.dim, config.corners
         self.octaves = num_octaves(config.bins)
         in_features = corners * 3 * (1 + 2 * self.octaves) + corners + 4

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.compat.mesh import transformer_keywords
+from quintet.compat.models import MESH_TRANSFORMER, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.transformer.assemble import Mesh, assemble
@@ -81,7 +81,7 @@ class MeshTransformer(Pretrained, nn.Module):
         base: MeshTransformerConfig = config or MeshTransformerConfig()
         if autoencoder is not None:
             base = base.with_codebook_of(autoencoder.config)
-        self.config = config = replace(base, **transformer_keywords(keywords, base))
+        self.config = config = replace(base, **model_keywords(MESH_TRANSFORMER, keywords, base))
         self.set_autoencoder(autoencoder)
         dim, tokens = config.dim, config.tokens_per_face
         self.code_embed = CodeEmbedding(dim, config.codebook_size, config.depth, config.levels)
