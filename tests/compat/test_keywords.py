@@ -53,7 +53,6 @@ def test_a_renamed_keyword_keeps_its_value_and_says_its_name_once(old: str):
         ({"use_lion": True}, {"optimizer": "lion"}),
         ({"use_lion": False}, {"optimizer": "adamw"}),
         ({"use_wandb_tracking": True}, {"trackers": ("wandb",)}),
-        ({"use_wandb_tracking": False}, {"trackers": ("tensorboard",)}),
         ({"scheduler": None}, {"scheduler": "constant"}),
     ],
 )
@@ -79,11 +78,17 @@ def test_two_old_names_that_say_the_same_are_one_and_others_are_refused():
     found, said = notices(use_ema=True, ema_beta=0.995)
     assert found == {"ema_decay": 0.995}
     assert len(said) == 2
+    assert notices(use_ema=False, ema_beta=0.995)[0] == {"ema_decay": 0.0}
     with (
         pytest.warns(FutureWarning),
-        pytest.raises(TypeError, match="ema_decay is given twice"),
+        pytest.raises(TypeError, match="learning_rate is given twice"),
     ):
-        translate({"use_ema": False, "ema_beta": 0.995}, KNOWN)
+        translate({"lr": 1e-3, "learning_rate": 1e-4}, KNOWN)
+
+
+def test_what_asks_for_the_default_changes_nothing():
+    said = ["use_wandb_tracking=False is the default and not needed"]
+    assert notices(use_wandb_tracking=False) == ({}, said)
 
 
 @pytest.mark.parametrize("name", sorted(REMOVED))

@@ -66,7 +66,7 @@ _MESH = {
     "data_kwargs": [Was(["vertices", "faces", "texts"])],
     "warmup_steps": [Was(1000)],
     "use_wandb_tracking": [
-        Was(False, "use_wandb_tracking=False is now trackers"),
+        Was(False, "use_wandb_tracking=False is the default"),
         Was(True, "use_wandb_tracking=True is now trackers=('wandb',)"),
     ],
 }
@@ -95,8 +95,8 @@ _VIDEO = {
     "dataset": [Was(DATASET)],
     "dataset_folder": [Was(FOLDER, "dataset_folder is now called data")],
     "dataset_type": [
-        Was("videos", "dataset_type is not needed"),
-        Was("images", "dataset_type is not needed"),
+        Was("videos", "dataset_type='videos' is the default"),
+        Was("images", "dataset_type='images' is now frames=1"),
     ],
     "checkpoints_folder": [Was("a", "checkpoints_folder is not needed")],
     "results_folder": [Was("a", "results_folder is now called run")],

@@ -60,8 +60,10 @@ def mesh_codebook(size: int, given: Mapping[str, Any], config: Any) -> dict[str,
     return {"codebook_bits": bits}
 
 
-def faces_of_codes(length: int, given: Mapping[str, Any], config: Any) -> dict[str, Any]:
+def faces_of_codes(length: int | None, given: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """`max_seq_len` counted codes, of which a face has corners x depth."""
+    if length is None:
+        return {}
     corners, depth = (given.get(name, getattr(config, name)) for name in ("corners", "depth"))
     return {"max_faces": length // (corners * depth)}
 
@@ -127,6 +129,14 @@ MESH_TRANSFORMER: Table = {
     "fine_cross_attend_text": Removed("captions are read by the coarse decoder", nothing),
     "flash_attn": _KERNEL,
     "pad_id": _PADDING,
+}
+MESH_GENERATE: Table = {
+    "max_seq_len": faces_of_codes,
+    "cache_kv": Removed("keys and values are always cached"),
+    "filter_logits_fn": Removed("give top_k or top_p", only()),
+    "filter_kwargs": Removed("give top_k or top_p", nothing),
+    "text_embeds": Removed("give texts", only(None)),
+    "face_coords_to_file": Removed("write the vertices and faces that are returned", only(None)),
 }
 
 # -- magvit2-pytorch and muse-maskgit-pytorch -----------------------------------------------------
@@ -253,7 +263,12 @@ def model_keywords(
 
     `extra` are arguments of the constructor that are no fields of the configuration.
     """
-    known = {field.name for field in fields(config)} | {*extra}
+    return arguments(table, keywords, {field.name for field in fields(config)} | {*extra}, config)
+
+
+def arguments(
+    table: Table, keywords: Mapping[str, Any], known: set[str], config: Any
+) -> dict[str, Any]:
     translated: dict[str, Any] = {}
     for name, value in keywords.items():
         entry = None if name in known else table.get(name)

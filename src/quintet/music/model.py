@@ -78,7 +78,7 @@ def build_quantiser(config: MuLaNConfig) -> ResidualQuantiser | None:
 class MuLaN(Pretrained, nn.Module):
     """Audio and text tower, built from a configuration or from its fields as keywords.
 
-    `mulan(wavs=…, raw_texts=…)` returns the loss of a batch, for custom training loops.
+    `mulan(wavs, texts)`, of strings or ids, returns the loss of a batch, for custom training loops.
     """
 
     Config = MuLaNConfig
@@ -101,6 +101,9 @@ class MuLaN(Pretrained, nn.Module):
         return [*self.audio.blocks, *text_blocks]
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if len(args) == 2:  # (wavs, texts), by position
+            args, texts = args[:1], args[1]
+            keywords["texts" if isinstance(texts, Tensor) else "raw_texts"] = texts
         if "raw_texts" in keywords or "texts" in keywords:
             return self.loss(*args, **keywords)
         return super().__call__(*args, **keywords)

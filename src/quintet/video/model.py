@@ -26,7 +26,7 @@ from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
 from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
-from quintet.video.config import VideoTokenizerConfig
+from quintet.video.config import VideoLossConfig, VideoTokenizerConfig
 from quintet.video.layers import build_decoder, build_encoder
 
 
@@ -64,12 +64,14 @@ class VideoTokenizer(TokenizerModel):
     """The tokenizer, built from a configuration or from its fields as keywords."""
 
     Config = VideoTokenizerConfig
+    Losses = VideoLossConfig
     compiles_whole = True
     """Few layers are alike: compiling by block takes longer, and steps take a third longer."""
 
     def __init__(self, config: VideoTokenizerConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
         self.config = config = config_from_keywords(config, **keywords)
+        self.image_size: int | None = keywords.get("image_size")
         self.factor, self.time_factor = config.factor, config.time_factor
         self.encoder = build_encoder(config)
         self.quantiser = build_quantiser(config, config.dim)
@@ -120,8 +122,13 @@ class VideoTokenizer(TokenizerModel):
         return torch.cat([self.quantiser.to_ids(part) for part in latents], dim=1)
 
     @torch.no_grad()
-    def decode_from_code_indices(self, ids: Tensor, chunk: int | None = None) -> Tensor:
-        """Clips in 0..1; `chunk` frames at a time."""
+    def decode_from_code_indices(
+        self, ids: Tensor, chunk: int | None = None, *, size: int | tuple[int, int] | None = None
+    ) -> Tensor:
+        """Clips in 0..1; `chunk` frames at a time. Ids (b, t h w) are those of frames of this
+        `size` in pixels, by default the `image_size` that the model was built with."""
+        if ids.ndim == 2:
+            ids = ids.unflatten(1, (-1, *self.grid_of(size)))
         if ids.ndim != 4 or ids.is_floating_point():
             shape = tuple(ids.shape)
             raise ValueError(f"expected integer ids (b, t, h, w), not {ids.dtype} {shape}")
@@ -135,6 +142,15 @@ class VideoTokenizer(TokenizerModel):
         step = self.latent_frames(chunk)
         values = (self.quantiser.ids_to_values(part) for part in split_time(ids, 1 + step, step))
         return torch.cat([part.clamp(0, 1) for part in self.decode_chunks(values)], dim=2)
+
+    def grid_of(self, size: int | tuple[int, int] | None) -> tuple[int, int]:
+        """Height and width in ids of frames of a size in pixels."""
+        size = size or self.image_size
+        if size is None:
+            raise ValueError("flattened ids need size=, the size of the frames in pixels")
+        height, width = (size, size) if isinstance(size, int) else size
+        check_divisible(height, width, self.factor, "frames")
+        return height // self.factor, width // self.factor
 
     def reconstruct(self, video: Tensor, chunk: int | None = None) -> Tensor:
         """Clips in 0..1, encoded to ids and decoded."""

@@ -285,7 +285,7 @@ def test_neighbours_edges_and_neither_agree() -> None:
         table[index, : len(pairs)] = pairs
     expected = run(model, batch)
     for other in ({}, {"face_edges": table}):
-        actual = model(vertices=batch.vertices, faces=batch.faces, **other)
+        actual = model(batch.vertices, batch.faces, **other)
         assert torch.equal(actual.loss, expected.loss)
 
 

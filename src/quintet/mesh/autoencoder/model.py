@@ -129,6 +129,12 @@ class MeshAutoencoder(Pretrained, nn.Module):
         """Codes per vertex."""
         return self.config.depth
 
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """With keywords alone, `autoencoder(vertices=…, faces=…)`: the loss of a batch, for a
+        custom training loop."""
+        output = super().__call__(*args, **keywords)
+        return output if args else output.loss
+
     def forward(
         self,
         vertices: Tensor,

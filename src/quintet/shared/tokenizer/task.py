@@ -25,6 +25,7 @@ from quintet.nn.perceptual import StructuralDistance
 from quintet.nn.quantisers.codebook import codebook_usage
 from quintet.nn.similarity import psnr
 from quintet.shared.tokenizer.config import TokenizerRecipe
+from quintet.shared.tokenizer.model import pixel_loss
 from quintet.shared.tokenizer.pixels import three_channels
 
 SIGMA = 0.01
@@ -141,9 +142,7 @@ class TokenizerTask(Task):
     def _reconstruction_loss(
         self, nets: Mapping[str, Any], batch: Batch, real: Tensor, reconstruction: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        error = reconstruction - real
-        l1, l2 = error.abs().mean(), error.square().mean()
-        loss = self.losses.l1 * l1 + self.losses.l2 * l2
+        loss, l1 = pixel_loss(reconstruction, real, self.losses)
         metrics = {"l1": l1, "psnr": psnr(reconstruction.detach(), real).mean()}
         if self.losses.perceptual:
             fake_images, real_images = (
