@@ -15,8 +15,18 @@ from examples.made import Meshes, put_media, sound
 from examples.old_parameters import PARAMETERS, SECTIONS, Made, Refused, Was
 from examples.scripts import run_script
 from harness import lines
+from quintet.cli import COMMANDS
+from quintet.compat import models
 from quintet.compat.keywords import OLD
+from quintet.compat.trainer import REMEDIES
+from quintet.engine.config import OptimiserConfig
 from quintet.engine.errors import RunError
+from quintet.engine.settings import keywords_of
+from quintet.image.config import ImageDataConfig
+from quintet.mesh.config import MeshDataConfig
+from quintet.music.config import MusicDataConfig
+from quintet.speech.config import SpeechDataConfig
+from quintet.video.config import VideoDataConfig
 
 PAGE = (Path(__file__).parents[2] / "docs/migration.md").read_text(encoding="utf-8")
 SCRIPTS = Path(__file__).parent / "migrated"
@@ -133,6 +143,74 @@ def test_the_page_has_a_row_for_each_parameter(trainer: str) -> None:
     firsts = re.findall(r"^\| (`.*?) \|", section(SECTIONS[trainer]), re.MULTILINE)
     named = {name for cell in firsts for name in re.findall(r"`(\w+)`", cell)}
     assert set(PARAMETERS[trainer]) - named == set()
+
+
+# -- what the page says beside the parameters of the trainers -------------------------------------
+
+MODELS = {
+    "MeshAutoencoder": ("meshgpt-pytorch", models.MESH_AUTOENCODER),
+    "MeshTransformer": ("meshgpt-pytorch", models.MESH_TRANSFORMER),
+    "VideoTokenizer": ("magvit2-pytorch", models.VIDEO_TOKENIZER),
+    "VQGanVAE": ("muse-maskgit-pytorch", models.VQGAN_VAE),
+    "MuLaN": ("musiclm-pytorch", models.MULAN),
+    "VoiceBox": ("voicebox-pytorch", models.VOICEBOX),
+}
+UNNAMED = {"num_resnet_blocks", "num_tokens", "max_seq_len", "spec_n_fft", "depth", "dim_head"}
+"""Renamed arguments in rows that list several models, or of a nested module."""
+
+
+def rows(package: str) -> dict[str, str]:
+    """The right cell of a table by each name in the left one."""
+    cells = re.findall(r"^\| (`.*?) \| (.*) \|$", section(package), re.MULTILINE)
+    return {name: right for left, right in cells for name in re.findall(r"`(\w+)`", left)}
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_the_page_says_what_becomes_of_an_argument_of_a_model(model: str) -> None:
+    package, table = MODELS[model]
+    named, config = rows(package), getattr(quintet, model).Config.__dataclass_fields__
+    for old, new in table.items():
+        if isinstance(new, str):
+            assert new in config
+            if old not in UNNAMED:
+                assert f"→ `{new}`" in named[old], old
+
+
+def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
+    limits = [
+        f"{ImageDataConfig().valid_limit} images",
+        f"{VideoDataConfig().valid_limit} clips",
+        f"{MeshDataConfig().valid_limit} meshes",
+        f"{MusicDataConfig().valid_limit} sounds",
+        f"{SpeechDataConfig().valid_limit} recordings",
+    ]
+    assert f"at most `valid_limit`: {', '.join(limits)}" in PAGE
+    optim = OptimiserConfig()
+    speech = quintet.VoiceBoxTrainer(voicebox(), MADE["VoiceBoxTrainer"][1], steps=2)
+    assert (
+        f'`scheduler="{optim.scheduler}"` after {optim.warmup_steps} warm-up steps '
+        f"(`VoiceBoxTrainer`: {speech.recipe.optim.warmup_steps})" in PAGE
+    )
+    assert f"the {speech.recipe.keep_last} newest checkpoints and the best stay" in PAGE
+    assert f"`ema_decay={optim.ema_decay}` in all six" in PAGE
+    assert f"at most `max_faces` ({MeshDataConfig().max_faces};" in PAGE
+
+
+def test_the_settings_and_attributes_that_the_page_names_are_there() -> None:
+    known = keywords_of(quintet.VQGanVAETrainer(vae(), steps=2, size=16).recipe)
+    for name in ("keep_last", "keep_every", "fsdp", "project", "run_name", "entity", "tags"):
+        assert f"`{name}=" in PAGE
+        assert name in known
+    for name in ("l1", "l2", "penalty_weight", "adversarial_share", "adversarial_cap"):
+        assert f"`{name}`" in PAGE
+        assert name in known
+    attributes = next(line for line in PAGE.splitlines() if line.startswith("| attributes of"))
+    there, remedies = attributes.split(" | ")[:2]
+    for name in re.findall(r"`(\w+)(?:\(\))?`", there):
+        assert hasattr(quintet.VQGanVAETrainer, name), name
+    assert {*re.findall(r"`(\w+)`", remedies)} <= {*REMEDIES}
+    assert "import" in COMMANDS
+    assert "`quintet import old.pt FOLDER`" in PAGE
 
 
 # -- a script for each package --------------------------------------------------------------------

@@ -12,8 +12,8 @@ from examples.test_migration import section
 from harness import lines
 
 SMALLER = {
-    "num_discrete_coors=128": "num_discrete_coors=128, dim=16, message_dim=8",
-    "dim=512, max_seq_len=768": "dim=16, layers=1, heads=1, fine_heads=1, max_seq_len=96",
+    "bins=128": "bins=128, dim=16, message_dim=8",
+    "dim=512, max_faces=128": "dim=16, layers=1, heads=1, fine_heads=1, max_faces=16",
     "init_dim=64": "init_dim=8",
     "max_dim=512": "max_dim=8",
     "size=128": "size=32",

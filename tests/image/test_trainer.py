@@ -16,6 +16,7 @@ import quintet
 from harness import assert_same, lines, tensors
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
+from quintet.image.sample import Flags, sample
 from quintet.shared.tokenizer.config import DiscriminatorConfig
 
 
@@ -103,6 +104,61 @@ def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
     assert actual.train() == 6
     assert [r["step"] for r in lines(tmp_path / "run") if "val/psnr" in r] == [3, 6]
     assert [r["step"] for r in lines(tmp_path / "run") if "discriminator/loss" in r] == [4, 5, 6]
+
+
+def mode_of(path: Path) -> str:
+    with Image.open(path) as image:
+        return image.mode
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_a_data_set_has_the_channels_of_the_model(channels: int, tmp_path: Path) -> None:
+    data = torch.rand(16, channels, 16, 16)
+    actual = trainer(tmp_path / "run", vae(channels=channels), dataset=data, valid_fraction=0.25)
+    assert actual.train() == 6
+    assert any("discriminator/loss" in line for line in lines(tmp_path / "run"))
+    (sheet,) = (tmp_path / "run/exhibits").glob("step-*6/reconstructions.png")
+    assert mode_of(sheet) == "RGB"
+    assert actual.reconstruct(data[:2]).shape == (2, channels, 16, 16)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_folder_is_read_with_the_channels_of_the_model(
+    channels: int, photos: Path, tmp_path: Path
+) -> None:
+    for path in sorted(photos.iterdir())[:8]:  # half of them are transparent
+        with Image.open(path) as opaque:
+            image = opaque.convert("RGBA")
+        image.putalpha(100)
+        image.save(path)
+    run = tmp_path / "run"
+    actual = trainer(run, vae(channels=channels), data=photos, valid_fraction=0.25)
+    opened = actual.open(actual.recipe)
+    samples = [opened.keyed(index, None)["image"] for index in range(len(opened))]
+    assert {tuple(image.shape) for image in samples} == {(channels, 16, 16)}
+    if channels == 4:
+        assert {int(value) for image in samples for value in image[3].unique()} == {100, 255}
+    assert actual.train() == 6
+    written = sample(run, sorted(photos.iterdir())[:2], tmp_path / "out", Flags(device="cpu"))
+    ids = [path for path in written if path.suffix == ".safetensors"]
+    decoded = sample(run, ids, tmp_path / "out", Flags(device="cpu"))
+    assert mode_of(decoded[0]) == {1: "L", 4: "RGBA"}[channels]
+    assert sample(run, [], tmp_path / "validation", Flags(device="cpu", count=1))
+
+
+def test_built_in_scenes_are_grey_for_a_model_of_one_channel(tmp_path: Path) -> None:
+    actual = trainer(tmp_path / "run", vae(channels=1), steps=1, evaluate_every=0)
+    assert actual.open(actual.recipe).keyed(0, None)["image"].shape == (1, 16, 16)
+    assert actual.train() == 1
+
+
+def test_channels_that_no_file_has_are_refused_at_the_start(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"2 channels.*1 or 3 or 4; give a data set of your own"):
+        trainer(tmp_path / "run", vae(channels=2), data=photos)
+    with pytest.raises(ConfigError, match=r"images\.channels.*model\.channels, 1"):
+        trainer(tmp_path / "run", vae(channels=1), data=photos, channels=3)
+    with pytest.raises(TypeError, match=r"sample \d+ is \(16, 16, 3\).*\(3, h, w\): permute"):
+        trainer(tmp_path / "run", dataset=torch.rand(16, 16, 16, 3)).train()
 
 
 def test_one_tensor_of_images_is_a_data_set(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import quintet
 from harness import assert_same, lines, tensors
 from quintet.engine.errors import RunError
 from quintet.mesh.config import GenerationConfig, MeshDataConfig
+from quintet.mesh.geometry import face_neighbours
 
 FIELDS = ["vertices", "faces", "face_edges", "texts"]
 SMALL = MeshDataConfig(max_faces=16, builtin_count=16, valid_limit=2)
@@ -96,6 +97,10 @@ class Shapes:
                 return vertices, faces
             case "triple":
                 return vertices, faces, text
+            case "edges":
+                return vertices, faces, edges
+            case "strange":
+                return vertices, faces, text, edges
             case _:
                 return vertices, faces, edges, text
         return {**actual, **self.wrong}
@@ -239,7 +244,56 @@ def test_items_of_another_kind_are_refused_by_their_number(stage: Callable, tmp_
     with pytest.raises(TypeError, match="data_kwargs names 2"):
         stage(tmp_path / "run", dataset=Shapes("tuple"), data_kwargs=["vertices", "faces"]).train()
     with pytest.raises(TypeError, match="is a tuple of 4"):
-        stage(tmp_path / "run", dataset=Shapes("tuple")).train()
+        stage(tmp_path / "run", dataset=Shapes("strange")).train()
+
+
+@STAGES
+def test_tuples_in_the_order_of_meshgpt_need_no_names(stage: Callable, tmp_path: Path) -> None:
+    plain, old = tmp_path / "plain", tmp_path / "old"
+    stage(plain, dataset=Shapes("dict"), steps=1, **ALONE).train()
+    stage(old, dataset=Shapes("tuple"), data_kwargs=None, steps=1, **ALONE).train()
+    assert_same(tensors(old, 1), tensors(plain, 1))
+
+
+@STAGES
+def test_adjacency_is_never_a_caption(stage: Callable, tmp_path: Path) -> None:
+    actual = stage(tmp_path / "run", dataset=Shapes("edges"), steps=1, **ALONE)
+    assert actual.sets["train"].keyed(0, None)["text"] == ""
+    assert actual.train() == 1
+
+
+@STAGES
+def test_a_caption_that_is_no_string_is_refused(stage: Callable, tmp_path: Path) -> None:
+    for wrong in (torch.zeros(4, 2), ["a box"], 7):
+        with pytest.raises(TypeError, match=r"caption of sample \d+ is .* data_kwargs"):
+            stage(tmp_path / "run", dataset=Shapes(text=wrong), **ALONE).train()
+
+
+def test_embeddings_of_captions_are_dropped_or_refused(tmp_path: Path) -> None:
+    data = Shapes(text_embeds=torch.zeros(4, 8))
+    assert first_stage(tmp_path / "first", dataset=data, steps=1, **ALONE).train() == 1
+    with pytest.raises(TypeError, match="text='frozen'"):
+        second_stage(tmp_path / "second", dataset=data, **ALONE).train()
+
+
+class OneLong(Shapes):
+    """One mesh has more faces than the model takes."""
+
+    def __getitem__(self, index: int) -> Any:
+        sample = super().__getitem__(index)
+        if index == 7:
+            sample["faces"] = sample["faces"][:1].repeat(40, 1)
+        return sample
+
+
+@STAGES
+def test_a_mesh_that_is_too_long_is_skipped_by_name(stage: Callable, tmp_path: Path) -> None:
+    actual = stage(tmp_path / "run", dataset=OneLong(), steps=6, **ALONE)
+    assert actual.train() == 6
+    events = [r["message"] for r in lines(tmp_path / "run", "events") if "message" in r]
+    (named,) = [line for line in events if "sample 7" in line]
+    owner = "max_faces of the MeshTransformer" if stage is second_stage else "max_faces"
+    assert f"has 40 faces, more than max_faces = 16: raise {owner}" in named
 
 
 def test_a_transformer_without_an_autoencoder_is_refused(tmp_path: Path) -> None:
@@ -334,10 +388,32 @@ def test_tokens_come_from_the_averaged_weights(tmp_path: Path) -> None:
     sample = Shapes()[3]
     vertices, faces = sample["vertices"][None], sample["faces"][None]
     codes = actual.tokenize(vertices, faces)
+    edges = face_edges_of(faces)
+    assert torch.equal(codes, actual.tokenize(vertices, faces, face_edges=edges))
     assert codes.shape == (1, faces.shape[1], 6)
     assert 0 <= codes.min() <= codes.max() < 12**3
     assert torch.equal(codes, quintet.load(tmp_path / "run").tokenize(vertices, faces))
     assert not codes.requires_grad
+
+
+def face_edges_of(faces: Tensor) -> Tensor:
+    """Pairs of adjacent faces (1, e, 2), as data sets of meshgpt-pytorch have them."""
+    pairs = [
+        (i, int(j))
+        for i, row in enumerate(face_neighbours(faces)[0])
+        for j in row.tolist()
+        if j >= 0
+    ]
+    return torch.tensor([pairs])
+
+
+def test_a_single_mesh_is_tokenized_without_a_batch() -> None:
+    model, sample = autoencoder(), Shapes()[3]
+    vertices, faces = sample["vertices"], sample["faces"]
+    codes = model.tokenize(vertices[None], faces[None])[0]
+    edges = face_edges_of(faces[None])[0]
+    assert torch.equal(codes, model.tokenize(vertices, faces))
+    assert torch.equal(codes, model.tokenize(vertices, faces, face_edges=edges))
 
 
 def same_meshes(one: Any, other: Any) -> bool:

@@ -279,6 +279,8 @@ def test_a_hole_is_filled_with_and_without_a_text(model):
     two[0, 30:] = True
     with pytest.raises(ValueError, match="several spans"):
         model.sample(cond=audio, cond_mask=two, texts=["kitu"])
+    assert len(model.sample(cond=audio, cond_mask=two, steps=1)) == len(audio)
+    assert len(model.sample(cond=audio, steps=1)) == len(audio)
     with pytest.raises(ValueError, match="one for each frame"):
         model.sample(cond=audio, cond_mask=mask[:, :20], texts=["kitu"])
 

@@ -12,6 +12,7 @@ from harness import assert_same, lines, tensors
 from quintet.cli import main
 from quintet.engine.errors import RunError
 from quintet.media.audio import probe, read_audio, write_wav
+from quintet.media.errors import BadFile
 from quintet.speech import voices
 from quintet.speech.config import SamplingConfig, SpeechDataConfig, VoiceBoxConfig
 from quintet.speech.data import Buckets
@@ -21,6 +22,7 @@ from quintet.speech.trainer import OwnRecordings, VoiceBoxTrainer
 from speech.small import DATA, MODEL, small_buckets, utter, voicebox
 
 RATE = 8_000
+ONE = SamplingConfig(steps=1, method="euler", cond_scale=1.0, count=1)
 QUICK = SamplingConfig(steps=1, method="euler", cond_scale=1.0, count=0)
 
 
@@ -63,6 +65,60 @@ def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
     output = trainer(tmp_path / "run", [ITEMS[kind](i) for i in range(8)], valid_fraction=0.25)
     assert output.train() == 4
     assert any("val/mel_error" in row for row in lines(tmp_path / "run"))
+
+
+@pytest.fixture
+def untitled(tmp_path: Path) -> Path:
+    """Recordings without any text."""
+    folder = tmp_path / "untitled"
+    folder.mkdir()
+    for index in range(10):
+        write_wav(folder / f"{index}.wav", spoken(seed=index).numpy(), RATE)
+    return folder
+
+
+def test_a_folder_without_texts_names_the_setting_that_reads_it(
+    untitled: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BadFile, match=r"10 of 10 recordings have no text.*--model\.text none"):
+        trainer(tmp_path / "run", data=untitled)
+
+
+def test_recordings_without_texts_train_from_a_folder(untitled: Path, tmp_path: Path) -> None:
+    run, sound = tmp_path / "run", untitled / "0.wav"
+    output = trainer(run, data=untitled, model=VoiceBox(**MODEL, text="none"))
+    assert output.train() == 4
+    rows = lines(run)
+    assert rows[-1]["val/mel_error"] > 0
+    assert rows[0]["voicebox/alignment"] == 0
+    audio = spoken(seed=0)
+    (free,) = output.generate(cond=[audio], steps=1)
+    assert len(free) > 0.9 * len(audio)
+    with pytest.raises(ValueError, match="drop texts"):
+        output.generate(texts=["ba"])
+    flags = {"from_": 0.1, "to": 0.2, "steps": 1, "device": "cpu"}
+    (path, _) = sample(run, [sound], tmp_path / "out.wav", Flags(**flags))
+    assert len(read_audio(path, rate=RATE)) == len(read_audio(sound, rate=RATE))
+    with pytest.raises(RunError, match="without texts"):
+        sample(run, [sound], tmp_path / "out.wav", Flags(text=("ba",), **flags))
+
+
+@pytest.mark.parametrize("data", ["built in", "pairs"])
+def test_a_model_of_sound_alone_ignores_texts(data: str, tmp_path: Path) -> None:
+    model = VoiceBox(**MODEL, text="none")
+    assert model.durations is None
+    items = () if data == "built in" else ([ITEMS["pairs"](i) for i in range(8)],)
+    assert trainer(tmp_path / "run", *items, model=model, sampling=ONE).train() == 4
+
+
+def test_the_command_line_trains_on_sound_alone(untitled: Path, tmp_path: Path) -> None:
+    small = ["--steps", "1", "--workers", "0", "--device", "cpu", "--batch-size", "2"]
+    run = ["--data", str(untitled), "--run", str(tmp_path / "run")]
+    data = ["--recordings.max-seconds", "2", "--recordings.sample-rate", str(RATE)]
+    model = ["--model.text", "none", "--model.sample-rate", str(RATE)]
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "speech/voicebox_tiny", *run, *small, *data, *model])
+    assert lines(tmp_path / "run")
 
 
 def test_latents_and_ids_for_each_frame_train(tmp_path: Path) -> None:

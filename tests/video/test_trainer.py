@@ -20,6 +20,7 @@ from quintet.engine.keys import Key
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.config import MotionDiscriminatorConfig
+from quintet.video.sample import Flags, sample
 from quintet.video.trainer import OwnVideos
 
 
@@ -205,6 +206,34 @@ def test_a_validation_set_of_the_user_is_evaluated(tmp_path: Path) -> None:
 
 
 # -- windows of frames ------------------------------------------------------------------------
+
+
+def mode_of(path: Path) -> str:
+    with Image.open(path) as image:
+        return image.mode
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_clips_have_the_channels_of_the_model(channels: int, tmp_path: Path) -> None:
+    data = torch.rand(16, channels, 5, 16, 16)
+    model = tokenizer(channels=channels)
+    actual = trainer(tmp_path / "run", model, dataset=data, valid_fraction=0.25, evaluate_every=4)
+    assert actual.train() == 4
+    last = [r for r in lines(tmp_path / "run") if "motion_discriminator/loss" in r]
+    assert [r["step"] for r in last] == [3, 4]
+    (strip,) = (tmp_path / "run/exhibits").glob("step-*4/reconstructions.png")
+    assert mode_of(strip) == "RGB"
+
+
+def test_a_folder_is_read_in_grey_for_a_model_of_one_channel(footage: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    actual = trainer(run, tokenizer(channels=1), data=footage, steps=2)
+    assert actual.open(actual.recipe).keyed(0, None)["video"].shape == (1, 5, 16, 16)
+    assert actual.train() == 2
+    files = sorted(path for path in footage.iterdir() if path.suffix in (".mp4", ".png"))
+    assert sample(run, [files[0], files[-1]], tmp_path / "out", Flags(device="cpu"))
+    with pytest.raises(RunError, match=r"4 channels.*1 or 3; give a data set of your own"):
+        trainer(tmp_path / "other", tokenizer(channels=4), data=footage)
 
 
 def window(data: OwnVideos, key: Key | None, index: int = 0) -> list[int]:

@@ -7,6 +7,7 @@ from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
     PixelDataConfig,
     TokenizerRecipe,
+    require_channels,
     require_divisible,
     require_quantiser,
 )
@@ -77,4 +78,5 @@ class VQGanRecipe(TokenizerRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_channels(self.images.channels, self.model.channels, "images.channels")
         require_divisible(self.images.size, self.model.factor, "images.size")

@@ -1,6 +1,6 @@
 """Images from a folder, and the built-in procedural scenes.
 
-A sample is {"image": uint8 (3, h, w), "text": str}. Its augmentation is drawn from its key; without
+A sample is {"image": uint8 (c, h, w), "text": str}. Its augmentation is drawn from its key; without
 a key it is the largest centre crop, not flipped.
 """
 
@@ -20,10 +20,11 @@ from quintet.media.pixels import SUFFIXES, UNREAD, check_size, read_image, resiz
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.shared.scenes import scenes
+from quintet.shared.tokenizer.pixels import check_channels, in_channels
 
 
 def _random_flip(pixels: npt.NDArray[np.uint8], key: Key | None, flip: bool) -> torch.Tensor:
-    """(3, h, w) to a tensor, flipped horizontally for half of the keys."""
+    """(c, h, w) to a tensor, flipped horizontally for half of the keys."""
     if flip and key is not None and key.random("flip").random() < 0.5:
         pixels = pixels[:, :, ::-1]
     return torch.from_numpy(np.ascontiguousarray(pixels))
@@ -45,7 +46,8 @@ class ImageFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The image, cropped and flipped by the key, and its caption."""
-        pixels = _read_crop(self.path(index), self.config, key).transpose(2, 0, 1)
+        pixels = _read_crop(self.path(index), self.config, key)
+        pixels = in_channels(pixels, self.config.channels).transpose(2, 0, 1)
         image = _random_flip(pixels, key, self.config.flip)
         return {"image": image, "text": self.text(index)}
 
@@ -58,7 +60,11 @@ def _read_crop(path: Path, config: ImageDataConfig, key: Key | None) -> npt.NDAr
     # Twice the size of the crop, so that the final resampling is Lanczos, not the JPEG's.
     at_least = int(2 * max(config.size) / config.min_crop)
     pixels = read_image(
-        path, max_pixels=config.max_pixels, max_bytes=config.max_bytes, at_least=at_least
+        path,
+        max_pixels=config.max_pixels,
+        max_bytes=config.max_bytes,
+        at_least=at_least,
+        alpha=config.channels == 4,
     )
     return resize_crop(pixels, config.size, scale=scale, top=top, left=left)
 
@@ -69,8 +75,11 @@ def check(
 ) -> Iterator[tuple[Path, Problem | None]]:
     """Each image of a folder, fully decoded, with its defect or None."""
     every = replace(config, valid_limit=maxsize)
-    caps = {"max_pixels": config.max_pixels, "max_bytes": config.max_bytes}
-    return check_files(ImageFolder, folder, every, lambda _: lambda path: read_image(path, **caps))
+
+    def examine(path: Path) -> None:
+        read_image(path, max_pixels=config.max_pixels, max_bytes=config.max_bytes)
+
+    return check_files(ImageFolder, folder, every, lambda _: examine)
 
 
 class BuiltinImages(Builtin):
@@ -85,12 +94,14 @@ class BuiltinImages(Builtin):
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The image, flipped by the key, and its caption."""
         scene = self.scene(index)
-        image = _random_flip(scenes.draw(scene, *self.config.size), key, self.config.flip)
+        pixels = scenes.draw(scene, *self.config.size).transpose(1, 2, 0)
+        pixels = in_channels(pixels, self.config.channels).transpose(2, 0, 1)
+        image = _random_flip(pixels, key, self.config.flip)
         return {"image": image, "text": scene.caption}
 
 
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One batch: images uint8 (b, 3, h, w), texts a list."""
+    """One batch: images uint8 (b, c, h, w), texts a list."""
     return {
         "image": torch.stack([item["image"] for item in items]),
         "text": [item["text"] for item in items],
@@ -105,6 +116,7 @@ def open_data(
     The seed chooses the validation images of a folder. The built-in scenes do not depend on it, so
     that runs with different seeds are evaluated on the same images.
     """
+    check_channels(config.channels, (1, 3, 4), "image files")
     if folder is None:
         return BuiltinImages(config, split)
     return ImageFolder(folder, config, split, seed)

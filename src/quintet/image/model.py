@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quintet.compat.models import VQGAN_VAE, model_keywords
 from quintet.image.config import VQGanVAEConfig
 from quintet.nn.blocks import AttentionBlock, Downsample, Head, ResidualBlock, Stem, Upsample
 from quintet.nn.precision import full_precision
@@ -49,11 +50,13 @@ def build_decoder(config: VQGanVAEConfig) -> nn.Sequential:
     return nn.Sequential(*layers, Head(widths[-1], config.channels, config.patch_size))
 
 
-def config_from_keywords(**keywords: Any) -> VQGanVAEConfig:
-    """A configuration from its fields, or from muse-maskgit-pytorch's `layers` and `codebook_size`.
+def config_from_keywords(config: VQGanVAEConfig | None = None, **keywords: Any) -> VQGanVAEConfig:
+    """A configuration with fields changed, or muse-maskgit-pytorch's `layers` and `codebook_size`.
 
     `layers` downsamples by 2 each, with doubling widths: first a patch of 2, then stages.
     """
+    config = config or VQGanVAEConfig()
+    keywords = model_keywords(VQGAN_VAE, keywords, config, ("layers", "codebook_size"))
     if isinstance(keywords.get("num_res_blocks"), int):
         keywords["num_res_blocks"] = (keywords["num_res_blocks"],)
     layers, size = keywords.pop("layers", None), keywords.pop("codebook_size", None)
@@ -61,7 +64,7 @@ def config_from_keywords(**keywords: Any) -> VQGanVAEConfig:
         keywords |= {"patch_size": 2, "channel_multipliers": tuple(2**i for i in range(layers))}
     if size is not None:
         keywords |= codebook_of_size(size)
-    return VQGanVAEConfig(**keywords)
+    return replace(config, **keywords)
 
 
 class VQGanVAE(TokenizerModel):
@@ -71,11 +74,7 @@ class VQGanVAE(TokenizerModel):
 
     def __init__(self, config: VQGanVAEConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
-        if config is None:
-            config = config_from_keywords(**keywords)
-        elif keywords:
-            config = replace(config, **keywords)
-        self.config = config
+        self.config = config = config_from_keywords(config, **keywords)
         self.factor = config.factor
         self.encoder = build_encoder(config)
         self.quantiser = build_quantiser(config, config.widths[-1])

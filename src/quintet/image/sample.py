@@ -69,19 +69,22 @@ def _reconstruct(model: "VQGanVAE", path: Path, out: Path, flags: Flags) -> list
 
     from quintet.engine.runs.checkpoint import write_safetensors
     from quintet.media.pixels import grid, middle, read_image, resize_crop, write_png
-    from quintet.shared.tokenizer.pixels import to_bytes
+    from quintet.shared.tokenizer.pixels import displayed, in_channels, to_bytes
 
-    array = read_image(path)
+    channels = model.config.channels
+    array = read_image(path, alpha=channels == 4)
     size = flags.size or tuple(side // model.factor * model.factor for side in array.shape[:2])
     if min(size) < model.factor:
         raise RunError(f"{path} is smaller than the factor {model.factor}; give --size")
     array = resize_crop(array, size) if flags.size else middle(array, size)  # type: ignore[arg-type]
+    array = in_channels(array, channels)
     image = torch.from_numpy(array.copy()).permute(2, 0, 1)[None].float() / 255
     ids = model.tokenize(image.to(next(model.parameters()).device))
     reconstruction = to_bytes(model.decode_from_ids(ids)[0])
     picture = out / f"{path.stem}.reconstruction.png"
     id_file = out / f"{path.stem}.ids.safetensors"
-    write_png(picture, grid([[array, reconstruction]], ["original", "reconstruction"]))
+    pair = [displayed(array), displayed(reconstruction)]
+    write_png(picture, grid([pair], ["original", "reconstruction"]))
     write_safetensors(id_file, {"ids": ids.cpu()})
     return [picture, id_file]
 

@@ -16,7 +16,7 @@ from quintet.image.model import VQGanVAE
 from quintet.media.pixels import grid, write_png
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.similarity import psnr, ssim
-from quintet.shared.tokenizer.pixels import bicubic, enlarged, to_bytes
+from quintet.shared.tokenizer.pixels import bicubic, displayed, enlarged, to_bytes
 from quintet.shared.tokenizer.task import TokenizerTask
 
 
@@ -28,7 +28,9 @@ class VQGanTask(TokenizerTask):
         self.recipe = recipe
         torch.manual_seed(fold(recipe.seed, "weights"))
         vae = model if model is not None else VQGanVAE(recipe.model)
-        discriminator = PatchDiscriminator(**asdict(recipe.discriminator))
+        discriminator = PatchDiscriminator(
+            channels=vae.config.channels, **asdict(recipe.discriminator)
+        )
         super().__init__(recipe, vae, {"discriminator": discriminator}, sets)
 
     def data(self, split: str) -> Any:
@@ -90,7 +92,7 @@ class ReconstructionSheet:
             (real, fake, (real - fake).abs().clamp(0, 1))
             for real, fake in zip(self.real, self.reconstruction)
         ]
-        rows = [[enlarged(to_bytes(image)) for image in triple] for triple in triples]
+        rows = [[enlarged(displayed(to_bytes(image))) for image in triple] for triple in triples]
         path = folder / f"{self.name}.png"
         write_png(path, grid(rows, ["original", "reconstruction", "difference"]))
         return [path]

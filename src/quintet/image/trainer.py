@@ -11,7 +11,7 @@ from quintet.shared.tokenizer.trainer import OwnPixels, TokenizerTrainer
 
 class OwnImages(OwnPixels):
     fields = {"image": "image", "images": "image", "text": "text"}
-    shapes = {3: "an image (3, h, w)"}
+    shapes = {3: "an image (c, h, w)"}
 
 
 class VQGanVAETrainer(TokenizerTrainer[VQGanVAE]):
@@ -28,10 +28,11 @@ class VQGanVAETrainer(TokenizerTrainer[VQGanVAE]):
     main = "vae"
 
     def __init__(self, vae: VQGanVAE, dataset: Any = None, **keywords: Any):
-        super().__init__(vae, VQGanRecipe(), dataset, keywords, {"model": vae.config})
+        derived = {"model": vae.config, "images.channels": vae.config.channels}
+        super().__init__(vae, VQGanRecipe(), dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VQGanRecipe) -> OwnImages:
-        return OwnImages(dataset)
+        return OwnImages(dataset, recipe.model.channels)
 
     def open(self, recipe: VQGanRecipe) -> Any:
         return open_data(recipe.data, recipe.images, "train", recipe.seed)

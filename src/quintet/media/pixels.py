@@ -110,8 +110,10 @@ def read_image(
     max_pixels: int = MAX_PIXELS,
     max_bytes: int = MAX_BYTES,
     at_least: int | None = None,
+    alpha: bool = False,
 ) -> Pixels:
     """The image as RGB, with its EXIF orientation applied, on white; of a GIF the first frame.
+    With `alpha` it is RGBA (h, w, 4).
 
     With `at_least` a large JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, several times
     faster, as long as its shorter side has at least so many pixels.
@@ -120,7 +122,11 @@ def read_image(
         if at_least is not None and image.format == "JPEG":
             _draft(image, at_least)
         image.load()
-        return to_rgb(_upright(image))
+        upright = _upright(image)
+        if alpha and upright.has_transparency_data:
+            return np.array(upright.convert("RGBA"))
+        rgb = to_rgb(upright)
+        return np.dstack([rgb, np.full_like(rgb[..., :1], 255)]) if alpha else rgb
 
 
 def _draft(image: "Image", at_least: int) -> None:
@@ -210,10 +216,11 @@ def middle(array: Pixels, size: tuple[int, int]) -> Pixels:
 
 
 def write_png(path: Path | str, array: Pixels) -> None:
-    """Write uint8 of shape (h, w, 3) or (h, w); the file is complete or absent."""
+    """Write uint8 (h, w) or (h, w, c), c = 1, 3 or 4; the file is complete or absent."""
     from PIL import Image
 
     content = BytesIO()
+    array = array[:, :, 0] if array.shape[2:] == (1,) else array
     Image.fromarray(np.ascontiguousarray(array)).save(content, format="PNG")
     atomic_write(path, content.getvalue())
 

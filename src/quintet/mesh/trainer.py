@@ -1,7 +1,7 @@
 """MeshAutoencoderTrainer and MeshTransformerTrainer: training of the mesh models from Python."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,21 @@ from quintet.mesh.data import open_data
 from quintet.mesh.geometry import canonical
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.mesh.transformer.task import TransformerTask
-from quintet.shared.own_data import OwnData, as_tensor
+from quintet.shared.own_data import OwnData, as_tensor, kind_of
 
 
 class OwnMeshes(OwnData):
     """Items hold vertices (v, 3) in -1..1, faces (f, 3 or 4), and optionally a caption. Adjacency
-    is derived from the canonical order of the faces; the user's own would not match it."""
+    is derived from the canonical order of the faces; the user's own would not match it. A mesh of
+    more than `max_faces` faces counts as damaged; `remedy` is the setting that includes it."""
 
     fields = {"vertices": "vertices", "faces": "faces", "text": "text", "texts": "text"}
-    ignored = frozenset({"face_edges", "neighbours"})
+    ignored = frozenset({"face_edges", "neighbours", "text_embeds"})
     items = "items must be dicts with 'vertices' and 'faces', or tuples with data_kwargs"
+
+    def __init__(self, dataset: Any, names: Sequence[str], max_faces: int, remedy: str):
+        super().__init__(dataset, names)
+        self.max_faces, self.remedy = max_faces, remedy
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
         """Item `index` as drawn for the epoch `number`: the data set's own augmentation."""
@@ -45,21 +50,56 @@ class OwnMeshes(OwnData):
 
     def positional(self, values: Sequence[Any], where: str) -> list[tuple[str, Any]]:
         names = ("vertices", "faces", "text")
+        if len(values) > 2 and _is_edges(values[2]):  # in the order of meshgpt-pytorch
+            names = ("vertices", "faces", "face_edges", "text")
         if not 2 <= len(values) <= len(names):
             kind = type(values[0]).__name__ if len(values) == 1 else f"a tuple of {len(values)}"
             raise TypeError(f"{where} is {kind}; {self.items}")
-        return list(zip(names, values))
+        return [pair for pair in zip(names, values) if pair[0] != "face_edges"]
 
     def sample(self, fields: dict[str, Any], where: str, key: Key | None) -> dict[str, Any]:
         vertices, faces = (_tensor(fields.get(name), name) for name in ("vertices", "faces"))
         faces = _checked(vertices, faces, where)
+        if len(faces) > self.max_faces:
+            raise ValueError(
+                f"{where} has {len(faces)} faces, more than max_faces = {self.max_faces}: "
+                f"{self.remedy}"
+            )
         ordered = canonical(vertices.float().numpy(), faces.numpy())
-        text = fields.get("text")
         return {
             "vertices": torch.from_numpy(np.ascontiguousarray(ordered[0])),
             "faces": torch.from_numpy(np.ascontiguousarray(ordered[1])),
-            "text": "" if text is None else str(text),
+            "text": _caption(fields.get("text"), where),
         }
+
+
+class CaptionedMeshes(OwnMeshes):
+    """Meshes whose captions are learned: embeddings in their place are an error."""
+
+    def route(self, item: Any, where: str) -> dict[str, Any]:
+        if "text_embeds" in (item if isinstance(item, Mapping) else self.names):
+            raise TypeError(
+                f"{where} has text_embeds; give the captions as texts, and build the model with "
+                "text='frozen' and text_path= for a pretrained encoder, whose embeddings are cached"
+            )
+        return super().route(item, where)
+
+
+def _is_edges(value: Any) -> bool:
+    """Whether this is the adjacency of a mesh: integers (e, 2)."""
+    value = as_tensor(value)
+    if not isinstance(value, Tensor) or value.is_floating_point():
+        return False
+    return value.ndim == 2 and value.shape[1] == 2
+
+
+def _caption(value: Any, where: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise TypeError(
+        f"the caption of {where} is {kind_of(value)}, not a str; name the fields by data_kwargs, "
+        "for example ['vertices', 'faces', 'face_edges', 'texts']"
+    )
 
 
 def _checked(vertices: Tensor, faces: Tensor, name: str) -> Tensor:
@@ -97,9 +137,13 @@ def _tensor(value: Any, name: str) -> Tensor:
 
 class _MeshTrainer(BaseTrainer[Any]):
     names: Sequence[str] = ()
+    meshes: type[OwnMeshes] = OwnMeshes
 
     def adapt(self, dataset: Any, recipe: Any) -> OwnMeshes:
-        return OwnMeshes(dataset, self.names)
+        limit = recipe.meshes.max_faces
+        of_model = getattr(recipe.model, "max_faces", None) == limit
+        remedy = f"raise max_faces{' of the MeshTransformer' if of_model else ''}"
+        return self.meshes(dataset, self.names or (), limit, remedy)
 
     def open(self, recipe: Any) -> Any:
         return open_data(recipe.data, recipe.meshes, "train", recipe.seed)
@@ -113,7 +157,8 @@ class MeshAutoencoderTrainer(_MeshTrainer):
         MeshAutoencoderTrainer(model, data="chairs", max_faces=800, steps=5000).train()
 
     Every setting of `MeshAutoencoderRecipe` is a keyword: `max_faces`, `meshes` and the rest.
-    `data_kwargs` names the fields of a data set whose items are tuples.
+    `data_kwargs` names the fields of a data set whose items are tuples; by default they are
+    (vertices, faces, text) or (vertices, faces, face_edges, text).
     """
 
     name = "mesh/autoencoder"
@@ -133,11 +178,12 @@ class MeshAutoencoderTrainer(_MeshTrainer):
     def task(self, recipe: MeshAutoencoderRecipe) -> AutoencoderTask:
         return AutoencoderTask(recipe, self.model, self.sets)
 
-    def tokenize(self, vertices: Tensor, faces: Tensor) -> Tensor:
+    def tokenize(self, vertices: Tensor, faces: Tensor, face_edges: Tensor | None = None) -> Tensor:
         """Codes (b, f, corners x depth) of meshes, by the averaged weights."""
         model = self.averaged_model()
         device = next(model.parameters()).device
-        return model.tokenize(vertices.to(device), faces.to(device))
+        edges = None if face_edges is None else face_edges.to(device)
+        return model.tokenize(vertices.to(device), faces.to(device), edges)
 
 
 class MeshTransformerTrainer(_MeshTrainer):
@@ -154,6 +200,7 @@ class MeshTransformerTrainer(_MeshTrainer):
 
     name = "mesh/transformer"
     main = "transformer"
+    meshes = CaptionedMeshes
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.compat.models import MULAN, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.music.config import MuLaNConfig, MusicLossConfig
 from quintet.music.towers import AudioTower, Draws, TextTower
@@ -77,15 +78,15 @@ def build_quantiser(config: MuLaNConfig) -> ResidualQuantiser | None:
 class MuLaN(Pretrained, nn.Module):
     """Audio and text tower, built from a configuration or from its fields as keywords.
 
-    `mulan(wavs=…, raw_texts=…)` returns the loss of a batch, for custom training loops.
+    `mulan(wavs, texts)`, of strings or ids, returns the loss of a batch, for custom training loops.
     """
 
     Config = MuLaNConfig
 
     def __init__(self, config: MuLaNConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
-        config = replace(config, **keywords) if config else MuLaNConfig(**keywords)
-        self.config = config
+        config = config or MuLaNConfig()
+        self.config = config = replace(config, **model_keywords(MULAN, keywords, config))
         self.audio = AudioTower(config)
         self.text = TextTower(config)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))
@@ -100,6 +101,9 @@ class MuLaN(Pretrained, nn.Module):
         return [*self.audio.blocks, *text_blocks]
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if len(args) == 2:  # (wavs, texts), by position
+            args, texts = args[:1], args[1]
+            keywords["texts" if isinstance(texts, Tensor) else "raw_texts"] = texts
         if "raw_texts" in keywords or "texts" in keywords:
             return self.loss(*args, **keywords)
         return super().__call__(*args, **keywords)

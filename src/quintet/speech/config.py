@@ -76,8 +76,8 @@ class VoiceBoxConfig:
     """Kernel size of the convolutional position embedding."""
     dropout: float = 0.0
     """Dropout of the residual branches."""
-    text: Literal["learned", "given"] = "learned"
-    """Characters with a learned alignment, or given ids, one per frame."""
+    text: Literal["learned", "given", "none"] = "learned"
+    """Characters with a learned alignment, given ids (one per frame), or none (sound alone)."""
     vocabulary: int = 258
     """Vocabulary size: 256 bytes and 2 special ids, or that of custom ids."""
     edges: bool = True
@@ -191,9 +191,9 @@ class VoiceBoxRecipe(Recipe):
         model, rate = self.model, self.recordings.sample_rate
         matched = model.features == "latents" or rate == model.sample_rate
         require(matched, "recordings.sample_rate", rate, f"model.sample_rate, {model.sample_rate}")
-        built_in = self.data is not None or (model.features == "mel" and model.text == "learned")
+        built_in = self.data is not None or (model.features == "mel" and model.text != "given")
         require(
-            built_in, "data", self.data, "set: built-in speech needs features mel and text learned"
+            built_in, "data", self.data, "set: built-in speech has log-mels, and no ids per frame"
         )
 
 

@@ -28,6 +28,7 @@ from quintet.media.audio import (
 from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.folder import read_metadata, relative_name
 from quintet.media.ranges import Outside, within
+from quintet.media.sidecars import REMEDY
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.speech import voices
@@ -72,7 +73,9 @@ class Buckets:
 
     def ids(self, text: str | None) -> Tensor:
         """Ids (n,) of a text; one UNKNOWN without a text."""
-        return torch.tensor([UNKNOWN]) if text is None else encode(text, self.model.edges)
+        if text is None or self.model.text == "none":
+            return torch.tensor([UNKNOWN])
+        return encode(text, self.model.edges)
 
     def index(self, frames: int, tokens: int) -> int:
         """The smallest bucket that holds both, from 1; above `count` for a sample too large."""
@@ -86,7 +89,7 @@ class Buckets:
     def check(self, length: int, text: str) -> str:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
-        text = self._clean(text)
+        text = text if self.model.text == "none" else self._clean(text)
         frames, tokens = self.num_frames(length), len(self.ids(text))
         seconds = length / config.sample_rate
         if not self.latents and seconds < config.min_seconds:
@@ -129,8 +132,11 @@ class Unfit(ValueError):
 # -- folders --------------------------------------------------------------------------------
 
 
+WITHOUT = "or train on sound alone: --model.text none, VoiceBox(text='none')"
+
+
 class SpeechFolder(InFolder):
-    """Recordings that have texts."""
+    """Recordings that have texts; all of them for a model without texts."""
 
     Config = SpeechDataConfig
 
@@ -139,14 +145,22 @@ class SpeechFolder(InFolder):
 
     def __init__(self, folder: Path | str, buckets: Buckets, split: Split, seed: int) -> None:
         self.buckets = buckets
-        super().__init__(folder, buckets.config, split, seed)
+        if buckets.model.text == "none":
+            self.lacking = ""
+        try:
+            super().__init__(folder, buckets.config, split, seed)
+        except BadFile as error:
+            if error.remedy != REMEDY:
+                raise
+            raise BadFile(error.path, error.reason, f"{REMEDY}; {WITHOUT}") from None
         if self.window:
             reason = "sets a shuffle window, but batches by length need the whole epoch"
             raise BadFile(folder, reason, "drop '#window='")
 
     def usable(self, names: list[str]) -> list[str]:
-        self._transcripts = Transcripts(self.folder, names)
-        names = self._transcripts.with_text(names, self.config.max_missing)
+        if self.buckets.model.text != "none":
+            self._transcripts = Transcripts(self.folder, names)
+            names = self._transcripts.with_text(names, self.config.max_missing)
         outside = {name: found for name in names if (found := self._outside(name))}
         return within(self.folder, names, outside, WHAT)
 
@@ -163,7 +177,8 @@ class SpeechFolder(InFolder):
             return None
         length = length_at(self.config.sample_rate, seconds)
         try:
-            _checked_text(self.buckets, self.folder / name, length, self._transcripts.of(name))
+            text = "" if self.buckets.model.text == "none" else self._transcripts.of(name)
+            _checked_text(self.buckets, self.folder / name, length, text)
         except OutOfRange as error:
             return Outside.of(error)
         except BadFile:
@@ -172,6 +187,8 @@ class SpeechFolder(InFolder):
 
     def text(self, index: int) -> str:
         """The transcript, as written."""
+        if self.buckets.model.text == "none":
+            return ""
         if self.shards is not None:
             return super().text(index)
         return self._transcripts.of(self._names[index])
@@ -300,7 +317,8 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     batch |= {"ids": ids, "num_tokens": num_tokens}
     batch["texts"] = [item["text"] for item in items]
     batch["unpadded"] = [count == bucket * buckets.frames for count in frames]
-    if not buckets.model.edges and all("ends" in item for item in items):
+    by_character = buckets.model.text == "learned" and not buckets.model.edges
+    if by_character and all("ends" in item for item in items):
         batch["ends"] = torch.zeros(ids.shape)
         for row, item in zip(batch["ends"], items):
             row[: len(item["ends"])] = item["ends"]

@@ -105,6 +105,9 @@ def infill_layout(
     mask = inside(num_frames, x1.shape[1])
     infill_mask = infill_mask & mask
     context = model.mask_context(x1, infill_mask, mask)
+    if model.config.text == "none":
+        frame_ids = torch.where(mask, UNKNOWN, PAD)
+        return Layout(frame_ids, context, infill_mask, num_frames, num_frames[:, None])
     if model.durations is None:
         return Layout(ids, context, infill_mask, num_frames, (ids > 0).long())
     aligned = model.align(context, num_frames, ids, num_tokens, infill_mask).durations

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.compat.models import VOICEBOX, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.alignment import (
     Aligner,
@@ -72,8 +73,8 @@ class VoiceBox(Pretrained, nn.Module):
 
     def __init__(self, config: VoiceBoxConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
-        config = replace(config, **keywords) if config else VoiceBoxConfig(**keywords)
-        self.config = config
+        config = config or VoiceBoxConfig()
+        self.config = config = replace(config, **model_keywords(VOICEBOX, keywords, config))
         self.features = FeatureExtractor(config)
         self.text_embedding = nn.Embedding(config.vocabulary, config.text_dim, padding_idx=PAD)
         self.backbone = Backbone(config)
@@ -109,6 +110,8 @@ class VoiceBox(Pretrained, nn.Module):
             alignment = self.align(x1, num_frames, ids, num_tokens)
             text_losses = self._text_losses(alignment, infill_mask, num_frames, ids, num_tokens)
             frame_ids = expand(ids, alignment.durations, x1.shape[1])
+        elif self.config.text == "none":
+            frame_ids = torch.where(mask, UNKNOWN, PAD)
         noise, time = draws.noise.to(x1.dtype), draws.time.to(x1.dtype)
         path = straight_path(noise, x1, time)
         frame_ids = torch.where(draws.text_dropped, UNKNOWN, frame_ids)
@@ -207,10 +210,15 @@ class VoiceBox(Pretrained, nn.Module):
         """Ids (b, n) and their number (b,); a tensor of ids passes through, with 0 for padding."""
         if isinstance(texts, Tensor):
             return texts.to(self.device), (texts != PAD).sum(1).to(self.device)
+        self.check_texts(texts)
         if self.config.text == "given":
             raise ValueError("this model takes ids, one for each frame, and not strings")
         ids, num_tokens = stack([self.encode(text) for text in texts])
         return ids.to(self.device), num_tokens.to(self.device)
+
+    def check_texts(self, texts: Any) -> None:
+        if self.config.text == "none" and texts is not None:
+            raise ValueError("this model was trained on sound alone (text is 'none'): drop texts")
 
     def encode(self, text: str) -> Tensor:
         """(n,) ids of a text."""
@@ -255,9 +263,14 @@ class VoiceBox(Pretrained, nn.Module):
         `texts` alone are spoken in any voice. With `cond`, reference recordings with optional
         transcripts `cond_texts`, they continue those recordings; the new part is returned. With
         `cond_mask` (b, t) as well, true for frames to infill, `texts` are the transcripts of the
-        whole recordings, which are returned.
+        whole recordings, which are returned; without texts the mask may have several spans. `cond`
+        alone only sets the lengths of speech without any condition.
         """
         solver = Solver(steps, method, sway, cond_scale)
+        self.check_texts(texts)
+        if texts is None and cond is not None and cond_mask is None:
+            longest = max(len(frames) for frames in self.extract(cond))
+            cond_mask = torch.ones(len(cond), longest, dtype=torch.bool)
         if cond_mask is not None:
             if cond is None:
                 raise ValueError("cond_mask selects frames of cond; give cond as well")
@@ -266,7 +279,7 @@ class VoiceBox(Pretrained, nn.Module):
             lengths = layout.num_frames.tolist()
             return [self.to_sound(row[:n], vocoder) for row, n in zip(frames, lengths)]
         if texts is None or isinstance(texts, Tensor) or self.durations is None:
-            raise ValueError("give texts as strings, or recordings with cond_mask")
+            raise ValueError("give texts as strings, or recordings (cond), alone or with cond_mask")
         segments = self._segments(texts, cond, cond_texts, self._frames_in(seconds))
         return [self.to_sound(new, vocoder) for new in self.generate(segments, solver, seed)[0]]
 
@@ -300,7 +313,7 @@ class VoiceBox(Pretrained, nn.Module):
         audio: Tensor,
         start: float,
         end: float,
-        text: str,
+        text: str | None = None,
         transcript: str | None = None,
         *,
         seconds: float | None = None,
@@ -311,7 +324,9 @@ class VoiceBox(Pretrained, nn.Module):
         """A recording (n,) with the span from `start` to `end`, in seconds, replaced by `text`.
 
         The new span lasts as long as predicted, or `seconds`; the rest of the recording is kept.
+        A model without texts infills the span, at its length.
         """
+        self.check_texts(text)
         mel = self.features.mel
         if mel is None:
             raise ValueError("edit() needs a mel model; for latents use sample() with cond_mask")
@@ -324,6 +339,15 @@ class VoiceBox(Pretrained, nn.Module):
         frames = self.extract([audio])[0]
         first = min(round(start * rate / mel.hop_length), len(frames) - 1)
         last = min(max(round(end * rate / mel.hop_length), first + 1), len(frames))
+        if self.durations is None:
+            mask = torch.zeros(1, len(frames), dtype=torch.bool)
+            mask[:, first:last] = True
+            layout = self._infill_layout([frames], None, mask)
+            (filled,) = infill(self, layout, solver, noise_keys(seed, 1, self.device))
+            sound = self.to_sound(filled, vocoder)
+            return splice(audio.to(sound), sound, (first, last, last), mel.hop_length)
+        if text is None:
+            raise ValueError("give the text to speak in the span")
         before, after = split_reference(self._reference(frames, transcript), first, last)
         ids = self.encode(text).to(self.device)
         segment = Segment(ids, before, after, self._frames_in(seconds))
@@ -358,8 +382,11 @@ class VoiceBox(Pretrained, nn.Module):
             )
         valid = inside(num_frames, x1.shape[1])
         infill_mask = mask.to(self.device) & valid
-        if bool((F.pad(infill_mask, (1, 0)).int().diff(dim=1) > 0).sum(1).gt(1).any()):
-            raise ValueError("cond_mask has several spans; infill them one at a time")
+        aligned = texts is not None and self.durations is not None
+        if aligned and bool((F.pad(infill_mask, (1, 0)).int().diff(dim=1) > 0).sum(1).gt(1).any()):
+            raise ValueError(
+                "cond_mask has several spans; infill them one at a time, or drop texts"
+            )
         if texts is None:
             frame_ids = torch.where(valid, UNKNOWN, PAD)
             context = self.mask_context(x1, infill_mask, ~infill_mask)

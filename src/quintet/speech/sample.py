@@ -22,7 +22,7 @@ EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """Speaks --text, with --voice in the voice of a recording. With a recording, --from and --to,
-    --text replaces that span."""
+    --text replaces that span; a model without texts infills it."""
 
     text: tuple[str, ...] = ()
     """Text to speak; may be repeated."""
@@ -57,6 +57,10 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     model: VoiceBox = loaded(run, flags.device)
     if model.features.mel is None:
         raise RunError(f"{run} is a model of latents; use it from Python with your decoder")
+    if model.config.text == "none" and (flags.text or not inputs):
+        raise RunError(f"{run} was trained without texts; give a recording, --from and --to alone")
+    if model.config.text != "none" and not flags.text:
+        raise RunError('nothing to speak; give --text "…"')
     vocoder = _vocoder(model, flags)
     try:
         sounds = (
@@ -64,11 +68,11 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         )
     except ValueError as error:
         raise RunError(str(error)) from None
-    return _write(model, sounds, out, flags.text)
+    return _write(model, sounds, out, flags.text or [inputs[0].stem])
 
 
 def _check(inputs: Sequence[Path], out: Path, flags: Flags) -> None:
-    if not flags.text:
+    if not flags.text and not inputs:
         raise RunError('nothing to speak; give --text "…"')
     check_positive(flags, "steps")
     if flags.seconds is not None and not 0 < flags.seconds <= 600:
@@ -135,7 +139,7 @@ def _edit(
         _read(path, model.config.sample_rate),
         flags.from_,
         flags.to,
-        flags.text[0],
+        flags.text[0] if flags.text else None,
         flags.voice_text,
         seconds=flags.seconds,
         solver=Solver(flags.steps, flags.method, cond_scale=flags.cond_scale),

@@ -139,7 +139,7 @@ class VoiceBoxTask(Task):
         if network.durations is not None:
             measured |= self._measure_durations(network, batch)
         spoken = [i for i, index in enumerate(batch.ids) if index < self.recipe.sampling.count]
-        if spoken and self.recipe.data is None:
+        if spoken and self.recipe.data is None and network.durations is not None:
             measured |= self._measure_syllables(network, batch, spoken)
         return measured
 

@@ -71,6 +71,8 @@ class OwnRecordings(OwnData):
                 f" {config.max_seconds:g}; cut it, or raise max_seconds"
             )
         sample: dict[str, Any] = {"audio": audio, "text": None}
+        if model.text == "none":
+            return sample
         if "ids" in fields:
             ids = as_ids(fields["ids"], f"ids of {where}", "(m,) integers")
             frames = self.buckets.num_frames(len(audio))

@@ -10,6 +10,7 @@ from quintet.shared.tokenizer.config import (
     PixelDataConfig,
     TokenizerLossConfig,
     TokenizerRecipe,
+    require_channels,
     require_divisible,
     require_quantiser,
 )
@@ -214,6 +215,7 @@ class VideoRecipe(TokenizerRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_channels(self.videos.channels, self.model.channels, "videos.channels")
         require_divisible(self.videos.size, self.model.factor, "videos.size")
         step, frames = self.model.time_factor, self.videos.frames
         require(

@@ -1,6 +1,6 @@
 """Clips and images from a folder, and the built-in procedural clips.
 
-A sample is {"video": uint8 (3, t, h, w), "still": bool, "text": str}. An image is a static clip,
+A sample is {"video": uint8 (c, t, h, w), "still": bool, "text": str}. An image is a static clip,
 marked by `still`. The augmentation of a sample is drawn from its key; without a key it is the
 middle of the clip, the largest centre crop, not flipped.
 """
@@ -21,15 +21,19 @@ from quintet.media.clips.windows import Caps
 from quintet.media.pixels import Pixels
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
+from quintet.shared.tokenizer.pixels import check_channels, in_channels
 from quintet.video import motion
 from quintet.video.config import VideoDataConfig
 
 SUFFIXES = tuple(dict.fromkeys((*clips.SUFFIXES, *pixels.SUFFIXES)))
 
 
-def _sample(frames: Pixels, key: Key | None, flip: bool, still: bool, text: str) -> dict[str, Any]:
-    """(t, h, w, 3) to a tensor (3, t, h, w), flipped horizontally for half of the keys."""
-    if flip and key is not None and key.random("flip").random() < 0.5:
+def _sample(
+    frames: Pixels, key: Key | None, config: VideoDataConfig, still: bool, text: str
+) -> dict[str, Any]:
+    """(t, h, w, 3) to a tensor (c, t, h, w), flipped horizontally for half of the keys."""
+    frames = in_channels(frames, config.channels)
+    if config.flip and key is not None and key.random("flip").random() < 0.5:
         frames = frames[:, :, ::-1]
     video = torch.from_numpy(np.ascontiguousarray(frames.transpose(3, 0, 1, 2)))
     return {"video": video, "still": still, "text": text}
@@ -61,7 +65,7 @@ class VideoFolder(InFolder):
         cropped = _crop(frames, self.config, key)
         if still:
             cropped = np.broadcast_to(cropped, (self.config.frames, *cropped.shape[1:]))
-        return _sample(cropped, key, self.config.flip, still, self.text(index))
+        return _sample(cropped, key, self.config, still, self.text(index))
 
 
 def _caps(config: VideoDataConfig) -> Caps:
@@ -82,8 +86,12 @@ def _decode_size(config: VideoDataConfig) -> int:
 
 
 def _read_still(path: Path, config: VideoDataConfig) -> Pixels:
-    limits = {"max_pixels": config.max_pixels, "max_bytes": config.max_bytes}
-    return pixels.read_image(path, **limits, at_least=_decode_size(config))[None]
+    return pixels.read_image(
+        path,
+        max_pixels=config.max_pixels,
+        max_bytes=config.max_bytes,
+        at_least=_decode_size(config),
+    )[None]
 
 
 def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
@@ -144,11 +152,11 @@ class BuiltinClips(Builtin):
         """The clip, flipped by the key, and its caption."""
         scene = self.scene(index)
         frames = motion.draw(scene, self.config.frames, *self.config.size)
-        return _sample(frames, key, self.config.flip, False, scene.caption)
+        return _sample(frames, key, self.config, False, scene.caption)
 
 
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One batch: videos uint8 (b, 3, t, h, w), still bool (b,), texts a list."""
+    """One batch: videos uint8 (b, c, t, h, w), still bool (b,), texts a list."""
     dtypes = {item["video"].dtype for item in items}
     if len(dtypes) > 1:  # stacking would promote uint8 to floats 255 times too large
         mixed = " and ".join(sorted(map(str, dtypes)))
@@ -168,6 +176,7 @@ def open_data(
     The seed chooses the validation files of a folder. The built-in clips do not depend on it, so
     that runs with different seeds are evaluated on the same clips.
     """
+    check_channels(config.channels, (1, 3), "clips from files")
     if folder is None:
         return BuiltinClips(config, split)
     return VideoFolder(folder, config, split, seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.pixels import Pixels, grid, write_png
-from quintet.shared.tokenizer.pixels import enlarged, to_bytes
+from quintet.shared.tokenizer.pixels import displayed, enlarged, to_bytes
 
 FPS = 8
 """Frames per second, slow enough to see artefacts."""
@@ -48,7 +48,8 @@ class ClipSheet:
     def _triples(self) -> Iterator[tuple[Pixels, Pixels, Pixels]]:
         for real, fake in zip(self.real, self.reconstruction):
             difference = (real - fake).abs().clamp(0, 1)
-            first, second, third = (enlarged(to_bytes(c)) for c in (real, fake, difference))
+            clips = (displayed(to_bytes(clip)) for clip in (real, fake, difference))
+            first, second, third = map(enlarged, clips)
             yield first, second, third
 
     @staticmethod

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quintet.compat.models import VIDEO_TOKENIZER, model_keywords
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.blocks import group_norm
 from quintet.nn.causal import State
@@ -25,19 +26,23 @@ from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
 from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
-from quintet.video.config import VideoTokenizerConfig
+from quintet.video.config import VideoLossConfig, VideoTokenizerConfig
 from quintet.video.layers import build_decoder, build_encoder
 
 
-def config_from_keywords(**keywords: Any) -> VideoTokenizerConfig:
-    """A configuration from its fields, or from magvit2-pytorch's `image_size` and `codebook_size`.
+def config_from_keywords(
+    config: VideoTokenizerConfig | None = None, **keywords: Any
+) -> VideoTokenizerConfig:
+    """A configuration with fields changed, or magvit2-pytorch's `image_size` and `codebook_size`.
 
     The model takes any divisible size, so `image_size` is only checked.
     """
+    config = config or VideoTokenizerConfig()
+    keywords = model_keywords(VIDEO_TOKENIZER, keywords, config, ("image_size", "codebook_size"))
     image_size, size = keywords.pop("image_size", None), keywords.pop("codebook_size", None)
     if size is not None:
         keywords |= codebook_of_size(size)
-    config = VideoTokenizerConfig(**keywords)
+    config = replace(config, **keywords)
     if image_size is not None and image_size % config.factor:
         raise ValueError(
             f"image_size {image_size} is not divisible by the downsampling factor {config.factor}:"
@@ -59,16 +64,14 @@ class VideoTokenizer(TokenizerModel):
     """The tokenizer, built from a configuration or from its fields as keywords."""
 
     Config = VideoTokenizerConfig
+    Losses = VideoLossConfig
     compiles_whole = True
     """Few layers are alike: compiling by block takes longer, and steps take a third longer."""
 
     def __init__(self, config: VideoTokenizerConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
-        if config is None:
-            config = config_from_keywords(**keywords)
-        elif keywords:
-            config = replace(config, **keywords)
-        self.config = config
+        self.config = config = config_from_keywords(config, **keywords)
+        self.image_size: int | None = keywords.get("image_size")
         self.factor, self.time_factor = config.factor, config.time_factor
         self.encoder = build_encoder(config)
         self.quantiser = build_quantiser(config, config.dim)
@@ -119,8 +122,13 @@ class VideoTokenizer(TokenizerModel):
         return torch.cat([self.quantiser.to_ids(part) for part in latents], dim=1)
 
     @torch.no_grad()
-    def decode_from_code_indices(self, ids: Tensor, chunk: int | None = None) -> Tensor:
-        """Clips in 0..1; `chunk` frames at a time."""
+    def decode_from_code_indices(
+        self, ids: Tensor, chunk: int | None = None, *, size: int | tuple[int, int] | None = None
+    ) -> Tensor:
+        """Clips in 0..1; `chunk` frames at a time. Ids (b, t h w) are those of frames of this
+        `size` in pixels, by default the `image_size` that the model was built with."""
+        if ids.ndim == 2:
+            ids = ids.unflatten(1, (-1, *self.grid_of(size)))
         if ids.ndim != 4 or ids.is_floating_point():
             shape = tuple(ids.shape)
             raise ValueError(f"expected integer ids (b, t, h, w), not {ids.dtype} {shape}")
@@ -134,6 +142,15 @@ class VideoTokenizer(TokenizerModel):
         step = self.latent_frames(chunk)
         values = (self.quantiser.ids_to_values(part) for part in split_time(ids, 1 + step, step))
         return torch.cat([part.clamp(0, 1) for part in self.decode_chunks(values)], dim=2)
+
+    def grid_of(self, size: int | tuple[int, int] | None) -> tuple[int, int]:
+        """Height and width in ids of frames of a size in pixels."""
+        size = size or self.image_size
+        if size is None:
+            raise ValueError("flattened ids need size=, the size of the frames in pixels")
+        height, width = (size, size) if isinstance(size, int) else size
+        check_divisible(height, width, self.factor, "frames")
+        return height // self.factor, width // self.factor
 
     def reconstruct(self, video: Tensor, chunk: int | None = None) -> Tensor:
         """Clips in 0..1, encoded to ids and decoded."""

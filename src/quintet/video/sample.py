@@ -65,6 +65,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
 
 def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Path]:
     from quintet.media.clips.writer import write_mp4
+    from quintet.shared.tokenizer.pixels import displayed
     from quintet.video.data import open_data
 
     recipe = recipe_with_data(run, "videos")
@@ -72,7 +73,7 @@ def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Path]:
     paths = []
     for index, item in readable(dataset, flags.count):
         paths.append(out / f"validation-{index:03d}.mp4")
-        write_mp4(paths[-1], item["video"].permute(1, 2, 3, 0).numpy(), flags.fps)
+        write_mp4(paths[-1], displayed(item["video"].permute(1, 2, 3, 0).numpy()), flags.fps)
     if not paths:
         raise RunError(f"{run} has no readable validation clips; give videos")
     return paths
@@ -163,7 +164,7 @@ def _reconstruct_chunks(
     """Chunk by chunk; only layer states are kept, so memory does not grow with the length."""
     import torch
 
-    from quintet.shared.tokenizer.pixels import to_bytes
+    from quintet.shared.tokenizer.pixels import displayed, in_channels, to_bytes
 
     device = next(model.parameters()).device
     inputs, ids = deque[Chunk](), deque[Any]()
@@ -171,7 +172,8 @@ def _reconstruct_chunks(
     def clips() -> Iterator["Tensor"]:
         for chunk in chunks:
             inputs.append(chunk)
-            clip = torch.from_numpy(chunk.frames).to(device).permute(3, 0, 1, 2)[None]
+            pixels = in_channels(chunk.frames, model.config.channels)
+            clip = torch.from_numpy(pixels).to(device).permute(3, 0, 1, 2)[None]
             yield clip.float() / 255
 
     def values() -> Iterator["Tensor"]:
@@ -182,7 +184,7 @@ def _reconstruct_chunks(
     with torch.no_grad():
         for clip in model.decode_chunks(values()):
             frames, length = inputs.popleft()
-            reconstruction = to_bytes(clip[0])[:length]
+            reconstruction = displayed(to_bytes(clip[0])[:length])
             yield ReconstructedChunk(frames[:length], reconstruction, ids.popleft())
 
 
@@ -227,14 +229,14 @@ def _decode_chunks(
     """Chunk by chunk, up to `frames`: the last ids may include padding."""
     import torch
 
-    from quintet.shared.tokenizer.pixels import to_bytes
+    from quintet.shared.tokenizer.pixels import displayed, to_bytes
     from quintet.video.model import split_time
 
     device, step = next(model.parameters()).device, max(chunk // model.time_factor, 1)
     parts = (part.long().to(device) for part in split_time(ids, 1 + step, step))
     with torch.no_grad():
         for clip in model.decode_chunks(map(model.quantiser.ids_to_values, parts)):
-            decoded = to_bytes(clip[0])[:frames]
+            decoded = displayed(to_bytes(clip[0])[:frames])
             frames -= len(decoded)
             if len(decoded):
                 yield decoded

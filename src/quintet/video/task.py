@@ -34,10 +34,11 @@ class VideoTask(TokenizerTask):
         self.recipe = recipe
         torch.manual_seed(fold(recipe.seed, "weights"))
         tokenizer = model if model is not None else VideoTokenizer(recipe.model)
-        frame = FrameDiscriminator(**asdict(recipe.frame_discriminator))
+        channels = tokenizer.config.channels
+        frame = FrameDiscriminator(channels=channels, **asdict(recipe.frame_discriminator))
         discriminators: dict[str, nn.Module] = {"frame_discriminator": frame}
         if recipe.losses.motion:
-            motion = MotionDiscriminator(**asdict(recipe.motion_discriminator))
+            motion = MotionDiscriminator(channels=channels, **asdict(recipe.motion_discriminator))
             discriminators["motion_discriminator"] = motion
         super().__init__(recipe, tokenizer, discriminators, sets)
 

@@ -23,20 +23,15 @@ class OwnVideos(OwnPixels):
         "images": "video",
         "text": "text",
     }
-    shapes = {4: "a clip (3, t, h, w)", 3: "an image (3, h, w)"}
+    shapes = {4: "a clip (c, t, h, w)", 3: "an image (c, h, w)"}
 
     def __init__(self, dataset: Any, frames: int, channels: int = 3):
-        super().__init__(dataset)
-        self.frames, self.channels = frames, channels
+        super().__init__(dataset, channels)
+        self.frames = frames
 
     def sample(self, fields: dict[str, Any], where: str, key: Key | None) -> dict[str, Any]:
         sample = super().sample(fields, where, key)
         clip: Tensor = sample["video"]
-        if clip.shape[0] != self.channels:  # not a ValueError: no sample of the set will do
-            raise TypeError(
-                f"{where} is {tuple(clip.shape)}, but the tokenizer takes clips ({self.channels}, "
-                f"t, h, w) and images ({self.channels}, h, w): permute its axes"
-            )
         still = clip.ndim == 3
         if still:
             clip = clip[:, None].expand(-1, self.frames, -1, -1)
@@ -67,7 +62,8 @@ class VideoTokenizerTrainer(TokenizerTrainer[VideoTokenizer]):
 
     @renamed(model="tokenizer")
     def __init__(self, tokenizer: VideoTokenizer, dataset: Any = None, **keywords: Any):
-        super().__init__(tokenizer, VideoRecipe(), dataset, keywords, {"model": tokenizer.config})
+        derived = {"model": tokenizer.config, "videos.channels": tokenizer.config.channels}
+        super().__init__(tokenizer, VideoRecipe(), dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VideoRecipe) -> OwnVideos:
         return OwnVideos(dataset, recipe.videos.frames, recipe.model.channels)

@@ -9,6 +9,7 @@ tokenizer = VideoTokenizer(
     init_dim=8,
     max_dim=16,
     codebook_size=1024,
+    use_fsq=False,
     layers=(
         "residual",
         "compress_space",
@@ -40,14 +41,16 @@ trainer = VideoTokenizerTrainer(
 )
 trainer.train()
 
-ema_tokenizer = trainer.averaged_model()
+ema_tokenizer = trainer.ema_tokenizer
 video = torch.rand(1, 3, 17, 32, 32)
 codes = ema_tokenizer.tokenize(video)
 decoded = ema_tokenizer.decode_from_code_indices(codes)
 assert codes.shape == (1, 9, 8, 8)
+assert torch.equal(decoded, ema_tokenizer.decode_from_code_indices(codes.flatten(1)))
 assert torch.equal(decoded, ema_tokenizer.reconstruct(video))
 print("done")
 
+# told: use_fsq=False is now quantiser='lfq'
 # told: dataset_folder is now called data
 # told: dataset_type='videos' is the default and not needed
 # told: discr_start_after_step=1 is now adversarial_from=0.5

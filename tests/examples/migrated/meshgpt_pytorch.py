@@ -57,6 +57,11 @@ trainer()
 meshes = transformer.generate(texts=["a corner"], cond_scale=3.0)
 print(len(meshes), "mesh, done")
 
+# told: num_discrete_coors is now called bins
+# told: attn_depth is now called layers
+# told: attn_heads is now called heads
+# told: max_seq_len=96 is now max_faces=16
+# told: condition_on_text=True is now text='bytes'
 # told: val_num_batches is not needed: all validation samples are measured
 # told: ema_kwargs is not needed: give its beta as ema_decay; every step is averaged
 # told: checkpoint_folder is now called run

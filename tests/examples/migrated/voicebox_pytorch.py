@@ -14,7 +14,7 @@ class AudioDataset(Dataset):
         return torch.randn(12_000 + 100 * index).clamp(-4, 4) / 8
 
 
-model = VoiceBox(dim=16, depth=1, head_dim=16, heads=1)
+model = VoiceBox(dim=16, depth=1, dim_head=16, heads=1, condition_on_text=False)
 trainer = VoiceBoxTrainer(
     cfm_wrapper=model,
     dataset=AudioDataset(),
@@ -39,6 +39,8 @@ mask[:, 10:20] = True
 assert sampled.ndim == 1
 print("done")
 
+# told: dim_head is now called head_dim
+# told: condition_on_text=False is now text='none'
 # told: cfm_wrapper is now called voicebox
 # told: num_warmup_steps is now called warmup_steps
 # told: lr is now called learning_rate

@@ -285,7 +285,7 @@ def test_neighbours_edges_and_neither_agree() -> None:
         table[index, : len(pairs)] = pairs
     expected = run(model, batch)
     for other in ({}, {"face_edges": table}):
-        actual = model(vertices=batch.vertices, faces=batch.faces, **other)
+        actual = model(batch.vertices, batch.faces, **other)
         assert torch.equal(actual.loss, expected.loss)
 
 
@@ -488,7 +488,9 @@ def test_another_model_s_folder_is_refused(tmp_path: Path) -> None:
 
 def test_keywords_build_the_same_configuration() -> None:
     assert MeshAutoencoder(**SMALL).config == MeshAutoencoderConfig(**SMALL)
-    older = MeshAutoencoder(**SMALL, num_discrete_coors=64, num_quantizers=1)
+    with pytest.warns(FutureWarning) as caught:
+        older = MeshAutoencoder(**SMALL, num_discrete_coors=64, num_quantizers=1)
+    assert "num_discrete_coors is now called bins" in {str(w.message) for w in caught}
     assert (older.config.bins, older.config.depth) == (64, 1)
     assert MeshAutoencoder(older.config, bins=32).config.bins == 32
 

@@ -483,10 +483,12 @@ def test_keywords_and_older_names_build_the_same_configuration() -> None:
     older = {"attn_depth": 2, "attn_heads": 2, "attn_dim_head": 16, "fine_attn_depth": 2}
     same = {n: v for n, v in SMALL.items() if n not in ("layers", "heads", "head_dim", "max_faces")}
     del same["fine_layers"]
-    built = MeshTransformer(**same, **older, max_seq_len=47, condition_on_text=False)
+    with pytest.warns(FutureWarning) as caught:
+        built = MeshTransformer(**same, **older, max_seq_len=47, condition_on_text=False)
+    assert len(caught) == 6
     assert built.config == MeshTransformerConfig(**(SMALL | {"text": "none"}))
-    with pytest.raises(TypeError, match="coarse_pre_gateloop_depth, wings"):
-        MeshTransformer(wings=1, coarse_pre_gateloop_depth=2)
+    with pytest.raises(TypeError, match="unknown argument 'wings'; known: codebook_size"):
+        MeshTransformer(wings=1)
 
 
 @pytest.mark.parametrize(

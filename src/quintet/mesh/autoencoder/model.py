@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.compat.mesh import autoencoder_keywords
+from quintet.compat.models import MESH_AUTOENCODER, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.bottleneck import (
@@ -97,7 +97,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
     def __init__(self, config: MeshAutoencoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
         config = config or MeshAutoencoderConfig()
-        self.config = config = replace(config, **autoencoder_keywords(keywords, config))
+        self.config = config = replace(config, **model_keywords(MESH_AUTOENCODER, keywords, config))
         dim, corners = config.dim, config.corners
         self.octaves = num_octaves(config.bins)
         in_features = corners * 3 * (1 + 2 * self.octaves) + corners + 4
@@ -128,6 +128,12 @@ class MeshAutoencoder(Pretrained, nn.Module):
     def depth(self) -> int:
         """Codes per vertex."""
         return self.config.depth
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """With keywords alone, `autoencoder(vertices=…, faces=…)`: the loss of a batch, for a
+        custom training loop."""
+        output = super().__call__(*args, **keywords)
+        return output if args else output.loss
 
     def forward(
         self,
@@ -164,7 +170,10 @@ class MeshAutoencoder(Pretrained, nn.Module):
         face_edges: Tensor | None = None,
         neighbours: Tensor | None = None,
     ) -> Tensor:
-        """(b, f, k q) integers below `codebook_size`; -1 in padding."""
+        """(b, f, k q) integers below `codebook_size`; -1 in padding. Also (f, k q) of one mesh."""
+        if vertices.ndim == faces.ndim == 2:
+            tables = (None if t is None else t[None] for t in (face_edges, neighbours))
+            return self.tokenize(vertices[None], faces[None], *tables)[0]
         mesh = self.prepare(vertices, faces, face_edges, neighbours)
         vertex_features, _ = self.encode(mesh)
         with without_autocast(vertex_features):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.compat.mesh import transformer_keywords
+from quintet.compat.models import MESH_GENERATE, MESH_TRANSFORMER, arguments, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.transformer.assemble import Mesh, assemble
@@ -81,7 +81,7 @@ class MeshTransformer(Pretrained, nn.Module):
         base: MeshTransformerConfig = config or MeshTransformerConfig()
         if autoencoder is not None:
             base = base.with_codebook_of(autoencoder.config)
-        self.config = config = replace(base, **transformer_keywords(keywords, base))
+        self.config = config = replace(base, **model_keywords(MESH_TRANSFORMER, keywords, base))
         self.set_autoencoder(autoencoder)
         dim, tokens = config.dim, config.tokens_per_face
         self.code_embed = CodeEmbedding(dim, config.codebook_size, config.depth, config.levels)
@@ -122,6 +122,36 @@ class MeshTransformer(Pretrained, nn.Module):
     @property
     def autoencoder(self) -> Any:
         return self._autoencoder[0]
+
+    # -- custom training loops ----------------------------------------------------------------
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if not args and not {"text", "mask", "drop"} & {*keywords}:
+            return self.loss(**keywords)
+        return super().__call__(*args, **keywords)
+
+    def loss(
+        self,
+        vertices: Tensor | None = None,
+        faces: Tensor | None = None,
+        face_edges: Tensor | None = None,
+        codes: Tensor | None = None,
+        texts: Sequence[str] | None = None,
+        text_drop: float = 0.1,
+    ) -> Tensor:
+        """`transformer(vertices=…, faces=…, texts=…)`: the loss per code of a batch of meshes, or
+        of their codes (b, f, t). Faces are learned in the order given."""
+        if codes is None:
+            if self.autoencoder is None or vertices is None or faces is None:
+                raise ValueError("give vertices and faces, and an autoencoder; or codes")
+            codes = self.autoencoder.tokenize(vertices, faces, face_edges)
+        assert codes is not None
+        text, mask = (None, None) if texts is None else self.tokenize_captions(texts)
+        drop = None
+        if text is not None and self.training:
+            drop = torch.rand(len(text), device=text.device) < text_drop
+        losses: MeshLosses = super().__call__(codes.to(self.start.device), text, mask, drop)
+        return losses.loss_sum.sum() / losses.tokens.sum()
 
     # -- training -----------------------------------------------------------------------------
 
@@ -276,18 +306,21 @@ class MeshTransformer(Pretrained, nn.Module):
         model.load_state_dict(state, assign=True)
         return model.eval().requires_grad_(False)
 
-    @torch.no_grad()
-    def encode_captions(self, captions: Sequence[str]) -> Context | None:
-        """`encode_text` of strings, in eval mode."""
+    def tokenize_captions(self, captions: Sequence[str]) -> tuple[Tensor, Tensor | None]:
+        """Inputs of the text encoder: byte ids, or frozen embeddings and their mask."""
         device, length = self.start.device, self.config.text_length
         if self.config.text == "none":
             raise ValueError("this model was trained without captions: drop texts")
         if self.config.text == "bytes":
-            text, mask = ByteTokenizer(length).encode(captions).to(device), None
-        elif self.config.text_path is None:
+            return ByteTokenizer(length).encode(captions).to(device), None
+        if self.config.text_path is None:
             raise ValueError("to generate from texts, set text_path to the encoder's folder")
-        else:
-            text, mask = FrozenText(self.config.text_path, length=length)(captions, device)
+        return FrozenText(self.config.text_path, length=length)(captions, device)
+
+    @torch.no_grad()
+    def encode_captions(self, captions: Sequence[str]) -> Context | None:
+        """`encode_text` of strings, in eval mode."""
+        text, mask = self.tokenize_captions(captions)
         return self.cast_copy(self.start.dtype).encode_text(len(captions), text, mask)
 
     @torch.no_grad()
@@ -304,8 +337,10 @@ class MeshTransformer(Pretrained, nn.Module):
         prompt: Tensor | None = None,
         max_faces: int | None = None,
         return_codes: bool = False,
+        **older: Any,
     ) -> list[Mesh] | Tensor:
-        """Generate one mesh per text, or `batch_size` meshes.
+        """Generate one mesh per text, `batch_size` meshes, or one per `prompt`: the codes of its
+        first faces, (b, f, t) or flattened. `older` are arguments of meshgpt-pytorch.
 
         A mesh depends on the seed and its index in the batch, not on the batch size.
         """
@@ -316,7 +351,13 @@ class MeshTransformer(Pretrained, nn.Module):
             )
         if max_faces is not None and max_faces < 1:
             raise ValueError(f"max_faces must be 1 or more, not {max_faces}")
+        max_faces = arguments(MESH_GENERATE, older, {"max_faces"}, self.config).get(
+            "max_faces", max_faces
+        )
         texts = [texts] if isinstance(texts, str) else texts
+        if prompt is not None:
+            prompt = self.check_prompt(prompt)
+            batch_size = batch_size or (len(prompt) if texts is None else None)
         if texts is not None and batch_size not in (None, len(texts)):
             if len(texts) != 1:
                 raise ValueError(f"{len(texts)} texts do not match batch_size {batch_size}")
@@ -335,6 +376,18 @@ class MeshTransformer(Pretrained, nn.Module):
             seed=seed,
         )
         return codes if return_codes else self.decode_meshes(codes)
+
+    def check_prompt(self, prompt: Tensor) -> Tensor:
+        """(b, f, t) of the codes of whole faces, of any shape (b, …)."""
+        tokens = self.config.tokens_per_face
+        if prompt.ndim < 2 or math.prod(prompt.shape[1:]) // tokens * tokens != math.prod(
+            prompt.shape[1:]
+        ):
+            raise ValueError(
+                f"expected a prompt (b, faces, {tokens}), or whole faces of {tokens} codes each,"
+                f" not {tuple(prompt.shape)}"
+            )
+        return prompt.reshape(len(prompt), -1, tokens)
 
     def decode_meshes(self, codes: Tensor) -> list[Mesh]:
         """Decode codes (b, f, t) to vertices and faces on the autoencoder's device."""

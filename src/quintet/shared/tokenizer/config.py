@@ -51,6 +51,8 @@ class PixelDataConfig(DataConfig):
 
     size: tuple[int, int] = (128, 128)
     """Height and width that images and frames are resized and cropped to."""
+    channels: int = 3
+    """Colour channels, as many as the model's: 1 (grey), 3 (RGB) or 4 (RGBA, images only)."""
     flip: bool = True
     """Random horizontal flip in training."""
     min_crop: float = 0.8
@@ -66,10 +68,8 @@ class PixelDataConfig(DataConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DiscriminatorConfig:
-    """A patch discriminator of images or frames."""
+    """A patch discriminator of images or frames; it has the channels of the model."""
 
-    channels: int = 3
-    """Colour channels of the input."""
     dim: int = 64
     """Width of its first layer."""
     layers: int = 3
@@ -105,6 +105,10 @@ def require_quantiser(config: QuantiserConfig) -> None:
     else:
         bits = config.codebook_bits
         require(1 <= bits <= 30, "codebook_bits", bits, "between 1 and 30")
+
+
+def require_channels(channels: int, of_model: int, name: str) -> None:
+    require(channels == of_model, name, channels, f"model.channels, {of_model}")
 
 
 def require_divisible(size: tuple[int, int], factor: int, name: str) -> None:

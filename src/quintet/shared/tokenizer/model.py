@@ -1,7 +1,8 @@
 """Base class of the image and video tokenizers."""
 
+import copy
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from quintet.nn.quantisers.fsq import FSQ
 from quintet.nn.quantisers.lfq import LFQ
 from quintet.nn.quantisers.vq import VectorQuantiser
 from quintet.nn.statistics import CommitContext, Commits
+from quintet.shared.tokenizer.config import TokenizerLossConfig
 
 
 class Reconstruction(NamedTuple):
@@ -22,8 +24,25 @@ class Reconstruction(NamedTuple):
     """0-dim."""
 
 
+class PixelLoss(NamedTuple):
+    loss: Tensor
+    """0-dim: the weighted sum of l1 and l2."""
+    l1: Tensor
+    """0-dim, not weighted."""
+
+
+def pixel_loss(output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
+    error = output - target
+    l1, l2 = error.abs().mean(), error.square().mean()
+    return PixelLoss(losses.l1 * l1 + losses.l2 * l2, l1)
+
+
 class TokenizerModel(Pretrained, nn.Module):
     """An encoder, a quantiser and a decoder."""
+
+    Losses: ClassVar[type[TokenizerLossConfig]] = TokenizerLossConfig
+    factor: int
+    """Pixels per id along each side."""
 
     encode: Callable[[Tensor], Tensor]
     """Images or clips in 0..1 -> latents before the quantiser."""
@@ -34,6 +53,30 @@ class TokenizerModel(Pretrained, nn.Module):
     def forward(self, pixels: Tensor) -> Reconstruction:
         quantised = self.quantiser(self.encode(pixels))
         return Reconstruction(self.decode(quantised.values), quantised.ids, quantised.loss)
+
+    # -- custom training loops ------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if keywords.pop("return_loss", False):
+            return self.loss(*args, **keywords)
+        for name in ("return_recon", "return_recons", "return_discr_loss", "return_codes"):
+            if keywords.pop(name, False):
+                raise TypeError(f"{name}=True is not there: {INSTEAD[name]}")
+        return super().__call__(*args, **keywords)
+
+    def loss(self, pixels: Tensor, losses: TokenizerLossConfig | None = None) -> Tensor:
+        """The trainer's loss of images or clips in 0..1, without its perceptual and adversarial
+        parts, which need further networks."""
+        output, _, quantiser_loss = super().__call__(pixels)
+        return pixel_loss(output, pixels, losses or self.Losses()).loss + quantiser_loss
+
+    def copy_for_eval(self) -> Self:
+        """A copy in eval mode."""
+        return copy.deepcopy(self).eval()
+
+    def get_encoded_fmap_size(self, image_size: int) -> int:
+        """Ids along the side of an image of this size."""
+        return image_size // self.factor
 
     @property
     def codebook_size(self) -> int:
@@ -47,6 +90,15 @@ class TokenizerModel(Pretrained, nn.Module):
         """Apply the quantiser's statistics of the step, if it has any."""
         if isinstance(self.quantiser, Commits):
             self.quantiser.commit(context)
+
+
+INSTEAD = {
+    "return_recon": "call reconstruct, or take output of what the model returns",
+    "return_recons": "call reconstruct, or take output of what the model returns",
+    "return_codes": "call tokenize, or take ids of what the model returns",
+    "return_discr_loss": "the discriminators belong to the trainer; build your own from"
+    " quintet.nn.adversarial",
+}
 
 
 def check_divisible(height: int, width: int, factor: int, what: str) -> None:

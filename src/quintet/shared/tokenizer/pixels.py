@@ -1,18 +1,51 @@
-"""Pixels of images and clips: conversion, enlargement and the bicubic baseline."""
+"""Pixels of images and clips: conversion, colour channels, enlargement and the bicubic baseline."""
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from quintet.engine.errors import RunError
 from quintet.media.pixels import Pixels
 
 
 def to_bytes(values: Tensor) -> Pixels:
-    """(3, ..., h, w) in 0..1 to (..., h, w, 3) uint8."""
+    """(c, ..., h, w) in 0..1 to (..., h, w, c) uint8."""
     scaled = (values.detach().float() * 255).round().clamp(0, 255).to(torch.uint8)
     return scaled.movedim(0, -1).cpu().numpy()
+
+
+def in_channels(pixels: Pixels, channels: int) -> Pixels:
+    """RGB or RGBA (..., 3 or 4) as grey (..., 1), as it is, or RGBA, opaque."""
+    if channels == 1:
+        weights = np.array([19595, 38470, 7471], np.uint32)  # ITU-R 601, as in Pillow
+        grey = (pixels[..., :3].astype(np.uint32) @ weights + 0x8000) >> 16
+        return grey.astype(np.uint8)[..., None]
+    if channels == 4 and pixels.shape[-1] == 3:
+        return np.concatenate([pixels, np.full_like(pixels[..., :1], 255)], axis=-1)
+    return pixels
+
+
+def displayed(pixels: Pixels) -> Pixels:
+    """(..., c) as RGB: grey is repeated, and channels after the third are left out."""
+    return pixels[..., [0, 0, 0]] if pixels.shape[-1] < 3 else pixels[..., :3]
+
+
+def three_channels(images: Tensor) -> Tensor:
+    """(n, c, h, w) as (n, 3, h, w): fewer are averaged and repeated, further ones left out."""
+    if images.shape[1] < 3:
+        return images.mean(1, keepdim=True).expand(-1, 3, -1, -1)
+    return images[:, :3]
+
+
+def check_channels(channels: int, known: tuple[int, ...], what: str) -> None:
+    if channels not in known:
+        raise RunError(
+            f"the model has {channels} channels, but {what} can be read with"
+            f" {' or '.join(map(str, known))}; give a data set of your own, or change channels"
+        )
 
 
 def enlarged(pixels: Pixels, side: int = 128) -> Pixels:

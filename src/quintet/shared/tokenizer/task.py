@@ -25,6 +25,8 @@ from quintet.nn.perceptual import StructuralDistance
 from quintet.nn.quantisers.codebook import codebook_usage
 from quintet.nn.similarity import psnr
 from quintet.shared.tokenizer.config import TokenizerRecipe
+from quintet.shared.tokenizer.model import pixel_loss
+from quintet.shared.tokenizer.pixels import three_channels
 
 SIGMA = 0.01
 """Standard deviation of the noise for R1 by finite differences."""
@@ -97,7 +99,7 @@ class TokenizerTask(Task):
         return values.to(self.dtype) / 255 if values.dtype == torch.uint8 else values
 
     def perceptual_images(self, values: Tensor, batch: Batch) -> Tensor:
-        """The images (n, 3, h, w) that the perceptual distance compares."""
+        """The images (n, c, h, w) that the perceptual distance compares."""
         return values
 
     def check(self, data: Any) -> None:
@@ -140,13 +142,14 @@ class TokenizerTask(Task):
     def _reconstruction_loss(
         self, nets: Mapping[str, Any], batch: Batch, real: Tensor, reconstruction: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        error = reconstruction - real
-        l1, l2 = error.abs().mean(), error.square().mean()
-        loss = self.losses.l1 * l1 + self.losses.l2 * l2
+        loss, l1 = pixel_loss(reconstruction, real, self.losses)
         metrics = {"l1": l1, "psnr": psnr(reconstruction.detach(), real).mean()}
         if self.losses.perceptual:
-            fake_images = self.perceptual_images(reconstruction, batch)
-            perceptual = nets["perceptual"](fake_images, self.perceptual_images(real, batch)).mean()
+            fake_images, real_images = (
+                three_channels(self.perceptual_images(values, batch))
+                for values in (reconstruction, real)
+            )
+            perceptual = nets["perceptual"](fake_images, real_images).mean()
             loss = loss + self.losses.perceptual * perceptual
             metrics["perceptual"] = perceptual
         return loss, metrics

@@ -17,9 +17,13 @@ class OwnPixels(OwnData):
     """Items are tensors, tuples that begin with one, or dicts."""
 
     shapes: ClassVar[Mapping[int, str]]
-    """What a tensor may be, by its number of axes."""
+    """What a tensor may be, by its number of axes; c stands for the channels."""
     strict = False
     items = "items are tensors, tuples that begin with one, or dicts"
+
+    def __init__(self, dataset: Any, channels: int = 3):
+        super().__init__(dataset)
+        self.channels = channels
 
     def positional(self, values: Sequence[Any], where: str) -> list[tuple[str, Any]]:
         return [(next(iter(self.fields.values())), values[0])]
@@ -28,12 +32,19 @@ class OwnPixels(OwnData):
         name = next(iter(self.fields.values()))
         pixels = as_tensor(fields.get(name))
         if not isinstance(pixels, Tensor) or pixels.ndim not in self.shapes:
-            shapes = " or ".join(self.shapes.values())
             raise TypeError(
-                f"an item of the data set must be {shapes}, a tuple that begins with one, or a dict"
-                f" with {name!r}; {where} is {type(pixels).__name__}"
+                f"an item of the data set must be {self._expected()}, a tuple that begins with one,"
+                f" or a dict with {name!r}; {where} is {type(pixels).__name__}"
+            )
+        if pixels.shape[0] != self.channels:  # not a ValueError: no sample of the set will do
+            raise TypeError(
+                f"{where} is {tuple(pixels.shape)}, but the model takes {self._expected()}: "
+                "permute its axes, or build the model with other channels"
             )
         return {name: pixels, "text": str(fields.get("text", ""))}
+
+    def _expected(self) -> str:
+        return " or ".join(self.shapes.values()).replace("(c,", f"({self.channels},")
 
 
 class TokenizerTrainer(BaseTrainer[T]):

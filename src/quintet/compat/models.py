@@ -1,0 +1,304 @@
+"""Arguments of the older packages' models: the fields that each is now, or what to do instead.
+
+One table per model. An entry is a new name, a function from the old value to fields, or `Removed`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from quintet.compat.keywords import Removed, anything, nothing, notice
+
+ToFields = Callable[[Any, Mapping[str, Any], Any], dict[str, Any]]
+"""Of the old value, beside all arguments that were given and the configuration they change."""
+Table = Mapping[str, str | ToFields | Removed]
+
+
+def only(*harmless: Any) -> Callable[[Any], bool]:
+    """Values that are the same here, or have no effect."""
+    return lambda value: value in harmless
+
+
+def choice(name: str, yes: Any, no: Any) -> ToFields:
+    """A boolean that is now one of two values of a field, unless that is given by itself."""
+
+    def to_fields(value: Any, given: Mapping[str, Any], _: Any) -> dict[str, Any]:
+        return {} if name in given else {name: yes if value else no}
+
+    return to_fields
+
+
+def when_set(name: str) -> ToFields:
+    """Renamed; None is left out."""
+    return lambda value, *_: {} if value is None else {name: value}
+
+
+_TRAINER = "it is a setting of the trainer: "
+_KERNEL = Removed("attention uses the fastest kernel there is", anything)
+_NO_DROPOUT = Removed("there is no such dropout", nothing)
+_WIDTHS = Removed("set dim, message_dim, encoder_layers, decoder_layers and window", nothing)
+_FEED_FORWARD = Removed("feed-forward layers have the size of a width of 4 dim", only(4))
+_CONTINUOUS = Removed("angles, areas and normals are continuous features")
+_NO_GATES = Removed("there are no gate loops: set layers and fine_layers", nothing)
+_PADDING = Removed("padding is -1", only(-1))
+
+
+# -- meshgpt-pytorch ------------------------------------------------------------------------------
+
+
+def mesh_codebook(size: int, given: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    by_flag = "lfq" if given.get("use_residual_lfq") else "vq"
+    default = by_flag if "use_residual_lfq" in given else config.quantiser
+    if given.get("quantiser", default) == "fsq":
+        raise TypeError(
+            f"codebook_size={size} cannot be kept: the codebook of fsq is the product of levels, "
+            "one number for each axis; or give quantiser='lfq' and codebook_bits"
+        )
+    bits = size.bit_length() - 1
+    if size != 2**bits:
+        raise TypeError(f"codebook_size={size} cannot be kept: it must be a power of two")
+    return {"codebook_bits": bits}
+
+
+def faces_of_codes(length: int | None, given: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """`max_seq_len` counted codes, of which a face has corners x depth."""
+    if length is None:
+        return {}
+    corners, depth = (given.get(name, getattr(config, name)) for name in ("corners", "depth"))
+    return {"max_faces": length // (corners * depth)}
+
+
+MESH_AUTOENCODER: Table = {
+    "num_discrete_coors": "bins",
+    "num_quantizers": "depth",
+    "dim_codebook": "latent_dim",
+    "commit_loss_weight": "commitment_weight",
+    "quads": choice("corners", 4, 3),
+    "use_residual_lfq": choice("quantiser", "lfq", "vq"),
+    "codebook_size": mesh_codebook,
+    "coor_continuous_range": Removed(
+        "vertices are between -1 and 1: scale your meshes",
+        lambda value: tuple(value) == (-1.0, 1.0),
+    ),
+    **dict.fromkeys(("encoder_dims_through_depth", "decoder_dims_through_depth"), _WIDTHS),
+    **dict.fromkeys(("attn_encoder_depth", "attn_decoder_depth"), _WIDTHS),
+    **dict.fromkeys(("init_decoder_conv_kernel", "sageconv_kwargs"), _WIDTHS),
+    **dict.fromkeys(("num_discrete_area", "num_discrete_normals"), _CONTINUOUS),
+    **dict.fromkeys(("num_discrete_angle", "dim_coor_embed", "dim_area_embed"), _CONTINUOUS),
+    **dict.fromkeys(("dim_normal_embed", "dim_angle_embed"), _CONTINUOUS),
+    **dict.fromkeys(
+        ("rq_kwargs", "rvq_kwargs", "rlfq_kwargs"),
+        Removed("set quantiser, codebook_bits, entropy_weight and commitment_weight", nothing),
+    ),
+    "rvq_stochastic_sample_codes": Removed("codes are not sampled"),
+    "bin_smooth_blur_sigma": Removed("a coordinate is a discretised logistic"),
+    **dict.fromkeys(
+        ("local_attn_kwargs", "local_attn_window_size", "linear_attn_kwargs", "use_linear_attn"),
+        Removed("the decoder has no attention: set decoder_layers and window"),
+    ),
+    **dict.fromkeys(("attn_dropout", "ff_dropout", "resnet_dropout"), _NO_DROPOUT),
+    "checkpoint_quantizer": Removed(f"{_TRAINER}checkpoint_activations", nothing),
+    "flash_attn": _KERNEL,
+    "pad_id": _PADDING,
+}
+MESH_TRANSFORMER: Table = {
+    "attn_depth": "layers",
+    "attn_heads": "heads",
+    "attn_dim_head": "head_dim",
+    "fine_attn_depth": "fine_layers",
+    "fine_attn_heads": "fine_heads",
+    "fine_attn_dim_head": "fine_head_dim",
+    "max_seq_len": faces_of_codes,
+    "condition_on_text": choice("text", "bytes", "none"),
+    "quads": choice("corners", 4, 3),
+    "text_condition_model_types": Removed(
+        "give text='frozen' and text_path=, the folder of the encoder", nothing
+    ),
+    "text_condition_model_kwargs": Removed(
+        "give text='frozen' and text_path=, the folder of the encoder", lambda v: not any(v)
+    ),
+    "text_condition_cond_drop_prob": Removed(f"{_TRAINER}text_drop", only()),
+    **dict.fromkeys(("coarse_pre_gateloop_depth", "coarse_post_gateloop_depth"), _NO_GATES),
+    "fine_pre_gateloop_depth": _NO_GATES,
+    "gateloop_use_heinsen": _NO_GATES,
+    "attn_kwargs": Removed("set layers, heads, head_dim and dropout", nothing),
+    "cross_attn_num_mem_kv": Removed("a learned embedding stands for an empty caption"),
+    "num_sos_tokens": Removed("a mesh starts with one learned embedding"),
+    "coarse_adaptive_rmsnorm": Removed("captions are read by cross-attention", nothing),
+    "text_cond_with_film": Removed("captions are read by cross-attention", nothing),
+    "fine_cross_attend_text": Removed("captions are read by the coarse decoder", nothing),
+    "flash_attn": _KERNEL,
+    "pad_id": _PADDING,
+}
+MESH_GENERATE: Table = {
+    "max_seq_len": faces_of_codes,
+    "cache_kv": Removed("keys and values are always cached"),
+    "filter_logits_fn": Removed("give top_k or top_p", only()),
+    "filter_kwargs": Removed("give top_k or top_p", nothing),
+    "text_embeds": Removed("give texts", only(None)),
+    "face_coords_to_file": Removed("write the vertices and faces that are returned", only(None)),
+}
+
+# -- magvit2-pytorch and muse-maskgit-pytorch -----------------------------------------------------
+
+_LFQ = Removed("set entropy_weight and commitment_weight", nothing)
+_HEADS = Removed("the number of heads follows from the width", anything)
+_ADVERSARIAL = Removed(f"{_TRAINER}adversarial_share and adversarial_cap", only())
+_VGG = Removed(f"{_TRAINER}vgg, a local file of weights", only(None))
+
+VIDEO_TOKENIZER: Table = {
+    "use_fsq": choice("quantiser", "fsq", "lfq"),
+    "fsq_levels": when_set("levels"),
+    "lfq_entropy_loss_weight": "entropy_weight",
+    "lfq_commitment_loss_weight": "commitment_weight",
+    **dict.fromkeys(("lfq_diversity_gamma", "lfq_spherical", "lfq_soft_clamp_input_value"), _LFQ),
+    **dict.fromkeys(("lfq_activation", "quantizer_aux_loss_weight"), _LFQ),
+    **dict.fromkeys(("attn_dim_head", "attn_heads", "linear_attn_dim_head"), _HEADS),
+    "linear_attn_heads": _HEADS,
+    "attn_dropout": _NO_DROPOUT,
+    "residual_conv_kernel_size": Removed("kernels have a size of 3", only(3)),
+    **dict.fromkeys(
+        ("input_conv_kernel_size", "output_conv_kernel_size", "pad_mode"),
+        Removed("the first and the last convolution have a size of 3, and zero padding"),
+    ),
+    "num_codebooks": Removed("there is one codebook: raise codebook_size", only(1)),
+    "dim_cond": Removed("layers take no condition", only(None)),
+    "dim_cond_expansion_factor": Removed("layers take no condition"),
+    "vgg": _VGG,
+    "vgg_weights": _VGG,
+    "perceptual_loss_weight": Removed(f"{_TRAINER}perceptual", only()),
+    "discr_kwargs": Removed(f"{_TRAINER}frame_discriminator, motion_discriminator", nothing),
+    "multiscale_discrs": Removed(f"{_TRAINER}motion_discriminator", nothing),
+    "use_gan": Removed(f"{_TRAINER}adversarial='none'", only(True)),
+    "adversarial_loss_weight": _ADVERSARIAL,
+    "multiscale_adversarial_loss_weight": _ADVERSARIAL,
+    "grad_penalty_loss_weight": Removed(f"{_TRAINER}penalty_weight", only()),
+    "separate_first_frame_encoding": Removed("the first frame is always encoded as if alone"),
+    "flash_attn": _KERNEL,
+}
+VQGAN_VAE: Table = {
+    "lookup_free_quantization": choice("quantiser", "lfq", "vq"),
+    "num_resnet_blocks": "num_res_blocks",
+    "vq_kwargs": Removed("set codebook_bits and commitment_weight", nothing),
+    "lfq_kwargs": Removed("set codebook_bits, entropy_weight and commitment_weight", nothing),
+    "l2_recon_loss": Removed(f"{_TRAINER}l1 and l2", only(False)),
+    "use_hinge_loss": Removed(f"{_TRAINER}adversarial='relativistic'", only(True)),
+    "use_vgg_and_gan": Removed(f"{_TRAINER}adversarial='none', perceptual=0", only(True)),
+    "discr_layers": Removed(f"{_TRAINER}discriminator={{'layers': …}}", only()),
+    "layer_mults": Removed("set channel_multipliers", only(None)),
+    "vgg": _VGG,
+}
+
+# -- musiclm-pytorch ------------------------------------------------------------------------------
+
+_TOWERS = Removed(
+    "give their settings to MuLaN itself: dim, layers, heads, text_dim, text_layers, text_heads",
+    only(),
+)
+_SPECTROGRAM = Removed("set n_fft, hop_length and n_mels", only())
+_MASKS = Removed(f"{_TRAINER}losses, as shares of the spectrogram", only())
+
+MULAN: Table = {
+    "depth": "layers",
+    "dim_head": "head_dim",
+    "patch_dropout_prob": "patch_dropout",
+    "spec_n_fft": "n_fft",
+    "spec_hop_length": when_set("hop_length"),
+    "max_seq_len": "text_length",
+    "num_tokens": "vocab_size",
+    "sigmoid_contrastive_loss": lambda on, *_: {"loss": "sigmoid"} if on else {},
+    "decoupled_contrastive_learning": lambda on, given, _: (
+        {} if given.get("sigmoid_contrastive_loss") else {"loss": "decoupled" if on else "softmax"}
+    ),
+    "audio_transformer": _TOWERS,
+    "text_transformer": _TOWERS,
+    "hierarchical_contrastive_loss": Removed("the loss is that of the last layer", nothing),
+    "hierarchical_contrastive_loss_layers": Removed("the loss is that of the last layer", nothing),
+    "accept_spec": Removed("the model takes sounds", nothing),
+    "accept_spec_time_first": Removed("the model takes sounds"),
+    **dict.fromkeys(("spec_power", "spec_win_length", "spec_pad", "spec_center"), _SPECTROGRAM),
+    "spec_pad_mode": _SPECTROGRAM,
+    **dict.fromkeys(("spec_aug_freq_mask", "spec_aug_time_mask"), _MASKS),
+    "spec_aug_stretch_factor": Removed("sounds are not stretched in time"),
+    "attn_dropout": _NO_DROPOUT,
+    "ff_dropout": _NO_DROPOUT,
+    "ff_mult": _FEED_FORWARD,
+    "pad_id": Removed("padding is 0", only(0)),
+}
+
+# -- voicebox-pytorch -----------------------------------------------------------------------------
+
+VOICEBOX: Table = {
+    "dim_head": "head_dim",
+    "num_register_tokens": "registers",
+    "conv_pos_embed_kernel_size": "kernel",
+    "dim_cond_emb": "text_dim",
+    "ff_dropout": "dropout",
+    "attn_dropout": "dropout",
+    "condition_on_text": choice("text", "learned", "none"),
+    "num_cond_tokens": Removed(
+        "give text='given' and vocabulary=, counting 2 more: 0 is padding and 1 unknown",
+        only(None),
+    ),
+    "audio_enc_dec": Removed(
+        "sounds become log-mels; for latents of a codec give features='latents' and n_mels=",
+        only(None),
+    ),
+    "dim_in": Removed("give n_mels=, and features='latents' for latents", only(None)),
+    "p_drop_prob": Removed(f"{_TRAINER}drop_context", only()),
+    "frac_lengths_mask": Removed(f"{_TRAINER}mask_fraction", only()),
+    "ff_mult": _FEED_FORWARD,
+    "time_hidden_dim": Removed("set dim", only(None)),
+    "conv_pos_embed_groups": Removed("set kernel", only(None)),
+    "use_gateloop_layers": Removed("there are no gate loops: set depth", nothing),
+    "attn_qk_norm": Removed("queries and keys are normalised", only(True)),
+    "attn_flash": _KERNEL,
+}
+
+
+def model_keywords(
+    table: Table, keywords: Mapping[str, Any], config: Any, extra: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Replace older names, with a notice each; refuse unknown names, with a list.
+
+    `extra` are arguments of the constructor that are no fields of the configuration.
+    """
+    return arguments(table, keywords, {field.name for field in fields(config)} | {*extra}, config)
+
+
+def arguments(
+    table: Table, keywords: Mapping[str, Any], known: set[str], config: Any
+) -> dict[str, Any]:
+    translated: dict[str, Any] = {}
+    for name, value in keywords.items():
+        entry = None if name in known else table.get(name)
+        for new, now in _fields(name, value, entry, keywords, config).items():
+            if new not in known:
+                raise TypeError(f"unknown argument {new!r}; known: {', '.join(sorted(known))}")
+            if new in translated and translated[new] != now:
+                raise TypeError(f"{new} is given twice, once by an old name")
+            translated[new] = now
+    return translated
+
+
+def _fields(
+    name: str,
+    value: Any,
+    entry: str | ToFields | Removed | None,
+    given: Mapping[str, Any],
+    config: Any,
+) -> dict[str, Any]:
+    if entry is None:
+        return {name: value}
+    if isinstance(entry, Removed):
+        if not entry.harmless(value):
+            raise TypeError(f"{name}={value!r} cannot be kept: {entry.instead}")
+        notice(f"{name} is not needed: {entry.instead}")
+        return {}
+    if isinstance(entry, str):
+        notice(f"{name} is now called {entry}")
+        return {entry: value}
+    found = entry(value, given, config)
+    new = ", ".join(f"{field}={now!r}" for field, now in found.items())
+    notice(f"{name}={value!r} is now {new}" if new else f"{name}={value!r} is not needed")
+    return found
