@@ -24,7 +24,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train all six on built-in data, on the CPU, in about twelve minutes
 	$(BIN)/quintet demo
 
-test: lint types tests  ## lint, types and tests; required for every change
+test: lint  ## lint, types and tests; required for every change
+	@$(BIN)/pyright > .pyright.log 2>&1 & types=$$!; $(PYTEST); tests=$$?; \
+	wait $$types; types=$$?; cat .pyright.log; exit $$((tests || types))
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -64,5 +66,5 @@ build: $(READY)  ## wheel and sdist, into dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove .venv and caches, and nothing else
-	rm -rf $(VENV) $(LATEST) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LATEST) .pyright.log .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

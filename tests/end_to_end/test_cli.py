@@ -295,7 +295,9 @@ def is_alive(process: str) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc for the workers of a process")
-@pytest.mark.parametrize("again", ["resume", "train --resume"])
+@pytest.mark.parametrize(
+    "again", [pytest.param("resume", marks=pytest.mark.slow), "train --resume"]
+)
 def test_a_run_killed_while_its_workers_are_stopped_is_restarted_at_once(
     again: str, tmp_path: Path
 ) -> None:

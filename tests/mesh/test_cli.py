@@ -327,6 +327,7 @@ def test_an_autoencoder_skips_bad_files_and_names_each(
     assert all(name in result.out for name in mixed)
 
 
+@pytest.mark.slow
 def test_a_transformer_skips_bad_files_and_names_each(
     chairs: Path, mixed: dict[str, str], autoencoder_model: Path, tmp_path: Path, cli: Callable
 ) -> None:

@@ -374,6 +374,7 @@ def peaks(model: Path, out: Path, short: Path, long: Path) -> list[int]:
     return [int(line) for line in done.stdout.split()]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_length_of_a_video(model: Path, tmp_path: Path) -> None:
     """360 more frames of 96 x 96 are 10 MB of bytes and 40 MB of floats, once."""
     for name, length in (("short", 40), ("long", 400)):
@@ -591,6 +592,7 @@ def test_videos_without_pyav_name_the_extra(
     assert "quintet[video]" in cli("doctor", "video", footage).sentence
 
 
+@pytest.mark.slow
 def test_the_extra_is_named_in_one_sentence_when_a_worker_misses_it(
     footage: Path, tmp_path: Path
 ) -> None:

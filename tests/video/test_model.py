@@ -307,6 +307,7 @@ def in_one_graph(model: VideoTokenizer) -> None:
     assert torch.allclose(compiled(clip).output, model(clip).output, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_layer_type_is_part_of_one_graph() -> None:
     in_one_graph(small().train())
 

@@ -217,11 +217,11 @@ def _names(file: str, column: str, suffix: str) -> list[str]:
     return [_inside(path) or f"{stem}-{row:08d}{suffix}" for row, path in enumerate(paths)]
 
 
-def _inside(path: str | None) -> str | None:
+def _inside(name: str | None) -> str | None:
     """A relative name; of a path that leads elsewhere, the file's own name."""
-    if not path:
+    if not name:
         return None
-    pure = PurePosixPath(path.replace("\\", "/"))
+    pure = PurePosixPath(name.replace("\\", "/"))
     return pure.name if pure.is_absolute() or ".." in pure.parts else pure.as_posix()
 
 

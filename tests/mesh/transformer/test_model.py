@@ -402,6 +402,7 @@ def test_generation_leaves_the_model_unchanged() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 @ONE_HEAD
 def test_it_learns_captions_and_generates_the_mesh_of_each(head: str) -> None:
     texts = ["a box", "a low box", "two legs", "a stool"]
