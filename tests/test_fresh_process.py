@@ -133,6 +133,11 @@ EXTRAS = {
         "from pathlib import Path; (Path({folder!r}) / 'a.parquet').write_bytes(b'PAR1');"
         "from quintet.cli import main; main(['train', 'image/vqgan_tiny', {folder!r}])",
     ),
+    "meshes": (
+        "collada",
+        "from pathlib import Path; from quintet.media.meshes.files import read_mesh;"
+        "path = Path({folder!r}) / 'x.dae'; path.write_bytes(b'<COLLADA/>'); read_mesh(path)",
+    ),
     "wandb": (
         "wandb",
         "from quintet.cli import main; main(['train', 'image/vqgan_tiny', '--trackers', 'wandb',"

@@ -20,7 +20,8 @@ import torch
 
 from quintet.engine.data.source import Source
 from quintet.media.errors import BadFile, OutOfRange, printable
-from quintet.media.meshes.files import SUFFIXES, UNREAD, count_faces, read_mesh, simplify
+from quintet.media.meshes import scenes
+from quintet.media.meshes.files import count_faces, read_mesh, readable, simplify, unread
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
@@ -175,7 +176,8 @@ class MeshFolder(InFolder):
 
     Config = MeshDataConfig
 
-    suffixes, unread, what = SUFFIXES, UNREAD, "meshes"
+    suffixes, unread, what = readable(), unread(), "meshes"
+    unread_remedy = f"for .dae and .3mf: {scenes.EXTRA}" if ".dae" in unread else ""
 
     def range_settings(self) -> object:
         config = self.config

@@ -92,7 +92,7 @@ def measures_of(kind: Any) -> list[Measure]:
     from quintet.media.meshes import files as meshes
 
     known = (
-        Measure(meshes.SUFFIXES, "faces", lambda path: len(meshes.read_mesh(path).faces)),
+        Measure(meshes.readable(), "faces", lambda path: len(meshes.read_mesh(path).faces)),
         Measure(audio.SUFFIXES, "seconds", lambda path: audio.probe(path).seconds),
         Measure(clips.SUFFIXES, "seconds", lambda path: clips.probe(path).seconds),
         Measure(pixels.SUFFIXES, "pixels of the shorter side", lambda p: min(pixels.probe(p))),

@@ -23,6 +23,7 @@ PURPOSES = {
     "hub": "models from and to the Hugging Face Hub",
     "video": "reading and writing videos",
     "audio": "reading and resampling sounds",
+    "meshes": "reading .dae and .3mf meshes",
     "text": "a frozen text encoder from a folder",
 }
 SHARED = Path("/dev/shm")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from quintet.files import atomic_write
 from quintet.media.errors import BadFile, OutOfRange, check_file, decoding
+from quintet.media.meshes import scenes
 from quintet.media.meshes.gltf import count_glb, count_gltf, json_length, read_glb, read_gltf
 from quintet.media.meshes.ply import MAX_HEADER, count_ply, read_ply
 from quintet.media.meshes.polygons import (
@@ -33,8 +34,9 @@ from quintet.media.meshes.polygons import (
 from quintet.media.shards.member import as_path
 
 SUFFIXES = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
+"""Formats that are read without an extra; `readable` has those of this installation."""
 UNREAD = (
-    ".dae", ".3mf", ".fbx", ".blend", ".3ds", ".x3d", ".wrl", ".usd", ".usda", ".usdc", ".usdz",
+    ".fbx", ".blend", ".3ds", ".x3d", ".wrl", ".usd", ".usda", ".usdc", ".usdz",
     ".step", ".stp", ".iges", ".igs", ".lwo", ".max", ".xyz",
 )  # fmt: skip
 """Meshes that are not read, and counted in a folder."""
@@ -51,8 +53,18 @@ _READERS: dict[str, Callable[[bytes, Limits], Mesh]] = {
     ".glb": read_glb,
     ".gltf": read_gltf,
     ".off": read_off,
+    ".dae": scenes.read_dae,
+    ".3mf": scenes.read_3mf,
 }
 _Y_UP = (".obj", ".glb", ".gltf")
+
+
+def readable() -> tuple[str, ...]:
+    return SUFFIXES + scenes.SUFFIXES if scenes.installed() else SUFFIXES
+
+
+def unread() -> tuple[str, ...]:
+    return UNREAD if scenes.installed() else scenes.SUFFIXES + UNREAD
 
 
 def read_mesh(
@@ -66,15 +78,18 @@ def read_mesh(
 
     Scenes are flattened and polygons split into triangle fans (correct for convex ones). Duplicate
     vertices (as in every STL file), unused ones, and degenerate or duplicate faces are not removed.
-    With `upright`, y-up formats (obj, glb, gltf) are rotated to z-up, which inverts `write_mesh`.
+    With `upright`, y-up files (obj, glb, gltf, and dae by its header) are rotated to z-up, which
+    inverts `write_mesh`.
     """
     path = as_path(path)
-    reader = _READERS.get(path.suffix.lower())
+    suffix = path.suffix.lower()
+    reader = _READERS.get(suffix)
     if reader is None:
-        raise BadFile(path, "has no supported mesh format", f"use one of {', '.join(SUFFIXES)}")
+        raise BadFile(path, "has no supported mesh format", f"use one of {', '.join(_READERS)}")
     with _reading(path, max_bytes):
-        mesh = _checked(reader(path.read_bytes(), Limits(max_faces, MAX_VERTICES)))
-    if upright and path.suffix.lower() in _Y_UP:
+        data = path.read_bytes()
+        mesh = _checked(reader(data, Limits(max_faces, MAX_VERTICES)))
+    if upright and (suffix in _Y_UP or (suffix == ".dae" and scenes.is_y_up(data))):
         return Mesh(_z_up(mesh.vertices), mesh.faces)
     return mesh
 
@@ -83,7 +98,8 @@ def read_mesh(
 def _reading(path: Path, max_bytes: int) -> Generator[None]:
     check_file(path, max_bytes, "simplify the mesh")
     # With the limits, only a machine that is nearly full runs out of memory here.
-    with decoding(path, "quintet", MemoryError), np.errstate(all="ignore"):
+    library = "trimesh" if path.suffix.lower() in scenes.SUFFIXES else "quintet"
+    with decoding(path, library, MemoryError), np.errstate(all="ignore"):
         try:
             yield
         except Beyond as error:
