@@ -102,7 +102,7 @@ def test_many_large_meshes_are_no_damage_and_one_line(
     assert "24 files, 16 usable, 8 skipped by training" in result.out
     assert result.out.count("left out: more than max_faces = 800") == 1
     assert "box/large" not in result.out, "one line for all of them"
-    assert "held out: 1 of 16 files" in result.out
+    assert "held out: 4 of 16 files" in result.out
 
 
 # -- sample -----------------------------------------------------------------------------------

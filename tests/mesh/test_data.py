@@ -116,9 +116,9 @@ def test_new_files_move_no_old_ones(old, new, fraction, seed):
         old + [name for name in new if name not in old], fraction, seed
     )
     assert sorted(train + held) == sorted(old)
-    # A side that would have been empty borrows one name, which may go back.
-    assert len(set(held) & set(train_later)) <= 1
-    assert len(set(train) & set(held_later)) <= 1
+    # What a small folder holds out beyond its fraction may go back.
+    assert len(set(held) & set(train_later)) <= 8
+    assert len(set(train) & set(held_later)) <= 8
 
 
 def test_a_damaged_mesh_is_met_when_it_is_read_and_by_check(folder):
@@ -154,7 +154,7 @@ def test_a_mesh_past_the_limit_is_left_out_or_simplified(folder, capfd):
         f"{folder}: 3 of 24 meshes left out: more than max_faces = 250 (1,280 to 5,120); raise it"
     )
     assert capfd.readouterr().err.count(line) == 1, "both splits, one line"
-    simplified = MeshDataConfig(max_faces=200, too_large="simplify", valid_fraction=0.001)
+    simplified = MeshDataConfig(max_faces=200, too_large="simplify", valid_fraction=0)
     data = MeshFolder(folder, simplified, "train", 0)
     sample = data.keyed([data.name(i) for i in range(len(data))].index("ball1.ply"), None)
     assert 50 < len(sample["faces"]) <= 200

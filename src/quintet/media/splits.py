@@ -26,6 +26,9 @@ Split = Literal["train", "valid"]
 VALID_FOLDERS = ("validation", "valid", "val", "test")
 """Sub-folders beside `train` that hold the validation data, the first that is there."""
 
+LEAST_VALID = 8
+"""Held-out samples that a measurement needs, where there are enough samples."""
+
 
 class Key(Protocol):
     """Random generators keyed by sample and epoch."""
@@ -53,14 +56,15 @@ def split_numbers(
 ) -> tuple[Numbers, Numbers]:
     """Numbers of the names for training and validation, ascending.
 
-    Each name is assigned by its own 64-bit hash, so new files do not move old ones. If one side
-    would be empty, the name with the nearest hash changes sides; a single file is for training.
-    Beyond `limit`, the held-out names of highest hash belong to neither side.
+    Each name is assigned by its own 64-bit hash, so new files do not move old ones. Few names have
+    `LEAST_VALID` held out all the same (or a quarter, or the limit), by the lowest hashes; a single
+    file is for training. Beyond `limit`, the held-out names of highest hash belong to neither side.
     """
     ranks = _ranks(names, seed)
     threshold = ceil(fraction * 2**64)
     num_valid = int((ranks < threshold).sum()) if threshold < 2**64 else len(ranks)
-    num_valid = min(max(num_valid, 1), len(ranks) - 1) if len(ranks) > 1 else 0
+    least = max(1, min(LEAST_VALID, limit or LEAST_VALID, len(ranks) // 4))
+    num_valid = min(max(num_valid, least), len(ranks) - 1) if fraction and len(ranks) > 1 else 0
     held_out = np.argsort(ranks, kind="stable")[:num_valid]
     valid = held_out if limit is None else held_out[:limit]
     return np.delete(np.arange(len(ranks)), held_out), np.sort(valid)
@@ -204,7 +208,7 @@ class InFolder:
             folder = config.valid_folder or folder
         self.folder, self.config = Path(folder), config
         self.shards = open_shards(str(folder), self.suffixes, self.what)
-        limit = config.valid_limit if split == "valid" else None
+        limit = config.valid_limit
         side = 0 if split == "train" else 1
         if self.shards is not None:
             self._numbers = self._of_shards(self.shards, seed, limit)[side]
@@ -216,7 +220,8 @@ class InFolder:
         names = self._in_range(listed.names)
         declared = (names, names) if config.valid_folder else declared_split(names)
         if declared:
-            self._names = limited(self.usable(declared[side]), seed, limit)
+            names = self.usable(declared[side])
+            self._names = limited(names, seed, limit) if side else names
         else:
             self._names = split_names(self.usable(names), config.valid_fraction, seed, limit)[side]
 

@@ -118,7 +118,8 @@ def test_names_are_split_by_their_own_hash(names, fraction, seed, limit):
     digests = {n: blake2b(f"{seed}/{n}".encode(), digest_size=8).digest() for n in names}
     ordered = sorted(names, key=digests.__getitem__)
     count = sum(int.from_bytes(d, "big") < fraction * 2**64 for d in digests.values())
-    count = min(max(count, 1), len(names) - 1) if len(names) > 1 else 0
+    least = max(1, min(8, limit or 8, len(names) // 4))
+    count = min(max(count, least), len(names) - 1) if fraction and len(names) > 1 else 0
     train, valid = split_names(names, fraction, seed, limit)
     assert train == [name for name in names if name not in ordered[:count]]
     assert valid == [name for name in names if name in ordered[:count][:limit]]
