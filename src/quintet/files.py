@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
+T = TypeVar("T")
 PARTIAL = ".*.writing"
 """Glob pattern of partial names."""
 
@@ -99,6 +100,29 @@ def digest_of(path: Path) -> str:
     """SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_reused: dict[Hashable, Any] | None = None
+
+
+@contextmanager
+def reading_once() -> Generator[None]:
+    """Within it, `once` reads each thing once: both splits of a folder have one listing."""
+    global _reused
+    outer = _reused
+    _reused = {} if outer is None else outer
+    try:
+        yield
+    finally:
+        _reused = outer
+
+
+def once(key: Hashable, read: Callable[[], T]) -> T:
+    if _reused is None:
+        return read()
+    if key not in _reused:
+        _reused[key] = read()
+    return _reused[key]
 
 
 def cache_root() -> Path:

@@ -190,3 +190,19 @@ def test_metadata_beyond_the_limit_is_not_read(tmp_path, monkeypatch):
     jsonl(tmp_path, {"file_name": "a.png"})
     with pytest.raises(BadFile, match="split the data folder"):
         read_metadata(tmp_path)
+
+
+def test_runs_exports_and_caches_are_no_data(tmp_path: Path) -> None:
+    for name in ("a.png", "run/exhibits/step-00000004/b.png", "model/c.png", "cache/d.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "run/config.json").write_text('{"quintet": "0.1.0", "recipe": "image/vqgan"}')
+    (tmp_path / "model/config.json").write_text('{"quintet": "0.1.0", "model": "image/VQGanVAE"}')
+    (tmp_path / "cache/CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert listing(tmp_path, [".png"]).names == ["a.png"]
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/config.json").write_text('{"architectures": ["ViT"]}')
+    (tmp_path / "foreign/e.png").write_bytes(b"x")
+    assert listing(tmp_path, [".png"]).names == ["a.png", "foreign/e.png"]
+    with pytest.raises(BadFile, match="run, an export or a cache"):
+        listing(tmp_path / "run", [".png"])

@@ -24,6 +24,7 @@ from quintet.engine.runs.saver import Saver
 from quintet.engine.runs.sinks import Sink
 from quintet.engine.task import Batch, StepContext, Task
 from quintet.engine.when import When
+from quintet.files import reading_once
 from quintet.version import __version__
 
 
@@ -45,8 +46,9 @@ class Run:
         self.parts, self.frozen = building.parts(task, recipe, world)
         self.focus: LivePart | None = None
         task.prepare(world)
-        self.stream = building.stream(task, recipe, world)
-        self.fixed = building.held_out(task, recipe, world)
+        with reading_once():
+            self.stream = building.stream(task, recipe, world)
+            self.fixed = building.held_out(task, recipe, world)
         self.meters = Meters(world)
         monitors = [*health.default_monitors(list(self.parts)), *task.monitors]
         self.reporter = Reporter(sinks if world.is_main else [], monitors)

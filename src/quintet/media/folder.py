@@ -1,6 +1,7 @@
 """Listing of the files of a folder, and its `metadata.jsonl` or `metadata.csv`.
 
-Nothing outside the folder is read: links and paths that lead out are not followed.
+Nothing outside the folder is read: links and paths that lead out are not followed. Runs, exported
+models and caches inside the folder are no data.
 """
 
 import csv
@@ -34,6 +35,10 @@ class Listing(NamedTuple):
 
     names: list[str]
     """Paths relative to the folder, with forward slashes, in a stable order."""
+    sizes: list[int]
+    """Bytes of each."""
+    times: list[int]
+    """Time of change of each, in nanoseconds."""
     others: Counter[str]
     """Number of files of each of the other suffixes that were asked for."""
     links: int
@@ -43,20 +48,26 @@ class Listing(NamedTuple):
 def listing(folder: Path | str, suffixes: Iterable[str], others: Collection[str] = ()) -> Listing:
     """Regular files with these suffixes (in any case), sub-folders included.
 
-    Skipped are hidden files and folders, links that lead out of the folder, and links to folders
-    (their files would be listed twice).
+    Skipped are hidden files and folders, links that lead out of the folder, links to folders (their
+    files would be listed twice), and what Quintet has written: runs, exported models, caches.
     """
     root = str(require_folder(folder))
     allowed, inside = {suffix.lower() for suffix in suffixes}, _Inside(Path(root))
-    names: list[str] = []
+    files: list[tuple[str, int, int]] = []
     counts, links = Counter[str](), 0
     waiting = [""]
     while waiting:
         parent = waiting.pop()
-        for entry in _entries(os.path.join(root, parent)):
-            suffix = os.path.splitext(entry.name)[1].lower()
+        entries = _entries(os.path.join(root, parent))
+        if is_own_output(os.path.join(root, parent), {entry.name for entry in entries}):
+            if not parent:
+                remedy = "give the folder that holds the data"
+                raise BadFile(root, "is a run, an export or a cache of Quintet, not data", remedy)
+            continue
+        for entry in entries:
             if entry.name.startswith("."):
                 continue
+            suffix = entry.name[entry.name.rfind(".") :].lower() if "." in entry.name else ""
             if entry.is_symlink():
                 kind = entry.is_dir() or suffix in allowed
                 if kind and not inside.holds(Path(entry.path)):
@@ -65,10 +76,27 @@ def listing(folder: Path | str, suffixes: Iterable[str], others: Collection[str]
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(f"{parent}{entry.name}/")
             elif suffix in allowed and entry.is_file():
-                names.append(parent + entry.name)
+                about = entry.stat()
+                files.append((parent + entry.name, about.st_size, about.st_mtime_ns))
             elif suffix in others:
                 counts[suffix] += 1
-    return Listing(sorted(names), counts, links)
+    files.sort()
+    names, sizes, times = map(list, zip(*files)) if files else ([], [], [])
+    return Listing(names, sizes, times, counts, links)
+
+
+def is_own_output(folder: str, names: Collection[str]) -> bool:
+    """Whether a folder with these entries is a run, an exported model or a cache."""
+    if "CACHEDIR.TAG" in names:
+        return True
+    if "config.json" not in names:
+        return False
+    try:
+        with open(os.path.join(folder, "config.json"), "rb") as file:
+            about = json.loads(file.read(METADATA_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(about, dict) and "quintet" in about
 
 
 def _entries(folder: str) -> "list[os.DirEntry[str]]":

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from quintet.media.errors import BadFile, OutOfRange, printable
+from quintet.media.folder import Listing
 from quintet.media.shards.cache import Cache
 
 T = TypeVar("T")
-VERSION = 1
+VERSION = 2
 PATIENCE = 2.0
 """Seconds without a progress line."""
 Examine = Callable[[Path], float]
@@ -43,49 +44,43 @@ class Ranges(NamedTuple):
 
 
 def examine_headers(
-    folder: Path, names: Sequence[str], settings: str, examine: Examine, what: str
+    folder: Path, listed: Listing, settings: str, examine: Examine, what: str
 ) -> Ranges:
     """Examine each file, or take the result from the cache. `settings` identifies the check."""
     cache = Cache("folders")
     key = f"{VERSION}\n{os.path.realpath(folder)}\n{settings}"
+    files = [listed.names, listed.sizes, listed.times]
     # One process examines, and the others of the run wait for its result.
     with cache.claim(key):
-        known, root = _load(cache, key), str(folder)
-        identities = [_identity(f"{root}/{name}") for name in names]
-        rows = {
-            name: row
-            for name, about in zip(names, identities)
-            if (row := known.get(name)) is not None and row[:2] == about
-        }
-        new = [(name, about) for name, about in zip(names, identities) if name not in rows]
-        for name, about in _with_progress(new, what):
-            rows[name] = [*about, *_examined(folder / name, examine)]
-        if new or len(rows) < len(known):
-            cache.put(key, json.dumps(rows).encode("ascii"))
-    extents = {name: row[2] for name, row in rows.items() if row[2]}
-    outside = {name: Outside(*row[3]) for name, row in rows.items() if row[3]}
-    return Ranges(extents, outside)
+        known = _load(cache, key)
+        if known["files"] != files:
+            same = set(zip(*known["files"])).intersection(zip(*files))
+            old = {name for name, _, _ in same}
+            for kind in ("extents", "outside"):
+                known[kind] = {name: row for name, row in known[kind].items() if name in old}
+            new = [name for name in listed.names if name not in old]
+            for name in _with_progress(new, what):
+                extent, outside = _examined(folder / name, examine)
+                if extent:
+                    known["extents"][name] = extent
+                if outside:
+                    known["outside"][name] = outside
+            known["files"] = files
+            cache.put(key, json.dumps(known).encode("ascii"))
+    outside = {name: Outside(*row) for name, row in known["outside"].items()}
+    return Ranges(known["extents"], outside)
 
 
 def _load(cache: Cache, key: str) -> dict[str, Any]:
+    """`files` has three columns, and the others what was found: most files have neither."""
     try:
         path = cache.find(key)
-        rows = json.loads(path.read_bytes()) if path else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return rows if isinstance(rows, dict) and all(map(_is_row, rows.values())) else {}
-
-
-def _is_row(row: object) -> bool:
-    return isinstance(row, list) and len(row) == 4 and (row[3] is None or len(row[3]) == 3)
-
-
-def _identity(path: str) -> list[int]:
-    try:
-        about = os.stat(path)
-    except OSError:
-        return [-1, -1]
-    return [about.st_size, about.st_mtime_ns]
+        known = json.loads(path.read_bytes()) if path else None
+        if known and {*known} == {"files", "extents", "outside"} and len(known["files"]) == 3:
+            return known
+    except (OSError, ValueError, TypeError, RecursionError):
+        pass
+    return {"files": [[], [], []], "extents": {}, "outside": {}}
 
 
 def _examined(path: Path, examine: Examine) -> tuple[float, Outside | None]:

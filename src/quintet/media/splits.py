@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from quintet.files import once
 from quintet.media.errors import BadFile, OutOfRange, printable
 from quintet.media.folder import Listing, listing, read_metadata
 from quintet.media.ranges import Outside, examine_headers, say, within
@@ -105,7 +106,8 @@ def find(folder: Path, suffixes: Sequence[str], what: str) -> list[Path]:
 
 
 def _listed(folder: Path, suffixes: Sequence[str], what: str, unread: Collection[str]) -> Listing:
-    listed = listing(folder, suffixes, unread)
+    key = ("listing", folder, *suffixes, *unread)
+    listed = once(key, lambda: listing(folder, suffixes, unread))
     if not listed.names:
         passed = "".join(f"; {line}" for line in passed_over(listed))
         reason = f"holds no {what} ({', '.join(suffixes)}){passed}"
@@ -217,7 +219,7 @@ class InFolder:
         listed = _listed(self.folder, self.suffixes, self.what, self.unread)
         for line in passed_over(listed, self.unread_remedy):
             say(f"{printable(self.folder)}: {line}")
-        names = self._in_range(listed.names)
+        names = self._in_range(listed)
         declared = (names, names) if config.valid_folder else declared_split(names)
         if declared:
             names = self.usable(declared[side])
@@ -225,15 +227,15 @@ class InFolder:
         else:
             self._names = split_names(self.usable(names), config.valid_fraction, seed, limit)[side]
 
-    def _in_range(self, names: list[str]) -> list[str]:
+    def _in_range(self, listed: Listing) -> list[str]:
         """Names of the files that `examine` does not leave out."""
         settings = self.range_settings()
         if settings is None:
-            return names
+            return listed.names
         key = f"{type(self).__qualname__} {settings!r}"
-        ranges = examine_headers(self.folder, names, key, self.examine, self.what)
+        ranges = examine_headers(self.folder, listed, key, self.examine, self.what)
         self._extents = ranges.extents
-        return within(self.folder, names, ranges.outside, self.what)
+        return within(self.folder, listed.names, ranges.outside, self.what)
 
     def range_settings(self) -> object:
         """Everything that the result of `examine` depends on besides the file; None to take all."""

@@ -16,6 +16,8 @@ from quintet.files import atomic_write, cache_root
 MAX_BYTES = 20_000_000_000
 """Size limit unless QUINTET_CACHE_BYTES is set."""
 STRIPES = 64
+TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"
+"""Of the Cache Directory Tagging Specification."""
 
 
 class Cache:
@@ -84,6 +86,9 @@ class Cache:
         import fcntl
 
         self.folder.mkdir(parents=True, exist_ok=True)
+        tag = self.folder / "CACHEDIR.TAG"  # backups and data folders pass over it
+        if not tag.exists():
+            tag.write_text(TAG, encoding="ascii")
         with open(self.folder / f".{name}.lock", "w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)  # released on close, or when the process dies
             yield
@@ -94,7 +99,7 @@ class Cache:
         for entry in os.scandir(self.folder):
             if entry.name.endswith(".writing"):
                 os.unlink(entry.path)
-            elif not entry.name.startswith("."):
+            elif not entry.name.startswith(".") and entry.name != "CACHEDIR.TAG":
                 status = entry.stat()
                 entries.append((status.st_mtime, status.st_size, entry.path))
         used = sum(size for _, size, _ in entries) + needed
