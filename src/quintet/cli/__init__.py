@@ -6,6 +6,7 @@ import sys
 
 from quintet import __version__
 from quintet.cli.common import HELP, fail, say
+from quintet.console import protected
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError, Stopped
 from quintet.media.errors import BadFile, Incompatible
@@ -34,38 +35,44 @@ def main(arguments: list[str] | None = None) -> None:
     # beside one busy process of two threads, training on two cores took 54 s instead of 15.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with protected():
+        status = answered(given)
+        sys.stdout.flush()
+    sys.exit(status)
+
+
+def answered(given: list[str]) -> int:
+    """Run a command; its errors become sentences and exit statuses."""
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
     try:
-        status = run_command(given)
+        return run_command(given)
     except (RunError, ConfigError, BadFile, Incompatible) as error:
         if debug:
             raise
         # Out of a worker process it comes with the traceback that it had there.
-        status = fail(str(error).rpartition(INCOMPATIBLE)[2].rstrip("\n"))
+        return fail(str(error).rpartition(INCOMPATIBLE)[2].rstrip("\n"))
     except Stopped as stop:
         say(str(stop))
-        status = stop.status
+        return stop.status
     except ImportError as error:
         if debug or "quintet[" not in str(error):  # an extra that is not installed says its name
             raise
-        status = fail(str(error).strip().splitlines()[-1].removeprefix("ImportError: "))
+        return fail(str(error).strip().splitlines()[-1].removeprefix("ImportError: "))
     except (RuntimeError, MemoryError) as error:
         from quintet.engine.machine.memory import ran_out
 
         if debug or not ran_out(error):
             raise
         first = (str(error).splitlines() or ["out of memory"])[0]
-        status = fail(f"there is not enough memory for what config.json or the flags ask: {first}")
+        return fail(f"there is not enough memory for what config.json or the flags ask: {first}")
     except KeyboardInterrupt:
-        status = 130
+        return 130
     except OSError as error:
         if debug or error.errno is None:
             raise
         where = f": {error.filename}" if error.filename else ""
-        status = fail(f"{os.strerror(error.errno)}{where}")
-    sys.stdout.flush()
-    sys.exit(status)
+        return fail(f"{os.strerror(error.errno)}{where}")
 
 
 def run_command(given: list[str]) -> int:

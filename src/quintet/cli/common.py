@@ -3,13 +3,13 @@
 import dataclasses
 import os
 import shutil
-import sys
 import textwrap
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from quintet import __version__, rooms
+from quintet.console import say_last
 from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError
 
@@ -55,7 +55,7 @@ def fail(message: str) -> int:
 def say(message: str) -> None:
     """Every process comes here alike; one of them speaks."""
     if is_main():
-        print(f"quintet: {message}", file=sys.stderr, flush=True)
+        say_last(f"quintet: {message}")
 
 
 def is_main() -> bool:

@@ -26,6 +26,7 @@ class Replay:
 
 
 def replay(given: list[str]) -> None:
+    from quintet.engine.runs.folder import finite
     from quintet.engine.tools.replay import replay as again
 
     asked = parse(Replay, given, "replay")
@@ -36,4 +37,9 @@ def replay(given: list[str]) -> None:
     )
     table(found.losses)
     print(f"samples: {', '.join(found.samples)}")
-    print(json.dumps({"step": asked.step, "losses": found.losses, "samples": found.ids}))
+    if found.checked:
+        print(f"The samples of steps {found.checked} are those of the log.")
+    else:
+        print("The log does not have this step, so that its samples could not be compared.")
+    values = {"step": asked.step, "losses": found.losses, "samples": found.ids}
+    print(json.dumps(finite({**values, "checked": bool(found.checked)}), allow_nan=False))

@@ -20,7 +20,8 @@ batch stays the same."""
 def resume(arguments: list[str]) -> None:
     runs = [Path(word) for word in arguments if (Path(word) / "config.json").is_file()]
     recipe = recorded(runs[0])[1] if runs else Recipe()
-    recipe = dataclasses.replace(recipe, minutes=None)  # a limit of one sitting, not of the run
+    # Of one sitting, not of the run.
+    recipe = dataclasses.replace(recipe, minutes=None, accept_changed_data=False)
     if any(word in ASKING for word in arguments):
         print(resume_help(recipe, runs[0] if runs else Path("runs/b")))
         return

@@ -24,11 +24,17 @@ class ConfigError(ValueError):
 
 
 def setting(
-    default: Any = None, *, free: bool = False, common: bool = False, path: bool = False
+    default: Any = None,
+    *,
+    free: bool = False,
+    common: bool = False,
+    path: bool = False,
+    split: bool = False,
 ) -> Any:
     """A field with metadata: `free` may change on resume, `common` is explained in the short help,
-    and a `path` is made absolute on the command line, so that a run resumes from any folder."""
-    marks = {"free": free, "common": common, "path": path}
+    a `path` is made absolute on the command line, so that a run resumes from any folder, and a
+    `split` is the file that lists training and validation data."""
+    marks = {"free": free, "common": common, "path": path, "split": split}
     return dataclasses.field(default=default, metadata={n: v for n, v in marks.items() if v})
 
 
@@ -155,6 +161,8 @@ class Recipe:
     """Stop after this many consecutive steps with a non-finite loss or gradient."""
     max_damaged: float = setting(0.1, free=True)
     """Stop if more than this share of the samples is unreadable."""
+    accept_changed_data: bool = setting(False, free=True)
+    """Resume although files of the training data are gone, and take in new ones."""
     rollback: int = setting(0, free=True)
     """Times the run may restore its last intact checkpoint and reshuffle data, at max_skipped."""
     data_timeout: float = setting(300.0, free=True)

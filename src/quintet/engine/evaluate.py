@@ -73,14 +73,26 @@ def measure_in_contexts(
     results are added in the order of the data. The first batch is shown in the first context.
     """
     local: list[list[Any]] = [[] for _ in contexts]
-    for batch in fixed:
-        for results, context in zip(local, contexts):
-            with context(), world.autocast():
-                results.append(_to_host(task.measure(nets, batch)))
-                if show is not None:
-                    show(batch)
-                    show = None
+    failure = None
+    try:
+        for batch in fixed:
+            for results, context in zip(local, contexts):
+                with context(), world.autocast():
+                    results.append(_to_host(task.measure(nets, batch)))
+                    if show is not None:
+                        show(batch)
+                        show = None
+    except Exception as error:
+        failure = error
+    messages = world.gather_objects(failure and (str(failure) or type(failure).__name__))
+    if any(messages):
+        raise EvaluationFailed(next(filter(None, messages))) from failure
     return [_reduce(task, results, fixed, world) for results in local]
+
+
+class EvaluationFailed(Exception):
+    """An evaluation that failed on some process, raised on all of them so that they can save
+    together. Its cause is the error of this process, if it had one."""
 
 
 def measure_sharded(

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import torch
 
+from quintet.console import protected
 from quintet.engine.config import Recipe, differences, to_json
+from quintet.engine.data import record
 from quintet.engine.errors import RunError
 from quintet.engine.loop import train
 from quintet.engine.machine import fsdp, memory
@@ -47,7 +49,7 @@ def start(
 ) -> int:
     """Train to the end and return the step reached. `name` is the recipe's, None from Python,
     which may pass frozen stages as models."""
-    with Signals(recipe.minutes) as signals:
+    with protected(), Signals(recipe.minutes) as signals:
         world = World(recipe)
         folder, recipe = _agree_on_folder(world, recipe, path, name, mode)
         world.precision = recipe.precision
@@ -143,6 +145,8 @@ def _open(
         if mode == "resume_or_new" and recipe.auto_batch and "auto_batch" in folder.about:
             recipe = auto_batch.with_micro_batch(recipe, folder.about["settings"]["batch_size"])
         recipe = _keep_global_batch(folder, recipe, world)
+        if recipe.accept_changed_data:
+            record.take_new(path)
         kept = ("id", "frozen", "auto_batch")
         about = {key: folder.about[key] for key in kept if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})

@@ -1,12 +1,13 @@
 """Metric accumulation on the device, with one transfer to the host per report."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from quintet.engine.keys import fold
 from quintet.engine.machine.world import World
 
 
@@ -66,6 +67,14 @@ class Meters:
         rates = {"samples_per_second": self.samples / seconds, "waiting": self.waited / seconds}
         self.clock, self.waited, self.samples = now, 0.0, 0
         return rates
+
+
+def order_of(ids: Mapping[int, Sequence[int]]) -> str:
+    """Range of steps, counted from 1, and digest of the samples of these steps."""
+    if not ids:
+        return ""
+    digest = fold(*(index for step in ids.values() for index in step))
+    return f"{min(ids) + 1}-{max(ids) + 1}:{digest:016x}"
 
 
 def _mean(values: list[float]) -> float:

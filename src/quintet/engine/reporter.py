@@ -34,7 +34,8 @@ class Reporter:
         for note in (note for of_process in notes for note in of_process):
             if note.index not in self.damaged[split]:
                 self.damaged[split].add(note.index)
-                self.event(step, f"skipped {note.name}: {note.reason}")
+                held_out = " (held out for validation)" if split == "valid" else ""
+                self.event(step, f"skipped {note.name}{held_out}: {note.reason}")
 
     def exhibit(self, step: int, folder: Path, exhibits: Sequence[Exhibit]) -> None:
         if not exhibits:

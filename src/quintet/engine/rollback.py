@@ -28,7 +28,8 @@ EPOCH_OFFSET = 1 << 32
 
 
 class Failure(NamedTuple):
-    """Too many non-finite updates in a row: the last step of them, and the message."""
+    """Too many non-finite updates in a row: the step that the last of them began at, and the
+    message."""
 
     step: int
     cause: str
@@ -44,10 +45,11 @@ def guard(run: "Run", table: Mapping[int, Mapping[str, float]]) -> None:
             run.skips[name] += 1
             terms = [k for k, v in row.items() if v - v != 0 and k.startswith(name)]
             cause = f"{', '.join(terms) or 'its loss or its data'}; samples {run.meters.ids[step]}"
-            run.say(f"skipped the update of '{name}' at step {step}: not finite: {cause}")
+            number = step + 1  # steps are counted from 1 wherever a user meets them
+            run.say(f"skipped the update of '{name}' at step {number}: not finite: {cause}")
             if run.skips[name] >= run.recipe.max_skipped:
                 reason = f"{run.skips[name]} updates of '{name}' in a row were not finite"
-                return fail(run, Failure(step, f"{reason}, the last at step {step}: {cause}"))
+                return fail(run, Failure(step, f"{reason}, the last at step {number}: {cause}"))
     return None
 
 

@@ -5,18 +5,19 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from quintet.engine import building, evaluate, health, rollback
 from quintet.engine.config import Recipe, to_json
+from quintet.engine.data import record
 from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
-from quintet.engine.keys import fold
+from quintet.engine.evaluate import EvaluationFailed
 from quintet.engine.machine.signals import FLAT, REASON, STATUS, Signals
 from quintet.engine.machine.world import World
-from quintet.engine.meters import Meters
+from quintet.engine.meters import Meters, order_of
 from quintet.engine.part import LivePart
 from quintet.engine.reporter import Reporter
 from quintet.engine.runs.folder import RunFolder
@@ -103,7 +104,7 @@ class Run:
             "samples": self.stream.position,
             "epoch": round(self.stream.epoch, 4),
             "seconds": round(self.elapsed(), 3),
-            "order": f"{fold(*(i for ids in self.meters.ids.values() for i in ids)):016x}",
+            "order": order_of(self.meters.ids),
             **means,
             **{
                 f"{name}/learning_rate": part.learning_rate
@@ -130,10 +131,13 @@ class Run:
         sides = [partial(evaluate.eval_mode, parts, averaged) for averaged in (True, False)]
         show = partial(self._exhibit, nets) if self.world.is_main else None
         measured = (self.task, nets, self.fixed, self.world, show)
-        if self.world.shards:
-            metrics, live = evaluate.measure_sharded(parts, *measured)
-        else:
-            metrics, live = evaluate.measure_in_contexts(sides, *measured)
+        try:
+            if self.world.shards:
+                metrics, live = evaluate.measure_sharded(parts, *measured)
+            else:
+                metrics, live = evaluate.measure_in_contexts(sides, *measured)
+        except EvaluationFailed as failure:
+            self._keep_after(failure)
         ratios = {f"{name}/update_ratio": part.update_ratio() for name, part in self.parts.items()}
         record = {
             "step": self.step,
@@ -149,6 +153,13 @@ class Run:
         self.flat = 0 if self.saver.is_best else self.flat + 1
         self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
         return metrics
+
+    def _keep_after(self, failure: EvaluationFailed) -> NoReturn:
+        """Save the steps that were taken, and fail as the evaluation did."""
+        self.save()
+        self.finish()
+        self.say(f"the evaluation at step {self.step} failed, the state is saved: {failure}")
+        raise failure.__cause__ or RunError(f"the evaluation failed on another process: {failure}")
 
     def save(self) -> None:
         streaks = rollback.skip_streaks(self.skips, self.meters.entries)
@@ -204,6 +215,22 @@ class Run:
         before = self.restore(step)["settings"].get("schedule_steps") if step is not None else None
         self.say(self._greeting("starting" if step is None else "resuming"))
         self._check_schedule(before)
+        self.saver.held_out = self.world.on_main(self._settle_data, expected=(OSError,))
+        self._check_held_out()
+
+    def _settle_data(self) -> str:
+        """The files are those of the last start, or the user has accepted others; returns the
+        digest of the validation data."""
+        sources = {"train": self.stream.samples.source}
+        sources |= {"valid": self.fixed.samples.source} if self.fixed else {}
+        now = {split: record.record_of(sources.get(split)) for split in record.SPLITS}
+        record.settle(self.folder.path, now, self.recipe.accept_changed_data, self.say)
+        return now["valid"].digest
+
+    def _check_held_out(self) -> None:
+        """Before the first step: an evaluation of unreadable data would fail after many."""
+        if self.fixed is not None and self.step < self.recipe.steps:
+            self.world.on_main(self.fixed.require_readable)
 
     def _check_schedule(self, before: int | None) -> None:
         """Refuse a run that would not learn; name the rates of one whose schedule has changed."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from itertools import compress
 from math import ceil
 from os import fsencode
@@ -21,12 +21,15 @@ from quintet.media.ranges import Outside, examine_headers, say, within
 from quintet.media.shards.dataset import Numbers, Shards, open_shards
 from quintet.media.shards.listing import is_sharded, split_window
 from quintet.media.sidecars import refuse_missing
+from quintet.media.split_files import read_split
 from quintet.media.tables import Table, is_table
 
 Split = Literal["train", "valid"]
 VALID_FOLDERS = ("validation", "valid", "val", "test")
 """Sub-folders beside `train` that hold the validation data, the first that is there."""
 
+SMALL = 32_000_000
+"""Bytes of a folder whose files are compared by content between two starts."""
 LEAST_VALID = 8
 """Held-out samples that a measurement needs, where there are enough samples."""
 
@@ -206,6 +209,7 @@ class InFolder:
 
     def __init__(self, folder: Path | str, config: Any, split: Split, seed: int) -> None:
         check_split(split)
+        self._shares_folder = split == "valid" and not config.valid_folder
         if split == "valid":
             folder = config.valid_folder or folder
         self.folder, self.config = Path(folder), config
@@ -219,7 +223,13 @@ class InFolder:
         listed = _listed(self.folder, self.suffixes, self.what, self.unread)
         for line in passed_over(listed, self.unread_remedy):
             say(f"{printable(self.folder)}: {line}")
+        self._listed = listed
         names = self._in_range(listed)
+        if config.split_file:
+            chosen = read_split(config.split_file)
+            own_folder = bool(config.valid_folder)
+            self._names = chosen.choose(self.folder, self.usable(names), split, own_folder)
+            return
         declared = (names, names) if config.valid_folder else declared_split(names)
         if declared:
             names = self.usable(declared[side])
@@ -295,6 +305,32 @@ class InFolder:
             return self.shards.path(int(self._numbers[index]))
         return self.folder / self._names[index]
 
+    def files(self) -> Mapping[str, str]:
+        """Size of each file, with a digest of its content in a small folder; of shards, one entry
+        for all names."""
+        if self.shards is not None:
+            names = blake2b(digest_size=16)
+            for name in compress(self.shards.names(), self._mask()):
+                names.update(name + b"\n")
+            return {str(self.folder): names.hexdigest()}
+        sizes = dict(zip(self._listed.names, self._listed.sizes))
+        sizes = {name: sizes[name] for name in self._names}
+        if sum(sizes.values()) > SMALL:
+            return {name: str(size) for name, size in sizes.items()}
+        return {name: f"{size} {_digest(self.folder / name)}" for name, size in sizes.items()}
+
+    def _mask(self) -> Iterator[bool]:
+        chosen = np.zeros(len(self.shards or ()), bool)
+        chosen[self._numbers] = True
+        return iter(chosen.tolist())
+
+    def unused(self) -> Sequence[str]:
+        """The other files of the folder; a folder of both splits has them with training."""
+        if self.shards is not None or self._shares_folder:
+            return ()
+        used = set(self._names)
+        return [name for name in self._listed.names if name not in used]
+
     def row(self, index: int) -> Mapping[str, Any]:
         """Metadata from shards; empty for a folder, whose metadata each room reads itself."""
         return {} if self.shards is None else self.shards.row(int(self._numbers[index]))
@@ -313,6 +349,14 @@ class InFolder:
         """Announce samples that will be read next."""
         if self.shards is not None:
             self.shards.prefetch([int(self._numbers[index]) for index in indices])
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, lambda: blake2b(digest_size=8)).hexdigest()
+    except OSError:
+        return "unreadable"
 
 
 class Builtin:

@@ -25,6 +25,8 @@ class DataConfig:
     """Fraction of a folder held out for validation, chosen by the seed."""
     valid_folder: str | None = setting(None, path=True)
     """Folder of validation data; by default the folder's own `validation`, or valid_fraction."""
+    split_file: str | None = setting(None, path=True, split=True)
+    """JSON file with lists `train` and `valid` of the files; a run keeps its own in data.json."""
     valid_limit: int = 512
     """Maximum number of validation samples per evaluation."""
     builtin_count: int = 100_000

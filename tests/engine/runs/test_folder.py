@@ -199,7 +199,7 @@ def test_a_broken_configuration_is_an_error(tmp_path, content):
 def test_the_best_is_remembered(tmp_path):
     folder = RunFolder.create(tmp_path, {})
     assert folder.best() is None
-    folder.write_best(30, "error", 0.5)
+    folder.write_best({"step": 30, "metric": "error", "value": 0.5})
     assert folder.best() == {"step": 30, "metric": "error", "value": 0.5}
 
 

@@ -36,6 +36,7 @@ from quintet.engine.task import Batch
 TRIES = 16
 MAX_NAMED = 64
 """Samples listed in an error that any of the requested ones may have caused."""
+HELD_OUT = "validation samples (held out)"
 DAMAGE = (OSError, ValueError, EOFError)
 
 
@@ -95,14 +96,16 @@ class Collate:
         return Loaded(data, [index for _, index, _, _ in samples], keys, damaged)
 
 
-def to_device(loaded: Loaded, damaged: list[Damaged], world: World) -> Batch:
+def to_device(loaded: Loaded, damaged: list[Damaged], world: World, what: str = "samples") -> Batch:
     damaged.extend(loaded.damaged)
     if loaded.data is None:
-        last = loaded.damaged[-1]
-        reason = f"the last: {last.name}: {last.reason}"
-        raise rank_error(f"{TRIES} samples in a row could not be read; {reason}", world)
+        raise rank_error(unreadable_message(loaded.damaged[-1], what), world)
     keys = loaded.keys.to(world.device, non_blocking=True)
     return Batch(world.place(loaded.data), loaded.ids, keys)
+
+
+def unreadable_message(last: Damaged, what: str) -> str:
+    return f"{TRIES} {what} in a row could not be read; the last: {last.name}: {last.reason}"
 
 
 def rank_error(message: str, world: World) -> RunError:
@@ -222,6 +225,11 @@ class Stream:
                 self._pending.append(batch)
                 yield batch
 
+    def requests_at(self, position: int) -> list[Request]:
+        """The samples of the step that begins at a position."""
+        count = self.accumulate * self.world.size
+        return [r for batch in self.plan.micro_batches(position + self.shift, count) for r in batch]
+
     def close(self) -> None:
         if self._batches is not None:
             self._batches.close()
@@ -260,7 +268,7 @@ class Fixed:
         while done < len(self.mine):
             try:
                 for loaded in self._from(done):
-                    yield to_device(loaded, self.damaged, self.world)
+                    yield to_device(loaded, self.damaged, self.world, HELD_OUT)
                     done, deaths = done + 1, 0
             except Stuck:
                 message = stuck_message(self.samples.source, self.mine[done], self.timeout)
@@ -270,6 +278,12 @@ class Fixed:
                 if deaths > MAX_DEATHS:
                     message = died_message(self.samples.source, self.mine[done])
                     raise rank_error(message, self.world) from None
+
+    def require_readable(self) -> None:
+        """At least one sample; damaged ones are met and named by the evaluation."""
+        item, _, _, damaged = self.samples[Request(0, 0)]
+        if item is None:
+            raise RunError(f"{unreadable_message(damaged[-1], HELD_OUT)}; nothing was trained")
 
     def _from(self, done: int) -> Iterator[Loaded]:
         """Batches of this process after the first `done`. The workers of a complete pass are kept

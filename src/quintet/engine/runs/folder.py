@@ -132,7 +132,14 @@ class RunFolder:
 
     def discard(self) -> None:
         """Undo `create` after a start that failed before the first step."""
-        for name in ("config.json", "events.jsonl", "metrics.jsonl", "report.html", ".lock"):
+        for name in (
+            "config.json",
+            "events.jsonl",
+            "metrics.jsonl",
+            "data.json",
+            "report.html",
+            ".lock",
+        ):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.path / "tensorboard", self.frozen):
             shutil.rmtree(folder, ignore_errors=True)
@@ -157,8 +164,8 @@ class RunFolder:
             raise RunError(f"{path} lacks a step or a value; delete it (it is rewritten)")
         return best
 
-    def write_best(self, step: int, metric: str, value: float) -> None:
-        write_json(self.path / "best.json", {"step": step, "metric": metric, "value": value})
+    def write_best(self, best: Mapping[str, Any]) -> None:
+        write_json(self.path / "best.json", best)
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
         line = json.dumps(finite(record), allow_nan=False) + "\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quintet.engine.config import Recipe
+from quintet.engine.data import record
 from quintet.engine.errors import RunError
 from quintet.engine.models.pretrained import WEIGHTS, Pretrained
 from quintet.engine.runs.folder import RunFolder, read_json
@@ -71,7 +72,8 @@ def check(run: Path, digests: Mapping[str, Any]) -> None:
 
 
 def resolved(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe with its stages set to the copies in the run folder."""
+    """The recipe with its stages and its split set to those in the run folder."""
+    recipe = record.resolved(recipe, run)
     if not recipe.stages:
         return recipe
     check(run, read_json(run / "config.json").get("frozen", {}))

@@ -19,6 +19,8 @@ class Saver:
         self.folder, self.recipe, self.world = folder, recipe, world
         self.writer = checkpoint.Writer() if world.is_main else None
         self.saved_step: int | None = None
+        self.held_out = ""
+        """Digest of the validation data: the best on other data is none to compare with."""
         self.best: dict[str, Any] | None = None
         self.is_best = False
         """Whether the current step is the best so far, and not saved yet."""
@@ -33,8 +35,11 @@ class Saver:
         name, sense = criterion
         best = self.best or self.world.from_main(self.folder.best())
         sign = 1 if sense == "max" else -1
+        if best and best.get("held_out", self.held_out) != self.held_out:
+            best = None
         if best is None or sign * metrics[name] > sign * best["value"]:
-            self.best, self.is_best = {"metric": name, "value": metrics[name]}, True
+            self.best = {"metric": name, "value": metrics[name], "held_out": self.held_out}
+            self.is_best = True
 
     def save(self, step: int, files: checkpoint.Files, about: Mapping[str, Any]) -> None:
         """Copy the state; a background thread of the main process writes it."""
@@ -51,7 +56,7 @@ class Saver:
             checkpoint.write(self.folder.checkpoints, step, copied, about)
             writer.spare = copied
             if best is not None:
-                self.folder.write_best(step, best["metric"], best["value"])
+                self.folder.write_best({"step": step, **best})
             if not any(about["skips"].values()):  # else the last intact one must not give way
                 self._retain(step)
 

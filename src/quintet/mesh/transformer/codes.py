@@ -8,7 +8,7 @@ Another autoencoder invalidates all codes, a changed file only its own.
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from quintet.engine.data.record import HasFiles
 from quintet.engine.data.stream import DAMAGE, stop_workers
 from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
@@ -71,6 +72,12 @@ class CodeData:
 
     def name(self, index: int) -> str:
         return self.source.name(index)
+
+    def files(self) -> Mapping[str, str]:
+        return self.source.files() if isinstance(self.source, HasFiles) else {}
+
+    def unused(self) -> Sequence[str]:
+        return self.source.unused() if isinstance(self.source, HasFiles) else ()
 
     def text(self, index: int) -> str:
         return self.source.text(index)

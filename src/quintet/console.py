@@ -1,0 +1,64 @@
+"""Standard output and error that may be lost: a closed pipe or terminal ends no run."""
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+
+class Protected:
+    """A text stream that drops what it cannot write. After the first failure its file is the null
+    device, so that what other libraries and the interpreter's exit still write fails nowhere."""
+
+    def __init__(self, stream: Any):
+        self.stream = stream
+        self.lost = False
+
+    def write(self, text: str) -> int:
+        try:
+            return self.stream.write(text)
+        except OSError:
+            self._lose()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError:
+            self._lose()
+
+    def _lose(self) -> None:
+        self.lost = True
+        with suppress(OSError, ValueError):  # a stream without a file, as in a notebook
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.stream.fileno())
+            os.close(null)
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def protected() -> Generator[None]:
+    """Within it, losing standard output or error is no failure."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (
+        stream if stream is None or isinstance(stream, Protected) else Protected(stream)
+        for stream in before
+    )
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def say_last(message: str) -> None:
+    """A line on standard error, or on the terminal if that is lost, as behind `| tee log` where an
+    interrupt has ended tee as well."""
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+    if getattr(sys.stderr, "lost", False):
+        with suppress(OSError), open("/dev/tty", "w", encoding="utf-8") as terminal:
+            terminal.write(f"{message}\n")

@@ -1,0 +1,160 @@
+"""The files that a run trains on and is measured on, in RUN/data.json, and what changed since.
+
+The order of the data is a function of the list of its samples. A run that resumes keeps the list:
+new files are left out, changed ones are named, and where files are gone it is refused, unless the
+user accepts another order.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from quintet.engine.config import Recipe
+from quintet.engine.data.source import Source
+from quintet.engine.errors import RunError
+from quintet.engine.settings import each_setting
+from quintet.files import atomic_write
+
+NAME = "data.json"
+SPLITS = ("train", "valid")
+
+
+@runtime_checkable
+class HasFiles(Protocol):
+    """A source whose samples are files, which may change between two sittings."""
+
+    def files(self) -> Mapping[str, str]:
+        """Identity by name: size or digest; of few shards, for all of their samples."""
+        ...
+
+    def unused(self) -> Sequence[str]:
+        """Names of other files that were there."""
+        ...
+
+
+class Record(NamedTuple):
+    """What data.json holds of one split."""
+
+    size: int
+    files: Mapping[str, str]
+    unused: Sequence[str]
+
+    @property
+    def digest(self) -> str:
+        text = json.dumps([self.size, sorted(self.files.items())])
+        return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def record_of(source: Source | None) -> Record:
+    if source is None:
+        return Record(0, {}, ())
+    if isinstance(source, HasFiles):
+        return Record(len(source), source.files(), source.unused())
+    return Record(len(source), {}, ())
+
+
+def settle(
+    run: Path, now: Mapping[str, Record], accepted: bool, say: Callable[[str], None]
+) -> None:
+    """Compare the data with the record of the run, and write the record, before the first step."""
+    path = run / NAME
+    if path.exists():
+        before = read(path)
+        changes = {split: _compare(before[split], now[split]) for split in SPLITS}
+        if changes["train"].moved and not accepted:
+            raise RunError(
+                f"the training data of {run} has changed: {changes['train']}. Its order cannot be "
+                "kept. Restore the files, or resume with --accept-changed-data: files that remain "
+                "keep their split, and new ones are trained on"
+            )
+        for split, change in changes.items():
+            if change.moved or change.edited:
+                kind, then = CONSEQUENCES[split]
+                say(f"the {kind} data has changed since the last start: {change}; {then}")
+        if not accepted:  # new files stay new
+            now = {split: now[split]._replace(unused=before[split].unused) for split in SPLITS}
+    write(path, now)
+
+
+CONSEQUENCES = {
+    "train": ("training", "the run is no longer a function of its settings and this data alone"),
+    "valid": ("validation", "the best checkpoint so far is not compared with later ones"),
+}
+
+
+class Change(NamedTuple):
+    counts: tuple[int, int]
+    gone: list[str]
+    new: list[str]
+    edited: list[str]
+
+    @property
+    def moved(self) -> bool:
+        """Whether the list of samples is another one."""
+        return bool(self.gone or self.new or self.counts[0] != self.counts[1])
+
+    def __str__(self) -> str:
+        kinds = (("gone or renamed", self.gone), ("new", self.new), ("edited", self.edited))
+        parts = [f"{len(names):,} {kind} ({_some(names)})" for kind, names in kinds if names]
+        if not parts:
+            parts = [f"{self.counts[1]:,} samples instead of {self.counts[0]:,}"]
+        return ", ".join(parts)
+
+
+def _compare(before: Record, now: Record) -> Change:
+    both = before.files.keys() & now.files.keys()
+    return Change(
+        (before.size, now.size),
+        sorted(before.files.keys() - both),
+        sorted(now.files.keys() - both) if before.files else [],
+        sorted(name for name in both if before.files[name] != now.files[name]),
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(name.encode(errors="backslashreplace").decode() for name in names[:3])
+    return shown + (" …" if len(names) > 3 else "")
+
+
+def read(path: Path) -> dict[str, Record]:
+    try:
+        lists = json.loads(path.read_bytes())
+        return {
+            split: Record(
+                int(lists["count"][split]), dict(lists[split]), list(lists["unused"][split])
+            )
+            for split in SPLITS
+        }
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); restore it from a copy, or "
+            "delete it: the data is then taken as it is now"
+        ) from None
+
+
+def write(path: Path, records: Mapping[str, Record], takes_new: bool = False) -> None:
+    content: dict[str, Any] = {
+        "count": {split: record.size for split, record in records.items()},
+        "unused": {split: list(record.unused) for split, record in records.items()},
+        **{split: record.files for split, record in records.items()},
+        **({"takes_new": True} if takes_new else {}),
+    }
+    atomic_write(path, json.dumps(content).encode())
+
+
+def take_new(run: Path) -> None:
+    """Let the next start take in files that the record does not name."""
+    if (run / NAME).exists():
+        write(run / NAME, read(run / NAME), takes_new=True)
+
+
+def resolved(recipe: Recipe, run: Path) -> Recipe:
+    """The recipe with the split that the run has recorded, if it has files."""
+    path = run / NAME
+    if not path.exists() or not any(record.files for record in read(path).values()):
+        return recipe
+    return each_setting(
+        recipe, lambda field, value: str(path) if field.metadata.get("split") else value
+    )
