@@ -108,7 +108,7 @@ def test_many_large_meshes_are_no_damage_and_one_line(
 # -- sample -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", ["obj", "glb", "ply"])
+@pytest.mark.parametrize("suffix", ["obj", "glb", "ply", "stl"])
 def test_a_file_comes_back_through_its_codes(
     suffix: str,
     autoencoder_run: Path,
@@ -141,7 +141,7 @@ def test_held_out_meshes_come_back_where_no_file_is_given(
     assert len(names(tmp_path / "all")) == 2 * 2 + 1
 
 
-@pytest.mark.parametrize("suffix", ["obj", "glb", "ply"])
+@pytest.mark.parametrize("suffix", ["obj", "stl"])
 def test_meshes_are_written_from_sentences_and_the_seed_decides(
     suffix: str, transformer_run: Path, tmp_path: Path, cli: Callable
 ) -> None:

@@ -34,8 +34,8 @@ class Flags:
     """Transformer: captions to generate meshes from."""
     count: int = 8
     """Transformer: meshes per caption. Autoencoder without files: number of validation meshes."""
-    format: Literal["obj", "glb", "ply"] = "glb"
-    """File format; all three open in Blender."""
+    format: Literal["obj", "glb", "ply", "stl"] = "glb"
+    """File format; all of them open upright in Blender. stl repeats the vertices of each face."""
     temperature: float = 0.8
     """Transformer: sampling temperature; 0 is greedy."""
     top_k: int | None = None
