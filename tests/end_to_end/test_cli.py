@@ -384,6 +384,69 @@ def test_evaluate_measures_all_of_a_folder(trained: Path, photos: Path, quintet:
     assert smaller["psnr"] == pytest.approx(found["psnr"], rel=1e-5)
 
 
+@pytest.mark.parametrize("size", [0, -1])
+def test_evaluate_refuses_a_batch_of_nothing(size: int, trained: Path, quintet: Quintet) -> None:
+    said = quintet("evaluate", trained, "--batch-size", size)
+    assert said.status == 2
+    assert f"--batch-size is {size}; it must be above 0" in said.err
+
+
+def test_evaluate_counts_the_samples_that_the_run_was_trained_on(
+    photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    """In the same folder, a part of it, one around it, and one of links to some of it."""
+    run, other = tmp_path / "run", tmp_path / "other/photos"
+    few = ["--images.valid-fraction", 0.2, "--steps", 1]
+    assert quintet(*TRAIN, photos, "--run", run, *TINY, *few).status == 0
+    data = json.loads((run / "config.json").read_text())["data"]
+    assert data["train"] == 12 - data["valid"] < 12
+    picture(other / "new.png", 77)
+    around = tmp_path / "around"
+    around.mkdir()
+    (photos).rename(around / "photos")
+    photos.symlink_to(around / "photos")
+    picture(around / "new.png", 78)
+    trained_in_sub = len({"09.png", "10.jpg", "11.jpg"}) - sum(
+        name.startswith("sub/") for name in held_out(photos, run)
+    )
+    for folder, samples, trained in (
+        (photos, 12, data["train"]),
+        (photos / "sub", 3, trained_in_sub),
+        (around, 13, data["train"]),
+    ):
+        said = quintet("evaluate", run, folder)
+        assert said.status == 0, said.err
+        found = last_json(said.out)
+        assert (found["samples"], found["trained_on"]) == (samples, trained)
+        assert f"{trained} of the {samples} samples were trained on" in said.err
+        assert "optimistic" in said.err
+    apart = quintet("evaluate", run, other)
+    assert last_json(apart.out)["trained_on"] == 0
+    assert "trained on" not in apart.err
+    own = quintet("evaluate", run)
+    assert "trained_on" not in last_json(own.out)
+    assert "trained on" not in own.err
+
+
+def held_out(photos: Path, run: Path) -> list[str]:
+    config = ImageDataConfig(valid_fraction=0.2, size=(32, 32))
+    source = open_data(photos, config, "valid", settings(run)["seed"])
+    return [source.name(index) for index in range(len(source))]
+
+
+def test_evaluate_on_a_folder_leaves_the_validation_folder_of_the_run_alone(
+    photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    picture(tmp_path / "own/a.png", 50)
+    for number in range(2):
+        picture(tmp_path / "other" / f"{number}.png", 60 + number)
+    run = tmp_path / "run"
+    words = [*TRAIN, photos, "--valid", tmp_path / "own", "--run", run, *TINY, "--steps", 1]
+    assert quintet(*words).status == 0
+    found = last_json(quintet("evaluate", run, tmp_path / "other").out)
+    assert (found["samples"], found["trained_on"]) == (2, 0)
+
+
 def test_evaluate_and_replay_write_nothing(trained: Path, quintet: Quintet) -> None:
     before = digests(trained)
     assert quintet("evaluate", trained).status == 0

@@ -58,6 +58,7 @@ def test_a_folder_of_meshes_trains_and_is_used(chairs: Path, tmp_path: Path, cli
     ]
     measured = json.loads(cli("evaluate", run, chairs).out.splitlines()[-1])
     assert measured["samples"] == 16
+    assert 12 <= measured["trained_on"] < 16  # some are held out
 
 
 def test_a_folder_goes_through_both_stages(
@@ -73,6 +74,7 @@ def test_a_folder_goes_through_both_stages(
     assert "val/agrees" not in last  # nobody knows what a folder's captions promise
     measured = json.loads(cli("evaluate", run, chairs).out.splitlines()[-1])
     assert measured["samples"] == 16
+    assert 12 <= measured["trained_on"] < 16  # some are held out
 
 
 def test_the_doctor_reads_every_mesh(chairs: Path, cli: Callable) -> None:

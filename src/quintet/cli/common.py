@@ -109,6 +109,11 @@ def examples(command: str) -> str:
     return "\n".join(line for line in HELP.splitlines() if f"{line} ".startswith(begin))
 
 
+def check_positive(flag: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise RunError(f"{flag} is {value}; it must be above 0")
+
+
 def need_data(recipe: Recipe, run: Path, remedy: str) -> None:
     if recipe.data is not None and recipe.data.startswith("python:"):
         raise RunError(f"{run} was trained on a Python data set; {remedy}")
