@@ -1,6 +1,7 @@
 """Every command, from the words on the command line to what is on the disk."""
 
 import hashlib
+import io
 import json
 import os
 import signal
@@ -460,13 +461,15 @@ def test_sample_reconstructs_pictures_and_ids_decode_to_the_same(
     photo = picture(tmp_path / "cat.png", 5)
     said = quintet("sample", trained, photo, "--out", tmp_path / "out")
     assert said.status == 0
-    sheet, ids = [Path(line) for line in said.out.split()]
+    alone, sheet, ids = [Path(line) for line in said.out.split()]
+    assert (alone.name, sheet.name) == ("cat.reconstruction.png", "cat.comparison.png")
     assert ids.name == "cat.ids.safetensors"
     again = quintet("sample", trained, ids, "--out", tmp_path / "out")
     decoded = read_image(Path(again.out.strip()))
     made = library.load(trained).decode_from_ids(load_file(ids)["ids"])[0]
     assert np.array_equal(decoded, to_bytes(made))
     assert decoded.shape == (40, 48, 3)
+    assert np.array_equal(read_image(alone), decoded)
     whole = read_image(sheet)
     assert any(
         np.array_equal(whole[y : y + 40, x : x + 48], decoded)
@@ -481,8 +484,81 @@ def test_sample_without_input_shows_held_out_pictures(
     said = quintet("sample", trained, "--out", tmp_path / "out", "--count", 2)
     assert said.status == 0
     written = [Path(line) for line in said.out.split()]
-    assert len(written) == 4
+    assert len(written) == 6
     assert all(path.is_file() for path in written)
+
+
+def test_sample_keeps_the_structure_of_a_folder(
+    trained: Path, photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    for name in ("one/cat.png", "two/cat.png", "two/cat.jpg"):
+        picture(photos / name, 3)
+    (photos / "torn.png").write_bytes(b"\x89PNG")
+    said = quintet("sample", trained, photos, "--out", tmp_path / "out")
+    assert said.status == 0, said.err
+    written = [Path(line) for line in said.out.splitlines()]
+    assert len(written) == len(set(written)) == 3 * 15
+    assert all(path.is_file() for path in written)
+    names = {path.relative_to(tmp_path / "out").as_posix() for path in written}
+    assert {
+        "00.ids.safetensors",
+        "sub/09.comparison.png",
+        "one/cat.reconstruction.png",
+        "two/cat.png.reconstruction.png",
+        "two/cat.jpg.reconstruction.png",
+    } <= names
+    assert "skipped: " in said.err
+    assert "torn.png" in said.err
+    assert "1 of 16 files were skipped" in said.err
+    ids = tmp_path / "ids"
+    for path in sorted(written)[:2] + [path for path in written if path.parent.name == "one"]:
+        (ids / path.parent.name).mkdir(parents=True, exist_ok=True)
+        if path.name.endswith(".ids.safetensors"):
+            path.rename(ids / path.parent.name / path.name)
+    decoded = quintet("sample", trained, ids, "--out", tmp_path / "decoded")
+    assert decoded.status == 0, decoded.err
+    assert (tmp_path / "decoded/one/cat.decoded.png").is_file()
+
+
+def test_a_folder_of_which_no_file_can_be_used_is_refused(
+    trained: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    (tmp_path / "torn").mkdir()
+    assert "holds no images" in quintet("sample", trained, tmp_path / "torn").err
+    (tmp_path / "torn/a.png").write_bytes(b"\x89PNG")
+    said = quintet("sample", trained, tmp_path / "torn", "--out", tmp_path / "out")
+    assert said.status == 2
+    assert "none of 1 files can be used" in said.err
+
+
+def test_ids_of_another_checkpoint_are_refused_unless_told_otherwise(
+    trained: Path, exported: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    out = tmp_path / "out"
+    photo = picture(tmp_path / "cat.png", 5)
+    assert quintet("sample", trained, photo, "--out", out).status == 0
+    ids = out / "cat.ids.safetensors"
+    assert quintet("sample", exported, ids, "--out", out).status == 0
+    refused = quintet("sample", trained, "--step", 2, ids, "--out", out)
+    assert refused.status == 2
+    assert "ids of another model, or of another checkpoint" in refused.err
+    words = ["sample", trained, ids, "--step", 2, "--out", out, "--any-model"]
+    assert quintet(*words).status == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_alone() -> None:
+    from quintet.shared.sampling import with_progress
+
+    screen, file = Terminal(), io.StringIO()
+    assert list(with_progress([1, 2, 3], screen)) == [1, 2, 3]
+    assert "sampling" in screen.getvalue()
+    assert list(with_progress([1, 2, 3], file)) == [1, 2, 3]
+    assert file.getvalue() == ""
 
 
 def test_sample_names_every_picture_of_several_ids(
