@@ -122,6 +122,19 @@ def test_the_demo_ends_by_naming_the_page_and_next_commands(finished: Finished) 
     assert "Next: quintet sample" in finished.out
 
 
+@pytest.mark.parametrize("stage", [s for s in STAGES if s.next_arguments], ids=lambda s: s.folder)
+def test_the_sample_commands_of_the_page_run_as_printed(
+    stage: Stage, finished: Finished, tmp_path: Path, quintet: Quintet, monkeypatch
+) -> None:
+    demo = tmp_path / "Ann's demo"
+    demo.symlink_to(finished.path)
+    monkeypatch.chdir(tmp_path)
+    name, *words = shlex.split(sample_command(stage, demo))
+    assert name == "quintet"
+    said = quintet(*words)
+    assert said.status == 0, said.err
+
+
 # -- interruption --------------------------------------------------------------------
 
 

@@ -51,7 +51,9 @@ def export(argv: list[str]) -> None:
     with atomic_folder(args.out) as partial:
         if graphs is None:
             lines = write_weights(run, model, partial)
-            lines += [f"load it with quintet.{type(model).__name__}.from_pretrained('{args.out}')"]
+            lines += [
+                f"load it with quintet.{type(model).__name__}.from_pretrained({str(args.out)!r})"
+            ]
         else:
             lines = write_graphs(run, model, graphs, partial, args.format)
     print("\n".join(lines))

@@ -1,6 +1,7 @@
 """`quintet sample`."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +48,7 @@ def sample(given: list[str]) -> None:
         "    step: Checkpoint to use, or best; the default is the newest one.\n"
         "    flags: What to make."
     )
-    shown = f"  quintet sample {run} {room.EXAMPLE}"
+    shown = f"  quintet sample {shlex.quote(str(run))} {room.EXAMPLE}"
     asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)
     for path in room.sample(at_step(run, asked.step), asked.inputs, asked.out, asked.flags):
         print(path)

@@ -2,6 +2,7 @@
 
 import contextlib
 import platform
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -172,7 +173,7 @@ class Run:
         self.finish()  # together: a launcher kills the rest once one process is gone
         raise Stopped(
             f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
-            f"Resume with: quintet resume {self.folder.path}",
+            f"Resume with: quintet resume {shlex.quote(str(self.folder.path))}",
             STATUS[code],
         )
 
