@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,9 @@ from harness import assert_same, tensors
 from quintet import rooms
 from quintet.cli import main
 from quintet.cli.demo.display import Display
+from quintet.cli.demo.page import sample_command
 from quintet.cli.demo.stages import FEWEST, all_stages, fitting_settings, seconds_of, settings_of
+from quintet.shared.demo import Stage
 
 STAGES = all_stages()
 FOLDERS = [stage.folder for stage in STAGES]

@@ -1,6 +1,7 @@
 """The mesh room from the command line: what is asked, what is written, and what is refused."""
 
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,23 @@ def test_a_file_comes_back_through_its_codes(
         assert sides(back) == pytest.approx(sides(source), abs=0.04)
 
 
+def test_a_folder_of_meshes_keeps_its_structure(
+    autoencoder_run: Path, chairs: Path, tmp_path: Path, cli: Callable
+) -> None:
+    shutil.copy(chairs / "box/08.glb", chairs / "tall_box/08.glb")
+    (chairs / "box/torn.obj").write_text("v 0 0 0\n")
+    out = tmp_path / "out"
+    result = cli("sample", autoencoder_run, chairs, "--out", out, "--format", "stl")
+    assert result.status == 0, result.err
+    written = [Path(line) for line in result.out.splitlines()]
+    assert len(written) == len(set(written)) == 2 * 17 + 1
+    assert all(path.is_file() for path in written)
+    assert (out / "box/08.reconstruction.stl").is_file()
+    assert (out / "tall_box/08.reconstruction.stl").is_file()
+    assert "torn.obj" in result.err
+    assert "1 of 18 files were skipped" in result.err
+
+
 def test_held_out_meshes_come_back_where_no_file_is_given(
     autoencoder_run: Path, tmp_path: Path, cli: Callable
 ) -> None:
@@ -206,6 +224,7 @@ def test_what_an_autoencoder_cannot_do_is_said(
     [
         (["--count", 0], "--count is 0"),
         (["photo.obj", "--text", "a box"], "photo.obj"),
+        ([".", "--text", "a box"], "takes no files; drop ."),
         (["--temperature", -1], "temperature"),
         (["--top-k", 0], "top_k"),
         (["--max-faces", 0], "max-faces"),
