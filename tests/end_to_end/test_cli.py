@@ -395,7 +395,7 @@ def test_evaluate_refuses_a_batch_of_nothing(size: int, trained: Path, quintet: 
 def test_evaluate_counts_the_samples_that_the_run_was_trained_on(
     photos: Path, tmp_path: Path, quintet: Quintet
 ) -> None:
-    """In the same folder, a part of it, one around it, and one of links to some of it."""
+    """In the same folder behind a link, in a part of it, and in one around it."""
     run, other = tmp_path / "run", tmp_path / "other/photos"
     few = ["--images.valid-fraction", 0.2, "--steps", 1]
     assert quintet(*TRAIN, photos, "--run", run, *TINY, *few).status == 0

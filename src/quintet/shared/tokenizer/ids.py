@@ -41,7 +41,7 @@ def read_ids(
     try:
         check_ids(ids, axes, model.codebook_size)
     except ValueError as error:
-        raise RunError(f"{path}: {error}") from None
+        raise RunError(f"{path}: tensor 'ids': {error}") from None
     own = tensors.get(DIGEST)
     if digest is not None and own is not None and not own.equal(digest):
         raise RunError(

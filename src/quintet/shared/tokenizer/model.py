@@ -116,8 +116,8 @@ def check_ids(ids: Tensor, axes: str, codebook_size: int) -> None:
         raise ValueError(f"expected integer ids ({axes}), not {ids.dtype} {tuple(ids.shape)}")
     if ids.numel() and not 0 <= ids.min() <= ids.max() < codebook_size:
         raise ValueError(
-            f"ids range from {ids.min()} to {ids.max()}, outside 0 … {codebook_size - 1}; the codebook"
-            f" has {codebook_size} codes: decode with the model that encoded them"
+            f"ids range from {ids.min()} to {ids.max()}, outside 0 … {codebook_size - 1}; the"
+            f" codebook has {codebook_size} codes: decode with the model that encoded them"
         )
 
 
