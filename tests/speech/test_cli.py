@@ -126,6 +126,7 @@ def test_a_sound_beyond_full_scale_is_limited_and_said(
         (["--text", "a", "--from", 1, "--to", 2], "give a recording"),
         (["--text", "a", "--steps", 0], "--steps is 0"),
         (["--text", "a", "--seconds", -1], "--seconds is -1"),
+        (["--text", "a", "--cond-scale", "nan"], "--cond-scale is nan"),
         (["--text", "a", "--voice", "nowhere.wav"], "nowhere.wav is not a file"),
         (["RECORDING", "--text", "a", "--from", 5, "--to", 4], "5"),
         (["--text", "a", "--text", "b", "--out", "one.wav"], "one.wav is one file"),

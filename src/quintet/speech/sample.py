@@ -1,5 +1,6 @@
 """`quintet sample` for speech: text to speech, voice cloning, and editing of a span."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,8 @@ def _check(files: Sequence[Input], flags: Flags) -> None:
     check_positive(flags, "steps")
     if flags.seconds is not None and not 0 < flags.seconds <= 600:
         raise RunError(f"--seconds is {flags.seconds}; give more than 0, at most 600")
+    if not math.isfinite(flags.cond_scale):
+        raise RunError(f"--cond-scale is {flags.cond_scale}; give a finite number")
     edit = flags.from_ is not None or flags.to is not None
     if edit and (flags.from_ is None or flags.to is None or not files):
         raise RunError("to edit a span, give a recording, --from and --to, in seconds")
