@@ -376,6 +376,9 @@ def test_a_checkpoint_is_chosen_by_step_or_as_the_best_by_every_command(
         said = quintet(*words, "--step", 5)
         assert said.status == 2
         assert f"{trained} has no checkpoint 5; it has those of 2, " in said.err
+        said = quintet(*words, "--step", -1)
+        assert said.status == 2
+        assert "--step is -1; give the step of a checkpoint, or best" in said.err
 
 
 def test_evaluate_measures_all_of_a_folder(trained: Path, photos: Path, quintet: Quintet) -> None:

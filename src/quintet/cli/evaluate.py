@@ -14,6 +14,7 @@ from quintet import rooms
 from quintet.cli.common import (
     Step,
     check_positive,
+    check_step,
     is_main,
     need_data,
     parse,
@@ -51,6 +52,7 @@ def evaluate(given: list[str]) -> None:
 
     asked = parse(Evaluate, given, "evaluate")
     check_positive("--batch-size", asked.batch_size)
+    check_step(asked.step)
     name, recipe = recorded(asked.run)
     if asked.data is None:
         need_data(recipe, asked.run, "name a folder to evaluate on")

@@ -11,6 +11,7 @@ from quintet import rooms
 from quintet.cli.common import (
     ASKING,
     Step,
+    check_step,
     examples,
     parse,
     recorded,
@@ -50,6 +51,7 @@ def sample(given: list[str]) -> None:
     )
     shown = f"  quintet sample {shlex.quote(str(run))} {room.EXAMPLE}"
     asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)
+    check_step(asked.step)
     for path in room.sample(at_step(run, asked.step), asked.inputs, asked.out, asked.flags):
         print(path)
 
