@@ -119,6 +119,9 @@ FILES = {
             at: float = 1.0
             """Where."""
 
+        def example(recipe, run):
+            return ["--at", "2", "--out", "out"]
+
         def sample(run, inputs, out, flags):
             import torch
             import quintet

@@ -151,6 +151,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def outcomes(workdir: Path) -> list[tuple[int, str]]:
     write_photos(workdir / "photos")
+    write_photos(workdir / "holiday")
     write_songs(workdir / "songs")
     lines = [(kind, text, shlex.split(text)[1:] if kind == "quintet" else []) for kind, text in RUN]
     ended = subprocess.run(
@@ -191,6 +192,12 @@ def test_every_command_and_code_block_runs(index, outcomes):
 )
 def test_the_commands_write_their_files(path, outcomes, workdir):
     assert (workdir / path).is_file()
+
+
+def test_no_metrics_are_of_data_that_was_trained_on(outcomes):
+    evaluations = [o for (_, o), (_, text) in zip(outcomes, SHOWN) if "quintet evaluate" in text]
+    assert len(evaluations) == 3
+    assert not any("were trained on" in output for output in evaluations)
 
 
 @pytest.mark.parametrize("command", of_kind("make"))

@@ -24,9 +24,13 @@ class SampleModule(Protocol):
     """`ROOM/sample.py`: what `quintet sample` does for a run of the room. Imports no torch."""
 
     EXAMPLE: str
-    """Arguments after the run, for the help."""
+    """Arguments after the run, for the help; files in it are those of a user."""
     Flags: type
     """A dataclass of plain values, one sentence under each field."""
+
+    def example(self, recipe: Any, run: Path) -> list[str]:
+        """Arguments that work for a run just trained, without files of a user; empty if none do."""
+        ...
 
     def sample(self, run: Path, inputs: Sequence[Path], out: Path, flags: Any) -> list[Path]: ...
 
@@ -82,7 +86,9 @@ class Room:
     @property
     def sample(self) -> SampleModule:
         return self._module(
-            "sample", "EXAMPLE, Flags and sample(run, inputs, out, flags)", "sample"
+            "sample",
+            "EXAMPLE, Flags, example(recipe, run) and sample(run, inputs, out, flags)",
+            "sample",
         )
 
     @property
@@ -144,12 +150,15 @@ def room_named(name: str) -> Room:
     return Room(name)
 
 
-def build(name: str, recipe: Recipe, run: Path | None = None) -> "Task":
-    """The task of a recipe; for an existing `run`, with the frozen stages of its folder."""
+def build(
+    name: str, recipe: Recipe, run: Path | None = None, recorded_split: bool = True
+) -> "Task":
+    """The task of a recipe; for an existing `run`, with the frozen stages and the split of its
+    folder."""
     if run is not None:
         from quintet.engine.runs.frozen import resolved
 
-        recipe = resolved(recipe, run)
+        recipe = resolved(recipe, run, recorded_split)
     return room_of(name).task.build(recipe)
 
 

@@ -1,6 +1,7 @@
 """Every command, from the words on the command line to what is on the disk."""
 
 import hashlib
+import io
 import json
 import os
 import signal
@@ -375,6 +376,9 @@ def test_a_checkpoint_is_chosen_by_step_or_as_the_best_by_every_command(
         said = quintet(*words, "--step", 5)
         assert said.status == 2
         assert f"{trained} has no checkpoint 5; it has those of 2, " in said.err
+        said = quintet(*words, "--step", -1)
+        assert said.status == 2
+        assert "--step is -1; give the step of a checkpoint, or best" in said.err
 
 
 def test_evaluate_measures_all_of_a_folder(trained: Path, photos: Path, quintet: Quintet) -> None:
@@ -382,6 +386,69 @@ def test_evaluate_measures_all_of_a_folder(trained: Path, photos: Path, quintet:
     assert found["samples"] == 12
     smaller = last_json(quintet("evaluate", trained, photos, "--batch-size", 5).out)
     assert smaller["psnr"] == pytest.approx(found["psnr"], rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_evaluate_refuses_a_batch_of_nothing(size: int, trained: Path, quintet: Quintet) -> None:
+    said = quintet("evaluate", trained, "--batch-size", size)
+    assert said.status == 2
+    assert f"--batch-size is {size}; it must be above 0" in said.err
+
+
+def test_evaluate_counts_the_samples_that_the_run_was_trained_on(
+    photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    """In the same folder behind a link, in a part of it, and in one around it."""
+    run, other = tmp_path / "run", tmp_path / "other/photos"
+    few = ["--images.valid-fraction", 0.2, "--steps", 1]
+    assert quintet(*TRAIN, photos, "--run", run, *TINY, *few).status == 0
+    data = json.loads((run / "config.json").read_text())["data"]
+    assert data["train"] == 12 - data["valid"] < 12
+    picture(other / "new.png", 77)
+    around = tmp_path / "around"
+    around.mkdir()
+    (photos).rename(around / "photos")
+    photos.symlink_to(around / "photos")
+    picture(around / "new.png", 78)
+    trained_in_sub = len({"09.png", "10.jpg", "11.jpg"}) - sum(
+        name.startswith("sub/") for name in held_out(photos, run)
+    )
+    for folder, samples, trained in (
+        (photos, 12, data["train"]),
+        (photos / "sub", 3, trained_in_sub),
+        (around, 13, data["train"]),
+    ):
+        said = quintet("evaluate", run, folder)
+        assert said.status == 0, said.err
+        found = last_json(said.out)
+        assert (found["samples"], found["trained_on"]) == (samples, trained)
+        assert f"{trained} of the {samples} samples were trained on" in said.err
+        assert "optimistic" in said.err
+    apart = quintet("evaluate", run, other)
+    assert last_json(apart.out)["trained_on"] == 0
+    assert "trained on" not in apart.err
+    own = quintet("evaluate", run)
+    assert "trained_on" not in last_json(own.out)
+    assert "trained on" not in own.err
+
+
+def held_out(photos: Path, run: Path) -> list[str]:
+    config = ImageDataConfig(valid_fraction=0.2, size=(32, 32))
+    source = open_data(photos, config, "valid", settings(run)["seed"])
+    return [source.name(index) for index in range(len(source))]
+
+
+def test_evaluate_on_a_folder_leaves_the_validation_folder_of_the_run_alone(
+    photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    picture(tmp_path / "own/a.png", 50)
+    for number in range(2):
+        picture(tmp_path / "other" / f"{number}.png", 60 + number)
+    run = tmp_path / "run"
+    words = [*TRAIN, photos, "--valid", tmp_path / "own", "--run", run, *TINY, "--steps", 1]
+    assert quintet(*words).status == 0
+    found = last_json(quintet("evaluate", run, tmp_path / "other").out)
+    assert (found["samples"], found["trained_on"]) == (2, 0)
 
 
 def test_evaluate_and_replay_write_nothing(trained: Path, quintet: Quintet) -> None:
@@ -397,13 +464,15 @@ def test_sample_reconstructs_pictures_and_ids_decode_to_the_same(
     photo = picture(tmp_path / "cat.png", 5)
     said = quintet("sample", trained, photo, "--out", tmp_path / "out")
     assert said.status == 0
-    sheet, ids = [Path(line) for line in said.out.split()]
+    alone, sheet, ids = [Path(line) for line in said.out.split()]
+    assert (alone.name, sheet.name) == ("cat.reconstruction.png", "cat.comparison.png")
     assert ids.name == "cat.ids.safetensors"
     again = quintet("sample", trained, ids, "--out", tmp_path / "out")
     decoded = read_image(Path(again.out.strip()))
     made = library.load(trained).decode_from_ids(load_file(ids)["ids"])[0]
     assert np.array_equal(decoded, to_bytes(made))
     assert decoded.shape == (40, 48, 3)
+    assert np.array_equal(read_image(alone), decoded)
     whole = read_image(sheet)
     assert any(
         np.array_equal(whole[y : y + 40, x : x + 48], decoded)
@@ -418,8 +487,81 @@ def test_sample_without_input_shows_held_out_pictures(
     said = quintet("sample", trained, "--out", tmp_path / "out", "--count", 2)
     assert said.status == 0
     written = [Path(line) for line in said.out.split()]
-    assert len(written) == 4
+    assert len(written) == 6
     assert all(path.is_file() for path in written)
+
+
+def test_sample_keeps_the_structure_of_a_folder(
+    trained: Path, photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    for name in ("one/cat.png", "two/cat.png", "two/cat.jpg"):
+        picture(photos / name, 3)
+    (photos / "torn.png").write_bytes(b"\x89PNG")
+    said = quintet("sample", trained, photos, "--out", tmp_path / "out")
+    assert said.status == 0, said.err
+    written = [Path(line) for line in said.out.splitlines()]
+    assert len(written) == len(set(written)) == 3 * 15
+    assert all(path.is_file() for path in written)
+    names = {path.relative_to(tmp_path / "out").as_posix() for path in written}
+    assert {
+        "00.ids.safetensors",
+        "sub/09.comparison.png",
+        "one/cat.reconstruction.png",
+        "two/cat.png.reconstruction.png",
+        "two/cat.jpg.reconstruction.png",
+    } <= names
+    assert "skipped: " in said.err
+    assert "torn.png" in said.err
+    assert "1 of 16 files were skipped" in said.err
+    ids = tmp_path / "ids"
+    for path in sorted(written)[:2] + [path for path in written if path.parent.name == "one"]:
+        (ids / path.parent.name).mkdir(parents=True, exist_ok=True)
+        if path.name.endswith(".ids.safetensors"):
+            path.rename(ids / path.parent.name / path.name)
+    decoded = quintet("sample", trained, ids, "--out", tmp_path / "decoded")
+    assert decoded.status == 0, decoded.err
+    assert (tmp_path / "decoded/one/cat.decoded.png").is_file()
+
+
+def test_a_folder_of_which_no_file_can_be_used_is_refused(
+    trained: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    (tmp_path / "torn").mkdir()
+    assert "holds no images" in quintet("sample", trained, tmp_path / "torn").err
+    (tmp_path / "torn/a.png").write_bytes(b"\x89PNG")
+    said = quintet("sample", trained, tmp_path / "torn", "--out", tmp_path / "out")
+    assert said.status == 2
+    assert "none of 1 files can be used" in said.err
+
+
+def test_ids_of_another_checkpoint_are_refused_unless_told_otherwise(
+    trained: Path, exported: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    out = tmp_path / "out"
+    photo = picture(tmp_path / "cat.png", 5)
+    assert quintet("sample", trained, photo, "--out", out).status == 0
+    ids = out / "cat.ids.safetensors"
+    assert quintet("sample", exported, ids, "--out", out).status == 0
+    refused = quintet("sample", trained, "--step", 2, ids, "--out", out)
+    assert refused.status == 2
+    assert "ids of another model, or of another checkpoint" in refused.err
+    words = ["sample", trained, ids, "--step", 2, "--out", out, "--any-model"]
+    assert quintet(*words).status == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_alone() -> None:
+    from quintet.shared.sampling import with_progress
+
+    screen, file = Terminal(), io.StringIO()
+    assert list(with_progress([1, 2, 3], screen)) == [1, 2, 3]
+    assert "sampling" in screen.getvalue()
+    assert list(with_progress([1, 2, 3], file)) == [1, 2, 3]
+    assert file.getvalue() == ""
 
 
 def test_sample_names_every_picture_of_several_ids(

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,9 @@ from harness import assert_same, tensors
 from quintet import rooms
 from quintet.cli import main
 from quintet.cli.demo.display import Display
+from quintet.cli.demo.page import sample_command
 from quintet.cli.demo.stages import FEWEST, all_stages, fitting_settings, seconds_of, settings_of
+from quintet.shared.demo import Stage
 
 STAGES = all_stages()
 FOLDERS = [stage.folder for stage in STAGES]
@@ -120,6 +123,19 @@ def test_the_page_needs_no_network(page: str) -> None:
 def test_the_demo_ends_by_naming_the_page_and_next_commands(finished: Finished) -> None:
     assert f"Results: {finished.path / 'index.html'}" in finished.out
     assert "Next: quintet sample" in finished.out
+
+
+@pytest.mark.parametrize("stage", [s for s in STAGES if s.next_arguments], ids=lambda s: s.folder)
+def test_the_sample_commands_of_the_page_run_as_printed(
+    stage: Stage, finished: Finished, tmp_path: Path, quintet: Quintet, monkeypatch
+) -> None:
+    demo = tmp_path / "Ann's demo"
+    demo.symlink_to(finished.path)
+    monkeypatch.chdir(tmp_path)
+    name, *words = shlex.split(sample_command(stage, demo))
+    assert name == "quintet"
+    said = quintet(*words)
+    assert said.status == 0, said.err
 
 
 # -- interruption --------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_each_fault_of_a_damaged_run_comes_with_its_repair(quintet: Quintet, cop
     said = quintet("doctor", copied)
     assert "2 faults" in sentence(said)
     assert "vae.safetensors has 100 bytes" in said.out
-    assert f"'quintet resume {copied}' resumes from step 4" in said.out
+    assert f"`quintet resume {copied}` resumes from step 4" in said.out
     assert f"delete {copied / 'best.json'};" in said.out
 
 

@@ -386,9 +386,11 @@ def test_an_empty_validation_set_is_refused_and_none_at_all_is_said(tmp_path: Pa
 def test_messages_to_python_users_hold_no_flags(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="lower batch_size or add data"):
         trainer(Line(), Pairs(), tmp_path / "run", batch_size=64).train()
-    trainer(Line(), Pairs(), tmp_path / "run").train()
-    with pytest.raises(RunError, match=r"resume it with trainer.train\(resume=True\), or .* run$"):
-        trainer(Line(), Pairs(), tmp_path / "run").train()
+    for name in ("run", "Ann's run"):
+        trainer(Line(), Pairs(), tmp_path / name).train()
+        pattern = r"resume it with trainer.train\(resume=True\), or .* run$"
+        with pytest.raises(RunError, match=pattern):
+            trainer(Line(), Pairs(), tmp_path / name).train()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

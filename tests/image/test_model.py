@@ -87,6 +87,31 @@ def test_indivisible_sizes_are_rejected_with_the_remedy() -> None:
         small()(torch.rand(3, 32, 32))
 
 
+def test_ids_of_no_code_are_rejected_with_the_range() -> None:
+    model = VQGanVAE(dim=8, channel_multipliers=(1, 2))
+    grid = torch.zeros(1, 2, 3, dtype=torch.long)
+    for wrong in (-1, model.codebook_size):
+        with pytest.raises(ValueError, match=rf"outside 0 … {model.codebook_size - 1}"):
+            model.decode_from_ids(grid.index_fill(2, torch.tensor([1]), wrong))
+    with pytest.raises(ValueError, match=r"expected integer ids \(b, h, w\), not torch.float32"):
+        model.decode_from_ids(grid.float())
+    with pytest.raises(ValueError, match=r"expected integer ids \(b, h, w\)"):
+        model.decode_from_ids(grid.flatten(1))
+
+
+@pytest.mark.parametrize("method", ["tokenize", "reconstruct"])
+def test_images_on_another_scale_are_rejected_with_the_range(method: str) -> None:
+    model = VQGanVAE(dim=8, channel_multipliers=(1, 2))
+    images = torch.rand(1, 3, model.factor, model.factor)
+    call = getattr(model, method)
+    call(images)
+    for wrong in (images * 255, images * 2 - 1.5, images * torch.nan):
+        with pytest.raises(ValueError, match="takes 0 to 1: divide uint8 by 255"):
+            call(wrong)
+    with pytest.raises(ValueError, match=r"expected images in 0\.\.1, not torch.uint8"):
+        model.encode((images * 255).byte())
+
+
 def test_codebook_usage_counts_codes_and_their_perplexity() -> None:
     model = small()
     usage = model.codebook_usage(torch.arange(24).repeat(5).view(1, 10, 12))

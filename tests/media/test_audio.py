@@ -286,6 +286,16 @@ def test_what_is_written_is_read_back(place, values):
     np.testing.assert_allclose(found, np.clip(values, -1, 1), atol=1e-4)
 
 
+def test_clipped_samples_are_counted(tmp_path):
+    assert write_wav(tmp_path / "a.wav", np.array([-1.0, 0.5, 1.0]), 8_000) is None
+    clipping = write_wav(tmp_path / "a.wav", np.array([-2.5, 0.5, 1.1]), 8_000)
+    assert str(clipping) == (
+        "2 of 3 samples were beyond full scale (peak 2.50) and are clipped to [-1, 1]"
+    )
+    found, _ = soundfile.read(tmp_path / "a.wav", dtype="float32")
+    np.testing.assert_allclose(found, [-1, 0.5, 1], atol=1e-4)
+
+
 def test_invalid_samples_are_not_written(tmp_path):
     for wrong in (np.zeros((2, 4)), np.array([np.nan])):
         with pytest.raises(ValueError, match="finite numbers"):

@@ -1,6 +1,7 @@
 """The mesh room from the command line: what is asked, what is written, and what is refused."""
 
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_a_folder_of_meshes_trains_and_is_used(chairs: Path, tmp_path: Path, cli
     ]
     measured = json.loads(cli("evaluate", run, chairs).out.splitlines()[-1])
     assert measured["samples"] == 16
+    assert 12 <= measured["trained_on"] < 16  # some are held out
 
 
 def test_a_folder_goes_through_both_stages(
@@ -73,6 +75,7 @@ def test_a_folder_goes_through_both_stages(
     assert "val/agrees" not in last  # nobody knows what a folder's captions promise
     measured = json.loads(cli("evaluate", run, chairs).out.splitlines()[-1])
     assert measured["samples"] == 16
+    assert 12 <= measured["trained_on"] < 16  # some are held out
 
 
 def test_the_doctor_reads_every_mesh(chairs: Path, cli: Callable) -> None:
@@ -108,7 +111,7 @@ def test_many_large_meshes_are_no_damage_and_one_line(
 # -- sample -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", ["obj", "glb", "ply"])
+@pytest.mark.parametrize("suffix", ["obj", "glb", "ply", "stl"])
 def test_a_file_comes_back_through_its_codes(
     suffix: str,
     autoencoder_run: Path,
@@ -131,6 +134,23 @@ def test_a_file_comes_back_through_its_codes(
         assert sides(back) == pytest.approx(sides(source), abs=0.04)
 
 
+def test_a_folder_of_meshes_keeps_its_structure(
+    autoencoder_run: Path, chairs: Path, tmp_path: Path, cli: Callable
+) -> None:
+    shutil.copy(chairs / "box/08.glb", chairs / "tall_box/08.glb")
+    (chairs / "box/torn.obj").write_text("v 0 0 0\n")
+    out = tmp_path / "out"
+    result = cli("sample", autoencoder_run, chairs, "--out", out, "--format", "stl")
+    assert result.status == 0, result.err
+    written = [Path(line) for line in result.out.splitlines()]
+    assert len(written) == len(set(written)) == 2 * 17 + 1
+    assert all(path.is_file() for path in written)
+    assert (out / "box/08.reconstruction.stl").is_file()
+    assert (out / "tall_box/08.reconstruction.stl").is_file()
+    assert "torn.obj" in result.err
+    assert "1 of 18 files were skipped" in result.err
+
+
 def test_held_out_meshes_come_back_where_no_file_is_given(
     autoencoder_run: Path, tmp_path: Path, cli: Callable
 ) -> None:
@@ -141,7 +161,7 @@ def test_held_out_meshes_come_back_where_no_file_is_given(
     assert len(names(tmp_path / "all")) == 2 * 2 + 1
 
 
-@pytest.mark.parametrize("suffix", ["obj", "glb", "ply"])
+@pytest.mark.parametrize("suffix", ["obj", "stl"])
 def test_meshes_are_written_from_sentences_and_the_seed_decides(
     suffix: str, transformer_run: Path, tmp_path: Path, cli: Callable
 ) -> None:
@@ -204,6 +224,7 @@ def test_what_an_autoencoder_cannot_do_is_said(
     [
         (["--count", 0], "--count is 0"),
         (["photo.obj", "--text", "a box"], "photo.obj"),
+        ([".", "--text", "a box"], "takes no files; drop ."),
         (["--temperature", -1], "temperature"),
         (["--top-k", 0], "top_k"),
         (["--max-faces", 0], "max-faces"),

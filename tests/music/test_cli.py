@@ -57,6 +57,18 @@ def test_a_folder_is_ranked_by_each_sentence(cli: Cli, run: Path, tmp_path: Path
         assert near == sorted(near, reverse=True)
 
 
+def test_files_of_one_name_in_sub_folders_are_ranked_apart(
+    cli: Cli, run: Path, tmp_path: Path
+) -> None:
+    put_songs(tmp_path / "songs/one", 1, captions=False)
+    put_songs(tmp_path / "songs/two", 1, captions=False)
+    words = (tmp_path / "songs", "--text", "drums", "--out", tmp_path / "out")
+    assert cli("sample", run, *words).status == 0
+    (entry,) = json.loads((tmp_path / "out" / "ranking.json").read_text())
+    names = sorted(Path(best["name"]).relative_to(tmp_path).as_posix() for best in entry["best"])
+    assert names == ["songs/one/0.wav", "songs/two/0.wav"]
+
+
 def test_captions_are_ranked_for_a_sound(cli: Cli, run: Path, tmp_path: Path) -> None:
     songs = put_songs(tmp_path / "songs", 1, captions=False)
     lines = tmp_path / "lines.txt"

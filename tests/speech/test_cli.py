@@ -1,5 +1,6 @@
 """The speech room from the command line: a run, and what it says."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from harness import Said
 from quintet.cli import main
 from quintet.media.audio import probe, read_audio, write_wav
+from quintet.speech.model import VoiceBox
 from quintet.speech.voices import compose, speak
 
 Cli = Callable[..., Said]
@@ -85,6 +87,37 @@ def test_it_speaks_with_the_voice_of_a_recording(
     assert probe(tmp_path / "new.wav").seconds < probe(recording).seconds + 1
 
 
+def test_each_recording_of_a_folder_is_edited_under_its_own_name(
+    cli: Cli, run: Path, recording: Path, tmp_path: Path
+) -> None:
+    for name in ("one/a.wav", "two/a.wav"):
+        path = tmp_path / "voices" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(recording.read_bytes())
+    (tmp_path / "voices/torn.wav").write_bytes(b"RIFF")
+    out = tmp_path / "out"
+    span = ("--from", 0.5, "--to", 0.8, "--text", "do", "--seconds", 0.3)
+    result = cli("sample", run, tmp_path / "voices", *span, *QUICK, "--out", out)
+    assert result.status == 0, result.err
+    assert sorted(path.relative_to(out).as_posix() for path in out.rglob("*.wav")) == [
+        "one/a.edited.wav",
+        "two/a.edited.wav",
+    ]
+    assert "torn.wav" in result.err
+    assert "1 of 3 files were skipped" in result.err
+
+
+def test_a_sound_beyond_full_scale_is_limited_and_said(
+    cli: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loud = VoiceBox.sample
+    monkeypatch.setattr(VoiceBox, "sample", lambda *a, **k: [100 * s for s in loud(*a, **k)])
+    result = cli("sample", run, "--text", "ba", *QUICK, "--out", tmp_path / "loud.wav")
+    assert result.status == 0
+    assert re.search(r"loud.wav: [\d,]+ of [\d,]+ samples were beyond full scale", result.err)
+    assert np.abs(read_audio(tmp_path / "loud.wav", rate=24_000)).max() <= 1
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -93,15 +126,27 @@ def test_it_speaks_with_the_voice_of_a_recording(
         (["--text", "a", "--from", 1, "--to", 2], "give a recording"),
         (["--text", "a", "--steps", 0], "--steps is 0"),
         (["--text", "a", "--seconds", -1], "--seconds is -1"),
+        (["--text", "a", "--cond-scale", "nan"], "--cond-scale is nan"),
         (["--text", "a", "--voice", "nowhere.wav"], "nowhere.wav is not a file"),
         (["RECORDING", "--text", "a", "--from", 5, "--to", 4], "5"),
         (["--text", "a", "--text", "b", "--out", "one.wav"], "one.wav is one file"),
+        (
+            ["FOLDER", "--text", "a", "--from", 0, "--to", 1, "--out", "one.wav"],
+            "one.wav is one file",
+        ),
+        (
+            ["FOLDER", "--text", "a", "--from", 0, "--to", 1, "--voice-text", "b"],
+            "of one recording",
+        ),
+        (["FOLDER", "--text", "a"], "give --from and --to"),
     ],
 )
 def test_what_cannot_be_said_is_refused(
     cli: Cli, run: Path, recording: Path, words: list[object], sentence: str
 ) -> None:
-    inputs = [recording if word == "RECORDING" else word for word in words]
+    (recording.parent / "other.wav").write_bytes(recording.read_bytes())
+    named = {"RECORDING": recording, "FOLDER": recording.parent}
+    inputs = [named.get(str(word), word) for word in words]
     assert sentence in cli("sample", run, *inputs).sentence
     assert not Path("one.wav").exists()
 

@@ -23,7 +23,7 @@ from quintet.speech.config import (
     VoiceBoxLossConfig,
     VoiceBoxRecipe,
 )
-from quintet.speech.exhibits import SCALE, coloured, side_by_side
+from quintet.speech.exhibits import SCALE, Sounds, coloured, side_by_side
 from quintet.speech.task import VoiceBoxTask
 from speech.small import DATA, MODEL, utter, voicebox
 
@@ -144,6 +144,14 @@ def test_exhibits_can_be_heard_and_seen(tmp_path):
     for path in files:
         if path.suffix == ".wav":
             assert probe(path).rate == 8_000
+
+
+def test_the_text_of_an_exhibit_names_sounds_that_clip(tmp_path):
+    sounds = {"original": torch.zeros(400), "copy": torch.full((400,), 1.5)}
+    Sounds("speech-0", sounds, [torch.zeros(4, 4)] * 2, 8_000, "ba").write(tmp_path)
+    words = (tmp_path / "speech-0.txt").read_text().splitlines()
+    assert words[:2] == ["ba", "original | copy"]
+    assert words[2].startswith("copy: 400 of 400 samples were beyond full scale (peak 1.50)")
 
 
 def test_pictures_stand_side_by_side_with_low_tones_below():

@@ -21,6 +21,7 @@ from quintet.cli import main
 from quintet.media.clips.reader import frames_of, probe
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.pixels import read_image, write_png
+from quintet.shared.tokenizer.pixels import to_bytes
 
 FEW = [
     *("--batch-size", 2, "--workers", 0, "--device", "cpu", "--precision", "fp32", "--trackers"),
@@ -213,7 +214,7 @@ def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
         ("LOUD.GIF", 3, 20, 20, 10.0),
     ],
 )
-def test_a_clip_is_written_beside_its_reconstruction(
+def test_a_clip_comes_back_alone_and_beside_its_original(
     name: str,
     length: int,
     height: int,
@@ -229,29 +230,41 @@ def test_a_clip_is_written_beside_its_reconstruction(
     stored = probe(inputs)
     result = cli("sample", run, inputs, "--out", out, "--chunk", 4, "--device", "cpu")
     assert result.status == 0, result.err
-    output = [out / f"{inputs.stem}.reconstruction.mp4", out / f"{inputs.stem}.ids.safetensors"]
+    endings = ("reconstruction.mp4", "comparison.mp4", "ids.safetensors")
+    output = [out / f"{inputs.stem}.{ending}" for ending in endings]
     assert result.out.split() == [str(path) for path in output]
     assert names(out) == sorted(path.name for path in output)
     rows, columns = (side // FACTOR * FACTOR for side in (stored.height, stored.width))
-    frames = np.stack(list(frames_of(output[0])))
+    alone = np.stack(list(frames_of(output[0]))).astype(int)
+    frames = np.stack(list(frames_of(output[1])))
     assert frames.shape == (length, rows, 2 * columns + 4, 3)
-    actual = probe(output[0])
-    assert actual.rate == pytest.approx(stored.rate, rel=1e-3)
-    assert actual.seconds == pytest.approx(length / stored.rate, abs=2 / stored.rate / length)
+    assert alone.shape[:2] == (length, rows + rows % 2)
+    for clip in output[:2]:
+        actual = probe(clip)
+        assert actual.rate == pytest.approx(stored.rate, rel=1e-3)
+        assert actual.seconds == pytest.approx(length / stored.rate, abs=2 / stored.rate / length)
     original = np.stack(list(frames_of(inputs)))[:, :rows, :columns].astype(int)
     assert np.abs(frames[:, :, :columns] - original).mean() < 12
+    assert np.abs(frames[:, :, columns + 4 :] - alone[:, :rows, :columns]).mean() < 8
     latents = 1 + -(-(length - 1) // TIME_FACTOR)
-    assert ids_of(output[1]).shape == (1, latents, rows // FACTOR, columns // FACTOR)
+    assert ids_of(output[2]).shape == (1, latents, rows // FACTOR, columns // FACTOR)
 
 
-def test_an_image_is_written_beside_its_reconstruction(
+def test_an_image_comes_back_alone_and_beside_its_original(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     write_png(tmp_path / "photo.png", waves(1, 40, 56)[0])
     result = cli("sample", run, tmp_path / "photo.png", "--out", tmp_path / "out")
     assert result.status == 0, result.err
-    assert names(tmp_path / "out") == ["photo.ids.safetensors", "photo.reconstruction.png"]
-    assert read_image(tmp_path / "out/photo.reconstruction.png").std() > 0
+    assert names(tmp_path / "out") == [
+        "photo.comparison.png",
+        "photo.ids.safetensors",
+        "photo.reconstruction.png",
+    ]
+    picture = read_image(tmp_path / "out/photo.reconstruction.png")
+    whole = torch.from_numpy(waves(1, 40, 56)[0]).permute(2, 0, 1)[None].float() / 255
+    assert np.array_equal(picture, to_bytes(quintet.load(run).reconstruct(whole)[0, :, 0]))
+    assert read_image(tmp_path / "out/photo.comparison.png").shape[1] > 2 * 56
     actual = load_file(tmp_path / "out/photo.ids.safetensors")
     assert actual["ids"].shape == (1, 1, 10, 14)
     assert actual["frames"].tolist() == [1]
@@ -274,7 +287,7 @@ def test_size_resizes_and_crops(run: Path, tmp_path: Path, cli: Callable[..., Sa
     assert cli("sample", run, tmp_path / "a.mp4", "--size", 16, 24, "--out", out).status == 0
     assert ids_of(out / "a.ids.safetensors").shape == (1, 2, 4, 6)
     actual = probe(out / "a.reconstruction.mp4")
-    assert (actual.height, actual.width) == (16, 52)
+    assert (actual.height, actual.width) == (16, 24)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 1000])
@@ -307,11 +320,63 @@ def test_ids_decode_to_the_clip_that_they_came_from(
     result = cli("sample", run, *arguments, "--out", out)
     assert result.status == 0, result.err
     assert result.out.split() == [str(out / "a.decoded.mp4")]
-    output = np.stack(list(frames_of(out / "a.reconstruction.mp4")))[:, :, 36:]
+    output = np.stack(list(frames_of(out / "a.reconstruction.mp4")))
     decoded = np.stack(list(frames_of(out / "a.decoded.mp4")))
     assert decoded.shape == output.shape == (length, 32, 32, 3)
     assert np.abs(decoded.astype(int) - output).mean() < 8  # both have been through H.264
     assert probe(out / "a.decoded.mp4").rate == pytest.approx(10)
+
+
+def test_ids_decode_at_the_rate_of_their_clip_unless_told_otherwise(
+    run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    write_mp4(tmp_path / "a.mp4", waves(5, 16, 16), 30)
+    out = tmp_path / "out"
+    assert cli("sample", run, tmp_path / "a.mp4", "--out", out).status == 0
+    ids = out / "a.ids.safetensors"
+    for words, rate in (([], 30), (["--fps", 12], 12)):
+        assert cli("sample", run, ids, *words, "--out", out).status == 0
+        assert probe(out / "a.decoded.mp4").rate == pytest.approx(rate)
+    save_file(load_file(ids) | {"fps": torch.tensor([0.0])}, ids)
+    assert "'fps' is 0.0" in cli("sample", run, ids, "--out", out).sentence
+
+
+def test_ids_of_another_model_are_refused_unless_told_otherwise(
+    run: Path, model: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    write_png(tmp_path / "a.png", waves(1, 16, 16)[0])
+    out, ids = tmp_path / "out", tmp_path / "out/a.ids.safetensors"
+    assert cli("sample", run, tmp_path / "a.png", "--out", out).status == 0
+    assert cli("sample", model, ids, "--out", out).status == 0, "the export has the same weights"
+    other = quintet.load(run)
+    torch.nn.init.zeros_(next(other.parameters()))
+    other.save_pretrained(tmp_path / "other")
+    refused = cli("sample", tmp_path / "other", ids, "--out", out)
+    assert "ids of another model" in refused.sentence
+    assert "--any-model" in refused.sentence
+    assert cli("sample", tmp_path / "other", ids, "--any-model", "--out", out).status == 0
+
+
+def test_a_folder_keeps_its_structure_and_skips_what_cannot_be_read(
+    footage: Path, run: Path, tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    for path in sorted(footage.iterdir())[2:-1]:
+        path.unlink()
+    (footage / "more").mkdir()
+    (footage / "00.mp4").rename(footage / "more/01.mp4")
+    (footage / "letter.mp4").write_text("hello, I am a letter")
+    out = footage / "out"
+    for _ in range(2):  # the results of the first call are no inputs of the second
+        result = cli("sample", run, footage, "--out", out)
+        assert result.status == 0, result.err
+        assert "letter.mp4" in result.err
+        assert "1 of 4 files were skipped" in result.err
+        results = sorted(p.relative_to(out).as_posix() for p in out.rglob("*.reconstruction.*"))
+        assert results == [
+            "01.reconstruction.mp4",
+            "11.reconstruction.png",
+            "more/01.reconstruction.mp4",
+        ]
 
 
 def test_several_clips_of_ids_are_numbered(
@@ -331,12 +396,13 @@ def test_validation_clips_are_reconstructed_without_inputs(
     result = cli("sample", run, "--count", 1, "--out", tmp_path / "out")
     assert result.status == 0, result.err
     assert names(tmp_path / "out") == [
+        "validation-000.comparison.mp4",
         "validation-000.ids.safetensors",
         "validation-000.mp4",
         "validation-000.reconstruction.mp4",
     ]
     assert cli("sample", run, "--count", 99, "--out", tmp_path / "all").status == 0
-    assert len(names(tmp_path / "all")) == 2 * 3
+    assert len(names(tmp_path / "all")) == 2 * 4
 
 
 def test_an_export_is_as_good_as_its_run(
@@ -476,7 +542,7 @@ def test_a_video_that_ends_before_its_header_says_is_rejected(
     [
         ({"ids": torch.full((1, 3, 4, 4), 1600)}, "outside"),
         ({"ids": torch.full((1, 3, 4, 4), -1)}, "outside"),
-        ({"ids": torch.zeros(1, 3, 4, 4)}, "integer tensor"),
+        ({"ids": torch.zeros(1, 3, 4, 4)}, "integer ids"),
         ({"ids": torch.zeros(3, 4, 4, dtype=torch.long)}, r"(b, t, h, w)"),
         ({"ids": torch.zeros(1, 0, 4, 4, dtype=torch.long)}, r"(b, t, h, w)"),
         ({"numbers": torch.zeros(1, 3, 4, 4, dtype=torch.long)}, "'ids'"),
@@ -511,7 +577,7 @@ def test_invalid_ids_are_rejected(
     ("words", "reason"),
     [
         (["nowhere.mp4"], "nowhere.mp4 is not a file"),
-        (["."], ". is not a file"),
+        (["EMPTY"], "holds no videos"),
         (["--count", 0], "--count is 0"),
         (["--chunk", -4], "--chunk is -4"),
         (["--fps", 0], "--fps is 0"),
@@ -525,6 +591,8 @@ def test_invalid_ids_are_rejected(
 def test_invalid_flags_are_rejected_before_anything_is_written(
     words: list[Any], reason: str, run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
+    (tmp_path / "empty").mkdir()
+    words = [tmp_path / "empty" if word == "EMPTY" else word for word in words]
     assert reason in cli("sample", run, *words, "--out", tmp_path / "out").sentence
     assert not (tmp_path / "out").exists()
 

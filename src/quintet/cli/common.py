@@ -109,6 +109,17 @@ def examples(command: str) -> str:
     return "\n".join(line for line in HELP.splitlines() if f"{line} ".startswith(begin))
 
 
+def check_positive(flag: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise RunError(f"{flag} is {value}; it must be above 0")
+
+
+def check_step(step: Step) -> None:
+    """Whether there is such a checkpoint is seen later; -1 would be read as part of a name."""
+    if isinstance(step, int) and step < 0:
+        raise RunError(f"--step is {step}; give the step of a checkpoint, or best")
+
+
 def need_data(recipe: Recipe, run: Path, remedy: str) -> None:
     if recipe.data is not None and recipe.data.startswith("python:"):
         raise RunError(f"{run} was trained on a Python data set; {remedy}")

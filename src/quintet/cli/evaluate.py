@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -11,14 +13,18 @@ import tyro
 from quintet import rooms
 from quintet.cli.common import (
     Step,
+    check_positive,
+    check_step,
     is_main,
     need_data,
     parse,
     recorded,
+    say,
     table,
 )
 from quintet.cli.train import Data
 from quintet.engine.config import resolved
+from quintet.engine.errors import RunError
 from quintet.engine.settings import each_setting
 
 
@@ -45,27 +51,72 @@ def evaluate(given: list[str]) -> None:
     from quintet.engine.runs.folder import RunFolder, at_step
 
     asked = parse(Evaluate, given, "evaluate")
+    check_positive("--batch-size", asked.batch_size)
+    check_step(asked.step)
     name, recipe = recorded(asked.run)
     if asked.data is None:
         need_data(recipe, asked.run, "name a folder to evaluate on")
+    trained_by = recipe
     recipe = dataclasses.replace(
-        without_limit(recipe) if asked.data else recipe,
+        whole_folder(recipe) if asked.data else recipe,
         device=asked.device,
         compile="off",
         batch_size=asked.batch_size or recipe.batch_size,
         data=resolved(asked.data) or recipe.data,
     )
     run = at_step(asked.run, asked.step)
-    task = rooms.build(name, recipe, RunFolder.open(run).path)
-    metrics = evaluate_run(task, recipe, run, World(recipe), whole=bool(asked.data))
+    task = rooms.build(name, recipe, RunFolder.open(run).path, recorded_split=not asked.data)
+    metrics: dict[str, Any] = {}
+    metrics |= evaluate_run(task, recipe, run, World(recipe), whole=bool(asked.data))
     if is_main():
+        if asked.data:
+            metrics["trained_on"] = trained_on(name, trained_by, run, task, recipe)
+            warn(metrics, asked.run)
         table(metrics)
         print(json.dumps(metrics))
     shut_down()
 
 
-def without_limit(settings: Any) -> Any:
-    """No cap on the number of validation samples."""
-    return each_setting(
-        settings, lambda field, value: sys.maxsize if field.name == "valid_limit" else value
-    )
+def whole_folder(settings: Any) -> Any:
+    """No cap on the number of validation samples, no other folder and no list of them."""
+    changes = {"valid_limit": sys.maxsize, "valid_folder": None, "split_file": None}
+    return each_setting(settings, lambda field, value: changes.get(field.name, value))
+
+
+# -- samples that the run was trained on ------------------------------------------------------
+
+
+def trained_on(name: str, trained_by: Any, run: Path, task: Any, recipe: Any) -> int | None:
+    """How many of the evaluated samples are training samples of the run; None if that is unknown:
+    it was trained on a Python data set, or its data is gone."""
+    from quintet.engine.runs.folder import RunFolder
+
+    if trained_by.data is None:
+        return 0
+    if trained_by.data.startswith("python:"):
+        return None
+    try:
+        trained = rooms.build(name, trained_by, RunFolder.open(run).path).data("train")
+        files = real_paths(trained_by.data, trained)
+    except (OSError, ValueError, RunError):
+        return None
+    sources = (task.data(split) for split in ("train", "valid"))
+    return sum(len(real_paths(recipe.data, s) & files) for s in sources if s is not None)
+
+
+def real_paths(data: str, source: Any) -> set[str]:
+    """Paths of the samples of a folder; of shards, of their names below the shards."""
+    from quintet.media.shards.listing import split_window
+
+    root = os.path.realpath(split_window(data)[0])
+    names = (source.name(index) for index in range(len(source)))
+    return {os.path.realpath(os.path.join(root, name)) for name in names}
+
+
+def warn(metrics: dict[str, Any], run: Path) -> None:
+    if metrics["trained_on"]:
+        command = shlex.join(["quintet", "evaluate", str(run)])
+        say(
+            f"{metrics['trained_on']} of the {metrics['samples']} samples were trained on, so the "
+            f"metrics are optimistic; {command} measures the validation data alone"
+        )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import tyro
 
 from quintet import rooms
-from quintet.cli.common import Step, parse, recorded
+from quintet.cli.common import Step, check_step, parse, recorded
 from quintet.engine.errors import RunError
 from quintet.files import atomic_folder
 
@@ -35,6 +35,7 @@ def export(argv: list[str]) -> None:
     from quintet.engine.runs.folder import at_step
 
     args = parse(Export, argv, "export")
+    check_step(args.step)
     name, recipe = recorded(args.run)
     check_new_folder(args.out)
     run = at_step(args.run, args.step)
@@ -51,7 +52,9 @@ def export(argv: list[str]) -> None:
     with atomic_folder(args.out) as partial:
         if graphs is None:
             lines = write_weights(run, model, partial)
-            lines += [f"load it with quintet.{type(model).__name__}.from_pretrained('{args.out}')"]
+            lines += [
+                f"load it with quintet.{type(model).__name__}.from_pretrained({str(args.out)!r})"
+            ]
         else:
             lines = write_graphs(run, model, graphs, partial, args.format)
     print("\n".join(lines))

@@ -1,6 +1,7 @@
 """`quintet pack`."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 import tyro
@@ -51,13 +52,14 @@ def pack_folder(argv: list[str]) -> None:
     for problem in result.problems[:SHOWN]:
         print(problem)
     if result.problems:
-        print(
-            f"{len(result.problems)} problems; the files are packed as they are, see doctor {room}"
-        )
+        doctor = shlex.join(["quintet", "doctor", room, str(folder)])
+        print(f"{len(result.problems)} problems; the files are packed as they are: {doctor}")
+    recipe = f"{room}/{next(iter(rooms.recipes(room)))}"
+    train = shlex.join(["quintet", "train", recipe, str(args.out)])
     print(
         f"{args.out}: {result.samples} {what} in {result.shards} shards, "
         f"{result.bytes / 1e6:.1f} MB.\n"
-        f"Train from them as from a folder: quintet train {room}/… {args.out}"
+        f"Train from them as from a folder: {train}"
     )
 
 

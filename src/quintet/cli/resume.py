@@ -1,6 +1,7 @@
 """`quintet resume`: its flags are the settings that may change on resume."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +66,7 @@ def resume_help(recipe: Recipe, run: Path) -> str:
     free = [setting for setting in settings_of(recipe) if setting.free]
     return "\n".join(
         [
-            f"{examples('resume').replace('runs/b', str(run))}\n",
+            f"{examples('resume').replace('runs/b', shlex.quote(str(run)))}\n",
             f"{ABOUT}\n",
             "usage: quintet resume RUN [--steps N …]\n",
             "Flags and their defaults (quintet resume RUN --help shows those of the run):",

@@ -1,6 +1,7 @@
 """`quintet sample`."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from quintet import rooms
 from quintet.cli.common import (
     ASKING,
     Step,
+    check_step,
     examples,
     parse,
     recorded,
@@ -47,8 +49,9 @@ def sample(given: list[str]) -> None:
         "    step: Checkpoint to use, or best; the default is the newest one.\n"
         "    flags: What to make."
     )
-    shown = f"  quintet sample {run} {room.EXAMPLE}"
+    shown = f"  quintet sample {shlex.quote(str(run))} {room.EXAMPLE}"
     asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)
+    check_step(asked.step)
     for path in room.sample(at_step(run, asked.step), asked.inputs, asked.out, asked.flags):
         print(path)
 

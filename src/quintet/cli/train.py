@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shlex
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -187,7 +188,7 @@ def spell_compile(given: list[str]) -> list[str]:
 def launch(name: str, recipe: Recipe, run: Path, mode: Any) -> None:
     step = train_run(name, recipe, run, mode)
     if is_main():
-        show_end(run, step)
+        show_end(name, recipe, run, step)
 
 
 def train_run(
@@ -224,10 +225,37 @@ def train_run(
     return step
 
 
-def show_end(run: Path, step: int) -> None:
-    pictures = sorted((run / "exhibits").glob("*/*"))
+SHOWN = (
+    (".png", ".jpg"),
+    (".gif", ".mp4"),
+    (".wav",),
+    (".glb", ".obj", ".ply", ".stl"),
+)
+"""Suffixes of exhibits by what is seen at a glance first; others, such as texts, come last."""
+
+
+def show_end(name: str, recipe: Recipe, run: Path, step: int) -> None:
     print(f"{run} is at step {step}.")
-    if pictures:
-        print(f"Look at {pictures[-1]}")
+    exhibit = best_exhibit(run)
+    if exhibit:
+        print(f"Look at {exhibit}")
     print(f"The whole run on one page: {run / 'report.html'}")
-    print(f"Next: quintet sample {run} --out out, quintet export {run} model")
+    print("Next:", *next_commands(name, recipe, run), sep="\n  ")
+
+
+def best_exhibit(run: Path) -> Path | None:
+    """The newest exhibit that is seen at a glance."""
+
+    def rank(path: Path) -> int:
+        kinds = (index for index, suffixes in enumerate(SHOWN) if path.suffix in suffixes)
+        return next(kinds, len(SHOWN))
+
+    steps = sorted((run / "exhibits").glob("*/"))
+    return min(sorted(steps[-1].iterdir()), key=rank, default=None) if steps else None
+
+
+def next_commands(name: str, recipe: Recipe, run: Path) -> list[str]:
+    """Commands that work as printed."""
+    words = rooms.room_of(name).sample.example(recipe, run)
+    sample = [shlex.join(["quintet", "sample", str(run), *words])] if words else []
+    return [*sample, shlex.join(["quintet", "export", str(run), "model"])]

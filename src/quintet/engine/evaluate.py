@@ -56,7 +56,10 @@ def eval_mode(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None
 
 def measure(task: Task, nets: Mapping[str, Any], fixed: Fixed, world: World) -> dict[str, float]:
     """Metrics of all validation samples with the current weights."""
-    return measure_in_contexts([nullcontext], task, nets, fixed, world)[0]
+    try:
+        return measure_in_contexts([nullcontext], task, nets, fixed, world)[0]
+    except EvaluationFailed as failure:
+        raise failure.reason from None
 
 
 def measure_in_contexts(
@@ -92,7 +95,12 @@ def measure_in_contexts(
 
 class EvaluationFailed(Exception):
     """An evaluation that failed on some process, raised on all of them so that they can save
-    together. Its cause is the error of this process, if it had one."""
+    together."""
+
+    @property
+    def reason(self) -> BaseException:
+        """The error of this process, or a sentence about that of another one."""
+        return self.__cause__ or RunError(f"the evaluation failed on another process: {self}")
 
 
 def measure_sharded(

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import platform
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -74,7 +75,7 @@ def start(
             if world.size > 1 and any(said in str(error) for said in LEFT_ALONE):
                 raise RunError(
                     "another process of this run has ended; its last message, if any, names the "
-                    f"cause. Resume with: quintet resume {path}"
+                    f"cause. Resume with: quintet resume {shlex.quote(str(path))}"
                 ) from error
             raise
         finally:

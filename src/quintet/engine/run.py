@@ -2,6 +2,7 @@
 
 import contextlib
 import platform
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -159,7 +160,7 @@ class Run:
         self.save()
         self.finish()
         self.say(f"the evaluation at step {self.step} failed, the state is saved: {failure}")
-        raise failure.__cause__ or RunError(f"the evaluation failed on another process: {failure}")
+        raise failure.reason
 
     def save(self) -> None:
         streaks = rollback.skip_streaks(self.skips, self.meters.entries)
@@ -185,7 +186,7 @@ class Run:
         self.finish()  # together: a launcher kills the rest once one process is gone
         raise Stopped(
             f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
-            f"Resume with: quintet resume {self.folder.path}",
+            f"Resume with: quintet resume {shlex.quote(str(self.folder.path))}",
             STATUS[code],
         )
 

@@ -95,7 +95,8 @@ def _plain(name: str, value: Any) -> Any:
 
 def in_python(message: str) -> str:
     """A message of the engine without the flags of the command line."""
-    message = re.sub(r"'?quintet resume [^\s,;']+'?( or train --resume)?", RESUME, message)
+    path = r"""(?:'[^']*'|"[^"]*"|[^\s,;'"`])+"""  # as shlex.quote writes it
+    message = re.sub(rf"`?quintet resume {path}`?( or train --resume)?", RESUME, message)
     message = message.replace("train --resume", RESUME)
     return re.sub(r"--([a-z][a-z.-]*[a-z])", lambda m: m[1].replace("-", "_"), message)
 

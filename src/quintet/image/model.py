@@ -18,7 +18,13 @@ from quintet.nn.blocks import AttentionBlock, Downsample, Head, ResidualBlock, S
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
-from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
+from quintet.shared.tokenizer.model import (
+    TokenizerModel,
+    check_divisible,
+    check_floats,
+    check_ids,
+    check_range,
+)
 
 
 def residual_blocks(dim: int, count: int) -> list[nn.Module]:
@@ -92,11 +98,13 @@ class VQGanVAE(TokenizerModel):
     @torch.no_grad()
     def tokenize(self, images: Tensor) -> Tensor:
         """(b, h/f, w/f) integers below `codebook_size`."""
+        check_range(images, "image")
         return self.quantiser.to_ids(self.encode(images))
 
     @torch.no_grad()
     def decode_from_ids(self, ids: Tensor) -> Tensor:
-        """Images in 0..1."""
+        """Images in 0..1 from ids (b, h/f, w/f)."""
+        check_ids(ids, "b, h, w", self.codebook_size)
         return self.decode(self.quantiser.ids_to_values(ids)).clamp(0, 1)
 
     @torch.no_grad()
@@ -109,4 +117,5 @@ class VQGanVAE(TokenizerModel):
             raise ValueError(
                 f"expected images (b, {self.config.channels}, h, w), not {tuple(images.shape)}"
             )
+        check_floats(images, "images")
         check_divisible(images.shape[2], images.shape[3], self.factor, "images")

@@ -225,8 +225,23 @@ def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  
         return info
 
 
-def write_wav(path: Path | str, samples: npt.NDArray[np.floating], rate: int) -> None:
-    """Write mono (n,) as 16-bit WAV, clipped at full scale; the file is complete or absent."""
+class Clipping(NamedTuple):
+    """Samples beyond full scale, limited to it in the file."""
+
+    clipped: int
+    total: int
+    peak: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.clipped:,} of {self.total:,} samples were beyond full scale (peak "
+            f"{self.peak:.2f}) and are clipped to [-1, 1]"
+        )
+
+
+def write_wav(path: Path | str, samples: npt.NDArray[np.floating], rate: int) -> Clipping | None:
+    """Write mono (n,) as 16-bit WAV, clipped at full scale: returns what was, if anything. The
+    file is complete or absent."""
     values = np.asarray(samples, np.float32)
     if values.ndim != 1 or not np.isfinite(values).all():
         raise ValueError(f"samples of shape {values.shape}: give finite numbers of shape (n,)")
@@ -237,3 +252,7 @@ def write_wav(path: Path | str, samples: npt.NDArray[np.floating], rate: int) ->
         file.setframerate(rate)
         file.writeframes(np.rint(np.clip(values, -1, 1) * 32767).astype("<i2").tobytes())
     atomic_write(path, content.getvalue())
+    beyond = np.abs(values) > 1
+    if not beyond.any():
+        return None
+    return Clipping(int(beyond.sum()), len(values), float(np.abs(values).max()))

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from quintet.engine.errors import RunError
 from quintet.shared.sampling import (
     Device,
-    check_inputs,
+    Input,
     check_positive,
+    each_input,
+    find_inputs,
+    has_validation,
     loaded,
     readable,
     recipe_with_data,
@@ -28,14 +31,14 @@ EXAMPLE = '--text "a table with three legs" --count 8 --format obj --out meshes'
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """A transformer generates meshes, from --text if trained with captions. An autoencoder
-    reconstructs mesh files from their codes."""
+    reconstructs mesh files, or folders of them, from their codes."""
 
     text: tuple[str, ...] = ()
     """Transformer: captions to generate meshes from."""
     count: int = 8
     """Transformer: meshes per caption. Autoencoder without files: number of validation meshes."""
-    format: Literal["obj", "glb", "ply"] = "glb"
-    """File format; all three open in Blender."""
+    format: Literal["obj", "glb", "ply", "stl"] = "glb"
+    """File format; all of them open upright in Blender. stl repeats the vertices of each face."""
     temperature: float = 0.8
     """Transformer: sampling temperature; 0 is greedy."""
     top_k: int | None = None
@@ -48,6 +51,19 @@ class Flags:
     """Transformer: random seed."""
     device: Device = "auto"
     """Device; auto uses a GPU if available."""
+
+
+SHEET_ROWS = 16
+"""Meshes on the sheet of an autoencoder."""
+
+
+def example(recipe: Any, run: Path) -> list[str]:
+    from quintet.mesh.config import MeshTransformerRecipe
+
+    if not isinstance(recipe, MeshTransformerRecipe):
+        return ["--out", "out"] if has_validation(run) else []
+    text = [] if recipe.model.text == "none" else ["--text", "a flat box"]
+    return [*text, "--count", "4", "--out", "meshes"]
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
@@ -109,21 +125,28 @@ def _generate(model: "MeshTransformer", out: Path, flags: Flags) -> list[Path]:
 def _reconstruct(
     model: "MeshAutoencoder", run: Path, inputs: Sequence[Path], out: Path, flags: Flags
 ) -> list[Path]:
-    from quintet.media.meshes.files import write_mesh
+    from quintet.media.meshes.files import SUFFIXES, write_mesh
     from quintet.mesh.exhibits import MeshSheet
 
-    check_inputs(inputs, "meshes (obj, ply, stl, glb, gltf, off)")
-    names = [path.stem for path in inputs]
-    meshes = [_read(path, model) for path in inputs] or _validation_meshes(run, flags.count)
-    names = names or [f"validation-{index:03d}" for index in range(len(meshes))]
+    files = find_inputs(inputs, (SUFFIXES,), "meshes (obj, ply, stl, glb, gltf, off)", out)
+    titles = ("original", "reconstruction")
+    rows: dict[str, list[Arrays]] = {}
+
+    def work(item: Input) -> list[Path]:
+        mesh = validation[item.stem] if validation else _read(item.path, model)
+        pair = [mesh, _through_codes(model, mesh)]
+        paths = [item.target(out, f".{title}.{flags.format}") for title in titles]
+        for path, mesh in zip(paths, pair):
+            write_mesh(path, *mesh)
+        if len(rows) < SHEET_ROWS:
+            rows[item.stem] = pair
+        return paths
+
+    validation = {} if files else _validation_meshes(run, flags.count)
+    files = files or [Input(Path(name), name, named=True) for name in validation]
     out.mkdir(parents=True, exist_ok=True)
-    rows = [[mesh, _through_codes(model, mesh)] for mesh in meshes]
-    paths = []
-    for name, row in zip(names, rows):
-        for title, mesh in zip(("original", "reconstruction"), row):
-            paths.append(out / f"{name}.{title}.{flags.format}")
-            write_mesh(paths[-1], *mesh)
-    sheet = MeshSheet("sheet", rows, ["original", "reconstruction"], names, files=False)
+    paths = each_input(files, work)
+    sheet = MeshSheet("sheet", [*rows.values()], [*titles], [*rows], files=False)
     return [*paths, *sheet.write(out)]
 
 
@@ -141,13 +164,16 @@ def _read(path: Path, model: "MeshAutoencoder") -> "Arrays":
     return vertices, faces
 
 
-def _validation_meshes(run: Path, count: int) -> list["Arrays"]:
+def _validation_meshes(run: Path, count: int) -> dict[str, "Arrays"]:
     from quintet.mesh.data import open_data
 
     recipe = recipe_with_data(run, "files of meshes")
     dataset = open_data(recipe.data, recipe.meshes, "valid", recipe.seed)
     samples = (item for _, item in readable(dataset, count))
-    meshes = [(item["vertices"].numpy(), item["faces"].numpy()) for item in samples]
+    meshes = {
+        f"validation-{index:03d}": (item["vertices"].numpy(), item["faces"].numpy())
+        for index, item in enumerate(samples)
+    }
     if not meshes:
         raise RunError(f"{run} has no readable validation mesh; pass mesh files")
     return meshes

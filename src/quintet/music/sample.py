@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quintet.engine.errors import RunError
-from quintet.shared.sampling import Device, check_positive, loaded, readable, recipe_with_data
+from quintet.shared.sampling import (
+    Device,
+    check_positive,
+    has_validation,
+    loaded,
+    readable,
+    recipe_with_data,
+    with_progress,
+    write_sound,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +49,12 @@ class Flags:
     """Without input: number of validation clips of the run."""
     device: Device = "auto"
     """Device; auto uses a GPU if available."""
+
+
+def example(recipe: Any, run: Path) -> list[str]:
+    if not has_validation(run):
+        return []
+    return ["--text", "a slow minor melody on strings", "--out", "found"]
 
 
 class Clip(NamedTuple):
@@ -115,7 +130,7 @@ def _read(paths: Sequence[Path], rate: int, seconds: float, skipped: list[str]) 
     from quintet.media.audio import read_audio
     from quintet.media.errors import BadFile
 
-    for path in paths:
+    for path in with_progress(paths):
         try:
             yield Clip(str(path), read_audio(path, rate=rate, seconds=seconds))
         except BadFile as bad:
@@ -124,7 +139,6 @@ def _read(paths: Sequence[Path], rate: int, seconds: float, skipped: list[str]) 
 
 def _validation_clips(run: Path, out: Path, count: int) -> tuple[list[Clip], list[str]]:
     """Validation clips, also written to `out`, and their captions."""
-    from quintet.media.audio import write_wav
     from quintet.music.data import open_data
 
     recipe = recipe_with_data(run, "audio files")
@@ -133,7 +147,7 @@ def _validation_clips(run: Path, out: Path, count: int) -> tuple[list[Clip], lis
     captions: list[str] = []
     for index, item in readable(valid, count):
         path = out / f"validation-{index:03d}.wav"
-        write_wav(path, item["wav"].numpy(), recipe.sounds.sample_rate)
+        write_sound(path, item["wav"].numpy(), recipe.sounds.sample_rate)
         clips.append(Clip(str(path), item["wav"].numpy()))
         captions.append(item["text"])
     if not clips:

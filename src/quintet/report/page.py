@@ -1,6 +1,7 @@
 """report.html: a self-contained page about one run, or several side by side."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,7 +115,7 @@ def page(
 def plotly_note(sources: Sequence[Source]) -> str:
     if script.plotly():
         return ""
-    command = f"quintet report {' '.join(str(s.path) for s in sources)}"
+    command = shlex.join(["quintet", "report", *(str(source.path) for source in sources)])
     return (
         '<p class="note" role="note">Interactive curves and 3-D meshes need plotly: '
         f"<code>pip install plotly</code>, then <code>{text(command)}</code>.</p>"

@@ -1,23 +1,127 @@
 """Helpers of `quintet sample` for all rooms: input checks, model loading, validation data."""
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TextIO, TypeVar
 
 from quintet.engine.errors import RunError
 
 Device = Literal["auto", "cpu", "cuda"]
+IDS = (".safetensors",)
+"""Suffix of files of ids."""
+T = TypeVar("T")
 
 
-def check_inputs(inputs: Sequence[Path], what: str) -> None:
-    """Existing files with distinct names, which name the outputs."""
+class Input(NamedTuple):
+    """A file to work on."""
+
+    path: Path
+    stem: str
+    """Path of its outputs below --out, without a suffix."""
+    named: bool
+    """Named on the command line, not found in a folder."""
+
+    def target(self, out: Path, ending: str) -> Path:
+        """Path of an output; its folder is created."""
+        path = out / f"{self.stem}{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def find_inputs(
+    inputs: Sequence[Path], kinds: Sequence[Sequence[str]], what: str, out: Path
+) -> list[Input]:
+    """The given files, and those of the given folders: with suffixes of the first of the `kinds`
+    that a folder has. Outputs of a folder keep its structure; names must be distinct."""
+    files: list[Input] = []
     for path in inputs:
-        if not path.is_file():
-            raise RunError(f"{path} is not a file; give {what}")
-    names = [path.stem.removesuffix(".ids") for path in inputs]
-    twice = next((name for name in names if names.count(name) > 1), None)
+        if path.is_dir():
+            files += _in_folder(path, kinds, what, out)
+        elif path.is_file():
+            files.append(Input(path, _stem(path.name), named=True))
+        else:
+            raise RunError(f"{path} is not a file or a folder; give {what}, or a folder of them")
+    counts = Counter(file.stem for file in files)
+    twice = next((stem for stem, count in counts.items() if count > 1), None)
     if twice is not None:
         raise RunError(f"two inputs are named {twice}; rename one, or sample them separately")
+    return files
+
+
+def _in_folder(
+    folder: Path, kinds: Sequence[Sequence[str]], what: str, out: Path
+) -> Iterator[Input]:
+    from quintet.media.folder import listing
+
+    results = out.resolve()
+    for suffixes in kinds:
+        names = [
+            name
+            for name in listing(folder, suffixes).names
+            if not (folder / name).resolve().is_relative_to(results)  # of an earlier call
+        ]
+        counts = Counter(map(_stem, names))
+        for name in names:  # a.jpg and a.png both keep their suffix
+            stem = _stem(name) if counts[_stem(name)] == 1 else name
+            yield Input(folder / name, stem, named=False)
+        if names:
+            return
+    suffixes = ", ".join(suffix for kind in kinds for suffix in kind)
+    raise RunError(f"{folder} holds no {what} ({suffixes})")
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0].removesuffix(".ids")
+
+
+def each_input(inputs: Sequence[Input], work: Callable[[Input], Iterable[T]]) -> list[T]:
+    """Results of all inputs. Unusable files of a folder are skipped and named; an error if all
+    are."""
+    from quintet.media.errors import BadFile
+
+    results: list[T] = []
+    problems: list[str] = []
+    for item in with_progress(inputs):
+        try:
+            results += work(item)
+        except (BadFile, RunError) as error:
+            if item.named:
+                raise
+            problems.append(str(error))
+            say(f"skipped: {error}")
+    if problems and not results:
+        raise RunError(f"none of {len(inputs)} files can be used; the first: {problems[0]}")
+    if problems:
+        say(f"{len(problems)} of {len(inputs)} files were skipped")
+    return results
+
+
+def with_progress(items: Sequence[T], stream: TextIO | None = None) -> Iterator[T]:
+    """Iterate, with a bar if there are several and the stream (stderr) is a terminal."""
+    stream = sys.stderr if stream is None else stream
+    if len(items) < 2 or stream is None or not stream.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, "sampling", console=Console(file=stream), transient=True)
+
+
+def write_sound(path: Path, samples: Any, rate: int) -> None:
+    """Write a WAV file, and say if samples were clipped."""
+    from quintet.media.audio import write_wav
+
+    clipping = write_wav(path, samples, rate)
+    if clipping is not None:
+        say(f"{path}: {clipping}")
+
+
+def say(line: str) -> None:
+    sys.stderr.write(f"quintet: {line}\n")
+    sys.stderr.flush()
 
 
 def check_positive(flags: Any, *names: str) -> None:
@@ -52,6 +156,15 @@ def recipe_with_data(run: Path, what: str) -> Any:
     if recipe.data is not None and recipe.data.startswith("python:"):
         raise RunError(f"{run} was trained on a Python data set; give {what}")
     return recipe
+
+
+def has_validation(run: Path) -> bool:
+    """Whether a run has validation data that can be opened again."""
+    from quintet.engine.runs.folder import RunFolder
+
+    about = RunFolder.open(run).about
+    data = about.get("data") or {}
+    return bool(data.get("valid")) and isinstance(about.get("recipe"), str)
 
 
 def readable(source: Any, count: int) -> Iterator[tuple[int, Any]]:

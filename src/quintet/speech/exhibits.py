@@ -38,7 +38,8 @@ def side_by_side(pictures: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np
 
 @dataclass
 class Sounds:
-    """Sounds as files, one picture of all, and a text file with the transcript and their order."""
+    """Sounds as files, one picture of all, and a text file with the transcript, their order, and
+    whether they clip."""
 
     name: str
     sounds: Mapping[str, Tensor]
@@ -50,10 +51,13 @@ class Sounds:
 
     def write(self, folder: Path) -> list[Path]:
         paths: list[Path] = []
+        lines = [printable(self.text), " | ".join(self.sounds)]
         for title, sound in self.sounds.items():
             paths.append(folder / f"{self.name}-{title}.wav")
-            write_wav(paths[-1], sound.float().cpu().numpy(), self.rate)
+            clipping = write_wav(paths[-1], sound.float().cpu().numpy(), self.rate)
+            if clipping is not None:
+                lines.append(f"{title}: {clipping}")
         picture, page = folder / f"{self.name}.png", folder / f"{self.name}.txt"
         write_png(picture, side_by_side([mel.float().cpu().numpy() for mel in self.log_mels]))
-        page.write_text(f"{printable(self.text)}\n{' | '.join(self.sounds)}\n", encoding="utf-8")
+        page.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return [*paths, picture, page]

@@ -1,12 +1,22 @@
 """`quintet sample` for speech: text to speech, voice cloning, and editing of a span."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quintet.engine.errors import RunError
-from quintet.shared.sampling import Device, check_positive, loaded, stem_of
+from quintet.shared.sampling import (
+    Device,
+    Input,
+    check_positive,
+    each_input,
+    find_inputs,
+    loaded,
+    stem_of,
+    write_sound,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,8 +31,8 @@ EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Speaks --text, with --voice in the voice of a recording. With a recording, --from and --to,
-    --text replaces that span; a model without texts infills it."""
+    """Speaks --text, with --voice in the voice of a recording. With recordings, or folders of them,
+    --from and --to, --text replaces that span in each; a model without texts infills it."""
 
     text: tuple[str, ...] = ()
     """Text to speak; may be repeated."""
@@ -50,46 +60,85 @@ class Flags:
     """Device; auto uses a GPU if available."""
 
 
+def example(recipe: Any, run: Path) -> list[str]:
+    if recipe.model.features != "mel":
+        return []
+    if recipe.model.text != "none":
+        return ["--text", "ba do ki", "--out", "spoken.wav"]
+    recordings = sorted((run / "exhibits").glob("*/*-original.wav"))
+    if not recordings:
+        return []
+    return [str(recordings[-1]), "--from", "0.2", "--to", "0.4", "--out", "infilled.wav"]
+
+
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
-    """Write a sound and a picture of its log-mels for each text; `out` is a folder, or a .wav file
-    for a single text."""
-    _check(inputs, out, flags)
+    """Write a sound and a picture of its log-mels for each text, or NAME.edited.wav for each
+    recording; `out` is a folder, or a .wav file for a single sound."""
+    from quintet.media.audio import SUFFIXES
+
+    single = out.suffix.lower() in SOUND
+    folder = out.parent / out.stem if single else out
+    files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)", folder)
+    _check(files, flags)
+    count = len(files) or len(flags.text)
+    if single and count > 1:
+        raise RunError(f"{out} is one file, but there are {count} sounds; name a folder")
     model: VoiceBox = loaded(run, flags.device)
     if model.features.mel is None:
         raise RunError(f"{run} is a model of latents; use it from Python with your decoder")
-    if model.config.text == "none" and (flags.text or not inputs):
+    if model.config.text == "none" and (flags.text or not files):
         raise RunError(f"{run} was trained without texts; give a recording, --from and --to alone")
     if model.config.text != "none" and not flags.text:
         raise RunError('nothing to speak; give --text "…"')
     vocoder = _vocoder(model, flags)
+
+    def edit(item: Input) -> list[Path]:
+        (sound,) = _in_sentences(lambda: _edit(model, item.path, flags, vocoder))
+        path = out if single else item.target(out, ".edited.wav")
+        return _write(model, sound, path)
+
+    (out.parent if single else out).mkdir(parents=True, exist_ok=True)
+    if files:
+        return each_input(files, edit)
+    sounds = _in_sentences(lambda: _speak(model, flags, vocoder))
+    stems = [stem_of(text, number) for number, text in enumerate(flags.text)]
+    targets = [out if single else out / f"{stem}.wav" for stem in stems]
+    return [path for pair in zip(sounds, targets) for path in _write(model, *pair)]
+
+
+def _in_sentences(speak: "Callable[[], list[Tensor]]") -> list["Tensor"]:
+    """The model's own refusals as those of the command."""
+    from quintet.media.errors import BadFile
+
     try:
-        sounds = (
-            _edit(model, inputs[0], flags, vocoder) if inputs else _speak(model, flags, vocoder)
-        )
+        return speak()
+    except BadFile:
+        raise
     except ValueError as error:
         raise RunError(str(error)) from None
-    return _write(model, sounds, out, flags.text or [inputs[0].stem])
 
 
-def _check(inputs: Sequence[Path], out: Path, flags: Flags) -> None:
-    if not flags.text and not inputs:
+def _check(files: Sequence[Input], flags: Flags) -> None:
+    if not flags.text and not files:
         raise RunError('nothing to speak; give --text "…"')
     check_positive(flags, "steps")
     if flags.seconds is not None and not 0 < flags.seconds <= 600:
         raise RunError(f"--seconds is {flags.seconds}; give more than 0, at most 600")
+    if not math.isfinite(flags.cond_scale):
+        raise RunError(f"--cond-scale is {flags.cond_scale}; give a finite number")
     edit = flags.from_ is not None or flags.to is not None
-    if edit and (flags.from_ is None or flags.to is None or not inputs):
+    if edit and (flags.from_ is None or flags.to is None or not files):
         raise RunError("to edit a span, give a recording, --from and --to, in seconds")
-    if inputs and not edit:
-        raise RunError(f"{inputs[0]}: give --from and --to, or pass it as --voice")
-    if len(inputs) > 1 or (inputs and len(flags.text) > 1):
-        raise RunError("editing takes one recording and one --text")
-    if inputs and flags.voice:
+    if files and not edit:
+        raise RunError(f"{files[0].path}: give --from and --to, or pass it as --voice")
+    if files and len(flags.text) > 1:
+        raise RunError("editing takes one --text, the same for all recordings")
+    if files and flags.voice:
         raise RunError("an edited recording keeps its own voice; drop --voice")
-    if flags.voice_text is not None and not (inputs or flags.voice):
+    if flags.voice_text is not None and not (files or flags.voice):
         raise RunError("--voice-text is the transcript of a recording; give --voice as well")
-    if out.suffix.lower() in SOUND and len(flags.text) > 1:
-        raise RunError(f"{out} is one file, but there are {len(flags.text)} texts; name a folder")
+    if flags.voice_text is not None and len(files) > 1:
+        raise RunError("--voice-text is the transcript of one recording; edit them separately")
 
 
 def _vocoder(model: "VoiceBox", flags: Flags) -> "nn.Module | None":
@@ -149,21 +198,12 @@ def _edit(
     return [sound]
 
 
-def _write(
-    model: "VoiceBox", sounds: Sequence["Tensor"], out: Path, texts: Sequence[str]
-) -> list[Path]:
-    from quintet.media.audio import write_wav
+def _write(model: "VoiceBox", sound: "Tensor", path: Path) -> list[Path]:
     from quintet.media.pixels import write_png
     from quintet.speech.exhibits import side_by_side
 
     assert model.features.mel is not None
-    single = out.suffix.lower() in SOUND
-    (out.parent if single else out).mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    for number, (sound, text) in enumerate(zip(sounds, texts)):
-        path = out if single else out / f"{stem_of(text, number)}.wav"
-        write_wav(path, sound.float().cpu().numpy(), model.config.sample_rate)
-        picture = path.with_suffix(".png")
-        write_png(picture, side_by_side([model.features.mel(sound[None])[0].cpu().numpy()]))
-        paths += [path, picture]
-    return paths
+    write_sound(path, sound.float().cpu().numpy(), model.config.sample_rate)
+    picture = path.with_suffix(".png")
+    write_png(picture, side_by_side([model.features.mel(sound[None])[0].cpu().numpy()]))
+    return [path, picture]

@@ -25,7 +25,13 @@ from quintet.nn.causal import State
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
-from quintet.shared.tokenizer.model import TokenizerModel, check_divisible
+from quintet.shared.tokenizer.model import (
+    TokenizerModel,
+    check_divisible,
+    check_floats,
+    check_ids,
+    check_range,
+)
 from quintet.video.config import VideoLossConfig, VideoTokenizerConfig
 from quintet.video.layers import build_decoder, build_encoder
 
@@ -114,7 +120,7 @@ class VideoTokenizer(TokenizerModel):
     @torch.no_grad()
     def tokenize(self, video: Tensor, chunk: int | None = None) -> Tensor:
         """(b, 1 + n, h/f, w/f) integers below `codebook_size`; `chunk` frames at a time."""
-        check_range(video)
+        check_range(video, "clip")
         if chunk is None:
             return self.quantiser.to_ids(self.encode(video))
         self.latent_frames(chunk)
@@ -129,14 +135,7 @@ class VideoTokenizer(TokenizerModel):
         `size` in pixels, by default the `image_size` that the model was built with."""
         if ids.ndim == 2:
             ids = ids.unflatten(1, (-1, *self.grid_of(size)))
-        if ids.ndim != 4 or ids.is_floating_point():
-            shape = tuple(ids.shape)
-            raise ValueError(f"expected integer ids (b, t, h, w), not {ids.dtype} {shape}")
-        if ids.min() < 0 or ids.max() >= self.codebook_size:
-            raise ValueError(
-                f"ids range from {ids.min()} to {ids.max()}, but the codebook has"
-                f" {self.codebook_size} codes: decode with the model that encoded them"
-            )
+        check_ids(ids, "b, t, h, w", self.codebook_size)
         if chunk is None:
             return self.decode(self.quantiser.ids_to_values(ids)).clamp(0, 1)
         step = self.latent_frames(chunk)
@@ -167,8 +166,7 @@ class VideoTokenizer(TokenizerModel):
                 f"expected clips (b, {channels}, t, h, w) or images (b, {channels}, h, w), not"
                 f" {tuple(video.shape)}"
             )
-        if not clip.is_floating_point():
-            raise ValueError(f"expected clips in 0..1, not {clip.dtype}: divide them by 255")
+        check_floats(clip, "clips")
         self.check_length(clip.shape[2], first_chunk)
         check_divisible(clip.shape[3], clip.shape[4], self.factor, "frames")
         return clip
@@ -192,15 +190,6 @@ class VideoTokenizer(TokenizerModel):
                 f" {max(chunk // step, 1) * step}"
             )
         return chunk // step
-
-
-def check_range(video: Tensor) -> None:
-    """Synchronises with the device: not for training. Resizing may overshoot the range a little."""
-    if video.is_floating_point() and not -0.1 <= video.min() <= video.max() <= 1.1:
-        raise ValueError(
-            f"clip values range from {video.min():.3g} to {video.max():.3g}, but the model takes"
-            " 0 to 1: divide uint8 by 255, or map -1..1 to 0..1"
-        )
 
 
 def to_frames(clip: Tensor) -> Tensor:

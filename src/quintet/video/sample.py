@@ -1,16 +1,20 @@
 """`quintet sample` for video: reconstruct clips and images, or decode ids."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quintet.engine.errors import RunError
 from quintet.shared.sampling import (
+    IDS,
     Device,
-    check_inputs,
+    Input,
     check_positive,
+    each_input,
+    find_inputs,
+    has_validation,
     loaded,
     readable,
     recipe_with_data,
@@ -28,55 +32,78 @@ EXAMPLE = "clip.mp4 --out out"
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Inputs: videos or images to reconstruct, or .safetensors files of ids from an earlier call.
-    Videos may be of any length: they are processed in chunks."""
+    """Inputs: videos or images to reconstruct, folders of them, or .safetensors files of ids from
+    an earlier call. Videos may be of any length: they are processed in chunks."""
 
     size: tuple[int, int] | None = None
     """Resize and crop frames to this height and width; default: crop to the next valid size."""
     chunk: int = 32
     """Frames per chunk; rounded down to a multiple of the tokenizer's time factor."""
-    fps: float = 16.0
-    """Frames per second of decoded and of validation clips."""
+    fps: float | None = None
+    """Frames per second of decoded and of validation clips; unset: those of the ids file, 16 where
+    it names none."""
     count: int = 4
     """Without inputs: number of validation clips to reconstruct."""
+    any_model: bool = False
+    """Decode ids even if another model, or another checkpoint, made them."""
     device: Device = "auto"
     """Device; auto uses a GPU if available."""
 
 
+FPS = 16.0
+
+
+def example(recipe: Any, run: Path) -> list[str]:
+    return ["--out", "out"] if has_validation(run) else []
+
+
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
-    """Write NAME.reconstruction.mp4 (.png for an image), original and reconstruction side by side,
-    and NAME.ids.safetensors; for ids, NAME.decoded.mp4."""
-    check_inputs(inputs, "videos, images, or ids as .safetensors")
-    check_positive(flags, "chunk", "fps", "count")
-    if not 0.01 <= flags.fps <= 1000:
-        raise RunError(f"--fps is {flags.fps}; give frames per second from 0.01 to 1000")
+    """Write NAME.reconstruction.mp4 (.png for an image), NAME.comparison.mp4 with the original
+    beside it, and NAME.ids.safetensors; for ids, NAME.decoded.mp4."""
+    from quintet.media.clips.reader import SUFFIXES as CLIPS
+    from quintet.media.pixels import SUFFIXES as IMAGES
+    from quintet.shared.tokenizer.ids import weights_digest
+
+    what = "videos, images, or ids as .safetensors"
+    files = find_inputs(inputs, ((*CLIPS, *IMAGES), IDS), what, out)
+    check_positive(flags, "chunk", "count")
+    if flags.fps is not None:
+        _check_fps(flags.fps, "--fps")
     model: VideoTokenizer = loaded(run, flags.device)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
+    digest = weights_digest(model)
     out.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
-    for path in inputs or _validation_clips(run, out, flags):
-        if path.suffix == ".safetensors":
-            written += _decode(model, path, out, flags)
-        else:
-            written += _reconstruct(model, path, out, flags)
-    return written
+
+    def work(item: Input) -> list[Path]:
+        if item.path.suffix in IDS:
+            return _decode(model, item, out, flags, None if flags.any_model else digest)
+        return _reconstruct(model, item, out, flags, digest)
+
+    return each_input(files or _validation_clips(run, out, flags), work)
 
 
-def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Path]:
+def _check_fps(fps: float, what: str) -> None:
+    if not 0.01 <= fps <= 1000:
+        raise RunError(f"{what} is {fps}; give frames per second from 0.01 to 1000")
+
+
+def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Input]:
     from quintet.media.clips.writer import write_mp4
     from quintet.shared.tokenizer.pixels import displayed
     from quintet.video.data import open_data
 
     recipe = recipe_with_data(run, "videos")
     dataset = open_data(recipe.data, recipe.videos, "valid", recipe.seed)
-    paths = []
+    fps = flags.fps or recipe.videos.fps or FPS
+    files: list[Input] = []
     for index, item in readable(dataset, flags.count):
-        paths.append(out / f"validation-{index:03d}.mp4")
-        write_mp4(paths[-1], displayed(item["video"].permute(1, 2, 3, 0).numpy()), flags.fps)
-    if not paths:
+        path = out / f"validation-{index:03d}.mp4"
+        write_mp4(path, displayed(item["video"].permute(1, 2, 3, 0).numpy()), fps)
+        files.append(Input(path, path.stem, named=True))
+    if not files:
         raise RunError(f"{run} has no readable validation clips; give videos")
-    return paths
+    return files
 
 
 # -- reconstruction -------------------------------------------------------------------------------
@@ -98,36 +125,54 @@ class ReconstructedChunk(NamedTuple):
     ids: "Tensor"
 
 
-def _reconstruct(model: "VideoTokenizer", path: Path, out: Path, flags: Flags) -> list[Path]:
+def _reconstruct(
+    model: "VideoTokenizer", item: Input, out: Path, flags: Flags, digest: "Tensor"
+) -> list[Path]:
     import torch
 
-    from quintet.engine.runs.checkpoint import write_safetensors
     from quintet.media.clips.reader import SUFFIXES, frames_of, probe
-    from quintet.media.clips.writer import write_mp4
     from quintet.media.pixels import grid, read_image, write_png
+    from quintet.shared.tokenizer.ids import write_ids
 
-    moving = path.suffix.lower() in SUFFIXES
-    frames = frames_of(path) if moving else iter([read_image(path)])
-    ids: list[Tensor] = []
-    counts: list[int] = []
-
-    def reconstructed() -> Iterator[ReconstructedChunk]:
-        for chunk in _reconstruct_chunks(model, _chunks(model, path, frames, flags)):
-            ids.append(chunk.ids)
-            counts.append(len(chunk.original))
-            yield chunk
-
-    target = out / f"{path.stem}.reconstruction.{'mp4' if moving else 'png'}"
+    moving = item.path.suffix.lower() in SUFFIXES
+    frames = frames_of(item.path) if moving else iter([read_image(item.path)])
+    chunks = _reconstruct_chunks(model, _chunks(model, item.path, frames, flags))
+    suffix = "mp4" if moving else "png"
+    target = item.target(out, f".reconstruction.{suffix}")
+    comparison = item.target(out, f".comparison.{suffix}")
+    id_file = item.target(out, ".ids.safetensors")
+    more: dict[str, Tensor] = {}
     if moving:
-        write_mp4(target, map(_side_by_side, reconstructed()), probe(path).rate)
+        rate = probe(item.path).rate
+        more["fps"] = torch.tensor([rate], dtype=torch.float64)
+        ids, count = _write_clips(target, comparison, rate, chunks)
     else:
-        (chunk,) = reconstructed()
+        (chunk,) = chunks
+        ids, count = chunk.ids, 1
+        write_png(target, chunk.reconstruction[0])
         pair = [chunk.original[0], chunk.reconstruction[0]]
-        write_png(target, grid([pair], ["original", "reconstruction"]))
-    id_file = out / f"{path.stem}.ids.safetensors"
-    tensors = {"ids": torch.cat(ids, dim=1).cpu(), "frames": torch.tensor([sum(counts)])}
-    write_safetensors(id_file, tensors)
-    return [target, id_file]
+        write_png(comparison, grid([pair], ["original", "reconstruction"]))
+    write_ids(id_file, ids, digest, frames=torch.tensor([count]), **more)
+    return [target, comparison, id_file]
+
+
+def _write_clips(
+    target: Path, comparison: Path, rate: float, chunks: Iterable[ReconstructedChunk]
+) -> tuple["Tensor", int]:
+    """Both clips; returns the ids and the number of frames."""
+    import torch
+
+    from quintet.media.clips.writer import mp4_writer
+
+    ids: list[Tensor] = []
+    count = 0
+    with mp4_writer(target, rate) as append, mp4_writer(comparison, rate) as append_pair:
+        for chunk in chunks:
+            append(chunk.reconstruction)
+            append_pair(_side_by_side(chunk))
+            ids.append(chunk.ids)
+            count += len(chunk.original)
+    return torch.cat(ids, dim=1), count
 
 
 def _chunks(
@@ -200,27 +245,37 @@ def _side_by_side(chunk: ReconstructedChunk) -> "Pixels":
 # -- decoding -------------------------------------------------------------------------------------
 
 
-def _decode(model: "VideoTokenizer", path: Path, out: Path, flags: Flags) -> list[Path]:
-    from quintet.engine.models.pretrained import read_weights
+def _decode(
+    model: "VideoTokenizer", item: Input, out: Path, flags: Flags, digest: "Tensor | None"
+) -> list[Path]:
     from quintet.media.clips.writer import write_mp4
+    from quintet.shared.tokenizer.ids import read_ids
 
-    tensors = read_weights(path)
-    ids = tensors.get("ids")
-    if ids is None or ids.ndim != 4 or ids.is_floating_point() or not ids.numel():
-        raise RunError(f"{path} must contain an integer tensor 'ids' of shape (b, t, h, w)")
-    if not 0 <= int(ids.min()) <= int(ids.max()) < model.codebook_size:
-        raise RunError(f"{path} has ids outside 0 … {model.codebook_size - 1}")
+    path = item.path
+    tensors = read_ids(path, model, "b, t, h, w", digest)
+    ids = tensors["ids"]
     whole = 1 + (ids.shape[1] - 1) * model.time_factor
     frames = tensors["frames"].flatten().tolist() if "frames" in tensors else [whole]
     if len(frames) != 1 or not 1 <= frames[0] <= whole:
         raise RunError(f"{path} has ids of {whole} frames, but its tensor 'frames' is {frames}")
-    stem = path.name.removesuffix(".safetensors").removesuffix(".ids")
+    fps = flags.fps or _recorded_fps(path, tensors)
     suffixes = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
-    paths = [out / f"{stem}.decoded{suffix}.mp4" for suffix in suffixes]
+    paths = [item.target(out, f".decoded{suffix}.mp4") for suffix in suffixes]
     for target, clip_ids in zip(paths, ids):
         frames_of_clip = _decode_chunks(model, clip_ids[None], flags.chunk, int(frames[0]))
-        write_mp4(target, frames_of_clip, flags.fps)
+        write_mp4(target, frames_of_clip, fps)
     return paths
+
+
+def _recorded_fps(path: Path, tensors: "Mapping[str, Tensor]") -> float:
+    """Frames per second of the clip that the ids were made of."""
+    if "fps" not in tensors:
+        return FPS
+    values = tensors["fps"].flatten().tolist()
+    if len(values) != 1:
+        raise RunError(f"{path}: its tensor 'fps' is {values}; give one number")
+    _check_fps(values[0], f"{path}: its tensor 'fps'")
+    return float(values[0])
 
 
 def _decode_chunks(

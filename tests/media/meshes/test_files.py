@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as some
 from quintet.media.errors import BadFile
 from quintet.media.meshes.files import SUFFIXES, Mesh, read_mesh, simplify, write_mesh
 
-WRITABLE = (".obj", ".glb", ".ply")
+WRITABLE = (".obj", ".glb", ".ply", ".stl")
 
 CUBE = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], np.float64)
 QUADS = np.array(
@@ -272,6 +272,22 @@ def test_a_mesh_round_trips(tmp_path_factory, points, width, data):
         if suffix == ".ply":
             np.testing.assert_array_equal(mesh.vertices, points)
             np.testing.assert_array_equal(mesh.faces, triangles)
+        if suffix == ".stl":
+            corners = mesh.vertices[mesh.faces]
+            np.testing.assert_array_equal(corners, points[np.array(triangles)])
+
+
+def test_the_normals_of_stl_point_outwards_and_its_header_is_not_that_of_text(tmp_path):
+    write_mesh(tmp_path / "a.stl", CUBE, QUADS)
+    content = (tmp_path / "a.stl").read_bytes()
+    assert len(content) == 84 + 50 * 12
+    assert not content.startswith(b"solid")
+    rows = np.frombuffer(
+        content[84:], [("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("", "V2")]
+    )
+    outwards = rows["corners"].mean(axis=1) - 0.5
+    assert ((rows["normal"] * outwards).sum(axis=1) > 0).all()
+    np.testing.assert_array_equal(np.abs(rows["normal"]).sum(axis=1), 1)
 
 
 @pytest.mark.parametrize("suffix", WRITABLE)
@@ -279,12 +295,13 @@ def test_another_program_opens_what_is_written(tmp_path, suffix):
     import trimesh
 
     write_mesh(tmp_path / f"a{suffix}", *ring())
-    theirs = trimesh.load(tmp_path / f"a{suffix}", process=False, force="mesh")
+    merge = suffix == ".stl"  # which has no shared vertices
+    theirs = trimesh.load(tmp_path / f"a{suffix}", process=merge, force="mesh")
     assert theirs.is_watertight
     same_shape((theirs.vertices, theirs.faces), read_mesh(tmp_path / f"a{suffix}"))
 
 
-@pytest.mark.parametrize(("suffix", "up"), [(".obj", 1), (".glb", 1), (".ply", 2)])
+@pytest.mark.parametrize(("suffix", "up"), [(".obj", 1), (".glb", 1), (".ply", 2), (".stl", 2)])
 def test_each_format_has_the_vertical_where_blender_expects_it(tmp_path, suffix, up):
     tall = CUBE * [1, 2, 10]
     write_mesh(tmp_path / f"a{suffix}", tall, SIDES)
@@ -320,8 +337,8 @@ def test_an_empty_mesh_round_trips(tmp_path, suffix):
 def test_an_invalid_mesh_is_not_written(tmp_path, vertices, faces, match):
     with pytest.raises(ValueError, match=match):
         write_mesh(tmp_path / "a.glb", vertices, faces)
-    with pytest.raises(ValueError, match=r"written as \.obj, \.glb, \.ply"):
-        write_mesh(tmp_path / "a.stl", CUBE, SIDES)
+    with pytest.raises(ValueError, match=r"written as \.obj, \.glb, \.ply, \.stl"):
+        write_mesh(tmp_path / "a.off", CUBE, SIDES)
     assert list(tmp_path.iterdir()) == []
 
 

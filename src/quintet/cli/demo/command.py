@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Generator, Mapping, Sequence
@@ -73,7 +74,7 @@ def report_interrupts(run: Path) -> Generator[None, None, None]:
         yield
     except Stopped as stopped:
         reason = str(stopped).partition("; the state is saved")[0]
-        remedy = f"Resume with: quintet demo --run {run}"
+        remedy = f"Resume with: quintet demo --run {shlex.quote(str(run))}"
         raise Stopped(f"{reason}; progress is saved. {remedy}", stopped.status) from None
     finally:
         for number, handler in previous.items():

@@ -1,6 +1,7 @@
 """Opening and closing of the demo page: stages, metrics, samples and next steps."""
 
 import base64
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from html import escape
@@ -63,7 +64,8 @@ def closing(stages: Sequence[Stage], demo: Path) -> str:
 
 
 def sample_command(stage: Stage, demo: Path) -> str:
-    return stage.next_arguments and f"quintet sample {demo / stage.folder} {stage.next_arguments}"
+    run = shlex.quote(str(demo / stage.folder))
+    return stage.next_arguments and f"quintet sample {run} {stage.next_arguments}"
 
 
 def _length_note(length: Length) -> str:

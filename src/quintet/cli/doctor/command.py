@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 import shutil
 import signal
 import tempfile
@@ -65,7 +66,7 @@ def unknown(what: str, data: Path | None) -> str:
         first = rooms.rooms()[0]
         return (
             f"{what} holds no config.json, so it is no run; to check it as data, name the room "
-            f"first: quintet doctor {first} {what} (rooms: {', '.join(rooms.rooms())})"
+            f"first: quintet doctor {first} {shlex.quote(what)} (rooms: {', '.join(rooms.rooms())})"
         )
     return (
         f"'{printable(what)}' is neither a room ({', '.join(rooms.rooms())}), nor a recipe "

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -67,8 +68,9 @@ class RunFolder:
         """A new run; a folder that is not empty is an error."""
         if os.path.exists(path / "config.json"):
             raise RunError(
-                f"{path} already holds a run; resume it with 'quintet resume {path}' "
-                "or train --resume, or choose another --run"
+                f"{path} already holds a run; resume it with "
+                f"`quintet resume {shlex.quote(str(path))}` or train --resume, or choose another "
+                "--run"
             )
         if os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
             raise RunError(f"{path} exists and is not a run of Quintet; choose another --run")

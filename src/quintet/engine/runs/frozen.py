@@ -71,9 +71,9 @@ def check(run: Path, digests: Mapping[str, Any]) -> None:
             raise RunError(f"{path} is missing or has changed; restore it from a copy")
 
 
-def resolved(recipe: Recipe, run: Path) -> Recipe:
+def resolved(recipe: Recipe, run: Path, recorded_split: bool = True) -> Recipe:
     """The recipe with its stages and its split set to those in the run folder."""
-    recipe = record.resolved(recipe, run)
+    recipe = record.resolved(recipe, run) if recorded_split else recipe
     if not recipe.stages:
         return recipe
     check(run, read_json(run / "config.json").get("frozen", {}))

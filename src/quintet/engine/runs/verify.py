@@ -7,6 +7,7 @@ process, which the next resume removes.
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -211,10 +212,14 @@ def repair_of(fault: Finding, folder: RunFolder, intact: list[int]) -> str:
     newest = checkpoint.path_of(folder.checkpoints, folder.steps()[-1])
     if Path(fault.path) == newest:
         return (
-            f"move {newest} away or delete it; then 'quintet resume {folder.path}' "
+            f"move {newest} away or delete it; then {resume_command(folder)} "
             f"resumes from step {intact[-1]}"
         )
     return f"delete {fault.path}; a later checkpoint does not need it"
+
+
+def resume_command(folder: RunFolder) -> str:
+    return f"`quintet resume {shlex.quote(str(folder.path))}`"
 
 
 def check_best(folder: RunFolder) -> Iterator[Finding]:
@@ -234,7 +239,7 @@ def check_best(folder: RunFolder) -> Iterator[Finding]:
 
 def check_lines(folder: RunFolder, path: Path, locked: bool) -> Iterator[Finding]:
     """Every line must be a JSON record with a step."""
-    resume = f"'quintet resume {folder.path}'"
+    resume = resume_command(folder)
     if path.is_symlink():
         yield Finding(str(path), "it is a link; a run writes only here", "put the file here")
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -259,7 +264,7 @@ def is_record(line: str) -> bool:
 
 def leftovers(folder: RunFolder) -> Iterator[Finding]:
     """Partial files and folders of interrupted writes."""
-    repair = f"the next 'quintet resume {folder.path}' removes it"
+    repair = f"the next {resume_command(folder)} removes it"
     for parent in (folder.checkpoints, folder.path, folder.frozen):
         for entry in sorted(parent.glob(PARTIAL)):
             yield note(entry, "an interrupted write", repair)

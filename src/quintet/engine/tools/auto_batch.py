@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import gc
 import random
+import shlex
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -279,7 +280,8 @@ def explained(recipe: Recipe, world: World, run: Run | None, error: BaseExceptio
     advice = remedies(recipe, world.precision)
     if run is not None and run.step:
         advice += (
-            f". quintet resume {run.folder.path} --batch-size N resumes from the last checkpoint"
+            f". quintet resume {shlex.quote(str(run.folder.path))} --batch-size N resumes from the"
+            " last checkpoint"
         )
     return RunError(
         f"out of memory on {world.device.type} {where}, with {batch} in {world.precision} "

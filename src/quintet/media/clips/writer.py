@@ -1,11 +1,12 @@
 """Writing of clips: H.264 with PyAV, and GIFs with Pillow, with one palette per frame."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from fractions import Fraction
 from io import BytesIO
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -26,35 +27,56 @@ def write_mp4(path: Path | str, frames: Pixels | Iterable[Pixels], rate: float) 
     Frames (t, h, w, 3), or an iterable of chunks of them. The same frames give the same bytes; the
     file is complete or absent.
     """
-    chunks = iter([frames] if isinstance(frames, np.ndarray) else frames)
+    with mp4_writer(path, rate) as append:
+        for chunk in [frames] if isinstance(frames, np.ndarray) else frames:
+            append(chunk)
+
+
+@contextmanager
+def mp4_writer(path: Path | str, rate: float) -> Generator[Callable[[Pixels], None]]:
+    """`write_mp4` in parts: yields a function that appends frames (t, h, w, 3)."""
     # A real file, because FFmpeg reads it again to move the header to the front.
     with TemporaryDirectory() as folder:
         partial = Path(folder, "clip.mp4")
-        _encode(partial, chunks, rate)
+        with _encoder(partial, rate) as append:
+            yield append
         atomic_write(path, partial.read_bytes())
 
 
-def _encode(path: Path, chunks: Iterator[Pixels], rate: float) -> None:
+@contextmanager
+def _encoder(path: Path, rate: float) -> Generator[Callable[[Pixels], None]]:
     try:
         import av
         from av.video.reformatter import Colorspace
     except ImportError as error:
         raise ImportError("writing mp4 needs PyAV: pip install 'quintet[video]'") from error
-    first = next(chunks, np.empty((0, 0, 0, 3), np.uint8))
-    _check_frames(first, rate)
     options = {"movflags": "+faststart", "fflags": "+bitexact"}
     with av.open(str(path), "w", format="mp4", options=options) as container:
-        pace = Fraction(rate).limit_denominator(1001)
-        stream = container.add_stream("libx264", rate=pace, options={"crf": "17", "threads": "1"})
-        stream.height, stream.width = (side + side % 2 for side in first.shape[1:3])
-        stream.pix_fmt = "yuv420p"
-        context = stream.codec_context
-        context.colorspace = context.color_primaries = context.color_trc = 1  # BT.709
-        for array in (array for chunk in chain([first], chunks) for array in chunk):
-            frame = av.VideoFrame.from_ndarray(_even(array), format="rgb24")
-            frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
-            container.mux(stream.encode(frame))
+        stream: Any = None
+
+        def append(frames: Pixels) -> None:
+            nonlocal stream
+            _check_frames(frames, rate)
+            stream = stream or _stream(container, frames, rate)
+            for array in frames:
+                frame = av.VideoFrame.from_ndarray(_even(array), format="rgb24")
+                frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
+                container.mux(stream.encode(frame))
+
+        yield append
+        if stream is None:
+            raise ValueError(f"{path.name}: there are no frames; give uint8 (t, h, w, 3)")
         container.mux(stream.encode())
+
+
+def _stream(container: Any, frames: Pixels, rate: float) -> Any:
+    pace = Fraction(rate).limit_denominator(1001)
+    stream = container.add_stream("libx264", rate=pace, options={"crf": "17", "threads": "1"})
+    stream.height, stream.width = (side + side % 2 for side in frames.shape[1:3])
+    stream.pix_fmt = "yuv420p"
+    context = stream.codec_context
+    context.colorspace = context.color_primaries = context.color_trc = 1  # BT.709
+    return stream
 
 
 def _even(frame: Pixels) -> Pixels:

@@ -19,6 +19,7 @@ from quintet.media.meshes import scenes
 from quintet.media.meshes.gltf import count_glb, count_gltf, json_length, read_glb, read_gltf
 from quintet.media.meshes.ply import MAX_HEADER, count_ply, read_ply
 from quintet.media.meshes.polygons import (
+    FACET,
     Beyond,
     Floats,
     Ints,
@@ -173,11 +174,12 @@ def _y_up(vertices: Floats) -> Floats:
 
 
 def write_mesh(path: Path | str, vertices: npt.ArrayLike, faces: npt.ArrayLike) -> None:
-    """Write a mesh as .obj, .glb or .ply; the same mesh gives the same bytes.
+    """Write a mesh as .obj, .glb, .ply or .stl; the same mesh gives the same bytes.
 
     Arrays are z-up. glTF is y-up by its standard, and Blender expects the same of obj, so both are
-    rotated; ply is not. Blender then shows all three upright with its default settings. Faces are
-    (f, 3) or polygons (f, k), which glb stores as triangle fans. The file is complete or absent.
+    rotated; ply and stl name no axis and are not. Blender then shows all of them upright with its
+    default settings. Faces are (f, 3) or polygons (f, k), which glb and stl store as triangle fans.
+    The file is complete or absent.
     """
     path = Path(path)
     write = _WRITERS.get(path.suffix.lower())
@@ -223,8 +225,7 @@ def _ply_bytes(vertices: Floats, faces: Ints) -> bytes:
 
 def _glb_bytes(vertices: Floats, faces: Ints) -> bytes:
     """Positions and indices; without normals, viewers shade flat, as the standard says."""
-    corners = range(1, faces.shape[1] - 1)
-    triangles = np.stack([faces[:, [0, at, at + 1]] for at in corners], axis=1).reshape(-1, 3)
+    triangles = _fans(faces)
     points = (_y_up(vertices) + 0.0).astype("<f4")
     binary = points.tobytes() + triangles.astype("<u4").tobytes()
     text = json.dumps(_document(points, triangles), separators=(",", ":")).encode("ascii")
@@ -233,6 +234,23 @@ def _glb_bytes(vertices: Floats, faces: Ints) -> bytes:
     if binary:
         chunks += struct.pack("<II", len(binary), 0x004E4942) + binary
     return struct.pack("<4sII", b"glTF", 2, 12 + len(chunks)) + chunks
+
+
+def _stl_bytes(vertices: Floats, faces: Ints) -> bytes:
+    """Binary; a header that begins with "solid" would be taken for text."""
+    corners = vertices[_fans(faces)]
+    normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    lengths = np.linalg.norm(normals, axis=1, keepdims=True)
+    rows = np.zeros(len(corners), FACET)
+    rows["normal"] = normals / np.where(lengths > 0, lengths, 1) + 0.0
+    rows["corners"] = corners
+    return b"binary STL by quintet".ljust(80) + struct.pack("<I", len(rows)) + rows.tobytes()
+
+
+def _fans(faces: Ints) -> Ints:
+    """Polygons (f, k) as triangles (f (k - 2), 3)."""
+    corners = range(1, faces.shape[1] - 1)
+    return np.stack([faces[:, [0, at, at + 1]] for at in corners], axis=1).reshape(-1, 3)
 
 
 def _document(points: npt.NDArray[np.float32], triangles: Ints) -> dict[str, object]:
@@ -273,6 +291,7 @@ _WRITERS: dict[str, Callable[[Floats, Ints], bytes]] = {
     ".obj": _obj_bytes,
     ".glb": _glb_bytes,
     ".ply": _ply_bytes,
+    ".stl": _stl_bytes,
 }
 
 

@@ -209,16 +209,16 @@ def polygon_at(tokens: list[bytes], at: int) -> list[int]:
 
 # -- stl ------------------------------------------------------------------------------------
 
-_FACET = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
+FACET = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
 
 
 def read_stl(data: bytes, limits: Limits) -> Mesh:
     """Three separate vertices per face, as in the format; callers merge them."""
     count = int.from_bytes(data[80:84], "little")
-    size = 84 + _FACET.itemsize * count
+    size = 84 + FACET.itemsize * count
     if len(data) >= 84 and size == len(data):
         limits.check_faces(count)
-        points = np.frombuffer(data, _FACET, offset=84)["corners"].astype(np.float64)
+        points = np.frombuffer(data, FACET, offset=84)["corners"].astype(np.float64)
     elif data[:256].lstrip()[:5].lower() == b"solid":
         points = _stl_text(data, limits)
     else:
@@ -231,7 +231,7 @@ def read_stl(data: bytes, limits: Limits) -> Mesh:
 def count_stl(head: bytes, size: int) -> int | None:
     """Triangles of a binary file of this size; None for text."""
     count = int.from_bytes(head[80:84], "little")
-    return count if size == 84 + _FACET.itemsize * count else None
+    return count if size == 84 + FACET.itemsize * count else None
 
 
 def _stl_text(data: bytes, limits: Limits) -> Floats:

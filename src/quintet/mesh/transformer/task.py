@@ -101,7 +101,8 @@ class TransformerTask(Task):
         return data.open_data(recipe.data, recipe.meshes, split, recipe.seed)  # type: ignore[arg-type]
 
     def data(self, split: str) -> Any:
-        return self.codes[split]
+        """Codes, or the meshes themselves before `prepare`."""
+        return self.codes[split] if self.codes else self._meshes(split)
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
         shape = (len(items), self.config.max_faces, self.config.tokens_per_face)

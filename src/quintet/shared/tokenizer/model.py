@@ -108,3 +108,30 @@ def check_divisible(height: int, width: int, factor: int, what: str) -> None:
             f" {factor}: resize or crop them to {height // factor * factor or factor}"
             f"x{width // factor * factor or factor}"
         )
+
+
+def check_ids(ids: Tensor, axes: str, codebook_size: int) -> None:
+    """Ids from outside of the model. Synchronises with the device: not for training."""
+    if ids.ndim != axes.count(",") + 1 or ids.is_floating_point():
+        raise ValueError(f"expected integer ids ({axes}), not {ids.dtype} {tuple(ids.shape)}")
+    if ids.numel() and not 0 <= ids.min() <= ids.max() < codebook_size:
+        raise ValueError(
+            f"ids range from {ids.min()} to {ids.max()}, outside 0 … {codebook_size - 1}; the"
+            f" codebook has {codebook_size} codes: decode with the model that encoded them"
+        )
+
+
+def check_range(pixels: Tensor, what: str) -> None:
+    """Synchronises with the device: not for training. Resizing may overshoot the range a little."""
+    if not pixels.numel() or not pixels.is_floating_point():
+        return
+    if not -0.1 <= pixels.min() <= pixels.max() <= 1.1:
+        raise ValueError(
+            f"{what} values range from {pixels.min():.3g} to {pixels.max():.3g}, but the model"
+            " takes 0 to 1: divide uint8 by 255, or map -1..1 to 0..1"
+        )
+
+
+def check_floats(pixels: Tensor, what: str) -> None:
+    if not pixels.is_floating_point():
+        raise ValueError(f"expected {what} in 0..1, not {pixels.dtype}: divide them by 255")
