@@ -41,7 +41,7 @@ def test_the_short_campaign_passes(
 ) -> None:
     """Twelve kills, broken disks, forged files and jumping clocks, against real processes; the
     campaign itself runs in this one."""
-    words = ["--out", str(tmp_path), "--only", "kills", "disk", "state", "clock"]
+    words = ["--out", str(tmp_path), "--only", "kills", "mishaps", "disk", "state", "clock"]
     monkeypatch.setattr(sys, "argv", ["campaign", *words])
     with pytest.raises(SystemExit) as ended:
         main()

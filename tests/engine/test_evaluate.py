@@ -191,7 +191,9 @@ def test_processes_together_measure_what_one_alone_does(task, world, parts, seat
     def gather(rank, mine):
         dealt[rank] = mine
         met.wait()
-        return dealt
+        gathered = list(dealt)
+        met.wait()  # before the next exchange
+        return gathered
 
     @torch.no_grad()
     def share(rank):

@@ -122,7 +122,7 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_processes_alike(
     mine = [name for name in before if name.startswith("generator")]
     assert mine
     assert_same({n: before[n] for n in mine}, {n: after[n] for n in mine})
-    assert "skipped the update of 'generator' at step 2: not finite: generator/loss" in said
+    assert "skipped the update of 'generator' at step 3: not finite: generator/loss" in said
     assert "samples [" in said
     assert [r["generator/skipped"] for r in lines(tmp_path / "run") if "order" in r] == [0, 0, 1]
 

@@ -1,0 +1,194 @@
+"""What happens every day: a longer run, broken validation data, a closed pipe or terminal, data
+that changes between two sittings, a run inside its data, a step that is not finite."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from campaign.children import Program
+from campaign.numbers import NAN, Fault, inject
+from campaign.subjects import digests, reports
+from campaign.table import Case
+from campaign.trial import Trial, case, require
+from quintet.engine.runs.folder import read_lines
+
+STEPS = 4
+TRAIN = ("--steps", STEPS, "--save-every", 0, "--evaluate-every", 0)
+
+
+def pictures(folder: Path, count: int = 16) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        pixels = np.random.default_rng(number).integers(0, 255, (32, 32, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return folder
+
+
+def on_pictures(trial: Trial, folder: Path, *more: object, hook: Any = None) -> Program:
+    """Start or resume the run on a folder."""
+    words = trial.subject.words(trial.path, *TRAIN, *more)
+    words.insert(2, str(folder))
+    return Program(words, trial.path, 1, hook)
+
+
+def resume(trial: Trial, *more: object) -> Program:
+    return Program(["resume", str(trial.path), *map(str, more)], trial.path)
+
+
+def ended(program: Program, status: int = 0) -> str:
+    statuses = program.wait()
+    require(statuses == [status], f"statuses {statuses}: {program.said()[-400:]}")
+    return program.said()
+
+
+def extended(trial: Trial) -> str:
+    """The command that the README teaches must go on learning."""
+    ended(trial.start(None, "--steps", STEPS))
+    said = ended(resume(trial, "--steps", 2 * STEPS, "--save-every", 1, "--keep-last", 9))
+    require("schedule is" in said, "it does not say what becomes of the schedule")
+    rates = [line["vae/learning_rate"] for line in reports(trial.path) if "samples" in line]
+    require(min(rates[STEPS:-1]) > 0, f"rates {rates}")
+    kept = [files["vae.safetensors"] for files in digests(trial.path).values()]
+    require(len({*kept}) == len(kept), "steps without a change of the weights")
+    return "all steps beyond the first end move the weights"
+
+
+def spoil_held_out() -> None:
+    """In a child: when the evaluation comes, its files are no pictures any more."""
+    from quintet.engine import evaluate
+
+    measure = evaluate.measure_in_contexts
+
+    def spoilt(contexts: Any, task: Any, nets: Any, fixed: Any, *rest: Any) -> Any:
+        for index in range(fixed.samples.size):
+            fixed.samples.source.path(index).write_bytes(b"spoilt")
+        return measure(contexts, task, nets, fixed, *rest)
+
+    evaluate.measure_in_contexts = spoilt
+
+
+def broken_evaluation(trial: Trial) -> str:
+    folder = pictures(trial.place / "data")
+    whole = Path(shutil.copytree(folder, trial.place / "whole"))
+    said = ended(on_pictures(trial, folder, hook=spoil_held_out), 2)
+    require("held out" in said, f"it does not say that the data is held out: {said[-300:]}")
+    require(trial.kept == trial.taken == STEPS, f"{trial.taken} steps taken, {trial.kept} kept")
+    said = ended(resume(trial, "--steps", STEPS + 1), 2)
+    require("held out" in said and trial.kept == STEPS, f"trained before it was told: {said}")
+    shutil.copytree(whole, folder, dirs_exist_ok=True)
+    ended(resume(trial, "--steps", STEPS + 1))
+    require(trial.kept == STEPS + 1, "it did not come to its end")
+    return "the steps were kept, and the run ended once the files were restored"
+
+
+def close_the_pipe(bytes_first: int) -> None:
+    """In a child: standard output and error are a pipe whose reader leaves after some bytes."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(writer)
+        if bytes_first:
+            os.read(reader, bytes_first)
+        os._exit(0)
+    os.close(reader)
+    os.dup2(writer, 1)
+    os.dup2(writer, 2)
+    os.close(writer)
+
+
+def closed_pipe(trial: Trial, bytes_first: int) -> str:
+    trial.ends_alike(trial.start(partial(close_the_pipe, bytes_first)))
+    return "it ended as the reference did, with nobody to read it"
+
+
+def hung_up(trial: Trial) -> str:
+    program = trial.start()
+    trial.reach(program, 3)
+    program.signal(signal.SIGHUP)
+    statuses = program.wait()
+    if statuses == [0]:
+        trial.injected = False
+    else:
+        require(statuses == [129], f"statuses {statuses}")
+        require(trial.kept == trial.taken, f"{trial.taken} steps taken, {trial.kept} kept")
+    trial.ends_alike()
+    return "saved, and resumed alike"
+
+
+def changed_data(trial: Trial) -> str:
+    """New files change nothing; a file that is gone is refused, and replay sees it too."""
+    folder = pictures(trial.place / "data")
+    ended(on_pictures(trial, folder))
+    straight = Path(shutil.copytree(trial.path, trial.place / "straight"))
+    ended(Program(["resume", str(straight), "--steps", "6"], straight))
+    for number in range(8):
+        shutil.copy(folder / f"{number:02d}.png", folder / f"new{number}.png")
+    said = ended(resume(trial, "--steps", 6))
+    require("8 files are new" in said, f"it does not name the new files: {said[:300]}")
+    require(digests(trial.path)["6"] == digests(straight)["6"], "new files changed the run")
+    lists = json.loads((trial.path / "data.json").read_text())
+    gone, held_out = next(iter(lists["train"])), set(lists["valid"])
+    (folder / gone).rename(folder / "renamed.png")
+    said = ended(resume(trial, "--steps", 7), 2)
+    require(f"gone or renamed ({gone})" in said, f"it does not name the file: {said[-300:]}")
+    said = ended(Program(["replay", str(trial.path), "--step", "5"], trial.path), 2)
+    require("data has changed" in said, f"replay does not see it: {said[-300:]}")
+    said = ended(resume(trial, "--steps", 7, "--accept-changed-data"))
+    lists = json.loads((trial.path / "data.json").read_text())
+    require({*lists["valid"]} == held_out, "the split has moved")
+    require({"renamed.png", "new0.png"} <= {*lists["train"]}, "new files were not taken in")
+    return "new files left out, a renamed one refused until it was accepted"
+
+
+def inside_its_data(trial: Trial) -> str:
+    folder = pictures(trial.place / "data")
+    words = trial.subject.words(folder / "run", *TRAIN)
+    words.insert(2, str(folder))
+    for _ in range(2):
+        said = ended(Program(words, folder / "run"))
+        require("from 14 samples, 2 held out" in said or "at step 4" in said, said[:300])
+        shutil.rmtree(folder / "another", ignore_errors=True)
+        other = [word.replace(str(folder / "run"), str(folder / "another")) for word in words]
+        said = ended(Program(other, folder / "another"))
+        require("from 14 samples, 2 held out" in said, f"it trains on exhibits: {said[:300]}")
+    return "neither its own exhibits nor those of another run became data"
+
+
+def one_numbering(trial: Trial, step: int = 3) -> str:
+    """The step that an event names is the one that replay shows; a fault counts from 0."""
+    spoil = partial(inject, Fault("loss", NAN, "vae", step - 1))
+    ended(trial.start(spoil, "--steps", STEPS, "--evaluate-every", 0, "--save-every", 1))
+    events = [line["message"] for line in read_lines(trial.path / "events.jsonl")]
+    skipped = [line for line in events if line.startswith("skipped the update of 'vae'")]
+    require(len(skipped) == 1 and f"at step {step}:" in skipped[0], f"events {skipped}")
+    lines = {line["step"]: line for line in reports(trial.path) if "vae/skipped" in line}
+    require(lines[step]["vae/skipped"] == 1, f"reports {lines}")
+    words = ["replay", str(trial.path), "--step", str(step)]
+    said = ended(Program(words, trial.path, 1, spoil))
+    shown = json.loads(said.splitlines()[-1])
+    require(shown["losses"]["vae/skipped"] == 1, f"replay shows another step: {said[-300:]}")
+    return f"step {step} in event, report and replay"
+
+
+def cases(full: bool, seed: int) -> Iterator[Case]:
+    plan: dict[str, Callable[[Trial], str]] = {
+        "a longer run": extended,
+        "validation data breaks": broken_evaluation,
+        "a pipe without a reader": partial(closed_pipe, bytes_first=0),
+        "a terminal that is gone": hung_up,
+        "changed data": changed_data,
+        "a run inside its data": inside_its_data,
+        "a step that is not finite": one_numbering,
+    }
+    if full:
+        plan["a pipe that closes"] = partial(closed_pipe, bytes_first=200 + seed)
+    for title, act in plan.items():
+        name = f"mishap: {title}"
+        yield case("everyday mishaps", name, Trial(name), act)
