@@ -48,7 +48,7 @@ class Run:
         self.stream = building.stream(task, recipe, world)
         self.fixed = building.held_out(task, recipe, world)
         self.meters = Meters(world)
-        monitors = [*health.default_monitors(list(self.parts)), *task.monitors]
+        monitors = [*health.default_monitors(list(self.parts), recipe.workers), *task.monitors]
         self.reporter = Reporter(sinks if world.is_main else [], monitors)
         self.saver = Saver(folder, recipe, world)
         self.skips = dict.fromkeys(self.parts, 0)
