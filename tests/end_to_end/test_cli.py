@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import TINY, Quintet, picture
+from command import TINY, Quintet, picture, with_nan
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -382,6 +382,20 @@ def test_evaluate_measures_all_of_a_folder(trained: Path, photos: Path, quintet:
     assert found["samples"] == 12
     smaller = last_json(quintet("evaluate", trained, photos, "--batch-size", 5).out)
     assert smaller["psnr"] == pytest.approx(found["psnr"], rel=1e-5)
+
+
+def strict_json(text: str) -> dict:
+    """The last line, by a reader that knows no NaN, as those of other languages."""
+    return json.loads(text.strip().splitlines()[-1], parse_constant=pytest.fail)
+
+
+def test_a_line_of_json_has_null_for_what_is_not_finite(copied: Path, quintet: Quintet) -> None:
+    run = with_nan(copied)
+    measured = strict_json(quintet("evaluate", run).out)
+    assert measured["psnr"] is None
+    assert measured["step"] == 6
+    repeated = strict_json(quintet("replay", run, "--step", 6).out)
+    assert repeated["losses"]["vae/l1"] is None
 
 
 def test_evaluate_and_replay_write_nothing(trained: Path, quintet: Quintet) -> None:

@@ -42,7 +42,7 @@ class Evaluate:
 def evaluate(given: list[str]) -> None:
     from quintet.engine.evaluate import evaluate_run
     from quintet.engine.machine.world import World, shut_down
-    from quintet.engine.runs.folder import RunFolder, at_step
+    from quintet.engine.runs.folder import RunFolder, at_step, finite
 
     asked = parse(Evaluate, given, "evaluate")
     name, recipe = recorded(asked.run)
@@ -60,7 +60,7 @@ def evaluate(given: list[str]) -> None:
     metrics = evaluate_run(task, recipe, run, World(recipe), whole=bool(asked.data))
     if is_main():
         table(metrics)
-        print(json.dumps(metrics))
+        print(json.dumps(finite(metrics), allow_nan=False))
     shut_down()
 
 

@@ -26,6 +26,7 @@ class Replay:
 
 
 def replay(given: list[str]) -> None:
+    from quintet.engine.runs.folder import finite
     from quintet.engine.tools.replay import replay as again
 
     asked = parse(Replay, given, "replay")
@@ -36,4 +37,5 @@ def replay(given: list[str]) -> None:
     )
     table(found.losses)
     print(f"samples: {', '.join(found.samples)}")
-    print(json.dumps({"step": asked.step, "losses": found.losses, "samples": found.ids}))
+    line = {"step": asked.step, "losses": finite(found.losses), "samples": found.ids}
+    print(json.dumps(line, allow_nan=False))

@@ -240,6 +240,13 @@ def test_a_report_on_a_full_disk_is_an_error(tmp_path):
         folder.append(Path("/dev/full"), {"step": 1})
 
 
+def test_a_resume_leaves_no_bare_nan_in_the_reports(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", {})
+    folder.metrics.write_text('{"step": 1, "loss": NaN}\n{"step": 2}\n')
+    folder.forget_after(1)
+    assert folder.metrics.read_text() == '{"step": 1, "loss": null}\n'
+
+
 def test_what_is_not_finite_becomes_null(tmp_path):
     folder = RunFolder.create(tmp_path, {})
     record = {"a": math.nan, "b": math.inf, "c": {"d": -math.inf, "e": 1.5}, "f": "NaN", "g": 2}

@@ -179,7 +179,9 @@ class RunFolder:
             if not path.exists():
                 continue
             records = (r for r in read_lines(path) if type(r.get("step")) is int)
-            lines = [json.dumps(r) + "\n" for r in records if r["step"] <= step]
+            lines = [
+                json.dumps(finite(r), allow_nan=False) + "\n" for r in records if r["step"] <= step
+            ]
             atomic_write(path, "".join(lines).encode())
 
     def steps(self) -> list[int]:

@@ -81,7 +81,7 @@ class TokenizerTask(Task):
         )
 
     def _monitors(self, recipe: TokenizerRecipe) -> list[Monitor]:
-        quantiser = self.parts[self.main].network.config.quantiser  # type: ignore[union-attr]
+        quantiser: Any = self.parts[self.main].network.config.quantiser  # type: ignore[union-attr]
         constant = "the output is constant; check the originals, or lower the learning rate"
         begun = recipe.optim.warmup_steps
         monitors: list[Monitor] = [
