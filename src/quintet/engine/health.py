@@ -92,15 +92,19 @@ def nonfinite_metrics(record: Mapping[str, Any]) -> list[str]:
 
 
 def has_nonfinite_weights(run: "Run") -> bool:
-    """Whether any process has non-finite weights or EMA weights. Evaluation is skipped then:
-    sampling from such weights could fail in many ways."""
-    parts = list(run.parts.values())
-    flags = torch.stack([_is_nonfinite(part) for part in parts]).float()
-    counts = run.world.sum(flags).tolist()
-    bad = [f"'{part.name}'" for part, count in zip(parts, counts) if count > 0]
+    """Evaluation is skipped then: sampling from such weights could fail in many ways."""
+    bad = [f"'{name}'" for name in parts_with_nonfinite_weights(run)]
     if bad:
         run.say(f"health: {', '.join(bad)} has weights that are not finite; evaluation is skipped")
     return bool(bad)
+
+
+def parts_with_nonfinite_weights(run: "Run") -> list[str]:
+    """Names of the parts with non-finite weights or EMA weights on any process."""
+    parts = list(run.parts.values())
+    flags = torch.stack([_is_nonfinite(part) for part in parts]).float()
+    counts = run.world.sum(flags).tolist()
+    return [part.name for part, count in zip(parts, counts) if count > 0]
 
 
 def _is_nonfinite(part: "LivePart") -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from quintet.engine import skipped
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
 from quintet.engine.loop import train
@@ -65,6 +66,7 @@ def start(
             if found:
                 run.say(found)
             train(run)
+            skipped.require_trained(run)
             return run.step
         except Exception as error:
             if memory.ran_out(error):

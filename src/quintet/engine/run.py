@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from quintet.engine import building, evaluate, health, rollback
+from quintet.engine import building, evaluate, health, rollback, skipped
 from quintet.engine.config import Recipe, to_json
 from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
@@ -52,6 +52,7 @@ class Run:
         self.reporter = Reporter(sinks if world.is_main else [], monitors)
         self.saver = Saver(folder, recipe, world)
         self.skips = dict.fromkeys(self.parts, 0)
+        self.updates: skipped.Counts = dict.fromkeys(self.parts, skipped.Count())
         self.rollbacks: list[dict[str, int]] = []
         self.failed: rollback.Failure | None = None
         self.checked = False
@@ -154,7 +155,9 @@ class Run:
             self.report()  # raises, or marks the run for rollback
         if self.failed:
             return
-        self.saver.save(self.step, self._state(), {**self._about(), "skips": streaks[-1]})
+        flags = skipped.in_entries(self.parts, self.meters.entries)
+        counts = {"skips": streaks[-1], "updates": skipped.added(self.updates, flags)}
+        self.saver.save(self.step, self._state(), {**self._about(), **counts})
 
     def _state(self) -> dict[str, Any]:
         """Tensors by name, by file."""
@@ -245,6 +248,8 @@ class Run:
         self.flat = int(about.get("flat", 0))
         skips, self.rollbacks = rollback.read_history(about, self.folder.checkpoints)
         self.skips = {name: skips.get(name, 0) for name in self.parts}
+        updates = skipped.read(about)
+        self.updates = {name: updates.get(name, skipped.Count()) for name in self.parts}
         self.stream.shift = rollback.position_shift(self.rollbacks, self.stream.samples.size)
         self.stream.seek(at.samples)
         return about
