@@ -74,6 +74,22 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(tmp_p
     assert (tmp_path / "run/checkpoints/step-00000040").is_dir()
 
 
+@pytest.mark.parametrize("mode", ["new", "resume_or_new"])
+def test_a_run_killed_before_its_first_checkpoint_takes_the_corrected_command(
+    mode: str, tmp_path: Path
+) -> None:
+    slow = variant(save_every=1000, evaluate_every=0, slow_step=0.05)
+    processes = Processes(slow, tmp_path / "run")
+    processes.wait_until(lambda: len(lines(tmp_path / "run")) >= 3)
+    processes.signal(signal.SIGKILL)
+    processes.wait()
+    run(variant(seed=3, steps=8, batch_size=2), tmp_path / "run", mode)
+    (event,) = [e for e in lines(tmp_path / "run", "events") if "begins anew" in e["message"]]
+    assert event["step"] == 0
+    run(variant(seed=3, steps=8, batch_size=2), tmp_path / "straight")
+    assert trajectory(tmp_path / "run") == trajectory(tmp_path / "straight")
+
+
 def test_workers_and_save_cadence_do_not_change_a_run(tmp_path: Path) -> None:
     run(BASE, tmp_path / "one")
     run(variant(workers=2, save_every=11, evaluate_every=0), tmp_path / "two")

@@ -63,6 +63,8 @@ def start(
             _record(run)
             if recipe.init_from and weights and not folder.steps():
                 _initialise(run, weights(recipe.init_from, task))
+            if folder.restarted:
+                run.say("the earlier start in this folder left no checkpoint; the run begins anew")
             if found:
                 run.say(found)
             train(run)
@@ -124,7 +126,7 @@ def _agree_on_folder(
 def _open(
     world: World, recipe: Recipe, path: Path, name: str | None, mode: Mode
 ) -> tuple[RunFolder, Recipe]:
-    exists = (path / "config.json").exists()
+    exists, asked = (path / "config.json").exists(), recipe
     if mode == "new" or (mode == "resume_or_new" and not exists):
         # What was left open is written down as it turned out, or another machine would differ.
         length = recipe.schedule_steps or recipe.steps
@@ -148,6 +150,11 @@ def _open(
         kept = ("id", "frozen", "auto_batch")
         about = {key: folder.about[key] for key in kept if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})
+    except RunError:
+        folder.unlock()
+        if mode == "resume_or_new" and not folder.steps():
+            return _open(world, asked, path, name, "new")
+        raise
     except BaseException:
         folder.unlock()
         raise

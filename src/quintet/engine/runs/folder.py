@@ -38,6 +38,8 @@ class RunFolder:
     about: dict[str, Any] = field(default_factory=dict)
     created: bool = False
     """Whether this process created it."""
+    restarted: bool = False
+    """Whether an earlier start in this folder left no checkpoint."""
     step: int | Literal["best"] | None = None
     """Checkpoint to use, of a path RUN@STEP or RUN@best; None is the newest intact one."""
     _lock: int | None = None
@@ -64,20 +66,27 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
-        """A new run; a folder that is not empty is an error."""
-        if os.path.exists(path / "config.json"):
+        """A new run. A folder that is not empty is an error, unless a start died in it before its
+        first checkpoint."""
+        again = _is_without_checkpoint(path)
+        if os.path.exists(path / "config.json") and not again:
             raise RunError(
                 f"{path} already holds a run; resume it with 'quintet resume {path}' "
                 "or train --resume, or choose another --run"
             )
-        if os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
+        if not again and os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
             raise RunError(f"{path} exists and is not a run of Quintet; choose another --run")
-        folder = cls(path, created=True)
+        folder = cls(path, created=True, restarted=again)
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
+            if again and not _is_without_checkpoint(path):  # written before the lock was free
+                folder.unlock()
+                return cls.create(path, about)
             folder.checkpoints.mkdir(exist_ok=True)
             folder.write_config({**about, "id": uuid.uuid4().hex})
+            for earlier in (folder.metrics, folder.events) if again else ():
+                earlier.unlink(missing_ok=True)
         except OSError as error:
             folder.unlock()
             raise RunError(
@@ -192,6 +201,17 @@ def _ends_a_line(path: Path) -> bool:
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read() == b"\n"
+
+
+def _is_without_checkpoint(path: Path) -> bool:
+    """Whether a run was started here and died before its first checkpoint. One with best.json had
+    checkpoints, which somebody has removed."""
+    try:
+        about = read_json(path / "config.json")
+    except RunError:
+        return False
+    had = (path / "best.json").exists() or steps_in(path / "checkpoints")
+    return {"id", "settings"} <= set(about) and not had
 
 
 def _visible(path: Path) -> Iterator[Path]:

@@ -33,7 +33,7 @@ class TensorBoard(Sink):
 
         done = folder.steps()  # points of steps that will be repeated are dropped
         self.writer = SummaryWriter(
-            str(folder.path / "tensorboard"), purge_step=done[-1] + 1 if done else None
+            str(folder.path / "tensorboard"), purge_step=done[-1] + 1 if done else 0
         )
 
     def report(self, record: Mapping[str, Any]) -> None:
