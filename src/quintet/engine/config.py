@@ -126,7 +126,7 @@ class Recipe:
     workers: int = setting(2, free=True, common=True)
     """Data loader processes; 0 loads in the main process."""
     log_every: int = setting(10, free=True, common=True)
-    """Steps between reports."""
+    """Steps between reports; in a log file each report is one line."""
     evaluate_every: int = setting(500, free=True, common=True)
     """Steps between evaluations on validation data; 0 evaluates only at the end."""
     evaluate_batch: int | None = setting(None, free=True)

@@ -180,6 +180,14 @@ def test_progress_prints_lines_without_a_terminal(capfd):
     assert "step 20/20" in shown.err
 
 
+def test_every_report_is_a_line_of_a_log(capfd):
+    sink = Progress("toy", 20, lambda: 0)
+    for step in range(1, 6):
+        sink.report({"step": step, "net/loss": 1 / step})
+    shown = capfd.readouterr().err.splitlines()
+    assert [line.split("  ")[0] for line in shown] == [f"step {n}/20" for n in range(1, 6)]
+
+
 def test_names_in_a_report_are_not_markup(capfd):
     sink = Progress("toy", 20, lambda: 0)
     sink.report({"step": 20, "[/red]/loss": 0.5})
