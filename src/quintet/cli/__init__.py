@@ -58,6 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         first = (str(error).splitlines() or ["out of memory"])[0]
         status = fail(f"there is not enough memory for what config.json or the flags ask: {first}")
     except KeyboardInterrupt:
+        say("interrupted")
         status = 130
     except OSError as error:
         if debug or error.errno is None:
