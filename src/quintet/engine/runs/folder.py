@@ -141,7 +141,8 @@ class RunFolder:
 
     def discard(self) -> None:
         """Undo `create` after a start that failed before the first step."""
-        for name in ("config.json", "events.jsonl", "metrics.jsonl", "report.html", ".lock"):
+        written = ("config.json", "events.jsonl", "metrics.jsonl", "report.html", "tracker.json")
+        for name in (*written, ".lock"):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.path / "tensorboard", self.frozen):
             shutil.rmtree(folder, ignore_errors=True)
