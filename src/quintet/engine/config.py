@@ -24,11 +24,17 @@ class ConfigError(ValueError):
 
 
 def setting(
-    default: Any = None, *, free: bool = False, common: bool = False, path: bool = False
+    default: Any = None,
+    *,
+    free: bool = False,
+    recorded: bool = False,
+    common: bool = False,
+    path: bool = False,
 ) -> Any:
-    """A field with metadata: `free` may change on resume, `common` is explained in the short help,
-    and a `path` is made absolute on the command line, so that a run resumes from any folder."""
-    marks = {"free": free, "common": common, "path": path}
+    """A field with metadata: `free` may change on resume, and where that changes the result it is
+    `recorded`; `common` is explained in the short help; a `path` is made absolute on the command
+    line, so that a run resumes from any folder."""
+    marks = {"free": free, "recorded": recorded, "common": common, "path": path}
     return dataclasses.field(default=default, metadata={n: v for n, v in marks.items() if v})
 
 
@@ -45,7 +51,7 @@ class OptimiserConfig:
 
     optimizer: Literal["adamw", "adam", "lion"] = "adamw"
     """The optimiser."""
-    learning_rate: float = 3e-4
+    learning_rate: float = setting(3e-4, free=True, recorded=True)
     """Peak learning rate, reached after the warm-up; not scaled by the number of processes."""
     betas: tuple[float, float] = (0.9, 0.99)
     """Decay rates of the first and second moments."""

@@ -23,7 +23,7 @@ from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Journal, Progress, Sink
 from quintet.engine.runs.trackers import trackers
-from quintet.engine.settings import free_names
+from quintet.engine.settings import asked_changes, free_names
 from quintet.engine.task import Task
 from quintet.engine.tools import auto_batch
 from quintet.version import __version__
@@ -147,7 +147,11 @@ def _open(
         if mode == "resume_or_new" and recipe.auto_batch and "auto_batch" in folder.about:
             recipe = auto_batch.with_micro_batch(recipe, folder.about["settings"]["batch_size"])
         recipe = _keep_global_batch(folder, recipe, world)
-        kept = ("id", "frozen", "auto_batch")
+        changes = asked_changes(folder.about.get("settings", {}), recipe)
+        if changes:
+            before = folder.about.get("changed")
+            folder.about["changed"] = {**(before if isinstance(before, dict) else {}), **changes}
+        kept = ("id", "frozen", "auto_batch", "changed")
         about = {key: folder.about[key] for key in kept if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})
     except RunError:
@@ -259,7 +263,10 @@ def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
     changed = {name: values for name, values in found.items() if name not in free}
     if changed:
         listed = "; ".join(f"{n} was {a!r} and is now {b!r}" for n, (a, b) in changed.items())
-        raise RunError(f"{folder.path} was started with another configuration: {listed}")
+        raise RunError(
+            f"{folder.path} was started with another configuration: {listed}; put these back, or "
+            f"start a new run with another --run, and --init-from {folder.path} for its weights"
+        )
     return recipe
 
 

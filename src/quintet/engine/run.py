@@ -202,9 +202,21 @@ class Run:
     def restore_latest(self) -> None:
         """Resume from the newest intact checkpoint, or start at step 0."""
         step = self.saver.newest(self.say)
-        before = self.restore(step)["settings"].get("schedule_steps") if step is not None else None
+        about = self.restore(step) if step is not None else {}
         self.say(self._greeting("starting" if step is None else "resuming"))
-        self._check_schedule(before)
+        self._name_changed_rates(about)
+        self._check_schedule(about.get("settings", {}).get("schedule_steps"))
+
+    def _name_changed_rates(self, about: Mapping[str, Any]) -> None:
+        before = about.get("learning_rates")
+        for name, rate in self._learning_rates().items():
+            old = before.get(name, rate) if isinstance(before, Mapping) else rate
+            if old != rate:
+                change = f"changed from {old} to {rate} at step {self.step}"
+                self.say(f"learning rate of '{name}' {change}")
+
+    def _learning_rates(self) -> dict[str, float]:
+        return {name: part.config.learning_rate for name, part in self.parts.items()}
 
     def _check_schedule(self, before: int | None) -> None:
         """Refuse a run that would not learn; name the rates of one whose schedule has changed."""
@@ -262,6 +274,7 @@ class Run:
             "flat": self.flat,
             "seed": self.recipe.seed,
             "settings": to_json(self.recipe),
+            "learning_rates": self._learning_rates(),
             "global_batch": self.saver.global_batch,
             "seconds": self.elapsed(),
             "processes": self.world.size,

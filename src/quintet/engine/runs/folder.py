@@ -235,12 +235,17 @@ def at_step(path: Path, step: int | str | None) -> Path:
     return path if step is None else Path(f"{path}@{step}")
 
 
-def require_settings(path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int) -> None:
-    """The settings must be those of the checkpoint: config.json can be edited, and another learning
-    rate would silently change the run."""
+def require_settings(
+    path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int, asked: Any = None
+) -> None:
+    """The settings must be those of the checkpoint: config.json can be edited or damaged, and
+    another learning rate would change the run. `asked` are the changes that commands asked for."""
     now = {**to_json(recipe), "global_batch": batch}
     then = {**now, **about.get("settings", {}), "global_batch": about.get("global_batch", batch)}
-    changeable = {s.name for s in settings_of(recipe) if s.free or s.is_path}
+    settings = list(settings_of(recipe))
+    changeable = {s.name for s in settings if (s.free and not s.recorded) or s.is_path}
+    if isinstance(asked, Mapping):
+        changeable |= {s.name for s in settings if s.recorded and asked.get(s.name) == s.default}
     changed = {n: v for n, v in differences(then, now).items() if n not in changeable}
     if changed:
         listed = "; ".join(
