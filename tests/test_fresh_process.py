@@ -3,8 +3,10 @@ that has imported nothing of Quintet. In the process of other tests an earlier i
 what a lazy one forgets."""
 
 import json
+import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,38 @@ def test_each_verb_without_arguments_answers_in_sentences(
     status, printed = fresh(f"{where}from quintet.cli import main; main([{verb!r}])")
     assert status in ("exit 0", "exit 2"), status + printed
     assert "Traceback" not in printed
+
+
+INTERRUPT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r} and os.environ.pop("INTERRUPT", None):
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("module", ["quintet.cli", "quintet.cli.common", "tyro", "torch"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPT.format(module=module))
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    ended = subprocess.run(
+        [sys.executable, "-m", "quintet", "train", "image/vqgan_tiny", "--run", tmp_path / "run"],
+        env={**os.environ, "PYTHONPATH": path, "INTERRUPT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (ended.returncode, ended.stderr) == (130, "quintet: interrupted\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_installed_command_begins_where_an_interrupt_is_caught() -> None:
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert settings["project"]["scripts"] == {"quintet": "quintet.__main__:main"}
 
 
 HUB = "import os; os.environ['HF_HUB_OFFLINE'] = '1'; "

@@ -112,10 +112,12 @@ def _faulty(fault: Fault, task: Any, update: Any) -> Callable[..., Any]:
                 chosen.data.view(-1)[0] = fault.value
             else:
                 handles.append(chosen.register_hook(lambda gradient: gradient * fault.value))
-        for loss, metrics in update.losses(nets, batches, at):
-            yield (loss * fault.value if mine and fault.where == "loss" else loss), metrics
-        for handle in handles:
-            handle.remove()
+        try:
+            for loss, metrics in update.losses(nets, batches, at):
+                yield (loss * fault.value if mine and fault.where == "loss" else loss), metrics
+        finally:  # the engine leaves a generator at its last yield
+            for handle in handles:
+                handle.remove()
 
     return losses
 

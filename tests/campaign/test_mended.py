@@ -55,7 +55,7 @@ def test_checkpoints_without_settings_are_accepted() -> None:
     require_settings(Path("x"), {}, RECIPE, 2)
 
 
-def test_a_run_with_an_edited_learning_rate_does_not_resume(tmp_path: Path) -> None:
+def test_a_run_with_an_edited_setting_does_not_resume(tmp_path: Path) -> None:
     path = tmp_path / "run"
     run(RECIPE, path)
     about = json.loads((path / "config.json").read_text())

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image
+
+from quintet.engine.runs import checkpoint
 
 TINY = [
     *("--steps", "6", "--batch-size", "4", "--workers", "0", "--precision", "fp32"),
@@ -23,6 +26,21 @@ class Said(NamedTuple):
 
 
 Quintet = Callable[..., Said]
+
+
+def with_nan(run: Path, part: str = "vae") -> Path:
+    """The run with NaN in one weight of the part in every checkpoint, sealed as if it had been
+    saved so. The last bias: what comes before it stays finite."""
+    folder = run / "checkpoints"
+    for step in checkpoint.steps_in(folder):
+        path = checkpoint.path_of(folder, step)
+        about, files = checkpoint.read_about(path), checkpoint.read(path)
+        for name in (part, f"{part}.ema"):
+            weights = files[name]
+            last = [key for key in weights if key.endswith("bias") and "decoder" in key][-1]
+            weights[last] = torch.full_like(weights[last], torch.nan)
+        checkpoint.write(folder, step, files, about)
+    return run
 
 
 def picture(path: Path, seed: int, height: int = 40, width: int = 48, mode: str = "RGB") -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import TINY, Quintet, picture
+from command import TINY, Quintet, picture, with_nan
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -253,6 +253,34 @@ def test_train_resume_starts_a_run_and_then_resumes_it(tmp_path: Path, quintet: 
     assert (tmp_path / "run/checkpoints/step-00000006").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--seed", 3], "all randomness of the run follows from it"),
+        (["--model.dim=32"], "the weights and their use depend on it"),
+        (["--images.no-flip"], "the samples of the steps to come would be others"),
+        (["--optim.warmup-steps", 9], "the learning rate may change"),
+        (["--valid", "photos"], "metrics would no longer compare"),
+    ],
+)
+def test_resume_explains_what_cannot_change(
+    words: list[object], reason: str, trained: Path, quintet: Quintet
+) -> None:
+    said = quintet("resume", trained, *words, "--steps", 9)
+    flag = " ".join(map(str, words))
+    assert said.status == 2
+    assert f"quintet: {flag.split()[0]} cannot change on resume" in said.err
+    assert reason in said.err
+    assert f"quintet train image/vqgan_tiny {flag} --run NEW --init-from {trained}" in said.err
+
+
+def test_resume_takes_another_learning_rate_and_records_it(copied: Path, quintet: Quintet) -> None:
+    said = quintet("resume", copied, "--steps", 8, "--optim.learning-rate", 5e-4)
+    assert said.status == 0, said.err
+    assert "learning rate of 'vae' changed from 0.001 to 0.0005 at step 6" in said.err
+    assert settings(copied)["optim"]["learning_rate"] == 5e-4
+
+
 def test_train_resume_refuses_a_changed_configuration_by_the_fields_name(
     copied: Path, quintet: Quintet
 ) -> None:
@@ -449,6 +477,20 @@ def test_evaluate_on_a_folder_leaves_the_validation_folder_of_the_run_alone(
     assert quintet(*words).status == 0
     found = last_json(quintet("evaluate", run, tmp_path / "other").out)
     assert (found["samples"], found["trained_on"]) == (2, 0)
+
+
+def strict_json(text: str) -> dict:
+    """The last line, by a reader that knows no NaN, as those of other languages."""
+    return json.loads(text.strip().splitlines()[-1], parse_constant=pytest.fail)
+
+
+def test_a_line_of_json_has_null_for_what_is_not_finite(copied: Path, quintet: Quintet) -> None:
+    run = with_nan(copied)
+    measured = strict_json(quintet("evaluate", run).out)
+    assert measured["psnr"] is None
+    assert measured["step"] == 6
+    repeated = strict_json(quintet("replay", run, "--step", 6).out)
+    assert repeated["losses"]["vae/l1"] is None
 
 
 def test_evaluate_and_replay_write_nothing(trained: Path, quintet: Quintet) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from command import Quintet
+from command import Quintet, with_nan
 from torch import Tensor, nn
 
 import quintet as library
@@ -90,6 +90,17 @@ class Tied(nn.Module):
 def piece(network: nn.Module) -> Exportable:
     given = {"x": Input(torch.rand(2, 3), torch.rand(3, 3), "(batch, 3) float32")}
     return Exportable([Piece("it", "a toy", network, given, {"y": "(batch, 3) float32"})], "")
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch-export"])
+def test_weights_that_are_not_finite_are_not_exported(
+    form: str, copied: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    said = quintet("export", with_nan(copied), tmp_path / "model", "--format", form)
+    assert said.status == 2
+    assert f"{copied} cannot be exported at step 6: not finite: 1 of " in said.err
+    assert f"{copied}@STEP" in said.err
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(("by", "refused"), [(0.0, False), (5e-5, False), (2e-4, True)])

@@ -68,7 +68,7 @@ def test_the_wheel_has_its_metadata(wheel: Path) -> None:
     assert f"Version: {quintet.__version__}" in about
     assert "License-Expression: Apache-2.0" in about
     assert "Requires-Dist: torch>=" in about
-    assert "quintet = quintet.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
+    assert "quintet = quintet.__main__:main" in archive.read(f"{info}/entry_points.txt").decode()
 
 
 def test_the_sdist_contains_the_sources_of_the_wheel(dist: Path) -> None:

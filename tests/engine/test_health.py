@@ -46,6 +46,18 @@ def test_the_ends_of_the_band_belong_to_it():
     assert fired(above("m", 1.0, "why", patience=1), [0.999]) == []
 
 
+def test_reports_of_the_warm_up_do_not_count():
+    monitor = below("m", 1, "why", patience=2, after=10)
+    spoken = [step for step in range(8, 14) if monitor({"m": 0, "step": step})]
+    assert spoken == [12]
+
+
+def test_more_workers_than_cores_are_not_recommended():
+    (waiting,) = default_monitors([], workers=10_000)
+    (sentence,) = [s for _ in range(10) if (s := waiting({"waiting": 0.9}))]
+    assert "--workers" not in sentence
+
+
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 5))
 def test_it_fires_once_for_each_visit_that_is_long_enough(inside, patience):
     monitor = below("m", 1, "why", patience=patience)

@@ -1,5 +1,7 @@
 """A run that is killed and resumed is the run that was never killed."""
 
+import dataclasses
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -12,6 +14,7 @@ from harness import (
     killed_and_resumed,
     lines,
     run,
+    steps_reported,
     tensors,
     trajectory,
 )
@@ -32,8 +35,6 @@ BASE = ToyRecipe(
 
 
 def variant(**changes: object) -> ToyRecipe:
-    import dataclasses
-
     return dataclasses.replace(BASE, **changes)  # type: ignore[arg-type]
 
 
@@ -72,6 +73,22 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(tmp_p
     said = run(recipe, tmp_path / "run", "resume")
     assert "starting at step 0" in said
     assert (tmp_path / "run/checkpoints/step-00000040").is_dir()
+
+
+@pytest.mark.parametrize("mode", ["new", "resume_or_new"])
+def test_a_run_killed_before_its_first_checkpoint_takes_the_corrected_command(
+    mode: str, tmp_path: Path
+) -> None:
+    slow = variant(save_every=1000, evaluate_every=0, slow_step=0.05)
+    processes = Processes(slow, tmp_path / "run")
+    processes.wait_until(lambda: len(lines(tmp_path / "run")) >= 3)
+    processes.signal(signal.SIGKILL)
+    processes.wait()
+    run(variant(seed=3, steps=8, batch_size=2), tmp_path / "run", mode)
+    (event,) = [e for e in lines(tmp_path / "run", "events") if "begins anew" in e["message"]]
+    assert event["step"] == 0
+    run(variant(seed=3, steps=8, batch_size=2), tmp_path / "straight")
+    assert trajectory(tmp_path / "run") == trajectory(tmp_path / "straight")
 
 
 def test_workers_and_save_cadence_do_not_change_a_run(tmp_path: Path) -> None:
@@ -141,6 +158,47 @@ def test_a_run_whose_learning_rate_would_be_zero_is_refused_with_the_remedy(tmp_
     assert "the rate would be 0" in processes.said()
     assert "--schedule-steps 40" in processes.said()
     run(variant(schedule_steps=40), tmp_path / "run", "resume")
+
+
+def at_rate(rate: float, **changes: object) -> ToyRecipe:
+    optimiser = dataclasses.replace(BASE.generator, learning_rate=rate, scheduler="constant")
+    return variant(generator=optimiser, evaluate_every=0, **changes)
+
+
+@pytest.mark.parametrize("mode", ["resume", "resume_or_new"])
+def test_the_learning_rate_may_change_and_the_change_is_an_event(mode: str, tmp_path: Path) -> None:
+    run(at_rate(1e-2, steps=8), tmp_path / "run")
+    run(at_rate(5e-3, steps=12, save_every=100), tmp_path / "run", mode)
+    (event,) = [e for e in lines(tmp_path / "run", "events") if "learning rate" in e["message"]]
+    said = "learning rate of 'generator' changed from 0.01 to 0.005 at step 8"
+    assert event == {"step": 8, "message": said}
+    rates = [r[name] for r in lines(tmp_path / "run") if (name := "generator/learning_rate") in r]
+    assert rates[4:] == [1e-2] * 4 + [5e-3] * 4
+    run(at_rate(5e-3, steps=13), tmp_path / "run", mode)  # no change, no event
+    events = lines(tmp_path / "run", "events")
+    assert len([e for e in events if "learning rate of" in e["message"]]) == 1
+
+
+def test_a_changed_rate_that_is_killed_before_a_checkpoint_is_resumed(tmp_path: Path) -> None:
+    """config.json has the new rate then, and the checkpoint the old one."""
+    run(at_rate(1e-2, steps=8, slow_step=0.05), tmp_path / "run")
+    changed = at_rate(5e-3, steps=12, save_every=100, slow_step=0.05)
+    processes = Processes(changed, tmp_path / "run", "resume")
+    processes.wait_until(lambda: steps_reported(tmp_path / "run") >= 9)
+    processes.signal(signal.SIGKILL)
+    processes.wait()
+    said = run(changed, tmp_path / "run", "resume")
+    assert "changed from 0.01 to 0.005 at step 8" in said
+
+
+def test_a_rate_edited_in_the_configuration_is_refused(tmp_path: Path) -> None:
+    run(at_rate(1e-2, steps=8), tmp_path / "run")
+    about = json.loads((tmp_path / "run/config.json").read_text())
+    about["settings"]["generator"]["learning_rate"] = 5e-3
+    (tmp_path / "run/config.json").write_text(json.dumps(about))
+    processes = Processes(at_rate(5e-3, steps=12), tmp_path / "run", "resume")
+    assert processes.wait() == [2]
+    assert "generator.learning_rate was 0.01 and is now 0.005" in processes.said()
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import pytest
 
 import quintet
 from quintet import rooms
-from quintet.cli.resume import flags_of
+from quintet.cli.resume import flags_of, refuse_fixed
 from quintet.cli.train import flags_of as train_flags
 from quintet.engine.config import OptimiserConfig, Recipe, to_json
+from quintet.engine.errors import RunError
 from quintet.engine.settings import Setting, keywords_of, names_for, settings_of, table, updated
 
 NAMES = rooms.names()
@@ -57,6 +58,22 @@ def test_every_free_setting_and_no_other_is_a_flag_of_resume(name: str) -> None:
     recipe = rooms.recipe_function(name)()
     flags = {f.name.replace("__", ".") for f in dataclasses.fields(flags_of(recipe))} - {"run"}
     assert flags == {setting.name for setting in settings(name) if setting.free}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_fixed_setting_is_refused_on_resume_with_the_command_of_a_new_run(name: str) -> None:
+    recipe, run = rooms.recipe_function(name)(), Path("runs/a")
+    for setting in settings(name):
+        words = [str(run), setting.flag, "7", "--steps", "9"]
+        if setting.free:
+            refuse_fixed(name, recipe, run, words)
+            continue
+        with pytest.raises(RunError) as refused:
+            refuse_fixed(name, recipe, run, words)
+        said = str(refused.value)
+        assert f"{setting.flag} cannot change on resume (it is " in said
+        assert re.search(rf"quintet train {name} {setting.flag} 7 --run NEW", said), said
+        assert (f"--init-from {run}" in said) == (setting.name != "init_from")
 
 
 @pytest.mark.parametrize("name", sorted(TRAINERS))

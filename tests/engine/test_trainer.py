@@ -511,6 +511,73 @@ def test_data_without_a_length_is_refused_with_the_remedy() -> None:
         quintet.Trainer(Line(), iter([1, 2]), steps=1)
 
 
+class Endless(torch.utils.data.IterableDataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (torch.utils.data.DataLoader([1, 2]), "DataLoader; give its data set .loader.dataset"),
+        (Endless(), "items by index; Endless has none"),
+        ({3, 4}, "items by index; set has none: give list"),
+        ({"train": [1, 2], "test": [3]}, "a dict with the keys train, test"),
+    ],
+)
+def test_data_that_cannot_be_indexed_is_refused_with_the_remedy(data: Any, message: str) -> None:
+    for sets in ({"dataset": data}, {"dataset": Pairs(), "val_dataset": data}):
+        with pytest.raises(RunError, match=message):
+            quintet.Trainer(Line(), steps=1, **sets)
+
+
+class Odd(nn.Module):
+    """A model with something that cannot be trained or saved."""
+
+    def __init__(self, oddity: str):
+        super().__init__()
+        self.oddity = oddity
+        self.body = nn.LazyLinear(1) if oddity == "lazy" else nn.Linear(1, 1)
+        if oddity == "meta":
+            self.body = nn.Linear(1, 1, device="meta")
+        phases = torch.zeros(2, dtype=torch.complex64)
+        self.register_buffer("phases", phases, persistent=oddity == "complex buffer")
+        if oddity == "complex weight":
+            self.weight = nn.Parameter(phases)
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        loss = (self.body(x) - y).square().mean()
+        if self.oddity == "detached":
+            return loss.detach()
+        return {"loss": loss.item()} if self.oddity == "item" else loss
+
+
+@pytest.mark.parametrize(
+    ("oddity", "message"),
+    [
+        ("lazy", "2 uninitialised parameters, body.weight is the first: call the model once"),
+        ("meta", "2 parameters without values .device meta."),
+        ("complex buffer", "phases of type torch.complex64, .* persistent=False"),
+        ("complex weight", "weight of type torch.complex64, .*torch.view_as_real"),
+        ("detached", "the loss of 'model' has no gradient"),
+        ("item", "loss is a float of Python; return the tensor"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_before_the_first_step(
+    oddity: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match=message):
+        trainer(Odd(oddity), Pairs(), tmp_path / "run").train()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_complex_buffer_that_is_not_saved_may_stay(tmp_path: Path) -> None:
+    assert trainer(Odd("none"), Pairs(), tmp_path / "run").train() == 6
+
+
 def test_names_that_do_not_match_the_data_are_counted(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="names 1 fields, the data has 2"):
         trainer(Line(), Pairs(), tmp_path / "run", data_kwargs=("x",)).train()

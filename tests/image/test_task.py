@@ -327,6 +327,42 @@ def test_codebook_usage_is_counted_over_all_codes() -> None:
     assert skewed["perplexity"] == pytest.approx(1.0)
 
 
+def alarms(task: VQGanTask, ids: Tensor, step: int = 100) -> list[str]:
+    """What the monitors say about two evaluations with these ids."""
+    metrics = task.summarise({"ids": ids, "psnr": torch.ones(len(ids))})
+    report = {"step": step, **{f"val/{name}": value for name, value in metrics.items()}}
+    return [said for _ in range(2) for monitor in task.monitors if (said := monitor(report))]
+
+
+def large_codebook(quantiser: str) -> VQGanTask:
+    settings = recipe()
+    model = dataclasses.replace(
+        settings.model, quantiser=quantiser, levels=(8, 8, 8), codebook_bits=9
+    )
+    return VQGanTask(dataclasses.replace(settings, model=model))
+
+
+def test_a_small_validation_set_is_no_collapse() -> None:
+    task = large_codebook("fsq")
+    few = torch.arange(20).view(1, 4, 5)  # all different, of 512 codes
+    assert task.summarise({"ids": few})["codebook_usage"] < 0.05
+    assert alarms(task, few) == []
+    assert alarms(task, torch.zeros(1, 2, 2, dtype=torch.long)) == []  # too few to judge
+
+
+@pytest.mark.parametrize(
+    ("quantiser", "remedy"),
+    [("fsq", "smaller levels"), ("lfq", "entropy_weight"), ("vq", "quantiser fsq")],
+)
+def test_a_collapse_is_named_with_the_remedy_of_the_quantiser(quantiser: str, remedy: str) -> None:
+    task = large_codebook(quantiser)
+    collapsed = torch.zeros(4, 8, 8, dtype=torch.long)
+    (said,) = alarms(task, collapsed)
+    assert "the codes have collapsed" in said
+    assert remedy in said
+    assert alarms(task, collapsed, step=2) == []  # in the warm-up
+
+
 def test_metrics_are_right_on_handmade_images() -> None:
     task = VQGanTask(recipe())
     real = torch.zeros(2, 3, 16, 16)

@@ -71,13 +71,7 @@ def test_codes_coarser_than_bins_lose_some_and_the_measures_say_so(measured: Cal
     _, coarse = measured(levels=(3, 3, 3))
     assert value_of(coarse["within_one"]) < near
     distances = [
-        task.summarise(
-            {
-                "loss": f["loss"].values,
-                "chamfer_bins": f["chamfer_bins"].values,
-                "codes": f["codes"].values,
-            }
-        )["chamfer_bins"]
+        task.summarise({n: v.values for n, v in f.items() if isinstance(v, Rows)})["chamfer_bins"]
         for f in (actual, coarse)
     ]
     assert 0 < distances[0] < 3**0.5 < distances[1]
@@ -117,11 +111,15 @@ def test_use_of_the_codebook_counts_codes_of_each_level_without_padding(
     first = [[0, 0, 1, 0, 2, 0], [0, 0, 2, 0, 3, 1]]
     second = [[3, 1, 0, 0, 1, 0], [-1] * 6]
     codes = torch.tensor([first, second]).flatten(1)
-    rows = {"codes": codes, "loss": torch.tensor([1.0, 2.0]), "chamfer_bins": torch.zeros(2)}
+    positions = torch.tensor([[0, 5, 9, 0, 9, 7], [7, 0, 5, -1, -1, -1]])
+    rows = {"codes": codes, "positions": positions}
+    rows |= {"loss": torch.tensor([1.0, 2.0]), "chamfer_bins": torch.zeros(2)}
     actual = task.summarise(rows)
     assert actual["codebook_usage_0"] == 4 / 8  # 0, 1, 2 and 3
     assert actual["codebook_usage_1"] == 2 / 8
     assert actual["codebook_usage"] == 3 / 8
+    drawn = 1 - (7 / 8) ** 4  # of the codebook, by four positions
+    assert actual["codebook_coverage"] == pytest.approx(3 / 8 / drawn)
     assert actual["vertices_per_code"] == 4 / 8  # (0 0) (1 0) (2 0) (3 1)
     assert actual["loss"] == 1.5
 

@@ -245,7 +245,7 @@ def test_a_run_that_collapses_is_told_so(kind: str, tmp_path: Path) -> None:
     settings = recipe(
         steps=60,
         model={"loss": kind, "temperature": 1.0},
-        optim=OptimiserConfig(learning_rate=3e-3),
+        optim=OptimiserConfig(learning_rate=3e-3, warmup_steps=5),
     )
     run = open_run(settings, tmp_path, {"train": OneCaption(), "valid": None}, [notes])
     for _ in range(30):

@@ -67,6 +67,7 @@ def answered(given: list[str]) -> int:
         first = (str(error).splitlines() or ["out of memory"])[0]
         return fail(f"there is not enough memory for what config.json or the flags ask: {first}")
     except KeyboardInterrupt:
+        say("interrupted")
         return 130
     except OSError as error:
         if debug or error.errno is None:

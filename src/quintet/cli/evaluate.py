@@ -48,7 +48,7 @@ class Evaluate:
 def evaluate(given: list[str]) -> None:
     from quintet.engine.evaluate import evaluate_run
     from quintet.engine.machine.world import World, shut_down
-    from quintet.engine.runs.folder import RunFolder, at_step
+    from quintet.engine.runs.folder import RunFolder, at_step, finite
 
     asked = parse(Evaluate, given, "evaluate")
     check_positive("--batch-size", asked.batch_size)
@@ -73,7 +73,7 @@ def evaluate(given: list[str]) -> None:
             metrics["trained_on"] = trained_on(name, trained_by, run, task, recipe)
             warn(metrics, asked.run)
         table(metrics)
-        print(json.dumps(metrics))
+        print(json.dumps(finite(metrics), allow_nan=False))
     shut_down()
 
 

@@ -32,6 +32,7 @@ class Export:
 
 def export(argv: list[str]) -> None:
     import quintet
+    from quintet.engine.models.export import require_usable
     from quintet.engine.runs.folder import at_step
 
     args = parse(Export, argv, "export")
@@ -40,6 +41,7 @@ def export(argv: list[str]) -> None:
     check_new_folder(args.out)
     run = at_step(args.run, args.step)
     model = quintet.load(run)
+    require_usable(run, model)
     graphs = None
     if args.format != "safetensors":
         graphs = rooms.room_of(name).export.pieces(model, recipe)

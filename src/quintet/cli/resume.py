@@ -2,6 +2,8 @@
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,23 +11,26 @@ import tyro
 
 from quintet.cli.common import ASKING, examples, need_data, optional, parse, recorded
 from quintet.cli.train import launch, row, spell_compile, spelt, with_absolute_paths
-from quintet.engine.config import Recipe, resolved
+from quintet.engine.config import OptimiserConfig, Recipe, dotted, resolved
 from quintet.engine.errors import RunError
-from quintet.engine.settings import settings_of, updated
+from quintet.engine.settings import Setting, settings_of, updated
 
+CONFIG = "config.json"
 ABOUT = """\
 Resume a run exactly from its last checkpoint. Other settings are those of the run; the global
 batch stays the same."""
 
 
 def resume(arguments: list[str]) -> None:
-    runs = [Path(word) for word in arguments if (Path(word) / "config.json").is_file()]
-    recipe = recorded(runs[0])[1] if runs else Recipe()
+    runs = [Path(word) for word in arguments if (Path(word) / CONFIG).is_file()]
+    name, recipe = recorded(runs[0]) if runs else ("", Recipe())
     # Of one sitting, not of the run.
     recipe = dataclasses.replace(recipe, minutes=None, accept_changed_data=False)
     if any(word in ASKING for word in arguments):
         print(resume_help(recipe, runs[0] if runs else Path("runs/b")))
         return
+    if runs:
+        refuse_fixed(name, recipe, runs[0], arguments)
     asked = parse(flags_of(recipe), spell_compile(arguments), "resume")
     name, recipe = recorded(asked.run)
     need_data(recipe, asked.run, "resume it from Python: trainer.train(resume=True)")
@@ -33,6 +38,71 @@ def resume(arguments: list[str]) -> None:
     changed = with_absolute_paths(updated(recipe, changes))
     check_length(asked.run, changed.steps)
     launch(name, dataclasses.replace(changed, data=resolved(changed.data)), asked.run, "resume")
+
+
+FIXED: Mapping[str, str] = {
+    "seed": "all randomness of the run follows from it",
+    "precision": "every number of the run depends on it",
+    "deterministic": "it selects the kernels that computed the run so far",
+    "planned_steps": "the parts started at shares of it",
+    "init_from": "weights are taken over at step 0 only",
+    "init_partial": "weights are taken over at step 0 only",
+    "model": "the weights and their use depend on it",
+    "discriminator": "its weights depend on it",
+    "losses": "the model would be trained for something else from here on",
+    "valid": "metrics would no longer compare with those so far",
+}
+"""Why a setting or a group of settings cannot change on resume."""
+OPTIMISER = "the state of the optimiser depends on it; of its settings the learning rate may change"
+STAGE = "the run keeps a copy of it, on which its weights depend"
+DEFAULT = "the samples of the steps to come would be others"
+
+
+def refuse_fixed(name: str, recipe: Recipe, run: Path, arguments: list[str]) -> None:
+    """Name the flags of settings that cannot change, with the reason and what to do instead."""
+    fixed = {s.name: s for s in settings_of(recipe) if not s.free}
+    asked = [word for word in arguments if _setting_named(word) in {*fixed, "valid"}]
+    if not asked:
+        return
+    first = _setting_named(asked[0])
+    was = f" (it is {spelt(fixed[first].default)})" if first in fixed else ""
+    others = f", and neither can {', '.join(asked[1:])}" if asked[1:] else ""
+    train = ["quintet train", name, *([shlex.quote(recipe.data)] if recipe.data else [])]
+    train += [_words(asked[0], arguments), "--run NEW"]
+    train += [f"--init-from {shlex.quote(str(run))}"] if first != "init_from" else []
+    train += ["--init-partial"] if first.startswith("model.") else []
+    raise RunError(
+        f"{asked[0]} cannot change on resume{was}: {_why(recipe, fixed.get(first))}{others}. "
+        f"Start a new run with it: {' '.join(train)}"
+    )
+
+
+def _setting_named(word: str) -> str:
+    """Dotted, out of a flag; --images.no-flip is the setting images.flip."""
+    if not word.startswith("--"):
+        return ""
+    group, _, name = word[2:].partition("=")[0].replace("-", "_").rpartition(".")
+    return dotted(group, name.removeprefix("no_"))
+
+
+def _words(flag: str, arguments: list[str]) -> str:
+    """A flag with its values, as they were given."""
+    rest = arguments[arguments.index(flag) + 1 :]
+    values = takewhile(lambda word: not word.startswith("--"), rest)
+    return " ".join([flag, *(value for value in values if not (Path(value) / CONFIG).is_file())])
+
+
+def _why(recipe: Recipe, setting: Setting | None) -> str:
+    if setting is None:
+        return FIXED["valid"]
+    if setting.owner is OptimiserConfig:
+        return OPTIMISER
+    if setting.name in recipe.stages:
+        return STAGE
+    group, _, short = setting.name.rpartition(".")
+    if short.startswith("valid") or group in ("generation", "sampling"):
+        return FIXED["valid"]
+    return FIXED.get("discriminator" if "discriminator" in group else group or short, DEFAULT)
 
 
 def _free(recipe: Recipe) -> list[str]:

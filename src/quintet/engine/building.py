@@ -1,6 +1,7 @@
 """What a run is made of, out of a task and a recipe; what cannot work is refused here."""
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from quintet.engine.config import Recipe
 from quintet.engine.data.plans import CountPlan, order_of
@@ -10,13 +11,16 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.regions import require_regions
 from quintet.engine.machine.world import World
 from quintet.engine.part import LivePart
-from quintet.engine.task import Task
+from quintet.engine.runs import checkpoint
+from quintet.engine.task import Part, Task
 
 
 def parts(
     task: Task, recipe: Recipe, world: World
 ) -> tuple[dict[str, LivePart], dict[str, torch.nn.Module]]:
     """Those that learn, and the frozen ones."""
+    for name, part in task.parts.items():
+        check_weights(name, part)
     check_owners(task)
     if world.recomputes:
         require_regions(part.network for part in task.parts.values() if part.optimiser)
@@ -35,6 +39,34 @@ def parts(
             start = min(when.start for when in whens)
             live[name] = LivePart(name, part, world, start, max(1, length - start))
     return live, frozen
+
+
+def check_weights(name: str, part: Part) -> None:
+    """Refuse weights without values, and types that a checkpoint cannot hold."""
+    modules = [part.network, *([part.extra_state] if part.extra_state else [])]
+    named = [pair for m in modules for pair in (*m.named_parameters(), *m.named_buffers())]
+    lazy = [key for key, tensor in named if is_lazy(tensor)]
+    if lazy:
+        raise RunError(
+            f"'{name}' has {len(lazy)} uninitialised parameters, {lazy[0]} is the first: call the "
+            "model once with a batch before training, or build its lazy layers with their sizes"
+        )
+    empty = [key for key, tensor in named if tensor.is_meta]
+    if empty:
+        raise RunError(
+            f"'{name}' has {len(empty)} parameters without values (device meta), {empty[0]} is the "
+            "first: build the model on a real device"
+        )
+    if part.optimiser is None:
+        return  # frozen, and never saved
+    saved = [pair for m in modules for pair in m.state_dict().items()]
+    for key, tensor in saved:
+        if isinstance(tensor, torch.Tensor) and tensor.dtype not in checkpoint.TYPES:
+            raise RunError(
+                f"'{name}' holds {key} of type {tensor.dtype}, which a checkpoint cannot hold: "
+                "store it as real numbers (torch.view_as_real), or as a buffer with "
+                "persistent=False"
+            )
 
 
 def check_owners(task: Task) -> None:

@@ -27,14 +27,16 @@ def setting(
     default: Any = None,
     *,
     free: bool = False,
+    recorded: bool = False,
     common: bool = False,
     path: bool = False,
     split: bool = False,
 ) -> Any:
-    """A field with metadata: `free` may change on resume, `common` is explained in the short help,
-    a `path` is made absolute on the command line, so that a run resumes from any folder, and a
-    `split` is the file that lists training and validation data."""
-    marks = {"free": free, "common": common, "path": path, "split": split}
+    """A field with metadata: `free` may change on resume, and where that changes the result it is
+    `recorded`; `common` is explained in the short help; a `path` is made absolute on the command
+    line, so that a run resumes from any folder; a `split` is the file that lists training and
+    validation data."""
+    marks = {"free": free, "recorded": recorded, "common": common, "path": path, "split": split}
     return dataclasses.field(default=default, metadata={n: v for n, v in marks.items() if v})
 
 
@@ -51,7 +53,7 @@ class OptimiserConfig:
 
     optimizer: Literal["adamw", "adam", "lion"] = "adamw"
     """The optimiser."""
-    learning_rate: float = 3e-4
+    learning_rate: float = setting(3e-4, free=True, recorded=True)
     """Peak learning rate, reached after the warm-up; not scaled by the number of processes."""
     betas: tuple[float, float] = (0.9, 0.99)
     """Decay rates of the first and second moments."""
@@ -132,7 +134,7 @@ class Recipe:
     workers: int = setting(2, free=True, common=True)
     """Data loader processes; 0 loads in the main process."""
     log_every: int = setting(10, free=True, common=True)
-    """Steps between reports."""
+    """Steps between reports; in a log file each report is one line."""
     evaluate_every: int = setting(500, free=True, common=True)
     """Steps between evaluations on validation data; 0 evaluates only at the end."""
     evaluate_batch: int | None = setting(None, free=True)

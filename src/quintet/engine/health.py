@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quintet.engine.machine.fsdp import local
+from quintet.engine.tools.doctor import usable_cores
 
 if TYPE_CHECKING:
     from quintet.engine.part import LivePart
@@ -23,17 +24,19 @@ class Monitor(Protocol):
 
 @dataclass
 class PlateauMonitor:
-    """Fires when a metric stays in [low, high] for `patience` reports in a row."""
+    """Fires when a metric stays in [low, high] for `patience` reports in a row. Reports up to step
+    `after` do not count: a network in its warm-up says nothing about the rest of the run."""
 
     metric: str
     cause: str
     low: float = float("-inf")
     high: float = float("inf")
     patience: int = 5
+    after: int = 0
     _streak: int = field(default=0, init=False)
 
     def __call__(self, report: Mapping[str, float]) -> str | None:
-        if self.metric not in report:
+        if self.metric not in report or report.get("step", math.inf) <= self.after:
             return None
         value = report[self.metric]
         self._streak = self._streak + 1 if self.low <= value <= self.high else 0
@@ -44,17 +47,21 @@ class PlateauMonitor:
         return None
 
 
-def below(metric: str, limit: float, cause: str, patience: int = 5) -> PlateauMonitor:
-    return PlateauMonitor(metric, cause, high=limit, patience=patience)
+def below(
+    metric: str, limit: float, cause: str, patience: int = 5, after: int = 0
+) -> PlateauMonitor:
+    return PlateauMonitor(metric, cause, high=limit, patience=patience, after=after)
 
 
 def above(metric: str, limit: float, cause: str, patience: int = 5) -> PlateauMonitor:
     return PlateauMonitor(metric, cause, low=limit, patience=patience)
 
 
-def default_monitors(parts: list[str]) -> list[Monitor]:
-    """Monitors of every run."""
-    slow = "the device waits for data more than half of the time; raise --workers"
+def default_monitors(parts: list[str], workers: int = 0) -> list[Monitor]:
+    """Monitors of every run with so many workers per process."""
+    busy = workers >= usable_cores()
+    remedy = "all cores load data already, use smaller files" if busy else "raise --workers"
+    slow = f"the device waits for data more than half of the time; {remedy}"
     large = "each step rewrites the weights; lower the learning rate"
     small = "the weights hardly move; raise the learning rate"
     monitors: list[Monitor] = [above("waiting", 0.5, slow, patience=10)]
@@ -85,15 +92,19 @@ def nonfinite_metrics(record: Mapping[str, Any]) -> list[str]:
 
 
 def has_nonfinite_weights(run: "Run") -> bool:
-    """Whether any process has non-finite weights or EMA weights. Evaluation is skipped then:
-    sampling from such weights could fail in many ways."""
-    parts = list(run.parts.values())
-    flags = torch.stack([_is_nonfinite(part) for part in parts]).float()
-    counts = run.world.sum(flags).tolist()
-    bad = [f"'{part.name}'" for part, count in zip(parts, counts) if count > 0]
+    """Evaluation is skipped then: sampling from such weights could fail in many ways."""
+    bad = [f"'{name}'" for name in parts_with_nonfinite_weights(run)]
     if bad:
         run.say(f"health: {', '.join(bad)} has weights that are not finite; evaluation is skipped")
     return bool(bad)
+
+
+def parts_with_nonfinite_weights(run: "Run") -> list[str]:
+    """Names of the parts with non-finite weights or EMA weights on any process."""
+    parts = list(run.parts.values())
+    flags = torch.stack([_is_nonfinite(part) for part in parts]).float()
+    counts = run.world.sum(flags).tolist()
+    return [part.name for part, count in zip(parts, counts) if count > 0]
 
 
 def _is_nonfinite(part: "LivePart") -> Tensor:

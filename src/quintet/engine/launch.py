@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from quintet.console import protected
+from quintet.engine import skipped
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.data import record
 from quintet.engine.errors import RunError
@@ -25,7 +26,7 @@ from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Journal, Progress, Sink
 from quintet.engine.runs.trackers import trackers
-from quintet.engine.settings import free_names
+from quintet.engine.settings import asked_changes, free_names
 from quintet.engine.task import Task
 from quintet.engine.tools import auto_batch
 from quintet.version import __version__
@@ -65,9 +66,12 @@ def start(
             _record(run)
             if recipe.init_from and weights and not folder.steps():
                 _initialise(run, weights(recipe.init_from, task))
+            if folder.restarted:
+                run.say("the earlier start in this folder left no checkpoint; the run begins anew")
             if found:
                 run.say(found)
             train(run)
+            skipped.require_trained(run)
             return run.step
         except Exception as error:
             if memory.ran_out(error):
@@ -125,7 +129,7 @@ def _agree_on_folder(
 def _open(
     world: World, recipe: Recipe, path: Path, name: str | None, mode: Mode
 ) -> tuple[RunFolder, Recipe]:
-    exists = (path / "config.json").exists()
+    exists, asked = (path / "config.json").exists(), recipe
     if mode == "new" or (mode == "resume_or_new" and not exists):
         # What was left open is written down as it turned out, or another machine would differ.
         length = recipe.schedule_steps or recipe.steps
@@ -148,9 +152,18 @@ def _open(
         recipe = _keep_global_batch(folder, recipe, world)
         if recipe.accept_changed_data:
             record.take_new(path)
-        kept = ("id", "frozen", "auto_batch")
+        changes = asked_changes(folder.about.get("settings", {}), recipe)
+        if changes:
+            before = folder.about.get("changed")
+            folder.about["changed"] = {**(before if isinstance(before, dict) else {}), **changes}
+        kept = ("id", "frozen", "auto_batch", "changed")
         about = {key: folder.about[key] for key in kept if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})
+    except RunError:
+        folder.unlock()
+        if mode == "resume_or_new" and not folder.steps():
+            return _open(world, asked, path, name, "new")
+        raise
     except BaseException:
         folder.unlock()
         raise
@@ -255,7 +268,10 @@ def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
     changed = {name: values for name, values in found.items() if name not in free}
     if changed:
         listed = "; ".join(f"{n} was {a!r} and is now {b!r}" for n, (a, b) in changed.items())
-        raise RunError(f"{folder.path} was started with another configuration: {listed}")
+        raise RunError(
+            f"{folder.path} was started with another configuration: {listed}; put these back, or "
+            f"start a new run with another --run, and --init-from {folder.path} for its weights"
+        )
     return recipe
 
 

@@ -90,6 +90,11 @@ class LivePart:
             fsdp.reshard(self.module)
 
     def backward(self, loss: Tensor) -> None:
+        if not loss.requires_grad:
+            raise RunError(
+                f"the loss of '{self.name}' has no gradient: compute it from the model's output "
+                "without detach, item, no_grad or argmax"
+            )
         self.world.backward(loss)
         self.loss = self.loss + loss.detach()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
+from quintet.engine import skipped
 from quintet.engine.errors import RunError
 from quintet.engine.meters import Entry
 from quintet.engine.runs import checkpoint
@@ -37,6 +38,7 @@ class Failure(NamedTuple):
 
 def guard(run: "Run", table: Mapping[int, Mapping[str, float]]) -> None:
     """Report skipped steps; past the limit roll back or stop. All processes read the same table."""
+    run.updates = skipped.added(run.updates, skipped.in_table(run.parts, table))
     for step, row in table.items():
         for name in run.parts:
             if row.get(f"{name}/skipped", 0.0) < 0.5:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from quintet.engine import building, evaluate, health, rollback
+from quintet.engine import building, evaluate, health, rollback, skipped
 from quintet.engine.config import Recipe, to_json
 from quintet.engine.data import record
 from quintet.engine.data.stream import Fixed, Stream
@@ -52,10 +52,11 @@ class Run:
             self.stream = building.stream(task, recipe, world)
             self.fixed = building.held_out(task, recipe, world)
         self.meters = Meters(world)
-        monitors = [*health.default_monitors(list(self.parts)), *task.monitors]
+        monitors = [*health.default_monitors(list(self.parts), recipe.workers), *task.monitors]
         self.reporter = Reporter(sinks if world.is_main else [], monitors)
         self.saver = Saver(folder, recipe, world)
         self.skips = dict.fromkeys(self.parts, 0)
+        self.updates: skipped.Counts = dict.fromkeys(self.parts, skipped.Count())
         self.rollbacks: list[dict[str, int]] = []
         self.failed: rollback.Failure | None = None
         self.checked = False
@@ -168,7 +169,9 @@ class Run:
             self.report()  # raises, or marks the run for rollback
         if self.failed:
             return
-        self.saver.save(self.step, self._state(), {**self._about(), "skips": streaks[-1]})
+        flags = skipped.in_entries(self.parts, self.meters.entries)
+        counts = {"skips": streaks[-1], "updates": skipped.added(self.updates, flags)}
+        self.saver.save(self.step, self._state(), {**self._about(), **counts})
 
     def _state(self) -> dict[str, Any]:
         """Tensors by name, by file."""
@@ -213,11 +216,23 @@ class Run:
     def restore_latest(self) -> None:
         """Resume from the newest intact checkpoint, or start at step 0."""
         step = self.saver.newest(self.say)
-        before = self.restore(step)["settings"].get("schedule_steps") if step is not None else None
+        about = self.restore(step) if step is not None else {}
         self.say(self._greeting("starting" if step is None else "resuming"))
-        self._check_schedule(before)
+        self._name_changed_rates(about)
+        self._check_schedule(about.get("settings", {}).get("schedule_steps"))
         self.saver.held_out = self.world.on_main(self._settle_data, expected=(OSError,))
         self._check_held_out()
+
+    def _name_changed_rates(self, about: Mapping[str, Any]) -> None:
+        before = about.get("learning_rates")
+        for name, rate in self._learning_rates().items():
+            old = before.get(name, rate) if isinstance(before, Mapping) else rate
+            if old != rate:
+                change = f"changed from {old} to {rate} at step {self.step}"
+                self.say(f"learning rate of '{name}' {change}")
+
+    def _learning_rates(self) -> dict[str, float]:
+        return {name: part.config.learning_rate for name, part in self.parts.items()}
 
     def _settle_data(self) -> str:
         """The files are those of the last start, or the user has accepted others; returns the
@@ -275,6 +290,8 @@ class Run:
         self.flat = int(about.get("flat", 0))
         skips, self.rollbacks = rollback.read_history(about, self.folder.checkpoints)
         self.skips = {name: skips.get(name, 0) for name in self.parts}
+        updates = skipped.read(about)
+        self.updates = {name: updates.get(name, skipped.Count()) for name in self.parts}
         self.stream.shift = rollback.position_shift(self.rollbacks, self.stream.samples.size)
         self.stream.seek(at.samples)
         return about
@@ -287,6 +304,7 @@ class Run:
             "flat": self.flat,
             "seed": self.recipe.seed,
             "settings": to_json(self.recipe),
+            "learning_rates": self._learning_rates(),
             "global_batch": self.saver.global_batch,
             "seconds": self.elapsed(),
             "processes": self.world.size,

@@ -14,7 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from quintet.engine.config import OptimiserConfig, Recipe, dotted, from_json, to_json
+from quintet.engine.config import (
+    OptimiserConfig,
+    Recipe,
+    differences,
+    dotted,
+    from_json,
+    to_json,
+)
 
 R = TypeVar("R", bound=Recipe)
 
@@ -33,6 +40,11 @@ class Setting(NamedTuple):
     def free(self) -> bool:
         """May change on resume."""
         return bool(self.metadata.get("free"))
+
+    @property
+    def recorded(self) -> bool:
+        """A change on resume changes the result, so only a command may ask for it."""
+        return bool(self.metadata.get("recorded"))
 
     @property
     def is_path(self) -> bool:
@@ -63,6 +75,13 @@ def settings_of(recipe: Any, prefix: str = "") -> Iterator[Setting]:
 def free_names(recipe: Recipe) -> set[str]:
     """Dotted names of the settings that may change when a run resumes."""
     return {setting.name for setting in settings_of(recipe) if setting.free}
+
+
+def asked_changes(old: Any, recipe: Recipe) -> dict[str, Any]:
+    """Settings on record that a command changes, against those of config.json."""
+    recorded = {setting.name for setting in settings_of(recipe) if setting.recorded}
+    found = differences(old, to_json(recipe))
+    return {name: now for name, (_, now) in found.items() if name in recorded}
 
 
 def descriptions(kind: type) -> dict[str, str]:

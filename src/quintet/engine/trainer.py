@@ -130,6 +130,9 @@ def loss_of(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
             f"the model returned {type(output).__name__}; it must return a loss, a tuple that "
             "begins with a loss, or something with 'loss'"
         )
+    if loss is not None and not isinstance(loss, Tensor):
+        kind = type(loss).__name__
+        raise RunError(f"the model's loss is a {kind} of Python; return the tensor, without item()")
     if loss is None or loss.ndim != 0:
         raise RunError("the model's loss must be a single number; does the batch hold labels?")
     scalars = {
@@ -320,7 +323,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
             return max(RunFolder.open(self.folder).steps())
         finally:
             for parameter, grad in trainable.items():  # an update of another part has frozen them
-                parameter.requires_grad_(grad)
+                parameter.requires_grad = grad  # the method refuses an uninitialised one
 
     __call__ = forward = train
 

@@ -79,7 +79,9 @@ class MuLaNTask(Task):
             )
         loss = chance_loss(self.config.loss, count)
         self.monitors = [
-            PlateauMonitor("mulan/loss", COLLAPSED, loss - 0.02, loss + 0.02, patience=10)
+            PlateauMonitor(
+                "mulan/loss", COLLAPSED, loss - 0.02, loss + 0.02, 10, recipe.optim.warmup_steps
+            )
         ]
         if self.config.text == "frozen":
             self.texts = TextTable(self.config, self._captions(), world)

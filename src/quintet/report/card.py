@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from quintet.engine.runs.checkpoint import path_of
-from quintet.engine.runs.folder import RunFolder, read_json, read_lines
+from quintet.engine.runs.folder import RunFolder, finite, read_json, read_lines
 from quintet.report.source import mapping
 
 PIPELINES = {
@@ -222,7 +222,8 @@ def code_span(value: Any) -> str:
 
 def json_block(value: Any) -> str:
     """A JSON code block; no string inside can close it."""
-    return "```json\n" + json.dumps(value, indent=2).replace("`", "\\u0060") + "\n```"
+    block = json.dumps(finite(value), indent=2, allow_nan=False)
+    return "```json\n" + block.replace("`", "\\u0060") + "\n```"
 
 
 def last_name(path: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs.checkpoint import describe
+from quintet.engine.runs.folder import finite
 from quintet.engine.runs.sinks import Sink
 from quintet.files import atomic_write
 from quintet.report import script
@@ -324,7 +325,7 @@ def environment(source: Source) -> str:
     }
     rows = {"quintet": [text(about.get("quintet"))], **rows}
     try:
-        config = json.dumps(about, indent=2)
+        config = json.dumps(finite(about), indent=2, allow_nan=False)
     except RecursionError:
         config = "nested too deeply"
     config = config if len(config) <= MAX_CONFIG else f"{config[:MAX_CONFIG]}\n…"

@@ -28,7 +28,7 @@ from quintet.engine.runs.checkpoint import (
 )
 from quintet.files import digest_of, partial_name, remove_partial
 
-DTYPES = list(checkpoint._TYPES)
+DTYPES = list(checkpoint.TYPES)
 
 
 def state(value: float = 1.0) -> dict[str, dict[str, torch.Tensor]]:

@@ -127,6 +127,51 @@ def test_an_existing_run_is_refused_naming_resume(tmp_path):
     assert (folder.path / "config.json").read_bytes() == before
 
 
+def started(path: Path) -> RunFolder:
+    """A run that has reported one step and was killed, beside a file of the user's."""
+    folder = RunFolder.create(path, {"recipe": "toy", "settings": {}})
+    folder.append(folder.metrics, {"step": 3})
+    (path / "notes.txt").write_text("mine")
+    folder.unlock()
+    return folder
+
+
+def test_a_run_without_a_checkpoint_is_started_over(tmp_path):
+    folder = started(tmp_path / "run")
+    again = RunFolder.create(folder.path, {"recipe": "other", "settings": {}})
+    assert again.restarted
+    assert not folder.restarted
+    assert again.about["recipe"] == "other"
+    assert again.id != folder.id
+    assert not again.metrics.exists()
+    assert (again.path / "notes.txt").read_text() == "mine"
+
+
+def test_a_run_without_a_checkpoint_is_not_started_over_while_it_trains(tmp_path):
+    folder = started(tmp_path / "run")
+    folder.lock()
+    assert "being trained" in in_child(lambda: RunFolder.create(folder.path, {}))
+    assert read_lines(folder.metrics) == [{"step": 3}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("checkpoints/step-00000002/state.json", "damaged, but a checkpoint"),
+        ("best.json", '{"step": 2}'),  # its checkpoints were removed by hand
+        ("config.json", '{"model": "image/VQGanVAE", "config": {}}'),
+        ("config.json", "not JSON"),
+    ],
+)
+def test_what_may_be_more_than_a_failed_start_is_refused(tmp_path, name, content):
+    folder = started(tmp_path / "run")
+    (folder.path / name).parent.mkdir(exist_ok=True)
+    (folder.path / name).write_text(content)
+    with pytest.raises(RunError, match="already holds a run"):
+        RunFolder.create(folder.path, {})
+    assert read_lines(folder.metrics) == [{"step": 3}]
+
+
 @pytest.mark.parametrize("foreign", ["thesis.tex", "checkpoints/step-00000001/state.json"])
 def test_a_foreign_folder_is_refused_and_left_alone(tmp_path, foreign):
     (tmp_path / foreign).parent.mkdir(parents=True, exist_ok=True)
@@ -238,6 +283,13 @@ def test_a_report_on_a_full_disk_is_an_error(tmp_path):
     folder = RunFolder.create(tmp_path, {})
     with pytest.raises(RunError, match="No space left"):
         folder.append(Path("/dev/full"), {"step": 1})
+
+
+def test_a_resume_leaves_no_bare_nan_in_the_reports(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", {})
+    folder.metrics.write_text('{"step": 1, "loss": NaN}\n{"step": 2}\n')
+    folder.forget_after(1)
+    assert folder.metrics.read_text() == '{"step": 1, "loss": null}\n'
 
 
 def test_what_is_not_finite_becomes_null(tmp_path):

@@ -1,4 +1,5 @@
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -140,6 +141,63 @@ def test_a_tracker_receives_reports_and_exhibits_under_the_names_asked_for(
     }
 
 
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """What a stand-in for a tracker was initialised with, at a start in a folder."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def start(name: str, path: Path, run_name: str | None = None) -> dict:
+        (tmp_path / f"{name}.py").write_text(TRACKER)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        trackers([name], RunFolder.open(path), TrackerConfig(run_name=run_name))
+        return sys.modules[name].calls[0][1]
+
+    yield start
+    for name in ("wandb", "trackio"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def test_a_resumed_or_moved_run_stays_one_run_of_its_tracker(folder, tmp_path, stand_in):
+    first = stand_in("wandb", folder.path)
+    assert (first["id"], first["name"]) == (folder.id, "run")
+    moved = folder.path.rename(tmp_path / "moved")
+    for path in (moved, moved):
+        again = stand_in("wandb", path)
+        assert (again["id"], again["name"]) == (folder.id, "run")
+    renamed = stand_in("wandb", moved, "better")
+    assert (renamed["id"], renamed["name"]) == (folder.id, "better")
+
+
+@pytest.mark.parametrize("run_name", [None, "mine"])
+def test_a_copied_run_is_another_run_of_its_tracker(folder, tmp_path, stand_in, run_name):
+    first = {name: stand_in(name, folder.path, run_name) for name in ("wandb", "trackio")}
+    copied = Path(shutil.copytree(folder.path, tmp_path / "copied"))
+    second = {name: stand_in(name, copied, run_name) for name in ("wandb", "trackio")}
+    assert second["wandb"]["id"] != first["wandb"]["id"]
+    assert second["trackio"]["name"] != first["trackio"]["name"]  # it knows a run by its name
+    for name in ("wandb", "trackio"):
+        assert {**stand_in(name, copied, run_name), "config": 0} == {**second[name], "config": 0}
+        assert {**stand_in(name, folder.path, run_name), "config": 0} == {
+            **first[name],
+            "config": 0,
+        }
+
+
+def test_copies_that_are_tracked_later_are_different_runs(folder, tmp_path, stand_in):
+    (folder.checkpoints / "step-00000002").mkdir()
+    copied = Path(shutil.copytree(folder.path, tmp_path / "copied"))
+    assert stand_in("wandb", folder.path)["id"] != stand_in("wandb", copied)["id"]
+
+
+def test_a_run_started_over_is_another_run_of_its_tracker(tmp_path, stand_in):
+    ids = set()
+    for _ in range(2):
+        folder = RunFolder.create(tmp_path / "run", {"settings": {}})
+        folder.unlock()
+        ids.add(stand_in("wandb", folder.path)["id"])
+    assert len(ids) == 2
+
+
 def test_the_project_of_the_environment_is_kept(folder, tmp_path, monkeypatch):
     (tmp_path / "wandb.py").write_text(TRACKER)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -178,6 +236,14 @@ def test_progress_prints_lines_without_a_terminal(capfd):
     assert "waiting 25%" in shown.err
     assert "skipped [bold]x[/bold].png" in shown.err  # names of files are not markup
     assert "step 20/20" in shown.err
+
+
+def test_every_report_is_a_line_of_a_log(capfd):
+    sink = Progress("toy", 20, lambda: 0)
+    for step in range(1, 6):
+        sink.report({"step": step, "net/loss": 1 / step})
+    shown = capfd.readouterr().err.splitlines()
+    assert [line.split("  ")[0] for line in shown] == [f"step {n}/20" for n in range(1, 6)]
 
 
 def test_names_in_a_report_are_not_markup(capfd):

@@ -1,7 +1,9 @@
 """Source: the samples of a data set, each a function of its index and its key."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
+
+from torch.utils.data import DataLoader, IterableDataset
 
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key, fold, seed_globals
@@ -43,6 +45,7 @@ class MapStyle:
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
+        _require_indexing(dataset)
         try:
             self.size = len(dataset)
         except TypeError:
@@ -63,6 +66,28 @@ class MapStyle:
 
     def name(self, index: int) -> str:
         return f"sample {index}"
+
+
+def _require_indexing(dataset: Any) -> None:
+    """What has a length, but no items 0, 1, …."""
+    kind = type(dataset).__name__
+    if isinstance(dataset, DataLoader):
+        raise RunError(
+            f"the data is a {kind}; give its data set (loader.dataset), and batch_size, workers "
+            "and collate_fn to the trainer, which shuffles, batches and loads by itself"
+        )
+    if isinstance(dataset, Mapping):
+        keys = ", ".join(map(str, list(dataset)[:3]))
+        raise RunError(
+            f"the data is a {kind} with the keys {keys}; give one of its values, or "
+            "list(data.values())"
+        )
+    indexed = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+    if not indexed and not isinstance(dataset, Keyed) and hasattr(dataset, "__len__"):
+        raise RunError(
+            f"a data set needs items by index; {kind} has none: give list(data), or wrap it in a "
+            "torch Dataset with __len__ and __getitem__"
+        )
 
 
 @runtime_checkable

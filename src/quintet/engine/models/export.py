@@ -15,7 +15,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from quintet.engine import skipped
 from quintet.engine.errors import RunError
+from quintet.engine.runs import checkpoint
+from quintet.engine.runs.folder import RunFolder
 
 Format = Literal["onnx", "torch-export"]
 SUFFIXES: Mapping[str, str] = {"onnx": ".onnx", "torch-export": ".pt2"}
@@ -73,6 +76,25 @@ def export(exportable: Exportable, folder: Path, form: Format) -> list[Checked]:
     """Write and check every piece."""
     require_packages(form)
     return [export_piece(piece, folder, form) for piece in exportable.pieces]
+
+
+def require_usable(run: Path, model: nn.Module) -> None:
+    """Refuse weights that are not finite, and those of a part that was hardly trained."""
+    folder = RunFolder.open(run)
+    step = folder.chosen_step(lambda _: None)
+    counts = skipped.read(checkpoint.read_about(checkpoint.path_of(folder.checkpoints, step)))
+    main = folder.about.get("main", {}).get("part")
+    causes = skipped.problems({part: count for part, count in counts.items() if part == main})
+    state = model.state_dict().items()
+    bad = [name for name, t in state if t.is_floating_point() and not t.isfinite().all()]
+    if bad:
+        causes.append(f"not finite: {len(bad)} of {len(state)} tensors, {bad[0]} is the first")
+    if causes:
+        others = ", ".join(str(other) for other in folder.steps() if other != step) or "none"
+        raise RunError(
+            f"{folder.path} cannot be exported at step {step}: {'; '.join(causes)}. Name another "
+            f"checkpoint, {folder.path}@STEP (there are: {others}), or {skipped.REMEDY}"
+        )
 
 
 def require_packages(form: Format) -> None:

@@ -31,7 +31,7 @@ Files = Mapping[str, Mapping[str, Tensor]]
 NAME = re.compile(r"step-(\d{8})")
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 CHUNK = 64 << 20
-_TYPES = {
+TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -52,11 +52,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     ordered = sorted(tensors)
     for name in ordered:
         tensor = tensors[name]
-        if tensor.dtype not in _TYPES:
+        if tensor.dtype not in TYPES:
             raise RunError(f"{name} is {tensor.dtype}, which {path.name} cannot hold")
         end = offset + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": _TYPES[tensor.dtype],
+            "dtype": TYPES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [offset, end],
         }

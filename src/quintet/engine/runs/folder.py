@@ -39,6 +39,8 @@ class RunFolder:
     about: dict[str, Any] = field(default_factory=dict)
     created: bool = False
     """Whether this process created it."""
+    restarted: bool = False
+    """Whether an earlier start in this folder left no checkpoint."""
     step: int | Literal["best"] | None = None
     """Checkpoint to use, of a path RUN@STEP or RUN@best; None is the newest intact one."""
     _lock: int | None = None
@@ -65,21 +67,29 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
-        """A new run; a folder that is not empty is an error."""
-        if os.path.exists(path / "config.json"):
+        """A new run. A folder that is not empty is an error, unless a start died in it before its
+        first checkpoint."""
+        again = _is_without_checkpoint(path)
+        if os.path.exists(path / "config.json") and not again:
             raise RunError(
                 f"{path} already holds a run; resume it with "
                 f"`quintet resume {shlex.quote(str(path))}` or train --resume, or choose another "
                 "--run"
             )
-        if os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
+        if not again and os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
             raise RunError(f"{path} exists and is not a run of Quintet; choose another --run")
-        folder = cls(path, created=True)
+        folder = cls(path, created=True, restarted=again)
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
+            if again and not _is_without_checkpoint(path):  # written before the lock was free
+                folder.unlock()
+                return cls.create(path, about)
             folder.checkpoints.mkdir(exist_ok=True)
             folder.write_config({**about, "id": uuid.uuid4().hex})
+            earlier = (folder.metrics, folder.events, path / "data.json")
+            for file in earlier if again else ():
+                file.unlink(missing_ok=True)
         except OSError as error:
             folder.unlock()
             raise RunError(
@@ -134,14 +144,8 @@ class RunFolder:
 
     def discard(self) -> None:
         """Undo `create` after a start that failed before the first step."""
-        for name in (
-            "config.json",
-            "events.jsonl",
-            "metrics.jsonl",
-            "data.json",
-            "report.html",
-            ".lock",
-        ):
+        written = ("config.json", "data.json", "events.jsonl", "metrics.jsonl", "report.html")
+        for name in (*written, "tracker.json", ".lock"):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.path / "tensorboard", self.frozen):
             shutil.rmtree(folder, ignore_errors=True)
@@ -188,7 +192,9 @@ class RunFolder:
             if not path.exists():
                 continue
             records = (r for r in read_lines(path) if type(r.get("step")) is int)
-            lines = [json.dumps(r) + "\n" for r in records if r["step"] <= step]
+            lines = [
+                json.dumps(finite(r), allow_nan=False) + "\n" for r in records if r["step"] <= step
+            ]
             atomic_write(path, "".join(lines).encode())
 
     def steps(self) -> list[int]:
@@ -199,6 +205,17 @@ def _ends_a_line(path: Path) -> bool:
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read() == b"\n"
+
+
+def _is_without_checkpoint(path: Path) -> bool:
+    """Whether a run was started here and died before its first checkpoint. One with best.json had
+    checkpoints, which somebody has removed."""
+    try:
+        about = read_json(path / "config.json")
+    except RunError:
+        return False
+    had = (path / "best.json").exists() or steps_in(path / "checkpoints")
+    return {"id", "settings"} <= set(about) and not had
 
 
 def _visible(path: Path) -> Iterator[Path]:
@@ -221,12 +238,17 @@ def at_step(path: Path, step: int | str | None) -> Path:
     return path if step is None else Path(f"{path}@{step}")
 
 
-def require_settings(path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int) -> None:
-    """The settings must be those of the checkpoint: config.json can be edited, and another learning
-    rate would silently change the run."""
+def require_settings(
+    path: Path, about: Mapping[str, Any], recipe: Recipe, batch: int, asked: Any = None
+) -> None:
+    """The settings must be those of the checkpoint: config.json can be edited or damaged, and
+    another learning rate would change the run. `asked` are the changes that commands asked for."""
     now = {**to_json(recipe), "global_batch": batch}
     then = {**now, **about.get("settings", {}), "global_batch": about.get("global_batch", batch)}
-    changeable = {s.name for s in settings_of(recipe) if s.free or s.is_path}
+    settings = list(settings_of(recipe))
+    changeable = {s.name for s in settings if (s.free and not s.recorded) or s.is_path}
+    if isinstance(asked, Mapping):
+        changeable |= {s.name for s in settings if s.recorded and asked.get(s.name) == s.default}
     changed = {n: v for n, v in differences(then, now).items() if n not in changeable}
     if changed:
         listed = "; ".join(

@@ -102,7 +102,8 @@ class Saver:
                 f"{path} holds {sorted(files)}, but this task has {sorted(expected)}: "
                 "it was written by another recipe"
             )
-        require_settings(path, about, self.recipe, self.global_batch)
+        asked = self.folder.about.get("changed")
+        require_settings(path, about, self.recipe, self.global_batch, asked)
         checkpoint.require_forms(path, files, expected)
         position = checkpoint.position(path, about)
         self.saved_step = position.step

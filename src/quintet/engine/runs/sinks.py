@@ -47,7 +47,7 @@ class Callback(Sink):
 
 
 class Progress(Sink):
-    """A progress bar on a terminal; elsewhere a line every ten seconds."""
+    """A progress bar on a terminal; elsewhere one line per report: `log_every` is the only rule."""
 
     def __init__(self, title: str, steps: int, start: Callable[[], int]):
         from rich.console import Console
@@ -57,7 +57,6 @@ class Progress(Sink):
         self.bar: Any = None
         self.began = time.monotonic()
         self.first: int | None = None
-        self.printed = 0.0
         if self.console.is_terminal:
             self._open_bar()
 
@@ -91,17 +90,14 @@ class Progress(Sink):
             return
         if self.first is None:
             self.first, self.began = step, time.monotonic()
-        now = time.monotonic()
-        if now - self.printed > 10 or step == self.steps or "val/" in " ".join(record):
-            self.printed = now
-            line = f"step {step}/{self.steps}  {self._left(step, now)}{shown}"
-            self.console.print(line, markup=False)
+        line = f"step {step}/{self.steps}  {self._left(step)}{shown}"
+        self.console.print(line, markup=False)
 
-    def _left(self, step: int, now: float) -> str:
+    def _left(self, step: int) -> str:
         done = step - (self.first or 0)
         if not done:
             return ""
-        seconds = int((now - self.began) / done * (self.steps - step))
+        seconds = int((time.monotonic() - self.began) / done * (self.steps - step))
         return f"{seconds // 60}:{seconds % 60:02d} left  "
 
     def event(self, step: int, message: str) -> None:

@@ -2,14 +2,16 @@
 
 import importlib
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from quintet.engine.config import TrackerConfig
 from quintet.engine.errors import RunError
-from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.folder import RunFolder, read_json
 from quintet.engine.runs.sinks import Sink
+from quintet.files import write_json
 
 MEDIA = {
     ".png": "Image",
@@ -33,7 +35,7 @@ class TensorBoard(Sink):
 
         done = folder.steps()  # points of steps that will be repeated are dropped
         self.writer = SummaryWriter(
-            str(folder.path / "tensorboard"), purge_step=done[-1] + 1 if done else None
+            str(folder.path / "tensorboard"), purge_step=done[-1] + 1 if done else 0
         )
 
     def report(self, record: Mapping[str, Any]) -> None:
@@ -64,20 +66,48 @@ class TensorBoard(Sink):
         self.writer.close()
 
 
+class Identity(NamedTuple):
+    """What a tracker knows a run by: W&B by its id, trackio by its name."""
+
+    id: str
+    name: str
+
+
+def identity(folder: RunFolder, run_name: str | None) -> Identity:
+    """That of the last start in this folder; a copy of a run gets its own. The folder is recognised
+    by its inode, which a move keeps, or by its path, which a restored backup keeps."""
+    file, path = folder.path / "tracker.json", folder.path.resolve()
+    name = run_name or path.name
+    here = {"run": folder.id, "path": str(path), "inode": path.stat().st_ino, "asked": run_name}
+    known = read_json(file) if file.is_file() else {}
+    # Of a run that had no tracker until now, a copy may exist that is tracked from now on as well.
+    found = Identity(uuid.uuid4().hex if folder.steps() else folder.id, name)
+    if known.get("run") == folder.id:
+        found = Identity(str(known.get("id")), str(known.get("name")))
+        if here["inode"] != known.get("inode") and here["path"] != known.get("path"):
+            copied = uuid.uuid4().hex
+            found = Identity(copied, f"{name}-{copied[:6]}" if name == found.name else name)
+        elif run_name != known.get("asked"):
+            found = Identity(found.id, name)
+    write_json(file, {**here, **found._asdict()})
+    return found
+
+
 class Tracker(Sink):
     """W&B, or trackio, which has the same API."""
 
     def __init__(self, name: str, folder: RunFolder, config: TrackerConfig):
         self.module = importlib.import_module(name)
         project = config.project or os.environ.get(f"{name.upper()}_PROJECT") or "quintet"
+        known_as = identity(folder, config.run_name)
         about: dict[str, Any] = {
             "project": project,
-            "name": config.run_name or folder.path.resolve().name,
+            "name": known_as.name,
             "config": folder.about,
             "resume": "allow",  # a resumed run stays one run
         }
         if name == "wandb":
-            about |= {"dir": str(folder.path), "id": folder.id}
+            about |= {"dir": str(folder.path), "id": known_as.id}
             about |= {"entity": config.entity, "tags": list(config.tags) or None}
         self.module.init(**about)
 

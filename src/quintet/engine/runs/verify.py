@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from quintet.engine import optim
+from quintet.engine import optim, skipped
 from quintet.engine.errors import RunError
 from quintet.engine.runs import checkpoint, frozen
 from quintet.engine.runs.folder import RunFolder, read_json
@@ -72,6 +72,7 @@ def verify(run: Path, build: Callable[[dict[str, Any]], Task | None]) -> Verdict
         intact += [] if problems else [step]
         faults += [Finding(str(path), problem, "") for problem in problems]
     findings += [fault._replace(repair=repair_of(fault, folder, intact)) for fault in faults]
+    findings += check_updates(folder)
     findings += check_best(folder)
     for path in (folder.metrics, folder.events):
         findings += check_lines(folder, path, locked)
@@ -220,6 +221,17 @@ def repair_of(fault: Finding, folder: RunFolder, intact: list[int]) -> str:
 
 def resume_command(folder: RunFolder) -> str:
     return f"`quintet resume {shlex.quote(str(folder.path))}`"
+
+
+def check_updates(folder: RunFolder) -> Iterator[Finding]:
+    """Whether the newest checkpoint comes from a run that trained at all."""
+    path = checkpoint.path_of(folder.checkpoints, max(folder.steps(), default=0))
+    try:
+        about = checkpoint.read_about(path)
+    except (OSError, ValueError, RecursionError):
+        return  # absent, or named as damaged
+    for problem in skipped.problems(skipped.read(about)):
+        yield Finding(str(path), problem, f"{skipped.REMEDY}, and start again with another --run")
 
 
 def check_best(folder: RunFolder) -> Iterator[Finding]:

@@ -30,6 +30,10 @@ from quintet.mesh.config import MeshAutoencoderRecipe
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.geometry import undiscretise
 from quintet.mesh.measures import chamfer
+from quintet.nn.quantisers.codebook import expected_usage
+from quintet.nn.quantisers.config import COLLAPSED
+
+POOR = "poor reconstruction; check that vertices are in -1..1"
 
 
 class AutoencoderTask(Task):
@@ -46,11 +50,10 @@ class AutoencoderTask(Task):
         self._collate = data.Collate(recipe.meshes.max_faces, self.config.corners)
         self.parts = {"autoencoder": Part(model, recipe.optim)}
         self.updates = [Update("autoencoder", each(self.loss))]
+        begun = recipe.optim.warmup_steps
         self.monitors = [
-            below("val/codebook_usage", 0.01, "codebook collapse; try fsq", 2),
-            below(
-                "val/within_one", 0.1, "poor reconstruction; check that vertices are in -1..1", 2
-            ),
+            below("val/codebook_coverage", 0.05, COLLAPSED[self.config.quantiser], 2, after=begun),
+            below("val/within_one", 0.1, POOR, 2, after=begun),
         ]
 
     def data(self, split: str) -> Any:
@@ -85,7 +88,13 @@ class AutoencoderTask(Task):
             "triangles": Tally(exact_faces.sum(), faces),
             "chamfer_bins": Rows(self._chamfer(output)),
             "codes": Rows(output.codes.flatten(1)),
+            "positions": Rows(self._positions(output)),
         }
+
+    def _positions(self, output: Reconstruction) -> Tensor:
+        """(b, f k): one integer for each position of a corner; -1 in padding."""
+        x, y, z = output.target.flatten(1, 2).unbind(-1)
+        return torch.where(x >= 0, (x * self.config.bins + y) * self.config.bins + z, -1)
 
     def _chamfer(self, output: Reconstruction) -> Tensor:
         """Chamfer distance in bins between the original and the reconstructed corners."""
@@ -99,11 +108,14 @@ class AutoencoderTask(Task):
         codes = codes[codes[:, 0] >= 0]
         used = [codes[:, level].unique().numel() / size for level in range(depth)]
         vertices = len(codes.unique(dim=0))
+        positions = rows["positions"].unique()
+        expected = expected_usage(int((positions >= 0).sum()), size)
         return {
             "loss": rows["loss"].double().mean().item(),
             "chamfer_bins": rows["chamfer_bins"].double().mean().item(),
             **{f"codebook_usage_{level}": share for level, share in enumerate(used)},
             "codebook_usage": sum(used) / depth,
+            "codebook_coverage": sum(used) / depth / expected,
             "vertices_per_code": vertices / size,
         }
 

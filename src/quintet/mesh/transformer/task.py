@@ -42,6 +42,9 @@ from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.text import ByteTokenizer
 from quintet.shared.captions import TextTable
 
+FEWEST_JUDGED = 5
+"""Generated meshes below which a small share of valid ones may be chance."""
+
 
 class TransformerTask(Task):
     main = "transformer"
@@ -86,6 +89,9 @@ class TransformerTask(Task):
                 codes = CodeData(source, variants, self.weights)
                 codes.fill(self.autoencoder, collate, world, recipe.workers)
                 self.codes[split] = codes
+        valid = self.codes["valid"]
+        if min(recipe.generation.count, len(valid) if valid else 0) < FEWEST_JUDGED:
+            self.monitors = []
         if self.config.text == "frozen":
             sets = [codes for codes in self.codes.values() if codes is not None]
             captions = sorted(

@@ -1,5 +1,6 @@
 """Codebook usage."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -11,11 +12,23 @@ class CodebookUsage(NamedTuple):
     """Fraction of the codes that occur at least once."""
     perplexity: Tensor
     """Exponential of the entropy of the code frequencies: the effective number of codes."""
+    coverage: Tensor
+    """Distinct codes, relative to those of as many uniform draws: comparable for any count."""
+
+
+def expected_usage(draws: int, codebook_size: int) -> float:
+    """Fraction of a codebook that so many uniform draws use on average."""
+    if codebook_size == 1:
+        return float(draws > 0)
+    return -math.expm1(draws * math.log1p(-1 / codebook_size))
 
 
 def codebook_usage(ids: Tensor, codebook_size: int) -> CodebookUsage:
-    """Usage of a codebook by these ids; meaningful with many more ids than codes."""
+    """Usage of a codebook by these ids; the fraction is meaningful with many more ids than codes,
+    the coverage with twenty or more."""
     counts = torch.bincount(ids.flatten(), minlength=codebook_size).float()
     frequencies = counts / counts.sum()
     entropy = -torch.special.xlogy(frequencies, frequencies).sum()
-    return CodebookUsage((counts > 0).float().mean(), entropy.exp())
+    fraction = (counts > 0).float().mean()
+    coverage = fraction / expected_usage(ids.numel(), codebook_size)
+    return CodebookUsage(fraction, entropy.exp(), coverage)

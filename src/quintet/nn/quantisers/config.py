@@ -1,5 +1,6 @@
 """Settings of a quantiser. Imports no torch: help must be instant."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +27,14 @@ class QuantiserConfig(CodebookConfig):
 
     decorrelation_weight: float = 0.05
     """fsq: weight of the loss that decorrelates the latent dimensions (raises codebook usage)."""
+
+
+COLLAPSED: Mapping[str, str] = {
+    "fsq": "the codes have collapsed; lower the learning rate, or use smaller levels",
+    "lfq": "the codes have collapsed; raise entropy_weight, or lower the learning rate",
+    "vq": "the codes have collapsed; lower the learning rate, or use quantiser fsq",
+}
+"""What an alarm says about a collapsed codebook, by quantiser."""
 
 
 def codebook_of_size(size: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from quintet.nn.adversarial.balancer import Balancer
 from quintet.nn.lpips import LPIPS
 from quintet.nn.perceptual import StructuralDistance
 from quintet.nn.quantisers.codebook import codebook_usage
+from quintet.nn.quantisers.config import COLLAPSED
 from quintet.nn.similarity import psnr
 from quintet.shared.tokenizer.config import TokenizerRecipe
 from quintet.shared.tokenizer.model import pixel_loss
@@ -66,7 +67,7 @@ class TokenizerTask(Task):
         self.penalty = When(every=self.losses.penalty_every, start=start).inside(self.adversarial)
         for name in self.discriminators:
             self._add_discriminator(name, discriminators[name], recipe.discriminator_optim)
-        self.monitors = self._monitors()
+        self.monitors = self._monitors(recipe)
 
     def _add_discriminator(
         self, name: str, discriminator: nn.Module, optimiser: OptimiserConfig
@@ -79,16 +80,20 @@ class TokenizerTask(Task):
             Update(name, each(partial(self.discriminator_loss, name)), self.adversarial)
         )
 
-    def _monitors(self) -> list[Monitor]:
-        collapsed = "the codes have collapsed; try fsq, or a lower rate"
+    def _monitors(self, recipe: TokenizerRecipe) -> list[Monitor]:
+        quantiser: Any = self.parts[self.main].network.config.quantiser  # type: ignore[union-attr]
+        constant = "the output is constant; check the originals, or lower the learning rate"
+        begun = recipe.optim.warmup_steps
         monitors: list[Monitor] = [
-            below("val/codebook_usage", 0.05, collapsed, 2),
-            below(f"{self.main}/output_std", 1e-3, "the output is constant", 5),
+            below("val/codebook_coverage", 0.05, COLLAPSED[quantiser], 2, after=begun),
+            below(f"{self.main}/output_std", 1e-3, constant, 5, after=begun),
         ]
+        begun = recipe.adversarial_start + recipe.discriminator_optim.warmup_steps
         for name in self.discriminators:
-            won, chance = f"the {name} has won; lower its", f"the {name} is at chance; raise its"
-            monitors.append(PlateauMonitor(f"{name}/loss", f"{won} rate", -1.0, 0.01, patience=20))
-            monitors.append(PlateauMonitor(f"{name}/logit_gap", f"{chance} rate", -1e-3, 1e-3, 40))
+            won = f"the {name} has won; lower its learning rate"
+            chance = f"the {name} is at chance; raise its learning rate"
+            monitors.append(PlateauMonitor(f"{name}/loss", won, -1.0, 0.01, 20, begun))
+            monitors.append(PlateauMonitor(f"{name}/logit_gap", chance, -1e-3, 1e-3, 40, begun))
         return monitors
 
     # -- batches ----------------------------------------------------------------------------
@@ -208,6 +213,7 @@ class TokenizerTask(Task):
         means = {name: v.double().mean().item() for name, v in rows.items() if name != "ids"}
         return means | {
             "codebook_usage": usage.fraction.item(),
+            "codebook_coverage": usage.coverage.item(),
             "perplexity": usage.perplexity.item(),
             "tokens_per_code": ids.numel() / size,
         }
