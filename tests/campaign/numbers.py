@@ -198,7 +198,7 @@ def passes(attempt: Attempt) -> str:
     """A bad step is skipped on all processes, named, and leaves no trace of itself."""
     ends(attempt.run(), 0)
     step, part = attempt.fault.step, attempt.fault.part
-    named = attempt.said(f"skipped the update of '{part}' at step {step}: not finite")
+    named = attempt.said(f"skipped the update of '{part}' at step {step + 1}: not finite")
     require(named, f"nobody named it: {attempt.said('')}")
     require(attempt.files(step) == attempt.files(step + 1), "the bad step left a trace")
     attempt.finite(STEPS)

@@ -96,7 +96,7 @@ def test_a_folder_is_described_completely(quintet: Quintet, photos: Path) -> Non
     assert "12 of 14 files have none, 02.jpg is the first without" in said.out
     assert "1 files are copies of others" in said.out
     assert "00.png = copy.png" in said.out
-    assert "held out: 1 of 14 files" in said.out
+    assert "held out: 3 of 14 files" in said.out
     assert "reading" not in said.err, "a progress bar is for terminals"
 
 

@@ -132,8 +132,11 @@ def flags_of(recipe: Recipe) -> Any:
 
 
 def resume_help(recipe: Recipe, run: Path) -> str:
-    """One line per flag."""
+    """One line per flag; those of trackers share one."""
     free = [setting for setting in settings_of(recipe) if setting.free]
+    trackers = [s.name.partition(".")[2] for s in free if s.name.startswith("tracker.")]
+    names = ", ".join(name.replace("_", "-") for name in trackers)
+    free = [setting for setting in free if not setting.name.startswith("tracker.")]
     return "\n".join(
         [
             f"{examples('resume').replace('runs/b', shlex.quote(str(run)))}\n",
@@ -141,6 +144,7 @@ def resume_help(recipe: Recipe, run: Path) -> str:
             "usage: quintet resume RUN [--steps N …]\n",
             "Flags and their defaults (quintet resume RUN --help shows those of the run):",
             *(row(f"{s.flag} {_shown(s.default)}", s.description) for s in free),
+            row("--tracker.NAME …", f"In trackers: {names}."),
         ]
     )
 

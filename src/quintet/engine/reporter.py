@@ -35,7 +35,7 @@ class Reporter:
             if note.index not in self.damaged[split]:
                 self.damaged[split].add(note.index)
                 held_out = " (held out for validation)" if split == "valid" else ""
-                self.event(step, f"skipped {note.name}{held_out}: {note.reason}")
+                self.event(step, f"skipped {note.name}: {note.reason}{held_out}")
 
     def exhibit(self, step: int, folder: Path, exhibits: Sequence[Exhibit]) -> None:
         if not exhibits:
