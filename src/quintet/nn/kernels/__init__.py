@@ -5,20 +5,16 @@ Each is the CUDA implementation of a custom operation whose plain version stands
 the shapes alone: nothing is read from the device, so a CUDA graph can hold every launch.
 """
 
-from functools import cache
+from importlib.util import find_spec
 
 from torch import Tensor
-from torch.utils import _triton
 
-
-@cache
-def has_triton() -> bool:
-    return _triton.has_triton_package()
+HAS_TRITON = find_spec("triton") is not None
 
 
 def fits(x: Tensor) -> bool:
     """Whether the kernels can run on this tensor; offsets within a sample are 32-bit."""
-    return has_triton() and x.numel() > 0 and x[0].numel() < 2**31
+    return HAS_TRITON and x.numel() > 0 and x.numel() // len(x) < 2**31
 
 
 def power_of_two(size: int, least: int = 1) -> int:
