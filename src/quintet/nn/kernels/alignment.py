@@ -119,7 +119,7 @@ def forward_sum(
     )
     loss = frames.double() * math.log1p(math.exp(blank)) - totals[::2]
     possible = (tokens <= frames) & (tokens > 0)
-    return torch.where(possible, loss, 0.0).to(log_probs.dtype), posterior
+    return loss.masked_fill(~possible, 0.0).to(log_probs.dtype), posterior
 
 
 @triton.jit(do_not_specialize=["T", "N"])
