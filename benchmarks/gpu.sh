@@ -15,6 +15,7 @@ part() { # seconds, title, command …
 part 120 "overhead" "$python" benchmarks/overhead.py --device cuda --blocks 12 --steps 20
 part 70 "overhead, small" "$python" benchmarks/overhead.py --device cuda --size small --blocks 12
 [ -n "${PEER:-}" ] && part 330 "beside the other package" "$python" benchmarks/image_speed.py --no-eager --peer "$PEER"
+part 60 "kernels" "$python" benchmarks/kernels.py --device cuda
 part 40 "pause of a checkpoint" "$python" benchmarks/checkpoint_pause.py
 for flag in --no-deterministic --deterministic; do
   run=$(mktemp -d)/run

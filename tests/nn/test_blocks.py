@@ -11,9 +11,9 @@ from quintet.nn.blocks import (
     Upsample,
     channels_to_space,
     choose_head_dim,
-    group_norm,
     space_to_channels,
 )
+from quintet.nn.norms import group_norm
 from quintet.nn.rope import apply_rope, rope_2d
 
 

@@ -13,6 +13,9 @@ through the first j frames that may enter token k. The paths that end in token k
 where i is the frame of entry: each token costs one cumulative maximum, or logcumsumexp. As a
 difference of long sums it needs fp64. Token k cannot end before frame k + 1, so those columns are
 left out and all numbers are finite. Nothing is read from the device, and shapes are static.
+
+On CUDA, where the loop costs some ten launches for each token, `kernels.alignment` replaces both,
+except for fp64 input.
 """
 
 import math
@@ -22,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn import kernels
 from quintet.nn.precision import full_precision, without_autocast
 
 IMPOSSIBLE = -1e4
@@ -60,9 +64,7 @@ def monotonic_search(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) 
     return _search(log_probs.detach(), num_frames, num_tokens)
 
 
-# A custom op, since the compiler would unroll the loop over tokens.
-@torch.library.custom_op("quintet::monotonic_search", mutates_args=())
-def _search(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
+def plain_search(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
     sums = cumulative_scores(clamp_log_probs(log_probs, num_frames, num_tokens))
     token_mask = inside(num_tokens, log_probs.shape[2])
     starts = best_starts(sums)
@@ -87,6 +89,22 @@ def best_starts(sums: Tensor) -> list[Tensor]:
     return starts
 
 
+# A custom op, since the compiler would unroll the loop over tokens.
+_search = torch.library.custom_op("quintet::monotonic_search", plain_search, mutates_args=())
+
+
+def _search_on_cuda(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
+    if log_probs.dtype == torch.float64 or not kernels.fits(log_probs):
+        return plain_search(log_probs, num_frames, num_tokens)
+    from quintet.nn.kernels.alignment import monotonic_search
+
+    with torch.cuda.device_of(log_probs):
+        return monotonic_search(log_probs, num_frames, num_tokens)
+
+
+_search.register_kernel("cuda", _search_on_cuda)
+
+
 @_search.register_fake
 def _(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
     return log_probs.new_empty(log_probs.shape[0], log_probs.shape[2], dtype=torch.int64)
@@ -108,8 +126,7 @@ def forward_sum(
     return _forward_sum(full_precision(log_probs), num_frames, num_tokens, blank)[0]
 
 
-@torch.library.custom_op("quintet::forward_sum", mutates_args=())
-def _forward_sum(
+def plain_forward_sum(
     log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor, blank: float
 ) -> tuple[Tensor, Tensor]:
     """The loss, and the posterior (b, t, n), which is minus its gradient.
@@ -161,6 +178,23 @@ def reverse(values: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
         index = (lengths[:, None] - 1 - index).clamp_min(0).unsqueeze(3 - dim)
         values = values.gather(dim, index.expand(values.shape))
     return values
+
+
+_forward_sum = torch.library.custom_op("quintet::forward_sum", plain_forward_sum, mutates_args=())
+
+
+def _forward_sum_on_cuda(
+    log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor, blank: float
+) -> tuple[Tensor, Tensor]:
+    if log_probs.dtype == torch.float64 or not kernels.fits(log_probs):
+        return plain_forward_sum(log_probs, num_frames, num_tokens, blank)
+    from quintet.nn.kernels.alignment import forward_sum
+
+    with torch.cuda.device_of(log_probs):
+        return forward_sum(log_probs, num_frames, num_tokens, blank)
+
+
+_forward_sum.register_kernel("cuda", _forward_sum_on_cuda)
 
 
 @_forward_sum.register_fake

@@ -8,15 +8,9 @@ branches end in a zero-initialised layer.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn.norms import FusedSequential, group_norm, group_norm_act
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, apply_rope, rope_2d
-
-
-def group_norm(dim: int, width: int = 16) -> nn.GroupNorm:
-    """Groups of `width` channels, or of the next smaller width that divides `dim`."""
-    while dim % width:
-        width -= 1
-    return nn.GroupNorm(dim // width, dim)
 
 
 def zeroed(conv: nn.Conv2d) -> nn.Conv2d:
@@ -56,7 +50,7 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
+        self.body = FusedSequential(
             group_norm(dim),
             nn.SiLU(),
             nn.Conv2d(dim, dim, 3, padding=1),
@@ -117,7 +111,7 @@ class Head(nn.Module):
         self.conv = nn.Conv2d(dim, channels * patch_size**2, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.pixel_shuffle(self.conv(F.silu(self.norm(x))), self.patch_size)
+        return F.pixel_shuffle(self.conv(group_norm_act(x, self.norm, "silu")), self.patch_size)
 
 
 def choose_head_dim(dim: int, largest: int = 64) -> int:
@@ -139,7 +133,7 @@ class AttentionBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         size = x.shape[-2:]
-        qkv = self.to_qkv(self.norm(x)).flatten(2).transpose(1, 2)
+        qkv = self.to_qkv(group_norm_act(x, self.norm)).flatten(2).transpose(1, 2)
         q, k, v = qkv.unflatten(2, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
         rotation = rope_2d(size[0], size[1], self.head_dim, x.device)
         attended = F.scaled_dot_product_attention(

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.attention import QKNorm
-from quintet.nn.blocks import check_shortcut, choose_head_dim, group_norm, match_channels, zeroed
+from quintet.nn.blocks import check_shortcut, choose_head_dim, match_channels, zeroed
+from quintet.nn.norms import FusedSequential, group_norm, group_norm_act
 from quintet.nn.precision import full_precision
 
 State = tuple[Tensor, ...] | None
@@ -89,7 +90,7 @@ class CausalResidualBlock(nn.Module):
 
     def __init__(self, dim: int, *, squeeze_excite: bool = True) -> None:
         super().__init__()
-        self.spatial = nn.Sequential(
+        self.spatial = FusedSequential(
             group_norm(dim),
             nn.SiLU(),
             nn.Conv2d(dim, dim, 3, padding=1),
@@ -193,7 +194,9 @@ class TemporalAttention(nn.Module):
 
     def project(self, clip: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(b, positions, heads, t, e) each; without absolute positions."""
-        qkv = self.to_qkv(self.norm(clip.flatten(0, 1))).unflatten(0, clip.shape[:2])
+        qkv = self.to_qkv(group_norm_act(clip.flatten(0, 1), self.norm)).unflatten(
+            0, clip.shape[:2]
+        )
         heads = qkv.flatten(3).unflatten(2, (3, -1, self.head_dim))
         q, k, v = heads.permute(2, 0, 5, 3, 1, 4).unbind(0)
         return self.unit_q(q, None), self.unit_k(k, None), v
@@ -217,7 +220,9 @@ class GateLoop(nn.Module):
         self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
-        projected = self.to_gates(self.norm(clip.flatten(0, 1))).unflatten(0, clip.shape[:2])
+        projected = self.to_gates(group_norm_act(clip.flatten(0, 1), self.norm)).unflatten(
+            0, clip.shape[:2]
+        )
         values, decays, gates = projected.chunk(3, dim=2)
         values, decays = full_precision(values), torch.sigmoid(full_precision(decays))
         hidden = state[0] if state else values[:, 0]

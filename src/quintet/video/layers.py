@@ -9,7 +9,6 @@ from quintet.nn.blocks import (
     Stem,
     Upsample,
     choose_head_dim,
-    group_norm,
     zeroed,
 )
 from quintet.nn.causal import (
@@ -21,6 +20,7 @@ from quintet.nn.causal import (
     TemporalDownsample,
     TemporalUpsample,
 )
+from quintet.nn.norms import group_norm, group_norm_act
 from quintet.nn.precision import full_precision
 from quintet.video.config import Layer, VideoTokenizerConfig
 
@@ -40,7 +40,11 @@ class LinearAttentionBlock(nn.Module):
         self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = self.to_qkv(self.norm(x)).flatten(2).unflatten(1, (3, -1, self.head_dim))
+        heads = (
+            self.to_qkv(group_norm_act(x, self.norm))
+            .flatten(2)
+            .unflatten(1, (3, -1, self.head_dim))
+        )
         q, k, v = heads.unbind(1)  # (b, heads, e, positions)
         context = full_precision(k).softmax(-1).to(v.dtype) @ v.transpose(-1, -2)
         weights = full_precision(q).softmax(-2).to(v.dtype)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from quintet.compat.models import VIDEO_TOKENIZER, model_keywords
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
-from quintet.nn.blocks import group_norm
 from quintet.nn.causal import State
+from quintet.nn.norms import FusedSequential, group_norm
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
@@ -221,7 +221,7 @@ class MotionDiscriminator(nn.Module):
         body: list[nn.Module] = [down_conv(channels, dim, 1), nn.LeakyReLU(0.2)]
         for narrow, wide in pairwise(widths):
             body += [down_conv(narrow, wide, 2), group_norm(wide), nn.LeakyReLU(0.2)]
-        self.body = nn.Sequential(*body, nn.Conv3d(widths[-1], 1, 3, padding=1))
+        self.body = FusedSequential(*body, nn.Conv3d(widths[-1], 1, 3, padding=1))
 
     def forward(self, video: Tensor) -> Tensor:
         return self.body(video * 2 - 1)

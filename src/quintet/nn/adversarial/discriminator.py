@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from quintet.nn.blocks import group_norm
+from quintet.nn.norms import FusedSequential, group_norm
 
 
 def down_block(dim: int, dim_out: int) -> list[nn.Module]:
@@ -35,7 +35,7 @@ class PatchDiscriminator(nn.Module):
             body += down_block(narrow, wide)
         last = widths[-1]
         body += [nn.Conv2d(last, last, 1), nn.LeakyReLU(0.2), nn.Conv2d(last, 1, 3, padding=1)]
-        self.body = nn.Sequential(*body)
+        self.body = FusedSequential(*body)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.body(images * 2 - 1)

@@ -1,0 +1,22 @@
+"""Triton kernels for CUDA. Nothing in here is imported on a CPU, and quintet does not need Triton.
+
+Each is the CUDA implementation of a custom operation whose plain version stands beside its caller:
+`alignment` for `nn/alignment.py`, `norm_act` for `nn/norms.py`. Grids and block sizes follow from
+the shapes alone: nothing is read from the device, so a CUDA graph can hold every launch.
+"""
+
+from importlib.util import find_spec
+
+from torch import Tensor
+
+HAS_TRITON = find_spec("triton") is not None
+
+
+def fits(x: Tensor) -> bool:
+    """Whether the kernels can run on this tensor; offsets within a sample are 32-bit."""
+    return HAS_TRITON and x.numel() > 0 and x.numel() // len(x) < 2**31
+
+
+def power_of_two(size: int, least: int = 1) -> int:
+    """The next one."""
+    return max(least, 1 << (size - 1).bit_length())

@@ -1,0 +1,274 @@
+"""Group norm and activation in one pass: two kernels forward, two backward.
+
+x (n, c, ...) is in channels-last memory: each sample is a matrix of rows (positions) and channels.
+Forward reads x twice and writes y; backward reads x and dy twice and writes dx. A program takes one
+sample, a block of whole groups, and a chunk of rows. Its sums are added up by every program of the
+next kernel: a fixed order, without atomics. Statistics are in fp32.
+"""
+
+# Triton is installed on CUDA machines only.
+# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from quintet.nn.kernels import power_of_two
+
+ACTIVATIONS = {"none": 0, "silu": 1, "leaky_relu": 2}
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+PROGRAMS = 132 * 8
+"""Wanted at least: eight for each multiprocessor of an H200. A constant, so that results do not
+depend on the device."""
+SIZES = ["P", "G", "chunks", "length"]
+"""Not worth a kernel of their own where they are 1 or multiples of 16."""
+ELEMENTS = 4096
+"""Of a program at a time: 8 kB in bf16."""
+
+
+@triton.jit
+def _to_channels(values, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    return tl.reshape(tl.broadcast_to(values[:, None], [GROUPS, WIDTH]), [GROUPS * WIDTH])
+
+
+@triton.jit
+def _to_groups(values, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    return tl.sum(tl.reshape(values, [GROUPS, WIDTH]), 1)
+
+
+@triton.jit
+def _load(x, rows, last, columns, C):
+    inside = (rows < last)[:, None] & (columns < C)[None, :]
+    return tl.load(x + rows[:, None] * C + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(y, values, rows, last, columns, C):
+    inside = (rows < last)[:, None] & (columns < C)[None, :]
+    at = y + rows[:, None] * C + columns[None, :]
+    tl.store(at, values.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _offsets(x, groups, G, WIDTH: tl.constexpr):
+    """The first value of each group. Sums of differences from it do not cancel where the mean is
+    far from 0."""
+    return tl.load(x + groups * WIDTH, mask=groups < G, other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _sums_kernel(
+    x, sums, P, C, G, chunks, length, WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr
+):
+    """sums (n, groups, chunks, 2): of x - offset and of its square."""
+    sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
+    groups = block * GROUPS + tl.arange(0, GROUPS)
+    x += sample.to(tl.int64) * P * C
+    offset = _to_channels(_offsets(x, groups, G, WIDTH), GROUPS, WIDTH)[None, :]
+    last = tl.minimum((chunk + 1) * length, P)
+    first_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
+    second_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
+    for start in range(chunk * length, last, R):
+        rows = start + tl.arange(0, R)
+        values = _load(x, rows, last, columns, C) - offset
+        values = tl.where((rows < last)[:, None], values, 0.0)
+        first_sum += tl.sum(values, 0)
+        second_sum += tl.sum(values * values, 0)
+    at = sums + ((sample * G + groups) * chunks + chunk) * 2
+    tl.store(at, _to_groups(first_sum, GROUPS, WIDTH), mask=groups < G)
+    tl.store(at + 1, _to_groups(second_sum, GROUPS, WIDTH), mask=groups < G)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _apply_kernel(
+    x, y, sums, weight, bias, means, rstds, P, C, G, chunks, length, eps,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
+    groups = block * GROUPS + tl.arange(0, GROUPS)
+    x += sample.to(tl.int64) * P * C
+    y += sample.to(tl.int64) * P * C
+    k = tl.arange(0, CHUNKS)
+    at = sums + ((sample * G + groups)[:, None] * chunks + k[None, :]) * 2
+    summed = (groups < G)[:, None] & (k < chunks)[None, :]
+    count = P * WIDTH
+    first = tl.sum(tl.load(at, mask=summed, other=0.0), 1) / count
+    second = tl.sum(tl.load(at + 1, mask=summed, other=0.0), 1) / count
+    mean = _offsets(x, groups, G, WIDTH) + first
+    variance = second - first * first
+    # Not `tl.maximum`, which would hide NaN.
+    rstd = 1.0 / tl.sqrt(tl.where(variance < 0, 0.0, variance) + eps)
+    # Every chunk has computed the same.
+    tl.store(means + sample * G + groups, mean, mask=groups < G)
+    tl.store(rstds + sample * G + groups, rstd, mask=groups < G)
+    scale = tl.load(weight + columns, mask=columns < C, other=0.0).to(tl.float32)
+    scale = (scale * _to_channels(rstd, GROUPS, WIDTH))[None, :]
+    shift = tl.load(bias + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
+    mean = _to_channels(mean, GROUPS, WIDTH)[None, :]
+    last = tl.minimum((chunk + 1) * length, P)
+    for start in range(chunk * length, last, R):
+        rows = start + tl.arange(0, R)
+        normed = (_load(x, rows, last, columns, C) - mean) * scale + shift
+        if ACTIVATION == 1:
+            normed = normed * tl.sigmoid(normed)
+        if ACTIVATION == 2:
+            normed = tl.where(normed > 0, normed, 0.2 * normed)
+        _store(y, normed, rows, last, columns, C)
+
+
+@triton.jit
+def _gradients(x, dy, rows, last, columns, C, mean, rstd, scale, shift, ACTIVATION: tl.constexpr):
+    """Normalised x, and the gradient before the activation; 0 outside."""
+    normed = (_load(x, rows, last, columns, C) - mean) * rstd
+    gradient = _load(dy, rows, last, columns, C)
+    z = normed * scale + shift
+    if ACTIVATION == 1:
+        gate = tl.sigmoid(z)
+        gradient = gradient * gate * (1 + z * (1 - gate))
+    if ACTIVATION == 2:
+        gradient = tl.where(z > 0, gradient, 0.2 * gradient)
+    return normed, gradient
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _backward_sums_kernel(
+    x, dy, sums, weight, bias, means, rstds, P, C, G, chunks, length,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """sums (n, chunks, 2, c): of the gradient, and of its product with the normalised x."""
+    sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
+    groups = sample * G + columns // WIDTH
+    x += sample.to(tl.int64) * P * C
+    dy += sample.to(tl.int64) * P * C
+    mean = tl.load(means + groups, mask=columns < C, other=0.0)[None, :]
+    rstd = tl.load(rstds + groups, mask=columns < C, other=0.0)[None, :]
+    scale = tl.load(weight + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
+    shift = tl.load(bias + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
+    last = tl.minimum((chunk + 1) * length, P)
+    first_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
+    second_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
+    for start in range(chunk * length, last, R):
+        rows = start + tl.arange(0, R)
+        normed, gradient = _gradients(
+            x, dy, rows, last, columns, C, mean, rstd, scale, shift, ACTIVATION
+        )
+        first_sum += tl.sum(gradient, 0)
+        second_sum += tl.sum(gradient * normed, 0)
+    at = sums + (sample * chunks + chunk) * 2 * C + columns
+    tl.store(at, first_sum, mask=columns < C)
+    tl.store(at + C, second_sum, mask=columns < C)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _backward_apply_kernel(
+    x, dy, dx, sums, weight, bias, means, rstds, P, C, G, chunks, length,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
+    groups = sample * G + columns // WIDTH
+    x += sample.to(tl.int64) * P * C
+    dy += sample.to(tl.int64) * P * C
+    dx += sample.to(tl.int64) * P * C
+    mean = tl.load(means + groups, mask=columns < C, other=0.0)[None, :]
+    rstd = tl.load(rstds + groups, mask=columns < C, other=0.0)[None, :]
+    scale = tl.load(weight + columns, mask=columns < C, other=0.0).to(tl.float32)
+    shift = tl.load(bias + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
+    k = tl.arange(0, CHUNKS)
+    at = sums + (sample * chunks + k)[:, None] * 2 * C + columns[None, :]
+    summed = (k < chunks)[:, None] & (columns < C)[None, :]
+    first = tl.sum(tl.load(at, mask=summed, other=0.0), 0) * scale
+    second = tl.sum(tl.load(at + C, mask=summed, other=0.0), 0) * scale
+    count = P * WIDTH
+    first = _to_channels(_to_groups(first, GROUPS, WIDTH) / count, GROUPS, WIDTH)[None, :]
+    second = _to_channels(_to_groups(second, GROUPS, WIDTH) / count, GROUPS, WIDTH)[None, :]
+    scale = scale[None, :]
+    last = tl.minimum((chunk + 1) * length, P)
+    for start in range(chunk * length, last, R):
+        rows = start + tl.arange(0, R)
+        normed, gradient = _gradients(
+            x, dy, rows, last, columns, C, mean, rstd, scale, shift, ACTIVATION
+        )
+        gradient = (gradient * scale - first - normed * second) * rstd
+        _store(dx, gradient, rows, last, columns, C)
+
+
+class Plan(NamedTuple):
+    """How the programs share a tensor."""
+
+    grid: tuple[int, int, int]
+    """Samples, blocks of groups, chunks of rows."""
+    sizes: tuple[int, int, int, int, int]
+    """Rows, channels, groups, chunks, rows of a chunk."""
+    blocks: dict[str, int]
+    chunks: int
+    """The next power of two."""
+
+
+def plan(x: Tensor, groups: int) -> Plan:
+    samples, channels = x.shape[:2]
+    rows = x.numel() // (samples * channels)
+    width = channels // groups
+    together = 1
+    while together * 2 * width <= 128 and together * 2 <= groups:
+        together *= 2
+    step = max(1, ELEMENTS // (together * width))
+    blocks = triton.cdiv(groups, together)
+    chunks = max(1, min(64, triton.cdiv(PROGRAMS, samples * blocks), triton.cdiv(rows, step)))
+    length = triton.cdiv(triton.cdiv(rows, chunks), step) * step
+    chunks = triton.cdiv(rows, length)
+    return Plan(
+        (samples, blocks, chunks),
+        (rows, channels, groups, chunks, length),
+        {"WIDTH": width, "GROUPS": together, "R": step},
+        power_of_two(chunks),
+    )
+
+
+def forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+    eps: float,
+    activation: str,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output in this dtype, and means and reciprocal deviations (n, groups)."""
+    grid, sizes, blocks, chunks = plan(x, groups)
+    y = torch.empty_like(x, dtype=dtype, memory_format=FORMATS[x.ndim])
+    sums = x.new_empty(grid[0], groups, grid[2], 2, dtype=torch.float32)
+    mean, rstd = (x.new_empty(grid[0], groups, dtype=torch.float32) for _ in range(2))
+    _sums_kernel[grid](x, sums, *sizes, **blocks)
+    extra: dict[str, Any] = {"CHUNKS": chunks, "ACTIVATION": ACTIVATIONS[activation]}
+    _apply_kernel[grid](x, y, sums, weight, bias, mean, rstd, *sizes, eps, **blocks, **extra)
+    return y, mean, rstd
+
+
+def backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    activation: str,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and in fp32 (2, c) those of bias and weight."""
+    grid, sizes, blocks, chunks = plan(x, mean.shape[1])
+    dx = torch.empty_like(x, memory_format=FORMATS[x.ndim])
+    sums = x.new_empty(grid[0], grid[2], 2, x.shape[1], dtype=torch.float32)
+    parameters = (weight, bias, mean, rstd)
+    blocks["ACTIVATION"] = ACTIVATIONS[activation]
+    _backward_sums_kernel[grid](x, dy, sums, *parameters, *sizes, **blocks)
+    _backward_apply_kernel[grid](x, dy, dx, sums, *parameters, *sizes, CHUNKS=chunks, **blocks)
+    return dx, sums.sum((0, 1))

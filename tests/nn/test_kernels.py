@@ -1,0 +1,342 @@
+"""The Triton kernels against the plain versions.
+
+On a GPU the kernels run as they are. Without one they run in Triton's interpreter, which has to be
+chosen before Triton is imported: `test_kernels_hold_in_the_interpreter` runs this file again, in
+another process.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quintet.nn import alignment, norms
+from quintet.nn.adversarial.discriminator import PatchDiscriminator
+from quintet.nn.adversarial.losses import r1_exact
+from quintet.nn.blocks import ResidualBlock
+from quintet.nn.kernels import HAS_TRITON
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+INTERPRETED = not CUDA and os.environ.get("TRITON_INTERPRET") == "1"
+
+runs_kernels = pytest.mark.skipif(
+    not HAS_TRITON or not (CUDA or INTERPRETED), reason="needs Triton, and a CUDA device"
+)
+
+
+def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
+    skipped = pytest.mark.skipif(not CUDA or not HAS_TRITON, reason="needs a CUDA device")
+    return pytest.mark.gpu(skipped(test))
+
+
+@pytest.mark.skipif(CUDA, reason="the kernels run on the GPU")
+@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter")
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+def test_kernels_hold_in_the_interpreter() -> None:
+    if tuple(int(part) for part in version("triton").split(".")[:2]) < (3, 7):
+        pytest.skip("the interpreter of Triton before 3.7 fails with NumPy 2.4")
+    # The interpreter computes what masks discard, and says so where that overflows.
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    command += ["-W", "ignore::RuntimeWarning", "-W", "ignore::UserWarning:triton"]
+    result = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+# Alignment.
+
+BLANKS = (0.0, -1.0, 0.5, -6.0, -1e5)
+
+
+def aligner_batch(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A few samples of any length, also none and too short ones, with junk for padding."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda low, high, *shape: torch.randint(low, high, shape, generator=generator)
+    b, t, n = (int(draw(1, most)) for most in (5, 40, 20))
+    values = torch.randn(b, t, n, generator=generator) * (0.1, 3.0, 50.0)[seed % 3]
+    # Whole numbers have ties.
+    values = values.round() if seed % 2 else values.log_softmax(-1)
+    frames, tokens = draw(0, t + 1, b), draw(0, n + 1, b)
+    tokens = tokens if seed % 4 == 0 else torch.minimum(tokens, frames)
+    for row, length, count in zip(values, frames.tolist(), tokens.tolist()):
+        row[length:] = float("nan")
+        row[:, count:] = float("inf")
+    return values.to(DEVICE), frames.to(DEVICE), tokens.to(DEVICE)
+
+
+@runs_kernels
+@pytest.mark.parametrize("seed", range(8))
+def test_the_search_kernel_gives_the_plain_durations(seed: int) -> None:
+    from quintet.nn.kernels.alignment import monotonic_search
+
+    batch = aligner_batch(seed)
+    durations = monotonic_search(*batch)
+    assert torch.equal(durations, alignment.plain_search(*batch))
+    assert torch.equal(durations.sum(1), batch[1])
+
+
+@runs_kernels
+@pytest.mark.parametrize("seed", range(8))
+def test_the_forward_sum_kernel_gives_the_plain_loss_and_posterior(seed: int) -> None:
+    from quintet.nn.kernels.alignment import forward_sum
+
+    batch, blank = aligner_batch(seed), BLANKS[seed % len(BLANKS)]
+    loss, posterior = forward_sum(*batch, blank)
+    expected_loss, expected_posterior = alignment.plain_forward_sum(*batch, blank)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(posterior, expected_posterior, rtol=1e-4, atol=1e-5)
+
+
+@runs_kernels
+def test_kernels_take_any_memory_and_any_integers() -> None:
+    from quintet.nn.kernels.alignment import forward_sum, monotonic_search
+
+    values = torch.randn(2, 6, 20, device=DEVICE).transpose(1, 2)
+    lengths = torch.tensor([[20, 6], [15, 4]], dtype=torch.int32, device=DEVICE)
+    batch = (values, lengths[:, 0], lengths[:, 1])
+    assert torch.equal(monotonic_search(*batch), alignment.plain_search(*batch))
+    losses = forward_sum(*batch, 0.0)[0], alignment.plain_forward_sum(*batch, 0.0)[0]
+    torch.testing.assert_close(*losses)
+
+
+@runs_kernels
+def test_a_score_that_is_not_a_number_is_not_hidden() -> None:
+    from quintet.nn.kernels.alignment import forward_sum, monotonic_search
+
+    values = torch.randn(2, 8, 3, device=DEVICE)
+    values[0, 4, 1] = float("nan")
+    lengths = torch.tensor([8, 8], device=DEVICE), torch.tensor([3, 3], device=DEVICE)
+    assert forward_sum(values, *lengths, 0.0)[0].isnan().tolist() == [True, False]
+    assert monotonic_search(values, *lengths).sum(1).tolist() == [8, 8]
+
+
+@runs_kernels
+def test_long_sums_keep_their_precision_in_the_kernels() -> None:
+    """Scores near -100: in fp32 the differences of sums would be lost."""
+    from quintet.nn.kernels.alignment import forward_sum, monotonic_search
+
+    frames = 2000 if CUDA else 200
+    values = (torch.randn(1, frames, 30) - 100).to(DEVICE)
+    lengths = torch.tensor([frames], device=DEVICE), torch.tensor([30], device=DEVICE)
+    expected = alignment.plain_search(values, *lengths)
+    assert torch.equal(monotonic_search(values, *lengths), expected)
+    posterior = forward_sum(values, *lengths, -100.0)[1]
+    expected = alignment.plain_forward_sum(values, *lengths, -100.0)[1]
+    torch.testing.assert_close(posterior, expected, rtol=1e-4, atol=1e-4)
+
+
+@on_gpu
+@pytest.mark.parametrize("shape", [(24, 471, 48), (8, 1000, 150), (2, 3000, 400)])
+def test_the_aligner_on_a_gpu_computes_what_the_plain_one_does(
+    shape: tuple[int, int, int],
+) -> None:
+    b, t, n = shape
+    values = (2 * torch.randn(shape, device=DEVICE)).log_softmax(-1).requires_grad_()
+    frames = torch.randint(t // 2, t + 1, (b,), device=DEVICE)
+    tokens = torch.randint(n // 4, n // 2 + 1, (b,), device=DEVICE)
+    durations = alignment.monotonic_search(values, frames, tokens)
+    assert torch.equal(durations, alignment.plain_search(values.detach(), frames, tokens))
+    loss = alignment.forward_sum(values, frames, tokens)
+    (gradient,) = torch.autograd.grad(loss.sum(), values)
+    expected, posterior = alignment.plain_forward_sum(values.detach(), frames, tokens, 0.0)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(gradient, -posterior, rtol=1e-4, atol=1e-4)
+
+
+@on_gpu
+def test_the_aligner_in_fp64_stays_plain_on_a_gpu() -> None:
+    values, frames, tokens = aligner_batch(1)
+    values = values.double()
+    actual = torch.ops.quintet.forward_sum(values, frames, tokens, 0.0)
+    expected = alignment.plain_forward_sum(values, frames, tokens, 0.0)
+    assert all(torch.equal(a, e) for a, e in zip(actual, expected))
+
+
+# Group norm and activation.
+
+NORM_SHAPES = [
+    ((2, 32, 6, 5), 2),
+    ((3, 48, 3, 4, 2), 3),
+    ((1, 8, 40, 40), 8),
+    ((2, 64, 1, 1), 1),
+    ((2, 256, 12, 9), 16),
+]
+ACTIVATIONS = ("none", "silu", "leaky_relu")
+
+
+def norm_inputs(
+    shape: tuple[int, ...], dtype: torch.dtype, offset: float = 0.3
+) -> tuple[Tensor, Tensor, Tensor]:
+    x = (1.5 * torch.randn(shape, device=DEVICE) + offset).to(dtype)
+    x = x.contiguous(memory_format=norms.FORMATS[len(shape)])
+    weight = 1 + 0.1 * torch.randn(shape[1], device=DEVICE)
+    bias = 0.1 * torch.randn(shape[1], device=DEVICE)
+    return x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
+
+
+def fused(
+    inputs: tuple[Tensor, Tensor, Tensor], groups: int, activation: str, dtype: torch.dtype
+) -> Tensor:
+    return norms._group_norm_act(*inputs, groups, 1e-5, activation, dtype)[0]
+
+
+def plain(inputs: tuple[Tensor, Tensor, Tensor], groups: int, activation: str) -> Tensor:
+    x, weight, bias = inputs
+    return norms.activate(F.group_norm(x, groups, weight, bias), activation)
+
+
+@runs_kernels
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("shape", "groups"), NORM_SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_norm_kernels_give_the_plain_output_and_gradients(
+    dtype: torch.dtype, shape: tuple[int, ...], groups: int, activation: str
+) -> None:
+    inputs = norm_inputs(shape, dtype)
+    exact: Any = tuple(a.detach().double().requires_grad_() for a in inputs)
+    actual, expected = fused(inputs, groups, activation, dtype), plain(exact, groups, activation)
+    assert actual.dtype == dtype
+    assert actual.is_contiguous(memory_format=norms.FORMATS[len(shape)])
+    gradient = torch.randn_like(actual)
+    slopes = torch.autograd.grad(actual, inputs, gradient)
+    expected_slopes = torch.autograd.grad(expected, exact, gradient.double())
+    # Sums over many positions are in fp32 for any dtype.
+    rounding = 1e-5 if dtype == torch.float32 else 1e-2
+    for a, e, allowed in zip(
+        (actual, *slopes), (expected, *expected_slopes), (rounding, rounding, 1e-4, 1e-4)
+    ):
+        assert (a.double() - e).abs().max() <= allowed * e.abs().max()
+
+
+@runs_kernels
+def test_a_mean_far_from_zero_costs_no_precision() -> None:
+    inputs = norm_inputs((2, 32, 8, 8), torch.float32, offset=1000.0)
+    exact: Any = tuple(a.detach().double() for a in inputs)
+    actual, expected = fused(inputs, 2, "none", torch.float32), plain(exact, 2, "none")
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=1e-3)
+
+
+@runs_kernels
+def test_the_norm_is_one_operation_to_the_compiler() -> None:
+    inputs = norm_inputs((2, 32, 4, 4), torch.float32)
+    args = (*inputs, 2, 1e-5, "silu", torch.bfloat16)
+    torch.library.opcheck(torch.ops.quintet.group_norm_act.default, args)
+    compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
+    for function in (fused, compiled):
+        out = function(inputs, 2, "silu", torch.float32)
+        slopes = torch.autograd.grad(out.square().sum(), inputs)
+        expected = torch.autograd.grad(plain(inputs, 2, "silu").square().sum(), inputs)
+        for a, e in zip(slopes, expected):
+            torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", [nn.SiLU(), nn.LeakyReLU(0.2), nn.LeakyReLU(0.1), nn.ReLU()])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_fused_sequence_is_the_plain_one_on_a_cpu(activation: nn.Module, autocast: bool) -> None:
+    layers = [nn.Conv2d(3, 32, 3), norms.group_norm(32), activation, norms.group_norm(32)]
+    one, other = norms.FusedSequential(*layers), nn.Sequential(*layers)
+    assert list(one.state_dict()) == list(other.state_dict())
+    x = torch.randn(2, 3, 6, 6)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        assert torch.equal(one(x), other(x))
+
+
+def test_an_unknown_activation_is_an_error() -> None:
+    with pytest.raises(ValueError, match="silu or leaky_relu, not relu"):
+        norms.group_norm_act(torch.randn(1, 16, 2, 2), norms.group_norm(16), "relu")
+
+
+def bf16() -> torch.autocast:
+    return torch.autocast("cuda", torch.bfloat16)
+
+
+@on_gpu
+def test_only_autocast_fuses() -> None:
+    norm, odd = norms.group_norm(32).cuda(), norms.group_norm(24).cuda()
+    x = torch.randn(2, 32, 4, 4, device="cuda")
+    assert torch.equal(norms.group_norm_act(x, norm, "silu"), F.silu(norm(x)))
+    with bf16():
+        assert norms.group_norm_act(x, norm, "silu").dtype == torch.bfloat16
+        for plain_x, plain_norm in ((x.double(), norm.double()), (x[:, :24], odd)):
+            actual = norms.group_norm_act(plain_x, plain_norm, "silu")
+            assert torch.equal(actual, F.silu(plain_norm(plain_x)))
+
+
+@on_gpu
+def test_a_residual_block_on_a_gpu_is_that_of_fp32() -> None:
+    block = ResidualBlock(64).cuda()
+    nn.init.normal_(block.body[5].weight, std=0.05)  # type: ignore[arg-type]
+    x = torch.randn(4, 64, 16, 16, device="cuda", requires_grad=True)
+    leaves = [x, *block.parameters()]
+    expected = block(x)
+    with bf16():
+        actual = block(x)
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.05)
+    gradient = torch.randn_like(expected)
+    slopes = [torch.autograd.grad(y, leaves, gradient.to(y.dtype)) for y in (actual, expected)]
+    for a, e in zip(*slopes):
+        assert (a - e).norm() <= 0.03 * e.norm()
+
+
+@on_gpu
+@pytest.mark.parametrize("shape", [(8, 64, 32, 32), (2, 64, 5, 16, 16)])
+def test_a_captured_norm_is_the_eager_one_bit_for_bit(shape: tuple[int, ...]) -> None:
+    inputs = norm_inputs(shape, torch.bfloat16)
+    gradient = torch.randn_like(inputs[0])
+
+    def step() -> tuple[Tensor, ...]:
+        y = fused(inputs, 4, "silu", torch.bfloat16)
+        return y, *torch.autograd.grad(y, inputs, gradient)
+
+    check_capture(step)
+
+
+@on_gpu
+def test_a_captured_aligner_is_the_eager_one_bit_for_bit() -> None:
+    values = torch.randn(4, 60, 12, device="cuda").log_softmax(-1).requires_grad_()
+    frames = torch.tensor([60, 50, 40, 10], device="cuda")
+    tokens = torch.tensor([12, 7, 1, 12], device="cuda")
+
+    def step() -> tuple[Tensor, ...]:
+        loss = alignment.forward_sum(values, frames, tokens)
+        durations = alignment.monotonic_search(values, frames, tokens)
+        return loss, durations, *torch.autograd.grad(loss.sum(), values)
+
+    check_capture(step)
+
+
+def check_capture(step: Callable[[], tuple[Tensor, ...]]) -> None:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        eager = step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for tensor in captured:
+        tensor.detach().zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(eager, captured))
+
+
+@on_gpu
+def test_the_exact_penalty_differentiates_twice_under_autocast() -> None:
+    discriminator = PatchDiscriminator(dim=16).cuda()
+    images = torch.rand(2, 3, 32, 32, device="cuda")
+    expected = r1_exact(discriminator, images)
+    with bf16():
+        actual = r1_exact(discriminator, images)
+    torch.testing.assert_close(actual, expected)
+    actual.sum().backward()
+    assert discriminator.body[0].weight.grad.any()  # type: ignore[union-attr]
