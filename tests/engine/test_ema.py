@@ -36,7 +36,7 @@ def test_the_average_equals_a_plain_loop(dtype):
     expected = {name: p.detach().double().clone() for name, p in live.items()}
     for count in range(30):
         move(live)
-        average.update(count, KEPT)
+        average.update(average.move_at(count), KEPT)
         decay = min(0.9, (1 + count) / (10 + count))
         for name, p in live.items():
             expected[name] = decay * expected[name] + (1 - decay) * p.detach().double()
@@ -52,9 +52,9 @@ def test_a_skipped_step_leaves_the_average_alone(skips):
     average, unskipped = EMA(live, 0.9), EMA(live, 0.9)
     for count, skip in enumerate(skips):
         move(live)
-        average.update(count, SKIPPED if skip else KEPT)
+        average.update(average.move_at(count), SKIPPED if skip else KEPT)
         if not skip:
-            unskipped.update(count, KEPT)
+            unskipped.update(unskipped.move_at(count), KEPT)
     for name, value in average.state().items():
         assert torch.equal(value, unskipped.state()[name])
 
@@ -72,7 +72,7 @@ def test_swapping_in_and_out_restores_bit_for_bit():
     live = parameters()
     average = EMA(live, 0.9)
     move(live)
-    average.update(0, KEPT)
+    average.update(average.move_at(0), KEPT)
     weights = {name: p.detach().clone() for name, p in live.items()}
     averaged = {name: value.clone() for name, value in average.state().items()}
     with average.swapped_in():
@@ -100,8 +100,8 @@ def test_after_a_swap_the_average_still_follows_the_live_weights():
         move(live)
         with average.swapped_in():
             pass
-        average.update(count, KEPT)
-        unswapped.update(count, KEPT)
+        average.update(average.move_at(count), KEPT)
+        unswapped.update(unswapped.move_at(count), KEPT)
     for name, value in average.state().items():
         assert torch.equal(value, unswapped.state()[name])
 
@@ -110,7 +110,7 @@ def test_an_average_that_was_saved_and_loaded_is_the_same():
     live = parameters()
     average, other = EMA(live, 0.9), EMA(parameters(), 0.9)
     move(live)
-    average.update(0, KEPT)
+    average.update(average.move_at(0), KEPT)
     other.load({name: value.clone() for name, value in average.state().items()})
     for name, value in other.state().items():
         assert torch.equal(value, average.state()[name])

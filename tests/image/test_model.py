@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from quintet.engine.keys import keyed_normal
 from quintet.image.config import VQGanVAEConfig
 from quintet.image.model import VQGanVAE, config_from_keywords
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
@@ -158,8 +159,8 @@ class Step:
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
-    def key(self, name: str) -> int:
-        return 1
+    def noise(self, like: torch.Tensor, name: str) -> torch.Tensor:
+        return keyed_normal(like, 1)
 
 
 @QUANTISERS

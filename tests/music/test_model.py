@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.engine.config import ConfigError, from_json, to_json
-from quintet.engine.keys import fold
+from quintet.engine.keys import fold, keyed_normal
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig, MusicLossConfig
 from quintet.music.model import MuLaN
 from quintet.music.towers import standardised
@@ -229,8 +229,8 @@ class EndOfStep:
     def sum(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def key(self, name: str) -> int:
-        return fold(name)
+    def noise(self, like: Tensor, name: str) -> Tensor:
+        return keyed_normal(like, fold(name))
 
 
 def test_the_quantiser_comes_to_write_embeddings_and_moves_none() -> None:

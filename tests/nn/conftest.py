@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from quintet.engine.keys import keyed_normal
+
 
 @dataclass
 class FakeCommit:
@@ -16,8 +18,8 @@ class FakeCommit:
     def sum(self, tensor: Tensor) -> Tensor:
         return tensor * self.processes
 
-    def key(self, name: str) -> int:
-        return sum(name.encode()) + 2**62
+    def noise(self, like: Tensor, name: str) -> Tensor:
+        return keyed_normal(like, sum(name.encode()) + 2**62)
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from quintet.engine.keys import keyed_normal
 from quintet.nn.adversarial.balancer import Balancer
 from quintet.nn.adversarial.losses import LeCam
 from quintet.nn.quantisers.vq import VectorQuantiser
-from quintet.nn.statistics import Commits, keyed_normal
+from quintet.nn.statistics import Commits
 
 
 def use_vq(module: nn.Module) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from quintet.engine.config import ConfigError, from_json, to_json
+from quintet.engine.keys import keyed_normal
 from quintet.nn.adversarial.losses import hinge_discriminator
 from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.config import (
@@ -341,8 +342,8 @@ class Step:
     def sum(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def key(self, name: str) -> int:
-        return 1
+    def noise(self, like: Tensor, name: str) -> Tensor:
+        return keyed_normal(like, 1)
 
 
 @QUANTISERS

@@ -32,7 +32,7 @@ def parts(
         if part.optimiser is None:
             frozen[name] = world.place_module(part.network).eval().requires_grad_(False)
             if part.compiles:
-                world.compile(frozen[name])
+                world.compile(frozen[name], part.compiles_captured)
         elif not whens:
             raise RunError(f"part '{name}' has an optimiser but no update; give it one")
         else:

@@ -130,7 +130,9 @@ class Recipe:
     precision: Literal["auto", "fp32", "bf16", "fp64"] = setting("auto", common=True)
     """Precision: auto is bf16 on GPUs and on CPUs with AMX, else fp32; fp64 is for tests."""
     compile: Literal["auto", "on", "off"] = setting("auto", free=True)
-    """torch.compile; auto compiles on GPUs only (on a CPU it takes a minute and gains 10 %)."""
+    """torch.compile; auto compiles on GPUs the networks that gain by it (no convolutional ones)."""
+    capture: bool = setting(True, free=True)
+    """On one GPU, replay steps as CUDA graphs after a few eager ones."""
     workers: int = setting(2, free=True, common=True)
     """Data loader processes; 0 loads in the main process."""
     log_every: int = setting(10, free=True, common=True)

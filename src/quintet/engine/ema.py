@@ -26,9 +26,14 @@ class EMA:
         for index, value in enumerate(self.values):
             self.by_type.setdefault(value.dtype, []).append(index)
 
+    def move_at(self, count: int) -> float:
+        """Share of the way to the current weights, after `count` updates."""
+        return 1 - decay_at(self.decay, count)
+
     @torch.no_grad()
-    def update(self, count: int, skipped: Tensor) -> None:
-        """Move towards the current weights; a skipped step is a no-op, without a host sync."""
+    def update(self, move: float | Tensor, skipped: Tensor) -> None:
+        """Move by a share of the way to the current weights; a skipped step is a no-op, without a
+        host sync."""
         for indices in self.by_type.values():
             # SGD with a weight decay of 1 and the weights as gradients: v - lr (v - p). It is the
             # only kernel that passes once over all tensors and takes the flag from the device.
@@ -36,7 +41,7 @@ class EMA:
                 [self.values[i] for i in indices],
                 [self.parameters[i] for i in indices],
                 [],
-                lr=1 - decay_at(self.decay, count),
+                lr=move,
                 weight_decay=1.0,
                 maximize=True,
                 momentum=0.0,

@@ -217,3 +217,9 @@ def normal(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     radius = 1.0 - uniform(keys, name + "/radius", shape)  # in (0, 1]: finite logarithm
     angle = uniform(keys, name + "/angle", shape)
     return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)
+
+
+def keyed_normal(like: Tensor, key: int) -> Tensor:
+    """Normal noise from a key, drawn on the device (a copy could synchronise)."""
+    generator = torch.Generator(like.device).manual_seed(key)
+    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)

@@ -1,7 +1,10 @@
 """The loop. Everything else in the engine exists so that this reads as prose."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from quintet.engine.task import Batch, StepContext
 from quintet.engine.update import apply
 
 if TYPE_CHECKING:
@@ -24,10 +27,18 @@ def train(run: "Run") -> None:
     run.finish()
 
 
+def take_updates(run: "Run", batches: Sequence[Batch], context: StepContext) -> None:
+    run.guard_data(batches)
+    for update in run.task.updates:
+        if context.due(update.when):
+            apply(run, update, batches, context)
+
+
 def take_step(run: "Run") -> None:
     batches = run.stream.take(run.recipe.accumulate)
     context = run.begin(batches)
-    for update in run.task.updates:
-        if update.when.due(run.step):
-            apply(run, update, batches, context)
+    if run.capture is None:
+        take_updates(run, batches, context)
+    else:
+        run.capture.take(batches, context, partial(take_updates, run))
     run.step += 1  # steps of the run, never calls of an optimiser

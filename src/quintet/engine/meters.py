@@ -19,6 +19,11 @@ class Entry:
     weight: float
 
 
+def stacked(entries: Sequence[Entry]) -> Tensor:
+    """Their values in fp64, whichever type each has."""
+    return torch.stack([entry.value.to(torch.float64).reshape(()) for entry in entries])
+
+
 class Meters:
     """One scalar per metric, step and micro-batch, reduced over processes once per report."""
 
@@ -52,7 +57,7 @@ class Meters:
         if not self.entries:
             return {}
         weights = torch.tensor([e.weight for e in self.entries], dtype=torch.float64)
-        values = torch.stack([e.value.to(torch.float64).reshape(()) for e in self.entries])
+        values = stacked(self.entries)
         weighted = values * weights.to(values.device, non_blocking=True)
         table: dict[int, dict[str, float]] = {}
         for entry, value in zip(self.entries, self.world.sum(weighted).tolist()):

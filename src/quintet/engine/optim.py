@@ -53,7 +53,15 @@ def build_optimizer(
     if config.optimizer == "lion":
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
+    capturable = next(iter(parameters.values())).is_cuda
+    return kind(
+        groups,
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.eps,
+        fused=True,
+        capturable=capturable,
+    )
 
 
 class Lion(torch.optim.Optimizer):

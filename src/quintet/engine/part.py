@@ -64,7 +64,7 @@ class LivePart:
         self.config: OptimiserConfig = config
         world.recompute(self.module)
         if part.compiles:
-            world.compile(self.module)
+            world.compile(self.module, part.compiles_captured)
         self.wrapped = world.wrap(self.module)
         self.parameters = optim.trainable(self.module)  # sharding puts others in their place
         self.stepped = fsdp.views(self.parameters)
@@ -104,7 +104,7 @@ class LivePart:
         norm = self._norm()
         bad = self.world.sum((~(norm + self.loss).isfinite()).float())
         context.skipped = (bad > 0).float()
-        rate = self.learning_rate_at(context.step)
+        rate = context.dial(f"{self.name}/learning_rate", self.learning_rate_at)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         # The fused kernels divide by grad_scale and stand still on found_inf: clipping and the
@@ -112,14 +112,19 @@ class LivePart:
         self.optimiser.found_inf = context.skipped  # type: ignore[attr-defined]
         self.optimiser.grad_scale = self._scale(norm)  # type: ignore[attr-defined]
         self.optimiser.step()
-        for parameter in (*self.stepped.values(), *self.parameters.values()):
-            parameter.grad = None
+        self.forget_gradients()
         for network in self.commits:
             network.commit(context)
         if self.average is not None:
-            self.average.update(context.step - self.start, context.skipped)
+            average, start = self.average, self.start
+            move = context.dial(f"{self.name}/ema", lambda step: average.move_at(step - start))
+            average.update(move, context.skipped)
         self.loss = torch.zeros((), device=self.world.device)
         return {"grad_norm": norm, "skipped": context.skipped}
+
+    def forget_gradients(self) -> None:
+        for parameter in (*self.stepped.values(), *self.parameters.values()):
+            parameter.grad = None
 
     def _norm(self) -> Tensor:
         """Of the gradients of all processes together."""
@@ -153,12 +158,8 @@ class LivePart:
         """At a step of the run; before the part's first one, that of its first."""
         return optim.learning_rate_at(self.config, max(0, step - self.start), self.length)
 
-    @property
-    def learning_rate(self) -> float:
-        return self.optimiser.param_groups[0]["lr"]
-
     @torch.no_grad()
-    def update_ratio(self) -> float | None:
+    def update_ratio(self, step: int) -> float | None:
         """Length of the last Adam step over the length of the weights (read at evaluations)."""
         squares: dict[bool, list[Tensor]] = {True: [], False: []}
         for name, p in self.stepped.items():
@@ -173,7 +174,7 @@ class LivePart:
             for rows in (squares[True], squares[False])
         )
         total, weight = ((self.world.sum(mine) if squares[True] else mine) + common).unbind()
-        return (self.learning_rate * (total / weight.clamp(min=1e-20)).sqrt()).item()
+        return (self.learning_rate_at(step) * (total / weight.clamp(min=1e-20)).sqrt()).item()
 
     @contextmanager
     def averaged(self) -> Generator[None, None, None]:

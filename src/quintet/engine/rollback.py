@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from quintet.engine import skipped
 from quintet.engine.errors import RunError
-from quintet.engine.meters import Entry
+from quintet.engine.meters import Entry, stacked
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.when import When
@@ -103,7 +102,7 @@ def skip_streaks(before: Mapping[str, int], entries: Iterable[Entry]) -> list[di
     """Consecutive skipped updates of each part after each of these device flags, which are equal
     on every process; the last item is the current state."""
     flags = [entry for entry in entries if entry.name.removesuffix("/skipped") in before]
-    values = torch.stack([entry.value for entry in flags]).tolist() if flags else []
+    values = stacked(flags).tolist() if flags else []
     counts = [dict(before)]
     for entry, value in zip(flags, values):
         part = entry.name.removesuffix("/skipped")

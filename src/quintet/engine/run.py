@@ -16,6 +16,7 @@ from quintet.engine.data import record
 from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.evaluate import EvaluationFailed
+from quintet.engine.machine.capture import Capture, Dials
 from quintet.engine.machine.signals import FLAT, REASON, STATUS, Signals
 from quintet.engine.machine.world import World
 from quintet.engine.meters import Meters, order_of
@@ -45,6 +46,7 @@ class Run:
         self.step = 0
         self.seconds = 0.0
         self.began = time.monotonic()
+        world.captures = world.captures and task.capturable
         self.parts, self.frozen = building.parts(task, recipe, world)
         self.focus: LivePart | None = None
         task.prepare(world)
@@ -52,6 +54,8 @@ class Run:
             self.stream = building.stream(task, recipe, world)
             self.fixed = building.held_out(task, recipe, world)
         self.meters = Meters(world)
+        self.dials = Dials(world.device) if world.device.type == "cuda" else None
+        self.capture = Capture(self) if world.captures else None
         monitors = [*health.default_monitors(list(self.parts), recipe.workers), *task.monitors]
         self.reporter = Reporter(sinks if world.is_main else [], monitors)
         self.saver = Saver(folder, recipe, world)
@@ -81,10 +85,19 @@ class Run:
         requests = self.stream.step_requests
         self.meters.begin(self.step, [request.sample for request in requests], len(requests))
         none = torch.zeros((), device=self.world.device)
-        poison = none + health.nan_in_data(batches)
+        context = StepContext(self.step, self.recipe.seed, len(requests), self.world, none)
+        if self.dials is not None:
+            self.dials.set(self.step)
+            context.dials = self.dials
+        if self.capture is not None:
+            context.whens = self.capture.whens
+        return context
+
+    def guard_data(self, batches: Sequence[Batch]) -> None:
+        """Not-a-number in the data makes every loss of the step one."""
+        poison = torch.zeros((), device=self.world.device) + health.nan_in_data(batches)
         for part in self.parts.values():
             part.loss = poison
-        return StepContext(self.step, self.recipe.seed, len(requests), self.world, none)
 
     def only(self, live: LivePart) -> Mapping[str, Any]:
         """One part live: wrapped and training. The others bare, frozen and in eval."""
@@ -109,7 +122,7 @@ class Run:
             "order": order_of(self.meters.ids),
             **means,
             **{
-                f"{name}/learning_rate": part.learning_rate
+                f"{name}/learning_rate": part.learning_rate_at(self.step - 1)
                 for name, part in self.parts.items()
                 if self.step > part.start
             },
@@ -140,7 +153,8 @@ class Run:
                 metrics, live = evaluate.measure_in_contexts(sides, *measured)
         except EvaluationFailed as failure:
             self._keep_after(failure)
-        ratios = {f"{name}/update_ratio": part.update_ratio() for name, part in self.parts.items()}
+        last = self.step - 1
+        ratios = {f"{n}/update_ratio": part.update_ratio(last) for n, part in self.parts.items()}
         record = {
             "step": self.step,
             **{f"val/{name}": value for name, value in metrics.items()},
@@ -284,6 +298,8 @@ class Run:
     def restore(self, step: int) -> dict[str, Any]:
         """Take over a checkpoint; returns its state.json."""
         about, files, at = self.saver.read(step, self._state())
+        if self.capture is not None:
+            self.capture.drop()
         for part in self.parts.values():
             part.load(files)
         self.step, self.seconds = at.step, at.seconds

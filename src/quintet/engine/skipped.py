@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from quintet.engine import health
 from quintet.engine.errors import RunError
-from quintet.engine.meters import Entry
+from quintet.engine.meters import Entry, stacked
 
 if TYPE_CHECKING:
     from quintet.engine.run import Run
@@ -48,7 +46,7 @@ def in_entries(parts: Iterable[str], entries: Iterable[Entry]) -> list[tuple[str
     """Flags of the steps since the last report, equal on every process."""
     names = {f"{part}/skipped": part for part in parts}
     flags = [entry for entry in entries if entry.name in names]
-    values = torch.stack([entry.value for entry in flags]).tolist() if flags else []
+    values = stacked(flags).tolist() if flags else []
     return [(names[entry.name], value) for entry, value in zip(flags, values)]
 
 

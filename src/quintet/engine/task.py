@@ -1,17 +1,19 @@
 """What a room says to the engine: parts, updates, data, measures and exhibits."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.data.plans import Plan
 from quintet.engine.health import Monitor
-from quintet.engine.keys import fold
+from quintet.engine.keys import fold, keyed_normal, normal
+from quintet.engine.machine.capture import Dials, generators, shapes
 from quintet.engine.machine.world import World
 from quintet.engine.when import ALWAYS, When
 
@@ -50,16 +52,54 @@ class StepContext:
     """Detached tensors that one update leaves for a later one; new at every step."""
     turn: int = 0
     """Which update of the step this is; two updates of one part draw different dropout."""
+    dials: Dials | None = None
+    """On a GPU: what follows from the step enters as tensors, so that the step can be captured."""
+    whens: dict[When, None] = field(default_factory=dict)
+    """Cadences that were asked for, here and in earlier steps."""
+    watched: bool = False
+    """Whether to find out if the step draws from generators, as dropout does: `drew`."""
+    drew: bool = False
 
     @contextmanager
     def keyed(self, index: int) -> Generator[None, None, None]:
         """Dropout inside networks follows from where it happens, not from what ran before."""
+        if self.is_captured:  # only steps that draw nothing are captured
+            yield
+            return
         self.world.seed(fold(self.seed, self.step, self.turn, index, self.world.rank))
+        before = generators(self.world.device) if self.watched else None
         yield
+        self.drew = self.drew or (self.watched and before != generators(self.world.device))
 
-    def key(self, name: str) -> int:
-        """A seed that is the same on every process."""
-        return fold(self.seed, self.step, self.turn, name)
+    def begin_again(self) -> None:
+        """Nothing of the step was computed: its capture failed."""
+        self.turn = 0
+        self.scratch.clear()
+
+    @property
+    def is_captured(self) -> bool:
+        return self.dials is not None and torch.cuda.is_current_stream_capturing()
+
+    def due(self, when: When) -> bool:
+        """Whether a cadence is due; steps with other answers are captured apart."""
+        self.whens.setdefault(when)
+        return when.due(self.step)
+
+    def dial(self, name: str, function: Callable[[int], float]) -> Any:
+        """A number that follows from the step: a float, or a tensor on a GPU. The name stands for
+        the function, which is the same at every step."""
+        return (
+            function(self.step) if self.dials is None else self.dials.get(name, function, self.step)
+        )
+
+    def noise(self, like: Tensor, name: str) -> Tensor:
+        """Normal noise of the shape of a tensor, the same on every process."""
+        seed, turn = self.seed, self.turn
+        key = lambda step: fold(seed, step, turn, name)
+        if self.dials is None:
+            return keyed_normal(like, key(self.step))
+        value = self.dials.get(f"{turn}/{name}", key, self.step)
+        return normal(value[None], name, tuple(like.shape))[0].to(like.dtype)
 
     def sum(self, value: Tensor) -> Tensor:
         return self.world.sum(value)
@@ -76,6 +116,8 @@ class Part:
     optimiser: OptimiserConfig | None = None
     compiles: bool = True
     """Whether compiling it pays; a small network runs for less time than its compiling takes."""
+    compiles_captured: bool = True
+    """Whether compiling it pays although steps are captured as CUDA graphs."""
     extra_state: nn.Module | None = None
     """Statistics of training that are saved with the part but are not of the network."""
 
@@ -135,6 +177,9 @@ class Task(Protocol):
     updates: list[Update]
     main: str
     """The part that users know as the model: what `load` and `export` give."""
+    capturable: bool = False
+    """Whether steps may be captured as CUDA graphs: the losses compute with the tensors of a batch
+    alone, never read one on the host, and ask for cadences by `StepContext.due`."""
     best: tuple[str, str] | None = None
     """The measure that picks the best checkpoint, and whether `max` or `min` is better."""
     monitors: Sequence[Monitor] = ()
@@ -152,6 +197,10 @@ class Task(Protocol):
     def plan(self, source: Any) -> Plan | None:
         """Another plan for batches, by length say; None for batches of batch_size samples."""
         return None
+
+    def kind(self, batch: Batch) -> Hashable:
+        """What of a batch decides which kernels run; for captured steps."""
+        return shapes(batch.data)
 
     def check(self, data: Any) -> None:
         """Raise ValueError with the remedy if the first batch cannot be what the model expects."""

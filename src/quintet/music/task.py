@@ -56,6 +56,7 @@ EXHIBITED_CLIPS = 6
 class MuLaNTask(Task):
     main = "mulan"
     best = ("recall_at_10", "max")
+    capturable = True
 
     def __init__(self, recipe: MuLaNRecipe, model: MuLaN | None = None, sets: Any = None):
         self.recipe, self.sets = recipe, sets

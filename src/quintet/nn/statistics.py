@@ -23,8 +23,8 @@ class CommitContext(Protocol):
         """The sum over all processes."""
         ...
 
-    def key(self, name: str, /) -> int:
-        """A 63-bit seed, equal on all processes."""
+    def noise(self, like: Tensor, name: str, /) -> Tensor:
+        """Normal noise of the shape of a tensor, equal on all processes."""
         ...
 
 
@@ -38,9 +38,3 @@ class Commits(Protocol):
 def accumulator(*shape: int) -> Tensor:
     """Zeros; register them as a non-persistent buffer."""
     return torch.zeros(shape, dtype=torch.float32)
-
-
-def keyed_normal(like: Tensor, key: int) -> Tensor:
-    """Normal noise from a key, drawn on the device (a copy could synchronise)."""
-    generator = torch.Generator(like.device).manual_seed(key)
-    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)

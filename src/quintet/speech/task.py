@@ -1,6 +1,6 @@
 """Task of VoiceBox: one part, one update, and losses averaged over the global batch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from quintet.engine.data.plans import Plan
 from quintet.engine.health import above
 from quintet.engine.keys import fold, uniform
+from quintet.engine.machine.capture import shapes
 from quintet.engine.machine.world import World
 from quintet.engine.task import (
     Batch,
@@ -46,6 +47,7 @@ SHOWN = 3
 class VoiceBoxTask(Task):
     main = "voicebox"
     best = ("mel_error", "min")
+    capturable = True
 
     def __init__(self, recipe: VoiceBoxRecipe, model: VoiceBox | None = None, sets: Any = None):
         self.recipe, self.sets = recipe, sets
@@ -80,6 +82,10 @@ class VoiceBoxTask(Task):
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
         return data.collate(items, self.buckets)
+
+    def kind(self, batch: Batch) -> Hashable:
+        tensors = {name: v for name, v in batch.data.items() if isinstance(v, Tensor)}
+        return shapes(tensors), all(batch.data["unpadded"])
 
     def check(self, data: Any) -> None:
         peak, largest = data["audio"].abs().max().item(), int(data["ids"].max())

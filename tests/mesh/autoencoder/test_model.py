@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
+from quintet.engine.keys import keyed_normal
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.bottleneck import average_equal_codes, logistic_loss
 from quintet.mesh.autoencoder.graph import Adjacency, NeighbourSum, adjacency
@@ -364,8 +365,8 @@ class Step:
     def sum(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def key(self, name: str) -> int:
-        return 1
+    def noise(self, like: Tensor, name: str) -> Tensor:
+        return keyed_normal(like, 1)
 
 
 def train(model: MeshAutoencoder, batch: Batch, steps: int, rate: float) -> list[float]:

@@ -59,6 +59,9 @@ class World:
         self.compiles = recipe.compile == "on" or (
             recipe.compile == "auto" and self.device.type == "cuda"
         )
+        self.compile_asked = recipe.compile == "on"
+        self.captures = recipe.capture and self.device.type == "cuda" and self.size == 1
+        """Whether steps of a task that allows it are captured as CUDA graphs."""
         self.deterministic = recipe.deterministic
         self.fsdp = recipe.fsdp
         self.recomputes = recipe.checkpoint_activations
@@ -86,14 +89,15 @@ class World:
         if self.precision == "bf16":
             torch.set_float32_matmul_precision("high")
 
-    def compile(self, network: nn.Module) -> None:
+    def compile(self, network: nn.Module, also_captured: bool = True) -> None:
         """Only the blocks that the network names in `regions`, or whole if it names none.
 
         Blocks that are alike share one graph, where a graph of all of them takes minutes to
         compile. A network that `compiles_whole` is compiled by the block as well if it is sharded
         or recomputed, as there is work between the blocks.
         """
-        if not self.compiles:
+        spared = self.captures and not also_captured and not self.compile_asked
+        if not self.compiles or spared:
             return
         torch._dynamo.config.recompile_limit = REGIONS
         whole = isinstance(network, CompilesWhole) and not (self.shards or self.recomputes)

@@ -39,6 +39,7 @@ POOR = "poor reconstruction; check that vertices are in -1..1"
 class AutoencoderTask(Task):
     main = "autoencoder"
     best = ("within_one", "max")
+    capturable = True
 
     def __init__(
         self, recipe: MeshAutoencoderRecipe, model: MeshAutoencoder | None = None, sets: Any = None

@@ -49,6 +49,7 @@ FEWEST_JUDGED = 5
 class TransformerTask(Task):
     main = "transformer"
     best = ("loss", "min")
+    capturable = True
 
     def __init__(
         self, recipe: MeshTransformerRecipe, model: MeshTransformer | None = None, sets: Any = None

@@ -64,11 +64,11 @@ class Balancer(nn.Module):
         self.register_buffer("weight", torch.tensor(floor))
         self.register_buffer("norms", accumulator(2), persistent=False)
 
-    def effective_weight(self, ramp: float = 1.0) -> Tensor:
+    def effective_weight(self, ramp: float | Tensor = 1.0) -> Tensor:
         """The weight at this step; never zero, because its gradient must be measurable."""
         return (self.weight * ramp).clamp_min(self.floor)
 
-    def split(self, reconstruction: Tensor, ramp: float = 1.0) -> Branches:
+    def split(self, reconstruction: Tensor, ramp: float | Tensor = 1.0) -> Branches:
         one = torch.ones_like(self.weight)
         return Branches(
             _GradientNorm.apply(reconstruction, one, self.norms[0]),  # pyright: ignore[reportArgumentType]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from quintet.nn.precision import without_autocast
 from quintet.nn.quantisers.base import ProjectIn, ProjectOut, Quantised, straight_through
-from quintet.nn.statistics import CommitContext, accumulator, keyed_normal
+from quintet.nn.statistics import CommitContext, accumulator
 
 CHUNK = 8192
 """Positions compared with the codebook at a time: bounds the distance matrix."""
@@ -120,7 +120,7 @@ class VectorQuantiser(nn.Module):
         counts = torch.lerp(step.counts, self.counts, decay)
         sums = torch.lerp(step.sums, self.codebook * self.counts[:, None], decay)
         codebook = sums / counts.clamp_min(1e-6)[:, None]
-        noise = step.error * keyed_normal(codebook, context.key("vq.revive"))
+        noise = step.error * context.noise(codebook, "vq.revive")
         codebook, counts = self.replace_dead_codes(codebook, counts, noise)
         self.codebook.copy_(torch.where(step.usable, codebook, self.codebook))
         self.counts.copy_(torch.where(step.usable, counts, self.counts))

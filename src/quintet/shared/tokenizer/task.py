@@ -38,6 +38,7 @@ class TokenizerTask(Task):
     `sets` are data sets of the user's, by split."""
 
     best = ("psnr", "max")
+    capturable = True
     field: str
     """The name of the samples in a batch."""
 
@@ -53,13 +54,17 @@ class TokenizerTask(Task):
         self.balancer = Balancer(
             share=self.losses.adversarial_share, cap=self.losses.adversarial_cap
         )
+        # With fused norms, captured steps are faster than compiled ones and ready in a fraction of
+        # the time (docs/performance.md).
+        network, only_eager = channels_last(tokenizer), {"compiles_captured": False}
         self.parts = {
-            self.main: Part(channels_last(tokenizer), recipe.optim, extra_state=self.balancer)
+            self.main: Part(network, recipe.optim, extra_state=self.balancer, **only_eager)
         }
         self.updates = [Update(self.main, each(self.tokenizer_loss))]
         if self.losses.perceptual:
             vgg = self.losses.vgg
-            self.parts["perceptual"] = Part(LPIPS(vgg) if vgg else StructuralDistance())
+            distance = LPIPS(vgg) if vgg else StructuralDistance()
+            self.parts["perceptual"] = Part(distance, **only_eager)
         self.discriminators = list(discriminators) if self.losses.adversarial != "none" else []
         # The discriminator updates and the adversarial loss share one When.
         start = recipe.adversarial_start
@@ -125,11 +130,8 @@ class TokenizerTask(Task):
         reconstruction, _, quantiser_loss = nets[self.main](real)
         context.scratch.setdefault("pairs", []).append((real, reconstruction.detach()))
         adversarial_loss, weight = None, None
-        if self.adversarial.due(context.step):
-            ramp = min(
-                1.0,
-                (context.step - self.adversarial.start + 1) / self.losses.adversarial_warmup_steps,
-            )
+        if context.due(self.adversarial):
+            ramp = context.dial("adversarial_ramp", self._ramp)
             reconstruction, fake = self.balancer.split(reconstruction, ramp)
             losses = [self._generator_loss(nets[n], real, fake) for n in self.discriminators]
             adversarial_loss = torch.stack(losses).mean()
@@ -143,6 +145,9 @@ class TokenizerTask(Task):
             loss = loss + weight * adversarial_loss
             metrics |= {"adversarial": adversarial_loss, "adversarial_weight": weight}
         return loss, {"loss": loss, **metrics}
+
+    def _ramp(self, step: int) -> float:
+        return min(1.0, (step - self.adversarial.start + 1) / self.losses.adversarial_warmup_steps)
 
     def _reconstruction_loss(
         self, nets: Mapping[str, Any], batch: Batch, real: Tensor, reconstruction: Tensor
@@ -177,7 +182,7 @@ class TokenizerTask(Task):
             loss = adversarial.relativistic_discriminator(real_logits, fake_logits).mean()
         logit_gap = real_logits.detach().float().mean() - fake_logits.detach().float().mean()
         metrics = {"loss": loss, "logit_gap": logit_gap}
-        if self.penalty.due(context.step) and self.losses.penalty != "none":
+        if context.due(self.penalty) and self.losses.penalty != "none":
             penalty = self._penalty(name, nets[name], batch, real, real_logits, fake_logits).mean()
             loss = loss + self.losses.penalty_weight * self.losses.penalty_every * penalty
             metrics["penalty"] = penalty

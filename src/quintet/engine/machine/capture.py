@@ -1,0 +1,218 @@
+"""Captured steps: on one GPU, everything that a step computes as one CUDA graph per kind of step.
+
+    a few eager steps of a kind ─> capture ─> copy the batch, set the dials, replay
+
+Two steps are of one kind if their batches have the same shapes and the same questions of cadence
+(`StepContext.due`) have the same answers. What changes from step to step inside a kind enters as
+tensors, the dials: learning rates, decays, ramps and keys. They are tensors in eager steps as well,
+so that a captured step equals an eager one bit for bit.
+"""
+
+import random
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quintet.engine.meters import Entry, stacked
+from quintet.engine.when import When
+
+if TYPE_CHECKING:
+    from quintet.engine.run import Run
+    from quintet.engine.task import Batch, StepContext
+
+EAGER = 3
+"""Steps of a kind before its capture: kernels are chosen and the optimiser's state is made."""
+KINDS = 16
+"""Graphs that are kept; steps of further kinds stay eager."""
+
+
+class Dials:
+    """Numbers that follow from the step, as tensors on the device."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.values: dict[str, Tensor] = {}
+        self.functions: dict[str, Callable[[int], float | int]] = {}
+
+    def set(self, step: int) -> None:
+        for name, function in self.functions.items():
+            self.values[name].fill_(function(step))
+
+    def get(self, name: str, function: Callable[[int], float | int], step: int) -> Tensor:
+        """The tensor of a name; its function is the same at every step."""
+        if name not in self.values:
+            value = function(step)
+            dtype = torch.int64 if isinstance(value, int) else torch.float32
+            self.values[name] = torch.full((), value, dtype=dtype, device=self.device)
+        self.functions[name] = function
+        return self.values[name]
+
+
+@dataclass
+class Graph:
+    """One kind of step."""
+
+    seen: int = 0
+    graph: torch.cuda.CUDAGraph | None = None
+    inputs: tuple[Tensor, ...] = ()
+    metrics: tuple[Entry, ...] = ()
+    values: Tensor | None = None
+    """The metrics of a replay, in fp64, as reports sum them."""
+
+
+class Capture:
+    """Takes the steps of a run on one GPU: eagerly at first, then by replaying graphs.
+
+    Graphs share one pool of memory: nothing inside of it outlives a step except the metrics, which
+    are copied out before the next one.
+    """
+
+    def __init__(self, run: "Run"):
+        self.run = run
+        self.whens: dict[When, None] = {}
+        self.kinds: dict[Hashable, Graph] = {}
+        self.pool: Any = None
+        self.refused = ""
+
+    def drop(self) -> None:
+        """Forget the graphs: state was loaded into other tensors."""
+        self.kinds.clear()
+        self.pool = None
+
+    def take(
+        self, batches: Sequence["Batch"], context: "StepContext", work: Callable[..., None]
+    ) -> None:
+        """`work(batches, context)` computes the step."""
+        kind = self.kinds.setdefault(self._kind(batches, context), Graph())
+        if kind.graph is None and not self._is_ready(kind):
+            self._eager(kind, batches, context, work)
+            return
+        if kind.graph is None:
+            try:
+                self._record(kind, batches, context, work)
+            except RuntimeError as error:
+                self._refuse(str(error).splitlines()[0])
+                context.begin_again()
+                work(batches, context)
+                return
+        assert kind.graph is not None
+        assert kind.values is not None
+        torch._foreach_copy_(kind.inputs, list(tensors(batches)))
+        kind.graph.replay()
+        values = kind.values.clone().unbind()
+        self.run.meters.entries += [
+            Entry(context.step, entry.name, value, entry.weight)
+            for entry, value in zip(kind.metrics, values)
+        ]
+
+    def _kind(self, batches: Sequence["Batch"], context: "StepContext") -> Hashable:
+        answers = frozenset((when, when.due(context.step)) for when in self.whens)
+        kinds = tuple(self.run.task.kind(batch) for batch in batches)
+        return answers, kinds, context.samples
+
+    def _is_ready(self, kind: Graph) -> bool:
+        captured = sum(each.graph is not None for each in self.kinds.values())
+        return not self.refused and kind.seen >= EAGER and captured < KINDS
+
+    def _eager(
+        self,
+        kind: Graph,
+        batches: Sequence["Batch"],
+        context: "StepContext",
+        work: Callable[..., None],
+    ) -> None:
+        kind.seen += 1
+        context.watched = not self.refused and kind.seen <= EAGER
+        work(batches, context)
+        if context.drew:
+            self._refuse("they draw from generators, as dropout does")
+
+    def _record(
+        self,
+        kind: Graph,
+        batches: Sequence["Batch"],
+        context: "StepContext",
+        work: Callable[..., None],
+    ) -> None:
+        """Capture the step. Nothing is computed yet."""
+        run, meters = self.run, self.run.meters
+        copies = [_copied(batch) for batch in batches]
+        outside, meters.entries = meters.entries, []
+        graph = torch.cuda.CUDAGraph()
+        try:
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                work(copies, context)
+                kind.values = stacked(meters.entries)
+            kind.metrics = tuple(meters.entries)
+        finally:
+            meters.entries = outside
+            for part in run.parts.values():
+                part.forget_gradients()
+        kind.graph, kind.inputs = graph, tuple(tensors(copies))
+        self.pool = self.pool or graph.pool()
+
+    def _refuse(self, reason: str) -> None:
+        self.refused = reason
+        self.drop()
+        self.run.say(f"steps are not captured as CUDA graphs: {reason}")
+
+
+def generators(device: torch.device) -> Hashable:
+    """The state of the generators that a step could draw from."""
+    index = device.index or 0
+    return (
+        torch.cuda.default_generators[index].get_offset(),
+        torch.default_generator.get_state().numpy().tobytes(),
+        random.getstate(),
+        np.random.get_state()[1].tobytes(),  # type: ignore[index, union-attr]
+    )
+
+
+def tensors(batches: Sequence["Batch"]) -> Iterator[Tensor]:
+    """In a fixed order."""
+    for batch in batches:
+        yield from _leaves(batch.data)
+        yield batch.keys
+
+
+def _leaves(data: Any) -> Iterator[Tensor]:
+    if isinstance(data, Tensor):
+        yield data
+    elif isinstance(data, dict):
+        for value in data.values():
+            yield from _leaves(value)
+    elif isinstance(data, (list, tuple)):
+        for value in data:
+            yield from _leaves(value)
+
+
+def shapes(data: Any) -> Hashable:
+    """Shapes of tensors, and other values as they are; texts do not count: no loss reads them."""
+    if isinstance(data, Tensor):
+        return tuple(data.shape), data.dtype, data.stride()
+    if isinstance(data, dict):
+        return tuple((name, shapes(value)) for name, value in data.items())
+    if isinstance(data, (list, tuple)):
+        return tuple(shapes(value) for value in data)
+    return None if isinstance(data, str) else data
+
+
+def _copied(batch: "Batch") -> "Batch":
+    return type(batch)(_with_copies(batch.data), list(batch.ids), batch.keys.clone())
+
+
+def _with_copies(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return data.clone(memory_format=torch.preserve_format)
+    if isinstance(data, dict):
+        return {name: _with_copies(value) for name, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*map(_with_copies, data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(map(_with_copies, data))
+    return data

@@ -1,0 +1,153 @@
+"""Captured steps: dials and kinds on any machine; on a GPU, captured equals eager bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quintet import rooms
+from quintet.engine.loop import take_step
+from quintet.engine.machine.capture import EAGER, Dials, shapes, tensors
+from quintet.engine.machine.world import World
+from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.settings import each_setting
+from quintet.engine.task import Batch
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+STEPS = 16
+SMALL = {
+    "valid_limit": 2,
+    "builtin_count": 64,
+    "adversarial_from": 0.25,
+    "adversarial_warmup_steps": 4,
+    "steps": STEPS,
+    "planned_steps": STEPS,
+    "batch_size": 4,
+    "workers": 0,
+    "device": "cuda",
+    "deterministic": True,
+    "compile": "off",
+    "warmup_steps": 4,
+}
+RECIPES = (
+    "image/vqgan_tiny",
+    "video/tokenizer_tiny",
+    "mesh/autoencoder_tiny",
+    "music/mulan_tiny",
+    "speech/voicebox_tiny",
+)
+
+
+def run_of(name: str, path: Path, capture: bool, **changes: Any) -> Run:
+    recipe = rooms.recipe_function(name)()
+    wanted = {**SMALL, "capture": capture, **changes}
+    recipe = each_setting(recipe, lambda field, value: wanted.get(field.name, value))
+    return Run(rooms.build(name, recipe), recipe, World(recipe), RunFolder.create(path, {}))
+
+
+def trajectory(run: Run, steps: int) -> list[dict[str, Any]]:
+    """All that each step leaves: state and metrics."""
+    found = []
+    for _ in range(steps):
+        take_step(run)
+        state = {
+            f"{file}/{n}": t.clone() for file, held in run._state().items() for n, t in held.items()
+        }
+        (metrics,) = run.meters.read()[1].values()
+        found.append({"state": state, "metrics": metrics})
+    return found
+
+
+def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    for number, (a, b) in enumerate(zip(one, other, strict=True), 1):
+        assert a["metrics"] == b["metrics"], f"metrics of step {number}"
+        assert a["state"].keys() == b["state"].keys()
+        differing = [
+            name for name, value in a["state"].items() if not torch.equal(value, b["state"][name])
+        ]
+        assert not differing, f"step {number}: {differing[:3]}"
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_captured_step_equals_an_eager_one(name: str, tmp_path: Path) -> None:
+    eager, captured = (run_of(name, tmp_path / str(flag), flag) for flag in (False, True))
+    try:
+        straight = trajectory(eager, STEPS)
+        assert_same(straight, trajectory(captured, STEPS))
+        assert captured.capture is not None
+        assert not captured.capture.refused
+        assert any(kind.graph is not None for kind in captured.capture.kinds.values())
+    finally:
+        eager.close()
+        captured.close()
+
+
+@needs_gpu
+def test_vq_codes_are_revived_alike(tmp_path: Path) -> None:
+    runs = [run_of("image/vqgan_tiny", tmp_path / str(f), f, quantiser="vq") for f in (False, True)]
+    assert_same(*(trajectory(run, STEPS) for run in runs))
+    for run in runs:
+        run.close()
+
+
+@needs_gpu
+def test_graphs_are_dropped_on_restore_and_the_run_resumes_alike(tmp_path: Path) -> None:
+    run = run_of("image/vqgan_tiny", tmp_path / "run", True)
+    trajectory(run, 8)
+    run.save()
+    run.saver.wait()
+    straight = trajectory(run, 8)
+    run.restore(8)
+    assert run.capture is not None
+    assert not run.capture.kinds
+    assert_same(straight, trajectory(run, 8))
+    run.close()
+
+
+@needs_gpu
+def test_dropout_is_not_captured_and_says_so(tmp_path: Path) -> None:
+    run = run_of("speech/voicebox_tiny", tmp_path / "run", True, dropout=0.1)
+    said: list[str] = []
+    run.say = said.append  # type: ignore[method-assign]
+    trajectory(run, EAGER + 3)
+    assert said == [
+        "steps are not captured as CUDA graphs: they draw from generators, as dropout does"
+    ]
+    run.close()
+
+
+def test_a_dial_is_one_tensor_that_follows_the_step() -> None:
+    dials = Dials(torch.device("cpu"))
+    rate = dials.get("rate", lambda step: 0.5 * step, 2)
+    key = dials.get("key", lambda step: 2**62 + step, 2)
+    assert (rate.item(), key.item()) == (1.0, 2**62 + 2)
+    dials.set(3)
+    assert (rate.item(), key.item()) == (1.5, 2**62 + 3)
+    assert dials.get("rate", lambda step: 0.5 * step, 3) is rate
+
+
+def test_texts_and_contents_make_no_kind_but_shapes_and_flags_do() -> None:
+    data: dict[str, Any] = {"x": torch.zeros(2, 3), "text": ["a", "b"], "mask": None, "flag": True}
+    same = {**data, "x": torch.ones(2, 3), "text": ["c", "d"]}
+    assert shapes(data) == shapes(same)
+    others = ({"x": torch.zeros(2, 4)}, {"x": torch.zeros(2, 3).half()}, {"flag": False})
+    for change in (*others, {"mask": torch.zeros(2)}):
+        assert shapes(data) != shapes({**data, **change})
+    assert len(list(tensors([Batch(data, [0, 1], torch.zeros(2))]))) == 2
+
+
+def test_a_task_of_a_users_model_is_not_captured_by_default() -> None:
+    from quintet.engine.task import Task
+
+    assert Task.capturable is False
+
+
+def test_a_cpu_run_has_neither_dials_nor_graphs(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"device": "cpu", "deterministic": False}
+    run = run_of("image/vqgan_tiny", tmp_path / "run", True, **changes)
+    assert run.dials is None
+    assert run.capture is None
+    run.close()
