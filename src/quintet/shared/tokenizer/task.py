@@ -56,15 +56,17 @@ class TokenizerTask(Task):
         )
         # With fused norms, captured steps are faster than compiled ones and ready in a fraction of
         # the time (docs/performance.md).
-        network, only_eager = channels_last(tokenizer), {"compiles_captured": False}
+        network = channels_last(tokenizer)
         self.parts = {
-            self.main: Part(network, recipe.optim, extra_state=self.balancer, **only_eager)
+            self.main: Part(
+                network, recipe.optim, compiles_captured=False, extra_state=self.balancer
+            )
         }
         self.updates = [Update(self.main, each(self.tokenizer_loss))]
         if self.losses.perceptual:
             vgg = self.losses.vgg
             distance = LPIPS(vgg) if vgg else StructuralDistance()
-            self.parts["perceptual"] = Part(distance, **only_eager)
+            self.parts["perceptual"] = Part(distance, compiles_captured=False)
         self.discriminators = list(discriminators) if self.losses.adversarial != "none" else []
         # The discriminator updates and the adversarial loss share one When.
         start = recipe.adversarial_start
