@@ -308,6 +308,11 @@ HARM: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         "best.json",
         "cannot be read",
     ),
+    "a record of the data that is not JSON": (
+        lambda run: (run / "data.json").write_text("?"),
+        "data.json",
+        "cannot be read",
+    ),
     "a line that is not a record": (
         lambda run: (run / "metrics.jsonl").write_text(
             "[]\n" + (run / "metrics.jsonl").read_text()

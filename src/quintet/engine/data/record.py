@@ -151,9 +151,9 @@ def take_new(run: Path) -> None:
 
 
 def resolved(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe with the split that the run has recorded, if it has files."""
+    """The recipe with the split that the run has recorded; only data from files reads it."""
     path = run / NAME
-    if not path.exists() or not any(record.files for record in read(path).values()):
+    if not path.exists():
         return recipe
     return each_setting(
         recipe, lambda field, value: str(path) if field.metadata.get("split") else value

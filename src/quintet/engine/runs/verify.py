@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from quintet.engine import optim, skipped
+from quintet.engine.data import record
 from quintet.engine.errors import RunError
 from quintet.engine.runs import checkpoint, frozen
 from quintet.engine.runs.folder import RunFolder, read_json
@@ -74,6 +75,7 @@ def verify(run: Path, build: Callable[[dict[str, Any]], Task | None]) -> Verdict
     findings += [fault._replace(repair=repair_of(fault, folder, intact)) for fault in faults]
     findings += check_updates(folder)
     findings += check_best(folder)
+    findings += check_data(folder)
     for path in (folder.metrics, folder.events):
         findings += check_lines(folder, path, locked)
     return Verdict([*findings, *([] if locked else leftovers(folder))], intact)
@@ -244,6 +246,16 @@ def check_best(folder: RunFolder) -> Iterator[Finding]:
         return
     if best is not None and best["step"] not in folder.steps():
         yield Finding(path, f"it names step {best['step']}, which has no checkpoint", repair)
+
+
+def check_data(folder: RunFolder) -> Iterator[Finding]:
+    path = folder.path / record.NAME
+    try:
+        if path.exists():
+            record.read(path)
+    except RunError as error:
+        problem = str(error).removeprefix(f"{path} ").partition("; ")[0]
+        yield Finding(str(path), problem, f"restore {path}, or delete it to take the data as it is")
 
 
 # -- reports, events and leftovers ------------------------------------------------------------
