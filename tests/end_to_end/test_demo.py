@@ -178,6 +178,7 @@ def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_an_interrupt_saves_progress_and_names_the_command_to_resume(tmp_path: Path) -> None:
     process = start(tmp_path / "demo", 1000)
     wait_for(process, tmp_path / "demo/image/metrics.jsonl")

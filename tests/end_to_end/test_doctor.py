@@ -53,6 +53,7 @@ def test_an_unknown_argument_is_an_error_with_suggestions(quintet: Quintet, tmp_
 # -- a recipe -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_recipe_is_measured_before_it_is_trained(
     quintet: Quintet, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,11 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-@pytest.mark.parametrize("name", sorted(SAYS))
+LONG = ("voicebox", "mesh_transformer")
+NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_says_what_it_found_and_leaves_a_run(name: str, tmp_path: Path):
     runs, says = SAYS[name]
     said = run_script(

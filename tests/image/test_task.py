@@ -145,7 +145,7 @@ def test_the_discriminator_starts_at_its_step_and_warms_up_from_there(tmp_path: 
     before, rates = parameters(run, "discriminator"), {}
     for step in range(8):
         take_step(run)
-        rates[step] = run.parts["discriminator"].learning_rate
+        rates[step] = run.parts["discriminator"].optimiser.param_groups[0]["lr"]
         assert moved(run, "discriminator", before) == (step >= 4)
     _, table = run.meters.read()
     assert [step for step, row in table.items() if "discriminator/loss" in row] == [4, 5, 6, 7]

@@ -210,7 +210,7 @@ def test_the_keyboard_reaches_the_content_and_all_controls(browser: Browser, pag
     assert [name for name in reached if name.startswith("mesh")]
 
 
-@pytest.mark.parametrize("width", [360, 1100])
+@pytest.mark.parametrize("width", [360, pytest.param(1100, marks=pytest.mark.slow)])
 def test_the_page_fits_the_window(width: int, browser: Browser, page: Path) -> None:
     browser.open(page, width=width, height=700)
     browser.wait(READY)
