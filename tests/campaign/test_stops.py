@@ -39,6 +39,7 @@ def signalled(trial: Trial, *numbers: int) -> Program:
     """Sent while a step takes long, so that a second signal comes before the state is saved."""
     program = trial.start(slow_steps, *QUICK, "--steps", 10)
     trial.reach(program, 3)
+    time.sleep(0.4)  # the fourth step has begun
     for number in numbers:
         program.signal(number)
         time.sleep(0.15)
@@ -51,7 +52,7 @@ def slow_steps() -> None:
     take = loop.take_step
 
     def slow(run: Any) -> None:
-        time.sleep(0.6 if run.step >= 3 else 0.05)
+        time.sleep(1.5 if run.step >= 3 else 0.05)
         take(run)
 
     loop.take_step = slow
