@@ -1,4 +1,5 @@
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -267,6 +268,17 @@ def stream(source, place, *, collate=stack, width=4, accumulate=1, workers=0, se
 
 def points(batches):
     return torch.cat([batch.data["point"] for batch in batches])
+
+
+def test_more_workers_than_cores_are_no_warning(seat):
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        loading = stream(Points(30), seat(), workers=2)
+        loading.take(1)
+        loading.close()
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def test_workers_change_nothing(seat):

@@ -45,10 +45,16 @@ def ignore_signals(main: int, _: int) -> None:
         os._exit(1)  # it was killed before the line above: no signal will come
 
 
+class Loader(DataLoader[Any]):
+    def check_worker_number_rationality(self) -> None:
+        """No warning on a machine with fewer cores than workers: a step that waits for data is
+        named by the run itself."""
+
+
 def loader(
     samples: Dataset[Any], batches: Any, collate: Any, workers: int, world: World, ahead: int = 4
 ) -> DataLoader[Any]:
-    return DataLoader(
+    return Loader(
         samples,
         batch_sampler=batches,
         collate_fn=collate,

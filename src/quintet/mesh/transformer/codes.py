@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from quintet.engine.data.record import HasFiles
 from quintet.engine.data.stream import DAMAGE, stop_workers
+from quintet.engine.data.workers import Loader
 from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
 from quintet.engine.runs.cache import VALUES_PER_FILE, Cache
@@ -141,7 +142,7 @@ class CodeData:
         # Small batches fit the cache of a CPU; the codes do not depend on the batch size.
         device = next(autoencoder.parameters()).device
         size = 256 if device.type == "cuda" else 16
-        loader = DataLoader(
+        loader = Loader(
             Variants(self.source, items),
             batch_size=size,
             num_workers=workers,
