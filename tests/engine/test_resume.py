@@ -85,7 +85,7 @@ def test_a_run_killed_before_its_first_checkpoint_takes_the_corrected_command(
     processes.signal(signal.SIGKILL)
     processes.wait()
     run(variant(seed=3, steps=8, batch_size=2), tmp_path / "run", mode)
-    (event,) = [e for e in lines(tmp_path / "run", "events") if "begins anew" in e["message"]]
+    (event,) = [e for e in lines(tmp_path / "run", "events") if "starting over" in e["message"]]
     assert event["step"] == 0
     run(variant(seed=3, steps=8, batch_size=2), tmp_path / "straight")
     assert trajectory(tmp_path / "run") == trajectory(tmp_path / "straight")

@@ -67,7 +67,7 @@ def start(
             if recipe.init_from and weights and not folder.steps():
                 _initialise(run, weights(recipe.init_from, task))
             if folder.restarted:
-                run.say("the earlier start in this folder left no checkpoint; the run begins anew")
+                run.say("starting over: the earlier start in this folder left no checkpoint")
             if found:
                 run.say(found)
             train(run)

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn import kernels
-
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+from quintet.nn.kernels import FORMATS
 
 
 def group_norm(dim: int, width: int = 16) -> nn.GroupNorm:

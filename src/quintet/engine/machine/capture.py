@@ -87,9 +87,16 @@ class Capture:
         self, batches: Sequence["Batch"], context: "StepContext", work: Callable[..., None]
     ) -> None:
         """`work(batches, context)` computes the step."""
+        if self.refused:
+            work(batches, context)
+            return
         kind = self.kinds.setdefault(self._kind(batches, context), Graph())
         if kind.graph is None and not self._is_ready(kind):
-            self._eager(kind, batches, context, work)
+            kind.seen += 1
+            context.watched = kind.seen <= EAGER
+            work(batches, context)
+            if context.drew:
+                self._refuse("they draw from generators, as dropout does")
             return
         if kind.graph is None:
             try:
@@ -116,20 +123,7 @@ class Capture:
 
     def _is_ready(self, kind: Graph) -> bool:
         captured = sum(each.graph is not None for each in self.kinds.values())
-        return not self.refused and kind.seen >= EAGER and captured < KINDS
-
-    def _eager(
-        self,
-        kind: Graph,
-        batches: Sequence["Batch"],
-        context: "StepContext",
-        work: Callable[..., None],
-    ) -> None:
-        kind.seen += 1
-        context.watched = not self.refused and kind.seen <= EAGER
-        work(batches, context)
-        if context.drew:
-            self._refuse("they draw from generators, as dropout does")
+        return kind.seen >= EAGER and captured < KINDS
 
     def _record(
         self,

@@ -7,9 +7,12 @@ the shapes alone: nothing is read from the device, so a CUDA graph can hold ever
 
 from importlib.util import find_spec
 
+import torch
 from torch import Tensor
 
 HAS_TRITON = find_spec("triton") is not None
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""Channels-last memory by number of dimensions."""
 
 
 def fits(x: Tensor) -> bool:

@@ -17,10 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quintet.nn.kernels import power_of_two
+from quintet.nn.kernels import FORMATS, power_of_two
 
 ACTIVATIONS = {"none": 0, "silu": 1, "leaky_relu": 2}
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 PROGRAMS = 132 * 8
 """Wanted at least: eight for each multiprocessor of an H200. A constant, so that results do not
 depend on the device."""

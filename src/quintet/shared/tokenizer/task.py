@@ -20,6 +20,7 @@ from quintet.engine.task import Batch, Loss, Part, StepContext, Task, Update, ea
 from quintet.engine.when import When
 from quintet.nn.adversarial import losses as adversarial
 from quintet.nn.adversarial.balancer import Balancer
+from quintet.nn.kernels import FORMATS
 from quintet.nn.lpips import LPIPS
 from quintet.nn.perceptual import StructuralDistance
 from quintet.nn.quantisers.codebook import codebook_usage
@@ -224,9 +225,6 @@ class TokenizerTask(Task):
             "perplexity": usage.perplexity.item(),
             "tokens_per_code": ids.numel() / size,
         }
-
-
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def channels_last(network: nn.Module) -> nn.Module:
