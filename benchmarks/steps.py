@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,9 @@ def stage_of(name: str, place: Path) -> Path:
     return run
 
 
-def measure(name: str, way: str, recipe: Recipe, place: Path, steps: int) -> dict[str, Any]:
+def measure(
+    name: str, way: str, recipe: Recipe, place: Path, steps: int, longest: int
+) -> dict[str, Any]:
     on_gpu = recipe.device == "cuda"
     sync = torch.cuda.synchronize if on_gpu else lambda: None
     begun = time.perf_counter()
@@ -101,10 +104,11 @@ def measure(name: str, way: str, recipe: Recipe, place: Path, steps: int) -> dic
     opened = time.perf_counter()
     run.stream = Kept(run, KEPT)  # type: ignore[assignment]
     loading = time.perf_counter() - opened
+    firsts = []
     for _ in range(10):
         take_step(run)
-    sync()
-    tenth = time.perf_counter() - begun - loading
+        sync()
+        firsts.append(round(time.perf_counter() - begun - loading, 1))
     for _ in range(4 * KEPT + 4):  # every kind of step has been captured
         take_step(run)
     run.meters.read()
@@ -120,11 +124,12 @@ def measure(name: str, way: str, recipe: Recipe, place: Path, steps: int) -> dic
         "way": way,
         "batch": recipe.batch_size,
         "ms": round(ms, 2),
-        "seconds_to_tenth_step": round(tenth, 1),
+        "seconds_to_tenth_step": firsts[-1],
+        "seconds_to_steps": firsts,
         "loss": {n: round(v, 4) for n, v in means.items() if n.endswith("/loss")},
     }
     if on_gpu:
-        row |= {"gib": round(torch.cuda.memory_reserved() / 2**30, 2), **busy(run, ms)}
+        row |= {"gib": round(torch.cuda.memory_reserved() / 2**30, 2), **busy(run, ms, longest)}
     if run.capture is not None:
         row |= {"graphs": sum(k.graph is not None for k in run.capture.kinds.values())}
         row |= {"refused": run.capture.refused} if run.capture.refused else {}
@@ -132,13 +137,20 @@ def measure(name: str, way: str, recipe: Recipe, place: Path, steps: int) -> dic
     return row
 
 
-def busy(run: Run, ms: float, steps: int = 8) -> dict[str, Any]:
+def busy(run: Run, ms: float, longest: int, steps: int = 8) -> dict[str, Any]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         for _ in range(steps):
             take_step(run)
         torch.cuda.synchronize()
     kernels = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA]
     gpu_ms = sum(e.device_time for e in kernels) / 1e3 / steps
+    sums: dict[str, list[float]] = defaultdict(list)
+    for event in kernels:
+        sums[event.name].append(event.device_time)
+    for name in sorted(sums, key=lambda n: -sum(sums[n]))[:longest]:
+        times = sums[name]
+        row = {"ms": round(sum(times) / 1e3 / steps, 3), "count": len(times) / steps}
+        print(json.dumps(row | {"kernel": name[:120]}))
     return {
         "gpu_ms": round(gpu_ms, 2),
         "busy": round(gpu_ms / ms, 3),
@@ -153,6 +165,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--longest", type=int, default=0, help="kernels to list, longest first")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         for name in asked.recipes:
@@ -161,7 +174,7 @@ def main() -> None:
                 folder = Path(place)
                 recipe = recipe_of(name, way, asked.device, asked.batch_size, folder)
                 try:
-                    row = measure(name, way, recipe, folder, asked.steps)
+                    row = measure(name, way, recipe, folder, asked.steps, asked.longest)
                 except Exception as error:
                     row = {"recipe": name, "way": way, "error": repr(error)[:600]}
                     import traceback

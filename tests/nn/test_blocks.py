@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from quintet.nn.blocks import (
     AttentionBlock,
@@ -11,6 +12,10 @@ from quintet.nn.blocks import (
     Upsample,
     channels_to_space,
     choose_head_dim,
+    enlarge,
+    match_channels,
+    pixel_shuffle,
+    pixel_unshuffle,
     space_to_channels,
 )
 from quintet.nn.norms import group_norm
@@ -77,3 +82,19 @@ def test_attention_mixes_positions_but_not_samples() -> None:
     changed = (block(x) - block(y)).abs().sum(1)
     assert changed[0, 3, 5] > 0
     assert changed[1].max() == 0
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_reshapes_are_those_of_torch_in_channels_last_memory(factor: int) -> None:
+    small = torch.randn(2, 3 * factor**2, 5, 6).contiguous(memory_format=torch.channels_last)
+    large = torch.randn(2, 3, 5 * factor, 6 * factor).contiguous(memory_format=torch.channels_last)
+    pairs = [
+        (pixel_shuffle(small, factor), F.pixel_shuffle(small, factor)),
+        (pixel_unshuffle(large, factor), F.pixel_unshuffle(large, factor)),
+        (enlarge(small, factor), F.interpolate(small, scale_factor=float(factor))),
+        (match_channels(large, 12), large.repeat_interleave(4, 1)),
+        (match_channels(small, 3), small.unflatten(1, (3, -1)).mean(2)),
+    ]
+    for actual, expected in pairs:
+        assert torch.equal(actual, expected)
+        assert actual.is_contiguous(memory_format=torch.channels_last)

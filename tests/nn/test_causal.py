@@ -19,6 +19,7 @@ from quintet.nn.causal import (
     TemporalUpsample,
     channels_to_frames,
     frames_to_channels,
+    pad_time,
     windowed_attention,
 )
 
@@ -238,3 +239,14 @@ def test_chunks_through_a_sequence_equal_the_whole_clip() -> None:
         out, states = stack.forward_chunk(chunk, states)
         outputs.append(out)
     assert torch.allclose(torch.cat(outputs, 1), stack(clip), atol=1e-10)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_padding_repeats_the_first_frame_and_so_do_its_gradients(count: int) -> None:
+    clip = torch.randn(2, 3, 4, 5, 6, dtype=torch.float64, requires_grad=True)
+    expected = torch.cat((*[clip[:, :1]] * count, clip), dim=1)
+    padded = pad_time(clip, count)
+    assert torch.equal(padded, expected)
+    gradient = torch.randn_like(expected)
+    slopes = [torch.autograd.grad(each, clip, gradient)[0] for each in (padded, expected)]
+    torch.testing.assert_close(*slopes)

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn import alignment, norms
+from quintet.nn import fused as fused_layers
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.adversarial.losses import r1_exact
 from quintet.nn.blocks import ResidualBlock
+from quintet.nn.fused import FusedSequential
 from quintet.nn.kernels import HAS_TRITON
 
 CUDA = torch.cuda.is_available()
@@ -183,25 +185,33 @@ def norm_inputs(
     return x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
 
 
-def fused(
-    inputs: tuple[Tensor, Tensor, Tensor], groups: int, activation: str, dtype: torch.dtype
-) -> Tensor:
-    return norms._group_norm_act(*inputs, groups, 1e-5, activation, dtype)[0]
+def fused(inputs: tuple[Tensor, ...], groups: int, activation: str, dtype: torch.dtype) -> Tensor:
+    x, weight, bias, *added = inputs
+    first = added[0] if added else None
+    return norms._group_norm_act(x, first, weight, bias, groups, 1e-5, activation, dtype)[0]
 
 
-def plain(inputs: tuple[Tensor, Tensor, Tensor], groups: int, activation: str) -> Tensor:
-    x, weight, bias = inputs
+def plain(inputs: tuple[Tensor, ...], groups: int, activation: str) -> Tensor:
+    x, weight, bias, *added = inputs
+    x = x + along_channels(added[0], x) if added else x
     return norms.activate(F.group_norm(x, groups, weight, bias), activation)
+
+
+def along_channels(vector: Tensor, x: Tensor) -> Tensor:
+    return vector.view(-1, *(1,) * (x.ndim - 2))
 
 
 @runs_kernels
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("shape", "groups"), NORM_SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("adds", [False, True])
 def test_the_norm_kernels_give_the_plain_output_and_gradients(
-    dtype: torch.dtype, shape: tuple[int, ...], groups: int, activation: str
+    adds: bool, dtype: torch.dtype, shape: tuple[int, ...], groups: int, activation: str
 ) -> None:
-    inputs = norm_inputs(shape, dtype)
+    inputs: tuple[Tensor, ...] = norm_inputs(shape, dtype)
+    if adds:
+        inputs = (*inputs, (2 + torch.randn(shape[1], device=DEVICE)).requires_grad_())
     exact: Any = tuple(a.detach().double().requires_grad_() for a in inputs)
     actual, expected = fused(inputs, groups, activation, dtype), plain(exact, groups, activation)
     assert actual.dtype == dtype
@@ -211,10 +221,12 @@ def test_the_norm_kernels_give_the_plain_output_and_gradients(
     expected_slopes = torch.autograd.grad(expected, exact, gradient.double())
     # Sums over many positions are in fp32 for any dtype.
     rounding = 1e-5 if dtype == torch.float32 else 1e-2
-    for a, e, allowed in zip(
-        (actual, *slopes), (expected, *expected_slopes), (rounding, rounding, 1e-4, 1e-4)
-    ):
-        assert (a.double() - e).abs().max() <= allowed * e.abs().max()
+    outputs = zip((actual, *slopes), (expected, *expected_slopes))
+    allowed = (rounding, rounding, 1e-4, 1e-4, 1e-4)
+    for (a, e), share in zip(outputs, allowed):
+        # The gradients of a bias before a norm cancel: compare them with those of the norm's own.
+        largest = max(e.abs().max(), expected_slopes[2].abs().max() * (e.ndim == 1))
+        assert (a.double() - e).abs().max() <= share * largest
 
 
 @runs_kernels
@@ -228,8 +240,10 @@ def test_a_mean_far_from_zero_costs_no_precision() -> None:
 @runs_kernels
 def test_the_norm_is_one_operation_to_the_compiler() -> None:
     inputs = norm_inputs((2, 32, 4, 4), torch.float32)
-    args = (*inputs, 2, 1e-5, "silu", torch.bfloat16)
-    torch.library.opcheck(torch.ops.quintet.group_norm_act.default, args)
+    x, *parameters = inputs
+    for added in (None, torch.randn(32, device=DEVICE, requires_grad=True)):
+        args = (x, added, *parameters, 2, 1e-5, "silu", torch.bfloat16)
+        torch.library.opcheck(torch.ops.quintet.group_norm_act.default, args)
     compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
     for function in (fused, compiled):
         out = function(inputs, 2, "silu", torch.float32)
@@ -239,15 +253,61 @@ def test_the_norm_is_one_operation_to_the_compiler() -> None:
             torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-4)
 
 
+# Bias, activation and skip connection.
+
+
+@runs_kernels
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("shape", [(2, 64, 4, 4), (3, 5, 7, 9), (2, 80, 3, 5, 5), (1, 1, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("skips", [False, True])
+def test_the_bias_kernels_give_the_plain_output_and_gradients(
+    skips: bool, dtype: torch.dtype, shape: tuple[int, ...], activation: str
+) -> None:
+    form = norms.FORMATS[len(shape)]
+    y, skip = (
+        torch.randn(shape, device=DEVICE).to(dtype).contiguous(memory_format=form).requires_grad_()
+        for _ in range(2)
+    )
+    bias = torch.randn(shape[1], device=DEVICE, requires_grad=True)
+    inputs = (y, bias, skip) if skips else (y, bias)
+    actual = fused_layers._bias_act(y, bias, skip if skips else None, activation)
+    exact = [each.detach().double().requires_grad_() for each in inputs]
+    expected = norms.activate(exact[0] + along_channels(exact[1], y), activation)
+    expected = expected + exact[2] if skips else expected
+    assert actual.dtype == dtype
+    gradient = torch.randn_like(actual)
+    slopes = torch.autograd.grad(actual, inputs, gradient)
+    expected_slopes = torch.autograd.grad(expected, exact, gradient.double())
+    rounding = 1e-5 if dtype == torch.float32 else 1e-2
+    for a, e in zip((actual, *slopes), (expected, *expected_slopes)):
+        assert (a.double() - e).abs().max() <= rounding * e.abs().max()
+
+
+@runs_kernels
+def test_the_bias_is_one_operation_to_the_compiler() -> None:
+    y, skip = (torch.randn(2, 32, 4, 4, device=DEVICE, requires_grad=True) for _ in range(2))
+    y, skip = (each.contiguous(memory_format=torch.channels_last) for each in (y, skip))
+    bias = torch.randn(32, device=DEVICE, requires_grad=True)
+    for args in ((y, bias, skip, "none"), (y, bias, None, "leaky_relu")):
+        torch.library.opcheck(torch.ops.quintet.bias_act.default, args)
+
+
 @pytest.mark.parametrize("activation", [nn.SiLU(), nn.LeakyReLU(0.2), nn.LeakyReLU(0.1), nn.ReLU()])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_fused_sequence_is_the_plain_one_on_a_cpu(activation: nn.Module, autocast: bool) -> None:
     layers = [nn.Conv2d(3, 32, 3), norms.group_norm(32), activation, norms.group_norm(32)]
-    one, other = norms.FusedSequential(*layers), nn.Sequential(*layers)
+    one, other = FusedSequential(*layers), nn.Sequential(*layers)
     assert list(one.state_dict()) == list(other.state_dict())
     x = torch.randn(2, 3, 6, 6)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         assert torch.equal(one(x), other(x))
+
+
+def test_a_fused_residual_is_the_plain_one_on_a_cpu() -> None:
+    layers = [norms.group_norm(32), nn.SiLU(), nn.Conv2d(32, 32, 3, padding=1)]
+    x = torch.randn(2, 32, 6, 6)
+    assert torch.equal(FusedSequential(*layers).residual(x), x + nn.Sequential(*layers)(x))
 
 
 def test_an_unknown_activation_is_an_error() -> None:

@@ -8,7 +8,8 @@ branches end in a zero-initialised layer.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.norms import FusedSequential, group_norm, group_norm_act
+from quintet.nn.fused import FusedSequential, conv_add
+from quintet.nn.norms import group_norm, group_norm_act
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, apply_rope, rope_2d
 
@@ -21,20 +22,46 @@ def zeroed(conv: nn.Conv2d) -> nn.Conv2d:
     return conv
 
 
+# Reshapes work on (b, h, w, c) views: their copies stay in channels-last memory, which the
+# convolutions around them have. Those of torch would write channels-first.
+
+
 def match_channels(x: Tensor, channels: int) -> Tensor:
     """Repeat neighbouring channels, or average them, until there are `channels`."""
+    last = x.movedim(1, -1)
     dim = x.shape[1]
     if dim < channels:
-        return x.repeat_interleave(channels // dim, dim=1)
-    return x.unflatten(1, (channels, dim // channels)).mean(2)
+        matched = last.unsqueeze(-1).expand(*last.shape, channels // dim).flatten(-2)
+    else:
+        matched = last.unflatten(-1, (channels, dim // channels)).mean(-1)
+    return matched.movedim(-1, 1)
+
+
+def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    """(b, c, h f, w f) -> (b, c f f, h, w)."""
+    tiles = x.movedim(1, -1).unflatten(2, (-1, factor)).unflatten(1, (-1, factor))
+    return tiles.permute(0, 1, 3, 5, 2, 4).flatten(3).movedim(-1, 1)
+
+
+def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
+    """(b, c f f, h, w) -> (b, c, h f, w f)."""
+    tiles = x.movedim(1, -1).unflatten(-1, (-1, factor, factor))
+    return tiles.permute(0, 1, 4, 2, 5, 3).flatten(1, 2).flatten(2, 3).movedim(-1, 1)
+
+
+def enlarge(x: Tensor, factor: int = 2) -> Tensor:
+    """Nearest neighbour; autocast would make `F.interpolate` compute it in fp32."""
+    b, h, w, c = (last := x.movedim(1, -1)).shape
+    tiles = last[:, :, None, :, None].expand(b, h, factor, w, factor, c)
+    return tiles.reshape(b, h * factor, w * factor, c).movedim(-1, 1)
 
 
 def space_to_channels(x: Tensor, channels: int, factor: int = 2) -> Tensor:
-    return match_channels(F.pixel_unshuffle(x, factor), channels)
+    return match_channels(pixel_unshuffle(x, factor), channels)
 
 
 def channels_to_space(x: Tensor, channels: int, factor: int = 2) -> Tensor:
-    return F.pixel_shuffle(match_channels(x, channels * factor**2), factor)
+    return pixel_shuffle(match_channels(x, channels * factor**2), factor)
 
 
 def check_shortcut(dim: int, dim_out: int) -> None:
@@ -60,7 +87,7 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.body(x)
+        return self.body.residual(x)
 
 
 class Downsample(nn.Module):
@@ -73,7 +100,7 @@ class Downsample(nn.Module):
         self.conv = nn.Conv2d(dim, dim_out, 3, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x) + space_to_channels(x, self.dim_out)
+        return conv_add(self.conv, x, space_to_channels(x, self.dim_out))
 
 
 class Upsample(nn.Module):
@@ -86,7 +113,7 @@ class Upsample(nn.Module):
         self.conv = nn.Conv2d(dim, dim_out, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.interpolate(x, scale_factor=2.0)) + channels_to_space(x, self.dim_out)
+        return conv_add(self.conv, enlarge(x), channels_to_space(x, self.dim_out))
 
 
 class Stem(nn.Module):
@@ -98,7 +125,7 @@ class Stem(nn.Module):
         self.conv = nn.Conv2d(channels * patch_size**2, dim, 3, padding=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.conv(F.pixel_unshuffle(images, self.patch_size))
+        return self.conv(pixel_unshuffle(images, self.patch_size))
 
 
 class Head(nn.Module):
@@ -111,7 +138,7 @@ class Head(nn.Module):
         self.conv = nn.Conv2d(dim, channels * patch_size**2, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.pixel_shuffle(self.conv(group_norm_act(x, self.norm, "silu")), self.patch_size)
+        return pixel_shuffle(self.conv(group_norm_act(x, self.norm, "silu")), self.patch_size)
 
 
 def choose_head_dim(dim: int, largest: int = 64) -> int:
@@ -140,7 +167,7 @@ class AttentionBlock(nn.Module):
             normalise_and_rotate(q, rotation), normalise_and_rotate(k, rotation), v
         )
         out = attended.transpose(1, 2).flatten(2).transpose(1, 2).unflatten(2, size)
-        return x + self.to_out(out)
+        return conv_add(self.to_out, out, x)
 
 
 def normalise_and_rotate(heads: Tensor, rotation: Rope) -> Tensor:

@@ -15,13 +15,16 @@ alone gives the same result as in its clip. Temporal downsampling keeps it separ
 become 1 + n.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.attention import QKNorm
 from quintet.nn.blocks import check_shortcut, choose_head_dim, match_channels, zeroed
-from quintet.nn.norms import FusedSequential, group_norm, group_norm_act
+from quintet.nn.fused import FusedSequential, conv_add
+from quintet.nn.norms import group_norm, group_norm_act
 from quintet.nn.precision import full_precision
 
 State = tuple[Tensor, ...] | None
@@ -33,7 +36,49 @@ def last_frames(clip: Tensor, count: int) -> Tensor:
 
 
 def per_frame(body: nn.Module, clip: Tensor) -> Tensor:
-    return body(clip.flatten(0, 1)).unflatten(0, clip.shape[:2])
+    return body(as_frames(clip)).unflatten(0, clip.shape[:2])
+
+
+# Reshapes work on (b, t, h, w, c) views, whose copies stay in channels-last memory.
+
+
+def as_frames(clip: Tensor) -> Tensor:
+    """(b t, c, h, w)."""
+    return clip.movedim(2, -1).flatten(0, 1).movedim(-1, 1)
+
+
+def as_planes(clip: Tensor) -> Tensor:
+    """(b, c, t, h w)."""
+    return clip.movedim(2, -1).flatten(2, 3).movedim(-1, 1)
+
+
+def pad_time(clip: Tensor, count: int) -> Tensor:
+    """Copies of the first frame before a clip."""
+    if torch.compiler.is_compiling():
+        return _padded(clip, count)
+    return _PadTime.apply(clip, count)  # type: ignore[return-value]
+
+
+def _padded(clip: Tensor, count: int) -> Tensor:
+    last = clip.movedim(2, -1)
+    first = last[:, :1].expand(-1, count, -1, -1, -1)
+    return torch.cat((first, last), dim=1).movedim(-1, 2)
+
+
+class _PadTime(torch.autograd.Function):
+    """The compiler fuses the four passes that autograd takes over the gradient; this is one."""
+
+    @staticmethod
+    def forward(ctx: Any, clip: Tensor, count: int) -> Tensor:
+        ctx.count = count
+        return _padded(clip, count)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        last = gradients[0].movedim(2, -1)
+        gradient = last[:, ctx.count :].clone(memory_format=torch.contiguous_format)
+        gradient[:, 0] += last[:, : ctx.count].sum(1)
+        return gradient.movedim(-1, 2), None
 
 
 class PerFrame(nn.Module):
@@ -63,11 +108,14 @@ class CausalConv(nn.Module):
         conv = nn.Conv2d(dim, dim_out, (kernel, 1), stride=(stride, 1))
         self.conv = zeroed(conv) if zero_init else conv
 
-    def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
-        past = state[0] if state else clip[:, :1].expand(-1, self.kernel - 1, -1, -1, -1)
-        padded = torch.cat((past, clip), dim=1)
-        out = self.conv(padded.flatten(3).transpose(1, 2)).transpose(1, 2)
-        out = out.unflatten(3, clip.shape[3:])
+    def forward(
+        self, clip: Tensor, state: State = None, skip: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """A `skip` is added to the output."""
+        padded = torch.cat((state[0], clip), dim=1) if state else pad_time(clip, self.kernel - 1)
+        planes = as_planes(padded)
+        out = self.conv(planes) if skip is None else conv_add(self.conv, planes, as_planes(skip))
+        out = out.transpose(1, 2).unflatten(3, clip.shape[3:])
         return out, None if state is None else (last_frames(padded, self.kernel - self.stride),)
 
 
@@ -101,22 +149,22 @@ class CausalResidualBlock(nn.Module):
         self.temporal = CausalConv(dim, dim, zero_init=True)
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
-        residual, state = self.temporal(per_frame(self.spatial, clip), state)
-        return clip + residual, state
+        return self.temporal(per_frame(self.spatial, clip), state, skip=clip)
 
 
 def match_clip(clip: Tensor, channels: int) -> Tensor:
-    return match_channels(clip.flatten(0, 1), channels).unflatten(0, clip.shape[:2])
+    return match_channels(as_frames(clip), channels).unflatten(0, clip.shape[:2])
 
 
 def frames_to_channels(clip: Tensor, channels: int) -> Tensor:
     """Pairs of frames stacked in the channels, repeated or averaged to `channels`."""
-    pairs = clip.unflatten(1, (-1, 2)).transpose(2, 3).flatten(2, 3)
-    return match_clip(pairs, channels)
+    pairs = clip.movedim(2, -1).unflatten(1, (-1, 2)).movedim(2, -1).flatten(-2)
+    return match_clip(pairs.movedim(-1, 2), channels)
 
 
 def channels_to_frames(clip: Tensor) -> Tensor:
-    return clip.unflatten(2, (-1, 2)).transpose(2, 3).flatten(1, 2)
+    pairs = clip.movedim(2, -1).unflatten(-1, (-1, 2)).movedim(-1, 2)
+    return pairs.flatten(1, 2).movedim(-1, 2)
 
 
 class TemporalDownsample(nn.Module):
@@ -129,9 +177,8 @@ class TemporalDownsample(nn.Module):
         self.conv = CausalConv(dim, dim_out, stride=2)
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
-        paired = clip if state else torch.cat((clip[:, :1], clip), dim=1)
-        out, state = self.conv(clip, state)
-        return out + frames_to_channels(paired, self.dim_out), state
+        paired = clip if state else pad_time(clip, 1)
+        return self.conv(clip, state, skip=frames_to_channels(paired, self.dim_out))
 
 
 class TemporalUpsample(nn.Module):
@@ -145,8 +192,8 @@ class TemporalUpsample(nn.Module):
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
         first_chunk = not state
-        out, state = self.conv(clip, state)
-        frames = channels_to_frames(out + match_clip(clip, 2 * self.dim_out))
+        pairs, state = self.conv(clip, state, skip=match_clip(clip, 2 * self.dim_out))
+        frames = channels_to_frames(pairs)
         return frames[:, 1:] if first_chunk else frames, state
 
 
@@ -194,9 +241,7 @@ class TemporalAttention(nn.Module):
 
     def project(self, clip: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(b, positions, heads, t, e) each; without absolute positions."""
-        qkv = self.to_qkv(group_norm_act(clip.flatten(0, 1), self.norm)).unflatten(
-            0, clip.shape[:2]
-        )
+        qkv = self.to_qkv(group_norm_act(as_frames(clip), self.norm)).unflatten(0, clip.shape[:2])
         heads = qkv.flatten(3).unflatten(2, (3, -1, self.head_dim))
         q, k, v = heads.permute(2, 0, 5, 3, 1, 4).unbind(0)
         return self.unit_q(q, None), self.unit_k(k, None), v
@@ -220,7 +265,7 @@ class GateLoop(nn.Module):
         self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
-        projected = self.to_gates(group_norm_act(clip.flatten(0, 1), self.norm)).unflatten(
+        projected = self.to_gates(group_norm_act(as_frames(clip), self.norm)).unflatten(
             0, clip.shape[:2]
         )
         values, decays, gates = projected.chunk(3, dim=2)

@@ -35,15 +35,20 @@ def activate(x: Tensor, activation: str) -> Tensor:
             raise ValueError(f"activation must be none, silu or leaky_relu, not {activation}")
 
 
-def group_norm_act(x: Tensor, norm: nn.GroupNorm, activation: str = "none") -> Tensor:
-    """activation(norm(x)), for x (b, c, ...); activations: none, silu, leaky_relu (slope 0.2)."""
+def group_norm_act(
+    x: Tensor, norm: nn.GroupNorm, activation: str = "none", bias: Tensor | None = None
+) -> Tensor:
+    """activation(norm(x)), for x (b, c, ...); activations: none, silu, leaky_relu (slope 0.2).
+
+    A `bias` (c,) is added to x first.
+    """
     if not is_fused(x, norm):
+        x = x if bias is None else x + bias.view(-1, *(1,) * (x.ndim - 2))
         return activate(norm(x), activation)
     x = x.contiguous(memory_format=FORMATS[x.ndim])
     dtype = torch.get_autocast_dtype("cuda")
-    return _group_norm_act(x, norm.weight, norm.bias, norm.num_groups, norm.eps, activation, dtype)[
-        0
-    ]
+    parameters = norm.weight, norm.bias, norm.num_groups, norm.eps
+    return _group_norm_act(x, bias, *parameters, activation, dtype)[0]
 
 
 def is_fused(x: Tensor, norm: nn.GroupNorm) -> bool:
@@ -60,39 +65,13 @@ def is_fused(x: Tensor, norm: nn.GroupNorm) -> bool:
     )
 
 
-class FusedSequential(nn.Sequential):
-    """`nn.Sequential` with `group_norm_act` for a group norm and the SiLU or LeakyReLU(0.2) after
-    it. Parameters have the same names."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        layers = list(self)
-        position = 0
-        while position < len(layers):
-            layer = layers[position]
-            position += 1
-            if isinstance(layer, nn.GroupNorm):
-                activation = activation_name(layers[position]) if position < len(layers) else "none"
-                position += activation != "none"
-                input = group_norm_act(input, layer, activation)
-            else:
-                input = layer(input)
-        return input
-
-
-def activation_name(layer: nn.Module) -> str:
-    if isinstance(layer, nn.SiLU):
-        return "silu"
-    if isinstance(layer, nn.LeakyReLU) and layer.negative_slope == 0.2:
-        return "leaky_relu"
-    return "none"
-
-
 # Two custom ops: the compiler and CUDA graphs take them as they are.
 
 
 @torch.library.custom_op("quintet::group_norm_act", mutates_args=())
 def _group_norm_act(
     x: Tensor,
+    added: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     groups: int,
@@ -104,12 +83,13 @@ def _group_norm_act(
     from quintet.nn.kernels import norm_act
 
     with torch.cuda.device_of(x):
-        return norm_act.forward(x, weight, bias, groups, eps, activation, dtype)
+        return norm_act.forward(x, added, weight, bias, groups, eps, activation, dtype)
 
 
 @_group_norm_act.register_fake
 def _(
     x: Tensor,
+    added: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     groups: int,
@@ -126,24 +106,26 @@ def _(
 def _group_norm_act_backward(
     dy: Tensor,
     x: Tensor,
+    added: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     mean: Tensor,
     rstd: Tensor,
     activation: str,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of x, and in fp32 (2, c) those of bias and weight."""
+    """The gradient of x, and in fp32 (2 or 3, c) those of bias, weight and `added`."""
     from quintet.nn.kernels import norm_act
 
     dy = dy.contiguous(memory_format=FORMATS[x.ndim])
     with torch.cuda.device_of(x):
-        return norm_act.backward(dy, x, weight, bias, mean, rstd, activation)
+        return norm_act.backward(dy, x, added, weight, bias, mean, rstd, activation)
 
 
 @_group_norm_act_backward.register_fake
 def _(
     dy: Tensor,
     x: Tensor,
+    added: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     mean: Tensor,
@@ -151,22 +133,25 @@ def _(
     activation: str,
 ) -> tuple[Tensor, Tensor]:
     dx = torch.empty_like(x, memory_format=FORMATS[x.ndim])
-    return dx, weight.new_empty(2, len(weight), dtype=torch.float32)
+    rows = 2 if added is None else 3
+    return dx, weight.new_empty(rows, len(weight), dtype=torch.float32)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, bias, *_ = inputs
-    ctx.save_for_backward(x, weight, bias, *output[1:])
-    ctx.activation = inputs[5]
+    ctx.save_for_backward(*inputs[:4], *output[1:])
+    ctx.activation = inputs[6]
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     if grads[0] is None:
-        return (None,) * 7
-    x, weight, bias, mean, rstd = ctx.saved_tensors
-    dx, sums = _group_norm_act_backward(grads[0], x, weight, bias, mean, rstd, ctx.activation)
-    return dx, sums[1].to(weight.dtype), sums[0].to(bias.dtype), None, None, None, None
+        return (None,) * 8
+    x, added, weight, bias, mean, rstd = ctx.saved_tensors
+    dx, sums = _group_norm_act_backward(
+        grads[0], x, added, weight, bias, mean, rstd, ctx.activation
+    )
+    d_added = None if added is None else sums[2].to(added.dtype)
+    return dx, d_added, sums[1].to(weight.dtype), sums[0].to(bias.dtype), None, None, None, None
 
 
 _group_norm_act.register_autograd(_backward, setup_context=_setup_context)

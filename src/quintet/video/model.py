@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from quintet.compat.models import VIDEO_TOKENIZER, model_keywords
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
+from quintet.nn.adversarial.tangent import derivative
 from quintet.nn.causal import State
-from quintet.nn.norms import FusedSequential, group_norm
+from quintet.nn.fused import FusedSequential
+from quintet.nn.norms import group_norm
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
@@ -203,10 +205,12 @@ def from_frames(frames: Tensor) -> Tensor:
 class FrameDiscriminator(PatchDiscriminator):
     """Clips (b, c, t, h, w) in 0..1 -> logits (b, 1, t, h / 2^layers, w / 2^layers)."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        frames = images.transpose(1, 2)
-        logits = super().forward(frames.flatten(0, 1))
-        return logits.unflatten(0, frames.shape[:2]).transpose(1, 2)
+    def forward(self, images: Tensor, along: Tensor | None = None) -> Tensor:
+        frames = [
+            each.transpose(1, 2).flatten(0, 1) for each in (images, along) if each is not None
+        ]
+        logits = super().forward(*frames)
+        return logits.unflatten(0, (len(images), -1)).transpose(1, 2)
 
 
 class MotionDiscriminator(nn.Module):
@@ -223,8 +227,10 @@ class MotionDiscriminator(nn.Module):
             body += [down_conv(narrow, wide, 2), group_norm(wide), nn.LeakyReLU(0.2)]
         self.body = FusedSequential(*body, nn.Conv3d(widths[-1], 1, 3, padding=1))
 
-    def forward(self, video: Tensor) -> Tensor:
-        return self.body(video * 2 - 1)
+    def forward(self, video: Tensor, along: Tensor | None = None) -> Tensor:
+        """Logits, or their derivative along a direction."""
+        x = video * 2 - 1
+        return self.body(x) if along is None else derivative(self.body, x, 2 * along)
 
 
 def down_conv(dim: int, dim_out: int, time_stride: int) -> nn.Conv3d:

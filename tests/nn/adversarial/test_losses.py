@@ -2,17 +2,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.adversarial.losses import (
     LeCam,
     hinge_discriminator,
     hinge_generator,
     r1_exact,
-    r1_finite_difference,
+    r1_tangent,
     relativistic_discriminator,
     relativistic_generator,
 )
+from quintet.video.model import FrameDiscriminator, MotionDiscriminator
 
 PAIRED: list[Callable[[Tensor, Tensor], Tensor]] = [
     hinge_discriminator,
@@ -50,38 +52,47 @@ def test_relativistic_losses_compare_a_patch_with_its_own_original() -> None:
     assert torch.allclose(relativistic_discriminator(real, fake), shifted, atol=1e-5)
 
 
-class Smooth(nn.Module):
-    """Patches of 4 x 4 pixels that do not overlap, one smooth logit each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 1, 4, stride=4).double()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.sin(3 * self.conv(images))
-
-
-def test_r1_by_finite_differences_agrees_with_the_exact_one() -> None:
-    discriminator = Smooth()
-    image = torch.rand(1, 3, 8, 8, dtype=torch.float64)
-    exact = r1_exact(discriminator, image)
+def test_r1_along_random_directions_is_the_exact_one_in_expectation() -> None:
+    torch.manual_seed(0)
+    discriminator = PatchDiscriminator(dim=8, layers=2).double()
+    image = torch.rand(1, 3, 16, 16, dtype=torch.float64)
+    gradients = torch.func.jacrev(discriminator)(image).flatten(5).flatten(0, 3)  # patch by pixel
+    exact = gradients.flatten(1).square().sum(1).mean()
     many = image.expand(4000, -1, -1, -1)
-    estimate = r1_finite_difference(discriminator, many, torch.randn_like(many), sigma=1e-3).mean()
-    assert torch.allclose(estimate, exact, rtol=0.05)
+    estimate = r1_tangent(discriminator, many, torch.randn_like(many)).mean()
+    assert torch.allclose(estimate, exact, rtol=0.1)
+
+
+@pytest.mark.parametrize("name", ["patch", "frame", "motion"])
+def test_the_derivative_along_a_direction_is_the_limit_of_differences(name: str) -> None:
+    torch.manual_seed(0)
+    kinds = {
+        "patch": PatchDiscriminator,
+        "frame": FrameDiscriminator,
+        "motion": MotionDiscriminator,
+    }
+    discriminator = kinds[name](dim=8, layers=3).double()
+    shape = (2, 3, 16, 16) if name == "patch" else (2, 3, 5, 16, 16)
+    images, noise = torch.rand(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
+    one, other = discriminator(images + 1e-6 * noise), discriminator(images - 1e-6 * noise)
+    along = discriminator(images, along=noise)
+    torch.testing.assert_close(along, (one - other) / 2e-6, rtol=1e-5, atol=1e-6)
 
 
 def test_r1_is_per_sample_and_trains_the_discriminator() -> None:
-    discriminator = Smooth()
-    images = torch.rand(3, 3, 8, 8, dtype=torch.float64)
+    discriminator = PatchDiscriminator(dim=8, layers=2).double()
+    images = torch.rand(3, 3, 16, 16, dtype=torch.float64)
     for penalty in (
         r1_exact(discriminator, images),
-        r1_finite_difference(discriminator, images, torch.randn_like(images), 0.01),
+        r1_tangent(discriminator, images, torch.randn_like(images)),
     ):
         assert penalty.shape == (3,)
         discriminator.zero_grad()
         penalty.sum().backward()
-        assert discriminator.conv.weight.grad is not None
-        assert discriminator.conv.weight.grad.abs().sum() > 0
+        for name, parameter in discriminator.named_parameters():
+            if name.endswith("weight"):
+                assert parameter.grad is not None, name
+                assert parameter.grad.abs().sum() > 0, name
 
 
 def test_lecam_pulls_logits_towards_the_average_of_the_opposite_class(commit_at) -> None:

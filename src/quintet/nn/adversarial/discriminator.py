@@ -8,7 +8,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from quintet.nn.norms import FusedSequential, group_norm
+from quintet.nn.adversarial.tangent import derivative
+from quintet.nn.fused import FusedSequential
+from quintet.nn.norms import group_norm
 
 
 def down_block(dim: int, dim_out: int) -> list[nn.Module]:
@@ -37,5 +39,7 @@ class PatchDiscriminator(nn.Module):
         body += [nn.Conv2d(last, last, 1), nn.LeakyReLU(0.2), nn.Conv2d(last, 1, 3, padding=1)]
         self.body = FusedSequential(*body)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.body(images * 2 - 1)
+    def forward(self, images: Tensor, along: Tensor | None = None) -> Tensor:
+        """Logits, or their derivative along a direction."""
+        x = images * 2 - 1
+        return self.body(x) if along is None else derivative(self.body, x, 2 * along)

@@ -4,8 +4,6 @@ Logits are (b, ...): patches are averaged per sample and samples stay separate, 
 micro-batches and processes equal those of the whole batch. All in fp32.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -50,20 +48,10 @@ def r1_exact(discriminator: nn.Module, images: Tensor) -> Tensor:
     return gradient.flatten(1).square().sum(1)
 
 
-def r1_from_logits(clean: Tensor, noisy: Tensor, sigma: float) -> Tensor:
-    """R1 from the logits of images and of images + sigma * normal noise.
-
-    (D(x + s n) - D(x))^2 / s^2 equals the squared gradient in expectation, to second order in s.
-    """
-    return per_sample((full_precision(noisy) - full_precision(clean)).square()) / sigma**2
-
-
-def r1_finite_difference(
-    logits: Callable[[Tensor], Tensor], images: Tensor, noise: Tensor, sigma: float = 0.01
-) -> Tensor:
-    """`r1_from_logits` in one call of `logits`: no double backward, so it compiles and shards."""
-    clean, noisy = logits(torch.cat((images, images + sigma * noise))).chunk(2)
-    return r1_from_logits(clean, noisy, sigma)
+def r1_tangent(discriminator: nn.Module, images: Tensor, noise: Tensor) -> Tensor:
+    """R1 from the derivative of the logits along normal noise: its square equals the squared
+    gradient in expectation. In the precision of autocast, without double backward."""
+    return per_sample(full_precision(discriminator(images, along=noise)).square())
 
 
 class LeCam(nn.Module):

@@ -1,6 +1,7 @@
 """Group norm and activation in one pass: two kernels forward, two backward.
 
 x (n, c, ...) is in channels-last memory: each sample is a matrix of rows (positions) and channels.
+A bias, of the convolution before, may be added to it first.
 Forward reads x twice and writes y; backward reads x and dy twice and writes dx. A program takes one
 sample, a block of whole groups, and a chunk of rows. Its sums are added up by every program of the
 next kernel: a fixed order, without atomics. Statistics are in fp32.
@@ -17,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quintet.nn.kernels import FORMATS, power_of_two
+from quintet.nn.kernels import FORMATS
 
 ACTIVATIONS = {"none": 0, "silu": 1, "leaky_relu": 2}
 PROGRAMS = 132 * 8
@@ -25,6 +26,8 @@ PROGRAMS = 132 * 8
 depend on the device."""
 SIZES = ["P", "G", "chunks", "length"]
 """Not worth a kernel of their own where they are 1 or multiples of 16."""
+CHUNKS = 64
+"""At most. One constant for all shapes: each further one is a kernel to compile."""
 ELEMENTS = 4096
 """Of a program at a time: 8 kB in bf16."""
 
@@ -46,6 +49,11 @@ def _load(x, rows, last, columns, C):
 
 
 @triton.jit
+def _load_vector(vector, columns, C):
+    return tl.load(vector + columns, mask=columns < C, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _store(y, values, rows, last, columns, C):
     inside = (rows < last)[:, None] & (columns < C)[None, :]
     at = y + rows[:, None] * C + columns[None, :]
@@ -53,22 +61,29 @@ def _store(y, values, rows, last, columns, C):
 
 
 @triton.jit
-def _offsets(x, groups, G, WIDTH: tl.constexpr):
+def _offsets(x, added, groups, G, WIDTH: tl.constexpr, ADDS: tl.constexpr):
     """The first value of each group. Sums of differences from it do not cancel where the mean is
     far from 0."""
-    return tl.load(x + groups * WIDTH, mask=groups < G, other=0.0).to(tl.float32)
+    offsets = _load_vector(x, groups * WIDTH, G * WIDTH)
+    if ADDS:
+        offsets += _load_vector(added, groups * WIDTH, G * WIDTH)
+    return offsets
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _sums_kernel(
-    x, sums, P, C, G, chunks, length, WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr
-):
+    x, added, sums, P, C, G, chunks, length,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ADDS: tl.constexpr,
+):  # fmt: skip
     """sums (n, groups, chunks, 2): of x - offset and of its square."""
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
     groups = block * GROUPS + tl.arange(0, GROUPS)
     x += sample.to(tl.int64) * P * C
-    offset = _to_channels(_offsets(x, groups, G, WIDTH), GROUPS, WIDTH)[None, :]
+    offset = _to_channels(_offsets(x, added, groups, G, WIDTH, ADDS), GROUPS, WIDTH)
+    if ADDS:
+        offset -= _load_vector(added, columns, C)
+    offset = offset[None, :]
     last = tl.minimum((chunk + 1) * length, P)
     first_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
     second_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
@@ -85,9 +100,9 @@ def _sums_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def _apply_kernel(
-    x, y, sums, weight, bias, means, rstds, P, C, G, chunks, length, eps,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    x, added, y, sums, weight, bias, means, rstds, P, C, G, chunks, length, eps,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ADDS: tl.constexpr,
+    CHUNKS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
@@ -100,17 +115,19 @@ def _apply_kernel(
     count = P * WIDTH
     first = tl.sum(tl.load(at, mask=summed, other=0.0), 1) / count
     second = tl.sum(tl.load(at + 1, mask=summed, other=0.0), 1) / count
-    mean = _offsets(x, groups, G, WIDTH) + first
+    mean = _offsets(x, added, groups, G, WIDTH, ADDS) + first
     variance = second - first * first
     # Not `tl.maximum`, which would hide NaN.
     rstd = 1.0 / tl.sqrt(tl.where(variance < 0, 0.0, variance) + eps)
     # Every chunk has computed the same.
     tl.store(means + sample * G + groups, mean, mask=groups < G)
     tl.store(rstds + sample * G + groups, rstd, mask=groups < G)
-    scale = tl.load(weight + columns, mask=columns < C, other=0.0).to(tl.float32)
-    scale = (scale * _to_channels(rstd, GROUPS, WIDTH))[None, :]
-    shift = tl.load(bias + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
-    mean = _to_channels(mean, GROUPS, WIDTH)[None, :]
+    scale = (_load_vector(weight, columns, C) * _to_channels(rstd, GROUPS, WIDTH))[None, :]
+    shift = _load_vector(bias, columns, C)[None, :]
+    mean = _to_channels(mean, GROUPS, WIDTH)
+    if ADDS:
+        mean -= _load_vector(added, columns, C)
+    mean = mean[None, :]
     last = tl.minimum((chunk + 1) * length, P)
     for start in range(chunk * length, last, R):
         rows = start + tl.arange(0, R)
@@ -138,19 +155,23 @@ def _gradients(x, dy, rows, last, columns, C, mean, rstd, scale, shift, ACTIVATI
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_sums_kernel(
-    x, dy, sums, weight, bias, means, rstds, P, C, G, chunks, length,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ACTIVATION: tl.constexpr,
+    x, added, dy, sums, weight, bias, means, rstds, P, C, G, chunks, length,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ADDS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """sums (n, chunks, 2, c): of the gradient, and of its product with the normalised x."""
+    """sums (n, chunks, 2 or 3, c): of the gradient, and of its product with the normalised x."""
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
     groups = sample * G + columns // WIDTH
     x += sample.to(tl.int64) * P * C
     dy += sample.to(tl.int64) * P * C
-    mean = tl.load(means + groups, mask=columns < C, other=0.0)[None, :]
+    mean = tl.load(means + groups, mask=columns < C, other=0.0)
+    if ADDS:
+        mean -= _load_vector(added, columns, C)
+    mean = mean[None, :]
     rstd = tl.load(rstds + groups, mask=columns < C, other=0.0)[None, :]
-    scale = tl.load(weight + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
-    shift = tl.load(bias + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
+    scale = _load_vector(weight, columns, C)[None, :]
+    shift = _load_vector(bias, columns, C)[None, :]
     last = tl.minimum((chunk + 1) * length, P)
     first_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
     second_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
@@ -161,29 +182,33 @@ def _backward_sums_kernel(
         )
         first_sum += tl.sum(gradient, 0)
         second_sum += tl.sum(gradient * normed, 0)
-    at = sums + (sample * chunks + chunk) * 2 * C + columns
+    at = sums + (sample * chunks + chunk) * (2 + ADDS) * C + columns
     tl.store(at, first_sum, mask=columns < C)
     tl.store(at + C, second_sum, mask=columns < C)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_apply_kernel(
-    x, dy, dx, sums, weight, bias, means, rstds, P, C, G, chunks, length,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    x, added, dy, dx, sums, weight, bias, means, rstds, P, C, G, chunks, length,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ADDS: tl.constexpr,
+    CHUNKS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
+    """Also the third of the sums, of dx: the gradient of the bias that was added."""
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
     groups = sample * G + columns // WIDTH
     x += sample.to(tl.int64) * P * C
     dy += sample.to(tl.int64) * P * C
     dx += sample.to(tl.int64) * P * C
-    mean = tl.load(means + groups, mask=columns < C, other=0.0)[None, :]
+    mean = tl.load(means + groups, mask=columns < C, other=0.0)
+    if ADDS:
+        mean -= _load_vector(added, columns, C)
+    mean = mean[None, :]
     rstd = tl.load(rstds + groups, mask=columns < C, other=0.0)[None, :]
-    scale = tl.load(weight + columns, mask=columns < C, other=0.0).to(tl.float32)
-    shift = tl.load(bias + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
+    scale = _load_vector(weight, columns, C)
+    shift = _load_vector(bias, columns, C)[None, :]
     k = tl.arange(0, CHUNKS)
-    at = sums + (sample * chunks + k)[:, None] * 2 * C + columns[None, :]
+    at = sums + (sample * chunks + k)[:, None] * (2 + ADDS) * C + columns[None, :]
     summed = (k < chunks)[:, None] & (columns < C)[None, :]
     first = tl.sum(tl.load(at, mask=summed, other=0.0), 0) * scale
     second = tl.sum(tl.load(at + C, mask=summed, other=0.0), 0) * scale
@@ -192,6 +217,7 @@ def _backward_apply_kernel(
     second = _to_channels(_to_groups(second, GROUPS, WIDTH) / count, GROUPS, WIDTH)[None, :]
     scale = scale[None, :]
     last = tl.minimum((chunk + 1) * length, P)
+    total = tl.zeros([GROUPS * WIDTH], tl.float32)
     for start in range(chunk * length, last, R):
         rows = start + tl.arange(0, R)
         normed, gradient = _gradients(
@@ -199,6 +225,11 @@ def _backward_apply_kernel(
         )
         gradient = (gradient * scale - first - normed * second) * rstd
         _store(dx, gradient, rows, last, columns, C)
+        if ADDS:
+            total += tl.sum(tl.where((rows < last)[:, None], gradient, 0.0), 0)
+    if ADDS:
+        at = sums + ((sample * chunks + chunk) * 3 + 2) * C + columns
+        tl.store(at, total, mask=columns < C)
 
 
 class Plan(NamedTuple):
@@ -209,8 +240,6 @@ class Plan(NamedTuple):
     sizes: tuple[int, int, int, int, int]
     """Rows, channels, groups, chunks, rows of a chunk."""
     blocks: dict[str, int]
-    chunks: int
-    """The next power of two."""
 
 
 def plan(x: Tensor, groups: int) -> Plan:
@@ -222,19 +251,19 @@ def plan(x: Tensor, groups: int) -> Plan:
         together *= 2
     step = max(1, ELEMENTS // (together * width))
     blocks = triton.cdiv(groups, together)
-    chunks = max(1, min(64, triton.cdiv(PROGRAMS, samples * blocks), triton.cdiv(rows, step)))
+    chunks = max(1, min(CHUNKS, triton.cdiv(PROGRAMS, samples * blocks), triton.cdiv(rows, step)))
     length = triton.cdiv(triton.cdiv(rows, chunks), step) * step
     chunks = triton.cdiv(rows, length)
     return Plan(
         (samples, blocks, chunks),
         (rows, channels, groups, chunks, length),
         {"WIDTH": width, "GROUPS": together, "R": step},
-        power_of_two(chunks),
     )
 
 
 def forward(
     x: Tensor,
+    added: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     groups: int,
@@ -243,31 +272,37 @@ def forward(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output in this dtype, and means and reciprocal deviations (n, groups)."""
-    grid, sizes, blocks, chunks = plan(x, groups)
+    grid, sizes, blocks = plan(x, groups)
+    blocks["ADDS"] = int(added is not None)
     y = torch.empty_like(x, dtype=dtype, memory_format=FORMATS[x.ndim])
     sums = x.new_empty(grid[0], groups, grid[2], 2, dtype=torch.float32)
     mean, rstd = (x.new_empty(grid[0], groups, dtype=torch.float32) for _ in range(2))
-    _sums_kernel[grid](x, sums, *sizes, **blocks)
-    extra: dict[str, Any] = {"CHUNKS": chunks, "ACTIVATION": ACTIVATIONS[activation]}
-    _apply_kernel[grid](x, y, sums, weight, bias, mean, rstd, *sizes, eps, **blocks, **extra)
+    added = bias if added is None else added
+    _sums_kernel[grid](x, added, sums, *sizes, **blocks)
+    extra: dict[str, Any] = {"CHUNKS": CHUNKS, "ACTIVATION": ACTIVATIONS[activation]}
+    _apply_kernel[grid](x, added, y, sums, weight, bias, mean, rstd, *sizes, eps, **blocks, **extra)
     return y, mean, rstd
 
 
 def backward(
     dy: Tensor,
     x: Tensor,
+    added: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     mean: Tensor,
     rstd: Tensor,
     activation: str,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of x, and in fp32 (2, c) those of bias and weight."""
-    grid, sizes, blocks, chunks = plan(x, mean.shape[1])
+    """The gradient of x, and in fp32 (2 or 3, c) those of bias, weight and `added`."""
+    grid, sizes, blocks = plan(x, mean.shape[1])
+    blocks |= {"ADDS": int(added is not None), "ACTIVATION": ACTIVATIONS[activation]}
     dx = torch.empty_like(x, memory_format=FORMATS[x.ndim])
-    sums = x.new_empty(grid[0], grid[2], 2, x.shape[1], dtype=torch.float32)
+    sums = x.new_empty(grid[0], grid[2], 2 + blocks["ADDS"], x.shape[1], dtype=torch.float32)
     parameters = (weight, bias, mean, rstd)
-    blocks["ACTIVATION"] = ACTIVATIONS[activation]
-    _backward_sums_kernel[grid](x, dy, sums, *parameters, *sizes, **blocks)
-    _backward_apply_kernel[grid](x, dy, dx, sums, *parameters, *sizes, CHUNKS=chunks, **blocks)
+    added = bias if added is None else added
+    _backward_sums_kernel[grid](x, added, dy, sums, *parameters, *sizes, **blocks)
+    _backward_apply_kernel[grid](
+        x, added, dy, dx, sums, *parameters, *sizes, CHUNKS=CHUNKS, **blocks
+    )
     return dx, sums.sum((0, 1))

@@ -30,8 +30,8 @@ class TokenizerLossConfig:
     """Upper bound of the adversarial weight."""
     adversarial_warmup_steps: int = 200
     """Warm-up steps of the adversarial weight."""
-    penalty: Literal["none", "r1", "r1_difference", "lecam"] = "r1_difference"
-    """Discriminator regularisation: exact R1, R1 by finite differences, or LeCam."""
+    penalty: Literal["none", "r1", "r1_tangent", "lecam"] = "r1_tangent"
+    """Discriminator regularisation: exact R1, R1 along a random direction, or LeCam."""
     penalty_weight: float = 0.1
     """Weight of the penalty."""
     penalty_every: int = 4

@@ -30,9 +30,6 @@ from quintet.shared.tokenizer.config import TokenizerRecipe
 from quintet.shared.tokenizer.model import pixel_loss
 from quintet.shared.tokenizer.pixels import three_channels
 
-SIGMA = 0.01
-"""Standard deviation of the noise for R1 by finite differences."""
-
 
 class TokenizerTask(Task):
     """A room implements `measure` and `exhibit`, and may override `real` and `perceptual_images`.
@@ -200,8 +197,8 @@ class TokenizerTask(Task):
         real_logits: Tensor,
         fake_logits: Tensor,
     ) -> Tensor:
-        """One value per sample. R1 uses the eager discriminator in fp32: double backward cannot be
-        compiled, and a finite difference is lost in bf16."""
+        """One value per sample. R1 is computed with the eager discriminator: double backward cannot
+        be compiled, and a derivative along a direction would have to be compiled as well."""
         if self.losses.penalty == "lecam":
             lecam = self.parts[name].extra_state
             assert lecam is not None
@@ -209,8 +206,8 @@ class TokenizerTask(Task):
         if self.losses.penalty == "r1":
             return adversarial.r1_exact(discriminator.eager, real)
         noise = normal(batch.keys, "r1", tuple(real.shape[1:])).to(real.dtype)
-        with torch.autocast(real.device.type, enabled=False):
-            return adversarial.r1_finite_difference(discriminator.eager, real, noise, SIGMA)
+        noise = noise.contiguous(memory_format=FORMATS[noise.ndim])
+        return adversarial.r1_tangent(discriminator.eager, real, noise)
 
     # -- evaluation -------------------------------------------------------------------------
 
