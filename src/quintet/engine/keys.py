@@ -11,10 +11,13 @@ import math
 import random
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_HAS_TRITON = find_spec("triton") is not None
 
 
 def fold(*parts: int | str) -> int:
@@ -205,6 +208,10 @@ def _splitmix64_tensor(value: Tensor) -> Tensor:
 
 def uniform(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Uniform in [0, 1), of shape (len(keys), *shape); row i depends on keys[i] alone."""
+    if _has_kernel(keys):
+        from quintet.engine.machine.noise import noise
+
+        return noise(keys, (fold(name),), shape)
     count = math.prod(shape)
     counter = torch.arange(count, device=keys.device, dtype=torch.int64)
     base = _splitmix64_tensor(keys.to(torch.int64) ^ fold(name))
@@ -214,9 +221,18 @@ def uniform(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
 
 def normal(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Standard normal (Box-Muller), as `uniform`: row i depends on keys[i] alone."""
+    if _has_kernel(keys):
+        from quintet.engine.machine.noise import noise
+
+        return noise(keys, (fold(name + "/radius"), fold(name + "/angle")), shape)
     radius = 1.0 - uniform(keys, name + "/radius", shape)  # in (0, 1]: finite logarithm
     angle = uniform(keys, name + "/angle", shape)
     return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)
+
+
+def _has_kernel(keys: Tensor) -> bool:
+    """On CUDA. The compiler fuses the plain version."""
+    return keys.is_cuda and _HAS_TRITON and not torch.compiler.is_compiling()
 
 
 def keyed_normal(like: Tensor, key: int) -> Tensor:

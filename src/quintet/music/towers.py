@@ -19,7 +19,7 @@ from quintet.engine.keys import uniform
 from quintet.music.config import MuLaNConfig, MusicLossConfig
 from quintet.nn.alignment import inside
 from quintet.nn.attention import Block
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, residual_stream, without_autocast
 from quintet.nn.rope import Rope, rope_2d
 from quintet.nn.spectrogram import LogMel, band_mask
 from quintet.nn.text import TextEncoder
@@ -117,6 +117,7 @@ class AudioTower(nn.Module):
         """Without `lengths` no clip is padded; without `draws` there is no augmentation."""
         patches = self.patches(wavs, lengths, draws)
         x = self.patch_embed(patches.values) + self.freq_embedding(patches.indices, wavs.shape[1])
+        x = residual_stream(x)
         rotation = self.rotation(patches.indices, wavs)
         for block in self.blocks:
             x = block(x, rotation, mask=patches.mask)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from quintet.nn.attention import Block, Context
-from quintet.nn.precision import full_precision
+from quintet.nn.precision import full_precision, residual_stream
 from quintet.nn.rope import rope_1d
 
 PAD, START, FIRST = 0, 1, 2
@@ -64,7 +64,7 @@ class TextEncoder(nn.Module):
 
     def forward(self, ids: Tensor) -> Context:
         mask = ids != PAD
-        x = self.embedding(ids)
+        x = residual_stream(self.embedding(ids))
         rotation = rope_1d(torch.arange(ids.shape[1], device=ids.device), self.head_dim)
         for block in self.blocks:
             x = block(x, rotation, mask=mask)

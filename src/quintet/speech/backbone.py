@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from quintet.nn.alignment import masked
 from quintet.nn.attention import FeedForward, SelfAttention
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, residual_stream, without_autocast
 from quintet.nn.rope import Rope, rope_1d
 from quintet.speech.config import VoiceBoxConfig
 
@@ -90,8 +90,7 @@ class Backbone(nn.Module):
         """`text_embed` (b, t, text_dim); `infill_mask` and `mask` (b, t) booleans. The mask is
         false for padding, and None without any."""
         hidden = torch.cat((x, context, infill_mask[..., None].to(x.dtype), text_embed), -1)
-        # The residual stream stays in full precision under autocast.
-        hidden = full_precision(self.proj_in(hidden))
+        hidden = residual_stream(self.proj_in(hidden))
         unpadded = hidden.mT if mask is None else masked(hidden, mask)
         hidden = hidden + F.silu(self.conv_pos(unpadded)).mT
         count = len(self.registers)

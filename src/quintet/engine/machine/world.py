@@ -77,7 +77,9 @@ class World:
             )
 
     def _choose_kernels(self) -> None:
-        torch.use_deterministic_algorithms(self.deterministic)
+        # Setting it imports the compiler, which takes seconds.
+        if self.deterministic != torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(self.deterministic)
         torch.backends.cudnn.benchmark = not self.deterministic
         # Of its candidates, best guess first; trying all ten costs a network of many sizes half
         # a minute at the start.

@@ -17,8 +17,8 @@ from torch import Tensor
 from quintet.nn.kernels import FORMATS
 from quintet.nn.kernels.norm_act import ACTIVATIONS, PROGRAMS
 
-ROWS, COLUMNS = 64, 64
-SIZES = ["P", "length"]
+ROWS, COLUMNS = 32, 64
+PLAIN = ["P", "length", "skips", "activation"]
 
 
 @triton.jit
@@ -36,48 +36,46 @@ def _load_bias(bias, block, C, COLUMNS: tl.constexpr):
     return tl.load(bias + columns, mask=columns < C, other=0.0).to(tl.float32)[None, :]
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=PLAIN)
 def _forward_kernel(
-    y, bias, skip, out, P, C,
-    SKIPS: tl.constexpr, ACTIVATION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    y, bias, skip, out, P, C, skips, activation, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     block = tl.program_id(1)
     at, inside = _tile(tl.program_id(0) * ROWS, block, P, C, ROWS, COLUMNS)
     values = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
     values += _load_bias(bias, block, C, COLUMNS)
-    if ACTIVATION == 1:
+    if activation == 1:
         values = values * tl.sigmoid(values)
-    if ACTIVATION == 2:
+    if activation == 2:
         values = tl.where(values > 0, values, 0.2 * values)
-    if SKIPS:
-        values += tl.load(skip + at, mask=inside, other=0.0).to(tl.float32)
+    _, skipped = _tile(tl.program_id(0) * ROWS, block, P * skips, C, ROWS, COLUMNS)
+    values += tl.load(skip + at, mask=skipped, other=0.0).to(tl.float32)
     tl.store(out + at, values.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=PLAIN)
 def _backward_kernel(
-    dout, y, bias, dy, sums, P, C, length,
-    ACTIVATION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    dout, y, bias, dy, sums, P, C, length, activation, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     """dy, if there is an activation, and sums (chunks, c) of it."""
     chunk, block = tl.program_id(0), tl.program_id(1)
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
     last = tl.minimum((chunk + 1) * length, P)
-    total = tl.zeros([COLUMNS], tl.float32)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(chunk * length, last, ROWS):
         at, inside = _tile(start, block, last, C, ROWS, COLUMNS)
         gradient = tl.load(dout + at, mask=inside, other=0.0).to(tl.float32)
-        if ACTIVATION > 0:
+        if activation > 0:
             z = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
             z += _load_bias(bias, block, C, COLUMNS)
-            if ACTIVATION == 1:
+            if activation == 1:
                 gate = tl.sigmoid(z)
                 gradient = gradient * gate * (1 + z * (1 - gate))
-            if ACTIVATION == 2:
+            if activation == 2:
                 gradient = tl.where(z > 0, gradient, 0.2 * gradient)
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=inside)
-        total += tl.sum(gradient, 0)
-    tl.store(sums + chunk * C + columns, total, mask=columns < C)
+        total += gradient
+    tl.store(sums + chunk * C + columns, tl.sum(total, 0), mask=columns < C)
 
 
 def forward(y: Tensor, bias: Tensor, skip: Tensor | None, activation: str) -> Tensor:
@@ -88,8 +86,8 @@ def forward(y: Tensor, bias: Tensor, skip: Tensor | None, activation: str) -> Te
     out = torch.empty_like(y, dtype=dtype, memory_format=FORMATS[y.ndim])
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(channels, COLUMNS))
     _forward_kernel[grid](
-        y, bias, y if skip is None else skip, out, rows, channels,
-        SKIPS=skip is not None, ACTIVATION=ACTIVATIONS[activation], ROWS=ROWS, COLUMNS=COLUMNS,
+        y, bias, y if skip is None else skip, out, rows, channels, int(skip is not None),
+        ACTIVATIONS[activation], ROWS=ROWS, COLUMNS=COLUMNS,
     )  # fmt: skip
     return out
 
@@ -109,6 +107,6 @@ def backward(
     sums = dout.new_empty(chunks, channels, dtype=torch.float32)
     _backward_kernel[(chunks, blocks)](
         dout, dout if y is None else y, bias, dy, sums, rows, channels, length,
-        ACTIVATION=ACTIVATIONS[activation], ROWS=ROWS, COLUMNS=COLUMNS,
+        ACTIVATIONS[activation], ROWS=ROWS, COLUMNS=COLUMNS,
     )  # fmt: skip
     return dy, sums.sum(0)

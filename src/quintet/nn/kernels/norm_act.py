@@ -11,7 +11,7 @@ next kernel: a fixed order, without atomics. Statistics are in fp32.
 # pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
 # pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -24,12 +24,12 @@ ACTIVATIONS = {"none": 0, "silu": 1, "leaky_relu": 2}
 PROGRAMS = 132 * 8
 """Wanted at least: eight for each multiprocessor of an H200. A constant, so that results do not
 depend on the device."""
-SIZES = ["P", "G", "chunks", "length"]
-"""Not worth a kernel of their own where they are 1 or multiples of 16."""
+PLAIN = ["P", "G", "chunks", "length", "adds", "activation"]
+"""Numbers that are not worth a kernel of their own: each takes a third of a second to compile."""
 CHUNKS = 64
 """At most. One constant for all shapes: each further one is a kernel to compile."""
-ELEMENTS = 4096
-"""Of a program at a time: 8 kB in bf16."""
+ELEMENTS, ELEMENTS_BACKWARD = 4096, 2048
+"""Of a program at a time. The fastest of 1024 to 8192 on an H200, for four shapes of recipes."""
 
 
 @triton.jit
@@ -61,48 +61,43 @@ def _store(y, values, rows, last, columns, C):
 
 
 @triton.jit
-def _offsets(x, added, groups, G, WIDTH: tl.constexpr, ADDS: tl.constexpr):
+def _offsets(x, added, adds, groups, G, WIDTH: tl.constexpr):
     """The first value of each group. Sums of differences from it do not cancel where the mean is
     far from 0."""
-    offsets = _load_vector(x, groups * WIDTH, G * WIDTH)
-    if ADDS:
-        offsets += _load_vector(added, groups * WIDTH, G * WIDTH)
-    return offsets
+    size = G * WIDTH
+    return _load_vector(x, groups * WIDTH, size) + _load_vector(added, groups * WIDTH, size * adds)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=PLAIN)
 def _sums_kernel(
-    x, added, sums, P, C, G, chunks, length,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ADDS: tl.constexpr,
+    x, added, sums, P, C, G, chunks, length, adds,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """sums (n, groups, chunks, 2): of x - offset and of its square."""
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
     groups = block * GROUPS + tl.arange(0, GROUPS)
     x += sample.to(tl.int64) * P * C
-    offset = _to_channels(_offsets(x, added, groups, G, WIDTH, ADDS), GROUPS, WIDTH)
-    if ADDS:
-        offset -= _load_vector(added, columns, C)
-    offset = offset[None, :]
+    offset = _to_channels(_offsets(x, added, adds, groups, G, WIDTH), GROUPS, WIDTH)
+    offset = (offset - _load_vector(added, columns, C * adds))[None, :]
     last = tl.minimum((chunk + 1) * length, P)
-    first_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
-    second_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
+    first_sum = tl.zeros([R, GROUPS * WIDTH], tl.float32)
+    second_sum = tl.zeros([R, GROUPS * WIDTH], tl.float32)
     for start in range(chunk * length, last, R):
         rows = start + tl.arange(0, R)
         values = _load(x, rows, last, columns, C) - offset
         values = tl.where((rows < last)[:, None], values, 0.0)
-        first_sum += tl.sum(values, 0)
-        second_sum += tl.sum(values * values, 0)
+        first_sum += values
+        second_sum += values * values
     at = sums + ((sample * G + groups) * chunks + chunk) * 2
-    tl.store(at, _to_groups(first_sum, GROUPS, WIDTH), mask=groups < G)
-    tl.store(at + 1, _to_groups(second_sum, GROUPS, WIDTH), mask=groups < G)
+    tl.store(at, _to_groups(tl.sum(first_sum, 0), GROUPS, WIDTH), mask=groups < G)
+    tl.store(at + 1, _to_groups(tl.sum(second_sum, 0), GROUPS, WIDTH), mask=groups < G)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=PLAIN)
 def _apply_kernel(
-    x, added, y, sums, weight, bias, means, rstds, P, C, G, chunks, length, eps,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ADDS: tl.constexpr,
-    CHUNKS: tl.constexpr, ACTIVATION: tl.constexpr,
+    x, added, y, sums, weight, bias, means, rstds, P, C, G, chunks, length, adds, activation, eps,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
@@ -115,7 +110,7 @@ def _apply_kernel(
     count = P * WIDTH
     first = tl.sum(tl.load(at, mask=summed, other=0.0), 1) / count
     second = tl.sum(tl.load(at + 1, mask=summed, other=0.0), 1) / count
-    mean = _offsets(x, added, groups, G, WIDTH, ADDS) + first
+    mean = _offsets(x, added, adds, groups, G, WIDTH) + first
     variance = second - first * first
     # Not `tl.maximum`, which would hide NaN.
     rstd = 1.0 / tl.sqrt(tl.where(variance < 0, 0.0, variance) + eps)
@@ -125,39 +120,36 @@ def _apply_kernel(
     scale = (_load_vector(weight, columns, C) * _to_channels(rstd, GROUPS, WIDTH))[None, :]
     shift = _load_vector(bias, columns, C)[None, :]
     mean = _to_channels(mean, GROUPS, WIDTH)
-    if ADDS:
-        mean -= _load_vector(added, columns, C)
-    mean = mean[None, :]
+    mean = (mean - _load_vector(added, columns, C * adds))[None, :]
     last = tl.minimum((chunk + 1) * length, P)
     for start in range(chunk * length, last, R):
         rows = start + tl.arange(0, R)
         normed = (_load(x, rows, last, columns, C) - mean) * scale + shift
-        if ACTIVATION == 1:
+        if activation == 1:
             normed = normed * tl.sigmoid(normed)
-        if ACTIVATION == 2:
+        if activation == 2:
             normed = tl.where(normed > 0, normed, 0.2 * normed)
         _store(y, normed, rows, last, columns, C)
 
 
 @triton.jit
-def _gradients(x, dy, rows, last, columns, C, mean, rstd, scale, shift, ACTIVATION: tl.constexpr):
+def _gradients(x, dy, rows, last, columns, C, mean, rstd, scale, shift, activation):
     """Normalised x, and the gradient before the activation; 0 outside."""
     normed = (_load(x, rows, last, columns, C) - mean) * rstd
     gradient = _load(dy, rows, last, columns, C)
     z = normed * scale + shift
-    if ACTIVATION == 1:
+    if activation == 1:
         gate = tl.sigmoid(z)
         gradient = gradient * gate * (1 + z * (1 - gate))
-    if ACTIVATION == 2:
+    if activation == 2:
         gradient = tl.where(z > 0, gradient, 0.2 * gradient)
     return normed, gradient
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=PLAIN)
 def _backward_sums_kernel(
-    x, added, dy, sums, weight, bias, means, rstds, P, C, G, chunks, length,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ADDS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    x, added, dy, sums, weight, bias, means, rstds, P, C, G, chunks, length, adds, activation,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """sums (n, chunks, 2 or 3, c): of the gradient, and of its product with the normalised x."""
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -166,32 +158,29 @@ def _backward_sums_kernel(
     x += sample.to(tl.int64) * P * C
     dy += sample.to(tl.int64) * P * C
     mean = tl.load(means + groups, mask=columns < C, other=0.0)
-    if ADDS:
-        mean -= _load_vector(added, columns, C)
-    mean = mean[None, :]
+    mean = (mean - _load_vector(added, columns, C * adds))[None, :]
     rstd = tl.load(rstds + groups, mask=columns < C, other=0.0)[None, :]
     scale = _load_vector(weight, columns, C)[None, :]
     shift = _load_vector(bias, columns, C)[None, :]
     last = tl.minimum((chunk + 1) * length, P)
-    first_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
-    second_sum = tl.zeros([GROUPS * WIDTH], tl.float32)
+    first_sum = tl.zeros([R, GROUPS * WIDTH], tl.float32)
+    second_sum = tl.zeros([R, GROUPS * WIDTH], tl.float32)
     for start in range(chunk * length, last, R):
         rows = start + tl.arange(0, R)
         normed, gradient = _gradients(
-            x, dy, rows, last, columns, C, mean, rstd, scale, shift, ACTIVATION
+            x, dy, rows, last, columns, C, mean, rstd, scale, shift, activation
         )
-        first_sum += tl.sum(gradient, 0)
-        second_sum += tl.sum(gradient * normed, 0)
-    at = sums + (sample * chunks + chunk) * (2 + ADDS) * C + columns
-    tl.store(at, first_sum, mask=columns < C)
-    tl.store(at + C, second_sum, mask=columns < C)
+        first_sum += gradient
+        second_sum += gradient * normed
+    at = sums + (sample * chunks + chunk) * (2 + adds) * C + columns
+    tl.store(at, tl.sum(first_sum, 0), mask=columns < C)
+    tl.store(at + C, tl.sum(second_sum, 0), mask=columns < C)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=PLAIN)
 def _backward_apply_kernel(
-    x, added, dy, dx, sums, weight, bias, means, rstds, P, C, G, chunks, length,
-    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, ADDS: tl.constexpr,
-    CHUNKS: tl.constexpr, ACTIVATION: tl.constexpr,
+    x, added, dy, dx, sums, weight, bias, means, rstds, P, C, G, chunks, length, adds, activation,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Also the third of the sums, of dx: the gradient of the bias that was added."""
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -201,14 +190,12 @@ def _backward_apply_kernel(
     dy += sample.to(tl.int64) * P * C
     dx += sample.to(tl.int64) * P * C
     mean = tl.load(means + groups, mask=columns < C, other=0.0)
-    if ADDS:
-        mean -= _load_vector(added, columns, C)
-    mean = mean[None, :]
+    mean = (mean - _load_vector(added, columns, C * adds))[None, :]
     rstd = tl.load(rstds + groups, mask=columns < C, other=0.0)[None, :]
     scale = _load_vector(weight, columns, C)
     shift = _load_vector(bias, columns, C)[None, :]
     k = tl.arange(0, CHUNKS)
-    at = sums + (sample * chunks + k)[:, None] * (2 + ADDS) * C + columns[None, :]
+    at = sums + (sample * chunks + k)[:, None] * (2 + adds) * C + columns[None, :]
     summed = (k < chunks)[:, None] & (columns < C)[None, :]
     first = tl.sum(tl.load(at, mask=summed, other=0.0), 0) * scale
     second = tl.sum(tl.load(at + C, mask=summed, other=0.0), 0) * scale
@@ -217,19 +204,17 @@ def _backward_apply_kernel(
     second = _to_channels(_to_groups(second, GROUPS, WIDTH) / count, GROUPS, WIDTH)[None, :]
     scale = scale[None, :]
     last = tl.minimum((chunk + 1) * length, P)
-    total = tl.zeros([GROUPS * WIDTH], tl.float32)
+    total = tl.zeros([R, GROUPS * WIDTH], tl.float32)
     for start in range(chunk * length, last, R):
         rows = start + tl.arange(0, R)
         normed, gradient = _gradients(
-            x, dy, rows, last, columns, C, mean, rstd, scale, shift, ACTIVATION
+            x, dy, rows, last, columns, C, mean, rstd, scale, shift, activation
         )
         gradient = (gradient * scale - first - normed * second) * rstd
         _store(dx, gradient, rows, last, columns, C)
-        if ADDS:
-            total += tl.sum(tl.where((rows < last)[:, None], gradient, 0.0), 0)
-    if ADDS:
-        at = sums + ((sample * chunks + chunk) * 3 + 2) * C + columns
-        tl.store(at, total, mask=columns < C)
+        total += tl.where((rows < last)[:, None], gradient, 0.0)
+    at = sums + ((sample * chunks + chunk) * 3 + 2) * C + columns
+    tl.store(at, tl.sum(total, 0), mask=columns < C * adds)
 
 
 class Plan(NamedTuple):
@@ -242,14 +227,14 @@ class Plan(NamedTuple):
     blocks: dict[str, int]
 
 
-def plan(x: Tensor, groups: int) -> Plan:
+def plan(x: Tensor, groups: int, elements: int) -> Plan:
     samples, channels = x.shape[:2]
     rows = x.numel() // (samples * channels)
     width = channels // groups
     together = 1
     while together * 2 * width <= 128 and together * 2 <= groups:
         together *= 2
-    step = max(1, ELEMENTS // (together * width))
+    step = max(1, elements // (together * width))
     blocks = triton.cdiv(groups, together)
     chunks = max(1, min(CHUNKS, triton.cdiv(PROGRAMS, samples * blocks), triton.cdiv(rows, step)))
     length = triton.cdiv(triton.cdiv(rows, chunks), step) * step
@@ -272,15 +257,16 @@ def forward(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output in this dtype, and means and reciprocal deviations (n, groups)."""
-    grid, sizes, blocks = plan(x, groups)
-    blocks["ADDS"] = int(added is not None)
+    grid, sizes, blocks = plan(x, groups, ELEMENTS)
     y = torch.empty_like(x, dtype=dtype, memory_format=FORMATS[x.ndim])
     sums = x.new_empty(grid[0], groups, grid[2], 2, dtype=torch.float32)
     mean, rstd = (x.new_empty(grid[0], groups, dtype=torch.float32) for _ in range(2))
-    added = bias if added is None else added
-    _sums_kernel[grid](x, added, sums, *sizes, **blocks)
-    extra: dict[str, Any] = {"CHUNKS": CHUNKS, "ACTIVATION": ACTIVATIONS[activation]}
-    _apply_kernel[grid](x, added, y, sums, weight, bias, mean, rstd, *sizes, eps, **blocks, **extra)
+    adds, added = (0, bias) if added is None else (1, added)
+    _sums_kernel[grid](x, added, sums, *sizes, adds, **blocks)
+    _apply_kernel[grid](
+        x, added, y, sums, weight, bias, mean, rstd, *sizes, adds, ACTIVATIONS[activation], eps,
+        CHUNKS=CHUNKS, **blocks,
+    )  # fmt: skip
     return y, mean, rstd
 
 
@@ -295,14 +281,14 @@ def backward(
     activation: str,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x, and in fp32 (2 or 3, c) those of bias, weight and `added`."""
-    grid, sizes, blocks = plan(x, mean.shape[1])
-    blocks |= {"ADDS": int(added is not None), "ACTIVATION": ACTIVATIONS[activation]}
+    grid, sizes, blocks = plan(x, mean.shape[1], ELEMENTS_BACKWARD)
+    adds, added = (0, bias) if added is None else (1, added)
     dx = torch.empty_like(x, memory_format=FORMATS[x.ndim])
-    sums = x.new_empty(grid[0], grid[2], 2 + blocks["ADDS"], x.shape[1], dtype=torch.float32)
+    sums = x.new_empty(grid[0], grid[2], 2 + adds, x.shape[1], dtype=torch.float32)
+    numbers = (*sizes, adds, ACTIVATIONS[activation])
     parameters = (weight, bias, mean, rstd)
-    added = bias if added is None else added
-    _backward_sums_kernel[grid](x, added, dy, sums, *parameters, *sizes, **blocks)
+    _backward_sums_kernel[grid](x, added, dy, sums, *parameters, *numbers, **blocks)
     _backward_apply_kernel[grid](
-        x, added, dy, dx, sums, *parameters, *sizes, CHUNKS=CHUNKS, **blocks
+        x, added, dy, dx, sums, *parameters, *numbers, CHUNKS=CHUNKS, **blocks
     )
     return dx, sums.sum((0, 1))
