@@ -1,14 +1,15 @@
 """Images per second of the image room's training step, with the discriminator on.
 
-    python benchmarks/image_speed.py [--size peer|recipe|tiny] [--batch-size 64] [--no-eager]
+    python benchmarks/image_speed.py [--size peer recipe tiny] [--batch-size 64] [--eager]
     python benchmarks/image_speed.py --peer "python bench_peers.py image_vqgan --size base …"
 
-Runs training steps on random images in memory: bf16, compiled, channels last; then eager
-fp32 of the same task. `peer` has the inputs, the downsampling and the number of parameters of the
-VQGanVAE of muse-maskgit-pytorch (256 x 256, factor 16, 325 M + 49 M). The utilisation
-is the FLOPs of a step, counted by torch, over the rate of a large bf16 matrix product measured in
-the same run. With `--peer` the other package's benchmark runs first, in the same call
-(a JSON line with samples_per_s); the exit status is 1 if Quintet is less than three times as fast.
+Runs training steps on random images in memory, as a run would; with `--eager` also in fp32, neither
+compiled nor captured. `peer` has the inputs, the downsampling and the number of parameters of the
+VQGanVAE of muse-maskgit-pytorch (256 x 256, factor 16, 325 M + 49 M). The utilisation is the FLOPs
+of a step, counted by torch with the penalty in its turn, over the rate of a large bf16 matrix
+product measured in the same run. With `--peer` the other package's benchmark runs first, in the
+same call (a JSON line with samples_per_s); the exit status is 1 if Quintet is less than three times
+as fast.
 """
 
 import dataclasses
@@ -17,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import Sides, timed_steps
+from timing import Sides, counted_flops, timed_steps
 from torch.utils.flop_counter import FlopCounterMode
 
-from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
@@ -77,10 +77,7 @@ def operations(recipe: VQGanRecipe) -> dict[str, float]:
     small = dataclasses.replace(recipe, batch_size=2, compile="off", workers=0)
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(small, Path(folder) / "run")
-        take_step(run)  # the penalty is due at step 0; count a plain step
-        with FlopCounterMode(display=False) as counter:
-            take_step(run)
-        step = counter.get_total_flops() / 2
+        step = counted_flops(run, recipe.losses.penalty_every)
         vae = run.parts["vae"].module.eval()
         image = torch.rand(1, 3, *recipe.images.size, device=run.world.device)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -97,9 +94,9 @@ def make_run(recipe: VQGanRecipe, path: Path) -> Run:
 
 def speed(recipe: VQGanRecipe, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        return timed_steps(make_run(recipe, Path(folder) / "run"), steps, 8, "images")
+        return timed_steps(lambda: make_run(recipe, Path(folder) / "run"), steps, "images")
 
 
 if __name__ == "__main__":
     sides = Sides("image_speed", "images", batch_size=64, floor=3.0)
-    sides.run(recipe_of(sides.asked.size), operations, speed)
+    sides.run(recipe_of, operations, speed)

@@ -1,13 +1,13 @@
 """Clips per second of the music room's training step.
 
-    python benchmarks/music_speed.py [--size peer|recipe|tiny] [--batch-size 256] [--no-eager]
+    python benchmarks/music_speed.py [--size peer recipe tiny] [--batch-size 256] [--eager]
     python benchmarks/music_speed.py --peer "python bench_peers.py mulan --size base …"
 
-Runs the engine's own steps on random sounds in memory: bf16, compiled; then eager fp32 of the same
-task. `peer` has musiclm-pytorch's sizes: both towers 768 wide and 12 deep, 10 seconds at 16 kHz in
-patches of 16 x 16 of which a quarter is left out, 256 ids of text. With `--peer` the other
-package's benchmark runs first, in the same call (a JSON line with samples_per_s); the exit status
-is 1 where ours is less than four times as fast.
+Runs the engine's own steps on random sounds in memory, as a run would; with `--eager` also in fp32,
+neither compiled nor captured. `peer` has musiclm-pytorch's sizes: both towers 768 wide and 12 deep,
+10 seconds at 16 kHz in patches of 16 x 16 of which a quarter is left out, 256 ids of text. With
+`--peer` the other package's benchmark runs first, in the same call (a JSON line with
+samples_per_s); the exit status is 1 where ours is less than four times as fast.
 """
 
 import dataclasses
@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import Sides, measured, timed_steps
-from torch.utils.flop_counter import FlopCounterMode
+from timing import Sides, counted_flops, measured, timed_steps
 
-from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
@@ -79,8 +77,7 @@ def operations(recipe: MuLaNRecipe) -> dict[str, float]:
     small = dataclasses.replace(recipe, batch_size=4, compile="off", workers=0)
     with tempfile.TemporaryDirectory() as place:
         run = make_run(small, Path(place) / "run")
-        with FlopCounterMode(display=False) as counter:
-            take_step(run)
+        step = counted_flops(run, 1)
         device = run.world.device
         samples = int(recipe.sounds.seconds * recipe.sounds.sample_rate)
         wavs = torch.randn(recipe.batch_size, samples, device=device)
@@ -88,14 +85,14 @@ def operations(recipe: MuLaNRecipe) -> dict[str, float]:
         mel(wavs)
         seconds = measured(lambda: mel(wavs), 10, device)
         run.close()
-        return {"step": counter.get_total_flops() / 4, "spectrogram_ms": seconds * 1e3}
+        return {"step": step, "spectrogram_ms": seconds * 1e3}
 
 
 def speed(recipe: MuLaNRecipe, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
-        return timed_steps(make_run(recipe, Path(place) / "run"), steps, 6, "clips")
+        return timed_steps(lambda: make_run(recipe, Path(place) / "run"), steps, "clips")
 
 
 if __name__ == "__main__":
     sides = Sides("music_speed", "clips", batch_size=256, floor=4.0)
-    sides.run(recipe_of(sides.asked.size), operations, speed)
+    sides.run(recipe_of, operations, speed)

@@ -1,14 +1,14 @@
 """Sequences per second of the speech room's training step, and its real-time factor.
 
-    python benchmarks/speech_speed.py [--size peer|recipe|tiny] [--batch-size 64] [--no-eager]
+    python benchmarks/speech_speed.py [--size peer recipe tiny] [--batch-size 64] [--eager]
     python benchmarks/speech_speed.py --peer "python bench_peers.py voicebox --size base …"
 
-Runs the engine's own steps on random sequences in memory: bf16, compiled; then eager fp32. `peer`
-has voicebox-pytorch's sizes: 512 wide, 24 deep, 16 heads of 64, 1,000 frames of 128 latents with an
-id each: the flow alone. Before it, the same network over log-mels of as many frames with the
-aligner, and the real-time factor of sampling in 16 Euler steps (without the vocoder). With
-`--peer` the other package's benchmark runs first, in the same call (a JSON line with
-samples_per_s); the exit status is 1 where ours is less than three times as fast.
+Runs the engine's own steps on random sequences in memory, as a run would; with `--eager` also in
+fp32, neither compiled nor captured. `peer` has voicebox-pytorch's sizes: 512 wide, 24 deep, 16
+heads of 64, 1,000 frames of 128 latents with an id each: the flow alone. Before it, the same network
+over log-mels of as many frames with the aligner, and the real-time factor of sampling in 16 Euler
+steps (without the vocoder). With `--peer` the other package's benchmark runs first, in the same call (a
+JSON line with samples_per_s); the exit status is 1 where ours is less than three times as fast.
 """
 
 import dataclasses
@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import Sides, measured, timed_steps
-from torch.utils.flop_counter import FlopCounterMode
+from timing import Sides, counted_flops, measured, timed_steps
 
-from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
@@ -89,15 +87,14 @@ def operations(recipe: VoiceBoxRecipe) -> dict[str, float]:
     small = dataclasses.replace(recipe, batch_size=2, compile="off", workers=0)
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(small, Path(folder) / "run")
-        with FlopCounterMode(display=False) as counter:
-            take_step(run)
+        step = counted_flops(run, 1)
         run.close()
-        return {"step": counter.get_total_flops() / 2}
+        return {"step": step}
 
 
 def speed(recipe: VoiceBoxRecipe, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        return timed_steps(make_run(recipe, Path(folder) / "run"), steps, 6, "sequences")
+        return timed_steps(lambda: make_run(recipe, Path(folder) / "run"), steps, "sequences")
 
 
 def real_time_factor(recipe: VoiceBoxRecipe, count: int = 8) -> float:
@@ -121,9 +118,10 @@ def real_time_factor(recipe: VoiceBoxRecipe, count: int = 8) -> float:
 
 if __name__ == "__main__":
     sides = Sides("speech_speed", "sequences", batch_size=64, floor=3.0)
-    base = recipe_of(sides.asked.size)
-    changes = {"batch_size": sides.asked.batch_size, "workers": sides.asked.workers}
-    aligned = dataclasses.replace(with_aligner(base), steps=10**6, trackers=(), **changes)
-    row = speed(aligned, sides.asked.steps) | {"real_time_factor": real_time_factor(aligned)}
-    print(json.dumps({"benchmark": "speech_speed", "what": "with the aligner", **row}), flush=True)
-    sides.run(base, operations, speed)
+    for size in sides.options.size:
+        aligned = sides.sized(with_aligner(recipe_of(size)), size)
+        row = speed(aligned, sides.options.steps)
+        row |= {"size": size, "real_time_factor": real_time_factor(aligned)}
+        what = {"benchmark": "speech_speed", "what": "with the aligner"}
+        print(json.dumps(what | row), flush=True)
+    sides.run(recipe_of, operations, speed)

@@ -13,12 +13,11 @@ import json
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from timing import busy
 
 from quintet import rooms
 from quintet.engine.config import Recipe
@@ -135,27 +134,6 @@ def measure(
         row |= {"refused": run.capture.refused} if run.capture.refused else {}
     run.close()
     return row
-
-
-def busy(run: Run, ms: float, longest: int, steps: int = 8) -> dict[str, Any]:
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        for _ in range(steps):
-            take_step(run)
-        torch.cuda.synchronize()
-    kernels = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    gpu_ms = sum(e.device_time for e in kernels) / 1e3 / steps
-    sums: dict[str, list[float]] = defaultdict(list)
-    for event in kernels:
-        sums[event.name].append(event.device_time)
-    for name in sorted(sums, key=lambda n: -sum(sums[n]))[:longest]:
-        times = sums[name]
-        row = {"ms": round(sum(times) / 1e3 / steps, 3), "count": len(times) / steps}
-        print(json.dumps(row | {"kernel": name[:120]}))
-    return {
-        "gpu_ms": round(gpu_ms, 2),
-        "busy": round(gpu_ms / ms, 3),
-        "kernels": len(kernels) // steps,
-    }
 
 
 def main() -> None:

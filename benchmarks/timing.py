@@ -1,4 +1,8 @@
-"""Shared code of the speed benchmarks: timed engine steps, and comparison with another package."""
+"""Shared code of the speed benchmarks: timed engine steps, and comparison with another package.
+
+Every row has the milliseconds and kernels of a step, the share of the time in which the GPU is
+busy, and the seconds to the tenth step, counted from an empty run, after imports.
+"""
 
 import argparse
 import dataclasses
@@ -7,14 +11,20 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
+
+WARM_UP = 20
+"""Further steps: every kind of step, with and without penalties, has been captured."""
 
 
 def matrix_rate(device: torch.device, size: int) -> float:
@@ -40,16 +50,21 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def timed_steps(run: Run, steps: int, warm_up: int, what: str) -> dict[str, Any]:
+def timed_steps(make: Callable[[], Run], steps: int, what: str) -> dict[str, Any]:
     """Speed, memory and waiting of a run's own steps; `what` is what its samples are called."""
-    device, batch = run.world.device, run.recipe.batch_size
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    for _ in range(warm_up):
+    run = make()
+    device, batch = run.world.device, run.recipe.batch_size
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(10 if on_gpu else 2):
         take_step(run)
     synchronise(device)
     warmed = time.perf_counter() - begin
+    for _ in range(WARM_UP if on_gpu else 0):
+        take_step(run)
+    synchronise(device)
     run.stream.waited = 0.0
     seconds = measured(lambda: take_step(run), steps, device)
     row: dict[str, Any] = {
@@ -58,17 +73,48 @@ def timed_steps(run: Run, steps: int, warm_up: int, what: str) -> dict[str, Any]
         "batch": batch,
         f"{what}_per_second": batch / seconds,
         "ms_per_step": seconds * 1e3,
-        "warm_up_s": warmed,
+        "seconds_to_tenth_step": round(warmed, 1),
         "waiting": run.stream.waited / (seconds * steps),
         "parameters_m": {
             n: round(sum(p.numel() for p in part.parameters.values()) / 1e6, 1)
             for n, part in run.parts.items()
         },
     }
-    if device.type == "cuda":
+    if on_gpu:
         row["gib"] = torch.cuda.max_memory_allocated() / 2**30
+        row |= busy(run, seconds * 1e3)
     run.close()
     return row
+
+
+def busy(run: Run, ms: float, longest: int = 0, steps: int = 8) -> dict[str, Any]:
+    """Kernels of a step and their share of its time; prints the `longest` ones."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(steps):
+            take_step(run)
+        torch.cuda.synchronize()
+    kernels = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    times: dict[str, list[float]] = defaultdict(list)
+    for event in kernels:
+        times[event.name].append(event.device_time)
+    for name in sorted(times, key=lambda n: -sum(times[n]))[:longest]:
+        row = {"ms": round(sum(times[name]) / 1e3 / steps, 3), "count": len(times[name]) / steps}
+        print(json.dumps(row | {"kernel": name[:120]}))
+    gpu_ms = sum(e.device_time for e in kernels) / 1e3 / steps
+    return {
+        "gpu_ms": round(gpu_ms, 2),
+        "busy": round(gpu_ms / ms, 3),
+        "kernels": len(kernels) // steps,
+    }
+
+
+def counted_flops(run: Run, steps: int) -> float:
+    """Floating-point operations of a step and sample, counted by torch, averaged over these steps:
+    penalties are due at some of them only."""
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(steps):
+            take_step(run)
+    return counter.get_total_flops() / steps / run.recipe.batch_size
 
 
 def last_json(command: list[str]) -> dict[str, Any]:
@@ -77,16 +123,19 @@ def last_json(command: list[str]) -> dict[str, Any]:
 
 
 class Sides:
-    """Compiled bf16 and eager fp32 of one task, and another package where it is asked for."""
+    """A task at several sizes, in bf16 and eager fp32, and another package where asked for."""
 
     def __init__(self, name: str, what: str, batch_size: int, floor: float):
         self.name, self.what, self.floor = name, what, floor
         parser = argparse.ArgumentParser()
-        parser.add_argument("--size", default="peer", choices=("peer", "recipe", "tiny"))
-        parser.add_argument("--batch-size", type=int, default=batch_size)
+        sizes = ("peer", "layers", "recipe", "tiny")
+        parser.add_argument("--size", nargs="+", default=["peer", "recipe"], choices=sizes)
+        parser.add_argument("--batch-size", type=int, default=batch_size, help="at the peer's size")
         parser.add_argument("--steps", type=int, default=16)
         parser.add_argument("--workers", type=int, default=8)
-        parser.add_argument("--no-eager", action="store_true")
+        parser.add_argument(
+            "--eager", action="store_true", help="also fp32, neither compiled nor captured"
+        )
         parser.add_argument("--peer", help="the other package's benchmark command")
         self.options = parser.parse_args()
         # First, because what this process holds of the device would not be there for the other.
@@ -94,30 +143,36 @@ class Sides:
 
     def run(
         self,
-        recipe: Any,
+        recipe_of: Callable[[str], Any],
         operations: Callable[[Any], Mapping[str, float]],
         speed: Callable[[Any, int], dict[str, Any]],
     ) -> None:
-        """Prints a JSON line for each side. `operations` counts `step`, those of a sample, and may
+        """Prints a JSON line for each size. `operations` counts `step`, those of a sample, and may
         time more; exits with 1 where the other package is less than `floor` times slower."""
-        options = self.options
-        changes = {"batch_size": options.batch_size, "workers": options.workers, "steps": 10**6}
-        base = dataclasses.replace(recipe, trackers=(), **changes)
-        world = World(base)
-        rate = matrix_rate(world.device, 8192 if world.device.type == "cuda" else 1024)
-        counted = dict(operations(base))
-        step = counted.pop("step")
-        sides = [base]
-        if not options.no_eager:
-            sides.append(dataclasses.replace(base, precision="fp32", compile="off"))
-        found: list[float] = []
-        for side in sides:
-            row = speed(side, options.steps)
-            found.append(row[f"{self.what}_per_second"])
-            row |= {"step_gflop": step / 1e9, "matrix_tflops": rate / 1e12, **counted}
-            row["share_of_matrix_rate"] = found[-1] * step / rate
-            print(json.dumps({"benchmark": self.name, "size": options.size, **row}), flush=True)
+        rate, ours = None, 0.0
+        for size in self.options.size:
+            recipe = self.sized(recipe_of(size), size)
+            device = World(recipe).device
+            rate = rate or matrix_rate(device, 8192 if device.type == "cuda" else 1024)
+            counted = dict(operations(recipe))
+            step = counted.pop("step")
+            eager = {"precision": "fp32", "compile": "off", "capture": False}
+            sides = [recipe, dataclasses.replace(recipe, **eager)]
+            for side in sides[: 1 + self.options.eager]:
+                row = speed(side, self.options.steps)
+                found = row[f"{self.what}_per_second"]
+                ours = found if side is recipe and size in ("peer", "tiny") else ours
+                row |= {"step_gflop": step / 1e9, "matrix_tflops": rate / 1e12, **counted}
+                row["share_of_matrix_rate"] = found * step / rate
+                print(json.dumps({"benchmark": self.name, "size": size, **row}), flush=True)
         if self.peer is not None:
-            ratio = found[0] / self.peer["samples_per_s"]
+            ratio = ours / self.peer["samples_per_s"]
             print(json.dumps({"benchmark": self.name, "peer": self.peer, "ratio": ratio}))
             sys.exit(1 if ratio < self.floor else 0)
+
+    def sized(self, recipe: Any, size: str) -> Any:
+        """The recipe's own batch at its own size."""
+        options = self.options
+        batch = recipe.batch_size if size == "recipe" else options.batch_size
+        changes = {"batch_size": batch, "workers": options.workers, "steps": 10**6}
+        return dataclasses.replace(recipe, trackers=(), **changes)

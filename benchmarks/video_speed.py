@@ -1,11 +1,12 @@
 """Clips per second of the video room's training step, both discriminators on.
 
-    python benchmarks/video_speed.py [--size peer|recipe|tiny] [--batch-size 24] [--no-eager]
+    python benchmarks/video_speed.py [--size peer layers recipe tiny] [--batch-size 24] [--eager]
     python benchmarks/video_speed.py --peer "python bench_peers.py video_tokenizer …"
 
-Runs training steps on random clips in memory: bf16, compiled, channels last; then eager
-fp32 of the same task. `peer` has the clips (17 x 128 x 128) and the layers of magvit2-pytorch's
-README. With `--peer` the other package's benchmark runs in the same call (a JSON line with
+Runs training steps on random clips in memory, as a run would; with `--eager` also in fp32, neither
+compiled nor captured. `layers` has the clips (17 x 128 x 128) and the layers of magvit2-pytorch's
+README, in 56 M parameters where it has 118 M; `peer` is 1.5 times as wide, with as many parameters
+as it. With `--peer` the other package's benchmark runs in the same call (a JSON line with
 samples_per_s), and the exit status is 1 if Quintet is less than three times as fast.
 """
 
@@ -15,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import Sides, timed_steps
-from torch.utils.flop_counter import FlopCounterMode
+from timing import Sides, counted_flops, timed_steps
 
-from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
@@ -29,9 +28,10 @@ from quintet.video.task import VideoTask
 
 def recipe_of(size: str) -> VideoRecipe:
     recipe = recipes.tokenizer_tiny() if size == "tiny" else recipes.tokenizer()
-    if size == "peer":  # the configuration's own defaults are the README's layers
-        levels = (8, 8, 4, 4)  # 1,024 codes
-        recipe = dataclasses.replace(recipe, model=VideoTokenizerConfig(levels=levels))
+    if size in ("peer", "layers"):  # the configuration's own defaults are the README's layers
+        widths = {"init_dim": 96, "max_dim": 768} if size == "peer" else {}
+        model = VideoTokenizerConfig(levels=(8, 8, 4, 4), **widths)  # 1,024 codes
+        recipe = dataclasses.replace(recipe, model=model)
     losses = dataclasses.replace(recipe.losses, adversarial_from=0.0)
     return dataclasses.replace(recipe, losses=losses)
 
@@ -64,18 +64,16 @@ def operations(recipe: VideoRecipe) -> dict[str, float]:
     small = dataclasses.replace(recipe, batch_size=1, compile="off", workers=0)
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(small, Path(folder) / "run")
-        take_step(run)  # the penalty is due at step 0; count a plain step
-        with FlopCounterMode(display=False) as counter:
-            take_step(run)
+        step = counted_flops(run, recipe.losses.penalty_every)
         run.close()
-        return {"step": counter.get_total_flops()}
+        return {"step": step}
 
 
 def speed(recipe: VideoRecipe, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        return timed_steps(make_run(recipe, Path(folder) / "run"), steps, 8, "clips")
+        return timed_steps(lambda: make_run(recipe, Path(folder) / "run"), steps, "clips")
 
 
 if __name__ == "__main__":
     sides = Sides("video_speed", "clips", batch_size=24, floor=3.0)
-    sides.run(recipe_of(sides.asked.size), operations, speed)
+    sides.run(recipe_of, operations, speed)
