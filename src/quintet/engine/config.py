@@ -51,8 +51,8 @@ def resolved(path: str | Path | None) -> str | None:
 class OptimiserConfig:
     """Optimiser, learning-rate schedule and weight average of one part."""
 
-    optimizer: Literal["adamw", "adam", "lion"] = "adamw"
-    """The optimiser."""
+    optimizer: Literal["adamw", "adam", "lion", "muon"] = "adamw"
+    """The optimiser; muon orthogonalises the updates of hidden matrices, the rest is for adamw."""
     learning_rate: float = setting(3e-4, free=True, recorded=True)
     """Peak learning rate, reached after the warm-up; not scaled by the number of processes."""
     betas: tuple[float, float] = (0.9, 0.99)

@@ -94,6 +94,18 @@ def test_vq_codes_are_revived_alike(tmp_path: Path) -> None:
 
 
 @needs_gpu
+@pytest.mark.parametrize("name", ["image/vqgan_tiny", "music/mulan_tiny"])
+def test_muon_steps_alike(name: str, tmp_path: Path) -> None:
+    runs = [run_of(name, tmp_path / str(f), f, optimizer="muon") for f in (False, True)]
+    assert_same(*(trajectory(run, STEPS) for run in runs))
+    capture = runs[1].capture
+    assert capture is not None
+    assert any(kind.graph is not None for kind in capture.kinds.values())
+    for run in runs:
+        run.close()
+
+
+@needs_gpu
 def test_graphs_are_dropped_on_restore_and_the_run_resumes_alike(tmp_path: Path) -> None:
     run = run_of("image/vqgan_tiny", tmp_path / "run", True)
     trajectory(run, 8)
