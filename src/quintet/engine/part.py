@@ -64,8 +64,6 @@ class LivePart:
         self.config: OptimiserConfig = config
         self.hidden = self._hidden() if config.optimizer == "muon" else []
         world.recompute(self.module)
-        if part.compiles:
-            world.compile(self.module, part.compiles_captured)
         self.wrapped = world.wrap(self.module)
         self.parameters = optim.trainable(self.module)  # sharding puts others in their place
         self.stepped = fsdp.views(self.parameters)
