@@ -15,6 +15,7 @@ from quintet.files import (
     cache_root,
     digest_of,
     partial_name,
+    private_cache,
     remove_folder,
     remove_partial,
     write_json,
@@ -142,3 +143,18 @@ def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_root() == tmp_path / "home/.cache/quintet"
+
+
+def test_code_is_cached_only_where_nobody_else_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "cache"))
+    folder = private_cache("compiled/code")
+    assert folder == tmp_path / "cache/compiled/code"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert private_cache("compiled/code") == folder
+    folder.chmod(0o770)
+    assert private_cache("compiled/code") is None
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "file"))
+    assert private_cache("compiled/code") is None

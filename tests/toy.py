@@ -29,6 +29,7 @@ class ToyRecipe(Recipe):
     dropout: float = 0.1
     discriminator_start: int = 0
     width: int = 16
+    depth: int = 0
     statistics: bool = False
     nan_at: int = -1
     nan_rank: int = -1
@@ -66,9 +67,12 @@ class Points:
 
 
 class Net(nn.Module):
-    def __init__(self, out: int, width: int, dropout: float, statistics: bool = False):
+    def __init__(
+        self, out: int, width: int, dropout: float, statistics: bool = False, depth: int = 0
+    ):
         super().__init__()
         self.first = nn.Linear(2, width)
+        self.hidden = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
         self.last = nn.Linear(width, out)
@@ -79,7 +83,7 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.statistics and self.training:
             self.pending += torch.cat([x.detach().sum(0), x.new_tensor([len(x)])])
-        return self.last(self.dropout(torch.tanh(self.norm(self.first(x)))))
+        return self.last(self.dropout(torch.tanh(self.norm(self.hidden(self.first(x))))))
 
     def commit(self, context: StepContext) -> None:
         if self.statistics:
@@ -98,7 +102,8 @@ class ToyTask(Task):
         torch.manual_seed(recipe.seed)
         self.parts = {
             "generator": Part(
-                Net(2, recipe.width, recipe.dropout, recipe.statistics), recipe.generator
+                Net(2, recipe.width, recipe.dropout, recipe.statistics, recipe.depth),
+                recipe.generator,
             ),
             "discriminator": Part(Net(1, recipe.width, recipe.dropout), recipe.discriminator_optim),
         }

@@ -125,6 +125,18 @@ def once(key: Hashable, read: Callable[[], T]) -> T:
     return _reused[key]
 
 
+def private_cache(name: str) -> Path | None:
+    """A folder of the cache for code, which its owner alone may write; None if there is none."""
+    folder = cache_root() / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.stat()
+    except OSError:
+        return None
+    owned = about.st_uid == os.getuid() and not about.st_mode & 0o022
+    return folder if owned and os.access(folder, os.W_OK) else None
+
+
 def cache_root() -> Path:
     """QUINTET_CACHE, or `quintet` in the user's cache folder. May be deleted at any time."""
     if "QUINTET_CACHE" in os.environ:

@@ -1,13 +1,28 @@
+import dataclasses
+import json
+import os
+import re
+import tempfile
+
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from quintet.engine.machine.world import World
+from quintet.engine.launch import start
+from quintet.engine.loop import take_step
+from quintet.engine.machine import compiling
+from quintet.engine.machine.compiling import RECORD, TIMED, UNDECIDED, WARM, pays
+from quintet.engine.machine.world import World, keep_compiled_code
+from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
 from quintet.rooms import build, recipe_function
-from toy import ToyRecipe
+from toy import ToyRecipe, ToyTask
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # its compiler's own
+pytestmark = [  # the compiler's own
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
 
 
 class Layer(nn.Module):
@@ -66,10 +81,141 @@ def test_more_shapes_than_the_compiler_allows_by_itself_are_compiled(world):
     assert counters["stats"]["unique_graphs"] == 24
 
 
-def test_nothing_is_compiled_where_it_is_off():
-    network = Deep()
-    World(ToyRecipe(device="cpu", precision="fp32", compile="off")).compile(network)
-    assert all(module._compiled_call_impl is None for module in network.modules())
+# -- when --------------------------------------------------------------------------------------
+
+EAGERLY = {"device": "cpu", "precision": "fp32", "workers": 0, "dropout": 0.0, "batch_size": 4}
+DECIDED = WARM + TIMED
+
+
+def toy_run(path, about, *, on_gpu=True, **changes) -> Run:
+    """`on_gpu`: networks may be compiled, as on a GPU."""
+    torch.compiler.reset()
+    recipe = ToyRecipe(**{**EAGERLY, "steps": 30, **changes})
+    world = World(recipe)
+    world.compiles = world.compiles or (on_gpu and recipe.compile == "auto")
+    folder = RunFolder(path) if path.exists() else RunFolder.create(path, about)
+    return Run(ToyTask(recipe), recipe, world, folder)
+
+
+def taken(run: Run, steps: int) -> list[str]:
+    """Steps of the loop with another backend than the slow one; returns what the run said."""
+    said: list[str] = []
+    run.say = said.append
+    with torch.compiler.set_stance("default", force_backend="eager"):
+        for _ in range(steps):
+            take_step(run)
+            run.compiler.decide()
+    return said
+
+
+def is_compiled(run: Run) -> bool:
+    counts = {len(compiled_in(part.module)) for part in run.parts.values()}
+    assert counts in ({0}, {1})
+    return counts == {1}
+
+
+@pytest.mark.parametrize(
+    ("compile", "about", "on_gpu", "expected"),
+    [
+        ("on", {}, False, 0),
+        ("on", {RECORD: None}, True, 0),
+        ("off", {RECORD: 0}, True, None),
+        ("auto", {}, True, 0),
+        ("auto", {}, False, None),
+        ("auto", {RECORD: UNDECIDED}, True, UNDECIDED),
+        ("auto", {RECORD: UNDECIDED}, False, None),
+        ("auto", {RECORD: 20}, True, 20),
+        ("auto", {RECORD: None}, True, None),
+        ("auto", {RECORD: [1]}, True, 0),
+    ],
+)
+def test_the_setting_comes_first_and_then_the_record(compile, about, on_gpu, expected, tmp_path):
+    run = toy_run(tmp_path / "run", about, on_gpu=on_gpu, compile=compile)
+    assert run.compiler.start == expected
+    taken(run, 1)
+    assert is_compiled(run) == (expected == 0)
+    run.close()
+
+
+def test_a_short_run_is_not_compiled_and_says_so(tmp_path):
+    run = toy_run(tmp_path / "run", {RECORD: UNDECIDED})
+    (said,) = taken(run, 30)
+    assert said.startswith("not compiled: 10 steps of ")
+    assert not is_compiled(run)
+    assert json.loads((tmp_path / "run/config.json").read_text())[RECORD] is None
+    run.close()
+
+
+def test_a_long_run_is_compiled_once_it_has_been_timed_and_again_from_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling, "SECONDS", 1e-6)
+    run = toy_run(tmp_path / "run", {RECORD: UNDECIDED}, save_every=1)
+    said = taken(run, DECIDED)
+    assert not is_compiled(run)
+    assert json.loads((tmp_path / "run/config.json").read_text())[RECORD] == DECIDED
+    run.save()
+    said += taken(run, 3)
+    assert is_compiled(run)
+    assert said[0].startswith("to be compiled: 10 steps of ")
+    assert said[1] == "compiling generator, discriminator …"
+    assert re.fullmatch(r"compiled \d+ graphs in \d+ s", said[2])
+    run.finish()
+    run.close()
+    about = json.loads((tmp_path / "run/config.json").read_text())
+    resumed = toy_run(tmp_path / "elsewhere", about)
+    resumed.step = DECIDED - 1
+    taken(resumed, 1)
+    assert not is_compiled(resumed)
+    taken(resumed, 1)
+    assert is_compiled(resumed)
+    resumed.close()
+
+
+def test_a_time_limit_counts_as_the_end_of_the_run(tmp_path):
+    run = toy_run(tmp_path / "run", {RECORD: UNDECIDED}, steps=10**9)
+    taken(run, DECIDED)
+    assert run.compiler.start == DECIDED
+    run.close()
+    limited = toy_run(tmp_path / "limited", {RECORD: UNDECIDED}, steps=10**9, minutes=1.0)
+    taken(limited, DECIDED)
+    assert limited.compiler.start is None
+    limited.close()
+
+
+def test_compiling_pays_where_it_saves_more_than_it_takes():
+    assert not pays(0)
+    assert not pays(80)
+    assert pays(100)
+
+
+def test_a_new_run_is_undecided_and_a_deterministic_one_stays_eager(tmp_path):
+    for name, deterministic, expected in (("a", False, UNDECIDED), ("b", True, None)):
+        recipe = ToyRecipe(**EAGERLY, steps=2, trackers=(), deterministic=deterministic)
+        start(ToyTask, recipe, tmp_path / name, name="toy", progress=False)
+        longer = dataclasses.replace(recipe, steps=3)
+        start(ToyTask, longer, tmp_path / name, name="toy", mode="resume", progress=False)
+        assert json.loads((tmp_path / name / "config.json").read_text())[RECORD] == expected
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    ("named", "kept"), [(None, True), ("/tmp/torchinductor_me", True), ("/elsewhere", False)]
+)
+def test_compiled_code_is_kept_in_the_cache_unless_another_folder_is_named(
+    named, kept, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("QUINTET_CACHE", str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/tmp")
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+        if named:
+            monkeypatch.setenv(variable, named)
+    keep_compiled_code()
+    found = os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]
+    folders = str(tmp_path / "compiled/inductor"), str(tmp_path / "compiled/triton")
+    assert found == (folders if kept else (named, named))
+
+
+# -- what ----------------------------------------------------------------------------------------
 
 
 def network_of(name):

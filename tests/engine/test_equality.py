@@ -76,6 +76,22 @@ def test_accumulation_ends_at_the_parameters_of_the_whole_batch(tmp_path: Path) 
     assert_close(tensors(tmp_path / "whole", 20), tensors(tmp_path / "cut", 20), 1e-8)
 
 
+MUON = optim.OptimiserConfig(optimizer="muon", learning_rate=1e-2, warmup_steps=4, weight_decay=0.1)
+
+
+def test_accumulation_and_processes_end_at_the_parameters_of_the_whole_batch_with_muon(
+    tmp_path: Path,
+) -> None:
+    whole = variant(depth=2, generator=MUON)
+    run(whole, tmp_path / "whole")
+    run(dataclasses.replace(whole, batch_size=4, accumulate=4), tmp_path / "cut")
+    run(dataclasses.replace(whole, batch_size=8), tmp_path / "two", size=2)
+    for other in ("cut", "two"):
+        assert_close(tensors(tmp_path / "whole", 20), tensors(tmp_path / other, 20), 1e-8)
+    errors = [line["generator/error"] for line in lines(tmp_path / "whole") if "order" in line]
+    assert errors[-1] < 0.2 * errors[0]
+
+
 def test_two_processes_end_at_the_parameters_of_one(tmp_path: Path) -> None:
     run(WHOLE, tmp_path / "one")
     run(variant(batch_size=4, accumulate=2), tmp_path / "two", size=2)

@@ -7,12 +7,13 @@ from torch import nn
 
 from quintet.engine import optim
 from quintet.engine.config import ConfigError, OptimiserConfig, Recipe
+from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.optim import Lion, learning_rate_at
 from quintet.engine.part import LivePart
 from quintet.engine.task import Part, StepContext
 
-NAMES = ["adamw", "adam", "lion"]
+NAMES = ["adamw", "adam", "lion", "muon"]
 
 
 def config(**settings) -> OptimiserConfig:
@@ -63,7 +64,13 @@ def test_a_warm_up_longer_than_the_schedule_is_finished_first(schedule):
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    hidden = [nn.Linear(*size) for size in ((4, 4), (4, 4), (4, 6), (6, 4))]
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), *hidden, nn.Linear(4, 2))
+
+
+def build(asked: OptimiserConfig, net: nn.Module, **options) -> torch.optim.Optimizer:
+    hidden = optim.hidden_matrices(net) if asked.optimizer == "muon" else ()
+    return optim.build_optimizer(asked, optim.trainable(net), hidden, **options)
 
 
 def test_every_parameter_is_in_one_group_and_vectors_do_not_decay():
@@ -85,10 +92,9 @@ def test_frozen_parameters_are_left_out_and_no_group_is_empty():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_builds_and_learns(name):
     net = network()
-    optimiser = optim.build_optimizer(
-        config(optimizer=name, learning_rate=1e-2), optim.trainable(net)
-    )
-    x, y = torch.randn(32, 3), torch.randn(32, 2)
+    optimiser = build(config(optimizer=name, learning_rate=1e-2), net)
+    x = torch.randn(32, 3)
+    y = x[:, :2]
     losses = []
     for _ in range(30):
         loss = (net(x) - y).square().mean()
@@ -108,7 +114,7 @@ def test_decay_is_decoupled_or_refused(name):
         return
     net = network()
     before = copy.deepcopy(net)
-    optimiser = optim.build_optimizer(asked, optim.trainable(net))
+    optimiser = build(asked, net)
     for p in net.parameters():
         p.grad = torch.zeros_like(p)
     optimiser.step()
@@ -128,7 +134,7 @@ def with_gradients(seed: int, scale: float = 1.0) -> nn.Module:
 def give_gradients(net: nn.Module, seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for p in net.parameters():
-        p.grad = scale * torch.randn(p.shape, generator=generator)
+        p.grad = scale * torch.randn(p.shape, generator=generator).to(p.dtype)
 
 
 def plain_lion(weights, moments, grads, rate, betas, decay):
@@ -141,9 +147,7 @@ def plain_lion(weights, moments, grads, rate, betas, decay):
 
 def test_lion_equals_a_plain_reference():
     net = network()
-    optimiser = optim.build_optimizer(
-        config(optimizer="lion", learning_rate=0.01, weight_decay=0.1), optim.trainable(net)
-    )
+    optimiser = build(config(optimizer="lion", learning_rate=0.01, weight_decay=0.1), net)
     weights = [p.detach().clone() for p in net.parameters()]
     moments = [torch.zeros_like(w) for w in weights]
     for step in range(6):
@@ -168,21 +172,133 @@ def test_lion_divides_by_the_scale_it_is_handed():
         torch.testing.assert_close(one, other)
 
 
+# -- Muon -----------------------------------------------------------------------------------
+
+
+class Mixed(nn.Module):
+    """Some of everything; two blocks if they are named."""
+
+    def __init__(self, named: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(7, 4)
+        self.proj_in = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "up": nn.Linear(4, 8),
+                    "down": nn.Linear(8, 4),
+                    "conv": nn.Conv1d(4, 4, 3),
+                    "transposed": nn.ConvTranspose1d(4, 2, 3),
+                    "depthwise": nn.Conv1d(4, 4, 3, groups=4),
+                    "norm": nn.LayerNorm(4),
+                    "table": nn.ParameterList([nn.Parameter(torch.randn(6, 4))]),
+                }
+            )
+            for _ in range(2)
+        )
+        self.head = nn.Linear(4, 5)
+        self.tied = nn.Linear(4, 7, bias=False)
+        self.tied.weight = self.embed.weight
+        if named:
+            self.regions = lambda: list(self.blocks)
+
+
+def test_muon_takes_the_matrices_of_blocks_and_leaves_tables_norms_and_ends():
+    layers = ("up", "down", "conv", "transposed")
+    expected = {f"blocks.{i}.{layer}.weight" for i in range(2) for layer in layers}
+    assert set(optim.hidden_matrices(Mixed())) == expected
+
+
+def test_without_blocks_muon_takes_what_lies_between_the_first_and_the_last_layer():
+    net = Mixed(named=False)
+    net.blocks[0]["up"].requires_grad_(False)
+    hidden = optim.hidden_matrices(net)
+    assert "head.weight" in hidden  # the last layer is the tied one, which is an embedding
+    assert not {"proj_in.weight", "embed.weight", "tied.weight"} & set(hidden)
+    assert "blocks.0.up.weight" not in hidden  # frozen
+
+
+def plain_muon(weights, buffers, grads, rate, decay):
+    """The paper's algorithm with Moonlight's scale, a matrix at a time."""
+    for weight, buffer, grad in zip(weights, buffers, grads):
+        buffer.mul_(0.95).add_(grad, alpha=0.05)
+        x = (0.05 * grad + 0.95 * buffer).flatten(1)
+        x = x / x.norm()
+        for _ in range(5):
+            square = x @ x.T
+            x = 3.4445 * x - 4.7750 * square @ x + 2.0315 * square @ square @ x
+        scale = 0.2 * math.sqrt(max(x.shape))
+        weight -= rate * (decay * weight + scale * x.view(weight.shape))
+
+
+def test_muon_equals_a_plain_reference_and_leaves_the_rest_to_adamw():
+    net, plain = Mixed().double(), Mixed().double()
+    hidden = optim.hidden_matrices(net)
+    asked = config(optimizer="muon", learning_rate=0.01, weight_decay=0.1)
+    optimiser = build(asked, net, dtype=torch.float64)
+    rest = {n: p for n, p in plain.named_parameters() if n not in hidden}
+    adamw = optim.build_optimizer(config(learning_rate=0.01, weight_decay=0.1), rest)
+    weights = [plain.get_parameter(name).data for name in hidden]
+    buffers = [torch.zeros_like(w) for w in weights]
+    for step in range(6):
+        give_gradients(net, step)
+        give_gradients(plain, step)
+        grads = [plain.get_parameter(name).grad for name in hidden]
+        optimiser.step()
+        plain_muon(weights, buffers, grads, 0.01, 0.1)
+        adamw.step()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p, plain.get_parameter(name), rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_muon_equals_that_of_torch_to_the_rounding_of_bf16(steps):
+    ours, plain = network(), network()
+    asked = config(optimizer="muon", learning_rate=0.01, weight_decay=0.1)
+    optimiser = build(asked, ours, dtype=torch.bfloat16)
+    hidden = optim.hidden_matrices(ours)
+    matrices = [plain.get_parameter(name) for name in hidden]
+    keywords = {"lr": 0.01, "weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}
+    reference = torch.optim.Muon(matrices, **keywords)
+    start = [matrix.detach().clone() for matrix in matrices]
+    for step in range(steps):
+        give_gradients(ours, step)
+        give_gradients(plain, step)
+        optimiser.step()
+        reference.step()
+    for name, matrix, before in zip(hidden, matrices, start):
+        moved = (matrix - before).norm()
+        assert (ours.get_parameter(name) - matrix).norm() < 0.02 * moved
+        assert moved > 0.001 * before.norm()
+
+
+def test_a_rate_that_is_a_tensor_gives_what_the_number_gives():
+    results = []
+    for rate in (0.01, torch.tensor(0.01)):
+        net = with_gradients(1)
+        optimiser = build(config(optimizer="muon", weight_decay=0.1), net)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.step()
+        results.append(net.state_dict())
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", [None, 3.0, math.nan, math.inf], ids=str)
 def test_a_step_that_is_not_finite_stands_still(name, scale):
     """NaN in the gradient makes the norm, and so the scale, NaN as well."""
     net = with_gradients(1)
     decay = 0.0 if name == "adam" else 0.1
-    optimiser = optim.build_optimizer(
-        config(optimizer=name, learning_rate=0.01, weight_decay=decay), optim.trainable(net)
-    )
+    optimiser = build(config(optimizer=name, learning_rate=0.01, weight_decay=decay), net)
     optimiser.step()
     weights = copy.deepcopy(net.state_dict())
     state = copy.deepcopy(optimiser.state_dict()["state"])
     give_gradients(net, 2)
-    net[0].weight.grad[0, 0] = math.nan
-    net[2].bias.grad[0] = math.inf
+    net[0].weight.grad[0, 0] = net[3].weight.grad[0, 0] = math.nan
+    net[2].bias.grad[0] = net[4].weight.grad[0, 0] = math.inf
     optimiser.found_inf = torch.tensor(1.0)
     optimiser.grad_scale = None if scale is None else torch.tensor(scale)
     optimiser.step()
@@ -203,9 +319,7 @@ def test_the_scale_handed_to_the_fused_kernel_equals_clipping(name, size):
     kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
     groups = optim.param_groups(optim.trainable(plain), 0.0)
     reference = kind(groups, lr=0.01, betas=(0.9, 0.99), foreach=False, fused=False)
-    optimiser = optim.build_optimizer(
-        config(optimizer=name, learning_rate=0.01), optim.trainable(ours)
-    )
+    optimiser = build(config(optimizer=name, learning_rate=0.01), ours)
     for step in range(4):
         give_gradients(ours, step, size)
         give_gradients(plain, step, size)
@@ -252,6 +366,25 @@ def test_a_skipped_step_leaves_weights_moments_and_average_alone(world, name):
         assert_same(after[file], before[file])
     assert take(part, 2).skipped == 0
     assert not torch.equal(part.state()["net"]["0.weight"], before["net"]["0.weight"])
+
+
+def test_muon_is_refused_where_there_is_nothing_for_it(world):
+    asked = config(optimizer="muon")
+    ends = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    with pytest.raises(RunError, match=r"'net' has no hidden matrices.*use adamw"):
+        LivePart("net", Part(ends, asked), world, start=0, length=10)
+
+
+def test_the_state_of_muon_is_one_buffer_for_a_hidden_matrix_and_two_moments_for_the_rest(world):
+    part = live(world, "muon")
+    take(part, 0)
+    state = part.state()["net.optim"]
+    for name, p in part.module.named_parameters():
+        kinds = {key.partition("/")[0] for key in state if key.partition("/")[2] == name}
+        hidden = name in {f"{i}.weight" for i in range(2, 6)}
+        assert kinds == ({"momentum_buffer"} if hidden else {"step", "exp_avg", "exp_avg_sq"})
+        for kind in kinds - {"step"}:
+            assert state[f"{kind}/{name}"].shape == p.shape
 
 
 def test_the_applied_rate_is_the_schedule_of_the_parts_own_steps(world):

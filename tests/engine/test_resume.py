@@ -18,6 +18,7 @@ from harness import (
     tensors,
     trajectory,
 )
+from quintet.engine.config import OptimiserConfig
 from toy import ToyRecipe
 
 BASE = ToyRecipe(
@@ -43,6 +44,7 @@ def variant(**changes: object) -> ToyRecipe:
     [
         pytest.param(variant(), 1, id="fp32"),
         pytest.param(variant(precision="bf16"), 1, id="bf16"),
+        pytest.param(variant(depth=2, generator=OptimiserConfig(optimizer="muon")), 1, id="muon"),
         pytest.param(variant(workers=2), 1, id="two-workers"),
         pytest.param(variant(), 2, id="two-processes"),
         pytest.param(variant(workers=2, precision="bf16"), 2, id="two-processes-bf16-workers"),

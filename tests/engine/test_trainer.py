@@ -189,14 +189,16 @@ class ChannelsLast(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GELU(), nn.Conv2d(8, 3, 3))
+        between = [nn.Conv2d(8, 8, 3, padding=1) for _ in range(2)]
+        ends = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3)
+        self.body = nn.Sequential(ends[0], nn.GELU(), *between, ends[1])
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.body(x) - x[..., 1:-1, 1:-1]).square().mean()
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "lion"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "lion", "muon"])
 def test_weights_in_channels_last_memory_resume_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
     changes = {"optimizer": optimizer, "learning_rate": 1e-2}
     trainer(ChannelsLast(), Pictures(), tmp_path / "straight", **changes).train()
@@ -467,7 +469,7 @@ def test_the_length_is_given_once(changes: dict[str, Any]) -> None:
     [
         ({"precision": "fp8"}, "precision is 'fp8'.*'bf16'"),
         ({"device": "tpu"}, "device is 'tpu'.*'cuda'"),
-        ({"optimizer": "sgd"}, "optimizer is 'sgd'.*'adamw'"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd'.*'adamw'.*'muon'"),
         ({"scheduler": "step"}, "scheduler is 'step'.*'cosine'"),
         ({"compile": "yes"}, "compile is 'yes'.*'on'"),
         ({"batch_size": 2.5}, "batch_size is 2.5.*int"),

@@ -31,8 +31,6 @@ def parts(
         whens = [update.when for update in task.updates if update.part == name]
         if part.optimiser is None:
             frozen[name] = world.place_module(part.network).eval().requires_grad_(False)
-            if part.compiles:
-                world.compile(frozen[name], part.compiles_captured)
         elif not whens:
             raise RunError(f"part '{name}' has an optimiser but no update; give it one")
         else:

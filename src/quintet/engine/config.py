@@ -51,8 +51,8 @@ def resolved(path: str | Path | None) -> str | None:
 class OptimiserConfig:
     """Optimiser, learning-rate schedule and weight average of one part."""
 
-    optimizer: Literal["adamw", "adam", "lion"] = "adamw"
-    """The optimiser."""
+    optimizer: Literal["adamw", "adam", "lion", "muon"] = "adamw"
+    """The optimiser; muon orthogonalises the updates of hidden matrices, the rest is for adamw."""
     learning_rate: float = setting(3e-4, free=True, recorded=True)
     """Peak learning rate, reached after the warm-up; not scaled by the number of processes."""
     betas: tuple[float, float] = (0.9, 0.99)
@@ -130,7 +130,7 @@ class Recipe:
     precision: Literal["auto", "fp32", "bf16", "fp64"] = setting("auto", common=True)
     """Precision: auto is bf16 on GPUs and on CPUs with AMX, else fp32; fp64 is for tests."""
     compile: Literal["auto", "on", "off"] = setting("auto", free=True)
-    """torch.compile; auto compiles on GPUs the networks that gain by it (no convolutional ones)."""
+    """torch.compile; auto waits 20 steps on a GPU and compiles if the rest of the run is long."""
     capture: bool = setting(True, free=True)
     """On one GPU, replay steps as CUDA graphs after a few eager ones."""
     workers: int = setting(2, free=True, common=True)

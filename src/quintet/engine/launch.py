@@ -16,7 +16,7 @@ from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.data import record
 from quintet.engine.errors import RunError
 from quintet.engine.loop import train
-from quintet.engine.machine import fsdp, memory
+from quintet.engine.machine import compiling, fsdp, memory
 from quintet.engine.machine.signals import Signals
 from quintet.engine.machine.world import World
 from quintet.engine.models.pretrained import Pretrained
@@ -139,7 +139,10 @@ def _open(
             planned_steps=recipe.planned_steps or length,
             precision=world.precision,  # type: ignore[arg-type]
         )
-        return RunFolder.create(path, _about(world, recipe, name)), recipe
+        # A choice by the clock would not be deterministic.
+        choice = None if recipe.deterministic else compiling.UNDECIDED
+        about = {**_about(world, recipe, name), compiling.RECORD: choice}
+        return RunFolder.create(path, about), recipe
     folder = RunFolder.open(path)
     folder.lock()
     try:
@@ -156,7 +159,7 @@ def _open(
         if changes:
             before = folder.about.get("changed")
             folder.about["changed"] = {**(before if isinstance(before, dict) else {}), **changes}
-        kept = ("id", "frozen", "auto_batch", "changed")
+        kept = ("id", "frozen", "auto_batch", "changed", compiling.RECORD)
         about = {key: folder.about[key] for key in kept if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})
     except RunError:

@@ -16,6 +16,7 @@ def train(run: "Run") -> None:
     run.restore_latest()
     while run.step < run.recipe.steps:
         take_step(run)
+        run.compiler.decide()
         if run.due(run.recipe.log):
             run.report()
         if run.due(run.recipe.evaluate):
@@ -37,8 +38,9 @@ def take_updates(run: "Run", batches: Sequence[Batch], context: StepContext) -> 
 def take_step(run: "Run") -> None:
     batches = run.stream.take(run.recipe.accumulate)
     context = run.begin(batches)
-    if run.capture is None:
-        take_updates(run, batches, context)
-    else:
-        run.capture.take(batches, context, partial(take_updates, run))
+    with run.compiler.step():
+        if run.capture is None:
+            take_updates(run, batches, context)
+        else:
+            run.capture.take(batches, context, partial(take_updates, run))
     run.step += 1  # steps of the run, never calls of an optimiser

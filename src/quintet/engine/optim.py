@@ -1,13 +1,15 @@
 """Optimizers, parameter groups, and learning rate schedules as pure functions of the step."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from quintet.engine.config import OptimiserConfig
+from quintet.engine.machine.regions import regions_of
 
 
 def learning_rate_at(config: OptimiserConfig, step: int, length: int) -> float:
@@ -37,31 +39,58 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def param_groups(parameters: Mapping[str, nn.Parameter], decay: float) -> list[dict[str, Any]]:
+def hidden_matrices(network: nn.Module) -> list[str]:
+    """Names of the weights that Muon takes: of linear layers and of ungrouped convolutions, inside
+    of the blocks that the network names in `regions`, or between its first and its last layer."""
+    layers = {
+        f"{name}.weight": module
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear) or (isinstance(module, _ConvNd) and module.groups == 1)
+    }
+    inside = {module for block in regions_of(network) for module in block.modules()}
+    hidden = [n for n, module in layers.items() if module in inside] or list(layers)[1:-1]
+    learnt = trainable(network)
+    return [name for name in hidden if name in learnt]
+
+
+def param_groups(
+    parameters: Mapping[str, nn.Parameter], decay: float, hidden: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """Weight decay for matrices, none for vectors (norms, biases, scales)."""
-    matrices = [p for p in parameters.values() if p.ndim >= 2]
-    vectors = [p for p in parameters.values() if p.ndim < 2]
-    both = ({"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0})
-    return [group for group in both if group["params"]]
+    rest = [p for name, p in parameters.items() if name not in hidden]
+    groups = (
+        {"params": [parameters[n] for n in hidden], "weight_decay": decay, "hidden": True},
+        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": decay, "hidden": False},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0, "hidden": False},
+    )
+    return [group for group in groups if group["params"]]
 
 
 def build_optimizer(
-    config: OptimiserConfig, parameters: Mapping[str, nn.Parameter]
+    config: OptimiserConfig,
+    parameters: Mapping[str, nn.Parameter],
+    hidden: Collection[str] = (),
+    dtype: torch.dtype = torch.float32,
 ) -> torch.optim.Optimizer:
-    """All of these take `found_inf` and `grad_scale` as tensors, so no step syncs with the host."""
-    groups = param_groups(parameters, config.weight_decay)
+    """All of these take `found_inf` and `grad_scale` as tensors, so no step syncs with the host.
+
+    Muon takes the `hidden` matrices, and multiplies them in `dtype`.
+    """
+    groups = param_groups(parameters, config.weight_decay, hidden)
     if config.optimizer == "lion":
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    capturable = next(iter(parameters.values())).is_cuda
-    return kind(
+    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "muon": Muon}[config.optimizer]
+    optimiser = kind(
         groups,
         lr=config.learning_rate,
         betas=config.betas,
         eps=config.eps,
         fused=True,
-        capturable=capturable,
+        capturable=next(iter(parameters.values())).is_cuda,
     )
+    if isinstance(optimiser, Muon):
+        optimiser.dtype = dtype
+    return optimiser
 
 
 class Lion(torch.optim.Optimizer):
@@ -104,3 +133,71 @@ class Lion(torch.optim.Optimizer):
         change = torch._foreach_sub(grads, exp_avgs)
         torch._foreach_mul_(change, taken * (1 - beta2))
         torch._foreach_add_(exp_avgs, change)
+
+
+MOMENTUM = 0.95
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the quintic: chosen for its slope at 0, singular values end near 1."""
+RMS = 0.2
+"""Root mean square of AdamW's updates, as Moonlight measured it."""
+
+
+class Muon(torch.optim.AdamW):
+    """Muon (Jordan et al. 2024) for the groups marked `hidden`, fused AdamW for the others.
+
+    The algorithm of torch.optim.Muon with adjust_lr_fn="match_rms_adamw" (Moonlight, arXiv
+    2502.16982), so that one learning rate and one weight decay serve all groups. torch's own takes
+    a matrix at a time, 15 products each, reads a rate that is a tensor on the host and has no
+    `found_inf`; here matrices of one shape are stacked. A convolution's kernel is the matrix
+    (outputs, inputs x taps).
+    """
+
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+    dtype = torch.float32
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            if group["hidden"]:
+                stacks: dict[tuple[int, int], list[Tensor]] = {}
+                for p in group["params"]:
+                    if p.grad is not None:
+                        stacks.setdefault((len(p), p.numel() // len(p)), []).append(p)
+                for params in stacks.values():
+                    self._step_stack(params, group)
+        super().step()
+
+    def _step_stack(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        buffers = [self.state[p]["momentum_buffer"] for p in params]
+        grad = torch.stack([p.grad.flatten(1) for p in params if p.grad is not None])
+        taken = grad.new_ones(())
+        if self.grad_scale is not None:
+            grad = grad / self.grad_scale
+        if self.found_inf is not None:
+            taken = taken - self.found_inf
+            grad = torch.where(self.found_inf > 0, 0.0, grad)  # 0 x NaN would be NaN
+        momentum = torch.stack([buffer.flatten(1) for buffer in buffers])
+        momentum.lerp_(grad, taken * (1 - MOMENTUM))
+        direction = orthogonalised(grad.lerp(momentum, MOMENTUM).to(self.dtype)).to(grad.dtype)
+        change = direction * (taken * -group["lr"] * RMS * max(grad.shape[1:]) ** 0.5)
+        torch._foreach_mul_(params, 1 - taken * group["lr"] * group["weight_decay"])
+        torch._foreach_add_(params, [c.reshape(p.shape) for c, p in zip(change, params)])
+        torch._foreach_copy_(buffers, [m.view(p.shape) for m, p in zip(momentum, params)])
+        for p in params:
+            p.grad = None  # AdamW leaves alone what has none
+
+
+def orthogonalised(stack: Tensor) -> Tensor:
+    """The nearest semi-orthogonal matrices, roughly, by five steps of a Newton-Schulz iteration."""
+    a, b, c = NEWTON_SCHULZ
+    tall = stack.shape[1] > stack.shape[2]
+    x = stack.mT if tall else stack
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x

@@ -14,7 +14,7 @@ from quintet.engine.ema import EMA
 from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp
 from quintet.engine.machine.regions import Commits
-from quintet.engine.machine.world import World
+from quintet.engine.machine.world import DTYPES, World
 from quintet.engine.task import Part, StepContext
 
 
@@ -62,14 +62,15 @@ class LivePart:
         if config is None or not self.parameters:
             raise RunError(f"part '{name}' is in an update but has nothing to train")
         self.config: OptimiserConfig = config
+        self.hidden = self._hidden() if config.optimizer == "muon" else []
         world.recompute(self.module)
-        if part.compiles:
-            world.compile(self.module, part.compiles_captured)
         self.wrapped = world.wrap(self.module)
         self.parameters = optim.trainable(self.module)  # sharding puts others in their place
         self.stepped = fsdp.views(self.parameters)
         self.handle = LiveHandle(name, self.wrapped, self.module)
-        self.optimiser = optim.build_optimizer(config, self.stepped)
+        self.optimiser = optim.build_optimizer(
+            config, self.stepped, self.hidden, DTYPES[world.precision]
+        )
         self.average = (
             EMA(self.stepped, config.ema_decay, world.shards) if config.ema_decay else None
         )
@@ -77,6 +78,20 @@ class LivePart:
         self.commits = [module for module in modules if isinstance(module, Commits)]
         self.loss = torch.zeros((), device=world.device)
         self.checked = False
+
+    def _hidden(self) -> list[str]:
+        hidden = optim.hidden_matrices(self.module)
+        if not hidden:
+            raise RunError(
+                f"optimizer is 'muon', but '{self.name}' has no hidden matrices: no linear or "
+                "convolutional layer between its first and its last one; use adamw"
+            )
+        if self.world.shards:
+            raise RunError(
+                f"optimizer is 'muon', which orthogonalises whole matrices, but --fsdp shards "
+                f"those of '{self.name}' by rows; drop --fsdp, or use adamw"
+            )
+        return hidden
 
     def focus(self, live: bool) -> None:
         """Live: training, with gradients. Otherwise frozen and in eval."""
@@ -225,10 +240,12 @@ class LivePart:
         if not state:
             return  # saved before this part's first step
         kinds = {name.split("/", 1)[0] for name in state}
-        expected = [f"{kind}/{name}" for kind in kinds for name in self.parameters]
+        of_muon = {"momentum_buffer"}
+        kept = {n: of_muon if n in self.hidden else kinds - of_muon for n in self.parameters}
+        expected = [f"{kind}/{name}" for name, held in kept.items() for kind in held]
         compare_names(state, expected, f"{self.name}.optim")
         for name, p in self.stepped.items():
-            for kind in kinds:
+            for kind in kept[name]:
                 value = fsdp.piece(state[f"{kind}/{name}"], self.parameters[name])
                 # Laid out like its parameter: the fused kernels walk both as plain memory.
                 like = p if value.shape == p.shape else value

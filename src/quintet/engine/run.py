@@ -17,6 +17,7 @@ from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.evaluate import EvaluationFailed
 from quintet.engine.machine.capture import Capture, Dials
+from quintet.engine.machine.compiling import Compiler
 from quintet.engine.machine.signals import FLAT, REASON, STATUS, Signals
 from quintet.engine.machine.world import World
 from quintet.engine.meters import Meters, order_of
@@ -56,6 +57,7 @@ class Run:
         self.meters = Meters(world)
         self.dials = Dials(world.device) if world.device.type == "cuda" else None
         self.capture = Capture(self) if world.captures else None
+        self.compiler = Compiler(self)
         monitors = [*health.default_monitors(list(self.parts), recipe.workers), *task.monitors]
         self.reporter = Reporter(sinks if world.is_main else [], monitors)
         self.saver = Saver(folder, recipe, world)

@@ -9,6 +9,7 @@ import torch
 from quintet import rooms
 from quintet.engine.loop import take_step
 from quintet.engine.machine.capture import EAGER, Dials, shapes, tensors
+from quintet.engine.machine.compiling import RECORD
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
@@ -40,11 +41,14 @@ RECIPES = (
 )
 
 
-def run_of(name: str, path: Path, capture: bool, **changes: Any) -> Run:
+def run_of(
+    name: str, path: Path, capture: bool, about: dict[str, Any] | None = None, **changes: Any
+) -> Run:
     recipe = rooms.recipe_function(name)()
     wanted = {**SMALL, "capture": capture, **changes}
     recipe = each_setting(recipe, lambda field, value: wanted.get(field.name, value))
-    return Run(rooms.build(name, recipe), recipe, World(recipe), RunFolder.create(path, {}))
+    folder = RunFolder.create(path, about or {})
+    return Run(rooms.build(name, recipe), recipe, World(recipe), folder)
 
 
 def trajectory(run: Run, steps: int) -> list[dict[str, Any]]:
@@ -94,6 +98,18 @@ def test_vq_codes_are_revived_alike(tmp_path: Path) -> None:
 
 
 @needs_gpu
+@pytest.mark.parametrize("name", ["image/vqgan_tiny", "music/mulan_tiny"])
+def test_muon_steps_alike(name: str, tmp_path: Path) -> None:
+    runs = [run_of(name, tmp_path / str(f), f, optimizer="muon") for f in (False, True)]
+    assert_same(*(trajectory(run, STEPS) for run in runs))
+    capture = runs[1].capture
+    assert capture is not None
+    assert any(kind.graph is not None for kind in capture.kinds.values())
+    for run in runs:
+        run.close()
+
+
+@needs_gpu
 def test_graphs_are_dropped_on_restore_and_the_run_resumes_alike(tmp_path: Path) -> None:
     run = run_of("image/vqgan_tiny", tmp_path / "run", True)
     trajectory(run, 8)
@@ -104,6 +120,29 @@ def test_graphs_are_dropped_on_restore_and_the_run_resumes_alike(tmp_path: Path)
     assert run.capture is not None
     assert not run.capture.kinds
     assert_same(straight, trajectory(run, 8))
+    run.close()
+
+
+@needs_gpu
+def test_a_run_that_is_compiled_under_way_is_captured_anew_and_resumes_alike(
+    tmp_path: Path,
+) -> None:
+    run = run_of("music/mulan_tiny", tmp_path / "run", True, {RECORD: 6}, compile="auto")
+    said: list[str] = []
+    run.say = said.append  # type: ignore[method-assign]
+    trajectory(run, 6)
+    assert run.capture is not None
+    assert not said
+    assert any(kind.graph is not None for kind in run.capture.kinds.values())
+    trajectory(run, 6)
+    assert said[0] == "compiling 5 blocks of mulan …"
+    assert said[1].startswith("compiled ")
+    assert any(kind.graph is not None for kind in run.capture.kinds.values())
+    run.save()
+    run.saver.wait()
+    straight = trajectory(run, 4)
+    run.restore(12)
+    assert_same(straight, trajectory(run, 4))
     run.close()
 
 

@@ -76,6 +76,14 @@ def test_shards_give_what_copies_give(optimiser: OptimiserConfig, tmp_path: Path
     assert min(norms) > 0.1  # so that clipping was put to the test
 
 
+def test_muon_is_refused_for_shards_of_matrices(tmp_path: Path) -> None:
+    muon = OptimiserConfig(optimizer="muon")
+    recipe = dataclasses.replace(RECIPE, fsdp=True, depth=1, generator=muon)
+    processes = harness.Processes(recipe, tmp_path / "run", size=2)
+    assert processes.wait() == [2, 2]
+    assert "--fsdp shards those of 'generator' by rows; drop --fsdp" in processes.said()
+
+
 def test_a_step_that_is_bad_on_one_process_is_skipped_by_all_shards(tmp_path: Path) -> None:
     paths = both(tmp_path, nan_at=7, nan_rank=1)
     assert_close(paths)

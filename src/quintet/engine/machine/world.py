@@ -8,6 +8,7 @@ import ctypes
 import datetime
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,6 +24,7 @@ from quintet.engine.config import ConfigError, Recipe
 from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp, rendezvous
 from quintet.engine.machine.regions import CompilesWhole, recompute, regions_of
+from quintet.files import private_cache
 
 T = TypeVar("T")
 REGIONS = 64
@@ -56,11 +58,12 @@ class World:
         self.is_main = self.rank == 0
         self._check_processes(recipe)
         self.precision = _precision(recipe.precision, self.device)
-        self.compiles = recipe.compile == "on" or (
-            recipe.compile == "auto" and self.device.type == "cuda"
-        )
-        self.compile_asked = recipe.compile == "on"
-        self.captures = recipe.capture and self.device.type == "cuda" and self.size == 1
+        on_gpu = self.device.type == "cuda"
+        self.compiles = recipe.compile == "on" or (recipe.compile == "auto" and on_gpu)
+        """Whether networks may be compiled; when, a run's Compiler decides."""
+        if on_gpu or self.compiles:
+            keep_compiled_code()
+        self.captures = recipe.capture and on_gpu and self.size == 1
         """Whether steps of a task that allows it are captured as CUDA graphs."""
         self.deterministic = recipe.deterministic
         self.fsdp = recipe.fsdp
@@ -91,16 +94,14 @@ class World:
         if self.precision == "bf16":
             torch.set_float32_matmul_precision("high")
 
-    def compile(self, network: nn.Module, also_captured: bool = True) -> None:
-        """Only the blocks that the network names in `regions`, or whole if it names none.
+    def compile(self, network: nn.Module) -> int:
+        """Only the blocks that the network names in `regions`, or whole if it names none; returns
+        how many blocks.
 
         Blocks that are alike share one graph, where a graph of all of them takes minutes to
         compile. A network that `compiles_whole` is compiled by the block as well if it is sharded
         or recomputed, as there is work between the blocks.
         """
-        spared = self.captures and not also_captured and not self.compile_asked
-        if not self.compiles or spared:
-            return
         torch._dynamo.config.recompile_limit = REGIONS
         whole = isinstance(network, CompilesWhole) and not (self.shards or self.recomputes)
         blocks = [] if whole else regions_of(network)
@@ -108,6 +109,7 @@ class World:
             block.compile(dynamic=False)
         if not blocks:
             network.compile(dynamic=False, options=ONE_CANDIDATE)
+        return len(blocks)
 
     def _side_group(self) -> Any:
         # Signals travel over gloo, so that agreeing on them never waits for the GPU.
@@ -276,6 +278,19 @@ def _precision(asked: str, device: torch.device) -> str:
     # Tiles multiply bf16 two to three times as fast as fp32; other CPUs only emulate it.
     tiles = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
     return "bf16" if device.type == "cuda" or tiles else "fp32"
+
+
+def keep_compiled_code() -> None:
+    """Have Inductor and Triton keep their code in the user's cache, unless the environment names
+    another folder. Inductor's default is under /tmp, which containers and restarts lose. Both write
+    files under partial names, so several processes may share the folders."""
+    # Once imported, Inductor puts its default into the environment.
+    default = os.path.join(tempfile.gettempdir(), "torchinductor_")
+    for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+        named = os.environ.get(variable, default)
+        folder = private_cache(f"compiled/{name}") if named.startswith(default) else None
+        if folder is not None:
+            os.environ[variable] = str(folder)
 
 
 def keep_freed_memory() -> None:

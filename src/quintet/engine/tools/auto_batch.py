@@ -24,6 +24,7 @@ from quintet.engine.data.stream import Collate, Samples, to_device
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.engine.machine import memory
+from quintet.engine.machine.compiling import UNDECIDED
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
@@ -278,6 +279,8 @@ def explained(recipe: Recipe, world: World, run: Run | None, error: BaseExceptio
     batch = f"micro-batches of {recipe.batch_size} x accumulate {recipe.accumulate}"
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
     advice = remedies(recipe, world.precision)
+    if run is not None and run.compiler.start == UNDECIDED:
+        advice += ". Compiled steps need less memory: --compile on compiles from the first one"
     if run is not None and run.step:
         advice += (
             f". quintet resume {shlex.quote(str(run.folder.path))} --batch-size N resumes from the"
