@@ -5,10 +5,11 @@
 
 Runs the engine's own steps on random sequences in memory, as a run would; with `--eager` also in
 fp32, neither compiled nor captured. `peer` has voicebox-pytorch's sizes: 512 wide, 24 deep, 16
-heads of 64, 1,000 frames of 128 latents with an id each: the flow alone. Before it, the same network
-over log-mels of as many frames with the aligner, and the real-time factor of sampling in 16 Euler
-steps (without the vocoder). With `--peer` the other package's benchmark runs first, in the same call (a
-JSON line with samples_per_s); the exit status is 1 where ours is less than three times as fast.
+heads of 64, 1,000 frames of 128 latents with an id each: the flow alone. Before it, the same
+network over log-mels of as many frames with the aligner, and the real-time factor of sampling in
+16 Euler steps (without the vocoder). With `--peer` the other package's benchmark runs first, in
+the same call (a JSON line with samples_per_s); the exit status is 1 where ours is less than three
+times as fast.
 """
 
 import dataclasses
