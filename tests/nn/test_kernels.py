@@ -185,10 +185,17 @@ def norm_inputs(
     return x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
 
 
-def fused(inputs: tuple[Tensor, ...], groups: int, activation: str, dtype: torch.dtype) -> Tensor:
+def fused(
+    inputs: tuple[Tensor, ...],
+    groups: int,
+    activation: str,
+    dtype: torch.dtype,
+    padding: norms.Padding = norms.UNPADDED,
+) -> Tensor:
     x, weight, bias, *added = inputs
     first = added[0] if added else None
-    return norms._group_norm_act(x, first, weight, bias, groups, 1e-5, activation, dtype)[0]
+    numbers = groups, 1e-5, activation, dtype, *padding
+    return norms._group_norm_act(x, first, weight, bias, *numbers)[0]
 
 
 def plain(inputs: tuple[Tensor, ...], groups: int, activation: str) -> Tensor:
@@ -230,6 +237,19 @@ def test_the_norm_kernels_give_the_plain_output_and_gradients(
 
 
 @runs_kernels
+@pytest.mark.parametrize("padding", [norms.Padding(3, 2), norms.Padding(6, 1), norms.Padding(1, 2)])
+def test_the_norm_kernels_repeat_the_first_frame_of_each_clip(padding: norms.Padding) -> None:
+    inputs = norm_inputs((6, 32, 5, 4), torch.float32)
+    actual = fused(inputs, 2, "silu", torch.float32, padding)
+    expected = norms.pad_frames(plain(inputs, 2, "silu"), padding)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    gradient = torch.randn_like(expected)
+    slopes = [torch.autograd.grad(each, inputs, gradient) for each in (actual, expected)]
+    for a, e in zip(*slopes):
+        torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-4)
+
+
+@runs_kernels
 def test_a_mean_far_from_zero_costs_no_precision() -> None:
     inputs = norm_inputs((2, 32, 8, 8), torch.float32, offset=1000.0)
     exact: Any = tuple(a.detach().double() for a in inputs)
@@ -242,7 +262,7 @@ def test_the_norm_is_one_operation_to_the_compiler() -> None:
     inputs = norm_inputs((2, 32, 4, 4), torch.float32)
     x, *parameters = inputs
     for added in (None, torch.randn(32, device=DEVICE, requires_grad=True)):
-        args = (x, added, *parameters, 2, 1e-5, "silu", torch.bfloat16)
+        args = (x, added, *parameters, 2, 1e-5, "silu", torch.bfloat16, 2, 1)
         torch.library.opcheck(torch.ops.quintet.group_norm_act.default, args)
     compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
     for function in (fused, compiled):

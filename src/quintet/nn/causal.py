@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from quintet.nn.attention import QKNorm
 from quintet.nn.blocks import check_shortcut, choose_head_dim, match_channels, zeroed
-from quintet.nn.fused import FusedSequential, conv_add
-from quintet.nn.norms import group_norm, group_norm_act
+from quintet.nn.fused import FusedSequential, conv_add, run
+from quintet.nn.norms import Padding, group_norm, group_norm_act
 from quintet.nn.precision import full_precision
 
 State = tuple[Tensor, ...] | None
@@ -113,10 +113,13 @@ class CausalConv(nn.Module):
     ) -> tuple[Tensor, State]:
         """A `skip` is added to the output."""
         padded = torch.cat((state[0], clip), dim=1) if state else pad_time(clip, self.kernel - 1)
+        out = self.convolve(padded, skip)
+        return out, None if state is None else (last_frames(padded, self.kernel - self.stride),)
+
+    def convolve(self, padded: Tensor, skip: Tensor | None) -> Tensor:
         planes = as_planes(padded)
         out = self.conv(planes) if skip is None else conv_add(self.conv, planes, as_planes(skip))
-        out = out.transpose(1, 2).unflatten(3, clip.shape[3:])
-        return out, None if state is None else (last_frames(padded, self.kernel - self.stride),)
+        return out.transpose(1, 2).unflatten(3, padded.shape[3:])
 
 
 class SqueezeExcite(nn.Module):
@@ -149,6 +152,11 @@ class CausalResidualBlock(nn.Module):
         self.temporal = CausalConv(dim, dim, zero_init=True)
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
+        if state is None and isinstance(self.spatial[-1], nn.SiLU):
+            # The norm before it writes the padding.
+            padding = Padding(clip.shape[1], self.temporal.kernel - 1)
+            frames = run(self.spatial, as_frames(clip), padding)
+            return self.temporal.convolve(frames.unflatten(0, (len(clip), -1)), skip=clip), None
         return self.temporal(per_frame(self.spatial, clip), state, skip=clip)
 
 

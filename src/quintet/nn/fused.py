@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from quintet.nn import kernels
 from quintet.nn.kernels import FORMATS
-from quintet.nn.norms import group_norm_act
+from quintet.nn.norms import UNPADDED, Padding, group_norm_act
 
 
 class FusedSequential(nn.Sequential):
@@ -30,7 +30,8 @@ class FusedSequential(nn.Sequential):
         return conv_add(last, run(layers, x), x)
 
 
-def run(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+def run(layers: Iterable[nn.Module], x: Tensor, padding: Padding = UNPADDED) -> Tensor:
+    """With a `padding`, the last two layers are a group norm and an activation: they pad."""
     remaining = deque(layers)
     while remaining:
         layer, bias = remaining.popleft(), None
@@ -38,7 +39,8 @@ def run(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
             bias = layer.bias
             x, layer = without_bias(layer, x), remaining.popleft()
         if isinstance(layer, nn.GroupNorm):
-            x = group_norm_act(x, layer, take_activation(remaining), bias)
+            activation = take_activation(remaining)
+            x = group_norm_act(x, layer, activation, bias, UNPADDED if remaining else padding)
         elif is_fused(layer, x) and (activation := take_activation(remaining)) != "none":
             x = _bias_act(without_bias(layer, x), layer.bias, None, activation)
         else:

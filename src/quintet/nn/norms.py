@@ -6,7 +6,7 @@ is `activation(norm(x))`: without autocast too, because a gradient penalty by do
 there, and the fused operation has no second derivative.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,20 +35,44 @@ def activate(x: Tensor, activation: str) -> Tensor:
             raise ValueError(f"activation must be none, silu or leaky_relu, not {activation}")
 
 
+class Padding(NamedTuple):
+    """Copies of the first frame before each clip."""
+
+    frames: int = 1
+    """Of a clip."""
+    lead: int = 0
+    """Copies."""
+
+
+UNPADDED = Padding()
+
+
 def group_norm_act(
-    x: Tensor, norm: nn.GroupNorm, activation: str = "none", bias: Tensor | None = None
+    x: Tensor,
+    norm: nn.GroupNorm,
+    activation: str = "none",
+    bias: Tensor | None = None,
+    padding: Padding = UNPADDED,
 ) -> Tensor:
     """activation(norm(x)), for x (b, c, ...); activations: none, silu, leaky_relu (slope 0.2).
 
-    A `bias` (c,) is added to x first.
+    A `bias` (c,) is added to x first. With a `padding`, x has the frames of clips one after the
+    other, and so has the output.
     """
     if not is_fused(x, norm):
         x = x if bias is None else x + bias.view(-1, *(1,) * (x.ndim - 2))
-        return activate(norm(x), activation)
+        y = activate(norm(x), activation)
+        return pad_frames(y, padding) if padding.lead else y
     x = x.contiguous(memory_format=FORMATS[x.ndim])
     dtype = torch.get_autocast_dtype("cuda")
     parameters = norm.weight, norm.bias, norm.num_groups, norm.eps
-    return _group_norm_act(x, bias, *parameters, activation, dtype)[0]
+    return _group_norm_act(x, bias, *parameters, activation, dtype, *padding)[0]
+
+
+def pad_frames(x: Tensor, padding: Padding) -> Tensor:
+    clips = x.movedim(1, -1).unflatten(0, (-1, padding.frames))  # the copy stays channels-last
+    first = clips[:, :1].expand(-1, padding.lead, *clips.shape[2:])
+    return torch.cat((first, clips), dim=1).flatten(0, 1).movedim(-1, 1)
 
 
 def is_fused(x: Tensor, norm: nn.GroupNorm) -> bool:
@@ -78,12 +102,16 @@ def _group_norm_act(
     eps: float,
     activation: str,
     dtype: torch.dtype,
+    frames: int,
+    lead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output in this dtype, and means and reciprocal deviations (b, groups)."""
     from quintet.nn.kernels import norm_act
 
     with torch.cuda.device_of(x):
-        return norm_act.forward(x, added, weight, bias, groups, eps, activation, dtype)
+        return norm_act.forward(
+            x, added, weight, bias, groups, eps, activation, dtype, frames, lead
+        )
 
 
 @_group_norm_act.register_fake
@@ -96,8 +124,11 @@ def _(
     eps: float,
     activation: str,
     dtype: torch.dtype,
+    frames: int,
+    lead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    y = torch.empty_like(x, dtype=dtype, memory_format=FORMATS[x.ndim])
+    shape = (x.shape[0] // frames * (frames + lead), *x.shape[1:])
+    y = torch.empty(shape, dtype=dtype, device=x.device, memory_format=FORMATS[x.ndim])
     mean, rstd = (x.new_empty(x.shape[0], groups, dtype=torch.float32) for _ in range(2))
     return y, mean, rstd
 
@@ -112,13 +143,16 @@ def _group_norm_act_backward(
     mean: Tensor,
     rstd: Tensor,
     activation: str,
+    frames: int,
+    lead: int,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x, and in fp32 (2 or 3, c) those of bias, weight and `added`."""
     from quintet.nn.kernels import norm_act
 
     dy = dy.contiguous(memory_format=FORMATS[x.ndim])
+    padding = frames, lead
     with torch.cuda.device_of(x):
-        return norm_act.backward(dy, x, added, weight, bias, mean, rstd, activation)
+        return norm_act.backward(dy, x, added, weight, bias, mean, rstd, activation, *padding)
 
 
 @_group_norm_act_backward.register_fake
@@ -131,6 +165,8 @@ def _(
     mean: Tensor,
     rstd: Tensor,
     activation: str,
+    frames: int,
+    lead: int,
 ) -> tuple[Tensor, Tensor]:
     dx = torch.empty_like(x, memory_format=FORMATS[x.ndim])
     rows = 2 if added is None else 3
@@ -139,19 +175,19 @@ def _(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:4], *output[1:])
-    ctx.activation = inputs[6]
+    ctx.activation, ctx.padding = inputs[6], inputs[8:]
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     if grads[0] is None:
-        return (None,) * 8
+        return (None,) * 10
     x, added, weight, bias, mean, rstd = ctx.saved_tensors
     dx, sums = _group_norm_act_backward(
-        grads[0], x, added, weight, bias, mean, rstd, ctx.activation
+        grads[0], x, added, weight, bias, mean, rstd, ctx.activation, *ctx.padding
     )
     d_added = None if added is None else sums[2].to(added.dtype)
-    return dx, d_added, sums[1].to(weight.dtype), sums[0].to(bias.dtype), None, None, None, None
+    return dx, d_added, sums[1].to(weight.dtype), sums[0].to(bias.dtype), *(None,) * 6
 
 
 _group_norm_act.register_autograd(_backward, setup_context=_setup_context)

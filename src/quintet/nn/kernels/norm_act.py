@@ -1,7 +1,8 @@
 """Group norm and activation in one pass: two kernels forward, two backward.
 
 x (n, c, ...) is in channels-last memory: each sample is a matrix of rows (positions) and channels.
-A bias, of the convolution before, may be added to it first.
+A bias, of the convolution before, may be added to it first. Samples may be the frames of clips:
+then `lead` copies of each first frame are written before it, for a convolution over time.
 Forward reads x twice and writes y; backward reads x and dy twice and writes dx. A program takes one
 sample, a block of whole groups, and a chunk of rows. Its sums are added up by every program of the
 next kernel: a fixed order, without atomics. Statistics are in fp32.
@@ -24,7 +25,7 @@ ACTIVATIONS = {"none": 0, "silu": 1, "leaky_relu": 2}
 PROGRAMS = 132 * 8
 """Wanted at least: eight for each multiprocessor of an H200. A constant, so that results do not
 depend on the device."""
-PLAIN = ["P", "G", "chunks", "length", "adds", "activation"]
+PLAIN = ["P", "G", "chunks", "length", "adds", "activation", "frames", "lead"]
 """Numbers that are not worth a kernel of their own: each takes a third of a second to compile."""
 CHUNKS = 64
 """At most. One constant for all shapes: each further one is a kernel to compile."""
@@ -58,6 +59,13 @@ def _store(y, values, rows, last, columns, C):
     inside = (rows < last)[:, None] & (columns < C)[None, :]
     at = y + rows[:, None] * C + columns[None, :]
     tl.store(at, values.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _padded(sample, frames, lead):
+    """The position of a frame among those with copies, and how many copies stand before it."""
+    copies = tl.where(sample % frames == 0, lead, 0)
+    return (sample + (sample // frames + 1) * lead).to(tl.int64), copies
 
 
 @triton.jit
@@ -96,14 +104,16 @@ def _sums_kernel(
 
 @triton.jit(do_not_specialize=PLAIN)
 def _apply_kernel(
-    x, added, y, sums, weight, bias, means, rstds, P, C, G, chunks, length, adds, activation, eps,
+    x, added, y, sums, weight, bias, means, rstds,
+    P, C, G, chunks, length, adds, activation, frames, lead, eps,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     sample, block, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
     groups = block * GROUPS + tl.arange(0, GROUPS)
     x += sample.to(tl.int64) * P * C
-    y += sample.to(tl.int64) * P * C
+    position, copies = _padded(sample, frames, lead)
+    y += position * P * C
     k = tl.arange(0, CHUNKS)
     at = sums + ((sample * G + groups)[:, None] * chunks + k[None, :]) * 2
     summed = (groups < G)[:, None] & (k < chunks)[None, :]
@@ -130,13 +140,17 @@ def _apply_kernel(
         if activation == 2:
             normed = tl.where(normed > 0, normed, 0.2 * normed)
         _store(y, normed, rows, last, columns, C)
+        for copy in range(1, copies + 1):
+            _store(y - copy * P * C, normed, rows, last, columns, C)
 
 
 @triton.jit
-def _gradients(x, dy, rows, last, columns, C, mean, rstd, scale, shift, activation):
+def _gradients(x, dy, copies, P, rows, last, columns, C, mean, rstd, scale, shift, activation):
     """Normalised x, and the gradient before the activation; 0 outside."""
     normed = (_load(x, rows, last, columns, C) - mean) * rstd
     gradient = _load(dy, rows, last, columns, C)
+    for copy in range(1, copies + 1):
+        gradient += _load(dy - copy * P * C, rows, last, columns, C)
     z = normed * scale + shift
     if activation == 1:
         gate = tl.sigmoid(z)
@@ -148,7 +162,8 @@ def _gradients(x, dy, rows, last, columns, C, mean, rstd, scale, shift, activati
 
 @triton.jit(do_not_specialize=PLAIN)
 def _backward_sums_kernel(
-    x, added, dy, sums, weight, bias, means, rstds, P, C, G, chunks, length, adds, activation,
+    x, added, dy, sums, weight, bias, means, rstds,
+    P, C, G, chunks, length, adds, activation, frames, lead,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """sums (n, chunks, 2 or 3, c): of the gradient, and of its product with the normalised x."""
@@ -156,7 +171,8 @@ def _backward_sums_kernel(
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
     groups = sample * G + columns // WIDTH
     x += sample.to(tl.int64) * P * C
-    dy += sample.to(tl.int64) * P * C
+    position, copies = _padded(sample, frames, lead)
+    dy += position * P * C
     mean = tl.load(means + groups, mask=columns < C, other=0.0)
     mean = (mean - _load_vector(added, columns, C * adds))[None, :]
     rstd = tl.load(rstds + groups, mask=columns < C, other=0.0)[None, :]
@@ -168,7 +184,7 @@ def _backward_sums_kernel(
     for start in range(chunk * length, last, R):
         rows = start + tl.arange(0, R)
         normed, gradient = _gradients(
-            x, dy, rows, last, columns, C, mean, rstd, scale, shift, activation
+            x, dy, copies, P, rows, last, columns, C, mean, rstd, scale, shift, activation
         )
         first_sum += gradient
         second_sum += gradient * normed
@@ -179,7 +195,8 @@ def _backward_sums_kernel(
 
 @triton.jit(do_not_specialize=PLAIN)
 def _backward_apply_kernel(
-    x, added, dy, dx, sums, weight, bias, means, rstds, P, C, G, chunks, length, adds, activation,
+    x, added, dy, dx, sums, weight, bias, means, rstds,
+    P, C, G, chunks, length, adds, activation, frames, lead,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Also the third of the sums, of dx: the gradient of the bias that was added."""
@@ -187,7 +204,8 @@ def _backward_apply_kernel(
     columns = block * GROUPS * WIDTH + tl.arange(0, GROUPS * WIDTH)
     groups = sample * G + columns // WIDTH
     x += sample.to(tl.int64) * P * C
-    dy += sample.to(tl.int64) * P * C
+    position, copies = _padded(sample, frames, lead)
+    dy += position * P * C
     dx += sample.to(tl.int64) * P * C
     mean = tl.load(means + groups, mask=columns < C, other=0.0)
     mean = (mean - _load_vector(added, columns, C * adds))[None, :]
@@ -208,7 +226,7 @@ def _backward_apply_kernel(
     for start in range(chunk * length, last, R):
         rows = start + tl.arange(0, R)
         normed, gradient = _gradients(
-            x, dy, rows, last, columns, C, mean, rstd, scale, shift, activation
+            x, dy, copies, P, rows, last, columns, C, mean, rstd, scale, shift, activation
         )
         gradient = (gradient * scale - first - normed * second) * rstd
         _store(dx, gradient, rows, last, columns, C)
@@ -255,17 +273,20 @@ def forward(
     eps: float,
     activation: str,
     dtype: torch.dtype,
+    frames: int,
+    lead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output in this dtype, and means and reciprocal deviations (n, groups)."""
     grid, sizes, blocks = plan(x, groups, ELEMENTS)
-    y = torch.empty_like(x, dtype=dtype, memory_format=FORMATS[x.ndim])
+    shape = (x.shape[0] // frames * (frames + lead), *x.shape[1:])
+    y = torch.empty(shape, dtype=dtype, device=x.device, memory_format=FORMATS[x.ndim])
     sums = x.new_empty(grid[0], groups, grid[2], 2, dtype=torch.float32)
     mean, rstd = (x.new_empty(grid[0], groups, dtype=torch.float32) for _ in range(2))
     adds, added = (0, bias) if added is None else (1, added)
     _sums_kernel[grid](x, added, sums, *sizes, adds, **blocks)
     _apply_kernel[grid](
-        x, added, y, sums, weight, bias, mean, rstd, *sizes, adds, ACTIVATIONS[activation], eps,
-        CHUNKS=CHUNKS, **blocks,
+        x, added, y, sums, weight, bias, mean, rstd, *sizes, adds, ACTIVATIONS[activation],
+        frames, lead, eps, CHUNKS=CHUNKS, **blocks,
     )  # fmt: skip
     return y, mean, rstd
 
@@ -279,13 +300,15 @@ def backward(
     mean: Tensor,
     rstd: Tensor,
     activation: str,
+    frames: int,
+    lead: int,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x, and in fp32 (2 or 3, c) those of bias, weight and `added`."""
     grid, sizes, blocks = plan(x, mean.shape[1], ELEMENTS_BACKWARD)
     adds, added = (0, bias) if added is None else (1, added)
     dx = torch.empty_like(x, memory_format=FORMATS[x.ndim])
     sums = x.new_empty(grid[0], grid[2], 2 + adds, x.shape[1], dtype=torch.float32)
-    numbers = (*sizes, adds, ACTIVATIONS[activation])
+    numbers = (*sizes, adds, ACTIVATIONS[activation], frames, lead)
     parameters = (weight, bias, mean, rstd)
     _backward_sums_kernel[grid](x, added, dy, sums, *parameters, *numbers, **blocks)
     _backward_apply_kernel[grid](
