@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -77,6 +77,11 @@ class Buckets:
             return torch.tensor([UNKNOWN])
         return encode(text, self.model.edges)
 
+    def num_tokens(self, text: str) -> int:
+        if self.model.text == "none":
+            return 1
+        return len(text.encode("utf-8")) + (2 if self.model.edges else 0)
+
     def index(self, frames: int, tokens: int) -> int:
         """The smallest bucket that holds both, from 1; above `count` for a sample too large."""
         return max(ceil(frames / self.frames), ceil(tokens / self.tokens), 1)
@@ -90,7 +95,7 @@ class Buckets:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
         text = text if self.model.text == "none" else self._clean(text)
-        frames, tokens = self.num_frames(length), len(self.ids(text))
+        frames, tokens = self.num_frames(length), self.num_tokens(text)
         seconds = length / config.sample_rate
         if not self.latents and seconds < config.min_seconds:
             limit = f"less than min_seconds = {config.min_seconds:g}"
@@ -202,7 +207,7 @@ class SpeechFolder(InFolder):
             text = buckets.check(length, self.text(index))
         except ValueError:
             return buckets.largest
-        return buckets.num_frames(length), len(buckets.ids(text))
+        return buckets.num_frames(length), buckets.num_tokens(text)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         path, text = self.path(index), self.text(index)
@@ -259,6 +264,14 @@ def check(
 # -- built-in data --------------------------------------------------------------------------
 
 
+class Outline(NamedTuple):
+    """What is known of an utterance before it is composed."""
+
+    number: int
+    text: str
+    seconds: float
+
+
 class BuiltinVoices(Builtin):
     """Procedural speech with transcripts, within the limits of the configuration."""
 
@@ -269,24 +282,28 @@ class BuiltinVoices(Builtin):
         self.buckets = buckets
 
     def utterance(self, index: int) -> voices.Utterance:
+        return voices.compose(self._outline(index).number, self.seed)
+
+    def _outline(self, index: int) -> Outline:
         """The first within the limits among the candidates of this number."""
         for attempt in range(1000):
-            utterance = voices.compose(self.number(index) + attempt * 2**40, self.seed)
-            short = utterance.seconds <= self.config.max_seconds
-            if short and len(self.buckets.ids(utterance.text)) <= self.config.text_length:
-                return utterance
+            number = self.number(index) + attempt * 2**40
+            text, seconds = voices.outline(number, self.seed)
+            tokens = self.buckets.num_tokens(text)
+            if seconds <= self.config.max_seconds and tokens <= self.config.text_length:
+                return Outline(number, text, seconds)
         raise ValueError(
             f"built-in speech is longer than max_seconds = {self.config.max_seconds:g} or"
             f" text_length = {self.config.text_length}; raise them"
         )
 
     def text(self, index: int) -> str:
-        return self.utterance(index).text
+        return self._outline(index).text
 
     def size(self, index: int) -> tuple[int, int]:
-        utterance = self.utterance(index)
-        length = round(utterance.seconds * self.config.sample_rate)
-        return self.buckets.num_frames(length), len(self.buckets.ids(utterance.text))
+        outline = self._outline(index)
+        length = round(outline.seconds * self.config.sample_rate)
+        return self.buckets.num_frames(length), self.buckets.num_tokens(outline.text)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         utterance = self.utterance(index)
