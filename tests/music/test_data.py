@@ -79,7 +79,7 @@ def test_a_sample_is_at_most_so_long_and_has_its_caption(folder):
     for name, sample in actual.items():
         number = int(Path(name).stem)
         assert sample["text"] == f"sound number {number}"
-        assert sample["wav"].dtype == torch.float32
+        assert sample["wav"].dtype == torch.int16
         assert len(sample["wav"]) == sample["length"] == min(8_000, round(1600 + 800 * number))
 
 

@@ -9,6 +9,7 @@ import torch
 
 import harness
 from quintet.engine.config import OptimiserConfig
+from quintet.engine.data.wire import widened
 from quintet.engine.errors import RunError
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
@@ -212,7 +213,7 @@ def test_embeddings_of_a_frozen_encoder_take_the_place_of_ids() -> None:
     task = MuLaNTask(recipe(model={"text": "frozen"}))
     task.texts = Frozen()  # type: ignore[assignment]
     held = task.data("valid")
-    batch = task.collate([held.keyed(i, None) for i in range(3)])
+    batch = widened(task.collate([held.keyed(i, None) for i in range(3)]))
     task.check(batch)
     actual = task.model(batch["wavs"], batch["lengths"], batch["text"], batch["mask"])
     assert actual.text.shape == (3, 16)

@@ -1,8 +1,8 @@
 """Audio data with captions: folders, and the built-in procedural music.
 
-A sample is {"wav": float32 (n,), "length": n, "text": str}; a built-in one also has "labels", the
-index of each attribute's value in `tunes.ATTRIBUTES`. Crop and caption are drawn from its key;
-without a key they are the centre crop and the first caption.
+A sample is {"wav": (n,), "length": n, "text": str}, the wav float32, or int16 in units of 1/32768;
+a built-in one also has "labels", the index of each attribute's value in `tunes.ATTRIBUTES`. Crop
+and caption are drawn from its key; without a key they are the centre crop and the first caption.
 """
 
 import warnings
@@ -20,15 +20,18 @@ import torch
 
 from quintet.engine.data.plans import LengthPlan, order_of
 from quintet.engine.data.source import Source
+from quintet.engine.data.wire import padded
 from quintet.media.audio import (
     SUFFIXES,
     UNREAD,
     AudioCaps,
     Samples,
+    Samples16,
     check_audio,
     length_at,
     probe,
     read_audio,
+    to_16_bits,
 )
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import TEXT_KEYS, read_metadata, relative_name
@@ -54,7 +57,7 @@ def caps_of(config: MusicDataConfig) -> AudioCaps:
     return AudioCaps(config.max_bytes, config.max_seconds, config.max_channels, config.max_rate)
 
 
-def _sample(wav: Samples, text: str) -> dict[str, Any]:
+def _sample(wav: Samples | Samples16, text: str) -> dict[str, Any]:
     return {"wav": torch.from_numpy(wav), "length": len(wav), "text": text}
 
 
@@ -172,6 +175,7 @@ class MusicFolder(InFolder):
             seconds=config.seconds,
             start=start,
             caps=caps_of(config),
+            narrow=True,
         )
         return _sample(wav, text)
 
@@ -237,7 +241,7 @@ class BuiltinTunes(Builtin):
         tune = self.tune(index)
         text = tune.caption if key is None else self._random_caption(tune, key.random("caption"))
         wav = tunes.play(tune, self._seconds(index), self.config.sample_rate)
-        return {**_sample(wav, text), "labels": torch.tensor(tune.labels)}
+        return {**_sample(to_16_bits(wav), text), "labels": torch.tensor(tune.labels)}
 
     def _random_caption(self, tune: tunes.Tune, random: Random) -> str:
         if random.random() >= self.config.partial_captions:
@@ -263,18 +267,18 @@ def padded_length(length: int, config: MusicDataConfig) -> int:
 def collate(
     items: Sequence[Mapping[str, Any]], config: MusicDataConfig | None = None
 ) -> dict[str, Any]:
-    """Batch of wavs float32 (b, n) padded with 0, lengths int64 (b,) and a list of texts.
+    """Batch of wavs (b, n) padded with 0, lengths int64 (b,) and a list of texts. The wavs are
+    float32, or `Fractions` if those of all samples are int16.
 
     n is the maximum length, rounded up to a bucket if there is a configuration. Optional: labels
     int64 (b, attributes), and tokens int64 (b, t) padded with 0.
     """
     lengths = torch.tensor([len(item["wav"]) for item in items])
     longest = int(lengths.max())
-    wavs = torch.zeros(len(items), padded_length(longest, config) if config else longest)
-    for row, item in zip(wavs, items):
-        row[: len(item["wav"])] = item["wav"]
     batch: dict[str, Any] = {
-        "wavs": wavs,
+        "wavs": padded(
+            [item["wav"] for item in items], padded_length(longest, config) if config else longest
+        ),
         "lengths": lengths,
         "texts": [item["text"] for item in items],
     }

@@ -1,7 +1,8 @@
 """Data of the speech room: folders of recordings with texts, and the built-in procedural speech.
 
-A sample is {"audio": float32 (n,), "text": str}; a built-in one also has "ends", the times in
-seconds at which characters end. There is no augmentation: recordings are used whole.
+A sample is {"audio": (n,), "text": str}, the audio float32, or int16 in units of 1/32768; a
+built-in one also has "ends", the times in seconds at which characters end. There is no
+augmentation: recordings are used whole.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.data.source import Source
+from quintet.engine.data.wire import padded
 from quintet.media.audio import (
     SUFFIXES,
     UNREAD,
@@ -24,6 +26,7 @@ from quintet.media.audio import (
     length_at,
     probe,
     read_audio,
+    to_16_bits,
 )
 from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.folder import read_metadata, relative_name
@@ -211,7 +214,8 @@ class SpeechFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         path, text = self.path(index), self.text(index)
-        wav = read_audio(path, rate=self.config.sample_rate, caps=caps_of(self.config))
+        caps = caps_of(self.config)
+        wav = read_audio(path, rate=self.config.sample_rate, caps=caps, narrow=True)
         text = _checked_text(self.buckets, path, len(wav), text)
         return {"audio": torch.from_numpy(wav), "text": text}
 
@@ -307,7 +311,7 @@ class BuiltinVoices(Builtin):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         utterance = self.utterance(index)
-        wav = torch.from_numpy(voices.speak(utterance, self.config.sample_rate))
+        wav = torch.from_numpy(to_16_bits(voices.speak(utterance, self.config.sample_rate)))
         ends = torch.tensor([mark.end for mark in utterance.characters])
         return {"audio": wav, "text": utterance.text, "ends": ends}
 
@@ -316,7 +320,8 @@ class BuiltinVoices(Builtin):
 
 
 def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, Any]:
-    """One batch, padded with 0 to a bucket: audio (b, n) or latents (b, t, c), and lengths (b,);
+    """One batch, padded with 0 to a bucket: audio (b, n), float32 or, if that of all samples is
+    int16, `Fractions`, or latents (b, t, c), and lengths (b,);
     ids (b, m), and num_tokens (b,); texts; whether each recording is unpadded; and ends (b, m) if
     all samples have them.
     """
@@ -326,10 +331,7 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     per_frame = buckets.model.text == "given"
     bucket = max(buckets.index(t, 0 if per_frame else len(ids)) for t, ids in zip(frames, rows))
     ids, num_tokens = stack(rows, bucket * (buckets.frames if per_frame else buckets.tokens))
-    first = items[0]["audio"]
-    audio = torch.zeros(len(items), buckets.length(bucket), *first.shape[1:])
-    for row, item in zip(audio, items):
-        row[: len(item["audio"])] = item["audio"]
+    audio = padded([item["audio"] for item in items], buckets.length(bucket))
     batch: dict[str, Any] = {"audio": audio, "lengths": lengths}
     batch |= {"ids": ids, "num_tokens": num_tokens}
     batch["texts"] = [item["text"] for item in items]
