@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from quintet.engine.data.plans import LengthPlan
+from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
 from quintet.engine.data.wire import padded
 from quintet.media.audio import (
@@ -284,6 +285,8 @@ class BuiltinVoices(Builtin):
     def __init__(self, buckets: Buckets, split: Split) -> None:
         super().__init__(buckets.config, split)
         self.buckets = buckets
+        self.wavs = SharedRows(len(self), round(self.config.max_seconds * self.config.sample_rate))
+        """Sounds of earlier epochs: to synthesise one takes milliseconds, to copy it none."""
 
     def utterance(self, index: int) -> voices.Utterance:
         return voices.compose(self._outline(index).number, self.seed)
@@ -311,9 +314,12 @@ class BuiltinVoices(Builtin):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         utterance = self.utterance(index)
-        wav = torch.from_numpy(to_16_bits(voices.speak(utterance, self.config.sample_rate)))
+        wav = self.wavs.get(index)
+        if wav is None:
+            sound = voices.speak(utterance, self.config.sample_rate)
+            wav = self.wavs.put(index, to_16_bits(sound))
         ends = torch.tensor([mark.end for mark in utterance.characters])
-        return {"audio": wav, "text": utterance.text, "ends": ends}
+        return {"audio": torch.from_numpy(wav), "text": utterance.text, "ends": ends}
 
 
 # -- batches --------------------------------------------------------------------------------
