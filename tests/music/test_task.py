@@ -19,6 +19,7 @@ from quintet.engine.runs.sinks import Sink
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
 from quintet.music.exhibits import BestCaptions, SimilarityMatrix, colour_map
 from quintet.music.task import MuLaNTask, retrieval
+from quintet.nn.text import ByteTokenizer
 
 MODEL: dict[str, Any] = {
     "sample_rate": 4000,
@@ -163,6 +164,21 @@ def test_a_batch_of_full_sounds_needs_no_mask() -> None:
     mixed = task.collate([train.keyed(i, None) for i in range(8)])
     assert mixed["lengths"].max() <= mixed["wavs"].shape[1]
     assert mixed["lengths"].min() < mixed["wavs"].shape[1]
+
+
+def test_shorter_texts_give_the_same_gradients(tmp_path: Path, monkeypatch: Any) -> None:
+    settings = recipe(model={"text_length": 200}, precision="fp64")
+    lengths = []
+    encode = ByteTokenizer.encode
+    monkeypatch.setattr(
+        ByteTokenizer,
+        "encode",
+        lambda self, texts: lengths.append(self.length) or encode(self, texts),
+    )
+    short = first_gradients(settings, tmp_path / "short")
+    monkeypatch.setattr("quintet.music.data.text_length", lambda _, most: most)
+    assert_close(first_gradients(settings, tmp_path / "full"), short)
+    assert set(lengths) == {120, 200}
 
 
 def test_ids_of_ones_own_are_cut_and_padded() -> None:

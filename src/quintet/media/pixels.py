@@ -150,7 +150,7 @@ def read_crop(
         if alpha or upright.mode != "RGB" or upright.has_transparency_data:
             return resize_crop(_to_pixels(upright, alpha), size, **crop)
         box = crop_box(Extent(*upright.size), size, **crop)
-        return np.array(upright.resize(size[::-1], Image.Resampling.LANCZOS, box=box))
+        return np.array(upright.resize((size[1], size[0]), Image.Resampling.LANCZOS, box=box))
 
 
 def _decoded(image: "Image", at_least: int | None) -> "Image":

@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from random import Random
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -43,6 +43,8 @@ from quintet.shared.checking import check_files
 from quintet.shared.texts import FolderTexts
 
 WHAT, CAPTION = "sounds", "the caption of the sound"
+LANES = 8
+"""The length of texts is a multiple of this: attention is faster."""
 
 
 class MusicData(Source, Protocol):
@@ -50,6 +52,13 @@ class MusicData(Source, Protocol):
 
     def texts(self, index: int) -> list[str]: ...
     def length(self, index: int) -> int: ...
+
+
+@runtime_checkable
+class BoundsTexts(Protocol):
+    def longest_text(self) -> int | None:
+        """Bytes that no caption exceeds, if that is known without reading files."""
+        ...
 
 
 def caps_of(config: MusicDataConfig) -> AudioCaps:
@@ -75,6 +84,12 @@ class Captions(FolderTexts[list[str]]):
         """One or more non-empty captions, truncated."""
         texts = self.rows.get(name)
         return self.truncate(texts or [" ".join(self.read(name, CAPTION).split())], name)
+
+    def longest(self, names: Sequence[str]) -> int | None:
+        """Bytes of the longest; None if some are in files of their own."""
+        if any(name not in self.rows for name in names):
+            return None
+        return max(len(text.encode("utf-8", "replace")) for n in names for text in self.rows[n])
 
 
 class Truncation:
@@ -154,6 +169,9 @@ class MusicFolder(InFolder):
             raise BadFile(name, "has no caption", "pack the folder again")
         return self._truncate(texts, name)
 
+    def longest_text(self) -> int | None:
+        return None if self.shards is not None else self._captions.longest(self._names)
+
     def length(self, index: int) -> int:
         """Samples of the crop, from the file header; the maximum for an unreadable file."""
         config = self.config
@@ -223,6 +241,9 @@ class BuiltinTunes(Builtin):
         """The plain caption of the clip."""
         return [self.tune(index).caption]
 
+    def longest_text(self) -> int:
+        return tunes.longest_caption()
+
     def length(self, index: int) -> int:
         """Samples of the clip, without synthesis."""
         return round(self._seconds(index) * self.config.sample_rate)
@@ -290,6 +311,16 @@ def collate(
             raise TypeError("some captions are strings and some are ids; use one kind")
         batch["tokens"] = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)
     return batch
+
+
+def text_length(sources: Sequence[Any], most: int) -> int:
+    """Ids that each text is padded to: one length for a run, as every further one is compiled and
+    captured anew. It holds all captions, where their length is known, and is at most `most`."""
+    bounds = [s.longest_text() if isinstance(s, BoundsTexts) else None for s in sources]
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < len(bounds) or not known:
+        return most
+    return min(most, ceil((1 + max(known)) / LANES) * LANES)  # 1: the start
 
 
 def length_plan(

@@ -165,6 +165,19 @@ def describe(values: Mapping[str, str]) -> str:
     return ", ".join((melody, *details))
 
 
+def longest_caption() -> int:
+    """A bound of the bytes of captions, complete or partial."""
+    values = {
+        name: max(values, key=lambda v: len(values[v][0])) for name, values in PHRASES.items()
+    }
+    longest = {
+        name: max((text for texts in values.values() for text in texts), key=len)
+        for name, values in PHRASES.items()
+    }
+    texts = [describe(values), *(template.format(**longest) for template in TEMPLATES)]
+    return max(len(text.encode()) for text in texts)
+
+
 def prompts(attribute: str) -> dict[str, str]:
     """Zero-shot prompt of each value of an attribute."""
     return {value: describe({attribute: value}) for value in ATTRIBUTES[attribute]}
