@@ -26,7 +26,7 @@ class Transfer:
         """Wait until the GPU has finished all but the last few steps."""
         if self.stream is None:
             return
-        event = torch.cuda.Event()
+        event = torch.cuda.Event(blocking=True)  # waiting takes no core from the workers
         event.record(torch.cuda.current_stream(self.world.device))
         self._begun.append(event)
         if len(self._begun) > AHEAD:
