@@ -81,7 +81,7 @@ def by_workers(task: Task, recipe: Recipe, world: World, seconds: float) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="+", help="recipes, or pictures")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--count", type=int, default=256, help="samples of one core")

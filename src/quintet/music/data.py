@@ -89,7 +89,8 @@ class Captions(FolderTexts[list[str]]):
         """Bytes of the longest; None if some are in files of their own."""
         if any(name not in self.rows for name in names):
             return None
-        return max(len(text.encode("utf-8", "replace")) for n in names for text in self.rows[n])
+        texts = (text for name in names for text in self.rows[name])
+        return max((len(text.encode("utf-8", "replace")) for text in texts), default=0)
 
 
 class Truncation:

@@ -326,10 +326,9 @@ class BuiltinVoices(Builtin):
 
 
 def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, Any]:
-    """One batch, padded with 0 to a bucket: audio (b, n), float32 or, if that of all samples is
-    int16, `Fractions`, or latents (b, t, c), and lengths (b,);
+    """One batch, padded with 0 to a bucket: audio (b, n) or latents (b, t, c), and lengths (b,);
     ids (b, m), and num_tokens (b,); texts; whether each recording is unpadded; and ends (b, m) if
-    all samples have them.
+    all samples have them. Audio is float32, or `Fractions` if that of all samples is int16.
     """
     rows = [item["ids"] if "ids" in item else buckets.ids(item["text"]) for item in items]
     lengths = torch.tensor([len(item["audio"]) for item in items])

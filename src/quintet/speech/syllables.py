@@ -109,15 +109,13 @@ class Track:
         seconds, values = np.array(self.points).T
         return np.interp(times, seconds, values)
 
-    def times(self, sound: Array, rate: int) -> Array:
-        """A sound scaled by the track; cheap where that is constant, which it mostly is."""
+    def scale(self, sound: Array, rate: int) -> Array:
+        """A sound times the track; cheap where that is constant, which it mostly is."""
         scaled = np.zeros_like(sound)
         grid = _grid(rate, len(sound))
-        starts = grid.searchsorted([second for second, _ in self.points]).tolist()
         points = [*self.points, (inf, self.points[-1][1])]
-        for (start, left), (end, right), *span in zip(
-            points, points[1:], starts, [*starts[1:], None]
-        ):
+        starts = grid.searchsorted([second for second, _ in points]).tolist()
+        for (start, left), (end, right), *span in zip(points, points[1:], starts, starts[1:]):
             some = slice(*span)
             if left != right:
                 slope = (right - left) / (end - start)
@@ -173,12 +171,12 @@ def _size(rate: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8)
-def _seconds(rate: int, blocks: int) -> Floats:
-    return np.arange(blocks * rate) / rate
+def _seconds(rate: int, seconds: int) -> Floats:
+    return np.arange(seconds * rate) / rate
 
 
 def _grid(rate: int, count: int) -> Floats:
-    """Times of the first samples, in seconds."""
+    """Times of the first samples, in seconds; made for lengths in steps of 8 seconds."""
     return _seconds(rate, 8 * -(-count // (8 * rate)))[:count]
 
 
@@ -264,8 +262,8 @@ def synthesise(
     white = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
     heights = score.voice.at(pulses).astype(np.float32)
     voiced = _pulses(pulses, heights * np.sqrt(rate / 60), rate, count)
-    voiced += score.breath.times(white, rate)
-    noise = score.noise.times(white, rate)
+    voiced += score.breath.scale(white, rate)
+    noise = score.noise.scale(white, rate)
     at = np.arange(windows, dtype=np.float64) * (hop / rate)
     order = np.array([NUMBERS[name] for name in text])
     sounds = order[np.searchsorted(times[1:-1], at, side="right")]

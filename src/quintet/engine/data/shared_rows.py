@@ -5,6 +5,7 @@ that make the same one at the same time do no harm.
 """
 
 import mmap
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from quintet.engine.machine import memory
 
 SHARE = 0.25
-"""Of the memory that is free: more is not asked for, and nothing is kept."""
+"""Of the free memory, for all processes of a machine; where rows need more, none is kept."""
 Row = npt.NDArray[np.int16]
 
 
@@ -25,7 +26,8 @@ class SharedRows:
         self.count, self.length = count, length
         size = count * length * 2
         self._values: npt.NDArray[np.int16] | None = None
-        if 0 < size <= SHARE * memory.available():
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if 0 < size * processes <= SHARE * memory.available():
             with suppress(OSError):  # the system promises no more than it has
                 self._lengths = np.frombuffer(mmap.mmap(-1, count * 8), np.int64)
                 self._values = np.frombuffer(mmap.mmap(-1, size), np.int16).reshape(count, length)
