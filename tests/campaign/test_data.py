@@ -111,7 +111,9 @@ class Numbered:
 
 
 def seat() -> Any:
-    return SimpleNamespace(rank=0, size=1, device=torch.device("cpu"), place=lambda data: data)
+    return SimpleNamespace(
+        rank=0, size=1, device=torch.device("cpu"), dtype=torch.float32, place=lambda data: data
+    )
 
 
 def stream(source: Numbered, workers: int, timeout: float = 60) -> Stream:

@@ -25,6 +25,8 @@ def seat() -> Callable[[int, int], SimpleNamespace]:
 
     def at(rank: int = 0, size: int = 1) -> SimpleNamespace:
         device = torch.device("cpu")
-        return SimpleNamespace(rank=rank, size=size, device=device, place=lambda data: data)
+        return SimpleNamespace(
+            rank=rank, size=size, device=device, dtype=torch.float32, place=lambda data: data
+        )
 
     return at

@@ -16,6 +16,7 @@ from quintet.media.audio import (  # noqa: E402
     check_audio,
     probe,
     read_audio,
+    to_16_bits,
     write_wav,
 )
 from quintet.media.errors import BadFile  # noqa: E402
@@ -301,3 +302,38 @@ def test_invalid_samples_are_not_written(tmp_path):
         with pytest.raises(ValueError, match="finite numbers"):
             write_wav(tmp_path / "a.wav", wrong, 8_000)
     assert not list(tmp_path.iterdir())
+
+
+# -- 16 bits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+def test_samples_of_16_bits_can_stay_16_bits_with_the_same_values(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    every = np.arange(-(2**15), 2**15, dtype=np.int16)
+    soundfile.write(path, every, 8_000)
+    for seconds in (None, 3.0):
+        narrow = read_audio(path, rate=8_000, seconds=seconds, narrow=True)
+        assert narrow.dtype == np.int16
+        wide = read_audio(path, rate=8_000, seconds=seconds)
+        assert wide.dtype == np.float32
+        assert np.array_equal(narrow / np.float32(32768), wide)
+
+
+@pytest.mark.parametrize(
+    ("channels", "subtype", "rate"),
+    [(1, "PCM_24", 8_000), (1, "FLOAT", 8_000), (2, "PCM_16", 8_000), (1, "PCM_16", 16_000)],
+)
+def test_samples_that_16_bits_cannot_hold_stay_floats(tmp_path, channels, subtype, rate):
+    sound = np.random.default_rng(0).uniform(-1, 1, (8_000, channels))
+    soundfile.write(tmp_path / "a.wav", sound, rate, subtype=subtype)
+    assert read_audio(tmp_path / "a.wav", rate=8_000, narrow=True).dtype == np.float32
+
+
+def test_rounding_to_16_bits_is_limited_and_off_by_at_most_half_a_unit():
+    sound = np.linspace(-1.5, 1.5, 10_001, dtype=np.float32)
+    narrow = to_16_bits(sound)
+    assert narrow.min() == -32768
+    assert narrow.max() == 32767
+    inside = np.abs(sound) < 0.9999
+    assert np.abs(narrow[inside] - sound[inside] * np.float32(32768)).max() <= 0.5

@@ -17,6 +17,7 @@ from quintet.media.pixels import (
     crop_box,
     grid,
     probe,
+    read_crop,
     read_image,
     resize_crop,
     write_png,
@@ -273,3 +274,53 @@ def test_a_contact_sheet_has_every_image_under_its_title():
     assert grid([colours]).shape == (28, 106, 3)
     with pytest.raises(ValueError, match="at least one image"):
         grid([])
+
+
+# -- crops ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def photograph(tmp_path: Path) -> Path:
+    """640 x 480 pixels with detail at all scales, the less the finer."""
+    draw = np.random.default_rng(0)
+    layers = [draw.normal(0, n, (480 // n, 640 // n, 3)) for n in (4, 8, 16, 40)]
+    sized = [
+        np.kron(layer, np.ones((480 // len(layer), 640 // layer.shape[1], 1))) for layer in layers
+    ]
+    path = tmp_path / "a.jpg"
+    Image.fromarray((128 + sum(sized)).clip(0, 255).astype(np.uint8)).save(path, quality=95)
+    return path
+
+
+def test_a_crop_of_a_jpeg_decoded_at_half_its_size_looks_the_same(photograph: Path) -> None:
+    for scale, top, left in ((0.8, 0.2, 0.9), (1.0, 0.5, 0.5)):
+        crop = {"scale": scale, "top": top, "left": left}
+        exact = resize_crop(read_image(photograph), (128, 128), **crop)
+        fast = read_crop(photograph, (128, 128), **crop)
+        error = np.mean((exact.astype(float) - fast) ** 2)
+        assert 0 < error < 0.01 * exact.var()
+
+
+def test_a_crop_is_never_enlarged_by_decoding_a_jpeg_at_half_its_size(photograph: Path) -> None:
+    """Half of 480 lines are enough for 128 of 80 %, and too few for 200."""
+    exact = resize_crop(read_image(photograph), (200, 200), scale=0.8)
+    assert np.array_equal(read_crop(photograph, (200, 200), scale=0.8), exact)
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "I;16", "RGB"])
+@pytest.mark.parametrize("alpha", [False, True])
+def test_a_crop_of_any_kind_of_image_is_that_of_its_pixels(
+    tmp_path: Path, mode: str, alpha: bool
+) -> None:
+    values = np.random.default_rng(1).integers(0, 256, (60, 90, 4), dtype=np.uint8)
+    image = Image.fromarray(values)
+    image = (
+        Image.fromarray(values[..., 0].astype(np.uint16) * 200)
+        if mode == "I;16"
+        else image.convert(mode)
+    )
+    image.save(tmp_path / "a.png")
+    crop = {"scale": 0.7, "top": 0.1, "left": 0.8}
+    exact = resize_crop(read_image(tmp_path / "a.png", alpha=alpha), (24, 32), **crop)
+    actual = read_crop(tmp_path / "a.png", (24, 32), alpha=alpha, **crop)
+    assert np.array_equal(actual, exact)

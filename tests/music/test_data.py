@@ -1,6 +1,7 @@
 """Sounds with captions: what a sample is, what is left out, and how batches are made."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +29,7 @@ from quintet.music.data import (
     length_plan,
     open_data,
     padded_length,
+    text_length,
 )
 from quintet.music.trainer import OwnSounds
 
@@ -79,7 +81,7 @@ def test_a_sample_is_at_most_so_long_and_has_its_caption(folder):
     for name, sample in actual.items():
         number = int(Path(name).stem)
         assert sample["text"] == f"sound number {number}"
-        assert sample["wav"].dtype == torch.float32
+        assert sample["wav"].dtype == torch.int16
         assert len(sample["wav"]) == sample["length"] == min(8_000, round(1600 + 800 * number))
 
 
@@ -400,3 +402,30 @@ def test_data_smaller_than_a_batch_is_refused():
 def test_a_setting_that_cannot_be_is_refused_by_its_name(field, value):
     with pytest.raises(ConfigError, match=field):
         MusicDataConfig(**{field: value})
+
+
+# -- texts ----------------------------------------------------------------------------------
+
+
+def test_no_built_in_caption_exceeds_the_bound():
+    data = BuiltinTunes(replace(SMALL, partial_captions=0.5), "train")
+    drawn = [data.keyed(i % 40, Key(0, i, i))["text"] for i in range(300)]
+    whole = [text for k in range(3000) for text in tunes.compose(k).captions]
+    longest = max(len(text.encode()) for text in drawn + whole)
+    assert 0.9 * data.longest_text() < longest <= data.longest_text()
+
+
+def test_texts_are_padded_to_the_longest_of_a_folder_that_lists_its_captions(folder):
+    rows = [
+        {"file_name": str(path.relative_to(folder)), "texts": ["ä" * 10, "b" * (3 + n)]}
+        for n, path in enumerate(sorted(folder.rglob("*.wav")))
+    ]
+    lines = "\n".join(map(json.dumps, rows))
+    beside, most = [*both(folder)], 256
+    assert text_length(beside, most) == most, "texts beside the sounds are not read"
+    (folder / "metadata.jsonl").write_text(lines)
+    listed = [*both(folder)]
+    assert max(data.longest_text() or 0 for data in listed) == 22
+    assert text_length(listed, most) == 24
+    assert text_length(listed, 16) == 16
+    assert text_length([*listed, object()], most) == most, "a data set of one's own"

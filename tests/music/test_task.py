@@ -9,6 +9,7 @@ import torch
 
 import harness
 from quintet.engine.config import OptimiserConfig
+from quintet.engine.data.wire import widened
 from quintet.engine.errors import RunError
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
@@ -18,6 +19,7 @@ from quintet.engine.runs.sinks import Sink
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
 from quintet.music.exhibits import BestCaptions, SimilarityMatrix, colour_map
 from quintet.music.task import MuLaNTask, retrieval
+from quintet.nn.text import ByteTokenizer
 
 MODEL: dict[str, Any] = {
     "sample_rate": 4000,
@@ -164,6 +166,21 @@ def test_a_batch_of_full_sounds_needs_no_mask() -> None:
     assert mixed["lengths"].min() < mixed["wavs"].shape[1]
 
 
+def test_shorter_texts_give_the_same_gradients(tmp_path: Path, monkeypatch: Any) -> None:
+    settings = recipe(model={"text_length": 200}, precision="fp64")
+    lengths = []
+    encode = ByteTokenizer.encode
+    monkeypatch.setattr(
+        ByteTokenizer,
+        "encode",
+        lambda self, texts: lengths.append(self.length) or encode(self, texts),
+    )
+    short = first_gradients(settings, tmp_path / "short")
+    monkeypatch.setattr("quintet.music.data.text_length", lambda _, most: most)
+    assert_close(first_gradients(settings, tmp_path / "full"), short)
+    assert set(lengths) == {120, 200}
+
+
 def test_ids_of_ones_own_are_cut_and_padded() -> None:
     task = MuLaNTask(recipe(model={"vocab_size": 500}))
     items = [{"wav": torch.ones(50), "text": "", "tokens": torch.arange(1, n)} for n in (5, 200)]
@@ -212,7 +229,7 @@ def test_embeddings_of_a_frozen_encoder_take_the_place_of_ids() -> None:
     task = MuLaNTask(recipe(model={"text": "frozen"}))
     task.texts = Frozen()  # type: ignore[assignment]
     held = task.data("valid")
-    batch = task.collate([held.keyed(i, None) for i in range(3)])
+    batch = widened(task.collate([held.keyed(i, None) for i in range(3)]))
     task.check(batch)
     actual = task.model(batch["wavs"], batch["lengths"], batch["text"], batch["mask"])
     assert actual.text.shape == (3, 16)

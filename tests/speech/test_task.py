@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from quintet.engine.config import ConfigError, OptimiserConfig
+from quintet.engine.data.wire import widened
 from quintet.engine.errors import RunError
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
@@ -51,7 +52,7 @@ def recipe(**changes: Any) -> VoiceBoxRecipe:
 def held_out(task: VoiceBoxTask, count: int = 3) -> Batch:
     data = task.data("valid")
     items = [data.keyed(index, None) for index in range(count)]
-    return Batch(task.collate(items), list(range(count)), torch.arange(count))
+    return Batch(widened(task.collate(items)), list(range(count)), torch.arange(count))
 
 
 def opened(settings: VoiceBoxRecipe, path: Path, **how: Any) -> Run:

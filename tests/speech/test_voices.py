@@ -7,7 +7,7 @@ import torch
 
 from quintet.nn.spectrogram import LogMel
 from quintet.speech.syllables import CONSONANTS, SOUNDS, VOWELS
-from quintet.speech.voices import SPEAKERS, SYLLABLES, Utterance, compose, speak
+from quintet.speech.voices import SPEAKERS, SYLLABLES, Utterance, compose, outline, speak
 from speech.small import utter
 
 RATE = 24_000
@@ -197,3 +197,26 @@ def test_three_seconds_are_spoken_in_a_few_hundredths():
         speak(u, RATE)
         spent.append(process_time() - start)
     assert min(spent) < 0.06
+
+
+def test_the_number_of_threads_does_not_change_a_sound():
+    threads, sounds = torch.get_num_threads(), []
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            sounds.append([speak(compose(number), 24_000) for number in range(6)])
+    finally:
+        torch.set_num_threads(threads)
+    for one, other in zip(*sounds):
+        assert np.array_equal(one, other)
+
+
+def test_an_utterance_without_noise_is_spoken():
+    utterance = utter("mina lona")
+    assert 0.4 < np.abs(speak(utterance, 16_000)).max() < 1
+
+
+def test_text_and_length_are_known_without_composing():
+    for number in range(200):
+        utterance = compose(number, 3)
+        assert outline(number, 3) == (utterance.text, utterance.seconds)

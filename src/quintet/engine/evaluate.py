@@ -81,10 +81,13 @@ def measure_in_contexts(
         for batch in fixed:
             for results, context in zip(local, contexts):
                 with context(), world.autocast():
-                    results.append(_to_host(task.measure(nets, batch)))
+                    results.append(_begin_copy(task.measure(nets, batch)))
                     if show is not None:
                         show(batch)
                         show = None
+        if world.device.type == "cuda":
+            torch.cuda.synchronize(world.device)
+        local = [[_on_host(measured) for measured in results] for results in local]
     except Exception as error:
         failure = error
     messages = world.gather_objects(failure and (str(failure) or type(failure).__name__))
@@ -145,9 +148,18 @@ def _reduce(task: Task, local: list[Any], fixed: Fixed, world: World) -> dict[st
     return {name: total / max(count, 1e-12) for name, (total, count) in totals.items()} | metrics
 
 
-def _to_host(measured: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any]]:
+def _begin_copy(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows on their way to the host: reading them here would have the GPU wait for the next batch
+    at every batch."""
     return {
-        name: ("rows", value.values.cpu(), None)
+        name: Rows(value.values.to("cpu", non_blocking=True)) if isinstance(value, Rows) else value
+        for name, value in measured.items()
+    }
+
+
+def _on_host(measured: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any]]:
+    return {
+        name: ("rows", value.values, None)
         if isinstance(value, Rows)
         else ("tally", float(value.total), float(value.count))
         for name, value in measured.items()

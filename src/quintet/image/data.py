@@ -16,7 +16,7 @@ import torch
 
 from quintet.engine.data.source import Source
 from quintet.image.config import ImageDataConfig
-from quintet.media.pixels import SUFFIXES, UNREAD, check_size, read_image, resize_crop
+from quintet.media.pixels import SUFFIXES, UNREAD, check_size, read_crop, read_image
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.shared.scenes import scenes
@@ -57,16 +57,16 @@ def _read_crop(path: Path, config: ImageDataConfig, key: Key | None) -> npt.NDAr
     if key is not None and config.min_crop < 1:
         draw = key.random("crop")
         scale, top, left = draw.uniform(config.min_crop, 1), draw.random(), draw.random()
-    # Twice the size of the crop, so that the final resampling is Lanczos, not the JPEG's.
-    at_least = int(2 * max(config.size) / config.min_crop)
-    pixels = read_image(
+    return read_crop(
         path,
+        config.size,
+        scale=scale,
+        top=top,
+        left=left,
         max_pixels=config.max_pixels,
         max_bytes=config.max_bytes,
-        at_least=at_least,
         alpha=config.channels == 4,
     )
-    return resize_crop(pixels, config.size, scale=scale, top=top, left=left)
 
 
 def check(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from soundfile import SoundFile
 
 Samples = npt.NDArray[np.float32]
+Samples16 = npt.NDArray[np.int16]
+"""In units of 1 / 32768."""
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
 UNREAD = (".m4a", ".aac", ".opus", ".oga", ".wma", ".aif", ".aiff", ".au", ".ape", ".wv")
@@ -134,6 +136,20 @@ def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa
 # Samples.
 
 
+def _is_narrow(file: "SoundFile", rate: int) -> bool:
+    """Whether its samples at this rate, mixed to mono, are multiples of 1 / 32768."""
+    lossless = file.format in ("WAV", "WAVEX", "RF64", "FLAC")
+    narrow = file.subtype in ("PCM_16", "PCM_S8", "PCM_U8")
+    return lossless and narrow and file.channels == 1 and file.samplerate == rate
+
+
+def to_16_bits(samples: Samples) -> Samples16:
+    """Rounded and limited, as a file of 16 bits would be."""
+    scaled = samples * np.float32(32768)
+    np.rint(scaled, out=scaled)
+    return scaled.clip(-32768, 32767, out=scaled).astype(np.int16)
+
+
 def _blocks(path: Path, file: "SoundFile", first: int, count: int) -> Iterator[Samples]:
     """Mono blocks, so that a multichannel file is never in memory as a whole."""
     done = 0
@@ -183,6 +199,26 @@ def _resampled(samples: Samples, source: int, rate: int, count: int) -> Samples:
     return out
 
 
+@overload
+def read_audio(
+    path: Path | str,
+    *,
+    rate: int,
+    seconds: float | None = None,
+    start: float = 0.5,
+    caps: AudioCaps = ...,
+    narrow: Literal[False] = False,
+) -> Samples: ...
+@overload
+def read_audio(
+    path: Path | str,
+    *,
+    rate: int,
+    seconds: float | None = None,
+    start: float = 0.5,
+    caps: AudioCaps = ...,
+    narrow: Literal[True],
+) -> Samples | Samples16: ...
 def read_audio(
     path: Path | str,
     *,
@@ -190,11 +226,13 @@ def read_audio(
     seconds: float | None = None,
     start: float = 0.5,
     caps: AudioCaps = AudioCaps(),  # noqa: B008
-) -> Samples:
+    narrow: bool = False,
+) -> Samples | Samples16:
     """At most `seconds` of a file (None: all), mixed to mono and resampled to `rate`: float32 (n,).
 
     `start`, 0..1, is the position of the segment among those that fit. A shorter file is returned
-    completely, without padding.
+    completely, without padding. With `narrow` the samples are int16 (`Samples16`) wherever that
+    gives the same numbers: in mono WAV and FLAC of at most 16 bits at this rate.
     """
     if rate < 1 or not 0 <= start <= 1 or (seconds is not None and seconds <= 0):
         values = f"rate {rate}, seconds {seconds}, start {start}"
@@ -207,7 +245,9 @@ def read_audio(
         samples = np.concatenate(list(_blocks(path, file, first, count)))
         peak = float(np.abs(samples).max())
         _refuse_silence(path, peak, first / source, (first + count) / source)
-    return _resampled(samples, source, rate, length_at(rate, count / source, seconds))
+        is_narrow = narrow and _is_narrow(file, rate)
+    samples = _resampled(samples, source, rate, length_at(rate, count / source, seconds))
+    return to_16_bits(samples) if is_narrow else samples
 
 
 def length_at(rate: int, available: float, seconds: float | None = None) -> int:

@@ -30,6 +30,9 @@ UNREAD = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 256_000_000
+OVERSAMPLING = 1.25
+"""Pixels of a crop along a side, relative to its final size, that a JPEG must be decoded with. The
+last step is then still a reduction, without aliasing; decoding at 1/2 averages blocks before it."""
 LEAST = 64
 """Pixels per byte of an image, unless it is blank; photographs have fewer than 20."""
 
@@ -66,8 +69,11 @@ class BoundedReader(BufferedReader):
 
 
 @contextmanager
-def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, None, None]":
-    """The image, its header checked; errors of the decoder inside the context become BadFile."""
+def opened(
+    path: Path, max_pixels: int, max_bytes: int, whole: bool = False
+) -> "Generator[Image, None, None]":
+    """The image, its header checked; errors of the decoder inside the context become BadFile. With
+    `whole` the file is read at once, which is faster where all of it will be."""
     from PIL import Image, UnidentifiedImageError
 
     check_file(path, max_bytes, "shrink the image")
@@ -79,7 +85,8 @@ def opened(path: Path, max_pixels: int, max_bytes: int) -> "Generator[Image, Non
                 warnings.simplefilter("ignore")  # unusual metadata; only the pixels matter
                 if max_pixels <= pillow_limit:
                     warnings.simplefilter("error", Image.DecompressionBombWarning)
-                with BoundedReader(path) as file, Image.open(file, formats=FORMATS) as image:
+                content = BytesIO(path.read_bytes()) if whole else BoundedReader(path)
+                with content as file, Image.open(file, formats=FORMATS) as image:
                     _check_extent(path, Extent(*image.size), max_pixels)
                     yield image
         except bombs as error:
@@ -118,15 +125,46 @@ def read_image(
     With `at_least` a large JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, several times
     faster, as long as its shorter side has at least so many pixels.
     """
-    with opened(as_path(path), max_pixels, max_bytes) as image:
-        if at_least is not None and image.format == "JPEG":
-            _draft(image, at_least)
-        image.load()
-        upright = _upright(image)
-        if alpha and upright.has_transparency_data:
-            return np.array(upright.convert("RGBA"))
-        rgb = to_rgb(upright)
-        return np.dstack([rgb, np.full_like(rgb[..., :1], 255)]) if alpha else rgb
+    with opened(as_path(path), max_pixels, max_bytes, whole=True) as image:
+        return _to_pixels(_decoded(image, at_least), alpha)
+
+
+def read_crop(
+    path: Path | str,
+    size: tuple[int, int],
+    *,
+    scale: float = 1.0,
+    top: float = 0.5,
+    left: float = 0.5,
+    max_pixels: int = MAX_PIXELS,
+    max_bytes: int = MAX_BYTES,
+    alpha: bool = False,
+) -> Pixels:
+    """`resize_crop` of `read_image`; a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the
+    crop still has `OVERSAMPLING` times the pixels of `size` along each side."""
+    from PIL import Image
+
+    crop = {"scale": scale, "top": top, "left": left}
+    with opened(as_path(path), max_pixels, max_bytes, whole=True) as image:
+        upright = _decoded(image, ceil(OVERSAMPLING * max(size) / scale))
+        if alpha or upright.mode != "RGB" or upright.has_transparency_data:
+            return resize_crop(_to_pixels(upright, alpha), size, **crop)
+        box = crop_box(Extent(*upright.size), size, **crop)
+        return np.array(upright.resize((size[1], size[0]), Image.Resampling.LANCZOS, box=box))
+
+
+def _decoded(image: "Image", at_least: int | None) -> "Image":
+    if at_least is not None and image.format == "JPEG":
+        _draft(image, at_least)
+    image.load()
+    return _upright(image)
+
+
+def _to_pixels(image: "Image", alpha: bool) -> Pixels:
+    if alpha and image.has_transparency_data:
+        return np.array(image.convert("RGBA"))
+    rgb = to_rgb(image)
+    return np.dstack([rgb, np.full_like(rgb[..., :1], 255)]) if alpha else rgb
 
 
 def _draft(image: "Image", at_least: int) -> None:

@@ -1,8 +1,8 @@
 """Audio data with captions: folders, and the built-in procedural music.
 
-A sample is {"wav": float32 (n,), "length": n, "text": str}; a built-in one also has "labels", the
-index of each attribute's value in `tunes.ATTRIBUTES`. Crop and caption are drawn from its key;
-without a key they are the centre crop and the first caption.
+A sample is {"wav": (n,), "length": n, "text": str}, the wav float32, or int16 in units of 1/32768;
+a built-in one also has "labels", the index of each attribute's value in `tunes.ATTRIBUTES`. Crop
+and caption are drawn from its key; without a key they are the centre crop and the first caption.
 """
 
 import warnings
@@ -14,21 +14,24 @@ from math import ceil
 from pathlib import Path
 from random import Random
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from quintet.engine.data.plans import LengthPlan, order_of
 from quintet.engine.data.source import Source
+from quintet.engine.data.wire import padded
 from quintet.media.audio import (
     SUFFIXES,
     UNREAD,
     AudioCaps,
     Samples,
+    Samples16,
     check_audio,
     length_at,
     probe,
     read_audio,
+    to_16_bits,
 )
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import TEXT_KEYS, read_metadata, relative_name
@@ -40,6 +43,8 @@ from quintet.shared.checking import check_files
 from quintet.shared.texts import FolderTexts
 
 WHAT, CAPTION = "sounds", "the caption of the sound"
+LANES = 8
+"""The length of texts is a multiple of this: attention is faster."""
 
 
 class MusicData(Source, Protocol):
@@ -49,12 +54,19 @@ class MusicData(Source, Protocol):
     def length(self, index: int) -> int: ...
 
 
+@runtime_checkable
+class BoundsTexts(Protocol):
+    def longest_text(self) -> int | None:
+        """Bytes that no caption exceeds, if that is known without reading files."""
+        ...
+
+
 def caps_of(config: MusicDataConfig) -> AudioCaps:
     """File limits of a configuration."""
     return AudioCaps(config.max_bytes, config.max_seconds, config.max_channels, config.max_rate)
 
 
-def _sample(wav: Samples, text: str) -> dict[str, Any]:
+def _sample(wav: Samples | Samples16, text: str) -> dict[str, Any]:
     return {"wav": torch.from_numpy(wav), "length": len(wav), "text": text}
 
 
@@ -72,6 +84,13 @@ class Captions(FolderTexts[list[str]]):
         """One or more non-empty captions, truncated."""
         texts = self.rows.get(name)
         return self.truncate(texts or [" ".join(self.read(name, CAPTION).split())], name)
+
+    def longest(self, names: Sequence[str]) -> int | None:
+        """Bytes of the longest; None if some are in files of their own."""
+        if any(name not in self.rows for name in names):
+            return None
+        texts = (text for name in names for text in self.rows[name])
+        return max((len(text.encode("utf-8", "replace")) for text in texts), default=0)
 
 
 class Truncation:
@@ -151,6 +170,9 @@ class MusicFolder(InFolder):
             raise BadFile(name, "has no caption", "pack the folder again")
         return self._truncate(texts, name)
 
+    def longest_text(self) -> int | None:
+        return None if self.shards is not None else self._captions.longest(self._names)
+
     def length(self, index: int) -> int:
         """Samples of the crop, from the file header; the maximum for an unreadable file."""
         config = self.config
@@ -172,6 +194,7 @@ class MusicFolder(InFolder):
             seconds=config.seconds,
             start=start,
             caps=caps_of(config),
+            narrow=True,
         )
         return _sample(wav, text)
 
@@ -219,6 +242,9 @@ class BuiltinTunes(Builtin):
         """The plain caption of the clip."""
         return [self.tune(index).caption]
 
+    def longest_text(self) -> int:
+        return tunes.longest_caption()
+
     def length(self, index: int) -> int:
         """Samples of the clip, without synthesis."""
         return round(self._seconds(index) * self.config.sample_rate)
@@ -237,7 +263,7 @@ class BuiltinTunes(Builtin):
         tune = self.tune(index)
         text = tune.caption if key is None else self._random_caption(tune, key.random("caption"))
         wav = tunes.play(tune, self._seconds(index), self.config.sample_rate)
-        return {**_sample(wav, text), "labels": torch.tensor(tune.labels)}
+        return {**_sample(to_16_bits(wav), text), "labels": torch.tensor(tune.labels)}
 
     def _random_caption(self, tune: tunes.Tune, random: Random) -> str:
         if random.random() >= self.config.partial_captions:
@@ -263,18 +289,18 @@ def padded_length(length: int, config: MusicDataConfig) -> int:
 def collate(
     items: Sequence[Mapping[str, Any]], config: MusicDataConfig | None = None
 ) -> dict[str, Any]:
-    """Batch of wavs float32 (b, n) padded with 0, lengths int64 (b,) and a list of texts.
+    """Batch of wavs (b, n) padded with 0, lengths int64 (b,) and a list of texts. The wavs are
+    float32, or `Fractions` if those of all samples are int16.
 
     n is the maximum length, rounded up to a bucket if there is a configuration. Optional: labels
     int64 (b, attributes), and tokens int64 (b, t) padded with 0.
     """
     lengths = torch.tensor([len(item["wav"]) for item in items])
     longest = int(lengths.max())
-    wavs = torch.zeros(len(items), padded_length(longest, config) if config else longest)
-    for row, item in zip(wavs, items):
-        row[: len(item["wav"])] = item["wav"]
     batch: dict[str, Any] = {
-        "wavs": wavs,
+        "wavs": padded(
+            [item["wav"] for item in items], padded_length(longest, config) if config else longest
+        ),
         "lengths": lengths,
         "texts": [item["text"] for item in items],
     }
@@ -286,6 +312,16 @@ def collate(
             raise TypeError("some captions are strings and some are ids; use one kind")
         batch["tokens"] = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)
     return batch
+
+
+def text_length(sources: Sequence[Any], most: int) -> int:
+    """Ids that each text is padded to: one length for a run, as every further one is compiled and
+    captured anew. It holds all captions, where their length is known, and is at most `most`."""
+    bounds = [s.longest_text() if isinstance(s, BoundsTexts) else None for s in sources]
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < len(bounds) or not known:
+        return most
+    return min(most, ceil((1 + max(known)) / LANES) * LANES)  # 1: the start
 
 
 def length_plan(

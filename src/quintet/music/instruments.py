@@ -172,22 +172,40 @@ def _shape(name: str, rate: int) -> _Shape:
     return _Shape(warped, envelope.astype(np.float32), bright.astype(np.float32))
 
 
+@lru_cache(maxsize=512)
+def _tables(name: str, highest: int) -> tuple[Samples, Samples | None]:
+    """Dark table, and what the bright one adds to it; None for nothing."""
+    dark, bright = (_table(p, highest) for p in (VOICES[name].dark, VOICES[name].bright))
+    return dark, None if bright is dark else bright - dark
+
+
+@lru_cache(maxsize=64)
+def _fade(count: int) -> Samples:
+    return np.linspace(1, 0, count, dtype=np.float32)
+
+
+@lru_cache(maxsize=8)
+def _breath(level: float, rate: int) -> Samples:
+    return level * _noise(rate)
+
+
 def note(name: str, hertz: float, seconds: float, rate: int) -> Samples:
     """Note of the given length plus release, with a peak level of about 1."""
     voice, shape = VOICES[name], _shape(name, rate)
     count = min(int((seconds + voice.release) * rate), len(shape.time))
-    position = (shape.time[:count] * (hertz * PERIOD)).astype(np.int32)
+    position = (shape.time[:count] * (hertz * PERIOD)).astype(np.intp)
     position &= CYCLES * PERIOD - 1
-    highest = min(int(0.47 * rate / hertz), 32)
-    bright, dark = _table(voice.bright, highest), _table(voice.dark, highest)
-    out = dark[position]
-    if bright is not dark:
-        out += (bright[position] - out) * shape.bright[:count]
+    dark, brighter = _tables(name, min(int(0.47 * rate / hertz), 32))
+    out = dark.take(position, mode="clip")  # not checked: it is in range
+    if brighter is not None:
+        more = brighter.take(position, mode="clip")
+        more *= shape.bright[:count]
+        out += more
     if voice.breath:
-        out += voice.breath * _noise(rate)[:count]
+        out += _breath(voice.breath, rate)[:count]
     out *= shape.envelope[:count]
     fade = min(int(voice.release * rate) + 1, count)
-    out[count - fade :] *= np.linspace(1, 0, fade, dtype=np.float32)
+    out[count - fade :] *= _fade(fade)
     return out
 
 

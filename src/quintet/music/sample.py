@@ -139,6 +139,7 @@ def _read(paths: Sequence[Path], rate: int, seconds: float, skipped: list[str]) 
 
 def _validation_clips(run: Path, out: Path, count: int) -> tuple[list[Clip], list[str]]:
     """Validation clips, also written to `out`, and their captions."""
+    from quintet.engine.data.wire import to_floats
     from quintet.music.data import open_data
 
     recipe = recipe_with_data(run, "audio files")
@@ -147,8 +148,9 @@ def _validation_clips(run: Path, out: Path, count: int) -> tuple[list[Clip], lis
     captions: list[str] = []
     for index, item in readable(valid, count):
         path = out / f"validation-{index:03d}.wav"
-        write_sound(path, item["wav"].numpy(), recipe.sounds.sample_rate)
-        clips.append(Clip(str(path), item["wav"].numpy()))
+        wav = to_floats(item["wav"]).numpy()
+        write_sound(path, wav, recipe.sounds.sample_rate)
+        clips.append(Clip(str(path), wav))
         captions.append(item["text"])
     if not clips:
         raise RunError(f"{run} has no readable validation clip; give audio files")

@@ -27,6 +27,7 @@ from quintet.engine.task import (
     Task,
     Update,
 )
+from quintet.files import reading_once
 from quintet.music import data, tunes
 from quintet.music.config import MuLaNRecipe
 from quintet.music.data import MusicData
@@ -65,13 +66,15 @@ class MuLaNTask(Task):
         self.config = self.model.config
         self.parts = {"mulan": Part(self.model, recipe.optim)}
         self.updates = [Update("mulan", self.losses)]
+        self.text_length = self.config.text_length
         self.texts: TextTable | None = None
         self.opened: dict[str, Any] = {}
 
     # -- data -----------------------------------------------------------------------------------
 
     def prepare(self, world: World) -> None:
-        """Set up the collapse monitor, and the caption embeddings of a frozen encoder."""
+        """Set up the collapse monitor, the length of texts, and the caption embeddings of a frozen
+        encoder."""
         recipe = self.recipe
         count = recipe.batch_size * recipe.accumulate * world.size
         if count < 2:
@@ -84,6 +87,9 @@ class MuLaNTask(Task):
                 "mulan/loss", COLLAPSED, loss - 0.02, loss + 0.02, 10, recipe.optim.warmup_steps
             )
         ]
+        with reading_once():
+            sources = [s for split in ("train", "valid") if (s := self.data(split)) is not None]
+        self.text_length = data.text_length(sources, self.config.text_length)
         if self.config.text == "frozen":
             self.texts = TextTable(self.config, self._captions(), world)
 
@@ -119,7 +125,7 @@ class MuLaNTask(Task):
             return {**batch, "text": pad_ids(tokens, self.config.text_length)}
         if self.texts is not None:
             return {**batch, **self.texts(batch["texts"])}
-        return {**batch, "text": ByteTokenizer(self.config.text_length).encode(batch["texts"])}
+        return {**batch, "text": ByteTokenizer(self.text_length).encode(batch["texts"])}
 
     def check(self, data: Any) -> None:
         wavs, text = data["wavs"], data["text"]

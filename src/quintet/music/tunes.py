@@ -8,7 +8,7 @@ numbers have distinct combinations.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from hashlib import blake2b
 from itertools import product
 from math import floor
@@ -165,6 +165,19 @@ def describe(values: Mapping[str, str]) -> str:
     return ", ".join((melody, *details))
 
 
+def longest_caption() -> int:
+    """A bound of the bytes of captions, complete or partial."""
+    values = {
+        name: max(values, key=lambda v: len(values[v][0])) for name, values in PHRASES.items()
+    }
+    longest = {
+        name: max((text for texts in values.values() for text in texts), key=len)
+        for name, values in PHRASES.items()
+    }
+    texts = [describe(values), *(template.format(**longest) for template in TEMPLATES)]
+    return max(len(text.encode()) for text in texts)
+
+
 def prompts(attribute: str) -> dict[str, str]:
     """Zero-shot prompt of each value of an attribute."""
     return {value: describe({attribute: value}) for value in ATTRIBUTES[attribute]}
@@ -244,10 +257,10 @@ class _Mix:
     def __init__(self, count: int) -> None:
         self.out = np.zeros(count, np.float32)
 
-    def add(self, at: int, sound: Samples, level: float) -> None:
+    def add(self, at: int, sound: Samples) -> None:
         begin, end = max(at, 0), min(at + len(sound), len(self.out))
         if begin < end:
-            self.out[begin:end] += np.float32(level) * sound[begin - at : end - at]
+            self.out[begin:end] += sound[begin - at : end - at]
 
 
 def _play_melody(tune: Tune, mix: _Mix, beats: int, clock: "_Clock") -> None:
@@ -258,23 +271,25 @@ def _play_melody(tune: Tune, mix: _Mix, beats: int, clock: "_Clock") -> None:
             seconds = 0.6 * event.length * clock.beat  # gaps make the rhythm audible
             hertz = _hertz(tune.tonic + event.pitch)
             notes[key] = note(tune.instrument, hertz, seconds, clock.rate)
-        mix.add(clock(event.beat), notes[key], 0.2)
+            notes[key] *= np.float32(0.2)
+        mix.add(clock(event.beat), notes[key])
 
 
 def _play_chords(tune: Tune, mix: _Mix, beats: int, clock: "_Clock") -> None:
     pitches = (_hertz(tune.tonic + pitch) for pitch in CHORDS[tune.scale])
-    notes = [note(tune.instrument, hertz, 0.5 * clock.beat, clock.rate) for hertz in pitches]
-    chord = np.stack(notes).sum(axis=0)
+    notes = (note(tune.instrument, hertz, 0.5 * clock.beat, clock.rate) for hertz in pitches)
+    chord = reduce(np.ndarray.__iadd__, notes)
+    chord *= np.float32(0.08)
     for beat in range(beats):
-        mix.add(clock(beat), chord, 0.08)
+        mix.add(clock(beat), chord)
 
 
 def _play_drums(tune: Tune, mix: _Mix, beats: int, clock: "_Clock") -> None:
     for drum, onsets in DRUMS[tune.drums]:
-        sound = hit(drum, clock.rate)
+        sound = np.float32(0.2) * hit(drum, clock.rate)
         for bar in range(0, beats, 4):
             for onset in onsets:
-                mix.add(clock(bar + onset), sound, 0.2)
+                mix.add(clock(bar + onset), sound)
 
 
 class _Clock(NamedTuple):

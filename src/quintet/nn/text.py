@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,15 +31,20 @@ class ByteTokenizer:
     def bytes_of(self, text: str) -> bytes:
         """UTF-8 bytes, truncated between characters; lone surrogates become question marks."""
         encoded = text.encode("utf-8", "replace")
+        if len(encoded) < self.length:
+            return encoded
         return encoded[: self.length - 1].decode("utf-8", "ignore").encode("utf-8")
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """(b, length) int64."""
-        rows = torch.full((len(texts), self.length), PAD, dtype=torch.int64)
-        for row, text in zip(rows, texts):
-            ids = [START, *(FIRST + byte for byte in self.bytes_of(text))]
-            row[: len(ids)] = torch.tensor(ids)
-        return rows
+        encoded = [self.bytes_of(text) for text in texts]
+        counts = np.array([len(row) for row in encoded], np.int64)
+        content = b"".join(row.ljust(self.length - 1) for row in encoded)
+        values = np.frombuffer(content, np.uint8).reshape(len(texts), self.length - 1)
+        inside = np.arange(self.length - 1) < counts[:, None]
+        ids = np.full((len(texts), self.length), START, np.int64)
+        ids[:, 1:] = np.where(inside, values.astype(np.int64) + FIRST, PAD)
+        return torch.from_numpy(ids)
 
 
 class TextEncoder(nn.Module):

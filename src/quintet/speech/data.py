@@ -1,7 +1,8 @@
 """Data of the speech room: folders of recordings with texts, and the built-in procedural speech.
 
-A sample is {"audio": float32 (n,), "text": str}; a built-in one also has "ends", the times in
-seconds at which characters end. There is no augmentation: recordings are used whole.
+A sample is {"audio": (n,), "text": str}, the audio float32, or int16 in units of 1/32768; a
+built-in one also has "ends", the times in seconds at which characters end. There is no
+augmentation: recordings are used whole.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,13 +10,15 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from quintet.engine.data.plans import LengthPlan
+from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
+from quintet.engine.data.wire import padded
 from quintet.media.audio import (
     SUFFIXES,
     UNREAD,
@@ -24,6 +27,7 @@ from quintet.media.audio import (
     length_at,
     probe,
     read_audio,
+    to_16_bits,
 )
 from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.folder import read_metadata, relative_name
@@ -77,6 +81,11 @@ class Buckets:
             return torch.tensor([UNKNOWN])
         return encode(text, self.model.edges)
 
+    def num_tokens(self, text: str) -> int:
+        if self.model.text == "none":
+            return 1
+        return len(text.encode("utf-8")) + (2 if self.model.edges else 0)
+
     def index(self, frames: int, tokens: int) -> int:
         """The smallest bucket that holds both, from 1; above `count` for a sample too large."""
         return max(ceil(frames / self.frames), ceil(tokens / self.tokens), 1)
@@ -90,7 +99,7 @@ class Buckets:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
         text = text if self.model.text == "none" else self._clean(text)
-        frames, tokens = self.num_frames(length), len(self.ids(text))
+        frames, tokens = self.num_frames(length), self.num_tokens(text)
         seconds = length / config.sample_rate
         if not self.latents and seconds < config.min_seconds:
             limit = f"less than min_seconds = {config.min_seconds:g}"
@@ -202,11 +211,12 @@ class SpeechFolder(InFolder):
             text = buckets.check(length, self.text(index))
         except ValueError:
             return buckets.largest
-        return buckets.num_frames(length), len(buckets.ids(text))
+        return buckets.num_frames(length), buckets.num_tokens(text)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         path, text = self.path(index), self.text(index)
-        wav = read_audio(path, rate=self.config.sample_rate, caps=caps_of(self.config))
+        caps = caps_of(self.config)
+        wav = read_audio(path, rate=self.config.sample_rate, caps=caps, narrow=True)
         text = _checked_text(self.buckets, path, len(wav), text)
         return {"audio": torch.from_numpy(wav), "text": text}
 
@@ -259,6 +269,14 @@ def check(
 # -- built-in data --------------------------------------------------------------------------
 
 
+class Outline(NamedTuple):
+    """What is known of an utterance before it is composed."""
+
+    number: int
+    text: str
+    seconds: float
+
+
 class BuiltinVoices(Builtin):
     """Procedural speech with transcripts, within the limits of the configuration."""
 
@@ -267,32 +285,41 @@ class BuiltinVoices(Builtin):
     def __init__(self, buckets: Buckets, split: Split) -> None:
         super().__init__(buckets.config, split)
         self.buckets = buckets
+        self.wavs = SharedRows(len(self), round(self.config.max_seconds * self.config.sample_rate))
+        """Sounds of earlier epochs: to synthesise one takes milliseconds, to copy it none."""
 
     def utterance(self, index: int) -> voices.Utterance:
+        return voices.compose(self._outline(index).number, self.seed)
+
+    def _outline(self, index: int) -> Outline:
         """The first within the limits among the candidates of this number."""
         for attempt in range(1000):
-            utterance = voices.compose(self.number(index) + attempt * 2**40, self.seed)
-            short = utterance.seconds <= self.config.max_seconds
-            if short and len(self.buckets.ids(utterance.text)) <= self.config.text_length:
-                return utterance
+            number = self.number(index) + attempt * 2**40
+            text, seconds = voices.outline(number, self.seed)
+            tokens = self.buckets.num_tokens(text)
+            if seconds <= self.config.max_seconds and tokens <= self.config.text_length:
+                return Outline(number, text, seconds)
         raise ValueError(
             f"built-in speech is longer than max_seconds = {self.config.max_seconds:g} or"
             f" text_length = {self.config.text_length}; raise them"
         )
 
     def text(self, index: int) -> str:
-        return self.utterance(index).text
+        return self._outline(index).text
 
     def size(self, index: int) -> tuple[int, int]:
-        utterance = self.utterance(index)
-        length = round(utterance.seconds * self.config.sample_rate)
-        return self.buckets.num_frames(length), len(self.buckets.ids(utterance.text))
+        outline = self._outline(index)
+        length = round(outline.seconds * self.config.sample_rate)
+        return self.buckets.num_frames(length), self.buckets.num_tokens(outline.text)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         utterance = self.utterance(index)
-        wav = torch.from_numpy(voices.speak(utterance, self.config.sample_rate))
+        wav = self.wavs.get(index)
+        if wav is None:
+            sound = voices.speak(utterance, self.config.sample_rate)
+            wav = self.wavs.put(index, to_16_bits(sound))
         ends = torch.tensor([mark.end for mark in utterance.characters])
-        return {"audio": wav, "text": utterance.text, "ends": ends}
+        return {"audio": torch.from_numpy(wav), "text": utterance.text, "ends": ends}
 
 
 # -- batches --------------------------------------------------------------------------------
@@ -301,7 +328,7 @@ class BuiltinVoices(Builtin):
 def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, Any]:
     """One batch, padded with 0 to a bucket: audio (b, n) or latents (b, t, c), and lengths (b,);
     ids (b, m), and num_tokens (b,); texts; whether each recording is unpadded; and ends (b, m) if
-    all samples have them.
+    all samples have them. Audio is float32, or `Fractions` if that of all samples is int16.
     """
     rows = [item["ids"] if "ids" in item else buckets.ids(item["text"]) for item in items]
     lengths = torch.tensor([len(item["audio"]) for item in items])
@@ -309,10 +336,7 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     per_frame = buckets.model.text == "given"
     bucket = max(buckets.index(t, 0 if per_frame else len(ids)) for t, ids in zip(frames, rows))
     ids, num_tokens = stack(rows, bucket * (buckets.frames if per_frame else buckets.tokens))
-    first = items[0]["audio"]
-    audio = torch.zeros(len(items), buckets.length(bucket), *first.shape[1:])
-    for row, item in zip(audio, items):
-        row[: len(item["audio"])] = item["audio"]
+    audio = padded([item["audio"] for item in items], buckets.length(bucket))
     batch: dict[str, Any] = {"audio": audio, "lengths": lengths}
     batch |= {"ids": ids, "num_tokens": num_tokens}
     batch["texts"] = [item["text"] for item in items]

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import pi
+from math import inf, pi
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 Array = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Spectrum = npt.NDArray[np.complex64]
+Indices = npt.NDArray[np.intp]
 Point = tuple[float, float]
 Formants = tuple[float, float, float]
 
@@ -74,6 +76,7 @@ SOUNDS = {
     "l": Sound((370, 1150, 2900), 0.08, voice=0.8, shade=(1500, 2000)),
     "r": Sound((400, 1150, 1550), 0.08, voice=0.8),
 }
+NUMBERS = {name: number for number, name in enumerate(SOUNDS)}
 VOWELS = "aeiou"
 CONSONANTS = "".join(name for name in SOUNDS if name not in " " + VOWELS)
 
@@ -105,6 +108,22 @@ class Track:
     def at(self, times: Floats) -> Floats:
         seconds, values = np.array(self.points).T
         return np.interp(times, seconds, values)
+
+    def scale(self, sound: Array, rate: int) -> Array:
+        """A sound times the track; cheap where that is constant, which it mostly is."""
+        scaled = np.zeros_like(sound)
+        grid = _grid(rate, len(sound))
+        points = [*self.points, (inf, self.points[-1][1])]
+        starts = grid.searchsorted([second for second, _ in points]).tolist()
+        for (start, left), (end, right), *span in zip(points, points[1:], starts, starts[1:]):
+            some = slice(*span)
+            if left != right:
+                slope = (right - left) / (end - start)
+                track = (slope * (grid[some] - start) + left).astype(np.float32)
+                np.multiply(sound[some], track, out=scaled[some])
+            elif left:
+                np.multiply(sound[some], np.float32(left), out=scaled[some])
+        return scaled
 
 
 class Score:
@@ -152,6 +171,16 @@ def _size(rate: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8)
+def _seconds(rate: int, seconds: int) -> Floats:
+    return np.arange(seconds * rate) / rate
+
+
+def _grid(rate: int, count: int) -> Floats:
+    """Times of the first samples, in seconds; made for lengths in steps of 8 seconds."""
+    return _seconds(rate, 8 * -(-count // (8 * rate)))[:count]
+
+
+@lru_cache(maxsize=8)
 def _resonances(rate: int) -> Spectrum:
     """(HIGHEST / GRID, f): response of a pole at each grid frequency; 1 at 0 and near Nyquist."""
     hz = np.arange(0, HIGHEST, GRID)[:, None].astype(float)
@@ -181,27 +210,26 @@ def _colours(rate: int) -> tuple[Array, Array]:
     return np.array(voices, np.float32), np.array(noises, np.float32)
 
 
-def _filters(
-    text: str, times: Sequence[float], score: Score, throat: Throat, rate: int, count: int
-) -> tuple[Spectrum, Array]:
-    """(t, f), twice: filters of voice and noise over time."""
-    hop, size = _size(rate)
-    at = np.arange(count, dtype=np.float64) * (hop / rate)
-    table = _resonances(rate)
+def _voice_filters(
+    score: Score, throat: Throat, rate: int, at: Floats, sounds: Indices
+) -> Spectrum:
+    """(t, f): filters of the voice in windows at these times, in these sounds (by `NUMBERS`)."""
+    size, table = _size(rate)[1], _resonances(rate)
     rows = [np.rint(throat.scale / GRID * line.at(at)).astype(int) for line in score.formants]
-    mouth = table[rows[0]]
-    for row in rows[1:]:
-        mouth *= table[row]
+    settings = np.stack([*rows, sounds])
+    # Consecutive windows often have the same filter: it is computed once.
+    changes = (settings[:, 1:] != settings[:, :-1]).any(0)
+    first, second, third, which = settings[:, np.concatenate(([True], changes))]
     hz = np.arange(size // 2 + 1) * (rate / size)
     source = hz / (hz + 60) / (1 + hz / throat.tilt)
     for upper in UPPER:
         source = source * table[round(upper * throat.scale / GRID)]
-    order = np.array([list(SOUNDS).index(name) for name in text])
-    which = order[np.searchsorted(times[1:-1], at, side="right")]
-    voices, noises = _colours(rate)
+    mouth = table[first]
+    mouth *= table[second]
+    mouth *= table[third]
     mouth *= source.astype(np.complex64)
-    mouth *= voices[which]
-    return mouth, noises[which]
+    mouth *= _colours(rate)[0][which]
+    return mouth[np.concatenate(([0], np.cumsum(changes)))]
 
 
 # Audio.
@@ -231,18 +259,21 @@ def synthesise(
     count = round(times[-1] * rate)
     windows = count // hop + 2
     score = Score(text, times, throat)
-    at = np.arange(count) / rate
     white = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
     heights = score.voice.at(pulses).astype(np.float32)
     voiced = _pulses(pulses, heights * np.sqrt(rate / 60), rate, count)
-    voiced += white * score.breath.at(at).astype(np.float32)
-    noise = white * score.noise.at(at).astype(np.float32)
-    mouth, teeth = _filters(text, times, score, throat, rate, windows)
-    mouth *= _spectra(_windows(voiced, windows, hop), size)
-    pieces = _windows(noise, windows, hop)
-    some = np.flatnonzero(pieces.any(1))
-    mouth[some] += _spectra(pieces[some], size) * teeth[some]
-    audio = _overlap(np.fft.irfft(mouth, size), hop)[hop : hop + count]
+    voiced += score.breath.scale(white, rate)
+    noise = score.noise.scale(white, rate)
+    at = np.arange(windows, dtype=np.float64) * (hop / rate)
+    order = np.array([NUMBERS[name] for name in text])
+    sounds = order[np.searchsorted(times[1:-1], at, side="right")]
+    spectra = _voice_filters(score, throat, rate, at, sounds)
+    spectra *= _spectra(_windows(voiced, windows, hop), size)
+    hissing = _windows(noise, windows, hop)
+    some = np.flatnonzero(hissing.any(1))
+    spectra[some] += _spectra(hissing[some], size) * _colours(rate)[1][sounds[some]]
+    pieces = torch.fft.irfft(torch.from_numpy(spectra), size).numpy()
+    audio = _overlap(pieces, hop)[hop : hop + count]
     fade = min(count, round(rate * WINDOW))
     audio[count - fade :] *= np.linspace(1, 0, fade, dtype=np.float32)
     audio += np.float32(FLOOR) * white
@@ -250,18 +281,25 @@ def synthesise(
 
 
 def _windows(sound: Array, count: int, hop: int) -> Array:
-    """(t, 2 hop)."""
+    """(t, 2 hop): a view."""
     padded = np.zeros((count + 1) * hop, np.float32)
     padded[hop : hop + len(sound)] = sound
-    hann = np.sin(pi * (np.arange(2 * hop) + 0.5) / (2 * hop)).astype(np.float32) ** 2
-    return np.lib.stride_tricks.sliding_window_view(padded, 2 * hop)[::hop] * hann
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * hop)[::hop]
 
 
-def _spectra(pieces: Array, size: int) -> Spectrum:
-    return np.fft.rfft(pieces, size).astype(np.complex64, copy=False)
+@lru_cache(maxsize=8)
+def _hann(hop: int) -> Array:
+    return np.sin(pi * (np.arange(2 * hop) + 0.5) / (2 * hop)).astype(np.float32) ** 2
 
 
-def _overlap(pieces: npt.NDArray[np.floating], hop: int) -> Array:
+def _spectra(windows: Array, size: int) -> Spectrum:
+    pieces = np.zeros((len(windows), size), np.float32)
+    length = windows.shape[1]
+    np.multiply(windows, _hann(length // 2), out=pieces[:, :length])
+    return torch.fft.rfft(torch.from_numpy(pieces)).numpy()
+
+
+def _overlap(pieces: Array, hop: int) -> Array:
     """Overlap-add of (t, size) with this hop."""
     windows, size = pieces.shape
     parts = -(-size // hop)

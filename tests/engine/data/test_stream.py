@@ -366,7 +366,9 @@ class Mistaken:
     def keyed(self, index, key):
         raise TypeError("a mistake")
 
-seat = SimpleNamespace(rank=0, size=1, device=torch.device("cpu"), place=lambda data: data)
+seat = SimpleNamespace(
+    rank=0, size=1, device=torch.device("cpu"), dtype=torch.float32, place=lambda data: data
+)
 plan = CountPlan(20, 0, 4)
 stream = Stream(Mistaken(), list, plan, seat, seed=0, accumulate=1, workers=2)
 try:

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from quintet.engine.data.plans import Plan, Request
 from quintet.engine.data.source import Prefetching, Source, as_source
+from quintet.engine.data.transfer import Transfer
 from quintet.engine.data.workers import (
     MAX_DEATHS,
     TIMEOUT,
@@ -96,12 +97,14 @@ class Collate:
         return Loaded(data, [index for _, index, _, _ in samples], keys, damaged)
 
 
-def to_device(loaded: Loaded, damaged: list[Damaged], world: World, what: str = "samples") -> Batch:
+def to_device(
+    loaded: Loaded, damaged: list[Damaged], transfer: Transfer, what: str = "samples"
+) -> Batch:
     damaged.extend(loaded.damaged)
     if loaded.data is None:
-        raise rank_error(unreadable_message(loaded.damaged[-1], what), world)
-    keys = loaded.keys.to(world.device, non_blocking=True)
-    return Batch(world.place(loaded.data), loaded.ids, keys)
+        raise rank_error(unreadable_message(loaded.damaged[-1], what), transfer.world)
+    data, keys = transfer((loaded.data, loaded.keys))
+    return Batch(data, loaded.ids, keys)
 
 
 def unreadable_message(last: Damaged, what: str) -> str:
@@ -151,7 +154,7 @@ class Stream:
         self.samples = Samples(source, seed)
         self.collate = Collate(collate)
         self.plan, self.world, self.accumulate, self.workers = plan, world, accumulate, workers
-        self.timeout = timeout
+        self.timeout, self.transfer = timeout, Transfer(world)
         self.position = 0
         self.shift = 0
         """Offset of the position in the plan, for a new order after a rollback."""
@@ -182,7 +185,8 @@ class Stream:
         self.position += len(self.step_requests)
         if self._isolating:
             self.close()
-        return [to_device(item, self.damaged, self.world) for item in loaded]
+        self.transfer.begin_step()
+        return [to_device(item, self.damaged, self.transfer) for item in loaded]
 
     def _load(self, count: int) -> list[Loaded]:
         """The micro-batches of a step, loaded again when a worker dies. The last attempt uses one
@@ -259,7 +263,8 @@ class Fixed:
         self.batches = [requests[i : i + batch_size] for i in range(0, len(requests), batch_size)]
         self.mine = self.batches[world.rank :: world.size]
         self.samples, self.collate = Samples(source, seed=0, augmented=False), Collate(collate)
-        self.workers, self.timeout = min(workers, 8), timeout
+        self.workers, self.timeout = min(workers, len(self.mine)), timeout
+        self.transfer = Transfer(world)
         self.replaced = 0
         self._loader: Any = None
 
@@ -268,7 +273,8 @@ class Fixed:
         while done < len(self.mine):
             try:
                 for loaded in self._from(done):
-                    yield to_device(loaded, self.damaged, self.world, HELD_OUT)
+                    self.transfer.begin_step()
+                    yield to_device(loaded, self.damaged, self.transfer, HELD_OUT)
                     done, deaths = done + 1, 0
             except Stuck:
                 message = stuck_message(self.samples.source, self.mine[done], self.timeout)

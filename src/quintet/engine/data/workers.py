@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from quintet.engine.machine.world import World
+from quintet.engine.machine.world import World, keep_freed_memory
 
 POLL_SECONDS = 0.5
 """Interval between checks of the workers while waiting for a batch."""
@@ -34,7 +34,13 @@ class Stuck(Exception):
     """A batch did not arrive in time."""
 
 
-def ignore_signals(main: int, _: int) -> None:
+def begin(main: int, _: int) -> None:
+    """What a worker of the process `main` does first."""
+    keep_freed_memory()
+    ignore_signals(main)
+
+
+def ignore_signals(main: int) -> None:
     """A launcher signals the whole process group; workers must survive until the current step is
     done, but not outlive their parent, the process `main`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -64,7 +70,7 @@ def loader(
         persistent_workers=workers > 0,
         # Forked workers share the memory of the data set; they never touch the device.
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
-        worker_init_fn=partial(ignore_signals, os.getpid()),
+        worker_init_fn=partial(begin, os.getpid()),
         generator=torch.Generator().manual_seed(0),  # the default is the global generator
     )
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from quintet.engine.config import Recipe
 from quintet.engine.data.plans import Request
 from quintet.engine.data.stream import Collate, Samples, to_device
+from quintet.engine.data.transfer import Transfer
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
 from quintet.engine.machine import memory
@@ -186,7 +187,7 @@ def heavy_batches(task: Task, source: Any, recipe: Recipe, world: World) -> list
     row: tuple[Any, int, Key, list[Any]] = (item, index, key, [])
     collate = Collate(task.collate)
     micro = [collate([row] * recipe.batch_size) for _ in range(recipe.accumulate)]
-    return [to_device(loaded, [], world) for loaded in micro]
+    return [to_device(loaded, [], Transfer(world)) for loaded in micro]
 
 
 def num_bytes(item: Any) -> int:

@@ -1,0 +1,69 @@
+"""Small types between workers and device: numbers from -1 to 1 as 16-bit integers.
+
+Data of 16 bits, such as most recordings, stays int16 while it is collated, shared, pinned and
+copied, and becomes floats of the same values on the device. A batch of a worker is written straight
+into shared memory.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+UNIT = 2.0**-15
+
+
+class Fractions(NamedTuple):
+    """Multiples of `UNIT`; a float tensor once it is on the device."""
+
+    values: Tensor
+    """int16."""
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+
+def to_floats(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """int16 as multiples of `UNIT`, exactly; other tensors as they are."""
+    return values.to(dtype) * UNIT if values.dtype == torch.int16 else values
+
+
+def mapped(function: Callable[[Any], Any], data: Any) -> Any:
+    """Nested data with the function applied to tensors and fractions."""
+    if isinstance(data, (Tensor, Fractions)):
+        return function(data)
+    if isinstance(data, dict):
+        return {name: mapped(function, value) for name, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(mapped(function, value) for value in data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(mapped(function, value) for value in data)
+    return data
+
+
+def widened(data: Any, dtype: torch.dtype = torch.float32) -> Any:
+    """Nested data with floats in place of fractions."""
+    return mapped(lambda x: to_floats(x.values, dtype) if isinstance(x, Fractions) else x, data)
+
+
+def padded(rows: Sequence[Tensor], length: int) -> Tensor | Fractions:
+    """Rows (n, …) as one batch (b, length, …), padded with 0: fractions if all rows are int16,
+    otherwise float32."""
+    narrow = all(row.dtype == torch.int16 for row in rows)
+    shape = (len(rows), length, *rows[0].shape[1:])
+    batch = zeros(shape, torch.int16 if narrow else torch.float32)
+    for into, row in zip(batch, rows):
+        into[: len(row)] = row if narrow else to_floats(row)
+    return Fractions(batch) if narrow else batch
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """In a worker in shared memory, where new pages are 0: sending the tensor copies nothing."""
+    count = torch.Size(shape).numel()
+    if get_worker_info() is None or not count:
+        return torch.zeros(*shape, dtype=dtype)
+    storage = torch.UntypedStorage._new_shared(count * dtype.itemsize)
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape))  # type: ignore[call-overload]
