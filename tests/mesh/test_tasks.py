@@ -141,9 +141,9 @@ class Listening:
     def __init__(self, network: Any) -> None:
         self.network, self.dropped = network, list[list[bool]]()
 
-    def __call__(self, codes: Tensor, text: Any, mask: Any, drop: Tensor) -> Any:
+    def __call__(self, codes: Tensor, text: Any, mask: Any, drop: Tensor, lengths: Tensor) -> Any:
         self.dropped.append(drop.tolist())
-        return self.network(codes, text, mask, drop)
+        return self.network(codes, text, mask, drop, lengths)
 
 
 def at(task: TransformerTask, samples: int) -> StepContext:
@@ -192,13 +192,13 @@ def test_the_share_of_captions_withheld_is_the_recipes(
     task.device = torch.device("cpu")
     dropped: list[Tensor] = []
 
-    def record(codes: Tensor, text: Any, mask: Any, drop: Tensor) -> MeshLosses:
+    def record(codes: Tensor, text: Any, mask: Any, drop: Tensor, lengths: Tensor) -> MeshLosses:
         dropped.append(drop)
-        return MeshLosses(*torch.ones(6, len(codes)))
+        return MeshLosses(*torch.ones(6, len(lengths)))
 
     keys = [Key(0, epoch, sample).fold("device") for epoch in range(40) for sample in range(50)]
-    codes = torch.zeros(2000, 1, 6, dtype=torch.int32)
-    batch = Batch({"codes": codes}, list(range(2000)), torch.tensor(keys))
+    meshes = {"codes": torch.zeros(2000, 6, dtype=torch.int32), "lengths": torch.ones(2000)}
+    batch = Batch(meshes, list(range(2000)), torch.tensor(keys))
     list(task.losses({"transformer": record}, [batch], at(task, 2000)))
     assert dropped[0].float().mean().item() == pytest.approx(share, abs=0.025 if share % 1 else 0)
 
