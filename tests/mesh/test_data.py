@@ -16,13 +16,13 @@ from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.data import (
     BuiltinMeshes,
     Collate,
-    capacity,
-    some_lengths,
     MeshFolder,
     augmented,
+    capacity,
     check,
     open_data,
     prepare,
+    some_lengths,
 )
 from quintet.mesh.geometry import canonical, discretise, face_neighbours
 from quintet.mesh.judge import agrees, valid

@@ -45,7 +45,7 @@ from quintet.shared.checking import check_files
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1
 """Version of the preparation; increment on any change, to invalidate cached codes."""
-SAMPLED = 256
+SAMPLED = 512
 """Meshes that are read to find out how many faces a batch has."""
 INCLUDE = "raise it, or too_large = 'simplify'"
 
@@ -326,7 +326,11 @@ class Collate:
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         meshes = [self._checked(item) for item in items]
         lengths = torch.tensor([[len(polygons), len(points)] for points, polygons in meshes])
-        num_faces, num_vertices = (round_up(int(n), self.unit) for n in lengths.sum(0))
+        most = len(items) * self.max_faces
+        num_faces, num_vertices = (
+            min(round_up(int(total), self.unit), limit)
+            for total, limit in zip(lengths.sum(0), (most, most * self.corners))
+        )
         vertices = torch.zeros(1, num_vertices, 3)
         faces = torch.full((1, num_faces, self.corners), -1, dtype=torch.int32)
         neighbours = torch.full((1, num_faces, NEIGHBOURS), -1, dtype=torch.int32)

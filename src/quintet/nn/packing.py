@@ -1,6 +1,6 @@
 """Samples of different lengths one after the other, without padding between them.
 
-Shapes: b samples, r rows, the last of which may belong to no sample, n positions of a padded sample.
+Shapes: b samples, r rows (the last may belong to no sample), n positions of a padded sample.
 
 All that acts on single rows costs nothing for padding. Attention acts on padded samples: rows are
 gathered before it and gathered back behind it, with shapes that do not depend on the lengths.
@@ -43,12 +43,12 @@ class _Take(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(index, inverse)
+        ctx.save_for_backward(inverse)
         return take(x, index)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return take(gradients[0], ctx.saved_tensors[1]), None, None
+        return take(gradients[0], *ctx.saved_tensors), None, None
 
 
 class Packing(NamedTuple):
@@ -60,23 +60,29 @@ class Packing(NamedTuple):
     """(r,): position of each row in its sample; 0 behind the last sample."""
     row: Tensor
     """(b, n): row of each padded position; -1 in padding."""
+    place: Tensor
+    """(r,): the inverse: padded position of each row in (b n); -1 behind the last sample."""
 
     @classmethod
     def of(cls, lengths: Tensor, rows: int, width: int) -> "Packing":
         """Samples of `lengths` (b,) in `rows` rows; padded samples have `width` positions."""
         owner, starts = owners(lengths, rows), lengths.long().cumsum(0) - lengths
         position = torch.arange(rows, device=lengths.device) - starts[owner.clamp_min(0)]
+        position = torch.where(owner >= 0, position, 0)
         inside = torch.arange(width, device=lengths.device)
         row = torch.where(inside < lengths[:, None], starts[:, None] + inside, -1)
-        return cls(owner, torch.where(owner >= 0, position, 0), row)
+        place = torch.where(owner >= 0, owner * width + position, -1)
+        return cls(owner, position, row, place)
 
     def pad(self, x: Tensor) -> Tensor:
         """(r, ...) -> (b, n, ...), zero in padding."""
-        return _Take.apply(x, self.row.flatten(), self._place()).unflatten(0, self.row.shape)  # type: ignore[union-attr]
+        padded: Any = _Take.apply(x, self.row.flatten(), self.place)
+        return padded.unflatten(0, self.row.shape)
 
     def unpad(self, x: Tensor) -> Tensor:
         """(b, n, ...) -> (r, ...), zero behind the last sample."""
-        return _Take.apply(x.flatten(0, 1), self._place(), self.row.flatten())  # type: ignore[return-value]
+        rows: Any = _Take.apply(x.flatten(0, 1), self.place, self.row.flatten())
+        return rows
 
     def pad_heads(self, heads: Tensor) -> Tensor:
         """(1, h, r, e) -> (b, h, n, e)."""
@@ -85,8 +91,3 @@ class Packing(NamedTuple):
     def unpad_heads(self, heads: Tensor) -> Tensor:
         """(b, h, n, e) -> (1, h, r, e)."""
         return self.unpad(heads.transpose(1, 2)).transpose(0, 1)[None]
-
-    def _place(self) -> Tensor:
-        """(r,): padded position of each row; -1 behind the last sample."""
-        place = self.owner * self.row.shape[1] + self.position
-        return torch.where(self.owner >= 0, place, -1)

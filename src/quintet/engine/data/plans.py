@@ -157,7 +157,7 @@ class LengthPlan:
         size = len(self.lengths)
         requests.sort(key=lambda request: self.lengths[request.sample])
         batches: list[list[Request]] = []
-        waiting: list[Request] = []
+        waiting, taken = list[Request](), 0
         for length, group in itertools.groupby(requests, lambda r: self.lengths[r.sample]):
             waiting += group
             taken = self.samples(length, count)

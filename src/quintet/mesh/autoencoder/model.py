@@ -79,8 +79,7 @@ class Decoded(NamedTuple):
 class Mesh(NamedTuple):
     """Encoder input: a batch of meshes; packed ones have b = 1."""
 
-    count: int
-    """Meshes."""
+    num_meshes: int
     owner: Tensor
     """(b, f): the mesh of each face; -1 in padding."""
     vertex_owner: Tensor
@@ -159,12 +158,12 @@ class MeshAutoencoder(Pretrained, nn.Module):
         vertex_features, used = self.encode(mesh)
         with without_autocast(vertex_features):
             owner = torch.where(used, mesh.vertex_owner, -1)
-            quantised = self.bottleneck(mesh.vertices, vertex_features, owner, mesh.count)
+            quantised = self.bottleneck(mesh.vertices, vertex_features, owner, mesh.num_meshes)
             values, ids, quantiser_loss = quantised
             values = at_corners(values, mesh)
         position, log_scale = self.decode(values, mesh.owner)
         nll = logistic_loss(mesh.corners, position, log_scale, self.config.bins).mean((2, 3))
-        coordinate_loss = mean_by_owner(nll.flatten(), mesh.owner.flatten(), mesh.count)
+        coordinate_loss = mean_by_owner(nll.flatten(), mesh.owner.flatten(), mesh.num_meshes)
         return Reconstruction(
             coordinate_loss.mean() + quantiser_loss,
             coordinate_loss,

@@ -26,7 +26,7 @@ from quintet.engine.task import (
     each,
 )
 from quintet.mesh import data
-from quintet.mesh.autoencoder.model import MeshAutoencoder, Reconstruction, mask_padding
+from quintet.mesh.autoencoder.model import MeshAutoencoder, Reconstruction
 from quintet.mesh.config import MeshAutoencoderRecipe
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.geometry import undiscretise
@@ -72,8 +72,8 @@ class AutoencoderTask(Task):
         return self._collate(items)
 
     def plan(self, source: Any) -> None:
-        """Batches of batch_size meshes. Their faces are counted only when they are read, so that
-        the rows of a batch follow from those of some meshes."""
+        """Batches of batch_size meshes, of any number of faces: it is known only once a mesh was
+        read and augmented. Some meshes tell how many rows a batch needs."""
         if self.fixed_shapes:
             lengths = data.some_lengths(source, self.recipe.seed)
             limit = self.recipe.meshes.max_faces
@@ -106,16 +106,12 @@ class AutoencoderTask(Task):
         }
 
     def _padded(self, nets: Mapping[str, Any], batch: Batch) -> Reconstruction:
-        """Reconstruction of shape (b, max_faces, ...)."""
+        """Reconstruction with tensors (b, max_faces, ...), -1 in padding."""
         output, limit = reconstruct(nets["autoencoder"], batch), self.recipe.meshes.max_faces
         packing = Packing.of(batch.data["lengths"][:, 0], output.mask.shape[1], limit)
-        mask = packing.pad(output.mask[0])
-        bins, target, codes = (
-            packing.pad(x[0]) for x in (output.bins, output.target, output.codes)
-        )
-        bins, target = mask_padding(bins, mask), mask_padding(target, mask)
-        codes = torch.where(mask[..., None], codes, -1)
-        return output._replace(bins=bins, target=target, codes=codes, mask=mask)
+        names = ("bins", "target", "codes")
+        padded = {name: packing.pad(getattr(output, name)[0] + 1) - 1 for name in names}
+        return output._replace(mask=packing.pad(output.mask[0]), **padded)
 
     def _positions(self, output: Reconstruction) -> Tensor:
         """(b, f k): one integer for each position of a corner; -1 in padding."""

@@ -177,7 +177,7 @@ def content_digest(source: Any, index: int) -> str:
 
 @torch.no_grad()
 def encode(autoencoder: Any, batch: dict[str, Any], device: torch.device) -> tuple[Tensor, ...]:
-    """Codes (f, t) of each mesh on the host, in full precision whatever the precision of the run."""
+    """Codes (f, t) of each mesh on the host, in fp32 whatever the precision of the run."""
     with torch.autocast(device.type, enabled=False):
         dtype = next(autoencoder.parameters()).dtype
         codes = autoencoder.tokenize(

@@ -45,8 +45,6 @@ from quintet.shared.captions import TextTable
 
 FEWEST_JUDGED = 5
 """Generated meshes below which a small share of valid ones may be chance."""
-
-
 WINDOW = 64
 """Batches that are made even with one another."""
 
@@ -78,7 +76,8 @@ class TransformerTask(Task):
             below("val/valid", 0.2, "invalid meshes; train longer, or lower the temperature", 3)
         ]
         self.codes: dict[str, CodeData | None] = {}
-        self.fixed_shapes, self.unit = False, 1
+        self.fixed_shapes = False
+        self.unit = 1
         """Batches have a multiple of this number of rows."""
         self.texts: TextTable | None = None
         self.reference_points: Tensor | None = None
@@ -122,7 +121,8 @@ class TransformerTask(Task):
     def collate(self, items: list[Any]) -> dict[str, Any]:
         """Codes packed as `MeshTransformer.forward` takes them, in whole units of rows."""
         lengths = torch.tensor([self._num_rows(len(item["codes"])) for item in items])
-        rows = data.round_up(int(lengths.sum()), self.unit)
+        most = len(items) * self.config.max_faces
+        rows = min(data.round_up(int(lengths.sum()), self.unit), most)
         codes = torch.full((rows, self.config.tokens_per_face), -1, dtype=torch.int32)
         for start, item in zip(lengths.cumsum(0) - lengths, items):
             codes[start : start + len(item["codes"])] = item["codes"]
