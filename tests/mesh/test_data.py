@@ -18,9 +18,11 @@ from quintet.mesh.data import (
     Collate,
     MeshFolder,
     augmented,
+    capacity,
     check,
     open_data,
     prepare,
+    some_lengths,
 )
 from quintet.mesh.geometry import canonical, discretise, face_neighbours
 from quintet.mesh.judge import agrees, valid
@@ -380,32 +382,54 @@ def test_open_data_chooses_and_caps(folder):
 # -- batches --------------------------------------------------------------------------------
 
 
-def test_a_batch_is_padded_to_one_size():
+@pytest.mark.parametrize("unit", [1, 256])
+def test_a_batch_is_packed_in_whole_units(unit):
     data = BuiltinMeshes(SMALL, "train")
     items = [data.keyed(i, Key(i)) for i in range(5)]
-    collate = pickle.loads(pickle.dumps(Collate(250, 3)))
+    collate = pickle.loads(pickle.dumps(Collate(250, 3, unit)))
     batch = collate(items)
-    assert batch["vertices"].shape == (5, 750, 3)
-    assert batch["faces"].shape == (5, 250, 3)
-    assert batch["neighbours"].shape == (5, 250, 8)
-    assert batch["faces"].dtype == batch["neighbours"].dtype == torch.int64
+    faces, vertices = (sum(len(item[name]) for item in items) for name in ("faces", "vertices"))
+    sizes = [(-(-count // unit) * unit) for count in (faces, vertices)]
+    assert batch["faces"].shape == (1, sizes[0], 3)
+    assert batch["neighbours"].shape == (1, sizes[0], 8)
+    assert batch["vertices"].shape == (1, sizes[1], 3)
+    assert batch["faces"].dtype == batch["neighbours"].dtype == torch.int32
     assert batch["text"] == [data.shape(i).caption for i in range(5)]
-    for row, item in enumerate(items):
-        count, points = len(item["faces"]), len(item["vertices"])
-        assert torch.equal(batch["faces"][row, :count], item["faces"])
-        assert torch.equal(batch["vertices"][row, :points], item["vertices"])
-        assert torch.equal(batch["neighbours"][row], face_neighbours(batch["faces"][row]))
-        assert (batch["faces"][row, count:] == -1).all()
-        assert (batch["vertices"][row, points:] == 0).all()
-        closed = (batch["neighbours"][row, :count] >= 0).sum(1)
-        assert (closed >= 3).all()
+    row = vertex = 0
+    for item, lengths in zip(items, batch["lengths"].tolist()):
+        count, points = lengths
+        assert lengths == [len(item["faces"]), len(item["vertices"])]
+        mine = batch["faces"][0, row : row + count] - vertex
+        assert torch.equal(mine.long(), item["faces"])
+        assert torch.equal(batch["vertices"][0, vertex : vertex + points], item["vertices"])
+        table = batch["neighbours"][0, row : row + count].long()
+        assert torch.equal(torch.where(table >= 0, table - row, -1), face_neighbours(mine))
+        assert ((table >= 0).sum(1) >= 3).all()
+        row, vertex = row + count, vertex + points
+    assert (batch["faces"][0, row:] == -1).all()
+    assert (batch["neighbours"][0, row:] == -1).all()
+    assert (batch["vertices"][0, vertex:] == 0).all()
+
+
+def test_the_rows_of_a_batch_follow_from_some_meshes_and_hold_nearly_all_batches():
+    data = BuiltinMeshes(SMALL, "train")
+    known = some_lengths(data, 0)
+    rows = capacity(known, 16)
+    assert rows % 64 == 0
+    lengths = [len(data.keyed(i, None)["faces"]) for i in range(len(data))]
+    draw = np.random.default_rng(0)
+    totals = draw.choice(lengths, (2000, 16)).sum(1)
+    assert (totals > rows).mean() < 0.002
+    assert totals.mean() > 0.5 * rows
+    assert capacity([7] * 9, 3) == 64
+    assert capacity(lengths, 16, window=64) < rows
 
 
 def test_quads_and_numpy_arrays_are_taken():
     quads = np.array([[0, 1, 2, 3], [2, 3, 4, 5], [6, 7, 8, 9]])
     item = {"vertices": np.zeros((10, 3)), "faces": quads}
     batch = Collate(4, 4)([item])
-    assert batch["neighbours"][0, :, 0].tolist() == [1, 0, -1, -1]
+    assert batch["neighbours"][0, :, 0].tolist() == [1, 0, -1]
     assert batch["text"] == [""]
 
 

@@ -337,14 +337,16 @@ def test_codes_do_not_depend_on_what_else_is_in_the_batch(
     meshes, cpu = some_meshes(12), torch.device("cpu")
     for one in (model, MeshAutoencoder.from_pretrained(other_autoencoder)):
         together = encode(one, Collate(24)(meshes), cpu)
-        backwards = encode(one, Collate(24)(meshes[::-1]), cpu).flip(0)
-        wide = encode(one, Collate(40)(meshes), cpu)
-        assert torch.equal(together, backwards)
-        assert torch.equal(together, wide[:, :24])
-        assert (wide[:, 24:] == -1).all()
-        for row, mesh in zip(together, meshes):
-            alone = encode(one, Collate(24)([mesh]), cpu)[0]
-            assert torch.equal(row, alone)
+        backwards = encode(one, Collate(24)(meshes[::-1]), cpu)[::-1]
+        wide = encode(one, Collate(24, unit=500)(meshes), cpu)
+        assert [len(rows) for rows in together] == [len(mesh["faces"]) for mesh in meshes]
+        for index, mesh in enumerate(meshes):
+            (alone,) = encode(one, Collate(24)([mesh]), cpu)
+            for other in (backwards, wide):
+                assert torch.equal(other[index], together[index])
+            assert torch.equal(alone, together[index])
+            padded = one.tokenize(mesh["vertices"][None], mesh["faces"][None])[0]
+            assert torch.equal(padded.int(), alone)
 
 
 def test_two_processes_make_the_codes_of_one(

@@ -19,6 +19,7 @@ from quintet.engine.task import Batch, Rows, StepContext, Tally
 from quintet.media.meshes.files import read_mesh
 from quintet.media.pixels import read_image
 from quintet.mesh.autoencoder.task import AutoencoderTask
+from quintet.mesh.config import GenerationConfig
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.measures import chamfer, nearest, surface_points
 from quintet.mesh.transformer.model import MeshLosses
@@ -141,9 +142,9 @@ class Listening:
     def __init__(self, network: Any) -> None:
         self.network, self.dropped = network, list[list[bool]]()
 
-    def __call__(self, codes: Tensor, text: Any, mask: Any, drop: Tensor) -> Any:
+    def __call__(self, codes: Tensor, text: Any, mask: Any, drop: Tensor, lengths: Tensor) -> Any:
         self.dropped.append(drop.tolist())
-        return self.network(codes, text, mask, drop)
+        return self.network(codes, text, mask, drop, lengths)
 
 
 def at(task: TransformerTask, samples: int) -> StepContext:
@@ -192,13 +193,13 @@ def test_the_share_of_captions_withheld_is_the_recipes(
     task.device = torch.device("cpu")
     dropped: list[Tensor] = []
 
-    def record(codes: Tensor, text: Any, mask: Any, drop: Tensor) -> MeshLosses:
+    def record(codes: Tensor, text: Any, mask: Any, drop: Tensor, lengths: Tensor) -> MeshLosses:
         dropped.append(drop)
-        return MeshLosses(*torch.ones(6, len(codes)))
+        return MeshLosses(*torch.ones(6, len(lengths)))
 
     keys = [Key(0, epoch, sample).fold("device") for epoch in range(40) for sample in range(50)]
-    codes = torch.zeros(2000, 1, 6, dtype=torch.int32)
-    batch = Batch({"codes": codes}, list(range(2000)), torch.tensor(keys))
+    meshes = {"codes": torch.zeros(2000, 6, dtype=torch.int32), "lengths": torch.ones(2000)}
+    batch = Batch(meshes, list(range(2000)), torch.tensor(keys))
     list(task.losses({"transformer": record}, [batch], at(task, 2000)))
     assert dropped[0].float().mean().item() == pytest.approx(share, abs=0.025 if share % 1 else 0)
 
@@ -480,3 +481,27 @@ def test_a_transformer_without_its_stage_is_refused_by_the_engine(
 ) -> None:
     with pytest.raises(RunError, match=r"--autoencoder to a run of .*mesh/autoencoder"):
         train(transformer_recipe(None), tmp_path / "run")
+
+
+def test_fixed_shapes_change_no_measure_and_no_loss(
+    transformer_recipe: Callable, autoencoder_recipe: Callable, autoencoder_model: Path
+) -> None:
+    """Batches of a GPU have rows that belong to no mesh, and captions of one length."""
+    of_codes = transformer_recipe(autoencoder_model, generation=GenerationConfig(count=0))
+    for kind, recipe in ((AutoencoderTask, autoencoder_recipe()), (TransformerTask, of_codes)):
+        values, shapes = [], []
+        for fixed in (False, True):
+            task: Any = kind(recipe)
+            task.prepare(World(recipe))
+            task.fixed_shapes = fixed
+            source = task.data("train")
+            task.plan(source)
+            batch = batch_of(task, [source.keyed(i, None) for i in range(recipe.batch_size)])
+            nets = {name: part.network.eval() for name, part in task.parts.items()}
+            with torch.no_grad():
+                loss, _ = next(task.updates[0].losses(nets, [batch], at(task, batch.size)))
+                rows = task.measure(nets, batch)
+            values.append([loss.item(), *map(value_of, rows.values())])
+            shapes.append({n: v.shape for n, v in batch.data.items() if isinstance(v, Tensor)})
+        assert shapes[0] != shapes[1]
+        assert values[0] == pytest.approx(values[1], rel=1e-5)

@@ -16,7 +16,7 @@ class MeshDataConfig(DataConfig):
     """Selection, preparation and augmentation of meshes."""
 
     max_faces: int = 800
-    """Maximum faces per mesh (see too_large); batches are padded to this length."""
+    """Maximum faces per mesh (see too_large)."""
     too_large: Literal["skip", "simplify"] = "skip"
     """Handling of meshes with more than max_faces faces."""
     scale: float = 0.1

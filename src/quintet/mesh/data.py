@@ -5,9 +5,10 @@ canonical order. Augmentation is drawn from the sample's key; without a key ther
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b, file_digest
-from math import cos, radians, sin
+from math import ceil, cos, radians, sin, sqrt
 from os import fsencode
 from pathlib import Path
 from random import Random
@@ -18,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quintet.engine.data.plans import order_of
 from quintet.engine.data.source import Source
+from quintet.engine.data.stream import DAMAGE
 from quintet.media.errors import BadFile, OutOfRange, printable
 from quintet.media.meshes import scenes
 from quintet.media.meshes.files import count_faces, read_mesh, readable, simplify, unread
@@ -42,6 +45,8 @@ from quintet.shared.checking import check_files
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1
 """Version of the preparation; increment on any change, to invalidate cached codes."""
+SAMPLED = 512
+"""Meshes that are read to find out how many faces a batch has."""
 INCLUDE = "raise it, or too_large = 'simplify'"
 
 
@@ -285,29 +290,60 @@ class BuiltinMeshes(Builtin):
 # -- collation ------------------------------------------------------------------------------
 
 
-class Collate:
-    """Collate to a fixed size, so that compiled models do not recompile.
+def round_up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
 
-    vertices float32 (b, max_faces * corners, 3) padded with 0; faces (b, max_faces, corners) and
-    neighbours (b, max_faces, 8) padded with -1; text a list.
+
+def capacity(lengths: Sequence[int], batch_size: int, window: int = 1) -> int:
+    """Rows for a batch of meshes: the mean total and four standard deviations, so that hardly any
+    batch needs more and compiled models see one shape. `window` is that of a plan of even batches,
+    whose totals vary less."""
+    deviation = float(np.std(lengths)) * sqrt(batch_size / window)
+    rows = batch_size * float(np.mean(lengths)) + 4 * deviation
+    return round_up(ceil(min(rows, batch_size * max(lengths))), 64)
+
+
+def some_lengths(source: Source, seed: int) -> list[int]:
+    """Faces of the first meshes in the order of training, without those that cannot be read."""
+    lengths: list[int] = []
+    for index in order_of(source, seed)(0).many(0, min(SAMPLED, len(source))):
+        with suppress(*DAMAGE):
+            lengths.append(len(source.keyed(index, None)["faces"]))
+    return lengths
+
+
+class Collate:
+    """Pack meshes without padding between them, as `MeshAutoencoder.forward` takes them.
+
+    vertices float32 (1, v, 3) padded with 0; faces (1, f, corners) and neighbours (1, f, 8) as rows
+    of the batch, int32, padded with -1; lengths (b, 2), the faces and vertices of each mesh; text a
+    list. v and f are multiples of `unit`, 1 where shapes may vary.
     """
 
-    def __init__(self, max_faces: int, corners: int = 3) -> None:
-        self.max_faces = max_faces
-        self.corners = corners
+    def __init__(self, max_faces: int, corners: int = 3, unit: int = 1) -> None:
+        self.max_faces, self.corners, self.unit = max_faces, corners, unit
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        count, most = len(items), self.max_faces
-        vertices = torch.zeros(count, most * self.corners, 3)
-        faces = torch.full((count, most, self.corners), -1)
-        neighbours = torch.full((count, most, NEIGHBOURS), -1)
-        for row, item in enumerate(items):
-            points, polygons = self._checked(item)
-            vertices[row, : len(points)] = points
-            faces[row, : len(polygons)] = polygons
-            neighbours[row, : len(polygons)] = face_neighbours(polygons)
-        text = [str(item.get("text", "")) for item in items]
-        return {"vertices": vertices, "faces": faces, "neighbours": neighbours, "text": text}
+        meshes = [self._checked(item) for item in items]
+        lengths = torch.tensor([[len(polygons), len(points)] for points, polygons in meshes])
+        most = len(items) * self.max_faces
+        num_faces, num_vertices = (
+            min(round_up(int(total), self.unit), limit)
+            for total, limit in zip(lengths.sum(0), (most, most * self.corners))
+        )
+        vertices = torch.zeros(1, num_vertices, 3)
+        faces = torch.full((1, num_faces, self.corners), -1, dtype=torch.int32)
+        neighbours = torch.full((1, num_faces, NEIGHBOURS), -1, dtype=torch.int32)
+        for (points, polygons), (row, vertex) in zip(
+            meshes, (lengths.cumsum(0) - lengths).tolist()
+        ):
+            rows = slice(row, row + len(polygons))
+            vertices[0, vertex : vertex + len(points)] = points
+            faces[0, rows] = torch.where(polygons >= 0, polygons + vertex, -1).int()
+            table = face_neighbours(polygons)
+            neighbours[0, rows] = torch.where(table >= 0, table + row, -1).int()
+        batch = {"vertices": vertices, "faces": faces, "neighbours": neighbours}
+        return {**batch, "lengths": lengths, "text": [str(item.get("text", "")) for item in items]}
 
     def _checked(self, item: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         points = torch.as_tensor(item["vertices"], dtype=torch.float32)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn.packing import Packing
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, apply_rope, rope_1d
 
@@ -124,15 +125,25 @@ class SelfAttention(nn.Module):
         return self.q_norm(q, rope), self.k_norm(k, rope), v
 
     def forward(
-        self, x: Tensor, rope: Rope | None, *, causal: bool, mask: Tensor | None = None
+        self,
+        x: Tensor,
+        rope: Rope | None,
+        *,
+        causal: bool,
+        mask: Tensor | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
-        """`mask` (b, n) is the padding mask; causal attention ignores it."""
+        """`mask` (b, n) is the padding mask; causal attention ignores it. With a `packing`, x is
+        (1, rows, d)."""
         q, k, v = self.project(x, rope)
+        if packing is not None:
+            q, k, v = (packing.pad_heads(heads) for heads in (q, k, v))
         if causal:
-            return self.to_out(merge_heads(causal_attention(q, k, v)))
-        attn_mask = None if mask is None else mask[:, None, None, :]
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
-        return self.to_out(merge_heads(out))
+            out = causal_attention(q, k, v)
+        else:
+            attn_mask = None if mask is None else mask[:, None, None, :]
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
+        return self.to_out(merge_heads(out if packing is None else packing.unpad_heads(out)))
 
     def step(self, x: Tensor, at: CachePosition, cache: KVCache) -> Tensor:
         """Decode one position (b, 1, d). Updates the cache first: a position attends to itself."""
@@ -165,10 +176,11 @@ class CrossAttention(nn.Module):
         k, v = (split_heads(p, self.head_dim) for p in self.to_kv(context.values).chunk(2, -1))
         return CrossKV(self.k_norm(k, None), v, context.mask[:, None, None, :])
 
-    def forward(self, x: Tensor, kv: CrossKV) -> Tensor:
+    def forward(self, x: Tensor, kv: CrossKV, packing: Packing | None = None) -> Tensor:
         q = self.q_norm(split_heads(self.to_q(x), self.head_dim), None)
+        q = q if packing is None else packing.pad_heads(q)
         out = F.scaled_dot_product_attention(q, kv.keys, kv.values, attn_mask=kv.mask)
-        return self.to_out(merge_heads(out))
+        return self.to_out(merge_heads(out if packing is None else packing.unpad_heads(out)))
 
 
 class FeedForward(nn.Module):
@@ -206,10 +218,11 @@ class Block(nn.Module):
         causal: bool = False,
         mask: Tensor | None = None,
         context: Context | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         normed = self.attention_norm(x)
-        x = x + self.dropout(self.attention(normed, rope, causal=causal, mask=mask))
-        return self.after_attention(x, self.cross_kv(context))
+        attended = self.attention(normed, rope, causal=causal, mask=mask, packing=packing)
+        return self.after_attention(x + self.dropout(attended), self.cross_kv(context), packing)
 
     def step(
         self, x: Tensor, at: CachePosition, cache: KVCache, cross_kv: CrossKV | None = None
@@ -223,7 +236,9 @@ class Block(nn.Module):
             return None
         return self.cross.project_context(context)
 
-    def after_attention(self, x: Tensor, cross_kv: CrossKV | None) -> Tensor:
+    def after_attention(
+        self, x: Tensor, cross_kv: CrossKV | None, packing: Packing | None = None
+    ) -> Tensor:
         if self.cross is not None and self.cross_norm is not None and cross_kv is not None:
-            x = x + self.dropout(self.cross(self.cross_norm(x), cross_kv))
+            x = x + self.dropout(self.cross(self.cross_norm(x), cross_kv, packing))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

@@ -143,6 +143,45 @@ def test_batches_by_length_have_little_padding_and_are_shuffled():
     assert longest != sorted(longest)
 
 
+def even(sizes, batch_size, seed=0):
+    return LengthPlan(sizes, seed, batch_size=batch_size, window=8, even=True)
+
+
+def test_even_batches_have_one_count_and_nearly_one_total():
+    sizes = [1 + i * 7919 % 50 for i in range(2000)]
+    for count in (1, 2, 4):
+        micro = flat(walk(even(sizes, 16), count, 30))
+        totals = [sum(sizes[r.sample] for r in batch) for batch in micro]
+        assert {len(batch) for batch in micro} == {16}
+        assert max(totals) < 1.1 * sum(totals) / len(totals)
+    plain = flat(walk(CountPlan(2000, 0, 16), 1, 30))
+    totals = [sum(sizes[r.sample] for r in batch) for batch in plain]
+    assert max(totals) > 1.2 * sum(totals) / len(totals)
+
+
+@given(lengths, st.integers(0, 9), st.integers(1, 3))
+@settings(max_examples=60)
+def test_even_batches_show_each_sample_once_an_epoch(sizes, seed, batch_size):
+    if len(sizes) < batch_size:
+        return
+    epoch = [Request(0, index) for index in range(len(sizes))]
+    steps = walk(even(sizes, batch_size, seed), 1, 3 * len(sizes))
+    seen = Counter(flat(flat(steps)))
+    assert max(seen.values()) == 1
+    assert all(request in seen for request in epoch)
+
+
+def test_an_even_global_batch_does_not_depend_on_its_division_nor_on_what_was_asked():
+    sizes = [1 + i * 7919 % 50 for i in range(500)]
+    whole = walk(even(sizes, 16), 1, 40)
+    for count in (2, 4, 16):
+        parts = walk(even(sizes, 16 // count), count, 40)
+        assert [flat(step) for step in parts] == [flat(step) for step in whole]
+    plan = even(sizes, 16)
+    assert plan.micro_batches(39 * 16, 1) == whole[39]
+    assert plan.micro_batches(0, 1) == whole[0]
+
+
 def test_a_sample_beyond_the_budget_is_refused_with_the_remedy():
     with pytest.raises(RunError, match="raise the budget to 30"):
         LengthPlan([1, 30], 0, budget=20)

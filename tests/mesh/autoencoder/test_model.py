@@ -15,6 +15,7 @@ from quintet.mesh.autoencoder.bottleneck import average_equal_codes, logistic_lo
 from quintet.mesh.autoencoder.graph import Adjacency, NeighbourSum, adjacency
 from quintet.mesh.autoencoder.model import MeshAutoencoder, Reconstruction
 from quintet.mesh.config import MeshAutoencoderConfig
+from quintet.mesh.data import Collate
 from quintet.mesh.shapes import build, compose
 
 SMALL: dict[str, Any] = {
@@ -144,7 +145,8 @@ def test_tokens_are_those_of_forward_and_decode_to_its_prediction(quantiser: str
     output = model.decode_codes(codes)
     assert torch.equal(output.mask, out.mask)
     positions, _ = model.decode(
-        model.bottleneck.ids_to_values(ids_of(codes), torch.float32), out.mask
+        model.bottleneck.ids_to_values(ids_of(codes), torch.float32),
+        torch.where(out.mask, 0, -1),
     )
     merged = by_code(codes, positions, out.mask)
     actual = geometry.discretise(output.coordinates)
@@ -256,6 +258,34 @@ def test_a_mesh_does_not_depend_on_its_batch(quantiser: str) -> None:
         alone = run(model, Batch(*(field[index : index + 1] for field in batch)))
         assert torch.allclose(alone.coordinate_loss[0], whole.coordinate_loss[index], atol=1e-9)
         assert torch.equal(alone.codes[0], whole.codes[index])
+
+
+@pytest.mark.parametrize("unit", [1, 500])
+@QUANTISERS
+def test_packed_meshes_are_reconstructed_like_meshes_alone(quantiser: str, unit: int) -> None:
+    """So are loss and gradients, where no statistics of a batch enter."""
+    model = small(quantiser=quantiser).double().eval()
+    meshes = [build(compose(number)) for number in range(4)]
+    batch = Collate(250, 3, unit)([{"vertices": v, "faces": f} for v, f in meshes])
+    tables = {name: batch[name] for name in ("neighbours", "lengths")}
+    out = model(batch["vertices"].double(), batch["faces"], **tables)
+    assert (out.mask.shape[1] == out.mask.sum()) == (unit == 1)
+    expected, end = torch.zeros((), dtype=torch.float64), 0
+    for index, (vertices, faces) in enumerate(meshes):
+        alone = run(model, padded([(vertices, faces)], len(faces)))
+        begin, end = end, end + len(faces)
+        assert torch.allclose(out.coordinate_loss[index], alone.coordinate_loss[0], atol=1e-9)
+        for name in ("bins", "target", "codes", "mask"):
+            assert torch.equal(getattr(out, name)[0, begin:end], getattr(alone, name)[0]), name
+        expected = expected + alone.loss / len(meshes)
+    assert not out.mask[0, end:].any()
+    if quantiser != "fsq":
+        return
+    assert torch.allclose(out.loss, expected, atol=1e-9)
+    parameters = list(model.parameters())
+    actual, wanted = (torch.autograd.grad(loss, parameters) for loss in (out.loss, expected))
+    for a, b in zip(actual, wanted):
+        assert torch.allclose(a, b, atol=1e-9)
 
 
 def test_the_loss_of_a_batch_is_the_mean_of_its_micro_batches() -> None:

@@ -11,6 +11,8 @@ from quintet.mesh.transformer.generator import Sampling, filter_logits, sample_t
 from quintet.mesh.transformer.heads import CodeEmbedding, DigitHead
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.attention import Context
+from quintet.nn.packing import Packing
+from quintet.nn.rope import rope_1d
 from quintet.nn.text import ByteTokenizer
 
 SMALL: dict[str, Any] = {
@@ -59,10 +61,12 @@ def hidden_states(
     model: MeshTransformer, codes: Tensor, context: Context | None
 ) -> tuple[Tensor, Tensor]:
     """Hidden state (b, f, t, d) that predicts each code, and the end-of-mesh logits (b, f)."""
-    embeddings = model.embed(codes, model.code_embed())
-    coarse = model.coarse_hidden(embeddings, context)
-    hidden = model.fine_hidden(coarse.flatten(0, 1), embeddings.flatten(0, 1))
-    return hidden.unflatten(0, codes.shape[:2]), model.end_logits(coarse)
+    count, faces = codes.shape[:2]
+    embeddings = model.embed(codes.flatten(0, 1), model.code_embed())
+    packing = Packing.of(torch.full((count,), faces), count * faces, faces)
+    coarse = model.coarse_hidden(embeddings, packing, context)
+    hidden = model.fine_hidden(coarse, embeddings)
+    return hidden.unflatten(0, (count, faces)), model.end_logits(coarse).view(count, faces)
 
 
 def text_ids(*texts: str) -> Tensor:
@@ -118,6 +122,58 @@ def test_padding_never_leaks() -> None:
             assert torch.allclose(a, b, atol=1e-9), name
     assert whole.tokens.tolist() == [24, 42, 12]
     assert whole.decisions.tolist() == [5, 7, 3]
+
+
+def plain_losses(model: MeshTransformer, codes: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+    """Code and end-of-mesh losses (b,) with padded batches and blocks, without any packing."""
+    batch, width = codes.shape[:2]
+    table = model.code_embed()
+    embeddings = model.embed(codes, table)
+    faces = model.face_proj(embeddings[:, :-1].flatten(2))
+    x = torch.cat((model.start.expand(batch, 1, -1), faces), dim=1)
+    rope = rope_1d(torch.arange(width), model.config.head_dim)
+    for block in model.coarse:
+        x = block(x, rope, causal=True, context=model.encode_text(batch, text))
+    coarse = model.coarse_norm(x)
+    hidden = model.fine_hidden(coarse.flatten(0, 1), embeddings.flatten(0, 1))
+    losses, _ = model.code_losses(hidden, table, codes.flatten(0, 1))
+    logits = model.end_logits(coarse)
+    count = (codes[..., 0] >= 0).sum(1, keepdim=True)
+    position = torch.arange(width)
+    targets = (position == count).to(logits.dtype)
+    ends = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    return losses.view(batch, width).sum(1), (ends * (position <= count)).sum(1)
+
+
+def packed(codes: Tensor, behind: int) -> tuple[Tensor, Tensor]:
+    """Rows of each mesh with its end, and more rows that belong to none."""
+    lengths = ((codes[..., 0] >= 0).sum(1) + 1).clamp_max(codes.shape[1])
+    rows = [row[:length] for row, length in zip(codes, lengths)]
+    return torch.cat([*rows, torch.full((behind, codes.shape[2]), -1)]), lengths
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("behind", [0, 9])
+def test_packed_losses_and_gradients_are_those_of_padded_batches(
+    fixed: bool, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to compute: on faces alone, and with the fixed shapes of a GPU."""
+    monkeypatch.setattr("quintet.mesh.transformer.model.has_fixed_shapes", lambda codes: fixed)
+    model, codes = small().double(), random_codes(4, 7, 2)
+    text = text_ids("a", "bb", "ccc")
+    of_codes, of_ends = plain_losses(model, codes, text)
+    (of_codes + of_ends).sum().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}  # type: ignore[union-attr]
+    model.zero_grad()
+    rows, lengths = packed(codes, behind)
+    actual = model(rows, text, None, None, lengths)
+    actual.loss_sum.sum().backward()
+    assert torch.allclose(actual.loss_sum, of_codes + of_ends, atol=1e-9)
+    assert torch.allclose(actual.end_loss, of_ends, atol=1e-9)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, expected[name], atol=1e-9), name  # type: ignore[arg-type]
+    for one, other in zip(actual, model(codes, text)):
+        assert torch.allclose(one.double(), other.double(), atol=1e-9)
 
 
 HEADS = pytest.mark.parametrize("head", ["digits", "codes"])

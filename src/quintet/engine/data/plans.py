@@ -72,6 +72,9 @@ class LengthPlan:
     remainder of each length joins the next longer one, and the last batch is filled from the next
     epoch. There are no more batch shapes than lengths, so round lengths up to a few buckets.
 
+    With a `batch_size` and `even`, the span is dealt instead of cut: every micro-batch has samples
+    of all lengths and nearly the same total, for batches whose samples are packed.
+
     A pure function of seed, lengths and the size of the global batch, however that is divided.
     """
 
@@ -83,6 +86,7 @@ class LengthPlan:
         batch_size: int = 0,
         budget: int = 0,
         window: int = 16,
+        even: bool = False,
         order: Order | None = None,
     ):
         if not lengths:
@@ -94,7 +98,7 @@ class LengthPlan:
                 f"raise the budget to {longest} or more, or shorten the samples"
             )
         self.lengths, self.seed, self.batch_size = lengths, seed, batch_size
-        self.budget, self.window = budget, window
+        self.budget, self.window, self.even = budget, window, even
         self._order = order or order_of(lengths, seed)
         self._span = lru_cache(maxsize=2)(self._make_span)
 
@@ -111,16 +115,49 @@ class LengthPlan:
         span, offset = divmod(position, starts[-1])
         batches, starts = self._span(span, count)
         batch = batches[bisect_right(starts, offset) - 1]
+        if self.even:
+            batch = self._spread(batch)
         cuts = [len(batch) * part // count for part in range(count + 1)]
         return [batch[begin:end] for begin, end in itertools.pairwise(cuts)]
 
     def _make_span(self, span: int, count: int) -> tuple[list[list[Request]], list[int]]:
-        size = len(self.lengths)
         taken = self._span_size(count)
-        requests = requests_from(self._order, size, span * taken, taken)
+        requests = requests_from(self._order, len(self.lengths), span * taken, taken)
+        if self.even:
+            batches = self._dealt(requests, taken // (count * self.batch_size))
+        else:
+            batches = self._cut(requests, span, count)
+        name = "buckets" if self.batch_size else "batches"
+        order = Permutation(len(batches), self.seed, span, name).many(0, len(batches))
+        batches = [batches[i] for i in order]
+        return batches, [0, *itertools.accumulate(map(len, batches))]
+
+    def _dealt(self, requests: list[Request], count: int) -> list[list[Request]]:
+        """`count` batches of as many samples and nearly the same total length: in turn each gets
+        the longest that is left, the batch that is shortest so far first."""
+        length = lambda request: self.lengths[request.sample]
+        requests = sorted(requests, key=length, reverse=True)
+        batches, totals = [list[Request]() for _ in range(count)], [0] * count
+        for begin in range(0, len(requests), count):
+            turns = sorted(range(count), key=totals.__getitem__)
+            for batch, request in zip(turns, requests[begin : begin + count]):
+                batches[batch].append(request)
+                totals[batch] += length(request)
+        return batches
+
+    def _spread(self, batch: list[Request]) -> list[Request]:
+        """The same samples, the halves of which are even, and their halves: the parts of a global
+        batch are even, whatever their number, and its order does not depend on it."""
+        if len(batch) < 2:
+            return batch
+        first, second = self._dealt(batch, 2)
+        return [*self._spread(first), *self._spread(second)]
+
+    def _cut(self, requests: list[Request], span: int, count: int) -> list[list[Request]]:
+        size = len(self.lengths)
         requests.sort(key=lambda request: self.lengths[request.sample])
         batches: list[list[Request]] = []
-        waiting: list[Request] = []
+        waiting, taken = list[Request](), 0
         for length, group in itertools.groupby(requests, lambda r: self.lengths[r.sample]):
             waiting += group
             taken = self.samples(length, count)
@@ -130,10 +167,7 @@ class LengthPlan:
         if waiting:
             more = (Request(span + 1 + i // size, i % size) for i in range(taken - len(waiting)))
             batches.append([*waiting, *more])
-        name = "buckets" if self.batch_size else "batches"
-        order = Permutation(len(batches), self.seed, span, name).many(0, len(batches))
-        batches = [batches[i] for i in order]
-        return batches, [0, *itertools.accumulate(map(len, batches))]
+        return batches
 
     def _span_size(self, count: int) -> int:
         size, batch = len(self.lengths), count * self.batch_size

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from quintet.mesh import geometry
 from quintet.mesh.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
+from quintet.nn.packing import mean_by_owner
 from quintet.nn.quantisers.base import Quantised
 from quintet.nn.quantisers.build import build_codebook
 from quintet.nn.quantisers.residual import ResidualFSQ, ResidualQuantiser
@@ -74,12 +75,17 @@ class PositionQuantiser(nn.Module):
         """Offset of each vertex, in units of the finest level."""
         return self.max_offset * torch.tanh(vertex_features)
 
-    def forward(self, vertices: Tensor, vertex_features: Tensor, used: Tensor) -> Quantised:
-        """Quantise, with a penalty on offsets: move a vertex only where this gains precision."""
+    def forward(
+        self, vertices: Tensor, vertex_features: Tensor, owner: Tensor, count: int
+    ) -> Quantised:
+        """Quantise, with a penalty on offsets: move a vertex only where this gains precision.
+
+        `owner` (b, v): which of the `count` meshes a vertex is of, -1 if no face uses it.
+        """
         values, ids, _ = self.quantiser(self.latents(vertices, vertex_features).movedim(-1, 1))
-        squares = torch.where(used[..., None], self.offset(vertex_features).square(), 0)
-        penalty = squares.sum((1, 2)) / (3 * used.sum(1)).clamp_min(1)
-        return Quantised(values.movedim(1, -1), ids, self.offset_weight * penalty.mean())
+        squares = self.offset(vertex_features).square().mean(-1)
+        penalty = mean_by_owner(squares.flatten(), owner.flatten(), count).mean()
+        return Quantised(values.movedim(1, -1), ids, self.offset_weight * penalty)
 
     def to_ids(self, vertices: Tensor, vertex_features: Tensor) -> Tensor:
         return self.quantiser.to_ids(self.latents(vertices, vertex_features).movedim(-1, 1))
@@ -116,9 +122,11 @@ class LatentQuantiser(nn.Module):
         projected = self.position_in(fourier_features(position, self.octaves))
         return (projected + vertex_features).movedim(-1, 1)
 
-    def forward(self, vertices: Tensor, vertex_features: Tensor, used: Tensor) -> Quantised:
+    def forward(
+        self, vertices: Tensor, vertex_features: Tensor, owner: Tensor, count: int
+    ) -> Quantised:
         """Quantise. Unused slots repeat used ones, so padding barely shifts codebook statistics."""
-        latents = self.latents(vertices, vertex_features)
+        latents, used = self.latents(vertices, vertex_features), owner >= 0
         order = (~used).to(torch.uint8).argsort(dim=1, stable=True)
         slot = torch.arange(used.shape[1], device=used.device).expand_as(used)
         repeated = order.gather(1, slot % used.sum(1, keepdim=True).clamp_min(1))

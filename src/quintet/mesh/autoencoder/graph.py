@@ -72,13 +72,17 @@ def neighbour_aggregate(edges: Adjacency) -> Aggregate:
     return aggregate
 
 
-def window_aggregate(mask: Tensor, radius: int) -> Aggregate:
-    """Messages of the faces up to `radius` before and after, concatenated; padding is zero."""
+def window_aggregate(owner: Tensor, radius: int) -> Aggregate:
+    """Messages of the faces up to `radius` before and after, concatenated; zero if they are of
+    another mesh. `owner` (b, f): the mesh of each face, -1 in padding."""
+    count = owner.shape[1]
+    around = F.pad(owner, (radius, radius), value=-1)
+    offsets = range(2 * radius + 1)
+    same = [((around[:, i : i + count] == owner) & (owner >= 0))[..., None] for i in offsets]
 
     def aggregate(messages: Tensor) -> Tensor:
-        padded = F.pad(torch.where(mask[..., None], messages, 0), (0, 0, radius, radius))
-        count = mask.shape[1]
-        return torch.cat([padded[:, i : i + count] for i in range(2 * radius + 1)], -1)
+        padded = F.pad(messages, (0, 0, radius, radius))
+        return torch.cat([torch.where(same[i], padded[:, i : i + count], 0) for i in offsets], -1)
 
     return aggregate
 

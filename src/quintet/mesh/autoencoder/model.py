@@ -44,6 +44,7 @@ from quintet.mesh.autoencoder.graph import (
 )
 from quintet.mesh.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
+from quintet.nn.packing import mean_by_owner, owners
 from quintet.nn.precision import full_precision, without_autocast
 from quintet.nn.statistics import CommitContext
 
@@ -76,10 +77,15 @@ class Decoded(NamedTuple):
 
 
 class Mesh(NamedTuple):
-    """Encoder input: a batch of meshes."""
+    """Encoder input: a batch of meshes; packed ones have b = 1."""
 
+    num_meshes: int
+    owner: Tensor
+    """(b, f): the mesh of each face; -1 in padding."""
+    vertex_owner: Tensor
+    """(b, v): the mesh of each vertex; -1 in padding."""
     mask: Tensor
-    """(b, f)."""
+    """(b, f): false in padding."""
     slots: Tensor
     """(b f k,): row of each corner's vertex among all vertices of the batch; 0 in padding."""
     vertices: Tensor
@@ -141,17 +147,23 @@ class MeshAutoencoder(Pretrained, nn.Module):
         faces: Tensor,
         face_edges: Tensor | None = None,
         neighbours: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> Reconstruction:
-        mesh = self.prepare(vertices, faces, face_edges, neighbours)
+        """Reconstruct vertices (b, v, 3) and faces (b, f, k), padded with -1.
+
+        With `lengths` (m, 2), the faces and vertices of each mesh, b is 1 and m meshes are packed
+        without padding between them. Faces and neighbours are then rows of the batch.
+        """
+        mesh = self.prepare(vertices, faces, face_edges, neighbours, lengths)
         vertex_features, used = self.encode(mesh)
         with without_autocast(vertex_features):
-            values, ids, quantiser_loss = self.bottleneck(mesh.vertices, vertex_features, used)
+            owner = torch.where(used, mesh.vertex_owner, -1)
+            quantised = self.bottleneck(mesh.vertices, vertex_features, owner, mesh.num_meshes)
+            values, ids, quantiser_loss = quantised
             values = at_corners(values, mesh)
-        position, log_scale = self.decode(values, mesh.mask)
-        nll = logistic_loss(mesh.corners, position, log_scale, self.config.bins)
-        nll = torch.where(mesh.mask[..., None, None], nll, 0).sum((1, 2, 3))
-        per_face = 3 * self.config.corners
-        coordinate_loss = nll / (per_face * mesh.mask.sum(1)).clamp_min(1)
+        position, log_scale = self.decode(values, mesh.owner)
+        nll = logistic_loss(mesh.corners, position, log_scale, self.config.bins).mean((2, 3))
+        coordinate_loss = mean_by_owner(nll.flatten(), mesh.owner.flatten(), mesh.num_meshes)
         return Reconstruction(
             coordinate_loss.mean() + quantiser_loss,
             coordinate_loss,
@@ -193,7 +205,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
         ids = ids.view(batch, count, corners, depth)
         with without_autocast(codes):
             values = self.bottleneck.ids_to_values(ids, full_precision(self.head.weight).dtype)
-        position, _ = self.decode(values, mask)
+        position, _ = self.decode(values, torch.where(mask, 0, -1))
         # Padding gets code -1, or it would be averaged with the corners of code 0.
         distinct = torch.where(mask[..., None], codes, -1).view(batch, count * corners, depth)
         merged = average_equal_codes(distinct, position.flatten(1, 2), self.codebook_size)
@@ -230,6 +242,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
         faces: Tensor,
         face_edges: Tensor | None,
         neighbours: Tensor | None,
+        lengths: Tensor | None = None,
     ) -> Mesh:
         """Bins, masks and adjacency. Without `neighbours`, adjacency is computed on the host."""
         self.check(vertices, faces, face_edges, neighbours)
@@ -242,7 +255,16 @@ class MeshAutoencoder(Pretrained, nn.Module):
         offset = bins.shape[1] * torch.arange(bins.shape[0], device=bins.device)[:, None, None]
         slots = torch.where(mask[..., None], faces + offset, 0)
         corners = bins.flatten(0, 1)[slots]
-        return Mesh(mask, slots.flatten(), bins, corners, adjacency(neighbours, mask))
+        if lengths is None:
+            count, number = len(faces), torch.arange(len(faces), device=faces.device)[:, None]
+            owner, vertex_owner = number.expand_as(mask), number.expand(bins.shape[:2])
+        else:
+            count, (num_faces, num_vertices) = len(lengths), lengths.unbind(1)
+            owner = owners(num_faces, faces.shape[1])[None]
+            vertex_owner = owners(num_vertices, bins.shape[1])[None]
+        edges = adjacency(neighbours, mask)
+        owner = torch.where(mask, owner, -1)
+        return Mesh(count, owner, vertex_owner, mask, slots.flatten(), bins, corners, edges)
 
     def encode(self, mesh: Mesh) -> tuple[Tensor, Tensor]:
         """Vertex features (b, v, w), and which vertices belong to a face (b, v)."""
@@ -273,10 +295,13 @@ class MeshAutoencoder(Pretrained, nn.Module):
         means = means.view(batch, count, -1)
         return means[..., :-1], means[..., -1] > 0
 
-    def decode(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, f, k, c) -> mean and log scale of each coordinate, in bins."""
+    def decode(self, values: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, f, k, c) -> mean and log scale of each coordinate, in bins.
+
+        `owner` (b, f): the mesh of each face, -1 in padding.
+        """
         x = self.decoder_stem(self.bottleneck.features(values).flatten(2))
-        aggregate = window_aggregate(mask, self.config.window)
+        aggregate = window_aggregate(owner, self.config.window)
         for layer in self.decoder:
             x = layer(x, aggregate)
         with without_autocast(x):

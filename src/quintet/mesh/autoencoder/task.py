@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quintet.engine.health import below
 from quintet.engine.keys import fold
+from quintet.engine.machine.world import World
 from quintet.engine.task import (
     Batch,
     Exhibit,
@@ -30,6 +31,7 @@ from quintet.mesh.config import MeshAutoencoderRecipe
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.geometry import undiscretise
 from quintet.mesh.measures import chamfer
+from quintet.nn.packing import Packing
 from quintet.nn.quantisers.codebook import expected_usage
 from quintet.nn.quantisers.config import COLLAPSED
 
@@ -44,7 +46,7 @@ class AutoencoderTask(Task):
     def __init__(
         self, recipe: MeshAutoencoderRecipe, model: MeshAutoencoder | None = None, sets: Any = None
     ):
-        self.recipe, self.sets = recipe, sets
+        self.recipe, self.sets, self.fixed_shapes = recipe, sets, False
         torch.manual_seed(fold(recipe.seed, "weights"))
         model = model if model is not None else MeshAutoencoder(recipe.model)
         self.config = model.config
@@ -63,8 +65,19 @@ class AutoencoderTask(Task):
         recipe = self.recipe
         return data.open_data(recipe.data, recipe.meshes, split, recipe.seed)  # type: ignore[arg-type]
 
+    def prepare(self, world: World) -> None:
+        self.fixed_shapes = world.device.type != "cpu" or world.compiles
+
     def collate(self, items: list[Any]) -> Any:
         return self._collate(items)
+
+    def plan(self, source: Any) -> None:
+        """Batches of batch_size meshes, of any number of faces: it is known only once a mesh was
+        read and augmented. Some meshes tell how many rows a batch needs."""
+        if self.fixed_shapes:
+            lengths = data.some_lengths(source, self.recipe.seed)
+            limit = self.recipe.meshes.max_faces
+            self._collate.unit = data.capacity(lengths or [limit], self.recipe.batch_size)
 
     def loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
         output = reconstruct(nets["autoencoder"], batch)
@@ -78,7 +91,7 @@ class AutoencoderTask(Task):
         return output.loss, metrics
 
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
-        output = reconstruct(nets["autoencoder"], batch)
+        output = self._padded(nets, batch)
         coordinates = num_coordinates(output)
         faces = output.mask.sum()
         exact_faces = within(output, 0).flatten(2).all(-1) & output.mask
@@ -91,6 +104,14 @@ class AutoencoderTask(Task):
             "codes": Rows(output.codes.flatten(1)),
             "positions": Rows(self._positions(output)),
         }
+
+    def _padded(self, nets: Mapping[str, Any], batch: Batch) -> Reconstruction:
+        """Reconstruction with tensors (b, max_faces, ...), -1 in padding."""
+        output, limit = reconstruct(nets["autoencoder"], batch), self.recipe.meshes.max_faces
+        packing = Packing.of(batch.data["lengths"][:, 0], output.mask.shape[1], limit)
+        names = ("bins", "target", "codes")
+        padded = {name: packing.pad(getattr(output, name)[0] + 1) - 1 for name in names}
+        return output._replace(mask=packing.pad(output.mask[0]), **padded)
 
     def _positions(self, output: Reconstruction) -> Tensor:
         """(b, f k): one integer for each position of a corner; -1 in padding."""
@@ -121,7 +142,7 @@ class AutoencoderTask(Task):
         }
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
-        output = reconstruct(nets["autoencoder"], batch)
+        output = self._padded(nets, batch)
         pairs = []
         for index in range(min(6, len(output.mask))):
             sides = (output.target[index], output.bins[index])
@@ -136,8 +157,10 @@ class AutoencoderTask(Task):
 
 
 def reconstruct(autoencoder: Any, batch: Batch) -> Reconstruction:
-    meshes = batch.data
-    return autoencoder(meshes["vertices"], meshes["faces"], neighbours=meshes["neighbours"])
+    """Of packed meshes: its tensors are (1, f, ...)."""
+    names = ("vertices", "faces", "neighbours", "lengths")
+    vertices, faces, neighbours, lengths = (batch.data[name] for name in names)
+    return autoencoder(vertices, faces, neighbours=neighbours, lengths=lengths)
 
 
 def within(output: Reconstruction, bins: int) -> Tensor:

@@ -45,7 +45,7 @@ class Variants(Dataset[Any]):
 
 
 class Batches:
-    """Collate readable meshes in the workers: ((slot, length) pairs, batch, errors by slot)."""
+    """Collate readable meshes in the workers: (slots, batch, errors by slot)."""
 
     def __init__(self, collate: Collate):
         self.collate = collate
@@ -53,8 +53,8 @@ class Batches:
     def __call__(self, items: list[dict[str, Any] | str]) -> Any:
         sound = [(slot, item) for slot, item in enumerate(items) if not isinstance(item, str)]
         reasons = {slot: item for slot, item in enumerate(items) if isinstance(item, str)}
-        lengths = [(slot, len(item["faces"])) for slot, item in sound]
-        return lengths, self.collate([item for _, item in sound]) if sound else None, reasons
+        slots = [slot for slot, _ in sound]
+        return slots, self.collate([item for _, item in sound]) if sound else None, reasons
 
 
 class CodeData:
@@ -96,6 +96,10 @@ class CodeData:
         """Codes (f, t) of one variant; empty if the mesh could not be encoded."""
         slot = index * self.variants + number
         return torch.from_numpy(self.flat[self.offsets[slot] : self.offsets[slot + 1]])
+
+    def lengths(self) -> list[int]:
+        """Faces of each mesh, in the variant that has most."""
+        return np.diff(self.offsets).reshape(-1, self.variants).max(1).tolist()
 
     # -- filling --------------------------------------------------------------------------------
 
@@ -152,14 +156,14 @@ class CodeData:
         )
         batches = iter(loader)
         try:
-            for number, (lengths, batch, reasons) in enumerate(batches):
+            for number, (sound, batch, reasons) in enumerate(batches):
                 batch_slots = slots[number * size : (number + 1) * size]
                 self.reasons |= {batch_slots[slot]: reason for slot, reason in reasons.items()}
                 if batch is not None:
                     codes = encode(autoencoder, batch, device)
-                    for (slot, length), row in zip(lengths, codes):
+                    for slot, rows in zip(sound, codes):
                         # A clone, since a view would keep the whole batch alive.
-                        yield number * size + slot + 1, batch_slots[slot], row[:length].clone()
+                        yield number * size + slot + 1, batch_slots[slot], rows.clone()
         finally:
             stop_workers(batches)
 
@@ -172,8 +176,8 @@ def content_digest(source: Any, index: int) -> str:
 
 
 @torch.no_grad()
-def encode(autoencoder: Any, batch: dict[str, Any], device: torch.device) -> Tensor:
-    """Codes (b, f, t) on the host, in full precision whatever the precision of the run."""
+def encode(autoencoder: Any, batch: dict[str, Any], device: torch.device) -> tuple[Tensor, ...]:
+    """Codes (f, t) of each mesh on the host, in fp32 whatever the precision of the run."""
     with torch.autocast(device.type, enabled=False):
         dtype = next(autoencoder.parameters()).dtype
         codes = autoencoder.tokenize(
@@ -181,4 +185,5 @@ def encode(autoencoder: Any, batch: dict[str, Any], device: torch.device) -> Ten
             batch["faces"].to(device),
             neighbours=batch["neighbours"].to(device),
         )
-    return codes.to(torch.int32).cpu()
+    faces = batch["lengths"][:, 0].tolist()
+    return codes[0, : sum(faces)].to(torch.int32).cpu().split(faces)

@@ -27,6 +27,7 @@ from quintet.mesh.transformer.assemble import Mesh, assemble
 from quintet.mesh.transformer.generator import FaceGenerator, Sampling
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
 from quintet.nn.attention import Block, Context, linear
+from quintet.nn.packing import Packing, sum_by_owner
 from quintet.nn.precision import full_precision, without_autocast
 from quintet.nn.rope import rope_1d
 from quintet.nn.text import ByteTokenizer, FrozenText, TextEncoder
@@ -49,24 +50,18 @@ class MeshLosses(NamedTuple):
     """Decisions predicted correctly."""
 
 
-# GPUs and compiled graphs need fixed shapes, so padding is computed and discarded there. On a CPU
-# it would be most of the work.
-
-
 def has_fixed_shapes(codes: Tensor) -> bool:
+    """GPUs and compiled graphs need fixed shapes; a CPU computes rows that count and no others."""
     return codes.device.type != "cpu" or torch.compiler.is_compiling()
 
 
-def select_faces(x: Tensor, index: Tensor | None) -> Tensor:
-    """(b, f, ...) -> (n, ...): all faces, or those of the index into (b f)."""
-    return x.flatten(0, 1) if index is None else x.flatten(0, 1)[index]
-
-
-def sum_per_mesh(values: Tensor, codes: Tensor, index: Tensor | None) -> Tensor:
-    """Sum per-face values (n,) over each mesh: (b,)."""
-    if index is None:
-        return values.view(codes.shape[:2]).sum(-1)
-    return values.new_zeros(codes.shape[0]).index_add(0, index // codes.shape[1], values)
+def pack_codes(codes: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Padded codes (b, f, t) as rows (r, t), the rows of each mesh (b,), and the most of a mesh."""
+    count, width = codes.shape[:2]
+    if has_fixed_shapes(codes):  # padding stays, and is ignored
+        return codes.flatten(0, 1), torch.full((count,), width, device=codes.device), width
+    lengths = ((codes[..., 0] >= 0).sum(1) + 1).clamp_max(width)
+    return codes[torch.arange(width) < lengths[:, None]], lengths, width
 
 
 class MeshTransformer(Pretrained, nn.Module):
@@ -161,37 +156,44 @@ class MeshTransformer(Pretrained, nn.Module):
         text: Tensor | None = None,
         mask: Tensor | None = None,
         drop: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> MeshLosses:
-        """Losses of codes (b, f, t).
+        """Losses of codes (b, f, t), padded with -1; or packed, (rows, t), with `lengths` (b,): the
+        faces of a mesh and a row of -1 for its end (a full mesh has none), then the next mesh.
 
         `text`: byte ids (b, n), or embeddings (b, n, text_dim) with their `mask` (b, n).
         `drop` (b,): true where the caption is dropped.
         """
-        self.check(codes)
-        faces = (codes[..., 0] >= 0).sum(-1)
-        index = None
+        if lengths is None:
+            self.check(codes)
+            codes, lengths, width = pack_codes(codes)
+        else:
+            width = self.config.max_faces
+        chosen: Any = slice(None)
         if not has_fixed_shapes(codes):
-            codes = codes[:, : int(faces.max()) + 1]
-            index = (codes[..., 0] >= 0).flatten().nonzero()[:, 0]
+            width, chosen = int(lengths.max()), codes[:, 0] >= 0
+        count, packing = len(lengths), Packing.of(lengths, len(codes), width)
+        owner, position = packing.owner, packing.position
         table = self.code_embed()
         embeddings = self.embed(codes, table)
-        context = self.encode_text(codes.shape[0], text, mask, drop)
-        coarse = self.coarse_hidden(embeddings, context)
-        hidden = self.fine_hidden(select_faces(coarse, index), select_faces(embeddings, index))
-        loss, correct = self.code_losses(hidden, table, select_faces(codes, index))
-        end_logits = self.end_logits(coarse)
-        position = torch.arange(codes.shape[1], device=codes.device)
-        ends, decides = position == faces[:, None], position <= faces[:, None]
+        context = self.encode_text(count, text, mask, drop)
+        coarse = self.coarse_hidden(embeddings, packing, context)
+        hidden = self.fine_hidden(coarse[chosen], embeddings[chosen])
+        loss, correct = self.code_losses(hidden, table, codes[chosen])
+        faces = sum_by_owner((codes[:, 0] >= 0).long(), owner, count)
+        end_logits, last = self.end_logits(coarse), faces[owner.clamp_min(0)]
+        ends, decides = position == last, position <= last
         targets = ends.to(end_logits.dtype)
         bce = F.binary_cross_entropy_with_logits(end_logits, targets, reduction="none")
-        end_loss = (bce * decides).sum(-1)
+        end_loss = sum_by_owner(bce * decides, owner, count)
+        end_correct = ((end_logits > 0) == ends) & decides
         return MeshLosses(
-            sum_per_mesh(loss, codes, index) + end_loss,
-            faces * codes.shape[2],
+            sum_by_owner(loss, owner[chosen], count) + end_loss,
+            faces * codes.shape[1],
             end_loss.detach(),
-            decides.sum(-1),
-            sum_per_mesh(correct, codes, index),
-            (((end_logits > 0) == ends) & decides).sum(-1),
+            sum_by_owner(decides.long(), owner, count),
+            sum_by_owner(correct, owner[chosen], count),
+            sum_by_owner(end_correct.long(), owner, count),
         )
 
     def encode_text(
@@ -224,15 +226,17 @@ class MeshTransformer(Pretrained, nn.Module):
             mask = torch.ones(text.shape[:2], dtype=torch.bool, device=text.device)
         return Context(self.text_proj(text.to(self.null_text.dtype)), mask)
 
-    def coarse_hidden(self, embeddings: Tensor, context: Context | None) -> Tensor:
-        """Coarse hidden states (b, f, d) of code embeddings (b, f, t, d), shifted by one face."""
-        faces = self.face_proj(embeddings[:, :-1].flatten(2))
-        x = torch.cat((self.start.expand(embeddings.shape[0], 1, -1), faces), dim=1)
-        positions = torch.arange(embeddings.shape[1], device=embeddings.device)
-        rope = rope_1d(positions, self.config.head_dim)
+    def coarse_hidden(
+        self, embeddings: Tensor, packing: Packing, context: Context | None
+    ) -> Tensor:
+        """Coarse hidden states (rows, d) of code embeddings (rows, t, d), shifted by one face."""
+        faces = self.face_proj(embeddings.flatten(1))
+        is_first = packing.position == 0
+        x = torch.where(is_first[:, None], self.start, faces.roll(1, 0))[None]
+        rope = rope_1d(packing.position, self.config.head_dim)
         for block in self.coarse:
-            x = block(x, rope, causal=True, context=context)
-        return self.coarse_norm(x)
+            x = block(x, rope, causal=True, context=context, packing=packing)
+        return self.coarse_norm(x)[0]
 
     def fine_hidden(self, coarse: Tensor, embeddings: Tensor) -> Tensor:
         """Hidden states (n, t, d) that predict the codes of n faces, from coarse ones (n, d)."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from quintet.engine.data.plans import LengthPlan
 from quintet.engine.health import below
 from quintet.engine.keys import fold, uniform
 from quintet.engine.machine.world import World
@@ -39,11 +40,13 @@ from quintet.mesh.measures import nearest, surface_points
 from quintet.mesh.transformer.codes import CodeData
 from quintet.mesh.transformer.generator import Sampling
 from quintet.mesh.transformer.model import MeshTransformer
-from quintet.nn.text import ByteTokenizer
+from quintet.nn.text import PAD, ByteTokenizer
 from quintet.shared.captions import TextTable
 
 FEWEST_JUDGED = 5
 """Generated meshes below which a small share of valid ones may be chance."""
+WINDOW = 64
+"""Batches that are made even with one another."""
 
 
 class TransformerTask(Task):
@@ -73,6 +76,9 @@ class TransformerTask(Task):
             below("val/valid", 0.2, "invalid meshes; train longer, or lower the temperature", 3)
         ]
         self.codes: dict[str, CodeData | None] = {}
+        self.fixed_shapes = False
+        self.unit = 1
+        """Batches have a multiple of this number of rows."""
         self.texts: TextTable | None = None
         self.reference_points: Tensor | None = None
 
@@ -100,6 +106,7 @@ class TransformerTask(Task):
             )
             self.texts = TextTable(self.config, captions, world)
         self.device = world.device
+        self.fixed_shapes = world.device.type != "cpu" or world.compiles
 
     def _meshes(self, split: str) -> Any:
         if self.sets is not None:
@@ -112,16 +119,34 @@ class TransformerTask(Task):
         return self.codes[split] if self.codes else self._meshes(split)
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
-        shape = (len(items), self.config.max_faces, self.config.tokens_per_face)
-        codes = torch.full(shape, -1, dtype=torch.int32)
-        for row, item in zip(codes, items):
-            row[: len(item["codes"])] = item["codes"]
+        """Codes packed as `MeshTransformer.forward` takes them, in whole units of rows."""
+        lengths = torch.tensor([self._num_rows(len(item["codes"])) for item in items])
+        most = len(items) * self.config.max_faces
+        rows = min(data.round_up(int(lengths.sum()), self.unit), most)
+        codes = torch.full((rows, self.config.tokens_per_face), -1, dtype=torch.int32)
+        for start, item in zip(lengths.cumsum(0) - lengths, items):
+            codes[start : start + len(item["codes"])] = item["codes"]
         texts = [item["text"] for item in items]
-        return {"codes": codes, "caption": texts, **self._encode_captions(texts)}
+        captions = self._encode_captions(texts)
+        return {"codes": codes, "lengths": lengths, "caption": texts, **captions}
+
+    def _num_rows(self, faces: int) -> int:
+        """A row for each face, and one for the end unless the mesh is full."""
+        return min(faces + 1, self.config.max_faces)
+
+    def plan(self, source: CodeData) -> LengthPlan:
+        """Batches of nearly equal numbers of faces, so that one shape fits them closely."""
+        lengths = [self._num_rows(count) for count in source.lengths()]
+        batch_size, seed = self.recipe.batch_size, self.recipe.seed
+        if self.fixed_shapes:
+            self.unit = data.capacity(lengths, batch_size, WINDOW)
+        return LengthPlan(lengths, seed, batch_size=batch_size, window=WINDOW, even=True)
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, Tensor]:
         if self.config.text == "bytes":
-            return {"text": ByteTokenizer(self.config.text_length).encode(texts)}
+            ids = ByteTokenizer(self.config.text_length).encode(texts)
+            longest = ids.shape[1] if self.fixed_shapes else int((ids != PAD).sum(1).max())
+            return {"text": ids[:, :longest]}
         if self.texts is not None:
             return self.texts(texts)
         return {}
@@ -147,7 +172,7 @@ class TransformerTask(Task):
 
     def _call(self, transformer: Any, batch: Batch, drop: Tensor) -> Any:
         codes, text, mask = (batch.data.get(name) for name in ("codes", "text", "mask"))
-        return transformer(codes.long(), text, mask, drop)
+        return transformer(codes.long(), text, mask, drop, batch.data["lengths"])
 
     # -- evaluation -----------------------------------------------------------------------------
 
@@ -175,7 +200,8 @@ class TransformerTask(Task):
         captions = [batch.data["caption"][row] for row in rows]
         codes, meshes = self.generate(captions, seed=batch.ids[rows[0]])
         num_faces = (codes[..., 0] >= 0).sum(1).tolist()
-        originals = self.decode([batch.data["codes"][row] for row in rows])
+        true_codes = codes_of(batch)
+        originals = self.decode([true_codes[row] for row in rows])
         reference_points = self._references()
         values = {
             # Ended before max_faces, without degenerate or duplicate faces.
@@ -238,11 +264,17 @@ class TransformerTask(Task):
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         captions = list(batch.data["caption"][:6])
         with torch.autocast(self.device.type, enabled=False):
-            originals = self.decode(list(batch.data["codes"][: len(captions)]))
+            originals = self.decode(codes_of(batch)[: len(captions)])
             samples = [self.generate(captions, seed)[1] for seed in (0, 1, 2)]
         rows = [[mesh, *(meshes[i] for meshes in samples)] for i, mesh in enumerate(originals)]
         titles = ["validation", "generated 1", "generated 2", "generated 3"]
         return [MeshSheet("generated", rows, titles, captions)]
+
+
+def codes_of(batch: Batch) -> Sequence[Tensor]:
+    """Codes (f, t) of each mesh, and a row of -1 for its end."""
+    lengths = batch.data["lengths"].tolist()
+    return batch.data["codes"][: sum(lengths)].split(lengths)
 
 
 def count_codes(batch: Batch) -> Tensor:
