@@ -271,7 +271,8 @@ def synthesise(
     spectra *= _spectra(_windows(voiced, windows, hop), size)
     hissing = _windows(noise, windows, hop)
     some = np.flatnonzero(hissing.any(1))
-    spectra[some] += _spectra(hissing[some], size) * _colours(rate)[1][sounds[some]]
+    if len(some):  # MKL transforms no empty batch
+        spectra[some] += _spectra(hissing[some], size) * _colours(rate)[1][sounds[some]]
     pieces = torch.fft.irfft(torch.from_numpy(spectra), size).numpy()
     audio = _overlap(pieces, hop)[hop : hop + count]
     fade = min(count, round(rate * WINDOW))
