@@ -28,7 +28,7 @@ from quintet.mesh.transformer.generator import FaceGenerator, Sampling
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
 from quintet.nn.attention import Block, Context, linear
 from quintet.nn.packing import Packing, sum_by_owner
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, residual_stream, without_autocast
 from quintet.nn.rope import rope_1d
 from quintet.nn.text import ByteTokenizer, FrozenText, TextEncoder
 
@@ -68,6 +68,7 @@ class MeshTransformer(Pretrained, nn.Module):
     """Mesh generator, built from a configuration, its fields as keywords, or an autoencoder."""
 
     Config = MeshTransformerConfig
+    compiles_whole = True
 
     def __init__(self, config: Any = None, *, autoencoder: Any = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
@@ -149,6 +150,9 @@ class MeshTransformer(Pretrained, nn.Module):
         return losses.loss_sum.sum() / losses.tokens.sum()
 
     # -- training -----------------------------------------------------------------------------
+
+    def regions(self) -> list[nn.Module]:
+        return [*self.coarse, *self.fine]
 
     def forward(
         self,
@@ -233,6 +237,7 @@ class MeshTransformer(Pretrained, nn.Module):
         faces = self.face_proj(embeddings.flatten(1))
         is_first = packing.position == 0
         x = torch.where(is_first[:, None], self.start, faces.roll(1, 0))[None]
+        x = residual_stream(x)
         rope = rope_1d(packing.position, self.config.head_dim)
         for block in self.coarse:
             x = block(x, rope, causal=True, context=context, packing=packing)
@@ -241,7 +246,7 @@ class MeshTransformer(Pretrained, nn.Module):
     def fine_hidden(self, coarse: Tensor, embeddings: Tensor) -> Tensor:
         """Hidden states (n, t, d) that predict the codes of n faces, from coarse ones (n, d)."""
         previous = F.pad(self.code_proj(embeddings[:, :-1]), (0, 0, 1, 0))
-        x = previous + self.slot_embed + coarse[:, None]
+        x = residual_stream(previous + self.slot_embed + coarse[:, None])
         for block in self.fine:
             x = block(x, causal=True)
         return self.fine_norm(x)
