@@ -24,7 +24,7 @@ from quintet.compat.models import MESH_GENERATE, MESH_TRANSFORMER, arguments, mo
 from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.transformer.assemble import Mesh, assemble
-from quintet.mesh.transformer.generator import FaceGenerator, Sampling
+from quintet.mesh.transformer.generator import Sampling, generate
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
 from quintet.nn.attention import Block, Context, linear
 from quintet.nn.precision import full_precision, without_autocast
@@ -294,9 +294,7 @@ class MeshTransformer(Pretrained, nn.Module):
         own = self.start.dtype
         dtype = dtype or (torch.bfloat16 if self.start.is_cuda and own.itemsize == 4 else own)
         with without_autocast(self.start):
-            table = self.code_embed().to(dtype)
-            model = self.cast_copy(dtype)
-            return FaceGenerator(model, table, context, count, limit, sampling, prompt).run()
+            return generate(self, context, count, limit, sampling, prompt, dtype)
 
     def cast_copy(self, dtype: torch.dtype) -> Self:
         """Copy of the model in another dtype, in eval mode."""
