@@ -166,8 +166,8 @@ def _self_attention_kernel(
     # What an ended mesh attends to is of no consequence: do not read its cache.
     length = tl.where(tl.load(ended + row % count) != 0, 0, here)
     most, weight, out1, out2 = _attend(
-        q1, q2, keys, values, ended, length, d, half, scale, own, 1.0, v1, v2,
-        MASKED=False, BLOCK=BLOCK,
+        q1, q2, keys, values, ended, length, d, half, scale, own, tl.full([], 1.0, tl.float32),
+        v1, v2, MASKED=False, BLOCK=BLOCK,
     )  # fmt: skip
     out += row * width + head * 2 * half + d
     tl.store(out, (out1 / weight).to(kind), mask=d < half)
@@ -214,7 +214,8 @@ def _cross_attention_kernel(
     nothing = tl.zeros([HALF], tl.float32)
     most, weight, out1, out2 = _attend(
         q1, q2, keys + cached, values + cached, visible + row * length, length, d, half, scale,
-        float("-inf"), 0.0, nothing, nothing, MASKED=True, BLOCK=BLOCK,
+        tl.full([], float("-inf"), tl.float32), tl.full([], 0.0, tl.float32), nothing, nothing,
+        MASKED=True, BLOCK=BLOCK,
     )  # fmt: skip
     tl.store(out + offset + d, (out1 / weight).to(kind), mask=d < half)
     tl.store(out + offset + half + d, (out2 / weight).to(kind), mask=d < half)
