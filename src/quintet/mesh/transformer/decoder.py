@@ -19,15 +19,17 @@ from torch.nn import functional as F
 from quintet.engine.keys import fold
 from quintet.mesh.transformer.generator import (
     CHECK_EVERY,
+    CONTEXT_ROWS,
     CapturedStep,
     Sampling,
     copy_prompt,
+    pad_rows,
     with_null_text,
 )
 from quintet.nn.attention import Context, CrossKV, KVCache
-from quintet.nn.kernels import decode
+from quintet.nn.kernels import compiled_together, decode
 from quintet.nn.kernels.draw import Draw, Face, draw_digit, draw_end
-from quintet.nn.rope import rope_1d
+from quintet.nn.rope import Rope, rope_1d
 
 if TYPE_CHECKING:
     from quintet.mesh.transformer.model import MeshTransformer
@@ -143,6 +145,14 @@ def tensors(weights: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
+class Scratch(NamedTuple):
+    """What the blocks of a decoder compute on the way."""
+
+    qkv: Tensor
+    q: Tensor
+    attended: Tensor
+
+
 class FaceDecoder:
     """A batch of `rows` meshes of up to `capacity` faces."""
 
@@ -170,23 +180,23 @@ class FaceDecoder:
             shape = (batch, heads, length, head_dim)
             return KVCache(buffer(*shape), buffer(*shape))
 
-        def scratch(heads: int, head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-            width = heads * head_dim
-            return buffer(batch, 3 * width), buffer(batch, width), buffer(batch, width)
+        def scratch(width: int) -> Scratch:
+            return Scratch(buffer(batch, 3 * width), buffer(batch, width), buffer(batch, width))
 
         self.caches = [cache(config.heads, capacity, config.head_dim) for _ in weights.coarse]
         self.fine_caches = [
             cache(config.fine_heads, tokens, config.fine_head_dim) for _ in weights.fine
         ]
         mask = buffer(batch, context_length, dtype=torch.int8)
+        self.context_lengths = buffer(batch, dtype=torch.int32)
         self.cross_kvs = [
             None
             if layer.cross is None or not context_length
             else CrossKV(*cache(config.heads, context_length, config.head_dim), mask)
             for layer in weights.coarse
         ]
-        self.scratch = scratch(config.heads, config.head_dim)
-        self.fine_scratch = scratch(config.fine_heads, config.fine_head_dim)
+        self.scratch = scratch(config.heads * config.head_dim)
+        self.fine_scratch = scratch(config.fine_heads * config.fine_head_dim)
         self.hidden = buffer(batch, weights.coarse[0].feed_forward.shape[1])
         self.activations = buffer(batch, 2 * dim)
         self.x = buffer(batch, dim)
@@ -212,7 +222,11 @@ class FaceDecoder:
             self.guided,
             sampling.greedy,
         )
-        self.take_step = CapturedStep(self.step) if device.type == "cuda" else self.step
+        self.take_step = self.step
+        if device.type == "cuda":
+            with compiled_together():
+                self.step(0)
+            self.take_step = CapturedStep(self.step)
 
     @property
     def memory(self) -> int:
@@ -252,27 +266,34 @@ class FaceDecoder:
         self.x.copy_(self.weights.start.expand_as(self.x))
         if context is None:
             return
-        context = pad_rows(context, len(face.keys))
+        context = Context(*(pad_rows(each, len(face.keys)) for each in context))
         context = with_null_text(context) if self.guided else context
+        numbers = torch.arange(1, context.mask.shape[1] + 1, device=context.mask.device)
+        self.context_lengths.copy_((context.mask * numbers).amax(1))
+        batch = len(self.context_lengths)
         for block, kv in zip(model.coarse, self.cross_kvs):
-            if kv is not None:
-                keys_and_values: Any = block.cross_kv(context)  # type: ignore[operator]
-                kv.keys.copy_(keys_and_values.keys)
-                kv.values.copy_(keys_and_values.values)
-                kv.mask.copy_(context.mask)
+            if kv is None:
+                continue
+            kv.mask.copy_(context.mask)
+            for first in range(0, batch, CONTEXT_ROWS):
+                rows = slice(first, first + CONTEXT_ROWS)
+                part = Context(*(pad_rows(each[rows], CONTEXT_ROWS) for each in context))
+                projected: CrossKV = block.cross_kv(part)  # type: ignore[operator]
+                kv.keys[rows] = projected.keys[: batch - first]
+                kv.values[rows] = projected.values[: batch - first]
 
     # -- one face -------------------------------------------------------------------------------
 
     def step(self, _: int) -> None:
         weights, face = self.weights, self.face
         for layer, cache, kv in zip(weights.coarse, self.caches, self.cross_kvs):
-            self.block(layer, self.x, cache, face.position, kv)
+            self.block(layer, self.x, cache, face.position, self.scratch, self.rope, kv)
         draws = self.config.tokens_per_face * self.parts
         end = (weights.coarse_gain, weights.end, weights.end_bias, weights.slots)
         draw_end(self.x, *end, face, draws, self.draw)
         for slot in range(self.config.tokens_per_face):
             for layer, cache in zip(weights.fine, self.fine_caches):
-                self.block(layer, face.x, cache, self.slots[slot:])
+                self.block(layer, face.x, cache, self.slots[slot:], self.fine_scratch)
             self.draw_code(slot)
         decode.linear(face.embeddings, weights.face_proj, self.x)
         face.position.add_(1)
@@ -283,18 +304,18 @@ class FaceDecoder:
         x: Tensor,
         cache: KVCache,
         position: Tensor,
+        scratch: Scratch,
+        rope: Rope | None = None,
         kv: CrossKV | None = None,
     ) -> None:
         """Adds to x (b, d), as `Block.step`."""
-        coarse = cache.keys.shape[2] == self.rope.cos.shape[0] and x is self.x
-        qkv, q, attended = self.scratch if coarse else self.fine_scratch
-        rope = self.rope if coarse else None
+        qkv, q, attended = scratch
         decode.linear(x, layer.qkv, qkv, norm=True)
         decode.self_attention(qkv, layer.gains, cache, position, rope, self.face.ended, attended)
         decode.linear(attended, layer.out, x, epilogue="residual")
         if layer.cross is not None and kv is not None:
             decode.linear(x, layer.cross.q, q, norm=True)
-            decode.cross_attention(q, layer.cross.gain, kv, attended)
+            decode.cross_attention(q, layer.cross.gain, kv, self.context_lengths, attended)
             decode.linear(attended, layer.cross.out, x, epilogue="residual")
         decode.linear(x, layer.hidden, self.hidden, norm=True, epilogue="swiglu")
         decode.linear(self.hidden, layer.feed_forward, x, epilogue="residual")
@@ -320,12 +341,6 @@ class FaceDecoder:
                 depth=depth,
                 distinct=self.sampling.distinct,
             )
-
-
-def pad_rows(context: Context, rows: int) -> Context:
-    """Repeat the last row: padding must attend to something."""
-    index = torch.arange(rows, device=context.values.device).clamp_max(len(context.values) - 1)
-    return Context(context.values[index], context.mask[index])
 
 
 # -- what is kept between calls -----------------------------------------------------------------
@@ -370,14 +385,20 @@ class Decoders:
         bytes_per_row = faces * (capacity + context_length) * (2 if guided else 1)
         free: float | None = None
         for rows in reversed([size for size in ROWS if size < wanted] + [fit_rows(wanted)]):
-            key = (weights.start.dtype, model.start.device, rows, capacity, context_length, sampling)
+            key = (
+                weights.start.dtype,
+                model.start.device,
+                rows,
+                capacity,
+                context_length,
+                sampling,
+            )
             if key in self.kept:
                 self.kept.move_to_end(key)
                 return self.kept[key]
-            if free is None:
-                self.trim(KEPT - 1, float("inf"))
-                free = free_memory(model.start.device)
+            free = free_memory(model.start.device) if free is None else free
             if rows == ROWS[0] or rows * bytes_per_row < free / 2:
+                self.trim(KEPT - 1, float("inf"))
                 args = (model, weights, rows, capacity, context_length, sampling)
                 self.kept[key] = FaceDecoder(*args)
                 return self.kept[key]

@@ -30,6 +30,9 @@ MIN_CACHE = 64
 """Shortest cache length that attention reads; it doubles from there."""
 MAX_ROWS = 512
 """Meshes generated together."""
+CONTEXT_ROWS = 32
+"""Captions encoded together on CUDA. Always as many: products of another size may round otherwise,
+and a mesh would depend on its batch."""
 MAX_VALUES = 128
 """Of a digit, for the kernels: they compare each with each."""
 KEY_STRIDE = 0x632BE59BD9B4E019
@@ -259,6 +262,11 @@ def copy_prompt(prompt: Tensor, codes: Tensor) -> None:
     codes[:, :length] = prompt[:, :length]
 
 
+def pad_rows(x: Tensor, rows: int) -> Tensor:
+    """Repeat the last row."""
+    return x[torch.arange(rows, device=x.device).clamp_max(len(x) - 1)]
+
+
 def with_null_text(context: Context) -> Context:
     """The batch twice: with captions, and with the null embedding only."""
     uncond = context.mask.clone()
@@ -278,16 +286,14 @@ def generate(
     """Codes (count, max_faces, t) of any number of meshes, `MAX_ROWS` at a time."""
     tokens = model.config.tokens_per_face
     if prompt is not None and (prompt.ndim != 3 or prompt.shape[::2] != (count, tokens)):
-        raise ValueError(
-            f"expected a prompt ({count}, faces, {tokens}), not {tuple(prompt.shape)}"
-        )
+        raise ValueError(f"expected a prompt ({count}, faces, {tokens}), not {tuple(prompt.shape)}")
     if has_kernels(model, dtype):
         from quintet.mesh.transformer import decoder
 
         return decoder.generate(model, context, count, max_faces, sampling, prompt, dtype)
     table, model = model.code_embed().to(dtype), model.cast_copy(dtype)
     codes: list[Tensor] = []
-    for first in range(0, count, MAX_ROWS):
+    for first in range(0, max(count, 1), MAX_ROWS):
         rows = slice(first, min(first + MAX_ROWS, count))
         part = None if context is None else Context(*(each[rows] for each in context))
         given = None if prompt is None else prompt[rows]

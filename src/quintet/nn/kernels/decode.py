@@ -5,7 +5,7 @@
     cross_attention QK norm, attention to a context
 
 A product of a few rows waits for its weights, so tiles are narrow: many programs read at once.
-Tiles do not depend on the number of rows, and neither does a row's result. The gain of a norm is
+A row's result does not depend on the other rows, nor on their number. The gain of a norm is
 folded into the weights; what is left of it, a factor per row, is computed while x is read.
 """
 
@@ -19,13 +19,13 @@ import triton.language as tl
 from torch import Tensor
 
 from quintet.nn.attention import CrossKV, KVCache
-from quintet.nn.kernels import power_of_two
+from quintet.nn.kernels import launch, power_of_two
 from quintet.nn.rope import Rope
 
 EPILOGUES = {"none": 0, "residual": 1, "silu": 2, "swiglu": 3}
 EPS = torch.finfo(torch.float32).eps
 """As `torch.nn.functional.rms_norm` in fp32 and in bf16."""
-POSITIONS = 128
+POSITIONS = 64
 """Of a cache, read at a time."""
 
 
@@ -42,7 +42,7 @@ def _linear_kernel(
     weight += columns[None, :] * K + k[:, None]
     total = tl.zeros([BM, BN], tl.float32)
     gate = tl.zeros([BM, BN], tl.float32)
-    squares = tl.zeros([BM], tl.float32)
+    squares = tl.zeros([BM, BK], tl.float32)
     for start in range(0, K, BK):
         known = k < K - start
         a = tl.load(x + start, mask=(rows < M)[:, None] & known[None, :], other=0.0)
@@ -54,9 +54,9 @@ def _linear_kernel(
             gate = tl.dot(a, c, gate, input_precision="ieee")
         if NORM:
             wide = a.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
+            squares += wide * wide
     if NORM:
-        factor = tl.rsqrt(squares / K + eps)[:, None]
+        factor = tl.rsqrt(tl.sum(squares, 1) / K + eps)[:, None]
         total *= factor
         gate *= factor
     if EPILOGUE == 3:
@@ -75,12 +75,16 @@ def linear(
 ) -> Tensor:
     """x (m, k) times weight (n, k), into `out` (m, n); "residual" adds what stands there."""
     (m, k), n = x.shape, out.shape[1]
-    wide = x.element_size() == 4
-    tile = (32, 16, 64) if wide else (32, 32 if n > 1024 and epilogue == "none" else 16, 128)
-    grid = (triton.cdiv(n, tile[1]), triton.cdiv(m, tile[0]))
-    _linear_kernel[grid](
+    rows, columns, depth, stages = (16, 16, 64, 3) if x.element_size() == 4 else (32, 16, 128, 5)
+    if m > 64:
+        columns, stages = 64, 3  # enough programs: read x less often
+    elif n > 2048:
+        columns, stages = 32, 3
+    grid = (triton.cdiv(n, columns), triton.cdiv(m, rows))
+    launch(
+        _linear_kernel, grid,
         x, weight, out, m, n, k, EPS, NORM=norm, EPILOGUE=EPILOGUES[epilogue],
-        BM=tile[0], BN=tile[1], BK=tile[2], num_warps=4, num_stages=3 if wide else 5,
+        BM=rows, BN=columns, BK=depth, num_warps=4, num_stages=stages,
     )  # fmt: skip
     return out
 
@@ -104,11 +108,19 @@ def _normed_head(x, gain, d, half, eps):
 
 @triton.jit
 def _attend(
-    q1, q2, keys, values, visible, length, d, half, scale, most, weight, out1, out2,
-    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    q1, q2, keys, values, visible, length, d, half, scale, own, own1, own2,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Softmax over `length` positions, continued from a maximum, a sum of weights and of values."""
-    for start in range(0, length, BLOCK):
+    """Attention to `length` positions, and to one more of score `own` and value own1, own2.
+
+    Each of `BLOCK` lanes has a softmax of its own; they are merged at the end. A score of -1e30 has
+    no weight.
+    """
+    most = tl.full([BLOCK], -1e30, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    out1 = tl.zeros([BLOCK, d.shape[0]], tl.float32)
+    out2 = tl.zeros([BLOCK, d.shape[0]], tl.float32)
+    for start in tl.range(0, length, BLOCK, num_stages=STAGES):
         position = start + tl.arange(0, BLOCK)
         known = position < length
         at = position[:, None] * (2 * half) + d[None, :]
@@ -119,22 +131,27 @@ def _attend(
         v2 = tl.load(values + at + half, mask=inside, other=0.0).to(tl.float32)
         if MASKED:
             known = known & (tl.load(visible + position, mask=known, other=0) != 0)
-        scores = (tl.sum(k1 * q1[None, :], 1) + tl.sum(k2 * q2[None, :], 1)) * scale
-        scores = tl.where(known, scores, float("-inf"))
+        scores = tl.sum(k1 * q1[None, :] + k2 * q2[None, :], 1) * scale
         before = most
-        most = tl.maximum(before, tl.max(scores, 0))
-        weights = tl.exp(scores - most)
+        most = tl.maximum(before, tl.where(known, scores, -1e30))
+        weights = tl.where(known, tl.exp(scores - most), 0.0)
         decay = tl.exp(before - most)
-        weight = weight * decay + tl.sum(weights, 0)
-        out1 = out1 * decay + tl.sum(weights[:, None] * v1, 0)
-        out2 = out2 * decay + tl.sum(weights[:, None] * v2, 0)
-    return most, weight, out1, out2
+        total = total * decay + weights
+        out1 = out1 * decay[:, None] + weights[:, None] * v1
+        out2 = out2 * decay[:, None] + weights[:, None] * v2
+    top = tl.maximum(own, tl.max(most, 0))
+    factor = tl.exp(most - top)
+    own_weight = tl.exp(own - top)
+    norm = tl.sum(total * factor, 0) + own_weight
+    out1 = tl.sum(out1 * factor[:, None], 0) + own_weight * own1
+    out2 = tl.sum(out2 * factor[:, None], 0) + own_weight * own2
+    return out1 / norm, out2 / norm
 
 
 @triton.jit(do_not_specialize=["count"])
 def _self_attention_kernel(
     qkv, gains, keys, values, out, position, cos, sin, ended, count, heads, capacity, half, scale,
-    eps, ROPE: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+    eps, ROPE: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program per row and head."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -165,13 +182,13 @@ def _self_attention_kernel(
     own = (tl.sum(k1.to(tl.float32) * q1, 0) + tl.sum(k2.to(tl.float32) * q2, 0)) * scale
     # What an ended mesh attends to is of no consequence: do not read its cache.
     length = tl.where(tl.load(ended + row % count) != 0, 0, here)
-    most, weight, out1, out2 = _attend(
-        q1, q2, keys, values, ended, length, d, half, scale, own, tl.full([], 1.0, tl.float32),
-        v1, v2, MASKED=False, BLOCK=BLOCK,
+    out1, out2 = _attend(
+        q1, q2, keys, values, ended, length, d, half, scale, own, v1, v2,
+        MASKED=False, BLOCK=BLOCK, STAGES=STAGES,
     )  # fmt: skip
     out += row * width + head * 2 * half + d
-    tl.store(out, (out1 / weight).to(kind), mask=d < half)
-    tl.store(out + half, (out2 / weight).to(kind), mask=d < half)
+    tl.store(out, out1.to(kind), mask=d < half)
+    tl.store(out + half, out2.to(kind), mask=d < half)
 
 
 def self_attention(
@@ -191,18 +208,19 @@ def self_attention(
     rows, heads, capacity, head_dim = cache.keys.shape
     half = head_dim // 2
     cos, sin = (gains, gains) if rope is None else rope
-    _self_attention_kernel[(rows, heads)](
+    launch(
+        _self_attention_kernel, (rows, heads),
         qkv, gains, cache.keys, cache.values, out, position, cos, sin, ended, len(ended), heads,
         capacity, half, head_dim**-0.5, EPS, ROPE=rope is not None, HALF=power_of_two(half),
-        BLOCK=min(POSITIONS, power_of_two(capacity, 16)), num_warps=8 if capacity > 16 else 1,
+        **_blocks(capacity),
     )  # fmt: skip
     return out
 
 
-@triton.jit(do_not_specialize=["length"])
+@triton.jit(do_not_specialize=["capacity"])
 def _cross_attention_kernel(
-    q, gain, keys, values, visible, out, heads, length, half, scale, eps,
-    HALF: tl.constexpr, BLOCK: tl.constexpr,
+    q, gain, keys, values, visible, lengths, out, heads, capacity, half, scale, eps,
+    HALF: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, HALF)
@@ -210,27 +228,38 @@ def _cross_attention_kernel(
     q1, q2 = _normed_head(q + offset, gain, d, half, eps)
     kind = keys.dtype.element_ty
     q1, q2 = q1.to(kind).to(tl.float32), q2.to(kind).to(tl.float32)
-    cached = offset.to(tl.int64) * length
+    cached = offset.to(tl.int64) * capacity
     nothing = tl.zeros([HALF], tl.float32)
-    most, weight, out1, out2 = _attend(
-        q1, q2, keys + cached, values + cached, visible + row * length, length, d, half, scale,
-        tl.full([], float("-inf"), tl.float32), tl.full([], 0.0, tl.float32), nothing, nothing,
-        MASKED=True, BLOCK=BLOCK,
+    out1, out2 = _attend(
+        q1, q2, keys + cached, values + cached, visible + row * capacity, tl.load(lengths + row),
+        d, half, scale, tl.full([], -1e30, tl.float32), nothing, nothing,
+        MASKED=True, BLOCK=BLOCK, STAGES=STAGES,
     )  # fmt: skip
-    tl.store(out + offset + d, (out1 / weight).to(kind), mask=d < half)
-    tl.store(out + offset + half + d, (out2 / weight).to(kind), mask=d < half)
+    tl.store(out + offset + d, out1.to(kind), mask=d < half)
+    tl.store(out + offset + half + d, out2.to(kind), mask=d < half)
 
 
-def cross_attention(q: Tensor, gain: Tensor, kv: CrossKV, out: Tensor) -> Tensor:
+def cross_attention(q: Tensor, gain: Tensor, kv: CrossKV, lengths: Tensor, out: Tensor) -> Tensor:
     """As `CrossAttention.forward` between its products: q (b, h e) to out (b, h e).
 
-    kv.mask (b, n); position 0 is visible in every row.
+    kv.mask (b, n) int8; positions from `lengths` (b,) on are not read. Something is visible in
+    every row.
     """
-    rows, heads, length, head_dim = kv.keys.shape
+    rows, heads, capacity, head_dim = kv.keys.shape
     half = head_dim // 2
-    _cross_attention_kernel[(rows, heads)](
-        q, gain, kv.keys, kv.values, kv.mask, out, heads, length, half, head_dim**-0.5, EPS,
-        HALF=power_of_two(half), BLOCK=min(POSITIONS, power_of_two(length, 16)),
-        num_warps=8 if length > 16 else 1,
+    launch(
+        _cross_attention_kernel, (rows, heads),
+        q, gain, kv.keys, kv.values, kv.mask, lengths, out, heads, capacity, half, head_dim**-0.5,
+        EPS, HALF=power_of_two(half), **_blocks(capacity),
     )  # fmt: skip
     return out
+
+
+def _blocks(capacity: int) -> dict[str, int]:
+    """How attention reads a cache of this length."""
+    block = min(POSITIONS, power_of_two(capacity, 16))
+    return {
+        "BLOCK": block,
+        "STAGES": 3 if capacity > block else 1,
+        "num_warps": max(1, block // 16),
+    }

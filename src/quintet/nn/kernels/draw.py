@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quintet.engine.keys import fold
-from quintet.nn.kernels import power_of_two
+from quintet.nn.kernels import launch, power_of_two
 from quintet.nn.kernels.decode import EPS
 
 CODE, END = tl.constexpr(fold("code")), tl.constexpr(fold("end"))
@@ -125,7 +125,8 @@ def draw_end(
     """
     count, faces, tokens = face.codes.shape
     dim = x.shape[1]
-    _end_kernel[(count,)](
+    launch(
+        _end_kernel, (count,),
         x, gain, weight, bias, slots, face.keys, face.position, face.codes, face.forced,
         face.ended, face.coarse, face.x, count, draws, faces, tokens, dim,
         draw.temperature or 1.0, draw.cond_scale, EPS, GUIDED=draw.guided, GREEDY=draw.greedy,
@@ -146,49 +147,50 @@ def _logits(hidden, weight, bias, v, V, H, VALUES: tl.constexpr, CHUNK: tl.const
 
 
 @triton.jit
-def _add_rows(out, a, b, c, d, D):
-    """out = a + b + c"""
-    total = tl.load(a + d, mask=d < D, other=0.0).to(tl.float32)
-    total += tl.load(b + d, mask=d < D, other=0.0).to(tl.float32)
-    total += tl.load(c + d, mask=d < D, other=0.0).to(tl.float32)
-    tl.store(out + d, total.to(out.dtype.element_ty), mask=d < D)
+def _row(x, d, D):
+    return tl.load(x + d, mask=d < D, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _add_row(state, row, d, D):
-    total = tl.load(state + d, mask=d < D, other=0.0).to(tl.float32)
-    total += tl.load(row + d, mask=d < D, other=0.0).to(tl.float32)
-    tl.store(state + d, total.to(state.dtype.element_ty), mask=d < D)
+def _store_row(x, values, d, D):
+    tl.store(x + d, values.to(x.dtype.element_ty), mask=d < D)
 
 
-@triton.jit
-def _copy_row(out, row, d, D):
-    tl.store(out + d, tl.load(row + d, mask=d < D, other=0.0), mask=d < D)
-
-
-@triton.jit(do_not_specialize=["count", "draw", "slot", "part", "depth", "top_k"])
+@triton.jit(do_not_specialize=["count", "draw", "slot", "part", "depth", "corners", "top_k"])
 def _digit_kernel(
     hidden, weight, bias, embed, table, projected, slots,
     keys, position, codes, face, forced, ended, coarse, x, state, embeddings,
-    count, draws, draw, slot, part, depth, faces, tokens, V, H, D, temperature, cond_scale,
-    top_k, top_p, GUIDED: tl.constexpr, GREEDY: tl.constexpr, TOP_K: tl.constexpr,
-    TOP_P: tl.constexpr, DISTINCT: tl.constexpr, LAST: tl.constexpr, VALUES: tl.constexpr,
-    CHUNK: tl.constexpr, B: tl.constexpr,
+    count, draws, draw, slot, part, depth, corners, faces, tokens, V, H, D, temperature,
+    cond_scale, top_k, top_p, GUIDED: tl.constexpr, GREEDY: tl.constexpr, TOP_K: tl.constexpr,
+    TOP_P: tl.constexpr, LAST: tl.constexpr, VALUES: tl.constexpr, CHUNK: tl.constexpr,
+    B: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
+    other_row = row + count
     v = tl.arange(0, VALUES)
     d = tl.arange(0, B)
-    here = tl.load(position)
     face += row * tokens
+    # What does not depend on the digit is read at once: loads take longer than all else.
+    here = tl.load(position)
+    prefix = tl.load(face + slot, mask=part > 0, other=0)
+    base = coarse if LAST else state
+    to = x if LAST else state
+    before = _row(base + row * D, d, D)
+    if LAST:
+        following = _row(slots + tl.minimum(slot + 1, tokens - 1) * D, d, D)
+        at = codes + (row.to(tl.int64) * faces + here) * tokens + slot
+        prompt = tl.load(at)
+        is_forced = tl.load(forced + row) != 0
+        has_ended = tl.load(ended + row) != 0
     logits = _logits(hidden + row * H, weight, bias, v, V, H, VALUES, CHUNK)
     if GUIDED:
-        without = _logits(hidden + (row + count) * H, weight, bias, v, V, H, VALUES, CHUNK)
+        before_other = _row(base + other_row * D, d, D)
+        without = _logits(hidden + other_row * H, weight, bias, v, V, H, VALUES, CHUNK)
         logits = without + cond_scale * (logits - without)
-    prefix = tl.load(face + slot, mask=part > 0, other=0)
-    if DISTINCT:
+    if LAST:
         # The last digit of a corner must not repeat an earlier corner of the face.
         corner = slot // depth
-        for other in range(corner):
+        for other in range(corners):
             last = tl.load(face + other * depth + depth - 1)
             same = last // V == prefix
             for level in range(depth - 1):
@@ -212,27 +214,20 @@ def _digit_kernel(
         logits = tl.where(v < V, logits, float("-inf"))
     digit = tl.argmax(logits, 0, tie_break_left=True)
     code = prefix * V + digit
-    if not LAST:
-        tl.store(face + slot, code)
-        _add_row(state + row * D, embed + digit * D, d, D)
+    if LAST:
+        code = tl.where(is_forced, tl.maximum(prompt, 0), code)
+        tl.store(at, tl.where(has_ended, -1, code))
+        added = following + _row(projected + code * D, d, D)
+        embedding = _row(table + code * D, d, D)
+        _store_row(embeddings + (row * tokens + slot) * D, embedding, d, D)
         if GUIDED:
-            _add_row(state + (row + count) * D, embed + digit * D, d, D)
+            _store_row(embeddings + (other_row * tokens + slot) * D, embedding, d, D)
     else:
-        at = codes + (row.to(tl.int64) * faces + here) * tokens + slot
-        prompt = tl.load(at)
-        code = tl.where(tl.load(forced + row) != 0, tl.maximum(prompt, 0), code)
-        tl.store(face + slot, code)
-        tl.store(at, tl.where(tl.load(ended + row) != 0, -1, code))
-        entry = code * D
-        _copy_row(embeddings + (row * tokens + slot) * D, table + entry, d, D)
-        if GUIDED:
-            _copy_row(embeddings + ((row + count) * tokens + slot) * D, table + entry, d, D)
-        if slot + 1 < tokens:
-            slots += (slot + 1) * D
-            _add_rows(x + row * D, coarse + row * D, slots, projected + entry, d, D)
-            if GUIDED:
-                at_x = (row + count) * D
-                _add_rows(x + at_x, coarse + at_x, slots, projected + entry, d, D)
+        added = _row(embed + digit * D, d, D)
+    tl.store(face + slot, code)
+    _store_row(to + row * D, before + added, d, D)
+    if GUIDED:
+        _store_row(to + other_row * D, before_other + added, d, D)
 
 
 def draw_digit(
@@ -249,13 +244,14 @@ def draw_digit(
     values, width = weight.shape
     dim, last = face.x.shape[1], part == parts - 1
     padded = power_of_two(values, 16)
-    _digit_kernel[(count,)](
+    corners = slot // depth if distinct and last and slot % depth == depth - 1 else 0
+    launch(
+        _digit_kernel, (count,),
         hidden, weight, bias, embed, table, projected, slots, *face, count, tokens * parts,
-        slot * parts + part, slot, part, depth, faces, tokens, values, width, dim,
+        slot * parts + part, slot, part, depth, corners, faces, tokens, values, width, dim,
         draw.temperature or 1.0, draw.cond_scale, draw.top_k or 0, draw.top_p or 1.0,
         GUIDED=draw.guided, GREEDY=draw.greedy, TOP_K=draw.top_k is not None,
         TOP_P=draw.top_p is not None and draw.top_p < 1,
-        DISTINCT=distinct and last and slot % depth == depth - 1, LAST=last, VALUES=padded,
-        CHUNK=min(power_of_two(width), max(16, 16384 // padded)), B=power_of_two(dim),
-        num_warps=8,
+        LAST=last, VALUES=padded, CHUNK=min(power_of_two(width), 32768 // padded),
+        B=power_of_two(dim), num_warps=8,
     )  # fmt: skip
