@@ -222,8 +222,9 @@ def generation(asked: argparse.Namespace, place: Path, rate: float) -> dict[str,
             faces: int = faces, count: int = count, scale: float = scale, dtype: Any = dtype
         ) -> None:
             context = model.encode_captions(["a table with three legs"] * count)
-            options = {"cond_scale": scale, "max_faces": faces, "dtype": dtype}
-            codes = model.generate_codes(context, count, **options)
+            codes = model.generate_codes(
+                context, count, cond_scale=scale, max_faces=faces, dtype=dtype
+            )
             assert codes.shape[1] == faces
             assert int(codes.min()) >= 0
 

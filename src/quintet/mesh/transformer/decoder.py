@@ -1,22 +1,21 @@
 """Generation on CUDA with the kernels of `nn/kernels`: the default model's face is 183 launches.
 
-`fold_weights` prepares the weights: in the dtype of generation, gains of norms folded into the
-products that follow them, embeddings of codes normalised and projected. `FaceDecoder` holds a batch
-of fixed size and the CUDA graph of a face. Both are kept between calls: weights are folded again
-into the same memory, so that a call sees what was trained or loaded since.
+`FaceDecoder` holds a batch of fixed size and the CUDA graph of a face. It is kept between calls, as
+are the folded weights: a call folds them again, into the same memory, and so sees what was trained
+or loaded since.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.engine.keys import fold
+from quintet.mesh.transformer.folded import BlockWeights, Weights, copied, fold_weights, tensors
 from quintet.mesh.transformer.generator import (
     CHECK_EVERY,
     CONTEXT_ROWS,
@@ -44,107 +43,6 @@ KEPT_MEMORY = 1 / 8
 """Share of the device's memory that kept decoders may take."""
 
 
-class CrossWeights(NamedTuple):
-    q: Tensor
-    gain: Tensor
-    out: Tensor
-
-
-class BlockWeights(NamedTuple):
-    qkv: Tensor
-    gains: Tensor
-    """(2, e) of queries and keys."""
-    out: Tensor
-    cross: CrossWeights | None
-    hidden: Tensor
-    feed_forward: Tensor
-
-
-class DigitWeights(NamedTuple):
-    hidden: Tensor
-    out: Tensor
-    bias: Tensor
-    embed: Tensor
-    """(v, d); of the last digit not used."""
-
-
-class Weights(NamedTuple):
-    coarse: tuple[BlockWeights, ...]
-    fine: tuple[BlockWeights, ...]
-    digits: tuple[tuple[DigitWeights, ...], ...]
-    """For each level, each digit."""
-    start: Tensor
-    face_proj: Tensor
-    coarse_gain: Tensor
-    end: Tensor
-    end_bias: Tensor
-    slots: Tensor
-    fine_gain: Tensor
-    table: Tensor
-    """(depth, codes, d) normalised embeddings."""
-    projected: Tensor
-    """(depth, codes, d): what a code adds to the input of the next slot."""
-
-
-def fold_weights(model: "MeshTransformer", dtype: torch.dtype) -> Weights:
-    def fold_gain(linear: nn.Linear, norm: Any) -> Tensor:
-        return (linear.weight * norm.weight).to(dtype)
-
-    def block(module: Any) -> BlockWeights:
-        attention, cross = module.attention, None
-        if module.cross is not None:
-            q = fold_gain(module.cross.to_q, module.cross_norm)
-            cross = CrossWeights(
-                q, module.cross.q_norm.gain.to(dtype), module.cross.to_out.weight.to(dtype)
-            )
-        return BlockWeights(
-            fold_gain(attention.to_qkv, module.attention_norm),
-            torch.stack((attention.q_norm.gain, attention.k_norm.gain)).to(dtype),
-            attention.to_out.weight.to(dtype),
-            cross,
-            fold_gain(module.feed_forward.to_hidden, module.feed_forward_norm),
-            module.feed_forward.to_out.weight.to(dtype),
-        )
-
-    def digit(level: int, part: int) -> DigitWeights:
-        head: Any = model.head
-        index, last = level * head.parts + part, part == head.parts - 1
-        embed = head.out[index].bias if last else head.digit_embed[index - level]
-        return DigitWeights(
-            fold_gain(head.hidden[index], head.norms[index]),
-            head.out[index].weight.to(dtype),
-            head.out[index].bias.to(dtype),
-            embed.to(dtype),
-        )
-
-    table = F.rms_norm(model.code_embed(), (model.config.dim,))
-    return Weights(
-        coarse=tuple(map(block, model.coarse)),
-        fine=tuple(map(block, model.fine)),
-        digits=tuple(
-            tuple(digit(level, part) for part in range(model.head.parts))
-            for level in range(model.config.depth)
-        ),
-        start=model.start.to(dtype),
-        face_proj=model.face_proj.weight.to(dtype),
-        coarse_gain=model.coarse_norm.weight.to(dtype),
-        end=model.end_head.weight.to(dtype),
-        end_bias=model.end_head.bias.to(dtype),
-        slots=model.slot_embed.to(dtype),
-        fine_gain=model.fine_norm.weight.to(dtype),
-        table=table.to(dtype),
-        projected=model.code_proj(table).to(dtype),
-    )
-
-
-def tensors(weights: Any) -> Iterator[Tensor]:
-    if isinstance(weights, Tensor):
-        yield weights
-    elif weights is not None:
-        for part in weights:
-            yield from tensors(part)
-
-
 class Scratch(NamedTuple):
     """What the blocks of a decoder compute on the way."""
 
@@ -166,9 +64,8 @@ class FaceDecoder:
         sampling: Sampling,
     ) -> None:
         """`context_length` 0: no cross-attention."""
-        self.config, self.weights, self.sampling = model.config, weights, sampling
-        self.parts = model.head.parts
         config, dim, tokens = model.config, model.config.dim, model.config.tokens_per_face
+        self.weights = weights
         self.guided = context_length > 0 and sampling.cond_scale != 1.0
         batch = rows * (2 if self.guided else 1)
         device, kind = weights.start.device, weights.start.dtype
@@ -211,16 +108,18 @@ class FaceDecoder:
             ended=buffer(rows, dtype=torch.int8),
             coarse=buffer(batch, dim),
             x=buffer(batch, dim),
-            state=buffer(batch, dim),
             embeddings=buffer(batch, tokens * dim),
         )
         self.draw = Draw(
-            sampling.temperature,
-            sampling.top_k,
-            sampling.top_p,
-            sampling.cond_scale,
-            self.guided,
-            sampling.greedy,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            cond_scale=sampling.cond_scale,
+            distinct=sampling.distinct,
+            greedy=sampling.greedy,
+            guided=self.guided,
+            depth=config.depth,
+            parts=model.head.parts,
         )
         self.take_step = self.step
         if device.type == "cuda":
@@ -288,10 +187,8 @@ class FaceDecoder:
         weights, face = self.weights, self.face
         for layer, cache, kv in zip(weights.coarse, self.caches, self.cross_kvs):
             self.block(layer, self.x, cache, face.position, self.scratch, self.rope, kv)
-        draws = self.config.tokens_per_face * self.parts
-        end = (weights.coarse_gain, weights.end, weights.end_bias, weights.slots)
-        draw_end(self.x, *end, face, draws, self.draw)
-        for slot in range(self.config.tokens_per_face):
+        draw_end(self.x, weights.end, face, self.draw)
+        for slot in range(len(self.slots)):
             for layer, cache in zip(weights.fine, self.fine_caches):
                 self.block(layer, face.x, cache, self.slots[slot:], self.fine_scratch)
             self.draw_code(slot)
@@ -321,26 +218,15 @@ class FaceDecoder:
         decode.linear(self.hidden, layer.feed_forward, x, epilogue="residual")
 
     def draw_code(self, slot: int) -> None:
-        weights, depth = self.weights, self.config.depth
-        level = slot % depth
-        state = F.rms_norm(self.face.x, (self.config.dim,), weights.fine_gain, decode.EPS)
-        face = self.face._replace(state=state)
+        weights, level = self.weights, slot % self.draw.depth
+        gain = weights.fine_gain
+        state = F.rms_norm(self.face.x, gain.shape, gain, decode.EPS)
         for part, digit in enumerate(weights.digits[level]):
-            decode.linear(state, digit.hidden, self.activations, norm=True, epilogue="silu")
-            draw_digit(
-                self.activations,
-                *digit[1:],
-                weights.table[level],
-                weights.projected[level],
-                weights.slots,
-                face,
-                self.draw,
-                slot=slot,
-                part=part,
-                parts=self.parts,
-                depth=depth,
-                distinct=self.sampling.distinct,
-            )
+            hidden = weights.hidden[level][part]
+            decode.linear(state, hidden, self.activations, norm=True, epilogue="silu")
+            place = {"slot": slot, "part": part}
+            tables = weights.tables[level]
+            draw_digit(self.activations, state, digit, tables, self.face, self.draw, **place)
 
 
 # -- what is kept between calls -----------------------------------------------------------------
@@ -403,13 +289,6 @@ class Decoders:
                 self.kept[key] = FaceDecoder(*args)
                 return self.kept[key]
         raise AssertionError("the smallest size always fits")
-
-
-def copied(weights: Any) -> Any:
-    if weights is None or isinstance(weights, Tensor):
-        return None if weights is None else weights.detach().clone()
-    parts = [copied(part) for part in weights]
-    return type(weights)(*parts) if hasattr(weights, "_fields") else tuple(parts)
 
 
 def fit_rows(wanted: int) -> int:

@@ -7,6 +7,7 @@ every mesh twice: with its caption, and `count` rows later without.
 # Triton is installed on CUDA machines only.
 # pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
 # pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
+# pyright: reportPossiblyUnboundVariable=false
 
 from typing import NamedTuple
 
@@ -22,14 +23,47 @@ CODE, END = tl.constexpr(fold("code")), tl.constexpr(fold("end"))
 
 
 class Draw(NamedTuple):
-    """How to sample; as the fields of `Sampling`."""
+    """How to sample, as the fields of `Sampling`, and what a face consists of."""
 
     temperature: float
     top_k: int | None
     top_p: float | None
     cond_scale: float
-    guided: bool
+    distinct: bool
     greedy: bool
+    guided: bool
+    depth: int
+    """Codes of a corner."""
+    parts: int
+    """Digits of a code."""
+
+
+class EndWeights(NamedTuple):
+    gain: Tensor
+    """(d,) of the norm before."""
+    weight: Tensor
+    bias: Tensor
+    slots: Tensor
+    """(t, d) embeddings of the slots of a face."""
+
+
+class DigitWeights(NamedTuple):
+    weight: Tensor
+    """(v, h)"""
+    bias: Tensor
+    embed: Tensor
+    """(v, d); of the last digit of a code not used."""
+
+
+class CodeTables(NamedTuple):
+    """What follows from a code."""
+
+    table: Tensor
+    """(codes, d) normalised embeddings."""
+    projected: Tensor
+    """(codes, d): added to the input of the next slot."""
+    slots: Tensor
+    """(t, d): embeddings of the slots."""
 
 
 class Face(NamedTuple):
@@ -51,8 +85,6 @@ class Face(NamedTuple):
     """(b, d) hidden state."""
     x: Tensor
     """(b, d) input of the fine decoder."""
-    state: Tensor
-    """(b, d) hidden state that predicts the next digit."""
     embeddings: Tensor
     """(b, t d) of the codes."""
 
@@ -115,20 +147,14 @@ def _end_kernel(
     tl.store(ended + row, (tl.load(ended + row) != 0) | ends)
 
 
-def draw_end(
-    x: Tensor, gain: Tensor, weight: Tensor, bias: Tensor, slots: Tensor, face: Face,
-    draws: int, draw: Draw,
-) -> None:  # fmt: skip
-    """From x (b, d), after the coarse decoder: its norm, whether meshes end, the first fine input.
-
-    `draws` is the number of draws of a face; `slots` (t, d) are embeddings of its slots.
-    """
+def draw_end(x: Tensor, end: EndWeights, face: Face, draw: Draw) -> None:
+    """From x (b, d), after the coarse decoder: its norm, whether meshes end, the fine input."""
     count, faces, tokens = face.codes.shape
     dim = x.shape[1]
     launch(
         _end_kernel, (count,),
-        x, gain, weight, bias, slots, face.keys, face.position, face.codes, face.forced,
-        face.ended, face.coarse, face.x, count, draws, faces, tokens, dim,
+        x, *end, face.keys, face.position, face.codes, face.forced, face.ended, face.coarse,
+        face.x, count, tokens * draw.parts, faces, tokens, dim,
         draw.temperature or 1.0, draw.cond_scale, EPS, GUIDED=draw.guided, GREEDY=draw.greedy,
         B=power_of_two(dim), num_warps=4,
     )  # fmt: skip
@@ -158,8 +184,8 @@ def _store_row(x, values, d, D):
 
 @triton.jit(do_not_specialize=["count", "draw", "slot", "part", "depth", "corners", "top_k"])
 def _digit_kernel(
-    hidden, weight, bias, embed, table, projected, slots,
-    keys, position, codes, face, forced, ended, coarse, x, state, embeddings,
+    hidden, state, weight, bias, embed, table, projected, slots,
+    keys, position, codes, face, forced, ended, coarse, x, embeddings,
     count, draws, draw, slot, part, depth, corners, faces, tokens, V, H, D, temperature,
     cond_scale, top_k, top_p, GUIDED: tl.constexpr, GREEDY: tl.constexpr, TOP_K: tl.constexpr,
     TOP_P: tl.constexpr, LAST: tl.constexpr, VALUES: tl.constexpr, CHUNK: tl.constexpr,
@@ -231,25 +257,25 @@ def _digit_kernel(
 
 
 def draw_digit(
-    hidden: Tensor, weight: Tensor, bias: Tensor, embed: Tensor, table: Tensor, projected: Tensor,
-    slots: Tensor, face: Face, draw: Draw, *, slot: int, part: int, parts: int, depth: int,
-    distinct: bool,
+    hidden: Tensor, state: Tensor, digit: DigitWeights, tables: CodeTables, face: Face, draw: Draw,
+    *, slot: int, part: int,
 ) -> None:  # fmt: skip
-    """Sample a digit from logits hidden (b, h) @ weight (v, h) + bias, and embed it.
+    """Sample a digit from logits hidden (b, h) @ weight.T + bias.
 
-    A digit before the last is added to `face.state` by `embed` (v, d). The last completes a code:
-    `table` (codes, d) is its embedding, `projected` (codes, d) its input to the next slot.
+    Its embedding is added to `state` (b, d), which predicts the next digit. The last completes a
+    code, with its embedding and the input of the next slot.
     """
     count, faces, tokens = face.codes.shape
-    values, width = weight.shape
-    dim, last = face.x.shape[1], part == parts - 1
+    values, width = digit.weight.shape
+    dim, last = face.x.shape[1], part == draw.parts - 1
     padded = power_of_two(values, 16)
-    corners = slot // depth if distinct and last and slot % depth == depth - 1 else 0
+    completes_corner = last and slot % draw.depth == draw.depth - 1
+    corners = slot // draw.depth if draw.distinct and completes_corner else 0
     launch(
         _digit_kernel, (count,),
-        hidden, weight, bias, embed, table, projected, slots, *face, count, tokens * parts,
-        slot * parts + part, slot, part, depth, corners, faces, tokens, values, width, dim,
-        draw.temperature or 1.0, draw.cond_scale, draw.top_k or 0, draw.top_p or 1.0,
+        hidden, state, *digit, *tables, *face, count, tokens * draw.parts,
+        slot * draw.parts + part, slot, part, draw.depth, corners, faces, tokens, values, width,
+        dim, draw.temperature or 1.0, draw.cond_scale, draw.top_k or 0, draw.top_p or 1.0,
         GUIDED=draw.guided, GREEDY=draw.greedy, TOP_K=draw.top_k is not None,
         TOP_P=draw.top_p is not None and draw.top_p < 1,
         LAST=last, VALUES=padded, CHUNK=min(power_of_two(width), 32768 // padded),
