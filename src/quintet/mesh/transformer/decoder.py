@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.engine.keys import fold
+from quintet.mesh.transformer.draw import Draw, Face, draw_digit, draw_end
 from quintet.mesh.transformer.folded import BlockWeights, Weights, copied, fold_weights, tensors
 from quintet.mesh.transformer.generator import (
     CHECK_EVERY,
@@ -27,7 +28,6 @@ from quintet.mesh.transformer.generator import (
 )
 from quintet.nn.attention import Context, CrossKV, KVCache
 from quintet.nn.kernels import compiled_together, decode
-from quintet.nn.kernels.draw import Draw, Face, draw_digit, draw_end
 from quintet.nn.rope import Rope, rope_1d
 
 if TYPE_CHECKING:

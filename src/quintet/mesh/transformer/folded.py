@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.kernels.draw import CodeTables, DigitWeights, EndWeights
+from quintet.mesh.transformer.draw import CodeTables, DigitWeights, EndWeights
 
 if TYPE_CHECKING:
     from quintet.mesh.transformer.model import MeshTransformer
@@ -82,14 +82,14 @@ def fold_weights(model: "MeshTransformer", dtype: torch.dtype) -> Weights:
         return fold_gain(head.hidden[index], head.norms[index])
 
     embeddings = F.rms_norm(model.code_embed(), (model.config.dim,))
-    tables = (embeddings.to(dtype), model.code_proj(embeddings).to(dtype))
+    table, projected = embeddings.to(dtype), model.code_proj(embeddings).to(dtype)
     slots = model.slot_embed.to(dtype)
     return Weights(
         coarse=tuple(map(block, model.coarse)),
         fine=tuple(map(block, model.fine)),
         hidden=tuple(tuple(hidden(level, part) for part in parts) for level in levels),
         digits=tuple(tuple(digit(level, part) for part in parts) for level in levels),
-        tables=tuple(CodeTables(*(table[level] for table in tables), slots) for level in levels),
+        tables=tuple(CodeTables(table[level], projected[level], slots) for level in levels),
         start=model.start.to(dtype),
         face_proj=model.face_proj.weight.to(dtype),
         end=EndWeights(

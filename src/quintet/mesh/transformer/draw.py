@@ -16,10 +16,12 @@ import triton.language as tl
 from torch import Tensor
 
 from quintet.engine.keys import fold
+from quintet.mesh.transformer.generator import KEY_STRIDE
 from quintet.nn.kernels import launch, power_of_two
 from quintet.nn.kernels.decode import EPS
 
 CODE, END = tl.constexpr(fold("code")), tl.constexpr(fold("end"))
+STRIDE = tl.constexpr(KEY_STRIDE)
 
 
 class Draw(NamedTuple):
@@ -98,8 +100,8 @@ def _splitmix64(value):
 
 @triton.jit
 def _uniform(keys, row, number, name: tl.constexpr, counter):
-    """As `engine.keys.uniform`; `number` counts the draws of a mesh (see `KEY_STRIDE`)."""
-    key = tl.load(keys + row).to(tl.uint64) + number.to(tl.uint64) * 0x632BE59BD9B4E019
+    """As `engine.keys.uniform`; `number` counts the draws of a mesh."""
+    key = tl.load(keys + row).to(tl.uint64) + number.to(tl.uint64) * STRIDE
     base = _splitmix64(key ^ name)
     bits = _splitmix64(base + counter.to(tl.uint64) * 0x9E3779B97F4A7C15)
     return (bits >> 40).to(tl.float32) * (1.0 / 16777216.0)
