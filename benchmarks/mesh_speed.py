@@ -13,6 +13,7 @@ more than a third of the other's memory for a mesh.
 import argparse
 import dataclasses
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch
 from timing import matrix_rate, measured, timed_steps
+from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
 from quintet.engine.loop import take_step
@@ -33,6 +35,7 @@ from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.autoencoder.task import AutoencoderTask
 from quintet.mesh.config import MeshAutoencoderConfig, MeshDataConfig, MeshTransformerConfig
 from quintet.mesh.geometry import face_neighbours
+from quintet.mesh.transformer.generator import CHECK_EVERY
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.mesh.transformer.task import TransformerTask
 
@@ -189,35 +192,69 @@ def encoding_seconds(task: TransformerTask, data: Sheets, recipe: Any) -> float:
 
 
 def generation(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, Any]:
+    """Codes per second of whole calls: captions, weights and faces, graphs kept from an earlier
+    call. The first call of a size is counted apart: it captures, and the very first one compiles
+    kernels (or loads them from Triton's cache)."""
     tiny = asked.size == "tiny"
     config = recipes.transformer_tiny().model if tiny else MeshTransformerConfig()
-    config = dataclasses.replace(config, text="bytes", max_faces=64 if tiny else 800)
+    levels = (6, 6, 6) if tiny else (24, 24, 24)
+    size = {"levels": levels, "codebook_size": math.prod(levels)}
+    config = dataclasses.replace(config, text="bytes", max_faces=64 if tiny else 800, **size)
     faces = 16 if tiny else 200
     recipe = dataclasses.replace(recipes.transformer_tiny(), device=asked.device)
     device = World(recipe).device
     model = MeshTransformer(config).to(device).eval()
     torch.nn.init.constant_(model.end_head.bias, -1e4)  # never ends: every batch is as long
     rows: dict[str, Any] = {}
+    first: dict[str, float] = {}
     cases = [
-        (8, 1.0, None),
         (1, 1.0, None),
+        (8, 1.0, None),
         (32, 1.0, None),
+        (512, 1.0, None),
         (8, 2.0, None),
         (8, 1.0, torch.float32),
     ]
     for count, scale, dtype in cases[: 2 if tiny else None]:
         name = f"batch_{count}" + ("_guided" if scale != 1 else "") + ("_fp32" if dtype else "")
 
-        def write(count: int = count, scale: float = scale, dtype: Any = dtype) -> None:
+        def write(
+            faces: int = faces, count: int = count, scale: float = scale, dtype: Any = dtype
+        ) -> None:
             context = model.encode_captions(["a table with three legs"] * count)
-            options = {"cond_scale": scale, "max_faces": faces, "dtype": dtype}
-            codes = model.generate_codes(context, count, **options)
+            codes = model.generate_codes(
+                context, count, cond_scale=scale, max_faces=faces, dtype=dtype
+            )
             assert codes.shape[1] == faces
             assert int(codes.min()) >= 0
 
-        write()
-        rows[name] = count * faces * config.tokens_per_face / measured(write, 2, device)
-    return {"tokens_per_second": rows, "faces": faces}
+        first[name] = measured(write, 1, device)
+        rows[name] = count * faces * config.tokens_per_face / measured(write, 3, device)
+    kernels = kernels_per_face(model, faces) if device.type == "cuda" else None
+    return {
+        "head": config.head,
+        "levels": config.levels,
+        "tokens_per_second": rows,
+        "first_call_seconds": first,
+        "kernels_per_face": kernels,
+        "faces": faces,
+    }
+
+
+def kernels_per_face(model: MeshTransformer, faces: int) -> float:
+    """Of a batch of 8: the kernels of a whole call, less those of one of half its length."""
+
+    def count(length: int) -> int:
+        model.generate_codes(context, 8, max_faces=length)
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            model.generate_codes(context, 8, max_faces=length)
+            torch.cuda.synchronize()
+        return sum(event.device_type == DeviceType.CUDA for event in profiler.events() or ())
+
+    context = model.encode_captions(["a table with three legs"] * 8)
+    short = faces // 2 + CHECK_EVERY  # both in the same graph
+    return (count(faces) - count(short)) / (faces - short)
 
 
 def peer(command: str, system: str, device: str) -> dict[str, Any]:

@@ -21,9 +21,17 @@ from quintet.nn import alignment, norms
 from quintet.nn import fused as fused_layers
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.adversarial.losses import r1_exact
+from quintet.nn.attention import (
+    Context,
+    CrossAttention,
+    CrossKV,
+    SelfAttention,
+    cache_position,
+)
 from quintet.nn.blocks import ResidualBlock
 from quintet.nn.fused import FusedSequential
 from quintet.nn.kernels import HAS_TRITON
+from quintet.nn.rope import rope_1d
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -333,6 +341,97 @@ def test_a_fused_residual_is_the_plain_one_on_a_cpu() -> None:
 def test_an_unknown_activation_is_an_error() -> None:
     with pytest.raises(ValueError, match="silu or leaky_relu, not relu"):
         norms.group_norm_act(torch.randn(1, 16, 2, 2), norms.group_norm(16), "relu")
+
+
+# Decoding.
+
+
+@runs_kernels
+@pytest.mark.parametrize("epilogue", ["none", "residual", "silu", "swiglu"])
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16 if CUDA else torch.float16])
+def test_the_linear_kernel_is_norm_product_and_activation(
+    dtype: torch.dtype, norm: bool, epilogue: str
+) -> None:
+    """The interpreter does not multiply matrices in bf16."""
+    from quintet.nn.kernels.decode import linear
+
+    for m, n, k in ((1, 24, 48), (35, 40, 200), (70, 130, 64)):
+        x = torch.randn(m, k, device=DEVICE).to(dtype)
+        weight = torch.randn(2 * n if epilogue == "swiglu" else n, k, device=DEVICE).to(dtype)
+        out = torch.randn(m, n, device=DEVICE).to(dtype)
+        exact = x.double()
+        exact = F.rms_norm(exact, (k,)) if norm else exact
+        expected = exact @ weight.double().T
+        if epilogue == "residual":
+            expected = expected + out.double()
+        elif epilogue == "silu":
+            expected = F.silu(expected)
+        elif epilogue == "swiglu":
+            value, gate = expected.chunk(2, dim=-1)
+            expected = value * F.silu(gate)
+        actual = linear(x, weight, out, norm=norm, epilogue=epilogue)
+        assert actual is out
+        rounding = 1e-5 if dtype == torch.float32 else 1e-2
+        assert (actual.double() - expected).abs().max() <= rounding * expected.abs().max()
+
+
+def with_gains(attention: SelfAttention | CrossAttention) -> Any:
+    for norm in (attention.q_norm, attention.k_norm):
+        nn.init.normal_(norm.gain, 1.0, 0.3)
+    return attention.to(DEVICE)
+
+
+@runs_kernels
+@pytest.mark.parametrize("head_dim", [16, 20])
+@pytest.mark.parametrize("capacity", [6, 200 if CUDA else 70])
+@torch.no_grad()
+def test_the_cached_attention_kernel_is_a_step_of_self_attention(
+    capacity: int, head_dim: int
+) -> None:
+    from quintet.nn.kernels.decode import self_attention
+
+    attention = with_gains(SelfAttention(24, 2, head_dim))
+    nn.init.eye_(attention.to_out.weight)
+    expected, actual = (attention.kv_cache(3, capacity) for _ in range(2))
+    gains = torch.stack((attention.q_norm.gain, attention.k_norm.gain))
+    rope = rope_1d(torch.arange(capacity, device=DEVICE), head_dim)
+    ended = torch.tensor([0, 1, 0], dtype=torch.int8, device=DEVICE)
+    for kind in (expected, actual):
+        for each, number in zip(kind, (1, 2)):
+            torch.manual_seed(number)
+            each.copy_(torch.randn(each.shape))
+    for position in (0, 3, capacity - 1):
+        x, at = torch.randn(3, 1, 24, device=DEVICE), torch.tensor([position], device=DEVICE)
+        device = torch.device(DEVICE)
+        step = attention.step(x, cache_position(at, capacity, head_dim, device), expected)
+        out = torch.zeros(3, 2 * head_dim, device=DEVICE)
+        self_attention(attention.to_qkv(x[:, 0]), gains, actual, at, rope, ended, out)
+        out = attention.to_out(out)
+        torch.testing.assert_close(out[::2], step[::2, 0], rtol=1e-4, atol=1e-5)
+        assert out.isfinite().all()
+        for a, e in zip(actual, expected):
+            torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
+
+
+@runs_kernels
+@torch.no_grad()
+def test_the_context_kernel_is_cross_attention() -> None:
+    from quintet.nn.kernels.decode import cross_attention
+
+    attention = with_gains(CrossAttention(24, 2, 16))
+    nn.init.eye_(attention.to_out.weight)
+    mask = torch.zeros(3, 70, dtype=torch.bool, device=DEVICE)
+    for row, visible in zip(mask, ([0], [0, 1, 5], [0, 2, 66])):
+        row[visible] = True
+    kv = attention.project_context(Context(torch.randn(3, 70, 24, device=DEVICE), mask))
+    x, out = torch.randn(3, 1, 24, device=DEVICE), torch.zeros(3, 32, device=DEVICE)
+    keys, values = (each.contiguous() for each in kv[:2])
+    lengths = torch.tensor([1, 6, 67], dtype=torch.int32, device=DEVICE)
+    kernel_kv = CrossKV(keys, values, mask.to(torch.int8))
+    cross_attention(attention.to_q(x[:, 0]), attention.q_norm.gain, kernel_kv, lengths, out)
+    expected = attention(x, kv)[:, 0]
+    torch.testing.assert_close(attention.to_out(out), expected, rtol=1e-4, atol=1e-5)
 
 
 def bf16() -> torch.autocast:

@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.engine.keys import fold, uniform
+from quintet.mesh.transformer.heads import DigitHead
 from quintet.nn.attention import CachePosition, Context, cache_position
+from quintet.nn.kernels import HAS_TRITON
 
 if TYPE_CHECKING:
     from quintet.mesh.transformer.model import MeshTransformer
@@ -26,6 +28,13 @@ CHECK_EVERY = 16
 """Faces between two host checks for the end of all meshes."""
 MIN_CACHE = 64
 """Shortest cache length that attention reads; it doubles from there."""
+MAX_ROWS = 512
+"""Meshes generated together."""
+CONTEXT_ROWS = 32
+"""Captions encoded together on CUDA. Always as many: products of another size may round otherwise,
+and a mesh would depend on its batch."""
+MAX_VALUES = 128
+"""Of a digit, for the kernels: they compare each with each."""
 KEY_STRIDE = 0x632BE59BD9B4E019
 """Odd, so that no two draws of a row share a key."""
 
@@ -114,7 +123,9 @@ class FaceGenerator:
         max_faces: int,
         sampling: Sampling,
         prompt: Tensor | None = None,
+        first: int = 0,
     ) -> None:
+        """`first` is the number of the first row: a draw depends on its row."""
         self.model, self.sampling, self.count, self.max_faces = model, sampling, count, max_faces
         self.config, self.device, dtype = model.config, model.start.device, model.start.dtype
         self.table, self.tokens = table, model.config.tokens_per_face
@@ -135,22 +146,12 @@ class FaceGenerator:
         ]
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.ended = torch.zeros(count, dtype=torch.bool, device=self.device)
-        seeds = [fold(sampling.seed, "mesh", row) for row in range(count)]
+        seeds = [fold(sampling.seed, "mesh", row) for row in range(first, first + count)]
         self.keys = torch.tensor(seeds, dtype=torch.int64, device=self.device)
-        self.codes = self.initial_codes(prompt)
-
-    def initial_codes(self, prompt: Tensor | None) -> Tensor:
-        shape = (self.count, self.max_faces, self.tokens)
-        codes = torch.full(shape, -1, dtype=torch.int64, device=self.device)
-        if prompt is None:
-            return codes
-        if prompt.ndim != 3 or prompt.shape[0] != self.count or prompt.shape[2] != shape[2]:
-            raise ValueError(
-                f"expected a prompt ({self.count}, faces, {shape[2]}), not {tuple(prompt.shape)}"
-            )
-        length = min(prompt.shape[1], self.max_faces)
-        codes[:, :length] = prompt[:, :length].to(self.device)
-        return codes
+        shape = (count, max_faces, self.tokens)
+        self.codes = torch.full(shape, -1, dtype=torch.int64, device=self.device)
+        if prompt is not None:
+            copy_prompt(prompt, self.codes)
 
     def run(self) -> Tensor:
         step: Callable[[int], None] = self.step
@@ -255,11 +256,58 @@ class FaceGenerator:
         return uncond + self.sampling.cond_scale * (cond - uncond)
 
 
+def copy_prompt(prompt: Tensor, codes: Tensor) -> None:
+    """The first faces, into codes (b, f, t)."""
+    length = min(prompt.shape[1], codes.shape[1])
+    codes[:, :length] = prompt[:, :length]
+
+
+def pad_rows(x: Tensor, rows: int) -> Tensor:
+    """Repeat the last row."""
+    return x[torch.arange(rows, device=x.device).clamp_max(len(x) - 1)]
+
+
 def with_null_text(context: Context) -> Context:
     """The batch twice: with captions, and with the null embedding only."""
     uncond = context.mask.clone()
     uncond[:, 1:] = False
     return Context(context.values.repeat(2, 1, 1), torch.cat((context.mask, uncond)))
+
+
+def generate(
+    model: "MeshTransformer",
+    context: Context | None,
+    count: int,
+    max_faces: int,
+    sampling: Sampling,
+    prompt: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Codes (count, max_faces, t) of any number of meshes, `MAX_ROWS` at a time."""
+    tokens = model.config.tokens_per_face
+    if prompt is not None and (prompt.ndim != 3 or prompt.shape[::2] != (count, tokens)):
+        raise ValueError(f"expected a prompt ({count}, faces, {tokens}), not {tuple(prompt.shape)}")
+    if has_kernels(model, dtype):
+        from quintet.mesh.transformer import decoder
+
+        return decoder.generate(model, context, count, max_faces, sampling, prompt, dtype)
+    table, model = model.code_embed().to(dtype), model.cast_copy(dtype)
+    codes: list[Tensor] = []
+    for first in range(0, max(count, 1), MAX_ROWS):
+        rows = slice(first, min(first + MAX_ROWS, count))
+        part = None if context is None else Context(*(each[rows] for each in context))
+        given = None if prompt is None else prompt[rows]
+        size = rows.stop - first
+        generator = FaceGenerator(model, table, part, size, max_faces, sampling, given, first)
+        codes.append(generator.run())
+    return torch.cat(codes)
+
+
+def has_kernels(model: "MeshTransformer", dtype: torch.dtype) -> bool:
+    """Whether `decoder` can generate: the head over digits on CUDA."""
+    sizes = model.head.levels if isinstance(model.head, DigitHead) else (MAX_VALUES + 1,)
+    supported = dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return model.start.is_cuda and HAS_TRITON and supported and max(sizes) <= MAX_VALUES
 
 
 class CapturedStep:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from quintet.compat.models import MESH_GENERATE, MESH_TRANSFORMER, arguments, mo
 from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.transformer.assemble import Mesh, assemble
-from quintet.mesh.transformer.generator import FaceGenerator, Sampling
+from quintet.mesh.transformer.generator import CONTEXT_ROWS, Sampling, generate, pad_rows
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
 from quintet.nn.attention import Block, Context, linear
 from quintet.nn.packing import Packing, sum_by_owner
@@ -303,9 +303,7 @@ class MeshTransformer(Pretrained, nn.Module):
         own = self.start.dtype
         dtype = dtype or (torch.bfloat16 if self.start.is_cuda and own.itemsize == 4 else own)
         with without_autocast(self.start):
-            table = self.code_embed().to(dtype)
-            model = self.cast_copy(dtype)
-            return FaceGenerator(model, table, context, count, limit, sampling, prompt).run()
+            return generate(self, context, count, limit, sampling, prompt, dtype)
 
     def cast_copy(self, dtype: torch.dtype) -> Self:
         """Copy of the model in another dtype, in eval mode."""
@@ -330,7 +328,16 @@ class MeshTransformer(Pretrained, nn.Module):
     def encode_captions(self, captions: Sequence[str]) -> Context | None:
         """`encode_text` of strings, in eval mode."""
         text, mask = self.tokenize_captions(captions)
-        return self.cast_copy(self.start.dtype).encode_text(len(captions), text, mask)
+        drops = self.training and self.config.dropout > 0
+        model = self.cast_copy(self.start.dtype) if drops else self
+        if not self.start.is_cuda:
+            return model.encode_text(len(captions), text, mask)
+        blocks: list[Context] = []
+        for rows in torch.arange(len(captions), device=text.device).split(CONTEXT_ROWS):
+            rows = pad_rows(rows, CONTEXT_ROWS)
+            part = None if mask is None else mask[rows]
+            blocks.append(cast(Context, model.encode_text(CONTEXT_ROWS, text[rows], part)))
+        return Context(*(torch.cat(each)[: len(captions)] for each in zip(*blocks)))
 
     @torch.no_grad()
     def generate(

@@ -1,11 +1,16 @@
 """Triton kernels for CUDA. Nothing in here is imported on a CPU, and quintet does not need Triton.
 
 Each is the CUDA implementation of a custom operation whose plain version stands beside its caller:
-`alignment` for `nn/alignment.py`, `norm_act` for `nn/norms.py`. Grids and block sizes follow from
-the shapes alone: nothing is read from the device, so a CUDA graph can hold every launch.
+`alignment` for `nn/alignment.py`, `norm_act` for `nn/norms.py`, `decode` for `nn/attention.py`. Grids
+and block sizes follow from the shapes alone: nothing is read from the device, so a CUDA graph can
+hold every launch.
 """
 
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,3 +28,28 @@ def fits(x: Tensor) -> bool:
 def power_of_two(size: int, least: int = 1) -> int:
     """The next one."""
     return max(least, 1 << (size - 1).bit_length())
+
+
+_compiles_only = False
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """kernel[grid](*args, **options), or only its compilation: see `compiled_together`."""
+    if _compiles_only:
+        kernel.warmup(*args, grid=grid, **options)
+    else:
+        kernel[grid](*args, **options)
+
+
+@contextmanager
+def compiled_together() -> Generator[None, None, None]:
+    """Compile all kernels launched inside at the same time, and run none of them."""
+    global _compiles_only
+    import triton  # type: ignore[import-not-found]
+
+    with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
+        _compiles_only = True
+        try:
+            yield
+        finally:
+            _compiles_only = False
