@@ -19,6 +19,7 @@ from quintet.engine.keys import uniform
 from quintet.music.config import MuLaNConfig, MusicLossConfig
 from quintet.nn.alignment import inside
 from quintet.nn.attention import Block
+from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import full_precision, residual_stream, without_autocast
 from quintet.nn.rope import Rope, rope_2d
 from quintet.nn.spectrogram import LogMel, band_mask
@@ -110,7 +111,7 @@ class AudioTower(nn.Module):
         self.freq_embed = nn.Parameter(torch.randn(config.patch_rows, dim) * 0.02)
         blocks = (Block(dim, config.heads, config.head_dim) for _ in range(config.layers))
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.RMSNorm(dim)
+        self.norm = RMSNorm(dim)
         self.head = ProjectionHead(dim, config.dim_latent)
 
     def forward(self, wavs: Tensor, lengths: Tensor | None, draws: Draws | None) -> Tensor:
@@ -121,7 +122,7 @@ class AudioTower(nn.Module):
         rotation = self.rotation(patches.indices, wavs)
         for block in self.blocks:
             x = block(x, rotation, mask=patches.mask)
-        return self.head(masked_mean(self.norm(x), patches.mask))
+        return self.head(masked_mean(self.norm(full_precision(x)), patches.mask))
 
     # -- patches --------------------------------------------------------------------------------
 

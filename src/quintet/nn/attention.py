@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn.norms import RMSNorm
 from quintet.nn.packing import Packing
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, apply_rope, rope_1d
@@ -202,11 +203,11 @@ class Block(nn.Module):
         self, dim: int, heads: int, head_dim: int, *, cross: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(dim)
+        self.attention_norm = RMSNorm(dim)
         self.attention = SelfAttention(dim, heads, head_dim)
-        self.cross_norm = nn.RMSNorm(dim) if cross else None
+        self.cross_norm = RMSNorm(dim) if cross else None
         self.cross = CrossAttention(dim, heads, head_dim) if cross else None
-        self.feed_forward_norm = nn.RMSNorm(dim)
+        self.feed_forward_norm = RMSNorm(dim)
         self.feed_forward = FeedForward(dim)
         self.dropout = nn.Dropout(dropout)
 

@@ -1,4 +1,4 @@
-"""Group norm followed by an activation, as one operation where that is faster.
+"""RMS norm; and group norm followed by an activation, as one operation where that is faster.
 
 On CUDA under autocast, `kernels.norm_act` computes both in channels-last memory, with statistics in
 fp32, and writes the autocast dtype, which is what the next convolution reads. Everywhere else this
@@ -14,6 +14,19 @@ from torch.nn import functional as F
 
 from quintet.nn import kernels
 from quintet.nn.kernels import FORMATS
+
+
+def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """In the dtype of x, computed in fp32. PyTorch has no fused kernel for a weight of another
+    dtype; and by its documentation `eps` would be that of the dtype, 0.008 for bf16."""
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    eps = torch.finfo(wide).eps if eps is None else eps
+    return F.rms_norm(x, x.shape[-1:], None if weight is None else weight.to(x.dtype), eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
 
 
 def group_norm(dim: int, width: int = 16) -> nn.GroupNorm:

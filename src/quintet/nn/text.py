@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from quintet.nn.attention import Block, Context
+from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import full_precision, residual_stream
 from quintet.nn.rope import rope_1d
 
@@ -66,7 +67,7 @@ class TextEncoder(nn.Module):
         nn.init.normal_(self.embedding.weight, std=dim**-0.5)
         blocks = (Block(dim, heads, self.head_dim, dropout=dropout) for _ in range(layers))
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.RMSNorm(dim)
+        self.norm = RMSNorm(dim)
 
     def forward(self, ids: Tensor) -> Context:
         mask = ids != PAD
@@ -74,7 +75,7 @@ class TextEncoder(nn.Module):
         rotation = rope_1d(torch.arange(ids.shape[1], device=ids.device), self.head_dim)
         for block in self.blocks:
             x = block(x, rotation, mask=mask)
-        return Context(self.norm(x), mask)
+        return Context(self.norm(full_precision(x)), mask)
 
 
 class FrozenText:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from quintet.nn.alignment import masked
 from quintet.nn.attention import FeedForward, SelfAttention
+from quintet.nn.norms import rms_norm
 from quintet.nn.precision import full_precision, residual_stream, without_autocast
 from quintet.nn.rope import Rope, rope_1d
 from quintet.speech.config import VoiceBoxConfig
@@ -34,7 +35,7 @@ def sinusoidal_embedding(time: Tensor) -> Tensor:
 
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """RMS norm over channels, then shift and scale."""
-    return F.rms_norm(x, (x.shape[-1],)) * (1 + scale) + shift
+    return rms_norm(x) * (1 + scale) + shift
 
 
 class DiTBlock(nn.Module):

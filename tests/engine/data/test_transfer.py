@@ -1,5 +1,6 @@
 """Batches on their way to the device."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from quintet.engine.data.transfer import AHEAD, Transfer
 from quintet.engine.data.wire import UNIT, Fractions
+from quintet.engine.data.workers import loader
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -63,3 +65,27 @@ def test_the_host_is_at_most_a_few_steps_ahead():
         torch.cuda._sleep(20_000_000)
         done.append(torch.cuda.current_stream().record_event())
         assert sum(not event.query() for event in done) <= AHEAD + 1
+
+
+class Collected(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        gc.collect()
+        return index
+
+
+@needs_gpu
+def test_workers_survive_the_graphs_and_events_of_an_earlier_run():
+    class Holder:
+        pass
+
+    for _ in range(20):  # garbage that only a collection finds
+        holder = Holder()
+        holder.itself, holder.event = holder, torch.cuda.Event()  # type: ignore[attr-defined]
+        holder.event.record()  # type: ignore[attr-defined]
+        del holder
+    there = world("cuda:0")
+    batches = loader(Collected(), [[0], [1], [2], [3]], list, 2, there)  # type: ignore[arg-type]
+    assert [batch for batch in batches] == [[0], [1], [2], [3]]

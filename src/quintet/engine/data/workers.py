@@ -1,6 +1,7 @@
 """Data loader workers, watched: a worker that dies or hangs does not stall the run."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,9 @@ class Stuck(Exception):
 
 def begin(main: int, _: int) -> None:
     """What a worker of the process `main` does first."""
+    # Collecting what it inherits, such as the graphs and events of an earlier run, would call CUDA,
+    # which ends a forked process.
+    gc.freeze()
     keep_freed_memory()
     ignore_signals(main)
 

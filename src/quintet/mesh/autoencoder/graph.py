@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.attention import zero_init
+from quintet.nn.norms import RMSNorm
 
 Aggregate = Callable[[Tensor], Tensor]
 
@@ -87,16 +88,6 @@ def window_aggregate(owner: Tensor, radius: int) -> Aggregate:
     return aggregate
 
 
-class Norm(nn.RMSNorm):
-    """RMS norm with the weight cast to the input's dtype, as the fused kernels require."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim, eps=1e-6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
-
-
 class Stem(nn.Linear):
     """Linear layer that zero-pads its input width to a multiple of 16 for tensor cores."""
 
@@ -114,10 +105,10 @@ class Layer(nn.Module):
 
     def __init__(self, dim: int, message_dim: int, num_messages: int) -> None:
         super().__init__()
-        self.message_norm = Norm(dim)
+        self.message_norm = RMSNorm(dim, eps=1e-6)
         self.to_message = nn.Linear(dim, message_dim)
         self.from_messages = zero_init(nn.Linear(num_messages * message_dim, dim))
-        self.mlp_norm = Norm(dim)
+        self.mlp_norm = RMSNorm(dim, eps=1e-6)
         self.mlp_in = nn.Linear(dim, 2 * dim)
         self.mlp_out = zero_init(nn.Linear(dim, dim))
 

@@ -36,7 +36,6 @@ from quintet.mesh.autoencoder.bottleneck import (
 from quintet.mesh.autoencoder.graph import (
     Adjacency,
     Layer,
-    Norm,
     Stem,
     adjacency,
     neighbour_aggregate,
@@ -44,6 +43,7 @@ from quintet.mesh.autoencoder.graph import (
 )
 from quintet.mesh.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
+from quintet.nn.norms import RMSNorm
 from quintet.nn.packing import mean_by_owner, owners
 from quintet.nn.precision import full_precision, without_autocast
 from quintet.nn.statistics import CommitContext
@@ -115,11 +115,11 @@ class MeshAutoencoder(Pretrained, nn.Module):
 
         self.encoder_stem = Stem(in_features, dim)
         self.encoder = layers(config.encoder_layers, 2)
-        self.encoder_norm = Norm(dim)
+        self.encoder_norm = RMSNorm(dim, eps=1e-6)
         self.to_vertex_features = zero_init(nn.Linear(dim, corners * self.bottleneck.latent_dim))
         self.decoder_stem = Stem(corners * self.bottleneck.feature_dim, dim)
         self.decoder = layers(config.decoder_layers, 2 * config.window + 1)
-        self.decoder_norm = Norm(dim)
+        self.decoder_norm = RMSNorm(dim, eps=1e-6)
         self.head = zero_init(nn.Linear(dim, corners * 3 * 2))
         ratio = self.bottleneck.initial_scale / MIN_SCALE
         with torch.no_grad():

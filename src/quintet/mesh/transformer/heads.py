@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.attention import linear
+from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import full_precision
 from quintet.nn.sequence_loss import TokenLosses, linear_cross_entropy
 
@@ -95,7 +96,7 @@ class DigitHead(nn.Module):
         # The last digit conditions nothing here: later hidden states embed the whole code.
         conditioning = [level for _ in range(depth) for level in self.levels[:-1]]
         self.digit_embed = nn.ParameterList(torch.randn(n, dim) * 0.5 for n in conditioning)
-        self.norms = nn.ModuleList(nn.RMSNorm(dim) for _ in predicted)
+        self.norms = nn.ModuleList(RMSNorm(dim) for _ in predicted)
         self.hidden = nn.ModuleList(linear(dim, 2 * dim) for _ in predicted)
         self.out = nn.ModuleList(nn.Linear(2 * dim, level) for level in predicted)
 

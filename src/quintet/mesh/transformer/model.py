@@ -27,6 +27,7 @@ from quintet.mesh.transformer.assemble import Mesh, assemble
 from quintet.mesh.transformer.generator import CONTEXT_ROWS, Sampling, generate, pad_rows
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
 from quintet.nn.attention import Block, Context, linear
+from quintet.nn.norms import RMSNorm
 from quintet.nn.packing import Packing, sum_by_owner
 from quintet.nn.precision import full_precision, residual_stream, without_autocast
 from quintet.nn.rope import rope_1d
@@ -84,7 +85,7 @@ class MeshTransformer(Pretrained, nn.Module):
         self.start = nn.Parameter(torch.randn(dim))
         self.face_proj = linear(tokens * dim, dim)
         self.coarse = nn.ModuleList(self.coarse_block(i) for i in range(config.layers))
-        self.coarse_norm = nn.RMSNorm(dim)
+        self.coarse_norm = RMSNorm(dim)
         self.end_head = nn.Linear(dim, 1)
         nn.init.constant_(self.end_head.bias, -math.log(20))  # prior: few decisions end a mesh
         self.slot_embed = nn.Parameter(torch.randn(tokens, dim) * 0.5)
@@ -93,7 +94,7 @@ class MeshTransformer(Pretrained, nn.Module):
             Block(dim, config.fine_heads, config.fine_head_dim, dropout=config.dropout)
             for _ in range(config.fine_layers)
         )
-        self.fine_norm = nn.RMSNorm(dim)
+        self.fine_norm = RMSNorm(dim)
         by_digits = config.head == "digits" and len(config.levels) > 1
         self.head = DigitHead(dim, config.levels, config.depth) if by_digits else CodeHead()
         if config.text != "none":
@@ -102,7 +103,7 @@ class MeshTransformer(Pretrained, nn.Module):
             heads = max(1, dim // 64)
             self.text_encoder = TextEncoder(dim, config.text_layers, heads, dropout=config.dropout)
         if config.text == "frozen":
-            self.text_proj = nn.Sequential(linear(config.text_dim, dim), nn.RMSNorm(dim))
+            self.text_proj = nn.Sequential(linear(config.text_dim, dim), RMSNorm(dim))
 
     def coarse_block(self, index: int) -> Block:
         config = self.config
