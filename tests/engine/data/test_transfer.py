@@ -88,4 +88,4 @@ def test_workers_survive_the_graphs_and_events_of_an_earlier_run():
         del holder
     there = world("cuda:0")
     batches = loader(Collected(), [[0], [1], [2], [3]], list, 2, there)  # type: ignore[arg-type]
-    assert [batch for batch in batches] == [[0], [1], [2], [3]]
+    assert list(batches) == [[0], [1], [2], [3]]

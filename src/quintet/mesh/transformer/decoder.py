@@ -165,7 +165,8 @@ class FaceDecoder:
         self.x.copy_(self.weights.start.expand_as(self.x))
         if context is None:
             return
-        context = Context(*(pad_rows(each, len(face.keys)) for each in context))
+        values = context.values.to(model.start.dtype)
+        context = Context(*(pad_rows(each, len(face.keys)) for each in (values, context.mask)))
         context = with_null_text(context) if self.guided else context
         numbers = torch.arange(1, context.mask.shape[1] + 1, device=context.mask.device)
         self.context_lengths.copy_((context.mask * numbers).amax(1))

@@ -287,7 +287,7 @@ def generate(
     tokens = model.config.tokens_per_face
     if prompt is not None and (prompt.ndim != 3 or prompt.shape[::2] != (count, tokens)):
         raise ValueError(f"expected a prompt ({count}, faces, {tokens}), not {tuple(prompt.shape)}")
-    if has_kernels(model, dtype):
+    if count and has_kernels(model, dtype):
         from quintet.mesh.transformer import decoder
 
         return decoder.generate(model, context, count, max_faces, sampling, prompt, dtype)

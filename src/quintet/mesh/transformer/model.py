@@ -331,7 +331,7 @@ class MeshTransformer(Pretrained, nn.Module):
         text, mask = self.tokenize_captions(captions)
         drops = self.training and self.config.dropout > 0
         model = self.cast_copy(self.start.dtype) if drops else self
-        if not self.start.is_cuda:
+        if not self.start.is_cuda or not captions:
             return model.encode_text(len(captions), text, mask)
         blocks: list[Context] = []
         for rows in torch.arange(len(captions), device=text.device).split(CONTEXT_ROWS):
