@@ -1,15 +1,9 @@
 """Triton kernels for CUDA. Nothing in here is imported on a CPU, and quintet does not need Triton.
 
 Each is the CUDA implementation of a custom operation whose plain version stands beside its caller:
-<<<<<<< HEAD
 `alignment` for `nn/alignment.py`, `norm_act` for `nn/norms.py`, `bias_act` for `nn/fused.py`,
 `decode` for `nn/attention.py`. Grids and block sizes follow from the shapes alone: nothing is read
 from the device, so a CUDA graph can hold every launch.
-=======
-`alignment` for `nn/alignment.py`, `norm_act` for `nn/norms.py`, `decode` for `nn/attention.py`.
-Grids and block sizes follow from the shapes alone: nothing is read from the device, so a CUDA graph
-can hold every launch.
->>>>>>> generation
 """
 
 from collections.abc import Generator
