@@ -1,0 +1,59 @@
+"""What a judge is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Judge(ABC):
+    """One number about candidates, given references."""
+
+    name: ClassVar[str]
+    """As on the command line."""
+    medium: ClassVar[str]
+    about: ClassVar[str]
+    """One sentence."""
+    better: ClassVar[Literal["higher", "lower"]]
+    unit: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+    """An extra (`quintet[judges]`) or a file of weights, in words; empty if it needs nothing."""
+
+    def problem(self) -> str | None:
+        """None if it works on this machine, else a sentence that names what is missing and where it
+        goes. Imports nothing heavy."""
+        return None
+
+    @abstractmethod
+    def facts(self) -> dict[str, str]:
+        """What decides the number besides the files: conventions, the digest of weights, versions
+        of packages."""
+
+
+class PairJudge(Judge):
+    """Compares a candidate with its reference."""
+
+    @abstractmethod
+    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
+        """One value for each pair, in fp64."""
+
+    def mean(self, rows: Array) -> float:
+        """Of all rows; a judge of rates (errors over words) has rows of two columns."""
+        return float(rows.mean())
+
+
+class SetJudge(Judge):
+    """Compares two sets; their order and their pairing do not count."""
+
+    resamples: ClassVar[int] = 20
+    """For the interval."""
+
+    @abstractmethod
+    def features(self, samples: Sequence[Any]) -> Array:
+        """(n, ...): what is kept of each sample, independent of the batch that it is in."""
+
+    @abstractmethod
+    def distance(self, references: Array, candidates: Array) -> float: ...

@@ -1,0 +1,113 @@
+"""Receipts: what a number is a number of. Numbers of different receipts do not stand side by side.
+
+A receipt holds the judge and its facts (convention, digest of weights, versions), the digest of the
+reference set, how files became samples (crop, size, rounding), and the count. Digests are of
+contents, in any order of files.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quintet.engine.errors import RunError
+from quintet.files import digest_of
+from quintet.judges.base import Array, Judge, PairJudge, SetJudge
+
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Receipt:
+    judge: str
+    facts: dict[str, str]
+    """Of the judge."""
+    reference: str
+    """Digest of the reference set."""
+    preparation: dict[str, str]
+    """How files became samples: size, crop, filter, rounding, rate, …"""
+    count: int
+
+    @property
+    def digest(self) -> str:
+        text = repr(sorted(asdict(self).items(), key=lambda item: item[0]))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Score:
+    value: float
+    low: float | None
+    """Bounds of a bootstrap interval of 95 %; None if the judge has none."""
+    high: float | None
+    receipt: Receipt
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "digest": self.receipt.digest}
+
+
+def set_digest(files: Iterable[Path]) -> str:
+    """Of the contents of files, whatever their names and order."""
+    digests = sorted(digest_of(path) for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
+def score(
+    judge: Judge, references: Sequence[Any], candidates: Sequence[Any], receipt: Receipt
+) -> Score:
+    """`references` and `candidates` are in the same order for a PairJudge."""
+    if isinstance(judge, PairJudge):
+        rows = judge.rows(references, candidates)
+        value = judge.mean(rows)
+        low, high = interval(rows, judge.mean, RESAMPLES)
+        return Score(value, low, high, receipt)
+    assert isinstance(judge, SetJudge)
+    first, second = judge.features(references), judge.features(candidates)
+    value = judge.distance(first, second)
+    low, high = interval(second, lambda rows: judge.distance(first, rows), judge.resamples)
+    return Score(value, low, high, receipt)
+
+
+def interval(
+    rows: Array, statistic: Callable[[Array], float], resamples: int
+) -> tuple[float, float] | tuple[None, None]:
+    """Percentile bootstrap over samples, with a fixed seed: the same rows give the same bounds."""
+    if resamples == 0 or len(rows) < 2:
+        return None, None
+    draw = np.random.default_rng(0)
+    values = [statistic(rows[draw.integers(len(rows), size=len(rows))]) for _ in range(resamples)]
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def check_comparable(scores: dict[str, Score]) -> None:
+    """Refuse numbers of one judge that are not of the same thing; the candidates may differ."""
+    (first_name, first), *others = scores.items()
+    for name, other in others:
+        difference = differing(first.receipt, other.receipt)
+        if difference:
+            raise RunError(
+                f"{first.receipt.judge} of {first_name} and of {name} cannot stand side by side: "
+                f"{difference}"
+            )
+
+
+def differing(a: Receipt, b: Receipt) -> str:
+    """What differs, in words; empty if nothing does."""
+    if a.judge != b.judge:
+        return f"the judge is {a.judge} and {b.judge}"
+    parts = [
+        ("the reference set", a.reference, b.reference),
+        ("the count", a.count, b.count),
+        *_items(a.facts, b.facts),
+        *_items(a.preparation, b.preparation),
+    ]
+    return "; ".join(f"{name} is {one} and {other}" for name, one, other in parts if one != other)
+
+
+def _items(a: dict[str, str], b: dict[str, str]) -> list[tuple[str, str, str]]:
+    return [(name, a.get(name, "unset"), b.get(name, "unset")) for name in sorted({*a, *b})]

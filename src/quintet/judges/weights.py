@@ -1,0 +1,59 @@
+"""Files of weights for judges: nothing is downloaded; a user puts them where a sentence says.
+
+`NAME.safetensors` (or `NAME.pt`, `NAME.pth`, read in the importer's cage and kept as safetensors in
+the cache) in the folder `QUINTET_JUDGES`, by default `quintet/judges` in the user's data folder.
+"""
+
+import os
+from pathlib import Path
+
+from torch import Tensor
+
+from quintet import files
+from quintet.engine.errors import RunError
+
+SUFFIXES = (".safetensors", ".pt", ".pth")
+
+
+def folder() -> Path:
+    if named := os.environ.get("QUINTET_JUDGES"):
+        return Path(named)
+    home = os.environ.get("XDG_DATA_HOME", Path.home() / ".local" / "share")
+    return Path(home) / "quintet" / "judges"
+
+
+def find(name: str) -> Path | None:
+    """The file of these weights, if it is there."""
+    paths = (folder() / f"{name}{suffix}" for suffix in SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def missing(name: str, what: str) -> str | None:
+    """None if the file is there, else the sentence that says which file and where it goes."""
+    if find(name) is not None:
+        return None
+    return f"needs {what} as {folder() / name}.safetensors (or .pt, .pth)"
+
+
+def load(name: str, what: str) -> tuple[dict[str, Tensor], str]:
+    """The tensors by name, and the digest of the file as the user has it."""
+    from safetensors.torch import load_file
+
+    path = find(name)
+    if path is None:
+        raise RunError(f"the judge {missing(name, what)}")
+    digest = files.digest_of(path)[:16]
+    if path.suffix != ".safetensors":
+        path = _converted(path, digest)
+    return load_file(path), digest
+
+
+def _converted(old: Path, digest: str) -> Path:
+    from quintet.engine.models.importing import import_weights
+
+    kept = files.cache_root() / "judges" / digest
+    if not (kept / "tensors.safetensors").is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with files.atomic_folder(kept, replace=True) as out:
+            import_weights(old, out)
+    return kept / "tensors.safetensors"
