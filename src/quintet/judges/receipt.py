@@ -6,7 +6,7 @@ contents, in any order of files.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from quintet.engine.errors import RunError
 from quintet.files import digest_of
-from quintet.judges.base import Array, Judge, PairJudge, SetJudge
+from quintet.judges.base import Array, PairJudge, SetJudge
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -56,20 +56,15 @@ def set_digest(files: Iterable[Path]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
-def score(
-    judge: Judge, references: Sequence[Any], candidates: Sequence[Any], receipt: Receipt
-) -> Score:
-    """`references` and `candidates` are in the same order for a PairJudge."""
-    if isinstance(judge, PairJudge):
-        rows = judge.rows(references, candidates)
-        value = judge.mean(rows)
-        low, high = interval(rows, judge.mean, RESAMPLES)
-        return Score(value, low, high, receipt)
-    assert isinstance(judge, SetJudge)
-    first, second = judge.features(references), judge.features(candidates)
-    value = judge.distance(first, second)
-    low, high = interval(second, lambda rows: judge.distance(first, rows), judge.resamples)
-    return Score(value, low, high, receipt)
+def of_rows(judge: PairJudge, rows: Array, receipt: Receipt) -> Score:
+    return Score(judge.mean(rows), *interval(rows, judge.mean, RESAMPLES), receipt)
+
+
+def of_sets(judge: SetJudge, references: Array, candidates: Array, receipt: Receipt) -> Score:
+    """The interval is over candidates; the references are the same for all."""
+    distance = lambda rows: judge.distance(references, rows)
+    bounds = interval(candidates, distance, judge.resamples)
+    return Score(distance(candidates), *bounds, receipt)
 
 
 def interval(

@@ -1,0 +1,96 @@
+"""Two folders of anybody's files, judged without any run of ours."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quintet.engine.errors import RunError
+from quintet.judges.base import Array, Judge, PairJudge, SetJudge
+from quintet.judges.receipt import Receipt, Score, of_rows, of_sets, set_digest
+
+CHUNK = 32
+"""Samples in memory at a time."""
+
+Read = Callable[[Path], Any]
+
+
+def files_in(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
+    """Files by their path below the folder, without the suffix, in the order of names."""
+    if not folder.is_dir():
+        raise RunError(f"there is no folder {folder}")
+    found: dict[str, Path] = {}
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(place, name)
+            if path.suffix.lower() in suffixes:
+                stem = path.relative_to(folder).with_suffix("").as_posix()
+                if stem in found:
+                    raise RunError(f"{path} and {found[stem]} have the same name; rename one")
+                found[stem] = path
+    if not found:
+        raise RunError(f"{folder} has no files that end in {', '.join(suffixes)}")
+    return found
+
+
+def matched(references: Mapping[str, Path], candidates: Mapping[str, Path]) -> list[str]:
+    """Names that both have; it is an error if one is missing."""
+    for one, other, word in (
+        (references, candidates, "candidate"),
+        (candidates, references, "reference"),
+    ):
+        lacking = [name for name in one if name not in other]
+        if lacking:
+            raise RunError(
+                f"{len(lacking)} of {len(one)} files have no {word}, first {one[lacking[0]]}; "
+                "files belong together if their paths are equal but for the suffix"
+            )
+    return list(references)
+
+
+def judged(
+    judges: Sequence[Judge],
+    references: Mapping[str, Path],
+    candidates: Mapping[str, Path],
+    read: Read,
+    preparation: dict[str, str],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Score]:
+    """A score for each judge. Pairs are needed only by judges of pairs."""
+    paired = [judge for judge in judges if isinstance(judge, PairJudge)]
+    sets = [judge for judge in judges if isinstance(judge, SetJudge)]
+    reference = set_digest(references.values())
+    rows: dict[str, list[Array]] = defaultdict(list)
+    if paired:
+        names = matched(references, candidates)
+        for start in range(0, len(names), CHUNK):
+            chunk = names[start : start + CHUNK]
+            originals = [read(references[name]) for name in chunk]
+            others = [read(candidates[name]) for name in chunk]
+            for judge in paired:
+                rows[judge.name].append(judge.rows(originals, others))
+            progress(min(start + CHUNK, len(names)), len(names))
+    features = {
+        judge.name: (_features(judge, references, read), _features(judge, candidates, read))
+        for judge in sets
+    }
+    scores: dict[str, Score] = {}
+    for judge in judges:
+        pair = isinstance(judge, PairJudge)
+        count = len(references) if pair else len(candidates)
+        receipt = Receipt(judge.name, judge.facts(), reference, preparation, count)
+        if isinstance(judge, PairJudge):
+            scores[judge.name] = of_rows(judge, np.concatenate(rows[judge.name]), receipt)
+        elif isinstance(judge, SetJudge):
+            scores[judge.name] = of_sets(judge, *features[judge.name], receipt)
+    return scores
+
+
+def _features(judge: SetJudge, files: Mapping[str, Path], read: Read) -> Array:
+    paths = list(files.values())
+    chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))
+    return np.concatenate([judge.features([read(path) for path in chunk]) for chunk in chunks])
