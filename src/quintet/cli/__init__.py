@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "train",
     "resume": "resume",
     "evaluate": "evaluate",
+    "judges": "judges",
     "sample": "sample",
     "pack": "pack:pack_folder",
     "import": "import_:import_old",

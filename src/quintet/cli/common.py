@@ -25,6 +25,8 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet train mesh/transformer --autoencoder runs/c --run runs/d
   quintet resume runs/b --steps 20000            resume exactly where it stopped
   quintet evaluate runs/b [FOLDER]               metrics on validation data, or on a folder
+  quintet evaluate --pair ORIGINALS OTHERS       judge any two folders of files
+  quintet judges                                 which judges there are, and what they need
   quintet sample runs/b photo.jpg --out out      use the model
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
   quintet sample runs/e songs --text "a slow minor melody on strings" --top 5

@@ -50,6 +50,10 @@ def evaluate(given: list[str]) -> None:
     from quintet.engine.machine.world import World, shut_down
     from quintet.engine.runs.folder import RunFolder, at_step, finite
 
+    if "--pair" in given:
+        from quintet.cli.judges import pair
+
+        return pair(given)
     asked = parse(Evaluate, given, "evaluate")
     check_positive("--batch-size", asked.batch_size)
     check_step(asked.step)
