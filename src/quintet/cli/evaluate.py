@@ -53,7 +53,8 @@ def evaluate(given: list[str]) -> None:
     if "--pair" in given:
         from quintet.cli.judges import pair
 
-        return pair(given)
+        pair(given)
+        return
     asked = parse(Evaluate, given, "evaluate")
     check_positive("--batch-size", asked.batch_size)
     check_step(asked.step)
