@@ -74,7 +74,7 @@ def eight_bit(pictures: Tensor) -> Tensor:
 def tf1_bilinear(pictures: Tensor, side: int) -> Tensor:
     """(..., h, w) -> (..., side, side) as TensorFlow 1 resizes: pixels are points whose first ones
     coincide, and nothing is averaged when pictures shrink."""
-    for axis in (-2, -1):
+    for axis in (-1, -2):
         pictures = _stretched(pictures, axis, side)
     return pictures
 

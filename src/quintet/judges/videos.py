@@ -24,7 +24,7 @@ from quintet.media.errors import BadFile
 
 SUFFIXES = clips.SUFFIXES
 STILL = 1e-6
-"""The least motion of a reference that errors are compared with; one level in one of 4,000 values."""
+"""The least motion that errors are divided by: one level in one of 4,000 values."""
 
 
 def read(path: Path | str, frames: int | None, size: int | None) -> Tensor:
