@@ -65,7 +65,7 @@ def test_preparation_is_in_words_and_differs_with_the_size() -> None:
 def test_psnr_of_a_known_error() -> None:
     a = torch.full((3, 16, 16), 100 / 255)
     off = torch.full((3, 16, 16), 105 / 255)
-    assert images.Psnr().rows([a], [off])[0] == pytest.approx(20 * np.log10(255 / 5), rel=1e-6)
+    assert images.Psnr().rows([a], [off])[0] == pytest.approx(20 * np.log10(255 / 5), rel=1e-12)
     within_rounding = a + 0.4 / 255
     assert images.Psnr().rows([a], [within_rounding])[0] == 100
 
@@ -127,6 +127,22 @@ def test_a_sample_does_not_depend_on_its_batch(
         alone = [one.features([sample])[0] for sample in samples]
     assert len(together) == 5
     np.testing.assert_allclose(together, np.stack(alone), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("judge", [images.LpipsVgg, images.Fid], ids=by_name)
+def test_a_gpu_gives_the_numbers_of_a_cpu(
+    judge: type, weights: Path, pictures: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TF32, the default of convolutions, would be off by a thousandth."""
+    values = []
+    for name in ("cuda", "cpu"):
+        monkeypatch.setattr(images, "device", lambda name=name: torch.device(name))
+        one = judge()
+        pair = isinstance(one, PairJudge)
+        values.append(one.rows(pictures, pictures.flip(0)) if pair else one.features(pictures))
+    np.testing.assert_allclose(*values, rtol=1e-4, atol=1e-4 * np.abs(values[1]).max())
 
 
 def test_pairs_of_different_sizes_are_refused() -> None:

@@ -79,7 +79,7 @@ class PicturePairs(PairJudge):
 
     @abstractmethod
     def measure(self, references: Tensor, candidates: Tensor) -> Tensor:
-        """(b, 3, h, w) twice, in 0..1 -> (b,)."""
+        """(b, 3, h, w) twice, in 0..1 and fp64 -> (b,)."""
 
     def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
         for one, other in zip(references, candidates, strict=True):
@@ -89,7 +89,7 @@ class PicturePairs(PairJudge):
         pairs = [torch.stack(pair) for pair in zip(references, candidates)]
         with exact():
             values = [
-                self.measure(*(eight_bit(both) / 255).unbind(1)).double().cpu()
+                self.measure(*(eight_bit(both).double() / 255).unbind(1)).double().cpu()
                 for both in batches(pairs)
             ]
         return torch.cat(values).numpy()
@@ -103,14 +103,10 @@ class Psnr(PicturePairs):
 
     def facts(self) -> dict[str, str]:
         error = "mean over pixels and RGB channels of a picture"
-        return {
-            "error": error,
-            "mean": "of decibels; equal pictures count 100",
-            "rounding": "8 bits",
-        }
+        return {"error": error, "mean": "of decibels; equal pictures count 100"}
 
     def measure(self, references: Tensor, candidates: Tensor) -> Tensor:
-        return psnr(references.double(), candidates.double())
+        return psnr(references, candidates)
 
 
 class Ssim(PicturePairs):
@@ -123,7 +119,7 @@ class Ssim(PicturePairs):
         return {"window": window, "constants": "0.01, 0.03", "channels": "mean of RGB"}
 
     def measure(self, references: Tensor, candidates: Tensor) -> Tensor:
-        return ssim(references.double(), candidates.double())
+        return ssim(references, candidates)
 
 
 class Lpips(PicturePairs):
@@ -135,16 +131,14 @@ class Lpips(PicturePairs):
     trunk_file: ClassVar[str]
 
     def problem(self) -> str | None:
-        what = f"the LPIPS heads of {self.trunk.name} (version 0.1), alone or with the trunk,"
-        return weights.missing(self.file, what) or self._trunk_problem()
-
-    def _trunk_problem(self) -> str | None:
         path = weights.find(self.file)
-        assert path is not None
+        if path is None:
+            what = f"the LPIPS heads of {self.trunk.name} (version 0.1), alone or with the trunk,"
+            return weights.missing(self.file, what)
         # Heads are 1,472 numbers at most, trunks millions: no need to open the file.
-        if path.stat().st_size > 1_000_000:
-            return None
-        return weights.missing(self.trunk_file, f"torchvision's {self.trunk.name}")
+        if path.stat().st_size < 1_000_000:
+            return weights.missing(self.trunk_file, f"torchvision's {self.trunk.name}")
+        return None
 
     @cached_property
     def loaded(self) -> tuple[LPIPS, str]:
@@ -166,7 +160,7 @@ class Lpips(PicturePairs):
         return {"version": "0.1", "trunk": self.trunk.name, "weights": self.loaded[1]}
 
     def measure(self, references: Tensor, candidates: Tensor) -> Tensor:
-        return self.loaded[0](references.to(device()), candidates.to(device()))
+        return self.loaded[0](*(x.float().to(device()) for x in (references, candidates)))
 
 
 class LpipsVgg(Lpips):
@@ -178,7 +172,7 @@ class LpipsVgg(Lpips):
 
 class LpipsAlex(Lpips):
     name = file = "lpips_alex"
-    about = "Learned perceptual distance on AlexNet, the one that papers report."
+    about = "Learned perceptual distance on AlexNet, the default of lpips."
     needs = "weights lpips_alex, and alexnet if these are heads alone"
     trunk, trunk_file = ALEXNET, "alexnet"
 

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from quintet.judges.networks import tf1_bilinear
 
 SIDE = 299
-WIDTH = 2048
 
 
 class Conv(nn.Module):

@@ -106,10 +106,15 @@ class LpipsVgg(FramePairs):
 class LpipsAlex(FramePairs):
     of = images.LpipsAlex
     name, better, needs = "lpips_alex", "lower", images.LpipsAlex.needs
-    about = "Learned perceptual distance of frames on AlexNet, the one that papers report."
+    about = "Learned perceptual distance of frames on AlexNet, the default of lpips."
 
 
 # -- motion ---------------------------------------------------------------------------------
+
+
+def motion(clip: Tensor) -> Tensor:
+    """Differences between consecutive frames, (t - 1, 3, h, w), of 8-bit levels in 0..1."""
+    return (eight_bit(clip).double() / 255).diff(dim=0)
 
 
 class MotionPairs(PairJudge):
@@ -120,17 +125,12 @@ class MotionPairs(PairJudge):
         check_alike(references, candidates)
         if any(len(clip) < 2 for clip in references):
             raise RunError(f"{self.name} needs clips of at least 2 frames")
-        return np.array(
-            [self.row(*motions) for motions in zip(*map(_motions, (references, candidates)))]
-        )
+        pairs = zip(references, candidates)
+        return np.array([self.row(motion(one), motion(other)) for one, other in pairs])
 
     @abstractmethod
     def row(self, reference: Tensor, candidate: Tensor) -> float | tuple[float, float]:
-        """Of the differences between frames, (t - 1, 3, h, w)."""
-
-
-def _motions(clips: Sequence[Tensor]) -> list[Tensor]:
-    return [(eight_bit(clip).double() / 255).diff(dim=0) for clip in clips]
+        """Of the motions of both."""
 
 
 class Temporal(MotionPairs):
