@@ -1,0 +1,33 @@
+"""Fréchet distance of two sets of features, each taken as a Gaussian (FID, arXiv 1706.08500).
+
+|m - n|^2 + tr S + tr T - 2 tr (S T)^(1/2), with means m, n and covariances S, T of the features.
+"""
+
+import torch
+from torch import Tensor
+
+from quintet.engine.errors import RunError
+from quintet.judges.base import Array
+
+
+def frechet_distance(references: Array, candidates: Array) -> float:
+    """Of features (n, d) and (m, d), in fp64; never negative."""
+    means, factors = zip(*(_gaussian(torch.from_numpy(x)) for x in (references, candidates)))
+    first, second = factors
+    # With S = A'A and T = B'B the eigenvalues of ST are those of the symmetric AT A', the squared
+    # singular values of AB'. Squaring nothing keeps all digits of small ones, which are most where
+    # there are fewer samples than dimensions.
+    shared = torch.linalg.svdvals(first @ second.T).sum()
+    spread = first.square().sum() + second.square().sum() - 2 * shared
+    return max(0.0, float((means[0] - means[1]).square().sum() + spread))
+
+
+def _gaussian(features: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean, and a factor A of the covariance A'A with at most d rows."""
+    count = len(features)
+    if count < 2:
+        raise RunError(f"a Fréchet distance needs at least 2 samples in each set, not {count}")
+    features = features.double()
+    mean = features.mean(0)
+    centred = (features - mean) / (count - 1) ** 0.5
+    return mean, centred if count <= features.shape[1] else torch.linalg.qr(centred, mode="r").R

@@ -1,0 +1,101 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quintet.judges import i3d, inception
+from quintet.nn.lpips import alexnet_features, vgg16_features
+
+
+def random_like(build: Callable[[], nn.Module], prefix: str = "") -> dict[str, Tensor]:
+    """Weights that keep the scale of activations, in half precision to keep files small."""
+    with torch.device("meta"):
+        shapes = build().state_dict()
+    generator = torch.Generator().manual_seed(0)
+    weights: dict[str, Tensor] = {}
+    for name, like in shapes.items():
+        value = torch.rand(like.shape, generator=generator)
+        if name.endswith("running_var"):
+            value = value + 0.5
+        elif like.ndim >= 4:
+            value = (2 * value - 1) * (6 / like[0].numel()) ** 0.5
+        elif name.endswith("bn.weight"):
+            value = 0.9 + 0.2 * value
+        else:
+            value = 0.1 * (value - 0.5)
+        if not name.endswith("num_batches_tracked"):  # as in files that leave it out
+            weights[prefix + name] = value.bfloat16()
+    return weights
+
+
+def heads(widths: tuple[int, ...]) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = {f"lin{i}.model.1.weight": (1, width, 1, 1) for i, width in enumerate(widths)}
+    return {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
+
+
+VGG_WIDTHS = (64, 128, 256, 512, 512)
+ALEX_WIDTHS = (64, 192, 384, 256, 256)
+
+
+@pytest.fixture(scope="session")
+def all_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights of all judges; VGG's heads are in a file of their own."""
+    folder = tmp_path_factory.mktemp("weights")
+    alexnet = random_like(alexnet_features, "features.")
+    save_file(random_like(vgg16_features, "features."), folder / "vgg16.safetensors")
+    save_file(heads(VGG_WIDTHS), folder / "lpips_vgg.safetensors")
+    save_file(alexnet | heads(ALEX_WIDTHS), folder / "lpips_alex.safetensors")
+    save_file(random_like(inception.Inception), folder / "inception.safetensors")
+    save_file(random_like(i3d.I3D), folder / "i3d.safetensors")
+    return folder
+
+
+@pytest.fixture
+def weights(all_weights: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Those weights in place; the large networks see small pictures, to be quick."""
+    monkeypatch.setenv("QUINTET_JUDGES", str(all_weights))
+    monkeypatch.setattr(inception, "SIDE", 96)
+    monkeypatch.setattr(i3d, "SIDE", 64)
+    return all_weights
+
+
+@pytest.fixture
+def no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QUINTET_JUDGES", str(tmp_path / "nowhere"))
+    return tmp_path / "nowhere"
+
+
+@pytest.fixture(scope="session")
+def pictures() -> Tensor:
+    """(6, 3, 64, 64): coarse shapes with fine texture."""
+    generator = torch.Generator().manual_seed(2)
+    coarse = F.interpolate(torch.rand(6, 3, 6, 6, generator=generator), 64, mode="bicubic")
+    fine = 0.15 * torch.randn(6, 3, 64, 64, generator=generator)
+    return (coarse + fine).clamp(0, 1)
+
+
+@pytest.fixture(scope="session")
+def blurred() -> Callable[[Tensor, int], Tensor]:
+    """Means over squares of 2 n + 1 pixels, of frames or pictures."""
+
+    def blur(x: Tensor, n: int) -> Tensor:
+        padded = F.pad(x, (n, n, n, n), mode="replicate")
+        return F.avg_pool2d(padded, 2 * n + 1, 1)
+
+    return blur
+
+
+@pytest.fixture(scope="session")
+def noisy() -> Callable[[Tensor, float], Tensor]:
+    """The same noise for every strength."""
+
+    def add(x: Tensor, strength: float) -> Tensor:
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+        return (x + strength * noise).clamp(0, 1)
+
+    return add

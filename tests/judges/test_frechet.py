@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from quintet.engine.errors import RunError
+from quintet.judges.frechet import frechet_distance
+
+
+def draw(count: int, width: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, width))
+
+
+def whitened(features: np.ndarray) -> np.ndarray:
+    """With a mean of exactly 0 and a covariance of exactly 1."""
+    centred = features - features.mean(0)
+    covariance = np.cov(centred, rowvar=False)
+    return centred @ np.linalg.inv(np.linalg.cholesky(covariance)).T
+
+
+def by_the_book(a: np.ndarray, b: np.ndarray) -> float:
+    """The formula, with the eigenvalues of the product of covariances, as torchmetrics has it."""
+    one, other = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    root = np.sqrt(np.linalg.eigvals(one @ other).astype(complex)).real.sum()
+    shift = a.mean(0) - b.mean(0)
+    return float(shift @ shift + np.trace(one) + np.trace(other) - 2 * root)
+
+
+def test_gaussians_with_known_parameters() -> None:
+    a, b = whitened(draw(50, 3, 0)), whitened(draw(80, 3, 1))
+    scales, shift = np.array([1.0, 2.0, 5.0]), np.array([3.0, -4.0, 0.0])
+    expected = 25 + ((2 - scales) ** 2).sum()
+    assert frechet_distance(2 * a, scales * b + shift) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "m", "width"), [(60, 40, 8), (10, 12, 32), (60, 12, 32), (9, 60, 8)])
+def test_agrees_with_the_formula(n: int, m: int, width: int) -> None:
+    mix = draw(width, width, 2)
+    a, b = draw(n, width, 3) @ mix, 1 + 2 * draw(m, width, 4)
+    assert frechet_distance(a, b) == pytest.approx(by_the_book(a, b), rel=1e-6)
+
+
+@pytest.mark.parametrize(("count", "width"), [(300, 64), (20, 256), (2, 5)])
+def test_a_set_has_no_distance_from_itself(count: int, width: int) -> None:
+    features = 10 * draw(count, width, 5) + 100
+    assert frechet_distance(features, features) < 1e-6
+    assert frechet_distance(features, features[::-1].copy()) < 1e-6
+
+
+def test_order_does_not_count_and_neither_set_is_special() -> None:
+    a, b = draw(50, 16, 6), 2 * draw(30, 16, 7) + 1
+    shuffled = np.random.default_rng(8).permutation(b)
+    assert frechet_distance(a, b) == pytest.approx(frechet_distance(a, shuffled), rel=1e-12)
+    assert frechet_distance(a, b) == pytest.approx(frechet_distance(b, a), rel=1e-12)
+
+
+def test_half_precision_features_are_compared_in_double() -> None:
+    a, b = draw(50, 4, 9).astype(np.float32), draw(50, 4, 10).astype(np.float32)
+    wide = frechet_distance(a.astype(np.float64), b.astype(np.float64))
+    assert frechet_distance(a, b) == wide
+
+
+def test_one_sample_has_no_covariance() -> None:
+    with pytest.raises(RunError, match="at least 2 samples in each set, not 1"):
+        frechet_distance(draw(1, 4, 0), draw(5, 4, 0))
