@@ -228,6 +228,16 @@ def test_a_mesh_is_the_same_in_every_format_at_any_place_and_scale(tmp_path, suf
     assert value(meshes.Hausdorff, mesh, read) < 0.1
 
 
+def test_equal_vertices_are_one_and_faces_that_vanish_are_dropped(tmp_path):
+    mesh = box()
+    vertices = np.concatenate([mesh.vertices, mesh.vertices[:1]])
+    faces = np.concatenate([mesh.faces, [[0, 1, 8]]])
+    write_mesh(tmp_path / "a.ply", vertices, faces)
+    read = meshes.read(tmp_path / "a.ply")
+    assert (len(read.vertices), len(read.faces)) == (8, 12)
+    assert value(meshes.ClosedEdges, mesh, read) == 1
+
+
 def test_a_surface_without_area_is_refused(tmp_path):
     write_mesh(tmp_path / "line.obj", [[0, 0, 0], [1, 0, 0], [2, 0, 0]], [[0, 1, 2]])
     with pytest.raises(BadFile, match="without area"):

@@ -174,7 +174,6 @@ def test_parameters_have_the_names_and_shapes_of_the_port():
     }
 
 
-@pytest.mark.slow
 def test_the_audio_distance_is_on_the_embeddings_of_the_file(folder):
     torch.manual_seed(0)
     save_file(vggish.VGGish().state_dict(), folder / "vggish.safetensors")

@@ -14,6 +14,7 @@ from quintet.judges import pitch as yin
 from quintet.judges import speech
 from quintet.judges.speech import Recording
 from quintet.judges.voice import VoiceEncoder, window_starts
+from quintet.judges.weights import digest_of_tensors
 from quintet.media.audio import write_wav
 
 RATE = 16_000
@@ -220,6 +221,29 @@ def test_voices_are_compared_with_weights_of_either_kind(weights, suffix):
     # Quiet recordings are raised, loud ones stay.
     assert value(speech.Speaker, tone(120, 2) * 0.05, tone(120, 2) * 0.01) == pytest.approx(1)
     assert len(judge.facts()["weights"]) == 16
+
+
+@pytest.mark.skipif(find_spec("resemblyzer") is None, reason="resemblyzer is not installed")
+def test_voices_are_as_similar_as_the_package_says(weights):
+    """Known answers: the package's own code, resemblyzer 0.1.4 with librosa 0.11."""
+    spec = find_spec("resemblyzer")
+    assert spec is not None
+    assert spec.origin is not None
+    state = torch.load(Path(spec.origin).parent / "pretrained.pt", "cpu", weights_only=True)
+    torch.save(state, weights / "resemblyzer.pt")
+    high, low = tone([200, 250, 220], 1), tone([120, 180, 140], 3.3)
+    hiss = noise(2, 0.01)
+    assert value(speech.Speaker, low, high) == pytest.approx(0.705797, abs=1e-5)
+    assert value(speech.Speaker, low, hiss) == pytest.approx(0.542826, abs=1e-5)
+    assert value(speech.Speaker, high, hiss) == pytest.approx(0.556596, abs=1e-5)
+
+
+def test_the_digest_of_weights_is_of_their_numbers():
+    state = {"b": torch.arange(3.0), "a": torch.ones(2, 2)}
+    digest = digest_of_tensors(state)
+    assert digest == digest_of_tensors(dict(reversed(state.items())))
+    assert digest != digest_of_tensors({**state, "a": torch.ones(4)})
+    assert digest != digest_of_tensors({**state, "b": torch.arange(3.0) + 1})
 
 
 # -- files ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ statistics of the same spectrograms, and needs nothing: its values compare only 
 Recall judges take embeddings of any model in place of files, so they are in `EMBEDDING_JUDGES`.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -74,9 +75,9 @@ class _FrechetJudge(SetJudge):
             raise RunError(f"{self.name} needs two windows of 0.96 s or more in each set")
         return frechet_distance(first, second)
 
+    @abstractmethod
     def embed(self, windows: Tensor) -> Tensor:
         """(w, 96, 64) -> (w, d)."""
-        raise NotImplementedError
 
 
 def _windows(recording: Recording) -> Tensor:
@@ -87,11 +88,11 @@ def _windows(recording: Recording) -> Tensor:
 
 @cache
 def _network() -> tuple[vggish.VGGish, str]:
-    tensors, digest = weights.load(WEIGHTS, WEIGHTS_ARE)
+    tensors, _ = weights.load(WEIGHTS, WEIGHTS_ARE)
     with torch.device("meta"):
         network = vggish.VGGish()
     network.load_state_dict(tensors, assign=True)
-    return network.eval().requires_grad_(False), digest
+    return network.eval().requires_grad_(False), weights.digest_of_tensors(tensors)
 
 
 class AudioDistance(_FrechetJudge):

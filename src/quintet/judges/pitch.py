@@ -17,7 +17,7 @@ QUIET = 0.01
 """Root mean square relative to the loudest frame (-40 dB): below it, a frame is unvoiced."""
 FACTS = {
     "pitch": f"YIN, {LOW:g}-{HIGH:g} Hz, windows of {WINDOW * 1000:g} ms every {HOP * 1000:g} ms, "
-    f"threshold {THRESHOLD:g}, frames {QUIET:g} below the loudest unvoiced"
+    f"threshold {THRESHOLD:g}, frames below {QUIET:g} of the loudest are unvoiced"
 }
 
 

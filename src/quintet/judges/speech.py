@@ -7,7 +7,8 @@ candidate's sound is judged against the reference's text.
 
 import hashlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -27,8 +28,6 @@ from quintet.media.folder import METADATA, files, relative_name
 from quintet.media.sidecars import REMEDY, read_beside
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from quintet.judges.voice import VoiceEncoder
 
 RATE = 16_000
@@ -52,8 +51,8 @@ def read(path: Path | str, rate: int = RATE) -> Recording:
 
 
 def transcript(path: Path) -> str:
-    """From `metadata.jsonl` or `metadata.csv` (also LJSpeech's) in the folder of the file or in that
-    above, else from `a.txt` beside `a.wav`; empty without either."""
+    """From `metadata.jsonl` or `metadata.csv` (also LJSpeech's), in the folder of the file or the
+    one above, else from `a.txt` beside `a.wav`; empty without either."""
     for folder in (path.parent, path.parent.parent):
         if any((folder / name).is_file() for name in METADATA):
             texts = once(("transcripts", folder), lambda folder=folder: _transcripts(folder))
@@ -156,8 +155,8 @@ class _RecognitionJudge(PairJudge):
     def mean(self, rows: Array) -> float:
         return float(rows[:, 0].sum() / rows[:, 1].sum())
 
-    def count(self, text: str, heard: str) -> tuple[int, int]:
-        raise NotImplementedError
+    @abstractmethod
+    def count(self, text: str, heard: str) -> tuple[int, int]: ...
 
 
 def _text_of(reference: Recording) -> str:
@@ -207,7 +206,7 @@ def _counted(result: Any) -> tuple[int, int]:
 # -- voice ----------------------------------------------------------------------------------
 
 WEIGHTS = "resemblyzer"
-WEIGHTS_ARE = "pretrained.pt of the package resemblyzer 0.1.4, saved again by a torch since 1.6,"
+WEIGHTS_ARE = "pretrained.pt of the package resemblyzer 0.1.4 (saved again by a torch since 1.6)"
 
 
 @cache
@@ -215,16 +214,11 @@ def _encoder() -> "tuple[VoiceEncoder, str]":
     from quintet.judges.voice import VoiceEncoder
 
     tensors, _ = weights.load(WEIGHTS, WEIGHTS_ARE)
-    named = {name.removeprefix("model_state/"): tensor for name, tensor in tensors.items()}
     encoder = VoiceEncoder()
-    encoder.load_state_dict({name: named[name] for name in encoder.state_dict()})
-    return encoder.eval().requires_grad_(False), _digest(named, encoder)
-
-
-def _digest(named: Mapping[str, "Tensor"], encoder: "VoiceEncoder") -> str:
-    """Of the numbers and not of their file, which users write again."""
-    content = (named[name].numpy().tobytes() for name in sorted(encoder.state_dict()))
-    return hashlib.sha256(b"".join(content)).hexdigest()[:16]
+    named = {name.removeprefix("model_state/"): tensor for name, tensor in tensors.items()}
+    used = {name: named[name] for name in encoder.state_dict()}
+    encoder.load_state_dict(used)
+    return encoder.eval().requires_grad_(False), weights.digest_of_tensors(used)
 
 
 class Speaker(PairJudge):
