@@ -104,6 +104,11 @@ def test_distances_are_symmetric_and_grow_with_noise(judge):
     assert value(judge, mesh, other) == pytest.approx(value(judge, other, mesh), rel=1e-12)
 
 
+def test_the_same_surface_in_other_triangles_is_at_the_distance_of_its_gaps():
+    finer = mesh_of(trimesh.Trimesh(*ball(), process=False).subdivide())
+    assert value(meshes.Chamfer, ball(), finer) == pytest.approx(0.012, abs=0.001)
+
+
 def test_hausdorff_sees_a_spike_that_the_mean_hardly_does():
     spike = trimesh.util.concatenate(
         [trimesh.creation.box((1, 1, 1)), trimesh.creation.box((0.1, 0.1, 2))]
