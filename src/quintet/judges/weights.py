@@ -4,9 +4,12 @@
 the cache) in the folder `QUINTET_JUDGES`, by default `quintet/judges` in the user's data folder.
 """
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from quintet import files
@@ -46,6 +49,15 @@ def load(name: str, what: str) -> tuple[dict[str, Tensor], str]:
     if path.suffix != ".safetensors":
         path = _converted(path, digest)
     return load_file(path), digest
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Of the numbers: the same in whichever kind of file they came."""
+    content = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return content.hexdigest()[:16]
 
 
 def _converted(old: Path, digest: str) -> Path:

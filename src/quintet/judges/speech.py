@@ -1,0 +1,300 @@
+"""Judges of speech: what an outside recogniser understands, whose voice it is, pitch and duration.
+
+Words are recognised by PocketSphinx, whose package carries an English model, and errors counted by
+jiwer (`quintet[judges]`): the number depends on the recogniser and compares only with itself. The
+candidate's sound is judged against the reference's text.
+"""
+
+import hashlib
+import unicodedata
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from quintet.engine.errors import RunError
+from quintet.files import once
+from quintet.judges import pitch as yin
+from quintet.judges import weights
+from quintet.judges.base import Array, Judge, PairJudge
+from quintet.judges.receipt import set_digest
+from quintet.media.audio import SUFFIXES, Samples, read_audio, to_16_bits
+from quintet.media.folder import METADATA, files, relative_name
+from quintet.media.sidecars import REMEDY, read_beside
+
+if TYPE_CHECKING:
+    from quintet.judges.voice import VoiceEncoder
+
+RATE = 16_000
+"""Of the recogniser and of the voice encoder."""
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+class Recording(NamedTuple):
+    wav: Samples
+    rate: int
+    text: str
+    """The transcript as written, or empty."""
+    path: Path
+
+
+def read(path: Path | str, rate: int = RATE) -> Recording:
+    path = Path(path)
+    return Recording(read_audio(path, rate=rate), rate, transcript(path), path)
+
+
+def transcript(path: Path) -> str:
+    """From `metadata.jsonl` or `metadata.csv` (also LJSpeech's), in the folder of the file or the
+    one above, else from `a.txt` beside `a.wav`; empty without either."""
+    for folder in (path.parent, path.parent.parent):
+        if any((folder / name).is_file() for name in METADATA):
+            texts = once(("transcripts", folder), lambda folder=folder: _transcripts(folder))
+            if found := texts.get(relative_name(folder, path)):
+                return found
+    beside = path.with_suffix(".txt")
+    return read_beside(beside, "the transcript").strip() if beside.is_file() else ""
+
+
+def _transcripts(folder: Path) -> dict[str, str]:
+    from quintet.speech.transcripts import Transcripts
+
+    names = [relative_name(folder, path) for path in files(folder, SUFFIXES)]
+    return dict(Transcripts(folder, names).rows)
+
+
+def preparation(rate: int = RATE) -> dict[str, str]:
+    return {
+        "rate": f"{rate} Hz, resampled by soxr",
+        "channels": "mean of all",
+        "length": "whole files",
+    }
+
+
+# -- words ----------------------------------------------------------------------------------
+
+PACKAGES = ("pocketsphinx", "jiwer")
+NORMALISATION = (
+    "lower case; hyphens and dashes are spaces; other punctuation and symbols removed; digits left"
+)
+
+
+def normalised(text: str) -> str:
+    kinds = [(c, unicodedata.category(c)) for c in unicodedata.normalize("NFC", text).lower()]
+    spaced = (" " if kind == "Pd" else "" if kind[0] in "PS" else c for c, kind in kinds)
+    return " ".join("".join(spaced).split())
+
+
+class _Recogniser:
+    """PocketSphinx, which listens to each recording once."""
+
+    def __init__(self) -> None:
+        import pocketsphinx  # pyright: ignore[reportMissingImports]
+
+        self.decoder: Any = pocketsphinx.Decoder(samprate=RATE, loglevel="FATAL")
+        self.model = set_digest(
+            path for path in Path(pocketsphinx.get_model_path()).rglob("*") if path.is_file()
+        )
+        self.heard: dict[str, str] = {}
+
+    def text(self, recording: Recording) -> str:
+        if recording.rate != RATE:
+            raise RunError(f"the recogniser needs {RATE} Hz, and {recording.path} has another rate")
+        content = to_16_bits(recording.wav).tobytes()
+        key = hashlib.sha256(content).hexdigest()
+        if key not in self.heard:
+            # Or the mean of its features would follow earlier recordings, and so would its words.
+            self.decoder.reinit_feat()
+            self.decoder.start_utt()
+            self.decoder.process_raw(content, full_utt=True)
+            self.decoder.end_utt()
+            best = self.decoder.hyp()
+            self.heard[key] = best.hypstr if best else ""
+        return self.heard[key]
+
+
+_recogniser = cache(_Recogniser)
+
+
+class _RecognitionJudge(PairJudge):
+    medium = "speech"
+    better = "lower"
+    needs = "quintet[judges]"
+    convention: str
+
+    def problem(self) -> str | None:
+        missing = [name for name in PACKAGES if find_spec(name) is None]
+        if not missing:
+            return None
+        return f"needs {' and '.join(missing)}: pip install 'quintet[judges]'"
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "convention": self.convention,
+            "recogniser": f"pocketsphinx {_version('pocketsphinx')}, each recording by itself",
+            "model": _recogniser().model,
+            "counting": f"jiwer {_version('jiwer')}",
+            "text": NORMALISATION,
+        }
+
+    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+        """(n, 2): errors, and words or characters of the reference."""
+        pairs = zip(references, candidates, strict=True)
+        counts = [
+            self.count(_text_of(reference), normalised(_recogniser().text(candidate)))
+            for reference, candidate in pairs
+        ]
+        return np.array(counts, np.float64)
+
+    def mean(self, rows: Array) -> float:
+        return float(rows[:, 0].sum() / rows[:, 1].sum())
+
+    @abstractmethod
+    def count(self, text: str, heard: str) -> tuple[int, int]: ...
+
+
+def _text_of(reference: Recording) -> str:
+    text = normalised(reference.text)
+    if not text:
+        raise RunError(f"{reference.path} has no text to compare with: {REMEDY}")
+    return text
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+class WordErrors(_RecognitionJudge):
+    name = "wer"
+    about = "Word error rate of an outside recogniser that hears the candidates."
+    convention = "substitutions, deletions and insertions over words, of all recordings together"
+
+    def count(self, text: str, heard: str) -> tuple[int, int]:
+        import jiwer  # pyright: ignore[reportMissingImports]
+
+        return _counted(jiwer.process_words(text, heard))
+
+
+class CharacterErrors(_RecognitionJudge):
+    name = "cer"
+    about = "Character error rate of an outside recogniser that hears the candidates."
+    convention = (
+        "substitutions, deletions and insertions over characters (spaces are some), of all "
+        "recordings together"
+    )
+
+    def count(self, text: str, heard: str) -> tuple[int, int]:
+        import jiwer  # pyright: ignore[reportMissingImports]
+
+        return _counted(jiwer.process_characters(text, heard))
+
+
+def _counted(result: Any) -> tuple[int, int]:
+    wrong = result.substitutions + result.deletions
+    return wrong + result.insertions, wrong + result.hits
+
+
+# -- voice ----------------------------------------------------------------------------------
+
+WEIGHTS = "resemblyzer"
+WEIGHTS_ARE = "pretrained.pt of the package resemblyzer 0.1.4 (saved again by a torch since 1.6)"
+
+
+@cache
+def _encoder() -> "tuple[VoiceEncoder, str]":
+    from quintet.judges.voice import VoiceEncoder
+
+    tensors, _ = weights.load(WEIGHTS, WEIGHTS_ARE)
+    encoder = VoiceEncoder()
+    named = {name.removeprefix("model_state/"): tensor for name, tensor in tensors.items()}
+    used = {name: named[name] for name in encoder.state_dict()}
+    encoder.load_state_dict(used)
+    return encoder.eval().requires_grad_(False), weights.digest_of_tensors(used)
+
+
+class Speaker(PairJudge):
+    name = "speaker"
+    medium = "speech"
+    about = "Similarity of the voices of candidate and reference: cosine of their embeddings."
+    better = "higher"
+    needs = f"weights: {WEIGHTS_ARE} as {WEIGHTS}.pt"
+
+    def problem(self) -> str | None:
+        return weights.missing(WEIGHTS, WEIGHTS_ARE)
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "convention": "cosine of the mean embeddings of windows of 1.6 s",
+            "encoder": "LSTM of Resemblyzer (GE2E), our own code; pauses are not cut out",
+            "weights": _encoder()[1],
+        }
+
+    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+        pairs = zip(references, candidates, strict=True)
+        return np.array([self.embed(a) @ self.embed(b) for a, b in pairs], np.float64)
+
+    def embed(self, recording: Recording) -> Array:
+        import torch
+
+        if recording.rate != RATE:
+            raise RunError(f"the encoder needs {RATE} Hz, and {recording.path} has another rate")
+        with torch.no_grad():
+            embedding = _encoder()[0](torch.from_numpy(recording.wav)).double().numpy()
+        return embedding / np.linalg.norm(embedding)
+
+
+# -- pitch and duration ---------------------------------------------------------------------
+
+OCTAVE = 1200.0
+
+
+class Pitch(PairJudge):
+    name = "pitch"
+    medium = "speech"
+    about = "Median distance of the candidate's pitch from the reference's."
+    better = "lower"
+    unit = "cents"
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "convention": "median over frames voiced in both, mean over recordings; "
+            f"{OCTAVE:g} if there is no such frame",
+            "alignment": "linear to the reference's length",
+            **yin.FACTS,
+        }
+
+    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+        pairs = zip(references, candidates, strict=True)
+        apart = [
+            yin.cents_apart(yin.pitch(a.wav, a.rate), yin.pitch(b.wav, b.rate)) for a, b in pairs
+        ]
+        return np.array([OCTAVE if cents is None else cents for cents in apart], np.float64)
+
+
+class Duration(PairJudge):
+    name = "duration"
+    medium = "speech"
+    about = "How much longer or shorter the candidate is, relative to the reference."
+    better = "lower"
+
+    def facts(self) -> dict[str, str]:
+        return {"convention": "absolute difference over the reference's; pauses count"}
+
+    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+        first, second = (
+            np.array([len(one.wav) / one.rate for one in recordings], np.float64)
+            for recordings in (references, candidates)
+        )
+        return np.abs(second - first) / first
+
+
+JUDGES: tuple[type[Judge], ...] = (WordErrors, CharacterErrors, Speaker, Pitch, Duration)
