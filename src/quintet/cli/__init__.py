@@ -17,6 +17,7 @@ COMMANDS = {
     "resume": "resume",
     "evaluate": "evaluate",
     "sample": "sample",
+    "compare": "compare",
     "pack": "pack:pack_folder",
     "import": "import_:import_old",
     "export": "export",
