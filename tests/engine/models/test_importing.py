@@ -302,6 +302,9 @@ def test_memory_time_disk_and_handles_are_limited(act: str, ended: str, tmp_path
 # -- files from before torch 1.6: five pickles, then the numbers --------------------------------
 
 
+START = b"".join(pickle.dumps(value, 2) for value in (torch.serialization.MAGIC_NUMBER, 1001, {}))
+
+
 def legacy(path: Path, edit: Callable[[bytes], bytes], **tensors: Any) -> Path:
     saved(path, tensors, archive=False)
     path.write_bytes(edit(path.read_bytes()))
@@ -352,6 +355,21 @@ def test_a_tensor_without_numbers_in_the_file_is_refused(save: Save) -> None:
         read(save({"a": Trap(torch.FloatTensor, 20), "b": torch.ones(10)}))
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"T\x02\x00\x00\x00ab.", r"\(Unsupported operand 84\)"),
+        (b"", r"\(it ends too early\)"),
+    ],
+)
+def test_the_reason_is_that_of_the_reader(body: bytes, reason: str, tmp_path: Path) -> None:
+    """And not torch's advice to read the file without protection."""
+    old = tmp_path / "old.pt"
+    old.write_bytes(START + b"\x80\x02" + body)
+    with pytest.raises(Refused, match=reason):
+        read(old)
+
+
 def test_a_legacy_pickle_without_end_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -364,10 +382,7 @@ def test_a_legacy_pickle_without_end_is_refused(
 def test_a_pickle_bomb_ends_at_the_limit_of_memory(tmp_path: Path, out: Path) -> None:
     """Each byte of the file is a list."""
     old = tmp_path / "old.pt"
-    three = b"".join(
-        pickle.dumps(value, 2) for value in (torch.serialization.MAGIC_NUMBER, 1001, {})
-    )
-    old.write_bytes(three + b"\x80\x02" + b"]" * 5_000_000)
+    old.write_bytes(START + b"\x80\x02" + b"]" * 5_000_000)
     with pytest.raises(RunError, match="memory"):
         import_weights(old, out, Limits(memory=50_000_000))
     assert list(out.iterdir()) == []

@@ -241,7 +241,12 @@ def load(file: Any, map_location: Any, mmap: bool) -> Any:
         if named:
             reason = f"names {named[1]}, which is no tensor; nothing was run and nothing is read"
             raise Refused(f"{reason}: {REMEDY}") from None
-        raise Refused(f"cannot be read ({(text or repr(error)).splitlines()[0][:200]})") from None
+        # torch begins with advice to read the file without protection.
+        inner = re.search(r"WeightsUnpickler error:\s*(.+)", text)
+        reason = inner[1] if inner else (text or repr(error)).splitlines()[0]
+        if isinstance(error, EOFError):
+            reason = "it ends too early"
+        raise Refused(f"cannot be read ({reason.strip()[:200]})") from None
 
 
 def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
