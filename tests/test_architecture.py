@@ -213,7 +213,7 @@ def test_no_file_that_is_read_can_run_code():
     (found,) = called("torch.load")
     assert found.startswith("engine/models/importing.py:")
     text = (PACKAGE / "engine/models/importing.py").read_text(encoding="utf-8")
-    assert "weights_only=True, mmap=True" in text
+    assert "weights_only=True, mmap=mmap" in text
     for path in FILES:
         assert "allow_pickle" not in path.read_text(encoding="utf-8"), path
         # Left out, it would be asked for at the prompt: it must be there and must be False.

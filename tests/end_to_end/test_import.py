@@ -10,9 +10,10 @@ from command import Quintet
 from safetensors.torch import load_file
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
-    torch.save({"model": {"w": torch.arange(6.0).view(2, 3)}, "step": 7}, tmp_path / "old.pt")
+@pytest.fixture(params=[True, False], ids=["archive", "before torch 1.6"])
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    content = {"model": {"w": torch.arange(6.0).view(2, 3)}, "step": 7}
+    torch.save(content, tmp_path / "old.pt", _use_new_zipfile_serialization=request.param)
     return tmp_path / "old.pt"
 
 

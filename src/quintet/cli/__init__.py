@@ -18,6 +18,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "judges": "judges",
     "sample": "sample",
+    "compare": "compare",
     "pack": "pack:pack_folder",
     "import": "import_:import_old",
     "export": "export",

@@ -31,6 +31,7 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
   quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
   quintet sample runs/f --text "ba do ki" --voice me.wav --out spoken.wav
+  quintet compare PHOTOS runs/a runs/b           image tokenizers: PSNR, bits per pixel, time
   quintet pack PHOTOS packed                     pack a folder into few large files to train from
   quintet import old.pt looked-at                the tensors of an old .pt file, and nothing else
   quintet export runs/b model                    weights, configuration and a model card

@@ -222,14 +222,14 @@ def _machine(world: World) -> dict[str, Any]:
     on_gpu = world.device.type == "cuda"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "device": torch.cuda.get_device_name(world.device) if on_gpu else _processor(),
+        "device": torch.cuda.get_device_name(world.device) if on_gpu else processor(),
         "cores": os.cpu_count(),
         "memory": f"{memory / 2**30:.1f} GiB",
         "system": platform.platform(),
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     """Linux keeps its name in a file; elsewhere the platform knows it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -77,9 +77,9 @@ def write_page(
     return out
 
 
-def check_output(out: Path) -> None:
+def check_output(out: Path, flag: str = "--out") -> None:
     if not out.parent.is_dir():
-        raise RunError(f"there is no folder {out.parent}; create it, or choose another --out")
+        raise RunError(f"there is no folder {out.parent}; create it, or choose another {flag}")
     if out.exists() or out.is_symlink():
         try:
             ours = MARKER.encode() in content(out, sys.maxsize, 100)
@@ -87,7 +87,7 @@ def check_output(out: Path) -> None:
             ours = False
         if not ours:
             raise RunError(
-                f"{out} exists and is not a Quintet report; move it, or choose another --out"
+                f"{out} exists and is not a Quintet report; move it, or choose another {flag}"
             )
 
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -43,18 +44,21 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def saved(path: Path, content: Any) -> Path:
-    torch.save(content, path)
+def saved(path: Path, content: Any, archive: bool = True) -> Path:
+    torch.save(content, path, _use_new_zipfile_serialization=archive)
     return path
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the child does, without its process: for traps that the reader itself must refuse."""
-    stored = importing.check_archive(path)
-    size = importing.SWELL * path.stat().st_size
-    tensors, values = importing.separate(importing.load(path), size)
-    importing.check_storages(tensors, stored)
-    return tensors, values
+Save = Callable[[Any], Path]
+
+
+@pytest.fixture(params=[True, False], ids=["archive", "before 1.6"])
+def save(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
+    """Into old.pt, in each of the two formats."""
+    return lambda content: saved(tmp_path / "old.pt", content, request.param)
+
+
+read = importing.read  # what the child does, without its process: these the reader must refuse
 
 
 def rewritten(path: Path, edit: Callable[[bytes], bytes], how: int = zipfile.ZIP_STORED) -> Path:
@@ -88,12 +92,14 @@ def old_checkpoint() -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, Imported]:
+@pytest.fixture(scope="module", params=[True, False], ids=["archive", "before 1.6"])
+def imported(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path, Imported]:
     place = tmp_path_factory.mktemp("import")
     content, out = old_checkpoint(), place / "out"
     out.mkdir()
-    return content, out, import_weights(saved(place / "old.pt", content), out)
+    return content, out, import_weights(saved(place / "old.pt", content, request.param), out)
 
 
 def test_every_tensor_is_there_under_its_old_name_bit_for_bit(imported: Any) -> None:
@@ -150,8 +156,8 @@ else:
 # -- traps --------------------------------------------------------------------------------------
 
 
-def test_a_trap_in_a_real_process_runs_nothing(canary: Path, tmp_path: Path, out: Path) -> None:
-    old = saved(tmp_path / "old.pt", {"a": torch.ones(2), "x": Trap(os.mkdir, str(canary))})
+def test_a_trap_in_a_real_process_runs_nothing(canary: Path, save: Save, out: Path) -> None:
+    old = save({"a": torch.ones(2), "x": Trap(os.mkdir, str(canary))})
     with pytest.raises(RunError, match=r"names posix\.mkdir, which is no tensor; nothing was run"):
         import_weights(old, out)
     assert list(out.iterdir()) == []
@@ -173,21 +179,22 @@ TRAPS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("name", TRAPS)
 @pytest.mark.parametrize("deep", [False, True])
 def test_nothing_that_a_file_names_is_called(
-    name: str, deep: bool, canary: Path, tmp_path: Path
+    name: str, deep: bool, canary: Path, save: Save
 ) -> None:
     trap = TRAPS[name](str(canary))
     content = {"model": OrderedDict(w=torch.ones(2)), "x": [{"y": trap}]} if deep else trap
     with pytest.raises(Refused, match=r"names .*, which is no tensor; nothing was run"):
-        read(saved(tmp_path / "old.pt", content))
+        read(save(content))
 
 
 def test_a_bare_pickle_is_not_opened(canary: Path, tmp_path: Path) -> None:
     old = tmp_path / "old.pt"
     old.write_bytes(pickle.dumps(Trap(os.mkdir, str(canary))))
-    with pytest.raises(Refused, match=r"is no archive of torch\.save"):
+    with pytest.raises(Refused, match=r"is no file of torch\.save"):
         read(old)
-    torch.save({"a": torch.ones(2)}, old, _use_new_zipfile_serialization=False)
-    with pytest.raises(Refused, match=r"older than torch 1\.6"):
+    with tarfile.open(old, "w") as archive:  # as torch 0.1 wrote them
+        archive.add(__file__, "pickle")
+    with pytest.raises(Refused, match=r"is a tar archive, as torch 0\.1"):
         read(old)
 
 
@@ -224,9 +231,9 @@ def test_a_directory_that_claims_more_than_the_file_holds_is_refused(tmp_path: P
     "tensor",
     [torch.ones(1).expand(10**6, 10**6), torch.ones(8)[:4].as_strided((1000, 1000), (0, 0))],
 )
-def test_an_expanded_tensor_is_refused(tensor: Any, tmp_path: Path) -> None:
+def test_an_expanded_tensor_is_refused(tensor: Any, save: Save) -> None:
     with pytest.raises(Refused, match=r"claims .* bytes for a, more than are stored"):
-        read(saved(tmp_path / "old.pt", {"a": tensor}))
+        read(save({"a": tensor}))
 
 
 @pytest.mark.parametrize("claimed", [78, 200, 2**30])
@@ -237,22 +244,22 @@ def test_a_size_that_the_records_do_not_have_is_refused(claimed: int, tmp_path: 
         read(rewritten(old, lambda data: data.replace(b"KM", wanted)))
 
 
-def test_many_views_of_one_tensor_do_not_fill_the_disk(tmp_path: Path) -> None:
+def test_many_views_of_one_tensor_do_not_fill_the_disk(save: Save) -> None:
     tied = torch.zeros(1 << 16)
     with pytest.raises(Refused, match="more than 4 times its own size"):
-        read(saved(tmp_path / "old.pt", {str(n): tied for n in range(200)}))
+        read(save({str(n): tied for n in range(200)}))
 
 
-def test_recursive_containers_are_refused(tmp_path: Path) -> None:
+def test_recursive_containers_are_refused(save: Save) -> None:
     endless: list[Any] = [torch.ones(1)]
     endless.append(endless)
     with pytest.raises(Refused, match="more than 32 deep"):
-        read(saved(tmp_path / "old.pt", endless))
+        read(save(endless))
     laughs: Any = [0]
     for _ in range(25):
         laughs = [laughs] * 10
     with pytest.raises(Refused, match="more than 200,000 values"):
-        read(saved(tmp_path / "laughs.pt", {"a": laughs}))
+        read(save({"a": laughs}))
 
 
 def test_a_file_beyond_the_size_limit_starts_no_process(tmp_path: Path, out: Path) -> None:
@@ -292,6 +299,95 @@ def test_memory_time_disk_and_handles_are_limited(act: str, ended: str, tmp_path
     assert ended in said.stderr
 
 
+# -- files from before torch 1.6: five pickles, then the numbers --------------------------------
+
+
+START = b"".join(pickle.dumps(value, 2) for value in (torch.serialization.MAGIC_NUMBER, 1001, {}))
+
+
+def legacy(path: Path, edit: Callable[[bytes], bytes], **tensors: Any) -> Path:
+    saved(path, tensors, archive=False)
+    path.write_bytes(edit(path.read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize("claimed", [78, 200, 2**30])
+def test_numbers_that_are_not_there_are_refused(claimed: int, tmp_path: Path, out: Path) -> None:
+    """More than the file has, and more than stand there for this tensor."""
+    wanted = b"J" + claimed.to_bytes(4, "little")
+    old = legacy(
+        tmp_path / "old.pt",
+        lambda data: data.replace(b"KM", wanted),
+        a=torch.ones(77),
+        b=torch.ones(500),
+    )
+    with pytest.raises(Refused, match=r"claims more bytes|storage has wrong byte size"):
+        read(old)
+    with pytest.raises(RunError, match=r"claims more bytes|storage has wrong byte size"):
+        import_weights(old, out)
+
+
+def test_a_claim_beyond_all_memory_is_a_sentence(tmp_path: Path, out: Path) -> None:
+    wanted = b"\x8a\x06" + (2**43).to_bytes(6, "little")
+    old = legacy(tmp_path / "old.pt", lambda data: data.replace(b"KM", wanted), a=torch.ones(77))
+    with pytest.raises(RunError, match="claims more bytes for its tensors than it has"):
+        import_weights(old, out)
+
+
+def test_numbers_left_out_are_zeros_and_not_memory_of_the_process(tmp_path: Path) -> None:
+    """The list of storages at the end leaves out the only one."""
+    no_keys = pickle.dumps([], 2)
+
+    def without_keys(data: bytes) -> bytes:
+        start = data.rindex(b"\x80\x02]")
+        return data[:start] + no_keys + data[start + len(no_keys) :]
+
+    old = legacy(tmp_path / "old.pt", without_keys, a=torch.ones(5000))
+    for _ in range(20):
+        torch.ones(5000)  # freed, so that new memory is not zero by itself
+        tensors, _ = read(old)
+        assert not tensors["a"].any()
+
+
+def test_a_tensor_without_numbers_in_the_file_is_refused(save: Save) -> None:
+    """The reader knows the types of tensors, which are made of a size alone."""
+    with pytest.raises(Refused, match=r"claims more bytes|has no numbers in the file"):
+        read(save({"a": Trap(torch.FloatTensor, 20), "b": torch.ones(10)}))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"T\x02\x00\x00\x00ab.", r"\(Unsupported operand 84\)"),
+        (b"", r"\(it ends too early\)"),
+    ],
+)
+def test_the_reason_is_that_of_the_reader(body: bytes, reason: str, tmp_path: Path) -> None:
+    """And not torch's advice to read the file without protection."""
+    old = tmp_path / "old.pt"
+    old.write_bytes(START + b"\x80\x02" + body)
+    with pytest.raises(Refused, match=reason):
+        read(old)
+
+
+def test_a_legacy_pickle_without_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old = saved(tmp_path / "old.pt", {"a": torch.ones(1), "s": "x" * 3000}, archive=False)
+    monkeypatch.setattr(importing, "DIRECTORY_BYTES", 3000)
+    with pytest.raises(Refused, match="its directory is missing or too large"):
+        read(old)
+
+
+def test_a_pickle_bomb_ends_at_the_limit_of_memory(tmp_path: Path, out: Path) -> None:
+    """Each byte of the file is a list."""
+    old = tmp_path / "old.pt"
+    old.write_bytes(START + b"\x80\x02" + b"]" * 5_000_000)
+    with pytest.raises(RunError, match="memory"):
+        import_weights(old, out, Limits(memory=50_000_000))
+    assert list(out.iterdir()) == []
+
+
 # -- other content ------------------------------------------------------------------------------
 
 
@@ -306,24 +402,24 @@ def test_memory_time_disk_and_handles_are_limited(act: str, ended: str, tmp_path
         ({(1, 2): torch.ones(1)}, "a name that is tuple"),
     ],
 )
-def test_unsupported_values_are_refused_by_name(content: Any, reason: str, tmp_path: Path) -> None:
+def test_unsupported_values_are_refused_by_name(content: Any, reason: str, save: Save) -> None:
     with pytest.raises(Refused, match=reason):
-        read(saved(tmp_path / "old.pt", content))
+        read(save(content))
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100, 700, -1, -30, -200])
-def test_a_truncated_file_is_refused(kept: int, tmp_path: Path) -> None:
-    old = saved(tmp_path / "old.pt", old_checkpoint())
+def test_a_truncated_file_is_refused(kept: int, save: Save) -> None:
+    old = save(old_checkpoint())
     old.write_bytes(old.read_bytes()[:kept])
     with pytest.raises(Refused):
         read(old)
 
 
-def test_flipped_bits_are_refused_or_change_numbers_only(tmp_path: Path) -> None:
+def test_flipped_bits_are_refused_or_change_numbers_only(save: Save, tmp_path: Path) -> None:
     """No exception of another kind, wherever they are."""
     import random
 
-    whole, chance = saved(tmp_path / "old.pt", old_checkpoint()).read_bytes(), random.Random(0)
+    whole, chance = save(old_checkpoint()).read_bytes(), random.Random(0)
     refused = 0
     for _ in range(150):
         data = bytearray(whole)

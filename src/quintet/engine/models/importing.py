@@ -6,10 +6,14 @@ with limits on memory, time and disk, without new programs and, where the system
 network. The parent never opens the file.
 
     OLD.pt ─ child: limits ─> zip directory ─> torch.load(weights_only) ─> checks ─> OUT/
+
+Files from before torch 1.6 are no archives but five pickles and then the numbers: LegacyFile limits
+the pickles, and each storage is counted as it is claimed.
 """
 
 import ctypes
 import importlib
+import io
 import json
 import math
 import os
@@ -28,7 +32,7 @@ from quintet.engine.errors import RunError
 MAX_BYTES = 16_000_000_000
 """Maximum size of the file, checked before it is opened."""
 MEMORY = 2_000_000_000
-"""Maximum memory beyond the file itself, which is memory-mapped."""
+"""Maximum memory beyond the file itself, which is memory-mapped or, before torch 1.6, read once."""
 SECONDS = 600
 """Until the process is killed."""
 HANDLES = 64
@@ -38,11 +42,15 @@ DEPTH = 32
 ITEMS = 200_000
 """Maximum number of values; a container that contains itself could hold billions."""
 DIRECTORY_BYTES = 100_000_000
-"""Maximum size of the pickle in the archive, which holds names and shapes but no numbers."""
+"""Maximum size of the pickle in the file, which holds names and shapes but no numbers."""
 SWELL = 4
 """Maximum size of the tensors, in multiples of the file: tied ones are stored once."""
 MAX_TEXT = 4_000
 """Maximum characters of a string in the listing."""
+
+LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""First bytes of a file from before torch 1.6: a pickled magic number."""
+TAR = slice(257, 262), b"ustar"
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
@@ -110,6 +118,10 @@ class Refused(Exception):
     """The reason why a file is not read; the parent adds its name."""
 
 
+NO_DIRECTORY = "is no checkpoint of torch.save: its directory is missing or too large"
+TOO_LITTLE = "claims more bytes for its tensors than it has"
+
+
 def cut_off_network() -> bool:
     """Enter a network namespace without interfaces. Must happen before any thread is started, or
     an unprivileged user may not."""
@@ -143,8 +155,7 @@ def check_archive(old: Path) -> int:
             records = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
         raise Refused(
-            f"is no archive of torch.save, is truncated, or is older than torch 1.6 ({error}); "
-            "copy it again, or save it again with a newer torch"
+            f"is no file of torch.save, or is truncated ({error}); copy it again"
         ) from None
     names = [record.filename for record in records]
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
@@ -155,25 +166,87 @@ def check_archive(old: Path) -> int:
         raise Refused("is a program (TorchScript) and no checkpoint; it is not opened")
     pickles = [record for record in records if record.filename.endswith("data.pkl")]
     if len(pickles) != 1 or pickles[0].file_size > DIRECTORY_BYTES:
-        raise Refused("is no checkpoint of torch.save: its directory is missing or too large")
+        raise Refused(NO_DIRECTORY)
     return sum(record.file_size for record in records if "/data/" in record.filename)
 
 
-def load(old: Path) -> Any:
+def read(old: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors and plain values by name, of a file of either format."""
+    size = old.stat().st_size
+    with old.open("rb") as file:
+        start = file.read(512)
+    if start.startswith(LEGACY):
+        return read_legacy(old, size)
+    where, mark = TAR
+    if start[where] == mark:
+        raise Refused(f"is a tar archive, as torch 0.1 wrote them; {REMEDY}")
+    stored = check_archive(old)
+    tensors, values = separate(load(old, "cpu", mmap=True), SWELL * size)
+    check_storages(tensors, stored)
+    return tensors, values
+
+
+class LegacyFile(io.BufferedReader):
+    """The pickles of a file from before torch 1.6, which must end within DIRECTORY_BYTES. The
+    numbers after them are read from the descriptor, not through these methods."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0 or self.tell() + size > DIRECTORY_BYTES:
+            raise Refused(NO_DIRECTORY)
+        return super().read(size)
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(DIRECTORY_BYTES)
+        if self.tell() > DIRECTORY_BYTES:
+            raise Refused(NO_DIRECTORY)
+        return line
+
+
+def read_legacy(old: Path, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    storages: dict[int, Any] = {}
+    claimed = 0
+
+    def claim(storage: Any, _location: str) -> Any:
+        """Called for each storage before its numbers are read. A file may leave them out: zeros, so
+        that no memory of this process is written in their place."""
+        nonlocal claimed
+        claimed += storage.nbytes()
+        if claimed > size:
+            raise Refused(TOO_LITTLE)
+        storages[storage.data_ptr()] = storage
+        return storage.fill_(0)
+
+    with LegacyFile(old.open("rb", buffering=0)) as file:
+        tensors, values = separate(load(file, claim, mmap=False), SWELL * size)
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        if storage.nbytes() and storage.data_ptr() not in storages:  # torch.FloatTensor(1000)
+            raise Refused(f"holds {name[:80]}, which has no numbers in the file")
+    return tensors, values
+
+
+def load(file: Any, map_location: Any, mmap: bool) -> Any:
     """Load weights only: any other name in the file is an error, and is not called."""
     import torch
 
     try:
-        return torch.load(old, map_location="cpu", weights_only=True, mmap=True)
-    except MemoryError:
+        return torch.load(file, map_location=map_location, weights_only=True, mmap=mmap)
+    except (MemoryError, Refused):
         raise
     except Exception as error:  # torch raises many kinds
         text = str(error)
+        if "DefaultCPUAllocator" in text:  # a storage, before it could be counted
+            raise Refused(TOO_LITTLE) from None
         named = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"class ([\w.]+)", text)
         if named:
             reason = f"names {named[1]}, which is no tensor; nothing was run and nothing is read"
             raise Refused(f"{reason}: {REMEDY}") from None
-        raise Refused(f"cannot be read ({(text or repr(error)).splitlines()[0][:200]})") from None
+        # torch begins with advice to read the file without protection.
+        inner = re.search(r"WeightsUnpickler error:\s*(.+)", text)
+        reason = inner[1] if inner else (text or repr(error)).splitlines()[0]
+        if isinstance(error, EOFError):
+            reason = "it ends too early"
+        raise Refused(f"cannot be read ({reason.strip()[:200]})") from None
 
 
 def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -266,9 +339,7 @@ def read_and_write(request: Mapping[str, Any]) -> Imported:
     old, out = Path(request["old"]), Path(request["out"])
     size = old.stat().st_size
     set_limits(size, request["memory"], request["seconds"])
-    stored = check_archive(old)
-    tensors, values = separate(load(old), SWELL * size)
-    check_storages(tensors, stored)
+    tensors, values = read(old)
     return Imported(len(tensors), write(out, old, tensors, values), len(values), offline)
 
 

@@ -49,6 +49,10 @@ class TokenizerModel(Pretrained, nn.Module):
     quantiser: FSQ | LFQ | VectorQuantiser
     decode: Callable[[Tensor], Tensor]
     """Quantised values -> images or clips, not clamped."""
+    tokenize: Callable[[Tensor], Tensor]
+    """Images or clips in 0..1 -> ids."""
+    decode_from_ids: Callable[[Tensor], Tensor]
+    """Ids -> images or clips in 0..1."""
 
     def forward(self, pixels: Tensor) -> Reconstruction:
         quantised = self.quantiser(self.encode(pixels))

@@ -1,0 +1,320 @@
+"""Image tokenizers side by side: distortion, rate, speed and use of codes, on the same pictures.
+
+    files -> one crop for all -> each tokenizer: ids -> pictures, 8 bits -> scores with receipts
+
+All pictures have the same size, so that every tokenizer is timed on the same work: the largest that
+all files have with sides that are multiples of every downsampling factor, or a size that is asked.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quintet.engine.errors import RunError
+from quintet.engine.launch import processor
+from quintet.judges.base import Array, PairJudge
+from quintet.judges.receipt import (
+    RESAMPLES,
+    Receipt,
+    Score,
+    check_comparable,
+    interval,
+    set_digest,
+)
+from quintet.media.errors import BadFile
+from quintet.media.pixels import Pixels, middle, read_image, resize_crop
+from quintet.nn.similarity import WINDOW, psnr, ssim
+from quintet.shared.tokenizer.ids import weights_digest
+from quintet.shared.tokenizer.model import TokenizerModel
+
+SIMILAR = 1.1
+"""Rates of a group of the table: at most so many times its lowest."""
+Size = tuple[int, int]
+
+
+class _Similarity(PairJudge):
+    """Pictures (c, h, w) in 0..1, in whole 8-bit levels."""
+
+    medium, better = "image", "higher"
+
+    def facts(self) -> dict[str, str]:
+        return {"channels": "RGB", "mean": "over pictures"}
+
+
+class Psnr(_Similarity):
+    name, about, unit = "psnr", "Peak signal-to-noise ratio of each picture, averaged.", "dB"
+
+    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
+        return psnr(*map(_stacked, (references, candidates))).numpy()
+
+
+class Ssim(_Similarity):
+    name, about = "ssim", "Structural similarity, of RGB channels."
+
+    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
+        return ssim(*map(_stacked, (references, candidates))).numpy()
+
+
+def _stacked(pictures: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(pictures)).double().cpu()
+
+
+JUDGES: tuple[type[PairJudge], ...] = (Psnr, Ssim)
+"""Of pairs of pictures; those whose weights are missing are left out."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A tokenizer and its scores, by name: those of the judges, bits_per_pixel, ms_per_picture and
+    codes_used."""
+
+    name: str
+    weights: str
+    """Digest, equal for a checkpoint and its export."""
+    factor: int
+    codebook_size: int
+    scores: dict[str, Score]
+
+    def as_json(self) -> dict[str, Any]:
+        about = {"name": self.name, "weights": self.weights, "factor": self.factor}
+        scores = {name: score.as_json() for name, score in self.scores.items()}
+        return {**about, "codebook_size": self.codebook_size, "scores": scores}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    size: Size
+    multiple: int
+    """Of which both sides are multiples: the least that suits every tokenizer."""
+    preparation: dict[str, str]
+    tokenizers: list[Judged]
+    """Sorted by `ordered`."""
+    originals: list[Pixels]
+    """A few pictures to look at."""
+    reconstructions: dict[str, list[Pixels]]
+    """The same by every tokenizer."""
+    skipped: list[str]
+    """Files that cannot be read, and why."""
+    missing: list[str]
+    """Judges that do not work here, and why."""
+
+
+def compare(
+    files: Sequence[Path],
+    tokenizers: Mapping[str, TokenizerModel],
+    *,
+    size: Size | None = None,
+    batch_size: int = 8,
+    shown: int = 4,
+    judges: Sequence[PairJudge] | None = None,
+) -> Comparison:
+    """`size` (height, width) resamples pictures; without it they are cropped only. Tokenizers are
+    judged on the device that they are on."""
+    judges = [judge() for judge in JUDGES] if judges is None else judges
+    missing = [f"{judge.name} {problem}" for judge in judges if (problem := judge.problem())]
+    judges = [judge for judge in judges if not judge.problem()]
+    multiple = math.lcm(*(tokenizer.factor for tokenizer in tokenizers.values()))
+    usable, extents, skipped = _readable(files)
+    resample, size = size is not None, size or _common_size(extents, multiple)
+    _check_size(size, multiple)
+    preparation = _preparation(size, resample)
+    trials = [_Trial(name, tokenizer, judges) for name, tokenizer in tokenizers.items()]
+    originals: list[Pixels] = []
+    for batch in _batches(usable, size, resample, batch_size):
+        originals += _to_bytes(batch[: shown - len(originals)])
+        for trial in trials:
+            trial.add(batch, shown)
+    reference = set_digest(usable)
+
+    def receipt(name: str, facts: dict[str, str]) -> Receipt:
+        return Receipt(name, facts, reference, preparation, len(usable))
+
+    judged = [trial.judged(size, receipt) for trial in trials]
+    for measure in judged[0].scores:
+        check_comparable({one.name: one.scores[measure] for one in judged})
+    reconstructions = {trial.name: trial.shown for trial in trials}
+    return Comparison(
+        size, multiple, preparation, ordered(judged), originals, reconstructions, skipped, missing
+    )
+
+
+def ordered(judged: Sequence[Judged]) -> list[Judged]:
+    """Groups of similar bits per pixel (SIMILAR), the lowest first; by PSNR within a group."""
+    groups: list[list[Judged]] = []
+    for one in sorted(judged, key=_rate):
+        if not groups or _rate(one) > SIMILAR * _rate(groups[-1][0]):
+            groups.append([])
+        groups[-1].append(one)
+    return [
+        one
+        for group in groups
+        for one in sorted(group, key=lambda one: one.scores["psnr"].value, reverse=True)
+    ]
+
+
+def _rate(one: Judged) -> float:
+    return one.scores["bits_per_pixel"].value
+
+
+# -- pictures -------------------------------------------------------------------------------
+
+
+def _readable(files: Sequence[Path]) -> tuple[list[Path], list[Size], list[str]]:
+    """Files that can be read, their heights and widths, and the problems of the others."""
+    usable: list[Path] = []
+    extents: list[Size] = []
+    problems: list[str] = []
+    for path in files:
+        try:
+            height, width = read_image(path).shape[:2]
+        except BadFile as error:
+            problems.append(str(error))
+            continue
+        usable.append(path)
+        extents.append((height, width))
+    if not usable:
+        first = f"; the first: {problems[0]}" if problems else ""
+        raise RunError(f"none of {len(files)} pictures can be read{first}")
+    return usable, extents, problems
+
+
+def _common_size(extents: Sequence[Size], multiple: int) -> Size:
+    height, width = (min(sides) // multiple * multiple for sides in zip(*extents))
+    return height, width
+
+
+def _check_size(size: Size, multiple: int) -> None:
+    if min(size) < WINDOW:
+        raise RunError(
+            f"the pictures have no common crop of at least {WINDOW} pixels a side with sides "
+            f"divisible by {multiple}: remove the smallest, or give a size"
+        )
+    if any(side % multiple for side in size):
+        raise RunError(
+            f"size is {size[0]} x {size[1]}; both must be divisible by {multiple}, the least that "
+            "suits every tokenizer"
+        )
+
+
+def _preparation(size: Size, resample: bool) -> dict[str, str]:
+    """How files become pictures, in words for a receipt."""
+    return {
+        "orientation": "upright by EXIF",
+        "transparency": "on white",
+        "rounding": "8 bits, reconstructions too",
+        "crop": "largest of this shape in the centre" if resample else "centre",
+        "filter": "Lanczos with antialiasing (Pillow)" if resample else "none",
+        "size": f"{size[0]} x {size[1]}",
+    }
+
+
+def _batches(files: Sequence[Path], size: Size, resample: bool, count: int) -> Iterator[Tensor]:
+    """(b, 3, h, w) in 0..1."""
+    cut = resize_crop if resample else middle
+    for start in range(0, len(files), count):
+        pictures = [cut(read_image(path), size) for path in files[start : start + count]]
+        yield torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 255
+
+
+def _to_bytes(pictures: Tensor) -> list[Pixels]:
+    return list((pictures * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy())
+
+
+# -- one tokenizer --------------------------------------------------------------------------
+
+
+@dataclass
+class _Trial:
+    """A tokenizer at work, and what is kept of it."""
+
+    name: str
+    model: TokenizerModel
+    judges: Sequence[PairJudge]
+    rows: dict[str, list[Array]] = field(default_factory=dict[str, list[Array]])
+    milliseconds: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    """Size of a batch, and time for a picture of it."""
+    ids_per_picture: int = 0
+    shown: list[Pixels] = field(default_factory=list[Pixels])
+
+    def __post_init__(self) -> None:
+        self.device = next(self.model.parameters()).device
+        self.used = torch.zeros(self.model.codebook_size, dtype=torch.bool, device=self.device)
+
+    def add(self, originals: Tensor, shown: int) -> None:
+        pictures = originals.to(self.device)
+        if not self.milliseconds:
+            self.reconstruct(pictures)  # the first call also chooses kernels
+        start = time.perf_counter()
+        ids, output = self.reconstruct(pictures)
+        seconds = time.perf_counter() - start
+        self.milliseconds.append((len(pictures), 1000 * seconds / len(pictures)))
+        if not output.isfinite().all():
+            raise RunError(
+                f"reconstructions of {self.name} are not finite; name another checkpoint"
+            )
+        self.ids_per_picture = ids[0].numel()
+        self.used[ids.flatten()] = True
+        output = (output * 255).round().cpu() / 255
+        self.shown += _to_bytes(output[: shown - len(self.shown)])
+        for judge in self.judges:
+            self.rows.setdefault(judge.name, []).append(judge.rows([*originals], [*output]))
+
+    def reconstruct(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        ids = self.model.tokenize(pictures)
+        output = self.model.decode_from_ids(ids)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return ids, output
+
+    def judged(self, size: Size, receipt: Callable[[str, dict[str, str]], Receipt]) -> Judged:
+        scores: dict[str, Score] = {}
+        for judge in self.judges:
+            rows = np.concatenate(self.rows[judge.name])
+            low, high = interval(rows, judge.mean, RESAMPLES)
+            about = receipt(judge.name, judge.facts())
+            scores[judge.name] = Score(judge.mean(rows), low, high, about)
+        bits = self.ids_per_picture * math.log2(self.model.codebook_size)
+        values = {
+            "bits_per_pixel": bits / math.prod(size),
+            "ms_per_picture": self.speed,
+            "codes_used": self.used.float().mean().item(),
+        }
+        for measure, value in values.items():
+            scores[measure] = Score(value, None, None, receipt(measure, self.facts(measure)))
+        weights = bytes(weights_digest(self.model).tolist()).hex()[:16]
+        return Judged(self.name, weights, self.model.factor, self.model.codebook_size, scores)
+
+    @property
+    def largest(self) -> int:
+        return max(count for count, _ in self.milliseconds)
+
+    @property
+    def speed(self) -> float:
+        """Median of full batches: a smaller one at the end takes more time for each picture."""
+        return median(value for count, value in self.milliseconds if count == self.largest)
+
+    def facts(self, measure: str) -> dict[str, str]:
+        if measure == "bits_per_pixel":
+            return {"bits": "log2(codebook size) for each id, without entropy coding"}
+        if measure == "codes_used":
+            return {"share": "codes that occur in any picture, of the codebook"}
+        on_gpu = self.device.type == "cuda"
+        name = torch.cuda.get_device_name(self.device) if on_gpu else processor()
+        threads = {} if on_gpu else {"threads": str(torch.get_num_threads())}
+        tf32 = on_gpu and torch.backends.cudnn.allow_tf32
+        return {
+            "what": "encode and decode, median over batches",
+            "device": name,
+            **threads,
+            "batch": str(self.largest),
+            "precision": "fp32, convolutions in TF32" if tf32 else "fp32",
+            "torch": torch.__version__,
+        }
