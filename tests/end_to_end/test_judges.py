@@ -36,9 +36,7 @@ def test_every_judge_is_listed_with_what_it_needs(quintet: Quintet, tmp_path: Pa
     assert str(tmp_path / "weights" / "inception.safetensors") in answer.out
 
 
-def test_two_folders_are_judged_without_a_run(
-    quintet: Quintet, folders: tuple[Path, Path]
-) -> None:
+def test_two_folders_are_judged_without_a_run(quintet: Quintet, folders: tuple[Path, Path]) -> None:
     originals, copies = folders
     answer = quintet("evaluate", "--pair", str(originals), str(copies))
     assert answer.status == 0, answer.err

@@ -52,7 +52,9 @@ class Pair:
 
 
 def pair(given: list[str]) -> None:
+    from quintet.files import reading_once
     from quintet.judges import media
+    from quintet.judges.base import Options
     from quintet.judges.folders import files_in, judged
 
     asked = parse(Pair, given, "evaluate")
@@ -64,9 +66,10 @@ def pair(given: list[str]) -> None:
     chosen = media.chosen(medium, asked.judges)
     if not chosen:
         raise RunError(f"no judge of {medium} works on this machine; quintet judges says why")
-    read, preparation = module.reader(media.Options(asked.size, asked.frames, asked.rate))
+    read, preparation = module.reader(Options(asked.size, asked.frames, asked.rate))
     files = [files_in(folder, module.SUFFIXES) for folder in (references, candidates)]
-    scores = judged(chosen, *files, read, preparation)
+    with reading_once():  # transcripts of a folder
+        scores = judged(chosen, *files, read, preparation)
     show(scores)
     if asked.judges is None:
         silent = [judge.name for judge in module.JUDGES if judge.name not in scores]

@@ -2,11 +2,24 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How files become samples; a medium takes what it knows."""
+
+    size: int | None = None
+    """Side of the square that pictures and frames are resized and cropped to; None: as they are."""
+    frames: int | None = None
+    """Frames of a clip, from its beginning; None: all."""
+    rate: int | None = None
+    """Sample rate of sounds; None: that of the judges."""
 
 
 class Judge(ABC):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
 from quintet.judges import networks, weights
-from quintet.judges.base import Array, Judge, PairJudge, SetJudge
+from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.judges.frechet import frechet_distance
 from quintet.judges.inception import Inception
 from quintet.judges.networks import batches, device, eight_bit, exact
@@ -67,7 +67,7 @@ def cropping(size: int | None) -> dict[str, str]:
     }
 
 
-def reader(options: Any) -> tuple[Callable[[Path], Tensor], dict[str, str]]:
+def reader(options: Options) -> tuple[Callable[[Path], Tensor], dict[str, str]]:
     return partial(read, size=options.size), preparation(options.size)
 
 

@@ -2,12 +2,11 @@
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from quintet.engine.errors import RunError
-from quintet.judges.base import Judge
+from quintet.judges.base import Judge, Options
 
 MEDIA = {
     "image": "images",
@@ -17,18 +16,6 @@ MEDIA = {
     "mesh": "meshes",
 }
 """Each medium, and the module here that has its judges."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How files become samples; a medium takes what it knows."""
-
-    size: int | None = None
-    """Side of the square that pictures and frames are resized and cropped to; None: as they are."""
-    frames: int | None = None
-    """Frames of a clip, from its beginning; None: all."""
-    rate: int | None = None
-    """Sample rate of sounds; None: that of the judges."""
 
 
 class MediumModule(Protocol):

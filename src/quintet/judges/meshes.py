@@ -11,7 +11,7 @@ in other triangles.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.judges.base import Array, Judge, PairJudge, SetJudge
+from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.media.errors import BadFile
-from quintet.media.meshes.files import Mesh, read_mesh
+from quintet.media.meshes.files import SUFFIXES, Mesh, read_mesh  # noqa: F401 (SUFFIXES: of the medium)
 
 PAIR_POINTS = 4096
 SET_POINTS = 2048
@@ -272,3 +272,7 @@ def _both_means(squares: Tensor) -> Tensor:
 JUDGES: tuple[type[Judge], ...] = (
     Chamfer, Hausdorff, NormalConsistency, ClosedEdges, Coverage, MinimumMatching, NearestNeighbour,
 )  # fmt: skip
+
+
+def reader(options: Options) -> tuple[Callable[[Path], Mesh], dict[str, str]]:
+    return read, preparation()

@@ -6,8 +6,8 @@ Recall judges take embeddings of any model in place of files, so they are in `EM
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from quintet.engine.errors import RunError
 from quintet.judges import vggish, weights
-from quintet.judges.base import Array, Judge, PairJudge, SetJudge
-from quintet.media.audio import Samples, read_audio
+from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.media.audio import SUFFIXES, Samples, read_audio  # noqa: F401 (SUFFIXES: of the medium)
 
 RATE = vggish.RATE
 WEIGHTS = "vggish"
@@ -203,3 +203,8 @@ class RecallAt10(_RecallJudge):
 
 
 EMBEDDING_JUDGES: tuple[type[Judge], ...] = (RecallAt1, RecallAt10)
+
+
+def reader(options: Options) -> tuple[Callable[[Path], Recording], dict[str, str]]:
+    rate = options.rate or RATE
+    return partial(read, rate=rate), preparation(rate)

@@ -8,8 +8,8 @@ candidate's sound is judged against the reference's text.
 import hashlib
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from quintet.engine.errors import RunError
 from quintet.files import once
 from quintet.judges import pitch as yin
 from quintet.judges import weights
-from quintet.judges.base import Array, Judge, PairJudge
+from quintet.judges.base import Array, Judge, Options, PairJudge
 from quintet.judges.receipt import set_digest
 from quintet.media.audio import SUFFIXES, Samples, read_audio, to_16_bits
 from quintet.media.folder import METADATA, files, relative_name
@@ -298,3 +298,8 @@ class Duration(PairJudge):
 
 
 JUDGES: tuple[type[Judge], ...] = (WordErrors, CharacterErrors, Speaker, Pitch, Duration)
+
+
+def reader(options: Options) -> tuple[Callable[[Path], Recording], dict[str, str]]:
+    rate = options.rate or RATE
+    return partial(read, rate=rate), preparation(rate)

@@ -21,6 +21,7 @@ from torch import Tensor
 from quintet.engine.errors import RunError
 from quintet.engine.launch import processor
 from quintet.judges.base import Array, PairJudge
+from quintet.judges.images import LpipsAlex, LpipsVgg, Psnr, Ssim
 from quintet.judges.receipt import (
     RESAMPLES,
     Receipt,
@@ -31,7 +32,7 @@ from quintet.judges.receipt import (
 )
 from quintet.media.errors import BadFile
 from quintet.media.pixels import Pixels, middle, read_image, resize_crop
-from quintet.nn.similarity import WINDOW, psnr, ssim
+from quintet.nn.similarity import WINDOW
 from quintet.shared.tokenizer.ids import weights_digest
 from quintet.shared.tokenizer.model import TokenizerModel
 
@@ -40,34 +41,7 @@ SIMILAR = 1.1
 Size = tuple[int, int]
 
 
-class _Similarity(PairJudge):
-    """Pictures (c, h, w) in 0..1, in whole 8-bit levels."""
-
-    medium, better = "image", "higher"
-
-    def facts(self) -> dict[str, str]:
-        return {"channels": "RGB", "mean": "over pictures"}
-
-
-class Psnr(_Similarity):
-    name, about, unit = "psnr", "Peak signal-to-noise ratio of each picture, averaged.", "dB"
-
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
-        return psnr(*map(_stacked, (references, candidates))).numpy()
-
-
-class Ssim(_Similarity):
-    name, about = "ssim", "Structural similarity, of RGB channels."
-
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
-        return ssim(*map(_stacked, (references, candidates))).numpy()
-
-
-def _stacked(pictures: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(pictures)).double().cpu()
-
-
-JUDGES: tuple[type[PairJudge], ...] = (Psnr, Ssim)
+JUDGES: tuple[type[PairJudge], ...] = (Psnr, Ssim, LpipsVgg, LpipsAlex)
 """Of pairs of pictures; those whose weights are missing are left out."""
 
 

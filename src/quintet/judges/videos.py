@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
 from quintet.judges import i3d, images, networks
-from quintet.judges.base import Array, Judge, PairJudge
+from quintet.judges.base import Array, Judge, Options, PairJudge
 from quintet.judges.networks import eight_bit
 from quintet.media import pixels
 from quintet.media.clips import reader as clips
@@ -48,7 +48,7 @@ def preparation(frames: int | None, size: int | None) -> dict[str, str]:
     }
 
 
-def reader(options: Any) -> tuple[Callable[[Path], Tensor], dict[str, str]]:
+def reader(options: Options) -> tuple[Callable[[Path], Tensor], dict[str, str]]:
     read_one = partial(read, frames=options.frames, size=options.size)
     return read_one, preparation(options.frames, options.size)
 
