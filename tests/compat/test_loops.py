@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 import quintet
 from quintet.mesh.config import MeshDataConfig
-from quintet.mesh.data import BuiltinMeshes, Collate
+from quintet.mesh.data import BuiltinMeshes
 
 
 def learns(model: Any, loss_of: Any, steps: int = 12) -> bool:
@@ -38,8 +39,17 @@ def transformer() -> Any:
 
 
 def meshes() -> dict[str, Any]:
+    """A padded batch."""
     data = BuiltinMeshes(MeshDataConfig(max_faces=16, builtin_count=4), "train")
-    return Collate(16)([data.keyed(index, None) for index in range(4)])
+    items = [data.keyed(index, None) for index in range(4)]
+    vertices, faces = (
+        [torch.as_tensor(item[name]) for item in items] for name in ("vertices", "faces")
+    )
+    return {
+        "vertices": pad_sequence(vertices, batch_first=True),
+        "faces": pad_sequence(faces, batch_first=True, padding_value=-1),
+        "text": [item["text"] for item in items],
+    }
 
 
 def test_the_loss_of_a_mesh_autoencoder_is_a_tensor() -> None:

@@ -315,6 +315,10 @@ def test_every_parameter_of_a_live_part_learns(name: str, run: Run) -> None:
     for part, live in run.parts.items():
         began = dict(fresh.parts[part].network.named_parameters())
         still = [n for n, p in live.parameters.items() if p.equal(began[n])]
+        if part.endswith("discriminator"):
+            # In the last bias of a hinge loss the gradients of real and fake logits cancel exactly,
+            # until a logit passes the margin.
+            still = [n for n in still if n != list(began)[-1]]
         assert not still, (part, still)
 
 

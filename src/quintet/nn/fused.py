@@ -34,7 +34,8 @@ def run(layers: Iterable[nn.Module], x: Tensor, padding: Padding = UNPADDED) -> 
     """With a `padding`, the last two layers are a group norm and an activation: they pad."""
     remaining = deque(layers)
     while remaining:
-        layer, bias = remaining.popleft(), None
+        layer: Any = remaining.popleft()
+        bias = None
         if remaining and is_fused(layer, x) and isinstance(remaining[0], nn.GroupNorm):
             bias = layer.bias
             x, layer = without_bias(layer, x), remaining.popleft()
@@ -58,11 +59,15 @@ def conv_add(conv: nn.Conv2d | nn.Conv3d, x: Tensor, skip: Tensor) -> Tensor:
 
 def take_activation(remaining: deque[nn.Module]) -> str:
     """The name of the next layer, which is removed, if it is an activation that can be fused."""
-    names = {nn.SiLU: "silu", nn.LeakyReLU: "leaky_relu"}
-    layer = remaining[0] if remaining else None
-    if type(layer) not in names or getattr(layer, "negative_slope", 0.2) != 0.2:
-        return "none"
-    return names[type(remaining.popleft())]
+    match remaining[0] if remaining else None:
+        case nn.SiLU():
+            name = "silu"
+        case nn.LeakyReLU(negative_slope=0.2):
+            name = "leaky_relu"
+        case _:
+            return "none"
+    remaining.popleft()
+    return name
 
 
 def is_fused(layer: Any, x: Tensor) -> bool:
