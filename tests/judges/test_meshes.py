@@ -8,7 +8,7 @@ import trimesh
 from quintet.engine.errors import RunError
 from quintet.judges import meshes
 from quintet.judges.meshes import Mesh
-from quintet.judges.receipt import Receipt, score
+from quintet.judges.receipt import Receipt, of_sets
 from quintet.media.errors import BadFile
 from quintet.media.meshes.files import write_mesh
 
@@ -215,7 +215,9 @@ def test_sets_of_unequal_size_are_refused_where_that_decides(few_points):
 def test_set_judges_have_no_interval(few_points):
     own = shapes(3)
     receipt = Receipt("coverage", meshes.Coverage().facts(), "", meshes.preparation(), 3)
-    result = score(meshes.Coverage(), own, own, receipt)
+    judge = meshes.Coverage()
+    features = judge.features(own)
+    result = of_sets(judge, features, features, receipt)
     assert (result.value, result.low, result.high) == (1, None, None)
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import trimesh
 
+from quintet.media.meshes.polygons import closedness
 from quintet.mesh import judge, shapes
 from quintet.mesh.geometry import canonical, discretise, has_area, undiscretise
 
@@ -188,9 +189,9 @@ def test_valid_means_four_faces_with_an_area_none_twice():
     vertices = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [2, 0, 0]])
     solid = np.array([[0, 2, 1], [0, 1, 3], [1, 2, 3], [0, 3, 2]])
     assert judge.valid(vertices, solid)
-    assert judge.closedness(solid) == 1
+    assert closedness(solid) == 1
     assert not judge.valid(vertices, solid[:3])
-    assert judge.closedness(solid[:3]) == 0.5
+    assert closedness(solid[:3]) == 0.5
     for wrong in ([0, 0, 1], [0, 1, 4], [1, 0, 2], [0, 1, 9], [0, 1, -1]):
         assert not judge.valid(vertices, np.array([*solid.tolist(), wrong]))
-    assert all(judge.valid(*mesh) and judge.closedness(mesh[1]) == 1 for _, mesh in many()[:300])
+    assert all(judge.valid(*mesh) and closedness(mesh[1]) == 1 for _, mesh in many()[:300])

@@ -51,9 +51,9 @@ def evaluate(given: list[str]) -> None:
     from quintet.engine.runs.folder import RunFolder, at_step, finite
 
     if "--pair" in given:
-        from quintet.cli.judges import pair
+        from quintet.cli.judges import Pair, pair
 
-        pair(given)
+        pair(parse(Pair, given, "evaluate"))
         return
     asked = parse(Evaluate, given, "evaluate")
     check_positive("--batch-size", asked.batch_size)

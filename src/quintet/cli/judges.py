@@ -51,25 +51,23 @@ class Pair:
     """Sample rate of sounds; the default is that of the judge."""
 
 
-def pair(given: list[str]) -> None:
+def pair(asked: Pair) -> None:
     from quintet.files import reading_once
     from quintet.judges import media
     from quintet.judges.base import Options
     from quintet.judges.folders import files_in, judged
 
-    asked = parse(Pair, given, "evaluate")
     for flag in ("size", "frames", "rate"):
         check_positive(f"--{flag}", getattr(asked, flag))
-    references, candidates = asked.pair
-    medium = asked.medium or media.medium_of(references)
+    medium = asked.medium or media.medium_of(asked.pair[0])
     module = media.module_of(medium)
     chosen = media.chosen(medium, asked.judges)
     if not chosen:
         raise RunError(f"no judge of {medium} works on this machine; quintet judges says why")
     read, preparation = module.reader(Options(asked.size, asked.frames, asked.rate))
-    files = [files_in(folder, module.SUFFIXES) for folder in (references, candidates)]
+    originals, others = (files_in(folder, module.SUFFIXES) for folder in asked.pair)
     with reading_once():  # transcripts of a folder
-        scores = judged(chosen, *files, read, preparation)
+        scores = judged(chosen, originals, others, read, preparation)
     show(scores)
     if asked.judges is None:
         silent = [judge.name for judge in module.JUDGES if judge.name not in scores]

@@ -22,7 +22,8 @@ from torch import Tensor
 from quintet.engine.errors import RunError
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.media.errors import BadFile
-from quintet.media.meshes.files import SUFFIXES, Mesh, read_mesh  # noqa: F401 (SUFFIXES: of the medium)
+from quintet.media.meshes.files import Mesh, read_mesh, readable
+from quintet.media.meshes.polygons import closedness
 
 PAIR_POINTS = 4096
 SET_POINTS = 2048
@@ -33,6 +34,8 @@ _CHUNK = 1024
 
 
 # -- files ----------------------------------------------------------------------------------
+
+SUFFIXES = readable()
 
 
 def read(path: Path | str) -> Mesh:
@@ -181,7 +184,6 @@ class ClosedEdges(PairJudge):
         return {"convention": "of the candidate alone; vertices of equal position are one"}
 
     def rows(self, references: Sequence[Mesh], candidates: Sequence[Mesh]) -> Array:
-        from quintet.mesh.judge import closedness
 
         return np.array([closedness(mesh.faces) for mesh in candidates], np.float64)
 

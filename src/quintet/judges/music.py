@@ -18,9 +18,11 @@ from torch import Tensor
 from quintet.engine.errors import RunError
 from quintet.judges import vggish, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
-from quintet.media.audio import SUFFIXES, Samples, read_audio  # noqa: F401 (SUFFIXES: of the medium)
+from quintet.media import audio
+from quintet.media.audio import Samples, read_audio
 
 RATE = vggish.RATE
+SUFFIXES = audio.SUFFIXES
 WEIGHTS = "vggish"
 WEIGHTS_ARE = "VGGish with the names of its port to PyTorch (vggish-10086976.pth)"
 

@@ -63,7 +63,7 @@ def transcript(path: Path) -> str:
 
 
 def _transcripts(folder: Path) -> dict[str, str]:
-    from quintet.speech.transcripts import Transcripts
+    from quintet.shared.transcripts import Transcripts
 
     names = [relative_name(folder, path) for path in files(folder, SUFFIXES)]
     return dict(Transcripts(folder, names).rows)

@@ -219,12 +219,3 @@ def valid(vertices: Floats, faces: Ints) -> bool:
     distinct = bool((corners[:, 1:] != corners[:, :-1]).all())
     once = len(np.unique(corners, axis=0)) == len(corners)
     return distinct and once and bool(has_area(vertices, faces).all())
-
-
-def closedness(faces: Ints) -> float:
-    """Share of edges with exactly two faces; 1 for a closed surface."""
-    if not len(faces):
-        return 0.0
-    edges = np.sort(np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2), 1)
-    _, uses = np.unique(edges, axis=0, return_counts=True)
-    return float((uses == 2).mean())

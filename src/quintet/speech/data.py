@@ -35,10 +35,10 @@ from quintet.media.ranges import Outside, within
 from quintet.media.sidecars import REMEDY
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
+from quintet.shared.transcripts import Transcripts
 from quintet.speech import voices
 from quintet.speech.characters import UNKNOWN, clean, encode, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig, frames_in
-from quintet.speech.transcripts import Transcripts
 
 WHAT = "recordings"
 

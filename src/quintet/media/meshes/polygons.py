@@ -248,3 +248,12 @@ def _stl_text(data: bytes, limits: Limits) -> Floats:
     if last != b"endsolid" or len(points) % 9:
         raise Unusable("is truncated: it does not end with endsolid")
     return np.array(points, np.float64).reshape(-1, 3)
+
+
+def closedness(faces: Ints) -> float:
+    """Share of edges with exactly two faces; 1 for a closed surface."""
+    if not len(faces):
+        return 0.0
+    edges = np.sort(np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2), 1)
+    _, uses = np.unique(edges, axis=0, return_counts=True)
+    return float((uses == 2).mean())

@@ -32,6 +32,7 @@ from quintet.engine.task import (
     Task,
     Update,
 )
+from quintet.media.meshes.polygons import closedness
 from quintet.mesh import data, judge
 from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.config import MeshTransformerRecipe
@@ -210,7 +211,7 @@ class TransformerTask(Task):
                 for length, mesh in zip(num_faces, meshes)
             ],
             "faces_generated": num_faces,
-            "closed": [judge.closedness(mesh[1]) for mesh in meshes],
+            "closed": [closedness(mesh[1]) for mesh in meshes],
             "nearest_generated": nearest(self._points(meshes), reference_points).tolist(),
             "nearest_validation": nearest(self._points(originals), reference_points).tolist(),
         }
