@@ -206,7 +206,7 @@ def _counted(result: Any) -> tuple[int, int]:
 # -- voice ----------------------------------------------------------------------------------
 
 WEIGHTS = "resemblyzer"
-WEIGHTS_ARE = "pretrained.pt of the package resemblyzer 0.1.4 (saved again by a torch since 1.6)"
+WEIGHTS_ARE = "resemblyzer/pretrained.pt of the wheel of resemblyzer 0.1.4"
 
 
 @cache

@@ -1,10 +1,8 @@
 """The voice encoder of Resemblyzer: an LSTM trained with the GE2E loss (arXiv 1710.10467).
 
 Its weights are a file of the package resemblyzer; its code is not used, because it imports librosa
-and a voice activity detector. Unlike there, pauses are not cut out of recordings. The file has the
-format of torch before 1.6; after `pip install --no-deps resemblyzer` it is written again by
-
-    torch.save(torch.load("pretrained.pt", weights_only=True), "resemblyzer.pt")
+and a voice activity detector. Unlike there, pauses are not cut out of recordings. The file is
+`resemblyzer/pretrained.pt` of the wheel (`pip download --no-deps resemblyzer`, a zip archive).
 
 Shapes: n samples at 16 kHz, f frames of 40 mel energies, w windows of 160 frames (1.6 s).
 """
