@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from quintet.nn.attention import QKNorm
 from quintet.nn.blocks import check_shortcut, choose_head_dim, match_channels, zeroed
 from quintet.nn.fused import FusedSequential, conv_add, run
-from quintet.nn.norms import Padding, group_norm, group_norm_act
+from quintet.nn.norms import Padding, group_norm, group_norm_act, pad_frames
 from quintet.nn.precision import full_precision
 
 State = tuple[Tensor, ...] | None
@@ -60,9 +60,8 @@ def pad_time(clip: Tensor, count: int) -> Tensor:
 
 
 def _padded(clip: Tensor, count: int) -> Tensor:
-    last = clip.movedim(2, -1)
-    first = last[:, :1].expand(-1, count, -1, -1, -1)
-    return torch.cat((first, last), dim=1).movedim(-1, 2)
+    frames = pad_frames(as_frames(clip), Padding(clip.shape[1], count))
+    return frames.unflatten(0, (len(clip), -1))
 
 
 class _PadTime(torch.autograd.Function):
