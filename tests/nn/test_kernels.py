@@ -30,8 +30,8 @@ from quintet.nn.attention import (
 )
 from quintet.nn.blocks import ResidualBlock
 from quintet.nn.fused import FusedSequential
-from quintet.nn.kernels import HAS_TRITON
 from quintet.nn.rope import rope_1d
+from quintet.triton import HAS_TRITON
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

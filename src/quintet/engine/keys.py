@@ -11,13 +11,12 @@ import math
 import random
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_HAS_TRITON = find_spec("triton") is not None
+from quintet.triton import HAS_TRITON
 
 
 def fold(*parts: int | str) -> int:
@@ -232,7 +231,7 @@ def normal(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
 
 def _has_kernel(keys: Tensor) -> bool:
     """On CUDA. The compiler fuses the plain version."""
-    return keys.is_cuda and _HAS_TRITON and not torch.compiler.is_compiling()
+    return keys.is_cuda and HAS_TRITON and not torch.compiler.is_compiling()
 
 
 def keyed_normal(like: Tensor, key: int) -> Tensor:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quintet.nn import kernels
 from quintet.nn.kernels import FORMATS
 from quintet.nn.norms import UNPADDED, Padding, group_norm_act
+from quintet.triton import HAS_TRITON
 
 
 class FusedSequential(nn.Sequential):
@@ -75,7 +75,7 @@ def is_fused(layer: Any, x: Tensor) -> bool:
         isinstance(layer, (nn.Conv2d, nn.Conv3d))
         and layer.bias is not None
         and x.is_cuda
-        and kernels.HAS_TRITON
+        and HAS_TRITON
         and x.numel() > 0
         and torch.is_autocast_enabled("cuda")
         and x.dtype != torch.float64

@@ -18,7 +18,7 @@ from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.transformer.generator import FaceGenerator, Sampling
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.attention import Context
-from quintet.nn.kernels import HAS_TRITON
+from quintet.triton import HAS_TRITON
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

@@ -25,6 +25,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp, rendezvous
 from quintet.engine.machine.regions import CompilesWhole, recompute, regions_of
 from quintet.files import private_cache
+from quintet.triton import has_compiler
 
 T = TypeVar("T")
 REGIONS = 64
@@ -59,7 +60,9 @@ class World:
         self._check_processes(recipe)
         self.precision = _precision(recipe.precision, self.device)
         on_gpu = self.device.type == "cuda"
-        self.compiles = recipe.compile == "on" or (recipe.compile == "auto" and on_gpu)
+        self.compiles = recipe.compile == "on" or (
+            recipe.compile == "auto" and on_gpu and has_compiler()
+        )
         """Whether networks may be compiled; when, a run's Compiler decides."""
         if on_gpu or self.compiles:
             keep_compiled_code()

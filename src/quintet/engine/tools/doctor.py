@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from quintet.engine.machine import memory
+from quintet.triton import has_compiler
 from quintet.version import __version__
 
 LIBRARIES = ("torch", "accelerate", "safetensors", "numpy", "pillow")
@@ -117,9 +118,15 @@ def problems(folder: Path, speed: float | None) -> list[str]:
 
 def _about_device() -> list[str]:
     if torch.cuda.is_available():
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            return []
-        return ["The GPU only emulates bf16: use --precision fp32."]
+        advice: list[str] = []
+        if not torch.cuda.is_bf16_supported(including_emulation=False):
+            advice.append("The GPU only emulates bf16: use --precision fp32.")
+        if not has_compiler():
+            advice.append(
+                "There is no C compiler, which Triton needs: steps are neither fused nor compiled, "
+                "and take about twice as long; install gcc."
+            )
+        return advice
     if Path("/dev/nvidia0").exists():
         return [
             f"There is an NVIDIA GPU, but torch {torch.__version__} does not find it: install the "

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from quintet.engine.keys import fold, uniform
 from quintet.mesh.transformer.heads import DigitHead
 from quintet.nn.attention import CachePosition, Context, cache_position
-from quintet.nn.kernels import HAS_TRITON
+from quintet.triton import HAS_TRITON
 
 if TYPE_CHECKING:
     from quintet.mesh.transformer.model import MeshTransformer

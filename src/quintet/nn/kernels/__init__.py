@@ -9,13 +9,13 @@ from the device, so a CUDA graph can hold every launch.
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-HAS_TRITON = find_spec("triton") is not None
+from quintet.triton import HAS_TRITON
+
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Channels-last memory by number of dimensions."""
 
