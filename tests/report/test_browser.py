@@ -195,6 +195,7 @@ def test_the_content_security_policy_blocks_injected_scripts(opened: Browser) ->
     assert opened.value(fetched) == "refused"
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_the_content_and_all_controls(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.wait(READY)
@@ -218,6 +219,7 @@ def test_the_page_fits_the_window(width: int, browser: Browser, page: Path) -> N
     assert browser.value("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_compared_runs_share_their_plots(browser: Browser, page: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", rate=3)
     browser.open(write_page([page.parent, other], tmp_path / "both.html"))
