@@ -1,4 +1,4 @@
-"""The speed benchmarks run as documented, at their smallest size."""
+"""The speed benchmarks run as documented, at their smallest size; that of meshes takes too long."""
 
 import json
 import subprocess
@@ -8,21 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SPEEDS = ["image_speed", "video_speed", "music_speed", "speech_speed", "mesh_speed"]
+SPEEDS = ["image_speed", "video_speed", "music_speed", "speech_speed"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPEEDS)
 def test_a_speed_benchmark_prints_a_row(name: str) -> None:
     command = [sys.executable, f"benchmarks/{name}.py", "--size", "tiny", "--workers", "0"]
-    small = [] if name == "mesh_speed" else ["--batch-size", "2"]
-    result = subprocess.run(
-        [*command, *small, "--steps", "1"], cwd=ROOT, capture_output=True, text=True
-    )
+    small = ["--batch-size", "2", "--steps", "1"]
+    result = subprocess.run([*command, *small], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     rows = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert rows
     for row in rows:
-        if row.get("what") != "generation":
-            assert row["ms_per_step"] > 0
-            assert row["seconds_to_tenth_step"] > 0
+        assert row["ms_per_step"] > 0
+        assert row["seconds_to_tenth_step"] > 0
