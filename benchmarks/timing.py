@@ -28,8 +28,10 @@ WARM_UP = 20
 
 
 def matrix_rate(device: torch.device, size: int) -> float:
-    """Floating-point operations per second of a bf16 product of random matrices."""
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    """Floating-point operations per second of a product of random matrices: in bf16 on a GPU, and
+    in fp32 on a CPU, which may have no bf16 and take seconds for each."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     for _ in range(3):
         a @ b
     seconds = measured(lambda: a @ b, 10, device)

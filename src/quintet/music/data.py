@@ -315,8 +315,9 @@ def collate(
 
 
 def text_length(sources: Sequence[Any], most: int) -> int:
-    """Ids that each text is padded to: one length for a run, as every further one is compiled and
-    captured anew. It holds all captions, where their length is known, and is at most `most`."""
+    """Ids that each text is padded to: one length for a run, because each further length would be
+    compiled and captured separately. All captions fit, where their length is known; `most` at
+    most."""
     bounds = [s.longest_text() if isinstance(s, BoundsTexts) else None for s in sources]
     known = [bound for bound in bounds if bound is not None]
     if len(known) < len(bounds) or not known:
