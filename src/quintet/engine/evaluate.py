@@ -1,6 +1,7 @@
 """Evaluation on validation data, distributed over processes and free of side effects on the run."""
 
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -34,7 +35,8 @@ def eval_mode(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None
     """
     modes = {module: module.training for part in parts for module in part.module.modules()}
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    eager = torch.compiler.set_stance("force_eager")
+    compiles = "torch._dynamo" in sys.modules  # slow to import where nothing is compiled
+    eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
     cudnn = torch.backends.cudnn
     with ExitStack() as stack, torch.no_grad(), eager:
         stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)

@@ -1,5 +1,6 @@
 """Optimizers, parameter groups, and learning rate schedules as pure functions of the step."""
 
+import inspect
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -66,6 +67,21 @@ def param_groups(
     return [group for group in groups if group["params"]]
 
 
+class Uncompiled(torch.optim.Optimizer):
+    """Methods of PyTorch's optimisers as they are without their decorators, which import its
+    compiler (seconds of each start) to keep it from tracing them. No optimiser is traced here."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+
+
+class Adam(Uncompiled, torch.optim.Adam):
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class AdamW(Uncompiled, torch.optim.AdamW):
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
 def build_optimizer(
     config: OptimiserConfig,
     parameters: Mapping[str, nn.Parameter],
@@ -79,7 +95,7 @@ def build_optimizer(
     groups = param_groups(parameters, config.weight_decay, hidden)
     if config.optimizer == "lion":
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
-    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "muon": Muon}[config.optimizer]
+    kind = {"adamw": AdamW, "adam": Adam, "muon": Muon}[config.optimizer]
     optimiser = kind(
         groups,
         lr=config.learning_rate,
@@ -93,7 +109,7 @@ def build_optimizer(
     return optimiser
 
 
-class Lion(torch.optim.Optimizer):
+class Lion(Uncompiled):
     """Lion (arXiv 2302.06675), with decoupled weight decay."""
 
     grad_scale: Tensor | None = None
@@ -142,7 +158,7 @@ RMS = 0.2
 """Root mean square of AdamW's updates, as Moonlight measured it."""
 
 
-class Muon(torch.optim.AdamW):
+class Muon(AdamW):
     """Muon (Jordan et al. 2024) for the groups marked `hidden`, fused AdamW for the others.
 
     The algorithm of torch.optim.Muon with adjust_lr_fn="match_rms_adamw" (Moonlight, arXiv

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn import kernels
+from quintet.nn.operations import without_compiler
 from quintet.nn.precision import full_precision, without_autocast
 
 IMPOSSIBLE = -1e4
@@ -103,6 +104,7 @@ def _search_on_cuda(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) -
 
 
 _search.register_kernel("cuda", _search_on_cuda)
+without_compiler(_search)
 
 
 @_search.register_fake
@@ -195,6 +197,7 @@ def _forward_sum_on_cuda(
 
 
 _forward_sum.register_kernel("cuda", _forward_sum_on_cuda)
+without_compiler(_forward_sum)
 
 
 @_forward_sum.register_fake

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from quintet.nn.kernels import FORMATS
 from quintet.nn.norms import UNPADDED, Padding, group_norm_act
+from quintet.nn.operations import without_compiler
 from quintet.triton import HAS_TRITON
 
 
@@ -87,6 +88,7 @@ def without_bias(conv: Any, x: Tensor) -> Tensor:
     return y.contiguous(memory_format=FORMATS[y.ndim])
 
 
+@without_compiler
 @torch.library.custom_op("quintet::bias_act", mutates_args=())
 def _bias_act(y: Tensor, bias: Tensor, skip: Tensor | None, activation: str) -> Tensor:
     """activation(y + bias) + skip."""
@@ -102,6 +104,7 @@ def _(y: Tensor, bias: Tensor, skip: Tensor | None, activation: str) -> Tensor:
     return torch.empty_like(y, dtype=dtype, memory_format=FORMATS[y.ndim])
 
 
+@without_compiler
 @torch.library.custom_op("quintet::bias_act_backward", mutates_args=())
 def _bias_act_backward(
     dout: Tensor, y: Tensor | None, bias: Tensor, activation: str

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from quintet.nn import kernels
 from quintet.nn.kernels import FORMATS
+from quintet.nn.operations import without_compiler
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -105,6 +106,7 @@ def is_fused(x: Tensor, norm: nn.GroupNorm) -> bool:
 # Two custom ops: the compiler and CUDA graphs take them as they are.
 
 
+@without_compiler
 @torch.library.custom_op("quintet::group_norm_act", mutates_args=())
 def _group_norm_act(
     x: Tensor,
@@ -146,6 +148,7 @@ def _(
     return y, mean, rstd
 
 
+@without_compiler
 @torch.library.custom_op("quintet::group_norm_act_backward", mutates_args=())
 def _group_norm_act_backward(
     dy: Tensor,
