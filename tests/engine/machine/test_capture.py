@@ -110,6 +110,24 @@ def test_muon_steps_alike(name: str, tmp_path: Path) -> None:
 
 
 @needs_gpu
+def test_graphs_give_way_to_steps_that_do_not_fit_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The penalty, due at some steps only, makes a second kind."""
+    runs = [
+        run_of("image/vqgan_tiny", tmp_path / str(f), f, penalty_every=5) for f in (False, True)
+    ]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (0, 0))
+    assert_same(*(trajectory(run, 2 * STEPS) for run in runs))
+    capture = runs[1].capture
+    assert capture is not None
+    assert capture.step_bytes > 0
+    assert sum(kind.graph is not None for kind in capture.kinds.values()) > 1
+    for run in runs:
+        run.close()
+
+
+@needs_gpu
 def test_graphs_are_dropped_on_restore_and_the_run_resumes_alike(tmp_path: Path) -> None:
     run = run_of("image/vqgan_tiny", tmp_path / "run", True)
     trajectory(run, 8)

@@ -28,6 +28,8 @@ EAGER = 3
 """Steps of a kind before its capture: kernels are chosen and the optimiser's state is made."""
 KINDS = 16
 """Graphs that are kept; steps of further kinds stay eager."""
+ROOM = 1.5
+"""A step of another kind, with a discriminator say, may need so many times the memory."""
 
 
 class Dials:
@@ -68,7 +70,8 @@ class Capture:
     """Takes the steps of a run on one GPU: eagerly at first, then by replaying graphs.
 
     Graphs share one pool of memory: nothing inside of it outlives a step except the metrics, which
-    are copied out before the next one.
+    are copied out before the next one. Eager steps have memory of their own; where there is not
+    enough for both, the graphs give way to the first steps of another kind.
     """
 
     def __init__(self, run: "Run"):
@@ -76,6 +79,8 @@ class Capture:
         self.whens: dict[When, None] = {}
         self.kinds: dict[Hashable, Graph] = {}
         self.pool: Any = None
+        self.step_bytes = 0
+        """What an eager step needed at most, beside the state."""
         self.refused = ""
 
     def drop(self) -> None:
@@ -92,6 +97,8 @@ class Capture:
             return
         kind = self.kinds.setdefault(self._kind(batches, context), Graph())
         if kind.graph is None and not self._is_ready(kind):
+            if kind.seen == 0 and self.pool is not None:
+                self._make_room()
             kind.seen += 1
             context.watched = kind.seen <= EAGER
             work(batches, context)
@@ -125,6 +132,15 @@ class Capture:
         captured = sum(each.graph is not None for each in self.kinds.values())
         return kind.seen >= EAGER and captured < KINDS
 
+    def _make_room(self) -> None:
+        """Forget the graphs, to be captured again, if an eager step might not fit beside them."""
+        free, _ = torch.cuda.mem_get_info(self.run.world.device)
+        if free < ROOM * self.step_bytes:
+            for kind in self.kinds.values():
+                kind.graph, kind.values, kind.inputs = None, None, ()
+            self.pool = None
+            torch.cuda.empty_cache()
+
     def _record(
         self,
         kind: Graph,
@@ -139,6 +155,8 @@ class Capture:
         graph = torch.cuda.CUDAGraph()
         try:
             torch.cuda.synchronize()
+            used = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+            self.step_bytes = max(self.step_bytes, used)
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 work(copies, context)
                 kind.values = stacked(meters.entries)
