@@ -18,6 +18,8 @@ from provenance import ROOT
 
 DOCS = ROOT / "docs"
 SHOWN_SOUNDS = 3
+KINDS = ("recording", "original", "copy", "infilled", "from-text")
+"""Of sounds, from left to right."""
 MAX_SIDE = 1100
 """Pixels of a picture on the page."""
 
@@ -330,8 +332,10 @@ def pictures(result: Result) -> list[str]:
         shown.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
         colours = shown.quantize(256) if shown.width * shown.height > 250_000 else shown
         colours.save(DOCS / "images" / f"{result.slug}.png", optimize=True)
-    text = f"{result.recipe} on real data: {PICTURES[result.recipe]}"
-    return [f"![{text}](images/{result.slug}.png)\n\n*{PICTURES[result.recipe]}.*" for _ in files]
+    about = PICTURES[result.recipe]
+    alt_text = f"{result.recipe} on real data: {about}"
+    caption = f"*{about[0].upper()}{about[1:]}.*"
+    return [f"![{alt_text}](images/{result.slug}.png)\n\n{caption}" for _ in files]
 
 
 def sounds(result: Result) -> str:
@@ -343,7 +347,7 @@ def sounds(result: Result) -> str:
     shown = dict(list(groups.items())[:SHOWN_SOUNDS])
     if not shown:
         return ""
-    kinds = list(next(iter(shown.values())))
+    kinds = sorted(next(iter(shown.values())), key=KINDS.index)
     texts = captions(result)
     rows = [
         [cell(texts.get(name, "")), *(player(result, name, kind, of[kind]) for kind in kinds)]

@@ -130,7 +130,16 @@ def test_a_row_is_trained_judged_and_packed(tmp_path: Path) -> None:
             noise = np.random.default_rng(number).integers(0, 255, (80, 70, 3), np.uint8)
             Image.fromarray(noise).save(folder / f"{number}.png")
     command = [sys.executable, "benchmarks/results.py", "train", "image/vqgan", "--tiny"]
-    command += ["--steps", "2", "--data", str(tmp_path / "real"), "--out", str(tmp_path / "out")]
+    command += [
+        "--steps",
+        "2",
+        "--flags",
+        "--images.size 32 32",
+        "--data",
+        str(tmp_path / "real"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     with tarfile.open(tmp_path / "out/results/image-vqgan.tar") as tar:
         assert {"row.json", "metrics.jsonl", "reconstructions.png"} <= set(tar.getnames())
