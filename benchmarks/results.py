@@ -138,8 +138,11 @@ class Campaign:
                 begin = time.monotonic()
                 self.call(row, command)
                 facts = {"seconds": round(time.monotonic() - begin, 1), "commit": self.commit}
-                (self.run_of(row) / "finished.json").write_text(json.dumps(facts))
+                (self.run_of(row) / "finished.json").write_text(json.dumps(facts), encoding="utf-8")
         return [*commands, command]
+
+    def finished(self, row: Row) -> dict[str, Any]:
+        return json.loads((self.run_of(row) / "finished.json").read_text(encoding="utf-8"))
 
     def train_command(self, row: Row) -> list[str]:
         folder = self.data / row.folder
@@ -172,7 +175,7 @@ class Campaign:
     def measured(self, row: Row) -> Path:
         """Train, evaluate and judge a row; returns its tar."""
         commands = self.trained(row)
-        finished = json.loads((self.run_of(row) / "finished.json").read_text())
+        finished = self.finished(row)
         begin = time.monotonic()
         evaluate = self.evaluate_command(row)
         metrics = json.loads(self.call(row, evaluate).splitlines()[-1])
@@ -190,7 +193,12 @@ class Campaign:
             "steps": about["settings"]["steps"],
             "batch": about["global_batch"],
             "samples": about["data"],
-            "seconds": {"steps": trained, "train": finished["seconds"], "judge": judging},
+            "seconds": {
+                "steps": trained,
+                "train": finished["seconds"],
+                "stage": self.finished(ROWS[row.stage[1]])["seconds"] if row.stage else 0.0,
+                "judge": judging,
+            },
             "judges": described(row),
             "metrics": metrics,
             "data": {split: folder_facts(self.data / row.folder / split) for split in SPLITS},

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from curves import PANELS, Panel, picture, points, read
 from PIL import Image
@@ -30,7 +30,7 @@ class Measure:
 
     name: str
     label: str
-    better: str = "higher"
+    better: Literal["higher", "lower", "–"] = "higher"
     trivial: dict[str, str] = field(default_factory=dict[str, str])
     """Label by metric."""
     share: bool = False
@@ -60,8 +60,8 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
         Measure("loss", "loss, nats a code", "lower", {"loss_without_text": "without the caption"}),
         Measure("valid", "valid meshes", share=True),
         Measure("closed", "closed edges", share=True),
-        Measure("nearest_generated", "distance to the nearest training mesh"),
-        Measure("nearest_validation", "the same, of held-out meshes"),
+        Measure("nearest_generated", "distance to the nearest training mesh", "–"),
+        Measure("nearest_validation", "the same, of held-out meshes", "–"),
     ),
     "music/mulan": (
         Measure("recall_at_10", "recall at 10", trivial={"chance": "chance"}, share=True),
@@ -127,7 +127,7 @@ class Result:
 
 
 def write_page(folder: Path, recipes: Sequence[str]) -> int:
-    for stale in (*DOCS.glob("images/results-*"), *DOCS.glob("sounds/results-*")):
+    for stale in (*DOCS.glob("images/results-*"), *DOCS.glob("sounds/*"), *DOCS.glob("results/*")):
         stale.unlink()
     (DOCS / "sounds").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
@@ -187,7 +187,8 @@ def cell(text: str) -> str:
 
 
 def seconds(result: Result) -> str:
-    return f"{sum(result.facts['seconds'][name] for name in ('train', 'judge')):.0f} s"
+    spent = result.facts["seconds"]
+    return f"{spent['train'] + spent['stage'] + spent['judge']:.0f} s"
 
 
 def worse(value: float | None, other: float | None, better: str) -> bool:
@@ -252,11 +253,12 @@ def section(result: Result) -> str:
     facts = result.facts
     commands = "\n".join(facts["commands"])
     spent = facts["seconds"]
+    before = f", after {spent['stage']:.0f} s for the first stage" if spent["stage"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     about = (
         f"{facts['steps']:,} steps of {facts['batch']} samples on {facts['device']} "
         f"({facts['precision']}; {versions}; commit `{facts['commit']}`): {spent['train']:.0f} s "
-        f"of training with imports and evaluation, {spent['judge']:.0f} s of judging. "
+        f"of training with imports and evaluation, {spent['judge']:.0f} s of judging{before}. "
         f"All of it with receipts: [JSON](results/{result.recipe.replace('/', '-')}.json)."
     )
     known = [m for m in MEASURES[result.recipe] if result.metric(m.name) is not None]

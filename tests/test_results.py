@@ -34,7 +34,7 @@ def row(recipe: str, **metrics: Any) -> dict[str, Any]:
         "steps": 1234,
         "batch": 8,
         "samples": {"train": 39, "valid": 7},
-        "seconds": {"steps": 50.0, "train": 61.0, "judge": 4.0},
+        "seconds": {"steps": 50.0, "train": 61.0, "stage": 0.0, "judge": 4.0},
         "judges": {"psnr": {"about": "", "better": "higher", "unit": "dB"}},
         "metrics": {"samples": 7, **metrics},
         "data": {"train": split, "held": {**split, "files": 7}},
