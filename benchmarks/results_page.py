@@ -77,7 +77,7 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
 TRIVIAL = ("bicubic", "mean_frame", "mean_colour", "interpolated", "chance", "still", "copied")
 """Baselines of judges to be better than; others are the limits of a method or of the judge."""
 PICTURES = {
-    "image/vqgan": "held-out pictures, their reconstructions and the differences",
+    "image/vqgan": "held-out pictures above their reconstructions",
     "video/tokenizer": "frames of held-out clips above their reconstructions",
     "mesh/autoencoder": "held-out meshes beside their reconstructions",
     "mesh/transformer": "held-out meshes, and three generated for the caption of each",
@@ -330,7 +330,8 @@ def pictures(result: Result) -> list[str]:
     files = sorted(result.folder.glob("*.png"))[:1]
     for file in files:
         with Image.open(file) as opened:
-            shown = opened.convert("RGB")
+            sheet = opened.convert("RGB")
+        shown = turned(sheet) if result.recipe == "image/vqgan" else sheet
         shown.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
         colours = shown.quantize(256) if shown.width * shown.height > 250_000 else shown
         colours.save(DOCS / "images" / f"{result.slug}.png", optimize=True)
@@ -338,6 +339,21 @@ def pictures(result: Result) -> list[str]:
     alt_text = f"{result.recipe} on real data: {about}"
     caption = f"*{about[0].upper()}{about[1:]}.*"
     return [f"![{alt_text}](images/{result.slug}.png)\n\n{caption}" for _ in files]
+
+
+def turned(sheet: Image.Image, gap: int = 4) -> Image.Image:
+    """Of square originals, reconstructions and differences, a row for each: the originals above the
+    reconstructions."""
+    cell = (sheet.width - gap) // 3
+    count = sheet.height // cell
+    top = sheet.height - count * cell
+    turned = Image.new("RGB", (gap + count * cell, gap + 2 * cell), "white")
+    for number in range(count):
+        for kind in range(2):
+            left, upper = gap + kind * cell, top + number * cell
+            picture = sheet.crop((left, upper, left + cell - gap, upper + cell - gap))
+            turned.paste(picture, (gap + number * cell, gap + kind * cell))
+    return turned
 
 
 def sounds(result: Result) -> str:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from quintet.media.pixels import grid
+
 ROOT = Path(__file__).parents[1]
 RECIPES = ["image/vqgan", "video/tokenizer", "speech/voicebox"]
 
@@ -64,7 +66,9 @@ def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_page_shows_the_numbers_of_the_files_and_names_failures(
     page: Any, tmp_path: Path
 ) -> None:
-    Image.new("RGB", (64, 32), "teal").save(tmp_path / "reconstructions.png")
+    blue, red = (np.full((64, 64, 3), colour, np.uint8) for colour in ((0, 0, 255), (255, 0, 0)))
+    sheet = grid([[blue, red, red]] * 5, ["original", "r", "d"])
+    Image.fromarray(sheet).save(tmp_path / "reconstructions.png")
     judges = {"judges": {"psnr": score(21.5, 20.5, 22.5)}}
     others = {"baselines": {"bicubic": {"psnr": score(23.75)}, "limit": {"psnr": score(50.0)}}}
     measured = {"psnr": 21.53, "psnr_bicubic": 23.71, "psnr_mean_colour": 12.25}
@@ -80,6 +84,9 @@ def test_the_page_shows_the_numbers_of_the_files_and_names_failures(
     assert "not results" not in text  # no tiny recipe
     for link in re.findall(r"\]\(((?:images|results|sounds)/[^)]+)\)", text):
         assert (tmp_path / "docs" / link).is_file(), link
+    with Image.open(tmp_path / "docs/images/results-image-vqgan.png") as picture:
+        expected = grid([[blue] * 5, [red] * 5])
+        assert np.array_equal(np.asarray(picture.convert("RGB")), expected)
     assert json.loads((tmp_path / "docs/results/image-vqgan.json").read_text()) == facts
 
 

@@ -129,7 +129,7 @@ class Compared:
         if not all(isinstance(value, (int, float)) for value in values):
             return None
         largest = max(map(abs, values))
-        return abs(self.logged - self.replayed) / largest if largest else 0.0
+        return abs(self.logged - self.replayed) / largest if largest > 1e-6 else 0.0
 
 
 @dataclasses.dataclass
@@ -156,6 +156,10 @@ def verify(
     folder = RunFolder.open(path)
     saved = intact(folder)
     reports = [r for r in read_lines(folder.metrics) if isinstance(r.get("order"), str)]
+    for report in reports:
+        for name in ("step", "samples", "seconds", "samples_per_second"):
+            if not isinstance(report.get(name), (int, float)) or report[name] <= 0:
+                raise RunError(f"{folder.metrics}: a report has no usable {name}")
     chosen = _choose(reports, saved, count, seed)
     recipe = dataclasses.replace(recipe, trackers=())
     world = World(recipe)
