@@ -82,7 +82,8 @@ def verified(build: Any, recipe: Any, run: Path, count: int, seed: int) -> None:
     Console().print(shown)
     for defect in found.defects:
         print(f"differs: {defect}")
-    required = f"losses within {found.tolerance:.1%}" if found.tolerance else "all values equal"
+    within = f"losses and validation metrics within {found.tolerance:.1%}"
+    required = within if found.tolerance else "all values equal"
     print(f"required: {required} ({found.reason})")
     values = {
         "verified": found.verified,
