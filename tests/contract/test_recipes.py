@@ -348,6 +348,14 @@ def test_every_update_has_had_its_turn(name: str, run: Run) -> None:
     assert all(update.when.due(run.step) for update in run.task.updates)
 
 
+@EVERY
+def test_every_part_reports_its_loss(name: str, run: Run) -> None:
+    """The console shows these, and a replay compares them."""
+    take_step(run)
+    reported = run.meters.read()[0]
+    assert {f"{update.part}/loss" for update in run.task.updates} <= set(reported)
+
+
 # One in a few steps; the others, and longer runs, are slow tests.
 SHARDED = [("music/mulan_tiny", "fp64", 6)]
 LONGER = [(name, precision, 20) for name in NAMES for precision in ("fp64", "fp32")]

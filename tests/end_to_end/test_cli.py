@@ -672,6 +672,41 @@ def test_replay_gives_the_numbers_of_that_step_bit_for_bit(
     assert len(found["samples"]) == 4
 
 
+def test_replay_verifies_the_log_of_a_run_bit_for_bit(trained: Path, quintet: Quintet) -> None:
+    before = digests(trained)
+    said = quintet("replay", trained, "--verify", 99)
+    assert said.status == 0, said.out
+    found = last_json(said.out)
+    assert found["verified"]
+    assert found["tolerance"] == found["largest_difference"] == 0.0
+    assert found["steps"] == [r["step"] for r in lines(trained) if "vae/loss" in r]
+    assert digests(trained) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"), [("vae/loss", 1.01), ("val/psnr", 1.0001), ("seconds", 0.5)]
+)
+def test_replay_refuses_a_log_that_was_edited(
+    name: str, factor: float, copied: Path, quintet: Quintet
+) -> None:
+    records = [{**r, name: r[name] * factor} if name in r else r for r in lines(copied)]
+    (copied / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    said = quintet("replay", copied, "--verify", 1, "--seed", 0)
+    assert said.status == 1
+    assert "is not what a replay gives" in said.err
+    found = last_json(said.out)
+    assert not found["verified"]
+    words = ("contradicts", "samples_per_second") if name == "seconds" else (name,)
+    assert all(any(word in text for word in words) for text in found["differs"])
+
+
+def test_replay_asks_for_a_step_or_for_a_number_of_reports(trained: Path, quintet: Quintet) -> None:
+    for words in ([], ["--step", 1, "--verify", 1]):
+        said = quintet("replay", trained, *words)
+        assert said.status == 2
+        assert "--step N to take a step again, or --verify N" in said.err
+
+
 def test_doctor_describes_the_machine(quintet: Quintet) -> None:
     said = quintet("doctor")
     assert said.status == 0

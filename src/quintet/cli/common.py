@@ -37,6 +37,7 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet export runs/b model                    weights, configuration and a model card
   quintet report runs/b [RUN …]                  one page that shows a run, or several
   quintet replay runs/b --step 1200              take one step again and show what was in it
+  quintet replay runs/b --verify 3               compare three reports of the log with a replay
   quintet doctor image PHOTOS                    what is wrong with a folder; alone: the machine
   quintet doctor image/vqgan                     whether a recipe fits, and how long it would take
   quintet doctor runs/b                          check a run folder for damage

@@ -112,7 +112,8 @@ class VoiceBoxTask(Task):
             loss = total_loss(sums, over, self.recipe.losses)
             # Reports weight metrics by their share of samples, which these sums already include.
             share = batch.size / context.samples
-            yield loss, {name: value.detach() / share for name, value in means(sums, over).items()}
+            terms = {"loss": loss, **means(sums, over)}
+            yield loss, {name: value.detach() / share for name, value in terms.items()}
 
     def _call(self, batch: Batch) -> tuple[Any, ...]:
         num_frames, size = self._num_frames(batch.data)
