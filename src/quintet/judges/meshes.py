@@ -22,7 +22,7 @@ from torch import Tensor
 from quintet.engine.errors import RunError
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.media.errors import BadFile
-from quintet.media.meshes.files import Mesh, read_mesh, readable
+from quintet.media.meshes.files import Mesh, read_mesh, readable, write_mesh
 from quintet.media.meshes.polygons import closedness
 
 PAIR_POINTS = 4096
@@ -36,17 +36,42 @@ _CHUNK = 1024
 # -- files ----------------------------------------------------------------------------------
 
 SUFFIXES = readable()
+NOTHING = Mesh(np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]), np.array([[0, 1, 2]]))
+"""Stands for a candidate without a surface."""
 
 
 def read(path: Path | str) -> Mesh:
     """Vertices (v, 3) fp64 and triangles (f, 3), as `preparation` says."""
     mesh = read_mesh(path, upright=True)
+    if not _has_surface(mesh):
+        raise BadFile(Path(path), "has a surface without area", "remove or repair it")
+    return _in_unit_cube(mesh)
+
+
+def sample_of(mesh: Mesh) -> Mesh:
+    """What `read` gives of the file that `write` writes. A model may make a mesh without a surface,
+    which must not raise its scores by dropping out."""
+    vertices = np.asarray(mesh.vertices, np.float64)
+    mesh = Mesh(vertices, mesh.faces)
+    return _in_unit_cube(mesh if _has_surface(mesh) else NOTHING)
+
+
+def write(stem: Path, mesh: Mesh) -> None:
+    mesh = mesh if _has_surface(mesh) else NOTHING
+    write_mesh(stem.with_suffix(".ply"), mesh.vertices, mesh.faces)
+
+
+def _has_surface(mesh: Mesh) -> bool:
+    if not len(mesh.faces):
+        return False
+    side = np.ptp(mesh.vertices[np.unique(mesh.faces)], axis=0).max()
+    return bool(_areas(mesh).sum() > 1e-12 * side**2)
+
+
+def _in_unit_cube(mesh: Mesh) -> Mesh:
     used = mesh.vertices[np.unique(mesh.faces)]
     low, high = used.min(0), used.max(0)
-    side = (high - low).max()
-    if _areas(mesh).sum() <= 1e-12 * side**2:
-        raise BadFile(Path(path), "has a surface without area", "remove or repair it")
-    vertices = (mesh.vertices - (low + high) / 2) / side
+    vertices = (mesh.vertices - (low + high) / 2) / (high - low).max()
     distinct, index = np.unique(vertices, axis=0, return_inverse=True)
     faces = index.reshape(-1)[mesh.faces]
     whole = (faces != np.roll(faces, 1, axis=1)).all(1)
