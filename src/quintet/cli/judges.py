@@ -83,13 +83,15 @@ class Bench:
     module: Any
 
     @classmethod
-    def of(cls, room: rooms.Room, task: Any, names: str) -> "Bench":
+    def of(cls, room: rooms.Room, task: Any, asked: Any) -> "Bench":
         from quintet.judges import media
 
         if room.name not in media.MEDIA:
             raise RunError(f"there are no judges of {room.name}; drop --judges")
         maker = room.candidates.candidates(task)
-        judges, silent = media.chosen(room.name, names, maker.compares)
+        if asked.save and maker.compares == "embeddings":
+            raise RunError(f"a run of {room.name} makes embeddings and no files; drop --save")
+        judges, silent = media.chosen(room.name, asked.judges, maker.compares)
         return cls(judges, silent, maker, media.module_of(room.name))
 
     def judge(self, opened: Any, world: Any, asked: Any) -> dict[str, Any]:
@@ -128,19 +130,23 @@ def say_silent(names: list[str]) -> None:
 
 
 def show(scores: dict[str, Any], baselines: dict[str, dict[str, Any]] | None = None) -> None:
-    """A row for each judge, and beside it the values of baselines of the same receipt."""
+    """A row for each judge, and below it one for each baseline, of the same receipt."""
     from rich.console import Console
     from rich.table import Table
 
     from quintet.judges.receipt import check_comparable
 
-    baselines = baselines or {}
-    table = Table("judge", "value", "95 % interval", "count", "receipt", *baselines)
-    for name, score in scores.items():
-        others = {other: found[name] for other, found in baselines.items()}
-        check_comparable({"the run": score, **others})
+    table = Table("judge", "value", "95 % interval", "count", "receipt")
+
+    def row(name: str, score: Any) -> None:
         bounds = "" if score.low is None else f"{score.low:.5g} – {score.high:.5g}"
-        values = (f"{other.value:.5g}" for other in others.values())
-        count, digest = str(score.receipt.count), score.receipt.digest
-        table.add_row(name, f"{score.value:.5g}", bounds, count, digest, *values)
+        receipt = score.receipt
+        table.add_row(name, f"{score.value:.5g}", bounds, str(receipt.count), receipt.digest)
+
+    for name, score in scores.items():
+        others = {other: found[name] for other, found in (baselines or {}).items()}
+        check_comparable({"the run": score, **others})
+        row(name, score)
+        for other, baseline in others.items():
+            row(f"  {other}", baseline)
     Console().print(table)

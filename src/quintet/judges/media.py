@@ -32,7 +32,7 @@ class MediumModule(Protocol):
         ...
 
     def write(self, stem: Path, made: Any) -> None:
-        """The file that `reader` reads as the same sample."""
+        """The file that `reader` reads as the same sample; not there for embeddings."""
         ...
 
 

@@ -20,7 +20,6 @@ from quintet.judges import vggish, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.media import audio
 from quintet.media.audio import Samples, read_audio
-from quintet.shared.candidates import Sound
 
 RATE = vggish.RATE
 SUFFIXES = audio.SUFFIXES
@@ -43,10 +42,6 @@ def read(path: Path | str, rate: int = RATE) -> Recording:
 
 def sample_of(embedding: Array) -> Array:
     return embedding
-
-
-def write(stem: Path, sound: Sound) -> None:
-    raise RunError("a run of music makes embeddings and no files; drop --save")
 
 
 def preparation(rate: int = RATE) -> dict[str, str]:
