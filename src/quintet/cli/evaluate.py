@@ -72,7 +72,7 @@ def evaluate(given: list[str]) -> None:
     check_positive("--batch-size", asked.batch_size)
     check_positive("--count", asked.count)
     check_step(asked.step)
-    check_save(asked)
+    check_judging(asked)
     name, recipe = recorded(asked.run)
     if asked.data is None:
         need_data(recipe, asked.run, "name a folder to evaluate on")
@@ -110,7 +110,7 @@ def whole_folder(settings: Any) -> Any:
     return each_setting(settings, lambda field, value: changes.get(field.name, value))
 
 
-def check_save(asked: Evaluate) -> None:
+def check_judging(asked: Evaluate) -> None:
     for flag in ("count", "save"):
         if getattr(asked, flag) is not None and asked.judges is None:
             raise RunError(f"--{flag} is for --judges; name some, or all")

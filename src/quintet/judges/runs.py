@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE, Collate, to_device
@@ -24,6 +23,7 @@ from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.judges.media import MediumModule
+from quintet.judges.networks import exact
 from quintet.judges.receipt import Receipt, Score, content_digest, joined_digest, of_rows, of_sets
 from quintet.shared.candidates import Candidates, Group
 
@@ -57,7 +57,7 @@ def judge_run(
     total = min(len(source), count or maker.limit or len(source))
     starts = range(0, total, maker.size)
     sheet, skipped, done = Sheet(judges), list[str](), 0
-    with torch.no_grad():
+    with exact():
         for start in track(starts):
             indices = range(start, min(start + maker.size, total))
             items = dict(_readable(source, indices, skipped))
