@@ -17,6 +17,7 @@ from quintet.engine.errors import RunError
 
 if TYPE_CHECKING:
     from quintet.engine.task import Task
+    from quintet.shared.candidates import Candidates
     from quintet.shared.demo import Stage
 
 
@@ -58,6 +59,12 @@ class ExportModule(Protocol):
     def pieces(self, model: Any, recipe: Any) -> Any: ...
 
 
+class CandidatesModule(Protocol):
+    """`ROOM/candidates.py`: what a run makes of held-out samples, for outside judges."""
+
+    def candidates(self, task: Any) -> "Candidates": ...
+
+
 @dataclass(frozen=True)
 class Room:
     """One modality: a folder of the package with recipes.py. What else it offers is in modules of
@@ -94,6 +101,10 @@ class Room:
     @property
     def export(self) -> ExportModule:
         return self._module("export", "pieces(model, recipe)", "export --format")
+
+    @property
+    def candidates(self) -> CandidatesModule:
+        return self._module("candidates", "candidates(task)", "evaluate --judges")
 
     @property
     def model(self) -> Any:

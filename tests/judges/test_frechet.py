@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from quintet.engine.errors import RunError
 from quintet.judges.frechet import frechet_distance
@@ -36,6 +37,14 @@ def test_agrees_with_the_formula(n: int, m: int, width: int) -> None:
     mix = draw(width, width, 2)
     a, b = draw(n, width, 3) @ mix, 1 + 2 * draw(m, width, 4)
     assert frechet_distance(a, b) == pytest.approx(by_the_book(a, b), rel=1e-6)
+
+
+def test_agrees_with_torchmetrics() -> None:
+    fid = pytest.importorskip("torchmetrics.image.fid")
+    a, b = draw(400, 16, 3) @ draw(16, 16, 2), 1 + 2 * draw(300, 16, 4)
+    moments = [torch.from_numpy(x) for one in (a, b) for x in (one.mean(0), np.cov(one.T))]
+    expected = fid._compute_fid(*moments).item()
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("count", "width"), [(300, 64), (20, 256), (2, 5)])

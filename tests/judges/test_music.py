@@ -132,6 +132,15 @@ def test_sounds_of_any_length_are_in_one_set():
     assert judge.distance(features, features) == pytest.approx(0, abs=1e-4)
 
 
+def test_features_of_several_calls_are_those_of_one():
+    """Sounds of a folder come in chunks, whose longest differ."""
+    judge, draw = music.MelDistance(), np.random.default_rng(0)
+    sounds = [recording(0.1 * draw.normal(size=n * RATE)) for n in (1, 2, 5)]
+    whole = judge.features(sounds)
+    apart = judge.joined([judge.features(sounds[:2]), judge.features(sounds[2:])])
+    np.testing.assert_array_equal(apart, whole)
+
+
 def test_other_rates_and_sets_too_small_are_refused():
     judge = music.MelDistance()
     with pytest.raises(RunError, match="16000 Hz"):

@@ -25,6 +25,7 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet train mesh/transformer --autoencoder runs/c --run runs/d
   quintet resume runs/b --steps 20000            resume exactly where it stopped
   quintet evaluate runs/b [FOLDER]               metrics on validation data, or on a folder
+  quintet evaluate runs/b --judges psnr,fid      outside judges of what the run makes
   quintet evaluate --pair ORIGINALS OTHERS       judge any two folders of files
   quintet judges                                 which judges there are, and what they need
   quintet sample runs/b photo.jpg --out out      use the model

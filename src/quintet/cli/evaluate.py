@@ -22,6 +22,7 @@ from quintet.cli.common import (
     say,
     table,
 )
+from quintet.cli.judges import Bench, Pair, pair
 from quintet.cli.train import Data
 from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
@@ -31,7 +32,12 @@ from quintet.engine.settings import each_setting
 @dataclasses.dataclass(kw_only=True)
 class Evaluate:
     """Evaluate the averaged weights on the validation data of the run, or on a folder. Prints a
-    table and one line of JSON."""
+    table and one line of JSON.
+
+    --judges adds outside judges (quintet judges lists them) of what the run makes of these samples:
+    reconstructions, generated meshes, spoken transcripts, embeddings; beside them, the same of
+    trivial baselines. Each number has a receipt.
+    """
 
     run: tyro.conf.Positional[Path]
     """The run's folder."""
@@ -43,21 +49,30 @@ class Evaluate:
     """Device; auto selects the GPU if there is one."""
     batch_size: int | None = None
     """Batch size of evaluation; the default is that of the run."""
+    judges: str | None = None
+    """Names of judges, separated by commas, or all: those that work on this machine."""
+    count: int | None = None
+    """Samples to judge, the first ones; the default is all, or those that a mesh transformer
+    generates in its evaluations (generation.count)."""
+    save: Path | None = None
+    """Keep originals and candidates as files in a new folder, for --pair."""
+    json_line: bool = False
+    """Print the line of JSON alone."""
 
 
 def evaluate(given: list[str]) -> None:
-    from quintet.engine.evaluate import evaluate_run
+    from quintet.engine.evaluate import evaluate_opened, open_run
     from quintet.engine.machine.world import World, shut_down
     from quintet.engine.runs.folder import RunFolder, at_step, finite
 
     if "--pair" in given:
-        from quintet.cli.judges import Pair, pair
-
         pair(parse(Pair, given, "evaluate"))
         return
     asked = parse(Evaluate, given, "evaluate")
     check_positive("--batch-size", asked.batch_size)
+    check_positive("--count", asked.count)
     check_step(asked.step)
+    check_judging(asked)
     name, recipe = recorded(asked.run)
     if asked.data is None:
         need_data(recipe, asked.run, "name a folder to evaluate on")
@@ -71,21 +86,37 @@ def evaluate(given: list[str]) -> None:
     )
     run = at_step(asked.run, asked.step)
     task = rooms.build(name, recipe, RunFolder.open(run).path, recorded_split=not asked.data)
+    bench = None if asked.judges is None else Bench.of(rooms.room_of(name), task, asked)
+    world = World(recipe)
+    opened = open_run(task, run, world, whole=bool(asked.data))
     metrics: dict[str, Any] = {}
-    metrics |= evaluate_run(task, recipe, run, World(recipe), whole=bool(asked.data))
-    if is_main():
-        if asked.data:
-            metrics["trained_on"] = trained_on(name, trained_by, run, task, recipe)
-            warn(metrics, asked.run)
+    metrics |= evaluate_opened(task, recipe, opened, world)
+    shut_down()  # the main process judges alone, and nobody waits for it
+    if not is_main():
+        return
+    if asked.data:
+        metrics["trained_on"] = trained_on(name, trained_by, run, task, recipe)
+        warn(metrics, asked.run)
+    if not asked.json_line:
         table(metrics)
-        print(json.dumps(finite(metrics), allow_nan=False))
-    shut_down()
+    if bench is not None:
+        metrics |= bench.judge(opened, world, asked)
+    print(json.dumps(finite(metrics), allow_nan=False))
 
 
 def whole_folder(settings: Any) -> Any:
     """No cap on the number of validation samples, no other folder and no list of them."""
     changes = {"valid_limit": sys.maxsize, "valid_folder": None, "split_file": None}
     return each_setting(settings, lambda field, value: changes.get(field.name, value))
+
+
+def check_judging(asked: Evaluate) -> None:
+    for flag in ("count", "save"):
+        if getattr(asked, flag) is not None and asked.judges is None:
+            raise RunError(f"--{flag} is for --judges; name some, or all")
+    save = asked.save
+    if save is not None and save.exists() and (not save.is_dir() or any(save.iterdir())):
+        raise RunError(f"{save} is not an empty folder; name a new one for --save")
 
 
 # -- samples that the run was trained on ------------------------------------------------------

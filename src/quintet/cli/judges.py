@@ -1,12 +1,14 @@
-"""`quintet judges`, and `quintet evaluate --pair`."""
+"""`quintet judges`, `quintet evaluate --pair`, and the judges of `quintet evaluate RUN`."""
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from quintet import rooms
 from quintet.cli.common import check_positive, parse, say
 from quintet.engine.errors import RunError
 
@@ -24,7 +26,7 @@ def judges(given: list[str]) -> None:
     parse(Judges, given, "judges")
     for medium in media.MEDIA:
         print(medium)
-        for judge in media.module_of(medium).JUDGES:
+        for judge in media.of_medium(medium).values():
             problem = judge().problem()
             print(f"  {judge.name:<18} {judge.about}")
             if problem:
@@ -40,7 +42,7 @@ class Pair:
     pair: Annotated[tuple[Path, Path], tyro.conf.arg(metavar="REFERENCES CANDIDATES")]
     """The folder of originals, and the folder to judge."""
     judges: str | None = None
-    """Names of judges, separated by commas; the default is all that work on this machine."""
+    """Names of judges, separated by commas; the default, all, is those that work here."""
     medium: Medium | None = None
     """The medium; the default follows from the files, sounds being speech."""
     size: int | None = None
@@ -61,28 +63,90 @@ def pair(asked: Pair) -> None:
         check_positive(f"--{flag}", getattr(asked, flag))
     medium = asked.medium or media.medium_of(asked.pair[0])
     module = media.module_of(medium)
-    chosen = media.chosen(medium, asked.judges)
-    if not chosen:
-        raise RunError(f"no judge of {medium} works on this machine; quintet judges says why")
+    chosen, silent = media.chosen(medium, asked.judges)
     read, preparation = module.reader(Options(asked.size, asked.frames, asked.rate))
     originals, others = (files_in(folder, module.SUFFIXES) for folder in asked.pair)
     with reading_once():  # transcripts of a folder
         scores = judged(chosen, originals, others, read, preparation)
     show(scores)
-    if asked.judges is None:
-        silent = [judge.name for judge in module.JUDGES if judge.name not in scores]
-        if silent:
-            say(f"not judged: {', '.join(silent)}; quintet judges says what they need")
+    say_silent(silent)
     print(json.dumps({name: score.as_json() for name, score in scores.items()}, allow_nan=False))
 
 
-def show(scores: dict[str, Any]) -> None:
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """The judges of a run, chosen before it is evaluated: what is missing is said at once."""
+
+    judges: list[Any]
+    silent: list[str]
+    maker: Any
+    module: Any
+
+    @classmethod
+    def of(cls, room: rooms.Room, task: Any, asked: Any) -> "Bench":
+        from quintet.judges import media
+
+        if room.name not in media.MEDIA:
+            raise RunError(f"there are no judges of {room.name}; drop --judges")
+        maker = room.candidates.candidates(task)
+        if asked.save and maker.compares == "embeddings":
+            raise RunError(f"a run of {room.name} makes embeddings and no files; drop --save")
+        judges, silent = media.chosen(room.name, asked.judges, maker.compares)
+        return cls(judges, silent, maker, media.module_of(room.name))
+
+    def judge(self, opened: Any, world: Any, asked: Any) -> dict[str, Any]:
+        """Show the scores; returns what belongs in the line of JSON."""
+        from quintet.judges.runs import judge_run
+        from quintet.judges.weights import digest_of_tensors
+        from quintet.shared.sampling import with_progress
+
+        judgement = judge_run(
+            self.judges,
+            self.maker,
+            opened,
+            world,
+            self.module,
+            count=asked.count,
+            save=asked.save,
+            track=partial(with_progress, what="judging"),
+        )
+        for problem in judgement.skipped:
+            say(f"skipped: {problem}")
+        say_silent(self.silent)
+        if not asked.json_line:
+            show(judgement.judges, judgement.baselines)
+        network = opened.nets[self.maker.task.main]
+        scores = lambda found: {name: score.as_json() for name, score in found.items()}
+        return {
+            "weights": digest_of_tensors(network.state_dict()),
+            "judges": scores(judgement.judges),
+            "baselines": {name: scores(found) for name, found in judgement.baselines.items()},
+        }
+
+
+def say_silent(names: list[str]) -> None:
+    if names:
+        say(f"not judged: {', '.join(names)}; quintet judges says what they need")
+
+
+def show(scores: dict[str, Any], baselines: dict[str, dict[str, Any]] | None = None) -> None:
+    """A row for each judge, and below it one for each baseline, of the same receipt."""
     from rich.console import Console
     from rich.table import Table
 
+    from quintet.judges.receipt import check_comparable
+
     table = Table("judge", "value", "95 % interval", "count", "receipt")
-    for name, score in scores.items():
+
+    def row(name: str, score: Any) -> None:
         bounds = "" if score.low is None else f"{score.low:.5g} – {score.high:.5g}"
         receipt = score.receipt
         table.add_row(name, f"{score.value:.5g}", bounds, str(receipt.count), receipt.digest)
+
+    for name, score in scores.items():
+        others = {other: found[name] for other, found in (baselines or {}).items()}
+        check_comparable({"the run": score, **others})
+        row(name, score)
+        for other, baseline in others.items():
+            row(f"  {other}", baseline)
     Console().print(table)

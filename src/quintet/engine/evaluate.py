@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -186,14 +186,22 @@ class ConcatData:
         return source.name(own)
 
 
-def evaluate_run(
-    task: Task, recipe: Recipe, path: Path, world: World, whole: bool
-) -> dict[str, float]:
-    """Metrics of a run's EMA weights; `whole` measures all data, not the validation split."""
+class Opened(NamedTuple):
+    """A run ready to be evaluated."""
+
+    step: int
+    nets: dict[str, Any]
+    """All parts with EMA weights, in eval mode."""
+    source: Source
+    """The samples to evaluate on."""
+
+
+def open_run(task: Task, path: Path, world: World, whole: bool) -> Opened:
+    """A run's EMA weights, and its validation data; `whole`: all data of the task."""
     folder = RunFolder.open(path)
     chosen = folder.chosen_step(print)
     files = checkpoint.read(checkpoint.path_of(folder.checkpoints, chosen))
-    nets = {}
+    nets: dict[str, Any] = {}
     for name, part in task.parts.items():
         nets[name] = world.place_module(part.network).eval().requires_grad_(False)
         if part.optimiser is not None:
@@ -204,7 +212,20 @@ def evaluate_run(
         source = ConcatData([as_source(s) for s in (task.data("train"), valid) if s is not None])
     if source is None or not len(source):
         raise RunError(f"{path} has no validation data; give a folder to evaluate on")
-    fixed = Fixed(as_source(source), task.collate, recipe.evaluation_batch, world, recipe.workers)
+    return Opened(chosen, nets, as_source(source))
+
+
+def evaluate_opened(task: Task, recipe: Recipe, opened: Opened, world: World) -> dict[str, float]:
+    """Metrics of an opened run."""
+    source = opened.source
+    fixed = Fixed(source, task.collate, recipe.evaluation_batch, world, recipe.workers)
     with torch.no_grad():
-        metrics = measure(task, nets, fixed, world)
-    return {"step": chosen, "samples": len(source), **metrics}
+        metrics = measure(task, opened.nets, fixed, world)
+    return {"step": opened.step, "samples": len(source), **metrics}
+
+
+def evaluate_run(
+    task: Task, recipe: Recipe, path: Path, world: World, whole: bool
+) -> dict[str, float]:
+    """Metrics of a run's EMA weights; `whole` measures all data, not the validation split."""
+    return evaluate_opened(task, recipe, open_run(task, path, world, whole), world)

@@ -49,6 +49,9 @@ class Judge(ABC):
 class PairJudge(Judge):
     """Compares a candidate with its reference."""
 
+    joint: ClassVar[bool] = False
+    """Whether a row depends on all other samples too, which must then come at once."""
+
     @abstractmethod
     def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
         """One value for each pair, in fp64."""
@@ -67,6 +70,10 @@ class SetJudge(Judge):
     @abstractmethod
     def features(self, samples: Sequence[Any]) -> Array:
         """(n, ...): what is kept of each sample, independent of the batch that it is in."""
+
+    def joined(self, features: Sequence[Array]) -> Array:
+        """Those of several calls as those of one."""
+        return np.concatenate(features)
 
     @abstractmethod
     def distance(self, references: Array, candidates: Array) -> float: ...

@@ -93,4 +93,4 @@ def judged(
 def _features(judge: SetJudge, files: Mapping[str, Path], read: Read) -> Array:
     paths = list(files.values())
     chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))
-    return np.concatenate([judge.features([read(path) for path in chunk]) for chunk in chunks])
+    return judge.joined([judge.features([read(path) for path in chunk]) for chunk in chunks])

@@ -46,6 +46,15 @@ def read(path: Path | str, size: int | None) -> Tensor:
     return torch.from_numpy(picture).permute(2, 0, 1) / 255
 
 
+def sample_of(picture: Tensor) -> Tensor:
+    """Of uint8 (3, h, w), what `read` gives of the file that `write` writes."""
+    return picture / 255
+
+
+def write(stem: Path, picture: Tensor) -> None:
+    pixels.write_png(stem.with_suffix(".png"), picture.permute(1, 2, 0).numpy())
+
+
 def preparation(size: int | None) -> dict[str, str]:
     """What `read` does, in words for a receipt."""
     return {

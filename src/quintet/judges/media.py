@@ -1,12 +1,13 @@
 """The media that can be judged, found by the files of a folder."""
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from quintet.engine.errors import RunError
-from quintet.judges.base import Judge, Options
+from quintet.judges.base import Judge, Options, PairJudge, SetJudge
+from quintet.shared.candidates import Compares
 
 MEDIA = {
     "image": "images",
@@ -26,13 +27,26 @@ class MediumModule(Protocol):
         """How a file becomes a sample, and that in words for the receipt."""
         ...
 
+    def sample_of(self, made: Any) -> Any:
+        """How what a run makes (shared/candidates.py) becomes a sample."""
+        ...
+
+    def write(self, stem: Path, made: Any) -> None:
+        """The file that `reader` reads as the same sample; not there for embeddings."""
+        ...
+
 
 def module_of(medium: str) -> MediumModule:
     return importlib.import_module(f"quintet.judges.{MEDIA[medium]}")  # type: ignore[return-value]
 
 
 def all_judges() -> list[type[Judge]]:
-    return [judge for medium in MEDIA for judge in module_of(medium).JUDGES]
+    return [judge for medium in MEDIA for judge in of_medium(medium).values()]
+
+
+def of_medium(medium: str) -> dict[str, type[Judge]]:
+    """All, by name."""
+    return {**judges_of(medium), **judges_of(medium, "embeddings")}
 
 
 def medium_of(folder: Path) -> str:
@@ -46,18 +60,47 @@ def medium_of(folder: Path) -> str:
     raise RunError(f"{folder} has no pictures, videos, sounds or meshes; name the right folder")
 
 
-def chosen(medium: str, names: str | None) -> list[Judge]:
-    """The judges of a comma-separated list; without one, all that work on this machine."""
-    known = {judge.name: judge for judge in module_of(medium).JUDGES}
-    if names is None:
-        working = [judge() for judge in known.values()]
-        return [judge for judge in working if judge.problem() is None]
-    judges: list[Judge] = []
-    for name in names.split(","):
+def judges_of(medium: str, compares: Compares = "both") -> dict[str, type[Judge]]:
+    """By name; of pairs or of sets alone, or those that take embeddings."""
+    module = module_of(medium)
+    judges: Sequence[type[Judge]] = module.JUDGES
+    if compares == "embeddings":
+        judges = getattr(module, "EMBEDDING_JUDGES", ())
+    elif compares != "both":
+        kind = PairJudge if compares == "pairs" else SetJudge
+        judges = [judge for judge in judges if issubclass(judge, kind)]
+    return {judge.name: judge for judge in judges}
+
+
+def chosen(
+    medium: str, names: str | None, compares: Compares = "both"
+) -> tuple[list[Judge], list[str]]:
+    """The judges of a comma-separated list, which must all work. Without one, or with `all`: those
+    that work on this machine, and the names of the others."""
+    known = judges_of(medium, compares)
+    if names is None or names == "all":
+        working = [judge for kind in known.values() if (judge := kind()).problem() is None]
+        if not working:
+            raise RunError(f"no judge of {medium} works on this machine; quintet judges says why")
+        return working, [name for name in known if all(name != judge.name for judge in working)]
+    judges = []
+    for name in dict.fromkeys(word.strip() for word in names.split(",")):
         if name not in known:
-            raise RunError(f"there is no judge '{name}' of {medium}; there are {', '.join(known)}")
+            raise RunError(_unknown(name, medium, known))
         judge = known[name]()
         if problem := judge.problem():
             raise RunError(f"the judge {name} {problem}")
         judges.append(judge)
-    return judges
+    return judges, []
+
+
+def _unknown(name: str, medium: str, known: Mapping[str, Any]) -> str:
+    there = f"there are {', '.join(known)}"
+    if kind := of_medium(medium).get(name):
+        what = "embeddings" if name not in judges_of(medium) else "pairs"
+        what = "sets" if issubclass(kind, SetJudge) else what
+        return f"{name} compares {what}, which there are none of here; {there}"
+    others = [other for other in MEDIA if name in of_medium(other)]
+    if others:
+        return f"{name} is a judge of {' and '.join(others)}; of {medium} {there}"
+    return f"there is no judge '{name}' of {medium}; {there}"

@@ -13,7 +13,7 @@ in other triangles.
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from torch import Tensor
 
 from quintet.engine.errors import RunError
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.judges.networks import device
+from quintet.judges.receipt import content_digest
 from quintet.media.errors import BadFile
-from quintet.media.meshes.files import Mesh, read_mesh, readable
+from quintet.media.meshes.files import Mesh, read_mesh, readable, write_mesh
 from quintet.media.meshes.polygons import closedness
 
 PAIR_POINTS = 4096
@@ -31,22 +33,50 @@ SET_POINTS = 2048
 SEED = 0
 _CHUNK = 1024
 """Points whose distances to all others are in memory at once."""
+_KEPT = 64
+"""Results of `_once` in memory."""
+T = TypeVar("T")
 
 
 # -- files ----------------------------------------------------------------------------------
 
 SUFFIXES = readable()
+NOTHING = Mesh(np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]), np.array([[0, 1, 2]]))
+"""Stands for a candidate without a surface."""
 
 
 def read(path: Path | str) -> Mesh:
     """Vertices (v, 3) fp64 and triangles (f, 3), as `preparation` says."""
     mesh = read_mesh(path, upright=True)
+    if not _has_surface(mesh):
+        raise BadFile(Path(path), "has a surface without area", "remove or repair it")
+    return _in_unit_cube(mesh)
+
+
+def sample_of(mesh: Mesh) -> Mesh:
+    """What `read` gives of the file that `write` writes. A model may make a mesh without a surface,
+    which must not raise its scores by dropping out."""
+    vertices = np.asarray(mesh.vertices, np.float64)
+    mesh = Mesh(vertices, mesh.faces)
+    return _in_unit_cube(mesh if _has_surface(mesh) else NOTHING)
+
+
+def write(stem: Path, mesh: Mesh) -> None:
+    mesh = mesh if _has_surface(mesh) else NOTHING
+    write_mesh(stem.with_suffix(".ply"), mesh.vertices, mesh.faces)
+
+
+def _has_surface(mesh: Mesh) -> bool:
+    if not len(mesh.faces):
+        return False
+    side = np.ptp(mesh.vertices[np.unique(mesh.faces)], axis=0).max()
+    return bool(_areas(mesh).sum() > 1e-12 * side**2)
+
+
+def _in_unit_cube(mesh: Mesh) -> Mesh:
     used = mesh.vertices[np.unique(mesh.faces)]
     low, high = used.min(0), used.max(0)
-    side = (high - low).max()
-    if _areas(mesh).sum() <= 1e-12 * side**2:
-        raise BadFile(Path(path), "has a surface without area", "remove or repair it")
-    vertices = (mesh.vertices - (low + high) / 2) / side
+    vertices = (mesh.vertices - (low + high) / 2) / (high - low).max()
     distinct, index = np.unique(vertices, axis=0, return_inverse=True)
     faces = index.reshape(-1)[mesh.faces]
     whole = (faces != np.roll(faces, 1, axis=1)).all(1)
@@ -97,12 +127,27 @@ def sample(mesh: Mesh, count: int) -> Points:
 
 def nearest(points: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     """(p, 3), (q, 3) -> (p,) twice: distance to the nearest of the others, and which that is."""
+    others = others.to(device())
     found = [
         # Not by a matrix product, which loses small distances to rounding.
         torch.cdist(chunk, others, compute_mode="donot_use_mm_for_euclid_dist").min(1)
-        for chunk in points.split(_CHUNK)
+        for chunk in points.to(device()).split(_CHUNK)
     ]
-    return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
+    distances, indices = ([one[i] for one in found] for i in (0, 1))
+    return torch.cat(distances).cpu(), torch.cat(indices).cpu()
+
+
+_kept: dict[tuple[str, ...], Any] = {}
+
+
+def _once(compute: Callable[..., T], *inputs: Any) -> T:
+    """Distances that several judges of the same samples share."""
+    key = (compute.__name__, *(content_digest(one) for one in inputs))
+    if key not in _kept:
+        if len(_kept) >= _KEPT:
+            _kept.pop(next(iter(_kept)))
+        _kept[key] = compute(*inputs)
+    return _kept[key]
 
 
 # -- pairs ----------------------------------------------------------------------------------
@@ -120,14 +165,30 @@ class _SurfaceJudge(PairJudge):
         }
 
     def rows(self, references: Sequence[Mesh], candidates: Sequence[Mesh]) -> Array:
-        pairs = (
-            (sample(reference, PAIR_POINTS), sample(candidate, PAIR_POINTS))
-            for reference, candidate in zip(references, candidates, strict=True)
-        )
-        return np.array([self.compare(*pair) for pair in pairs], np.float64)
+        pairs = zip(references, candidates, strict=True)
+        return np.array([self.value(*_once(_both_ways, *pair)) for pair in pairs], np.float64)
 
     @abstractmethod
-    def compare(self, reference: Points, candidate: Points) -> float: ...
+    def value(self, one: "Way", other: "Way") -> float: ...
+
+
+class Way(NamedTuple):
+    """From the points of one surface to the nearest of another."""
+
+    distances: Tensor
+    """(p,)."""
+    cosines: Tensor
+    """(p,): of the normals at both points."""
+
+
+def _both_ways(reference: Mesh, candidate: Mesh) -> tuple[Way, Way]:
+    a, b = sample(reference, PAIR_POINTS), sample(candidate, PAIR_POINTS)
+    return _way(a, b), _way(b, a)
+
+
+def _way(a: Points, b: Points) -> Way:
+    distances, index = nearest(a.positions, b.positions)
+    return Way(distances, (a.normals * b.normals[index]).sum(-1))
 
 
 class Chamfer(_SurfaceJudge):
@@ -137,8 +198,8 @@ class Chamfer(_SurfaceJudge):
     unit = "sides of the unit cube"
     convention = "not squared; mean of both directions (arXiv 1812.03828, Chamfer-L1)"
 
-    def compare(self, reference: Points, candidate: Points) -> float:
-        return sum(float(d.mean()) for d in _both_ways(reference, candidate)) / 2
+    def value(self, one: Way, other: Way) -> float:
+        return float(one.distances.mean() + other.distances.mean()) / 2
 
 
 class Hausdorff(_SurfaceJudge):
@@ -148,8 +209,8 @@ class Hausdorff(_SurfaceJudge):
     unit = "sides of the unit cube"
     convention = "maximum of both directions"
 
-    def compare(self, reference: Points, candidate: Points) -> float:
-        return max(float(d.max()) for d in _both_ways(reference, candidate))
+    def value(self, one: Way, other: Way) -> float:
+        return max(float(way.distances.max()) for way in (one, other))
 
 
 class NormalConsistency(_SurfaceJudge):
@@ -161,17 +222,8 @@ class NormalConsistency(_SurfaceJudge):
         "directions (arXiv 1812.03828)"
     )
 
-    def compare(self, reference: Points, candidate: Points) -> float:
-        return (_parallel(reference, candidate) + _parallel(candidate, reference)) / 2
-
-
-def _both_ways(a: Points, b: Points) -> tuple[Tensor, Tensor]:
-    return nearest(a.positions, b.positions)[0], nearest(b.positions, a.positions)[0]
-
-
-def _parallel(a: Points, b: Points) -> float:
-    _, index = nearest(a.positions, b.positions)
-    return float((a.normals * b.normals[index]).sum(-1).abs().mean())
+    def value(self, one: Way, other: Way) -> float:
+        return sum(float(way.cosines.abs().mean()) for way in (one, other)) / 2
 
 
 class ClosedEdges(PairJudge):
@@ -184,7 +236,6 @@ class ClosedEdges(PairJudge):
         return {"convention": "of the candidate alone; vertices of equal position are one"}
 
     def rows(self, references: Sequence[Mesh], candidates: Sequence[Mesh]) -> Array:
-
         return np.array([closedness(mesh.faces) for mesh in candidates], np.float64)
 
 
@@ -217,7 +268,7 @@ class Coverage(_ShapesJudge):
     convention = "arXiv 1707.02392; of equal distances, the first reference"
 
     def distance(self, references: Array, candidates: Array) -> float:
-        matched = squared_chamfer(candidates, references).argmin(1)
+        matched = _once(squared_chamfer, references, candidates).argmin(0)
         return len(np.unique(matched)) / len(references)
 
 
@@ -229,7 +280,7 @@ class MinimumMatching(_ShapesJudge):
     convention = "arXiv 1707.02392"
 
     def distance(self, references: Array, candidates: Array) -> float:
-        return float(squared_chamfer(references, candidates).min(1).mean())
+        return float(_once(squared_chamfer, references, candidates).min(1).mean())
 
 
 class NearestNeighbour(_ShapesJudge):
@@ -248,8 +299,10 @@ class NearestNeighbour(_ShapesJudge):
                 f"{self.name} compares sets of equal size, and these have {count} references and "
                 f"{len(candidates)} candidates"
             )
-        across = squared_chamfer(references, candidates)
-        first, second = (squared_chamfer(shapes, shapes) for shapes in (references, candidates))
+        across, first, second = (
+            _once(squared_chamfer, *sets)
+            for sets in ((references, candidates), (references,) * 2, (candidates,) * 2)
+        )
         distances = np.block([[first, across], [across.T, second]])
         np.fill_diagonal(distances, np.inf)
         is_candidate = np.arange(2 * count) >= count
@@ -258,8 +311,7 @@ class NearestNeighbour(_ShapesJudge):
 
 def squared_chamfer(a: Array, b: Array) -> Array:
     """(n, p, 3), (m, q, 3) -> (n, m), with an error of about 1e-15 in the unit cube."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    left, right = (torch.from_numpy(clouds).double().to(device) for clouds in (a, b))
+    left, right = (torch.from_numpy(clouds).double().to(device()) for clouds in (a, b))
     # A product of (p, 5) and (5, q): in fp64 and for squares, it loses nothing that counts.
     left = torch.cat([-2 * left, left.square().sum(-1, True), torch.ones_like(left[..., :1])], -1)
     right = torch.cat([right, torch.ones_like(right[..., :1]), right.square().sum(-1, True)], -1)

@@ -40,6 +40,10 @@ def read(path: Path | str, rate: int = RATE) -> Recording:
     return Recording(read_audio(path, rate=rate), rate, Path(path))
 
 
+def sample_of(embedding: Array) -> Array:
+    return embedding
+
+
 def preparation(rate: int = RATE) -> dict[str, str]:
     return {
         "rate": f"{rate} Hz, resampled by soxr",
@@ -64,10 +68,12 @@ class _FrechetJudge(SetJudge):
 
     def features(self, samples: Sequence[Recording]) -> Array:
         """(n, w, d): those of each window; NaN where a sound has fewer than the longest."""
-        each = [self.embed(_windows(one)).double().numpy() for one in samples]
-        longest = max(len(rows) for rows in each)
-        padding = [((0, longest - len(rows)), (0, 0)) for rows in each]
-        return np.stack([np.pad(*p, constant_values=np.nan) for p in zip(each, padding)])
+        return self.joined([self.embed(_windows(one)).double().numpy()[None] for one in samples])
+
+    def joined(self, features: Sequence[Array]) -> Array:
+        longest = max(rows.shape[1] for rows in features)
+        padding = [((0, 0), (0, longest - rows.shape[1]), (0, 0)) for rows in features]
+        return np.concatenate([np.pad(*p, constant_values=np.nan) for p in zip(features, padding)])
 
     def distance(self, references: Array, candidates: Array) -> float:
         from quintet.judges.frechet import frechet_distance
@@ -181,6 +187,7 @@ def _units(embeddings: Array, what: str) -> Array:
 class _RecallJudge(PairJudge):
     medium = "music"
     better = "higher"
+    joint = True
     k: int
 
     def facts(self) -> dict[str, str]:

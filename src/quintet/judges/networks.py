@@ -45,13 +45,18 @@ def filled(build: Callable[[], M], tensors: Mapping[str, Tensor], source: str) -
 @contextmanager
 def exact() -> Generator[None]:
     """Without gradients, and with the same kernels in fp32 each time."""
-    with (
-        torch.no_grad(),
-        torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-        ),
-    ):
-        yield
+    precision = torch.get_float32_matmul_precision()  # lower where a run in bf16 was opened
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with (
+            torch.no_grad(),
+            torch.backends.cudnn.flags(
+                enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+            ),
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
 
 
 def batches(samples: Sequence[Tensor], size: int = BATCH) -> Iterator[Tensor]:

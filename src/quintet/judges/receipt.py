@@ -52,8 +52,24 @@ class Score:
 
 def set_digest(files: Iterable[Path]) -> str:
     """Of the contents of files, whatever their names and order."""
-    digests = sorted(digest_of(path) for path in files)
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+    return joined_digest(digest_of(path) for path in files)
+
+
+def joined_digest(digests: Iterable[str]) -> str:
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:16]
+
+
+def content_digest(sample: Any) -> str:
+    """Of a sample in memory: an array, or a tuple of arrays and plain values."""
+    content = hashlib.sha256()
+    for value in sample if isinstance(sample, tuple) else (sample,):
+        if isinstance(value, (str, int)):
+            content.update(f"{value!r}\n".encode())
+            continue
+        array = np.ascontiguousarray(value)
+        content.update(f"{array.dtype} {array.shape}\n".encode())
+        content.update(array.data)
+    return content.hexdigest()
 
 
 def of_rows(judge: PairJudge, rows: Array, receipt: Receipt) -> Score:

@@ -18,14 +18,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from quintet.engine.errors import RunError
-from quintet.files import once
+from quintet.files import atomic_write, once
 from quintet.judges import pitch as yin
 from quintet.judges import weights
 from quintet.judges.base import Array, Judge, Options, PairJudge
 from quintet.judges.receipt import set_digest
-from quintet.media.audio import SUFFIXES, Samples, read_audio, to_16_bits
+from quintet.media.audio import (
+    SUFFIXES,
+    Samples,
+    read_audio,
+    resampled,
+    to_16_bits,
+    write_wav,
+)
 from quintet.media.folder import METADATA, files, relative_name
 from quintet.media.sidecars import REMEDY, read_beside
+from quintet.shared.candidates import Sound
 
 if TYPE_CHECKING:
     from quintet.judges.voice import VoiceEncoder
@@ -48,6 +56,18 @@ class Recording(NamedTuple):
 def read(path: Path | str, rate: int = RATE) -> Recording:
     path = Path(path)
     return Recording(read_audio(path, rate=rate), rate, transcript(path), path)
+
+
+def sample_of(sound: Sound) -> Recording:
+    """What `read` gives of the files that `write` writes."""
+    wav = sound.wav.astype(np.float32) / np.float32(32768)
+    return Recording(resampled(wav, sound.rate, RATE), RATE, sound.text, Path("held-out speech"))
+
+
+def write(stem: Path, sound: Sound) -> None:
+    """The sound, and its transcript beside it."""
+    write_wav(stem.with_suffix(".wav"), sound.wav.astype(np.float32) / 32767, sound.rate)
+    atomic_write(stem.with_suffix(".txt"), sound.text.encode())
 
 
 def transcript(path: Path) -> str:

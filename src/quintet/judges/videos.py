@@ -20,9 +20,12 @@ from quintet.judges.base import Array, Judge, Options, PairJudge
 from quintet.judges.networks import eight_bit
 from quintet.media import pixels
 from quintet.media.clips import reader as clips
+from quintet.media.clips.writer import write_lossless
 from quintet.media.errors import BadFile
 
 SUFFIXES = clips.SUFFIXES
+RATE = 8.0
+"""Frames a second of files that are written; no judge depends on it."""
 STILL = 1e-6
 """The least motion that errors are divided by: one level in one of 4,000 values."""
 
@@ -36,6 +39,15 @@ def read(path: Path | str, frames: int | None, size: int | None) -> Tensor:
         # Padding it would compare frames that nobody has made.
         raise BadFile(path, f"has {len(pictures)} frames, not {frames}", "give fewer frames")
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 255
+
+
+def sample_of(clip: Tensor) -> Tensor:
+    """Of uint8 (t, 3, h, w), what `read` gives of the file that `write` writes."""
+    return clip / 255
+
+
+def write(stem: Path, clip: Tensor) -> None:
+    write_lossless(stem.with_suffix(".mkv"), clip.permute(0, 2, 3, 1).numpy(), RATE)
 
 
 def preparation(frames: int | None, size: int | None) -> dict[str, str]:

@@ -56,7 +56,7 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
     content = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        content.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+        content.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return content.hexdigest()[:16]
 
 

@@ -199,6 +199,11 @@ def _resampled(samples: Samples, source: int, rate: int, count: int) -> Samples:
     return out
 
 
+def resampled(samples: Samples, source: int, rate: int) -> Samples:
+    """A whole sound at another rate, as `read_audio` gives it."""
+    return _resampled(samples, source, rate, length_at(rate, len(samples) / source))
+
+
 @overload
 def read_audio(
     path: Path | str,

@@ -134,7 +134,7 @@ def _reconstruct(
 
     def work(item: Input) -> list[Path]:
         mesh = validation[item.stem] if validation else _read(item.path, model)
-        pair = [mesh, _through_codes(model, mesh)]
+        pair = [mesh, through_codes(model, mesh)]
         paths = [item.target(out, f".{title}.{flags.format}") for title in titles]
         for path, mesh in zip(paths, pair):
             write_mesh(path, *mesh)
@@ -179,7 +179,8 @@ def _validation_meshes(run: Path, count: int) -> dict[str, "Arrays"]:
     return meshes
 
 
-def _through_codes(model: "MeshAutoencoder", mesh: "Arrays") -> "Arrays":
+def through_codes(model: "MeshAutoencoder", mesh: "Arrays") -> "Arrays":
+    """The mesh reconstructed from its codes."""
     import torch
 
     from quintet.mesh.exhibits import mesh_of_corners

@@ -98,7 +98,9 @@ def each_input(inputs: Sequence[Input], work: Callable[[Input], Iterable[T]]) ->
     return results
 
 
-def with_progress(items: Sequence[T], stream: TextIO | None = None) -> Iterator[T]:
+def with_progress(
+    items: Sequence[T], stream: TextIO | None = None, what: str = "sampling"
+) -> Iterator[T]:
     """Iterate, with a bar if there are several and the stream (stderr) is a terminal."""
     stream = sys.stderr if stream is None else stream
     if len(items) < 2 or stream is None or not stream.isatty():
@@ -107,7 +109,7 @@ def with_progress(items: Sequence[T], stream: TextIO | None = None) -> Iterator[
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(items, "sampling", console=Console(file=stream), transient=True)
+    yield from track(items, what, console=Console(file=stream), transient=True)
 
 
 def write_sound(path: Path, samples: Any, rate: int) -> None:

@@ -280,10 +280,10 @@ class VoiceBox(Pretrained, nn.Module):
             return [self.to_sound(row[:n], vocoder) for row, n in zip(frames, lengths)]
         if texts is None or isinstance(texts, Tensor) or self.durations is None:
             raise ValueError("give texts as strings, or recordings (cond), alone or with cond_mask")
-        segments = self._segments(texts, cond, cond_texts, self._frames_in(seconds))
+        segments = self.segments(texts, cond, cond_texts, self._frames_in(seconds))
         return [self.to_sound(new, vocoder) for new in self.generate(segments, solver, seed)[0]]
 
-    def _segments(
+    def segments(
         self,
         texts: Sequence[str],
         cond: Tensor | Sequence[Tensor] | None,

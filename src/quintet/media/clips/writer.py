@@ -1,4 +1,5 @@
-"""Writing of clips: H.264 with PyAV, and GIFs with Pillow, with one palette per frame."""
+"""Writing of clips: H.264 and FFV1 (lossless) with PyAV, and GIFs with Pillow, with one palette per
+frame."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -83,6 +84,25 @@ def _even(frame: Pixels) -> Pixels:
     height, width, _ = frame.shape
     padded = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
     return np.ascontiguousarray(padded)
+
+
+def write_lossless(path: Path | str, frames: Pixels, rate: float) -> None:
+    """FFV1 in Matroska (.mkv): every level of frames (t, h, w, 3) is kept."""
+    _check_frames(frames, rate)
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError("writing videos needs PyAV: pip install 'quintet[video]'") from error
+    content = BytesIO()
+    with av.open(content, "w", format="matroska", options={"fflags": "+bitexact"}) as container:
+        stream: Any = container.add_stream("ffv1", rate=Fraction(rate).limit_denominator(1001))
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "bgr0"
+        for array in frames:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(array), format="rgb24")
+            container.mux(stream.encode(frame.reformat(format="bgr0")))
+        container.mux(stream.encode())
+    atomic_write(path, content.getvalue())
 
 
 def write_gif(path: Path | str, frames: Pixels, rate: float) -> None:

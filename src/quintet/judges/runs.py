@@ -1,0 +1,156 @@
+"""What a run makes of held-out samples, judged beside what trivial methods make of them.
+
+    samples, in groups ─ the room's `make` ─> originals, candidates, baselines ─ judges ─> scores
+
+One process does it: groups and their order are the same whatever the number of processes and the
+batch size of the run, and so are the numbers.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quintet.engine.data.source import Source
+from quintet.engine.data.stream import DAMAGE, Collate, to_device
+from quintet.engine.data.transfer import Transfer
+from quintet.engine.errors import RunError
+from quintet.engine.evaluate import Opened
+from quintet.engine.keys import Key
+from quintet.engine.machine.world import World
+from quintet.engine.task import Batch
+from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.judges.media import MediumModule
+from quintet.judges.networks import exact
+from quintet.judges.receipt import Receipt, Score, content_digest, joined_digest, of_rows, of_sets
+from quintet.shared.candidates import Candidates, Group
+
+Track = Callable[[Sequence[Any]], Iterator[Any]]
+CANDIDATES = "candidates"
+Scores = dict[str, Score]
+
+
+class Judgement(NamedTuple):
+    judges: Scores
+    """Of the candidates, by judge."""
+    baselines: dict[str, Scores]
+    skipped: list[str]
+    """Held-out samples that cannot be read, and why."""
+
+
+def judge_run(
+    judges: Sequence[Judge],
+    maker: Candidates,
+    opened: Opened,
+    world: World,
+    module: MediumModule,
+    *,
+    count: int | None = None,
+    save: Path | None = None,
+    track: Track = iter,
+) -> Judgement:
+    """The first `count` samples, or as many as the room says; `save` keeps originals and
+    candidates as files."""
+    source = maker.open(opened.nets, opened.source)
+    total = min(len(source), count or maker.limit or len(source))
+    starts = range(0, total, maker.size)
+    sheet, skipped, done = Sheet(judges), list[str](), 0
+    with exact():
+        for start in track(starts):
+            indices = range(start, min(start + maker.size, total))
+            items = dict(_readable(source, indices, skipped))
+            if not items:
+                continue
+            group = maker.make([*items.values()], _batch(maker, items, world))
+            sheet.add(group, module)
+            if save is not None:
+                _write(save, group, module, done)
+            done += len(items)
+    if not done:
+        raise RunError(f"none of {total} held-out samples can be read; the first: {skipped[0]}")
+    preparation = {**module.reader(Options())[1], **maker.preparation()}
+    scores = sheet.scores(preparation)
+    return Judgement(scores.pop(CANDIDATES), scores, skipped)
+
+
+def _readable(
+    source: Source, indices: Sequence[int], skipped: list[str]
+) -> Iterator[tuple[int, Any]]:
+    """Unlike in training, nothing replaces a damaged sample: another would count twice."""
+    for index in indices:
+        try:
+            yield index, source.keyed(index, None)
+        except DAMAGE as error:
+            skipped.append(f"{source.name(index)}: {error}")
+
+
+def _batch(maker: Candidates, items: Mapping[int, Any], world: World) -> Batch:
+    samples = [(item, index, Key(0, 0, index), []) for index, item in items.items()]
+    return to_device(Collate(maker.collate)(samples), [], Transfer(world))
+
+
+def _write(folder: Path, group: Group, module: MediumModule, first: int) -> None:
+    for name, samples in (("originals", group.originals), (CANDIDATES, group.candidates)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number, sample in enumerate(samples, first):
+            module.write(folder / name / f"{number:06d}", sample)
+
+
+class Sheet:
+    """What judges keep of several sets, group by group, and the scores in the end."""
+
+    def __init__(self, judges: Sequence[Judge]) -> None:
+        self.judges = judges
+        self.digests: list[str] = []
+        self.counts: dict[str, int] = defaultdict(int)
+        self.references: dict[str, list[Any]] = defaultdict(list)
+        """By judge: features, or the samples of a joint one."""
+        self.rows: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        """By judge and set: rows, features, or samples."""
+
+    def add(self, group: Group, module: MediumModule) -> None:
+        self.digests += [content_digest(sample) for sample in group.originals]
+        compared = group.originals if group.references is None else group.references
+        references = [module.sample_of(sample) for sample in compared]
+        for judge in self.judges:
+            if isinstance(judge, SetJudge):
+                self.references[judge.name].append(judge.features(references))
+            elif isinstance(judge, PairJudge) and judge.joint:
+                self.references[judge.name] += references
+        for name, made in {CANDIDATES: group.candidates, **group.baselines}.items():
+            self.counts[name] += len(made)
+            if len(made) == len(references):
+                self._add_set(name, references, [module.sample_of(sample) for sample in made])
+
+    def _add_set(self, name: str, references: list[Any], samples: list[Any]) -> None:
+        for judge in self.judges:
+            kept = self.rows[judge.name, name]
+            if isinstance(judge, SetJudge):
+                kept.append(judge.features(samples))
+            elif isinstance(judge, PairJudge):
+                kept += samples if judge.joint else [judge.rows(references, samples)]
+
+    def scores(self, preparation: dict[str, str]) -> dict[str, Scores]:
+        """By set and judge. A baseline that ran out of samples is left out."""
+        count = self.counts[CANDIDATES]
+        reference = joined_digest(self.digests)
+        whole = [name for name, number in self.counts.items() if number == count]
+        scores: dict[str, Scores] = {name: {} for name in whole}
+        for judge in self.judges:
+            receipt = Receipt(judge.name, judge.facts(), reference, preparation, count)
+            for name in whole:
+                scores[name][judge.name] = self._score(judge, name, receipt)
+        return scores
+
+    def _score(self, judge: Judge, name: str, receipt: Receipt) -> Score:
+        kept, references = self.rows[judge.name, name], self.references[judge.name]
+        if isinstance(judge, SetJudge):
+            return of_sets(judge, judge.joined(references), judge.joined(kept), receipt)
+        assert isinstance(judge, PairJudge)
+        return of_rows(judge, _rows(judge, references, kept), receipt)
+
+
+def _rows(judge: PairJudge, references: list[Any], kept: list[Any]) -> Array:
+    return judge.rows(references, kept) if judge.joint else np.concatenate(kept)

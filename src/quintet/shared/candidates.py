@@ -1,0 +1,101 @@
+"""What a run makes of held-out samples: the one hook of a room for `quintet evaluate --judges`.
+
+    held-out samples, in groups ─ make ─> originals, candidates and baselines, as files hold them
+
+A sample is plain: a picture is uint8 (3, h, w), a clip uint8 (t, 3, h, w), a mesh a `Mesh`, speech
+and music a `Sound`. Judges know how to prepare, write and compare them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quintet.engine.data.source import Source
+from quintet.engine.errors import RunError
+from quintet.engine.task import Batch
+from quintet.media.audio import Samples16, to_16_bits
+
+Compares = Literal["both", "pairs", "sets", "embeddings"]
+
+
+class Sound(NamedTuple):
+    wav: Samples16
+    rate: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Lists of equal length, in the order of the samples."""
+
+    originals: Sequence[Any]
+    candidates: Sequence[Any]
+    baselines: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
+    """What trivial methods make of the same samples, and the originals themselves where a judge
+    has an error of its own."""
+    references: Sequence[Any] | None = None
+    """What candidates are compared with, if not the originals."""
+
+
+class Candidates(ABC):
+    """Makes candidates with the networks of a run. What it makes of a sample depends neither on
+    the batch size of the run nor on the number of processes: groups have a size of their own."""
+
+    compares: ClassVar[Compares] = "both"
+    """Judges that make sense: of pairs, of sets, of both, or of embeddings."""
+    size: ClassVar[int] = 8
+    """Samples of a group."""
+    limit: int | None = None
+    """Samples judged unless the user says otherwise; None: all."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        self.nets: Mapping[str, Any] = {}
+
+    def open(self, nets: Mapping[str, Any], source: Source) -> Source:
+        """The samples to judge, of those to evaluate on; `make` is called afterwards."""
+        self.nets, self.source = nets, source
+        return source
+
+    def collate(self, items: list[Any]) -> Any:
+        return self.task.collate(items)
+
+    @abstractmethod
+    def preparation(self) -> dict[str, str]:
+        """How held-out samples became originals, in words for a receipt."""
+
+    @abstractmethod
+    def make(self, items: Sequence[Any], batch: Batch) -> Group:
+        """Of samples as the source has them, and the same as a batch."""
+
+
+def eight_bits(values: Tensor) -> Tensor:
+    """0..1 as a file of 8 bits holds them: uint8, on the host."""
+    check_finite(values)
+    return (values.clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+
+
+def sixteen_bits(sound: Tensor) -> Samples16:
+    """A sound (n,) as a WAV file holds it."""
+    if sound.dtype == torch.int16:
+        return sound.numpy()
+    check_finite(sound)
+    return to_16_bits(sound.float().cpu().numpy())
+
+
+def check_finite(values: Tensor) -> None:
+    if not values.isfinite().all():
+        raise RunError("what the run makes is not finite; name another checkpoint with --step")
+
+
+def cropped(size: Sequence[int]) -> dict[str, str]:
+    """Preparation of pictures and frames by the folders of this package."""
+    return {
+        "size": f"{size[0]} x {size[1]}",
+        "crop": "largest of this shape in the centre",
+        "filter": "Lanczos with antialiasing (Pillow)",
+    }

@@ -1,0 +1,88 @@
+"""Candidates of VoiceBox: held-out transcripts, spoken in the voice of other held-out speech."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from quintet.engine.data.source import Source
+from quintet.engine.data.stream import DAMAGE
+from quintet.engine.errors import RunError
+from quintet.engine.task import Batch
+from quintet.shared.candidates import Candidates, Group, Sound, sixteen_bits
+from quintet.speech.inference import infill, segment_layout
+from quintet.speech.model import VoiceBox
+from quintet.speech.task import VoiceBoxTask
+
+
+class Spoken(Candidates):
+    """The prompt of a transcript is the next recording of its folder, with its transcript: where
+    speakers have folders of their own, it has the right voice."""
+
+    task: VoiceBoxTask
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        if task.config.features != "mel" or task.config.text != "learned":
+            raise RunError(
+                "judges hear spoken texts, and this run was trained on latents or without texts"
+            )
+
+    def preparation(self) -> dict[str, str]:
+        return {"recordings": f"mono of 16 bits at {self.task.config.sample_rate} Hz"}
+
+    def open(self, nets: Mapping[str, Any], source: Source) -> Source:
+        folders: dict[str, list[int]] = defaultdict(list)
+        for index in range(len(source)):
+            folders[str(PurePath(source.name(index)).parent)].append(index)
+        self.neighbours = {index: found for found in folders.values() for index in found}
+        return super().open(nets, source)
+
+    def prompt(self, index: int) -> Mapping[str, Any] | None:
+        """The next readable recording of the folder, the first one after the last; None if there
+        is no other."""
+        others = self.neighbours[index]
+        place = others.index(index)
+        for other in (*others[place + 1 :], *others[:place]):
+            try:
+                return self.source.keyed(other, None)
+            except DAMAGE:
+                continue
+        return None
+
+    def make(self, items: Sequence[Any], batch: Batch) -> Group:
+        network: VoiceBox = self.nets["voicebox"]
+        texts, rate = batch.data["texts"], self.task.config.sample_rate
+        lengths = batch.data["lengths"].tolist()
+        recorded = [wav[:n] for wav, n in zip(batch.data["audio"], lengths)]
+        copies = [network.to_sound(x, self.task.vocoder) for x in network.extract(recorded)]
+        sets = {
+            "originals": [item["audio"] for item in items],
+            "candidates": self.speak(network, texts, batch),
+            "copies": copies,  # what the vocoder alone does to recordings
+        }
+        sounds = {
+            name: [Sound(sixteen_bits(wav), rate, text) for wav, text in zip(wavs, texts)]
+            for name, wavs in sets.items()
+        }
+        originals = sounds.pop("originals")
+        return Group(originals, sounds.pop("candidates"), {"recordings": originals, **sounds})
+
+    def speak(self, network: VoiceBox, texts: Sequence[str], batch: Batch) -> list[Any]:
+        segments = [
+            self.segment(network, text, self.prompt(index)) for text, index in zip(texts, batch.ids)
+        ]
+        layout = segment_layout(network, segments)
+        frames = infill(network, layout, self.task.solver, batch.keys)
+        new = (row[mask] for row, mask in zip(frames, layout.infill_mask))
+        return [network.to_sound(x, self.task.vocoder) for x in new]
+
+    def segment(self, network: VoiceBox, text: str, prompt: Mapping[str, Any] | None) -> Any:
+        if prompt is None:
+            return network.segments([text], None, None, None)[0]
+        audio = prompt["audio"]
+        wav = audio if audio.is_floating_point() else audio.float() / 32768
+        return network.segments([text], [wav], [prompt["text"]], None)[0]
+
+
+candidates = Spoken

@@ -1,0 +1,41 @@
+"""Candidates of a video tokenizer: reconstructions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from quintet.engine.task import Batch
+from quintet.shared.candidates import Candidates, Group, cropped, eight_bits
+from quintet.shared.tokenizer.pixels import three_channels
+from quintet.video.task import VideoTask, bicubic_baseline
+
+
+class Reconstructions(Candidates):
+    task: VideoTask
+
+    def preparation(self) -> dict[str, str]:
+        config = self.task.recipe.videos
+        rate = "those of the file" if config.fps is None else f"{config.fps:g} a second"
+        frames = f"{config.frames} from the middle, {rate}"
+        return {"frames": frames, **cropped(config.size)}
+
+    def make(self, items: Sequence[Any], batch: Batch) -> Group:
+        real, model = self.task.real(batch), self.task.recipe.model
+        sets = {
+            "originals": real,
+            "candidates": self.nets["tokenizer"](real).output,
+            "bicubic": bicubic_baseline(real, model.factor, model.time_factor),
+            "mean_frame": real.mean(2, keepdim=True).expand_as(real),
+        }
+        clips = {name: [*eight_bits(_frames(x))] for name, x in sets.items()}
+        return Group(clips.pop("originals"), clips.pop("candidates"), clips)
+
+
+def _frames(clips: Tensor) -> Tensor:
+    """(b, c, t, h, w) -> (b, t, 3, h, w)."""
+    frames = clips.transpose(1, 2)
+    return three_channels(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
+
+
+candidates = Reconstructions
