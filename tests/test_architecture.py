@@ -4,8 +4,11 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +20,26 @@ ROOMS = sorted(page.parent.name for page in PACKAGE.glob("*/recipes.py"))
 LIGHT = ["recipes.py", "config.py", "sample.py", "demo.py"]  # read for help, which must be instant
 
 
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+@cache  # by text: each file is asked about a dozen times
+def parsed(text: str) -> dict[type[ast.AST], list[Any]]:
+    """The nodes of a file's syntax tree by their type."""
+    nodes: dict[type[ast.AST], list[Any]] = defaultdict(list)
+    for node in ast.walk(ast.parse(text)):
+        nodes[type(node)].append(node)
+    return dict(nodes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget() -> Iterator[None]:
+    """Millions of nodes would slow down every collection of garbage in later tests."""
+    yield
+    parsed.cache_clear()
+    calls.cache_clear()
+
+
+def nodes_of(path: Path, *kinds: type[ast.AST]) -> list[Any]:
+    nodes = parsed(path.read_text(encoding="utf-8"))
+    return [node for kind in kinds for node in nodes.get(kind, ())]
 
 
 def module_of(path: Path) -> list[str]:
@@ -41,13 +62,14 @@ def names_of(node: ast.AST, path: Path) -> Iterator[str]:
 
 def imports(path: Path) -> set[str]:
     """Everything that a file imports, wherever in it."""
-    return {name for node in ast.walk(tree_of(path)) for name in names_of(node, path)}
+    statements = nodes_of(path, ast.Import, ast.ImportFrom)
+    return {name for node in statements for name in names_of(node, path)}
 
 
 def imports_on_load(path: Path) -> set[str]:
     """What is imported when the module is: not inside functions, not for the type checker."""
     found: set[str] = set()
-    waiting: list[ast.AST] = list(tree_of(path).body)
+    waiting: list[ast.AST] = nodes_of(path, ast.Module)
     while waiting:
         node = waiting.pop()
         found.update(names_of(node, path))
@@ -115,7 +137,7 @@ def test_no_lower_layer_reaches_a_room_through_the_package_itself(part):
 
 def uses(path: Path) -> set[str]:
     """Dotted names that a file's code uses."""
-    return {ast.unparse(n) for n in ast.walk(tree_of(path)) if isinstance(n, ast.Attribute)}
+    return {ast.unparse(node) for node in nodes_of(path, ast.Attribute)}
 
 
 def test_there_is_no_circle_of_files_at_load_time():
@@ -201,9 +223,9 @@ def test_loading_all_that_help_reads_loads_no_torch():
 # -- what nobody does -----------------------------------------------------------------------
 
 
+@cache
 def calls(path: Path) -> list[tuple[str, int]]:
-    nodes = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
-    return [(ast.unparse(node.func), node.lineno) for node in nodes]
+    return [(ast.unparse(node.func), node.lineno) for node in nodes_of(path, ast.Call)]
 
 
 def test_no_file_that_is_read_can_run_code():
@@ -256,8 +278,8 @@ def test_a_step_meets_a_modulo_only_in_when():
         f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
         for path in FILES
         if path != PACKAGE / "engine" / "when.py"
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and is_a_step(node.left)
+        for node in nodes_of(path, ast.BinOp)
+        if isinstance(node.op, ast.Mod) and is_a_step(node.left)
     ]
     assert found == []
 

@@ -27,20 +27,22 @@ ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 SMALL = "--steps 4 --workers 0 --batch-size 4 --images.valid-limit 8 --evaluate-every 0"
 MESHES = (
     "--steps 2 --workers 0 --batch-size 4 --evaluate-every 0 --device cpu"
-    " --meshes.valid-limit 4 --meshes.builtin-count 16 --meshes.max-faces 12"
+    " --meshes.valid-limit 2 --meshes.builtin-count 16 --meshes.max-faces 12 --model.dim 32"
 )
 CLIPS = (
     "--steps 2 --workers 0 --batch-size 2 --evaluate-every 0 --device cpu"
-    " --videos.valid-limit 2 --videos.builtin-count 16"
+    " --videos.valid-limit 2 --videos.builtin-count 16 --videos.frames 5"
+    " --model.init-dim 16 --model.max-dim 32"
 )
 SOUNDS = (
     "--steps 2 --workers 0 --batch-size 4 --evaluate-every 0 --device cpu"
-    " --sounds.valid-limit 4 --sounds.builtin-count 16"
+    " --sounds.valid-limit 4 --sounds.builtin-count 16 --model.dim 32 --model.layers 1"
 )
 VOICES = (
     "--steps 2 --workers 0 --batch-size 2 --evaluate-every 0 --device cpu"
     " --recordings.valid-limit 2 --recordings.builtin-count 16 --sampling.count 1"
     " --recordings.max-seconds 1.5 --sampling.steps 2"
+    " --model.dim 32 --model.depth 2 --model.heads 1"
 )
 NARROW = "--model.dim 16 --discriminator.dim 8 --images.size 32 32"
 
@@ -52,7 +54,10 @@ APPENDED = {
     "quintet doctor image/vqgan_tiny": f"{SMALL} {NARROW} --device cpu",
     "quintet sample runs/first": "--count 2",
     "quintet train mesh/autoencoder_tiny --run": MESHES,
-    "quintet train mesh/transformer_tiny --auto": f"{MESHES} --generation.count 2",
+    "quintet train mesh/transformer_tiny --auto": (
+        f"{MESHES} --model.layers 1 --model.text-layers 1 --generation.count 1"
+        " --generation.reference-count 8"
+    ),
     "quintet train video/tokenizer_tiny --run": CLIPS,
     "quintet train music/mulan_tiny --run": SOUNDS,
     "quintet train speech/voicebox_tiny --run": VOICES,

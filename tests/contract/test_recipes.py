@@ -9,7 +9,7 @@ import json
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor
 
 import harness
 import quintet
+from campaign.subjects import OF_ROOM, replaced
 from harness import assert_same, tensors, trajectory
 from quintet import rooms
 from quintet.cli import main
@@ -60,19 +61,9 @@ LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of
 taught = partial(harness.run, measured=False)
 
 
-def replaced(value: Any, wanted: Mapping[str, Any]) -> Any:
-    """The same settings with fields replaced by name, at whatever depth they are."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        if field.name in wanted:
-            changes[field.name] = wanted[field.name]
-        elif dataclasses.is_dataclass(getattr(value, field.name)):
-            changes[field.name] = replaced(getattr(value, field.name), wanted)
-    return dataclasses.replace(value, **changes)
-
-
 def small(name: str, **changes: Any) -> Recipe:
-    recipe = replaced(rooms.recipe_function(name)(), SMALLER | LATE)
+    narrow = OF_ROOM.get(name.partition("/")[0], {})
+    recipe = replaced(rooms.recipe_function(name)(), SMALLER | narrow | LATE)
     stages = {setting: str(stage(maker)) for setting, maker in recipe.stages.items()}
     return dataclasses.replace(recipe, steps=4, **stages, **changes)
 

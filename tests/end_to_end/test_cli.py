@@ -18,6 +18,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import quintet as library
+from campaign.children import until
+from campaign.numbers import Everywhere
 from harness import assert_same, lines, tensors, trajectory
 from quintet.cli import COMMANDS
 from quintet.image.config import ImageDataConfig
@@ -334,32 +336,27 @@ def test_a_run_killed_while_its_workers_are_stopped_is_restarted_at_once(
     start = ["train", "image/vqgan_tiny", "--run", run, *TINY]
     for flag, value in (("--workers", 2), ("--steps", 100_000), ("--evaluate-every", 0)):
         start[start.index(flag) + 1] = value
-    command = [sys.executable, "-m", "quintet", *map(str, start)]
-    program = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    first = Everywhere([str(word) for word in start], run, 1)
+    (process,) = first.children
     try:
-        deadline = time.monotonic() + 120
-        while not list((run / "checkpoints").glob("step-*")):
-            assert program.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        listed = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-        own = Path(f"/proc/{program.pid}/cmdline").read_bytes()  # of its forks, too
+        assert until(lambda: any((run / "checkpoints").glob("step-*")), first), first.said()
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        own = Path(f"/proc/{process.pid}/cmdline").read_bytes()  # of its forks, too
         workers = [pid for pid in listed if Path(f"/proc/{pid}/cmdline").read_bytes() == own]
         assert len(workers) >= 2
         for worker in workers:
             os.kill(int(worker), signal.SIGSTOP)
     finally:
-        program.kill()
-        program.wait()
+        process.kill()  # it alone: its workers stay
+        process.join()
     words = ["resume", run] if again == "resume" else [*start, "--resume"]
-    command = [sys.executable, "-m", "quintet", *map(str, words)]
-    program = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert program.stderr is not None
-    said = program.stderr.readline()
-    program.kill()
-    program.communicate()
-    assert "resuming at step" in said
-    assert not any(is_alive(worker) for worker in workers)
+    second = Everywhere([str(word) for word in words], run, 1)
+    try:
+        assert until(lambda: "resuming at step" in second.said(), second), second.said()
+        assert not any(is_alive(worker) for worker in workers)
+    finally:
+        second.signal(signal.SIGKILL)
+        second.wait()
 
 
 def test_evaluate_repeats_the_runs_own_numbers(trained: Path, quintet: Quintet) -> None:

@@ -11,16 +11,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from command import Quintet
 from rich.console import Console
 
+from campaign.subjects import OF_ROOM, replaced
 from harness import assert_same, tensors
 from quintet import rooms
 from quintet.cli import main
+from quintet.cli.demo import stages
 from quintet.cli.demo.display import Display
 from quintet.cli.demo.page import sample_command
 from quintet.cli.demo.stages import FEWEST, all_stages, fitting_settings, seconds_of, settings_of
@@ -28,6 +31,18 @@ from quintet.shared.demo import Stage
 
 STAGES = all_stages()
 FOLDERS = [stage.folder for stage in STAGES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _narrow() -> Iterator[None]:
+    """Narrow networks in this process. The slow tests start the demo as it is."""
+
+    def settings(stage: Stage, *how: Any) -> Any:
+        return replaced(settings_of(stage, *how), OF_ROOM.get(stage.recipe.split("/")[0], {}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "settings_of", settings)
+        yield
 
 
 class Finished(NamedTuple):

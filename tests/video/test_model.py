@@ -313,8 +313,15 @@ def test_every_layer_type_is_part_of_one_graph() -> None:
     in_one_graph(small().train())
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@QUANTISERS
+# In training they differ more; the others are slow tests.
+GRAPHS = [("fsq", True), ("vq", True)]
+OTHER_GRAPHS = [("lfq", True), ("fsq", False), ("vq", False), ("lfq", False)]
+
+
+@pytest.mark.parametrize(
+    ("quantiser", "training"),
+    [*GRAPHS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_GRAPHS)],
+)
 def test_every_quantiser_is_part_of_one_graph(quantiser: str, training: bool) -> None:
     in_one_graph(small(quantiser=quantiser, layers=("compress_time",)).train(training))
 
