@@ -185,6 +185,8 @@ def test_compiling_pays_where_it_saves_more_than_it_takes():
     assert not pays(0)
     assert not pays(80)
     assert pays(100)
+    assert not pays(100, shapes=3)
+    assert pays(200, shapes=3)
 
 
 def test_a_new_run_is_undecided_and_a_deterministic_one_stays_eager(tmp_path):

@@ -54,6 +54,10 @@ class Dials:
         return self.values[name]
 
 
+Kind = tuple[Hashable, Hashable, Hashable]
+"""Answers to questions of cadence, shapes of the batches, and their number of samples."""
+
+
 @dataclass
 class Graph:
     """One kind of step."""
@@ -77,11 +81,16 @@ class Capture:
     def __init__(self, run: "Run"):
         self.run = run
         self.whens: dict[When, None] = {}
-        self.kinds: dict[Hashable, Graph] = {}
+        self.kinds: dict[Kind, Graph] = {}
         self.pool: Any = None
         self.step_bytes = 0
         """What an eager step needed at most, beside the state."""
         self.refused = ""
+
+    @property
+    def shapes(self) -> int:
+        """How many shapes of batches there were so far."""
+        return max(1, len({kinds for _, kinds, _ in self.kinds}))
 
     def drop(self) -> None:
         """Forget the graphs: state was loaded into other tensors."""
@@ -123,7 +132,7 @@ class Capture:
             for entry, value in zip(kind.metrics, values)
         ]
 
-    def _kind(self, batches: Sequence["Batch"], context: "StepContext") -> Hashable:
+    def _kind(self, batches: Sequence["Batch"], context: "StepContext") -> Kind:
         answers = frozenset((when, when.due(context.step)) for when in self.whens)
         kinds = tuple(self.run.task.kind(batch) for batch in batches)
         return answers, kinds, context.samples

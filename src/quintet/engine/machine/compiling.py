@@ -26,15 +26,17 @@ WARM, TIMED = 8, 12
 SECONDS = 40.0
 """What compiling takes, roughly: the tenth step of the rooms came after 24 to 77 seconds. Near the
 point where it pays either choice takes about as long, so that no better estimate is needed."""
+SECONDS_A_SHAPE = 13.0
+"""For each further shape of batches: 12 to 13 seconds for each length of speech."""
 SAVED = 0.45
 """Share of a captured step that compiling saves: 0.47 to 0.54 in the rooms."""
 
 Mark = float | torch.cuda.Event
 
 
-def pays(seconds: float) -> bool:
-    """Whether compiling pays if the rest of the run takes so long without it."""
-    return SAVED * seconds > SECONDS
+def pays(seconds: float, shapes: int = 1) -> bool:
+    """Whether compiling for so many shapes pays if the rest of the run takes so long without it."""
+    return SAVED * seconds > SECONDS + SECONDS_A_SHAPE * (shapes - 1)
 
 
 class Compiler:
@@ -88,7 +90,8 @@ class Compiler:
         rest = left * seconds
         if run.recipe.minutes is not None:
             rest = min(rest, 60 * run.recipe.minutes - (time.monotonic() - run.began))
-        self.start = run.step if world.from_main(pays(rest)) else None
+        shapes = run.capture.shapes if run.capture is not None else 1
+        self.start = run.step if world.from_main(pays(rest, shapes)) else None
         self.marks.clear()
         if world.is_main:
             run.folder.write_config({**run.folder.about, RECORD: self.start})

@@ -160,13 +160,13 @@ def verify(
         for name in ("step", "samples", "seconds", "samples_per_second"):
             if not isinstance(report.get(name), (int, float)) or report[name] <= 0:
                 raise RunError(f"{folder.metrics}: a report has no usable {name}")
-    chosen = _choose(reports, saved, count, seed)
     recipe = dataclasses.replace(recipe, trackers=())
     world = World(recipe)
     if world.size != folder.about.get("processes", 1):
         raise RunError(f"{path} was trained by {folder.about['processes']} processes, not by one")
     reason = _inexact(folder, saved, recipe, world)
     tolerance = TOLERANCE if reason else 0.0
+    chosen = _choose(_near(reports, saved) if tolerance else reports, saved, count, seed)
     run = Run(build(recipe), recipe, world, folder)
     rows: list[Compared] = []
     try:
@@ -194,6 +194,15 @@ def _choose(
     for report, start in (usable[number] for number in sorted(numbers)):
         chosen.setdefault(start, []).append(report)
     return chosen
+
+
+def _near(reports: Sequence[Record], saved: Mapping[int, Record]) -> list[Record]:
+    """The first report after each checkpoint and after the start, where rounding errors have not
+    grown yet: after 60 steps the loss of a video tokenizer was 6 % apart."""
+    firsts: dict[int | None, Record] = {}
+    for report in reports:
+        firsts.setdefault(_start(report, saved), report)
+    return list(firsts.values())
 
 
 def _start(report: Record, saved: Mapping[int, Record]) -> int | None:
