@@ -31,15 +31,15 @@ LIMIT = 3
 """Bad steps in a row that end a run."""
 RATE = 1e8
 PARTS = {
-    "image/vqgan_tiny": {"vae": "vae", "discriminator": "discriminator"},
-    "mesh/autoencoder_tiny": {"autoencoder": "autoencoder"},
-    "mesh/transformer_tiny": {"transformer": "transformer"},
-    "music/mulan_tiny": {"mulan": "mulan"},
-    "speech/voicebox_tiny": {"voicebox": "voicebox"},
+    "image/vqgan_tiny": {"vae": "optim", "discriminator": "discriminator-optim"},
+    "mesh/autoencoder_tiny": {"autoencoder": "optim"},
+    "mesh/transformer_tiny": {"transformer": "optim"},
+    "music/mulan_tiny": {"mulan": "optim"},
+    "speech/voicebox_tiny": {"voicebox": "optim"},
     "video/tokenizer_tiny": {
-        "tokenizer": "tokenizer",
-        "frame_discriminator": "discriminators",
-        "motion_discriminator": "discriminators",
+        "tokenizer": "optim",
+        "frame_discriminator": "discriminator-optim",
+        "motion_discriminator": "discriminator-optim",
     },
 }
 """The parts that learn, and the setting that says how; the first is in every step."""
@@ -238,7 +238,7 @@ def taken_back(attempt: Attempt) -> str:
 def exploded(attempt: Attempt) -> str:
     """A rate that nothing survives: a sentence, or finite numbers to the end."""
     setting = PARTS[attempt.recipe][attempt.fault.part]
-    program = attempt.run("--max-skipped", LIMIT, f"--{setting}.rate", RATE)
+    program = attempt.run("--max-skipped", LIMIT, f"--{setting}.learning-rate", RATE)
     statuses = program.wait(300)
     require(len(set(statuses)) == 1, f"processes differ: {statuses}")
     require("Traceback" not in program.said(), f"a traceback: {program.said()[-600:]}")
