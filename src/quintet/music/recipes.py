@@ -7,10 +7,10 @@ from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
 def mulan() -> MuLaNRecipe:
     """MuLaN on 4-second clips and 128-byte captions, 128-dimensional embeddings; for one GPU."""
     return MuLaNRecipe(
-        steps=2400,
+        steps=1600,
         batch_size=512,
         workers=14,
-        evaluate_every=2400,
+        evaluate_every=1600,
         save_every=1200,
         model=MuLaNConfig(
             f_min=30.0,
