@@ -9,6 +9,7 @@ from quintet.engine.errors import RunError
 from quintet.judges import music, vggish
 from quintet.judges.music import Recording, retrieval
 from quintet.media.audio import write_wav
+from quintet.shared.candidates import Caption
 
 RATE = 16_000
 
@@ -44,6 +45,15 @@ def test_ties_count_against():
     assert retrieval(twice, twice, 2) == (1, 1)
 
 
+def test_sounds_with_equal_captions_are_equally_right():
+    audio = np.array([[1.0, 0.1], [1.0, 0.0], [0.0, 1.0]])
+    text = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    assert retrieval(audio, text, 1) == (1 / 3, 2 / 3)
+    assert retrieval(audio, text, 1, ["a", "a", "b"]) == (1, 1)
+    same = np.ones((20, 4))
+    assert retrieval(same, same, 1, ["a"] * 10 + ["b"] * 10) == (0, 0)
+
+
 def test_directions_differ():
     audio = np.array([[1.0, 0.0], [0.9, 0.1]])
     text = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -63,7 +73,8 @@ def test_ranks_are_those_of_sorting_across_chunks(monkeypatch):
             both.append(np.mean([i in row for i, row in enumerate(order)]))
         assert retrieval(audio, text, k) == pytest.approx(tuple(both))
         judge = music.RecallAt1() if k == 1 else music.RecallAt10()
-        assert judge.mean(judge.rows(list(text), list(audio))) == pytest.approx(np.mean(both))
+        captions = [Caption(str(number), vector) for number, vector in enumerate(text)]
+        assert judge.mean(judge.rows(captions, list(audio))) == pytest.approx(np.mean(both))
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])

@@ -94,6 +94,10 @@ def test_without_a_frame_voiced_in_both_the_error_is_an_octave():
     assert yin.cents_apart(np.array([100.0, 0]), np.array([0, 100.0])) is None
 
 
+def test_a_recording_without_a_voiced_frame_equals_itself():
+    assert value(speech.Pitch, noise(), noise()) == 0
+
+
 def test_duration_is_relative_to_the_reference_at_any_rate():
     assert value(speech.Duration, tone(100, 2), tone(100, 2)) == 0
     assert value(speech.Duration, tone(100, 2), tone(100, 3)) == pytest.approx(0.5)

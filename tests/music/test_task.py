@@ -304,11 +304,11 @@ def test_the_measures_are_of_the_whole_held_out_set(tmp_path: Path) -> None:
 def test_recall_counts_both_ways() -> None:
     audio = torch.eye(4)
     text = audio[[0, 1, 3, 2]]  # two of four are right
-    actual = retrieval(audio, text)
+    actual = retrieval(audio, text, torch.arange(4))
     assert actual["recall_at_1_of_text"] == actual["recall_at_1_of_audio"] == 0.5
     assert actual["recall_at_5"] == 1
-    assert retrieval(audio, audio)["median_rank_of_audio"] == 1
-    assert retrieval(torch.ones(50, 4), torch.ones(50, 4))["recall_at_10"] == 0
+    assert retrieval(audio, audio, torch.arange(4))["median_rank_of_audio"] == 1
+    assert retrieval(torch.ones(50, 4), torch.ones(50, 4), torch.arange(50))["recall_at_10"] == 0
 
 
 def test_the_picture_is_warm_where_sound_and_caption_are_alike(tmp_path: Path) -> None:

@@ -203,3 +203,17 @@ def test_features_that_are_all_alike_are_found_by_nobody(monkeypatch: pytest.Mon
     audio, text = features(11)
     assert retrieval_ranks(audio, audio).tolist() == [0.0] * 11
     assert retrieval_ranks(audio, text).shape == (11,)
+
+
+def test_targets_with_the_querys_caption_are_its_own() -> None:
+    audio = torch.tensor([[0.8, 0.6], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    text = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    captions = torch.tensor([7, 7, 9])
+    assert retrieval_ranks(text, audio).tolist() == [1.0, 0.0, 0.0]
+    assert retrieval_ranks(text, audio, captions).tolist() == [0.0] * 3
+    assert retrieval_ranks(audio, text, captions).tolist() == [0.0] * 3
+    assert retrieval_ranks(text.new_ones(3, 2), text.new_ones(3, 2), captions).tolist() == [
+        0.5,
+        0.5,
+        1.0,
+    ]

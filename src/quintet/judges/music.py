@@ -20,6 +20,7 @@ from quintet.judges import vggish, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.media import audio
 from quintet.media.audio import Samples, read_audio
+from quintet.shared.candidates import Caption
 
 RATE = vggish.RATE
 SUFFIXES = audio.SUFFIXES
@@ -151,29 +152,33 @@ class Recall(NamedTuple):
     audio_of_text: float
 
 
-def retrieval(audio: Array, text: Array, k: int) -> Recall:
-    """Recall at k of embeddings (n, d), row i of one belonging to row i of the other."""
-    hits = _hits(audio, text, k).mean(0)
+def retrieval(audio: Array, text: Array, k: int, captions: Sequence[str] | None = None) -> Recall:
+    """Recall at k of embeddings (n, d), row i of one belonging to row i of the other, and to all
+    others with the same caption."""
+    hits = _hits(audio, text, k, captions).mean(0)
     return Recall(float(hits[0]), float(hits[1]))
 
 
-def _hits(audio: Array, text: Array, k: int) -> Array:
+def _hits(audio: Array, text: Array, k: int, captions: Sequence[str] | None) -> Array:
     """(n, 2): whether each is found, in both directions."""
     a, t = _units(audio, "audio"), _units(text, "text")
     if a.shape != t.shape:
         raise RunError(f"embeddings of shapes {a.shape} and {t.shape} are not pairs")
-    return np.stack([_ranks(a, t) < k, _ranks(t, a) < k], 1).astype(np.float64)
+    groups = np.arange(len(a)) if captions is None else np.unique(captions, return_inverse=True)[1]
+    ranks = [_ranks(a, t, groups), _ranks(t, a, groups)]
+    return (np.stack(ranks, 1) < k).astype(np.float64)
 
 
-def _ranks(queries: Array, targets: Array) -> Array:
-    """(n,): others at least as similar as the own one. Ties count against: embeddings that are all
-    the same find nothing."""
-    own = (queries * targets).sum(1) - _ROUNDING
-    chunks = range(0, len(queries), _CHUNK)
-    at_least = [
-        (queries[i : i + _CHUNK] @ targets.T >= own[i : i + _CHUNK, None]).sum(1) for i in chunks
-    ]
-    return np.concatenate(at_least) - 1
+def _ranks(queries: Array, targets: Array, groups: Array) -> Array:
+    """(n,): targets of other groups at least as similar as the best of the own. Ties count against:
+    embeddings that are all the same find nothing."""
+    ranks: list[Array] = []
+    for start in range(0, len(queries), _CHUNK):
+        similar = queries[start : start + _CHUNK] @ targets.T
+        is_own = groups[start : start + _CHUNK, None] == groups
+        own = np.where(is_own, similar, -np.inf).max(1, keepdims=True) - _ROUNDING
+        ranks.append(((similar >= own) & ~is_own).sum(1))
+    return np.concatenate(ranks)
 
 
 def _units(embeddings: Array, what: str) -> Array:
@@ -191,12 +196,14 @@ class _RecallJudge(PairJudge):
     k: int
 
     def facts(self) -> dict[str, str]:
-        return {"convention": f"cosine in fp64, rank at most {self.k}, ties count against"}
+        ties = "ties count against, sounds with equal captions are equally right"
+        return {"convention": f"cosine in fp64, rank at most {self.k}, {ties}"}
 
-    def rows(self, references: Sequence[Array], candidates: Sequence[Array]) -> Array:
-        """Of embeddings of texts (references) and of sounds: (n, 2), text of audio, audio of
-        text."""
-        return _hits(np.stack(candidates), np.stack(references), self.k)
+    def rows(self, references: Sequence[Caption], candidates: Sequence[Array]) -> Array:
+        """Of captions and embeddings of sounds: (n, 2), text of audio, audio of text."""
+        texts = np.stack([caption.vector for caption in references])
+        captions = [caption.text for caption in references]
+        return _hits(np.stack(candidates), texts, self.k, captions)
 
 
 class RecallAt1(_RecallJudge):

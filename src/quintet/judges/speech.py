@@ -287,16 +287,17 @@ class Pitch(PairJudge):
     def facts(self) -> dict[str, str]:
         return {
             "convention": "median over frames voiced in both, mean over recordings; "
-            f"{OCTAVE:g} if there is no such frame",
+            f"{OCTAVE:g} if there is no such frame, 0 if neither has a voiced one",
             "alignment": "linear to the reference's length",
             **yin.FACTS,
         }
 
     def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
-        pairs = zip(references, candidates, strict=True)
-        apart = [
-            yin.cents_apart(yin.pitch(a.wav, a.rate), yin.pitch(b.wav, b.rate)) for a, b in pairs
-        ]
+        courses = (
+            [yin.pitch(one.wav, one.rate) for one in recordings]
+            for recordings in (references, candidates)
+        )
+        apart = [yin.cents_apart(*pair) for pair in zip(*courses, strict=True)]
         return np.array([OCTAVE if cents is None else cents for cents in apart], np.float64)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from quintet.engine.task import Batch
 from quintet.music.task import MuLaNTask
-from quintet.shared.candidates import Candidates, Group, Sound, sixteen_bits
+from quintet.shared.candidates import Candidates, Caption, Group, Sound, sixteen_bits
 
 
 class Embeddings(Candidates):
@@ -28,7 +28,8 @@ class Embeddings(Candidates):
         rows = self.task.measure(self.nets, batch)
         audio, text = (rows[name].values.double().cpu().numpy() for name in ("audio", "text"))  # type: ignore[union-attr]
         chance = [np.random.default_rng(i).normal(size=audio.shape[1]) for i in batch.ids]
-        return Group(sounds, [*audio], {"chance": chance}, references=[*text])
+        captions = [Caption(item["text"], vector) for item, vector in zip(items, text)]
+        return Group(sounds, [*audio], {"chance": chance}, references=captions)
 
 
 candidates = Embeddings

@@ -177,7 +177,9 @@ class MuLaNTask(Task):
         network: MuLaN = nets["mulan"]
         # Not compiled: a few batches finish before the compiler does.
         output = network.forward(*self._inputs(batch))
+        captions = [fold(text) for text in batch.data["texts"]]
         rows = {"audio": output.audio, "text": output.text}
+        rows["caption"] = torch.tensor(captions, device=output.audio.device)
         rows["log_temperature"] = output.log_temperature.expand(batch.size)
         if output.bias is not None:
             rows["bias"] = output.bias.expand(batch.size)
@@ -195,7 +197,7 @@ class MuLaNTask(Task):
         if self.config.loss != "decoupled" or len(audio) > 1:
             pairs = Pairs(audio, text, *scalars)
             metrics["loss"] = contrastive_loss(self.config.loss, pairs).item()
-        return metrics | retrieval(audio, text)
+        return metrics | retrieval(audio, text, rows["caption"])
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         network: MuLaN = nets["mulan"]
@@ -225,9 +227,13 @@ def zero_shot(network: MuLaN, audio: Tensor, labels: Tensor) -> dict[str, Tensor
     return dict(zip((f"zero_shot_{name}" for name in prompts), hits))
 
 
-def retrieval(audio: Tensor, text: Tensor) -> dict[str, float]:
-    """Recall at 1, 5 and 10 in both directions and their mean, and the median rank (1 is best)."""
-    ranks = {"text": retrieval_ranks(audio, text), "audio": retrieval_ranks(text, audio)}
+def retrieval(audio: Tensor, text: Tensor, captions: Tensor) -> dict[str, float]:
+    """Recall at 1, 5 and 10 in both directions and their mean, and the median rank (1 is best).
+    Sounds with equal captions are equally right."""
+    ranks = {
+        "text": retrieval_ranks(audio, text, captions),
+        "audio": retrieval_ranks(text, audio, captions),
+    }
     metrics: dict[str, float] = {}
     for k in (1, 5, 10):
         recall = {name: (rank < k).double().mean().item() for name, rank in ranks.items()}

@@ -160,14 +160,19 @@ def accuracy(audio: Tensor, text: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def retrieval_ranks(queries: Tensor, targets: Tensor) -> Tensor:
+def retrieval_ranks(queries: Tensor, targets: Tensor, captions: Tensor | None = None) -> Tensor:
     """(m,): number of targets more similar to each query than its own; 0 is best.
 
-    Ties count half: otherwise collapsed embeddings would have perfect recall.
+    Where `captions` (m,) are equal, each target is the query's own. Ties count half: otherwise
+    collapsed embeddings would have perfect recall.
     """
+    if captions is None:
+        captions = torch.arange(len(queries), device=queries.device)
     ranks: list[Tensor] = []
-    for begin in range(0, len(queries), RANK_CHUNK):
-        similarity = similarities(queries[begin : begin + RANK_CHUNK], targets)
-        own = similarity.diagonal(begin)[:, None]
-        ranks.append((similarity > own).sum(1) + ((similarity == own).sum(1) - 1) / 2)
+    for chunk, asked in zip(queries.split(RANK_CHUNK), captions.split(RANK_CHUNK)):
+        similarity = similarities(chunk, targets)
+        is_own = asked[:, None] == captions
+        own = similarity.masked_fill(~is_own, -math.inf).amax(1, keepdim=True)
+        others = similarity.masked_fill(is_own, -math.inf)
+        ranks.append((others > own).sum(1) + (others == own).sum(1) / 2)
     return torch.cat(ranks)

@@ -28,6 +28,12 @@ class Sound(NamedTuple):
     text: str
 
 
+class Caption(NamedTuple):
+    text: str
+    vector: Any
+    """Its embedding."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Lists of equal length, in the order of the samples."""
