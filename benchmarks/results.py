@@ -98,7 +98,6 @@ ROWS = {
             "music",
             ("recall_at_1", "recall_at_10"),
             settings="--batch-size 256",  # fewer pieces than a batch of 512
-            tiny="--batch-size 16",
         ),
         Row(
             "speech/voicebox",

@@ -12,10 +12,10 @@ from quintet.speech.config import (
 def voicebox() -> VoiceBoxRecipe:
     """Text to speech at 24 kHz, up to 5 seconds; for one GPU and seven minutes."""
     return VoiceBoxRecipe(
-        steps=3600,
+        steps=4400,
         batch_size=24,
         workers=14,
-        evaluate_every=3600,
+        evaluate_every=4400,
         save_every=1800,
         model=VoiceBoxConfig(depth=10, edges=False),
         recordings=SpeechDataConfig(
