@@ -1,34 +1,64 @@
 #!/usr/bin/env bash
-# The figures that only a GPU can give, in one call of about ten minutes; each part has its limit.
-#   benchmarks/gpu.sh                                   without another package beside it
-#   PEER="python bench_peers.py …" benchmarks/gpu.sh    and with one, beside ours
+# The figures that only a GPU can give, of all rooms; each part has its limit and its own empty caches.
+#   benchmarks/gpu.sh                      all parts: about half an hour
+#   benchmarks/gpu.sh steps peers          some of: steps peers generation engine resume
+#   PEERS="python bench_peers.py" benchmarks/gpu.sh peers    and the other packages in the same call
 set -u
 cd "$(dirname "$0")/.."
 export PYTHONUNBUFFERED=1 PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}"
 python=${PYTHON:-python3}
+recipes=(image/vqgan video/tokenizer speech/voicebox music/mulan mesh/autoencoder mesh/transformer)
 part() { # seconds, title, command …
-  local seconds=$1 title=$2
+  local seconds=$1 title=$2 begin=$SECONDS
   shift 2
+  export TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR
+  TRITON_CACHE_DIR=$(mktemp -d) TORCHINDUCTOR_CACHE_DIR=$(mktemp -d)
   printf '\n== %s\n' "$title"
   timeout "$seconds" "$@" || printf 'failed or over %s seconds: %s\n' "$seconds" "$*"
+  printf '== %s seconds\n' $((SECONDS - begin))
 }
-part 120 "overhead" "$python" benchmarks/overhead.py --device cuda --blocks 12 --steps 20
-part 70 "overhead, small" "$python" benchmarks/overhead.py --device cuda --size small --blocks 12
-[ -n "${PEER:-}" ] && part 330 "beside the other package" "$python" benchmarks/image_speed.py --no-eager --peer "$PEER"
-part 60 "kernels" "$python" benchmarks/kernels.py --device cuda
-part 40 "pause of a checkpoint" "$python" benchmarks/checkpoint_pause.py
-for flag in --no-deterministic --deterministic; do
+steps() { # the recipes as they are: milliseconds, kernels, GPU busy, seconds to the tenth step
+  for recipe in "${recipes[@]}"; do
+    part 150 "$recipe" "$python" benchmarks/steps.py "$recipe" --ways captured both
+  done
+}
+peers() { # the sizes of the other packages, and these beside ours
+  local room system
+  for room in image:image_vqgan video:video_tokenizer music:mulan speech:voicebox; do
+    system=${room#*:} room=${room%:*}
+    part 330 "$room, size of the other package" "$python" "benchmarks/${room}_speed.py" --size peer \
+      ${PEERS:+--peer "$PEERS $system --size base --device cuda --precision bf16"}
+  done
+  part 400 "mesh, size of the other package" "$python" benchmarks/mesh_speed.py \
+    --only autoencoder transformer ${PEERS:+--peer "$PEERS"}
+}
+generation() {
+  part 120 "generation of meshes" "$python" benchmarks/mesh_speed.py --only generation
+}
+engine() {
+  part 120 "overhead" "$python" benchmarks/overhead.py --device cuda --blocks 12 --steps 20
+  part 70 "overhead, small" "$python" benchmarks/overhead.py --device cuda --size small --blocks 12
+  part 60 "kernels" "$python" benchmarks/kernels.py --device cuda
+  part 40 "pause of a checkpoint" "$python" benchmarks/checkpoint_pause.py
+  part 150 "feeding" "$python" benchmarks/feeding.py music/mulan speech/voicebox image/vqgan pictures \
+    --workers 14
+}
+resume() { # a deterministic run once more from its middle: the end must be the same bytes
+  local run
   run=$(mktemp -d)/run
-  part 75 "eager steps, $flag" "$python" -m quintet train image/vqgan --run "$run" --steps 150 \
-    --evaluate-every 0 --save-every 75 --images.valid-limit 64 --no-compile "$flag"
-done
-resumed() { # the deterministic run once more from its middle: the end must be the same bytes
-  cp -r "$run" "$run.again" && rm -r "$run.again/checkpoints/step-00000150" &&
-    "$python" -m quintet resume "$run.again" &&
-    cmp "$run"/checkpoints/step-00000150/vae.safetensors \
-      "$run.again"/checkpoints/step-00000150/vae.safetensors &&
-    printf 'resumed: equal byte for byte\n'
+  part 75 "deterministic run" "$python" -m quintet train image/vqgan --run "$run" --steps 150 \
+    --evaluate-every 0 --save-every 75 --images.valid-limit 64 --deterministic
+  cp -r "$run" "$run.again" && rm -r "$run.again/checkpoints/step-00000150"
+  part 60 "resumed from its middle" "$python" -m quintet resume "$run.again"
+  cmp "$run"/checkpoints/step-00000150/vae.safetensors \
+    "$run.again"/checkpoints/step-00000150/vae.safetensors && printf 'equal byte for byte\n'
 }
-printf '\n== resume, --deterministic\n'
-resumed || printf 'resume differs or failed\n'
+for name in "${@:-steps peers generation engine resume}"; do
+  for chosen in $name; do
+    case $chosen in
+      steps | peers | generation | engine | resume) "$chosen" ;;
+      *) printf 'there is no part %s\n' "$chosen" && exit 2 ;;
+    esac
+  done
+done
 exit 0

@@ -84,13 +84,14 @@ def timed_steps(make: Callable[[], Run], steps: int, what: str) -> dict[str, Any
     }
     if on_gpu:
         row["gib"] = torch.cuda.max_memory_allocated() / 2**30
-        row |= busy(run, seconds * 1e3)
+        row |= busy(run, seconds * 1e3, longest=8)
     run.close()
     return row
 
 
 def busy(run: Run, ms: float, longest: int = 0, steps: int = 8) -> dict[str, Any]:
-    """Kernels of a step and their share of its time; prints the `longest` ones."""
+    """Kernels of a step, their share of its time, and the `longest`: milliseconds a step, count and
+    name."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         for _ in range(steps):
             take_step(run)
@@ -99,14 +100,16 @@ def busy(run: Run, ms: float, longest: int = 0, steps: int = 8) -> dict[str, Any
     times: dict[str, list[float]] = defaultdict(list)
     for event in kernels:
         times[event.name].append(event.device_time)
-    for name in sorted(times, key=lambda n: -sum(times[n]))[:longest]:
-        row = {"ms": round(sum(times[name]) / 1e3 / steps, 3), "count": len(times[name]) / steps}
-        print(json.dumps(row | {"kernel": name[:120]}))
+    totals = sorted(((sum(found), len(found), name) for name, found in times.items()), reverse=True)
+    first = [
+        [round(us / 1e3 / steps, 3), n / steps, name[:120]] for us, n, name in totals[:longest]
+    ]
     gpu_ms = sum(e.device_time for e in kernels) / 1e3 / steps
     return {
         "gpu_ms": round(gpu_ms, 2),
         "busy": round(gpu_ms / ms, 3),
         "kernels": len(kernels) // steps,
+        **({"longest": first} if first else {}),
     }
 
 
