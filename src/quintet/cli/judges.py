@@ -58,6 +58,7 @@ def pair(asked: Pair) -> None:
     from quintet.judges import media
     from quintet.judges.base import Options
     from quintet.judges.folders import files_in, judged
+    from quintet.shared.sampling import with_progress
 
     for flag in ("size", "frames", "rate"):
         check_positive(f"--{flag}", getattr(asked, flag))
@@ -67,7 +68,8 @@ def pair(asked: Pair) -> None:
     read, preparation = module.reader(Options(asked.size, asked.frames, asked.rate))
     originals, others = (files_in(folder, module.SUFFIXES) for folder in asked.pair)
     with reading_once():  # transcripts of a folder
-        scores = judged(chosen, originals, others, read, preparation)
+        track = partial(with_progress, what="judging")
+        scores = judged(chosen, originals, others, read, preparation, track)
     show(scores)
     say_silent(silent)
     print(json.dumps({name: score.as_json() for name, score in scores.items()}, allow_nan=False))

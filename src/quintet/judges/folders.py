@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ CHUNK = 32
 """Samples in memory at a time."""
 
 Read = Callable[[Path], Any]
+Track = Callable[[Sequence[Any]], Iterator[Any]]
 
 
 def files_in(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
@@ -58,24 +59,22 @@ def judged(
     candidates: Mapping[str, Path],
     read: Read,
     preparation: dict[str, str],
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    track: Track = iter,
 ) -> dict[str, Score]:
-    """A score for each judge. Pairs are needed only by judges of pairs."""
+    """A score for each judge. Pairs are needed only by judges of pairs. `track` shows progress."""
     paired = [judge for judge in judges if isinstance(judge, PairJudge)]
     sets = [judge for judge in judges if isinstance(judge, SetJudge)]
     reference = set_digest(references.values())
     rows: dict[str, list[Array]] = defaultdict(list)
     if paired:
         names = matched(references, candidates)
-        for start in range(0, len(names), CHUNK):
-            chunk = names[start : start + CHUNK]
+        for chunk in track(_chunks(names)):
             originals = [read(references[name]) for name in chunk]
             others = [read(candidates[name]) for name in chunk]
             for judge in paired:
                 rows[judge.name].append(judge.rows(originals, others))
-            progress(min(start + CHUNK, len(names)), len(names))
     features = {
-        judge.name: (_features(judge, references, read), _features(judge, candidates, read))
+        judge.name: [_features(judge, files, read, track) for files in (references, candidates)]
         for judge in sets
     }
     scores: dict[str, Score] = {}
@@ -86,11 +85,15 @@ def judged(
         if isinstance(judge, PairJudge):
             scores[judge.name] = of_rows(judge, np.concatenate(rows[judge.name]), receipt)
         elif isinstance(judge, SetJudge):
-            scores[judge.name] = of_sets(judge, *features[judge.name], receipt)
+            first, second = features[judge.name]
+            scores[judge.name] = of_sets(judge, first, second, receipt)
     return scores
 
 
-def _features(judge: SetJudge, files: Mapping[str, Path], read: Read) -> Array:
-    paths = list(files.values())
-    chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))
+def _features(judge: SetJudge, files: Mapping[str, Path], read: Read, track: Track) -> Array:
+    chunks = track(_chunks(list(files.values())))
     return judge.joined([judge.features([read(path) for path in chunk]) for chunk in chunks])
+
+
+def _chunks(items: Sequence[Any]) -> list[Sequence[Any]]:
+    return [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]

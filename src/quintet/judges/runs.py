@@ -7,7 +7,7 @@ batch size of the run, and so are the numbers.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +22,12 @@ from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.judges.folders import Track
 from quintet.judges.media import MediumModule
 from quintet.judges.networks import exact
 from quintet.judges.receipt import Receipt, Score, content_digest, joined_digest, of_rows, of_sets
 from quintet.shared.candidates import Candidates, Group
 
-Track = Callable[[Sequence[Any]], Iterator[Any]]
 CANDIDATES = "candidates"
 Scores = dict[str, Score]
 
