@@ -17,6 +17,7 @@ from PIL import Image
 from provenance import ROOT
 
 DOCS = ROOT / "docs"
+SHOWN_PICTURES = 6
 SHOWN_SOUNDS = 3
 KINDS = ("recording", "original", "copy", "infilled", "from-text")
 """Of sounds, from left to right."""
@@ -95,8 +96,13 @@ machine parts, recorded and rendered music, speech in several languages. The rec
 built-in data; only what the flags in the commands say was set for these files. All numbers are of
 EMA weights on held-out files, and no group of files (a picture and its parts, a track, a sentence
 by several voices) is in both splits. A value that is not better than a trivial method is marked.
-How judges work and what a receipt is: [judges.md](judges.md)."""
-TRIAL = "\n\n**Made with `_tiny` recipes and few steps: a trial of the tool, not results.**"
+How judges work and what a receipt is: [judges.md](judges.md).
+
+Pictures, sounds and meshes on this page come from the files below, under their licences."""
+SMALL = """
+
+**So far these are the `_tiny` recipes: what small networks learn on a CPU in the time shown. The
+recipes for a GPU have not been trained on these files.**"""
 BUILTIN = """## Built-in data
 
 `benchmarks/learning.py`, seed 0: measured values and, in brackets, what is required."""
@@ -199,7 +205,7 @@ def worse(value: float | None, other: float | None, better: str) -> bool:
 
 def introduction(results: Sequence[Result]) -> str:
     tiny = any(result.facts["recipe"].endswith("_tiny") for result in results)
-    return INTRODUCTION + (TRIAL if tiny else "")
+    return INTRODUCTION + (SMALL if tiny else "")
 
 
 def data_table(results: Sequence[Result]) -> str:
@@ -347,6 +353,7 @@ def turned(sheet: Image.Image, gap: int = 4) -> Image.Image:
     cell = (sheet.width - gap) // 3
     count = sheet.height // cell
     top = sheet.height - count * cell
+    count = min(count, SHOWN_PICTURES)
     turned = Image.new("RGB", (gap + count * cell, gap + 2 * cell), "white")
     for number in range(count):
         for kind in range(2):
