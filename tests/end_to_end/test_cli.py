@@ -697,6 +697,20 @@ def test_replay_refuses_a_log_that_was_edited(
     assert all(any(word in text for word in words) for text in found["differs"])
 
 
+def test_replay_elsewhere_compares_what_follows_checkpoints(copied: Path, quintet: Quintet) -> None:
+    about = json.loads((copied / "config.json").read_text())
+    about["versions"]["torch"] = "another"
+    (copied / "config.json").write_text(json.dumps(about))
+    said = quintet("replay", copied, "--verify", 99)
+    found = last_json(said.out)
+    assert found["verified"]
+    assert found["tolerance"] > 0
+    assert "torch was another" in said.out
+    saved = [int(path.name.partition("-")[2]) for path in (copied / "checkpoints").glob("step-*")]
+    logged = {r["step"] for r in lines(copied) if "vae/loss" in r}
+    assert set(found["steps"]) - {max(saved)} == {1, *(step + 1 for step in saved)} & logged
+
+
 def test_replay_asks_for_a_step_or_for_a_number_of_reports(trained: Path, quintet: Quintet) -> None:
     for words in ([], ["--step", 1, "--verify", 1]):
         said = quintet("replay", trained, *words)
