@@ -14,7 +14,7 @@ SMALL = {
     "num_res_blocks": (1,),
     "codebook_bits": 6,
 }
-QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
+QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
 
 
 def small(**changes: object) -> VQGanVAE:
@@ -126,7 +126,7 @@ def test_keywords_build_the_same_configuration() -> None:
     assert config_from_keywords(dim=8, num_res_blocks=3).num_res_blocks == (3,)
 
 
-@pytest.mark.parametrize("bits", [1, 8, 10, 13, 16])
+@pytest.mark.parametrize("bits", [2, 8, 10, 13, 16])
 @QUANTISERS
 def test_older_keywords_give_their_factor_and_codebook(bits: int, quantiser: str) -> None:
     config = config_from_keywords(

@@ -91,7 +91,7 @@ class Watch:
 
 @pytest.mark.parametrize("penalty", ["none", "r1", "r1_tangent", "lecam"])
 @pytest.mark.parametrize("adversarial", ["none", "hinge", "relativistic"])
-@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
+@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
 def test_every_choice_trains_and_an_update_leaves_gradients_on_its_own_part_only(
     quantiser: str, adversarial: str, penalty: str, tmp_path: Path
 ) -> None:
@@ -200,7 +200,7 @@ def test_the_adversarial_weight_is_saved_and_restored(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
+@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
 def test_steps_after_a_restore_are_the_steps_that_would_have_been_taken(
     quantiser: str, tmp_path: Path
 ) -> None:
@@ -352,7 +352,12 @@ def test_a_small_validation_set_is_no_collapse() -> None:
 
 @pytest.mark.parametrize(
     ("quantiser", "remedy"),
-    [("fsq", "smaller levels"), ("lfq", "entropy_weight"), ("vq", "quantiser fsq")],
+    [
+        ("fsq", "smaller levels"),
+        ("lfq", "entropy_weight"),
+        ("bsq", "entropy_weight"),
+        ("vq", "quantiser fsq"),
+    ],
 )
 def test_a_collapse_is_named_with_the_remedy_of_the_quantiser(quantiser: str, remedy: str) -> None:
     task = large_codebook(quantiser)

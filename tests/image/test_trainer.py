@@ -309,7 +309,7 @@ def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
     return note
 
 
-@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
+@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
 def test_a_run_cut_short_resumes_bit_for_bit(quantiser: str, tmp_path: Path) -> None:
     choice = {"quantiser": quantiser, "codebook_bits": 4}
     data = Pictures("tensor")

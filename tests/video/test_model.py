@@ -65,7 +65,7 @@ SMALL: dict[str, Any] = {
     "levels": (4, 4, 3),
     "layers": EVERY,
 }
-QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "vq"])
+QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
 WORDS = pytest.mark.parametrize("word", get_args(LayerType))
 
 
@@ -315,7 +315,7 @@ def test_every_layer_type_is_part_of_one_graph() -> None:
 
 # In training they differ more; the others are slow tests.
 GRAPHS = [("fsq", True), ("vq", True)]
-OTHER_GRAPHS = [("lfq", True), ("fsq", False), ("vq", False), ("lfq", False)]
+OTHER_GRAPHS = [("lfq", True), ("bsq", True), ("fsq", False), ("vq", False), ("lfq", False)]
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_configurations_survive_json() -> None:
     assert from_json(VideoTokenizerConfig, to_json(config)) == config
 
 
-@pytest.mark.parametrize("bits", [1, 8, 10, 13, 16])
+@pytest.mark.parametrize("bits", [2, 8, 10, 13, 16])
 @QUANTISERS
 def test_codebook_size_is_that_of_every_quantiser(bits: int, quantiser: str) -> None:
     with torch.device("meta"):
@@ -413,7 +413,8 @@ def test_codebook_size_is_that_of_every_quantiser(bits: int, quantiser: str) -> 
         ({"time_window": 0}, "time_window is 0"),
         ({"levels": (8, 1)}, "2 or more each"),
         ({"quantiser": "lfq", "codebook_bits": 40}, "between 1 and 30"),
-        ({"quantiser": "none"}, "'fsq', 'lfq', 'vq'"),
+        ({"quantiser": "bsq", "codebook_bits": 1}, "between 2 and 30"),
+        ({"quantiser": "none"}, "'fsq', 'lfq', 'bsq', 'vq'"),
     ],
 )
 def test_contradictions_are_rejected_with_the_remedy(wrong: dict[str, Any], says: str) -> None:

@@ -156,7 +156,7 @@ def test_every_choice_steps_all_parts_and_no_gradient_strays(
     run.close()
 
 
-@pytest.mark.parametrize("quantiser", ["lfq", "vq"])
+@pytest.mark.parametrize("quantiser", ["lfq", "bsq", "vq"])
 def test_other_quantisers_train_between_both_discriminators(quantiser: str, tmp_path: Path) -> None:
     run = open_run(recipe(model={"quantiser": quantiser}), tmp_path)
     before = weights(run)

@@ -4,16 +4,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quintet.nn.quantisers.binary import (
+    BinaryQuantiser,
+    code_probabilities,
+    codebook_entropy,
+    entropy,
+)
+from quintet.nn.quantisers.bsq import BSQ
+from quintet.nn.quantisers.config import codebook_of_size
 from quintet.nn.quantisers.fsq import FSQ, decorrelation_loss
-from quintet.nn.quantisers.lfq import LFQ, code_probabilities, codebook_entropy, entropy
+from quintet.nn.quantisers.lfq import LFQ
 from quintet.nn.quantisers.vq import VectorQuantiser, nearest, rotate
 
 
 def every_quantiser(dim: int = 16) -> list[nn.Module]:
-    return [FSQ(dim, (5, 4, 3)), LFQ(dim, 6), VectorQuantiser(dim, 32, code_dim=8)]
+    return [FSQ(dim, (5, 4, 3)), LFQ(dim, 6), BSQ(dim, 6), VectorQuantiser(dim, 32, code_dim=8)]
 
 
-each = pytest.mark.parametrize("build", [0, 1, 2], ids=["fsq", "lfq", "vq"])
+each = pytest.mark.parametrize("build", [0, 1, 2, 3], ids=["fsq", "lfq", "bsq", "vq"])
 
 
 @each
@@ -157,17 +165,79 @@ def test_lfq_entropy_loss_rewards_confident_and_diverse_codes() -> None:
     assert diverse < uncertain - 0.9
 
 
-def test_lfq_entropy_loss_is_per_micro_batch() -> None:
+binary = pytest.mark.parametrize("kind", [LFQ, BSQ])
+
+
+@binary
+def test_entropy_loss_is_per_micro_batch(kind: type[BinaryQuantiser]) -> None:
     """A known limitation (see the module): entropy is not additive over micro-batches."""
-    quantiser = LFQ(8, 3)
+    quantiser = kind(8, 3)
     first, second = torch.full((4, 3), 3.0), torch.full((4, 3), -3.0)
     whole = quantiser.entropy_loss(torch.cat((first, second)))
     parts = (quantiser.entropy_loss(first) + quantiser.entropy_loss(second)) / 2
     assert parts > whole + 0.3
 
 
-def test_lfq_has_no_loss_in_eval() -> None:
-    assert LFQ(16, 6).eval()(torch.randn(2, 16, 4, 4)).loss == 0
+@binary
+def test_a_binary_quantiser_has_no_loss_in_eval(kind: type[BinaryQuantiser]) -> None:
+    assert kind(16, 6).eval()(torch.randn(2, 16, 4, 4)).loss == 0
+
+
+def test_bsq_values_loss_and_gradient_follow_the_paper() -> None:
+    """Eqs. of arXiv 2406.07548 over the table of all codes, with tau = 2 bits."""
+    bits = 4
+    quantiser = BSQ(8, bits, entropy_weight=0.2, commitment_weight=0.25).double().train()
+    latents = torch.randn(3, 8, 5, dtype=torch.float64, requires_grad=True)
+    out = quantiser(latents)
+
+    projected = quantiser.project_in(latents).flatten(0, 1)
+    sphere = projected / projected.square().sum(1, keepdim=True).sqrt()
+    signs = torch.tensor([[(i >> bit & 1) * 2 - 1 for bit in range(bits)] for i in range(16)])
+    codes = signs.double() / math.sqrt(bits)
+    probabilities = torch.softmax(2 * bits * sphere @ codes.T, dim=1)
+    ids = probabilities.argmax(1)
+    per_sample = -(probabilities * probabilities.log()).sum(1).mean()
+    codebook = -(probabilities.mean(0) * probabilities.mean(0).log()).sum()
+    commitment = (sphere - codes[ids]).square().sum(1).mean()
+    loss = 0.25 * commitment + 0.2 * (per_sample - codebook) / (bits * math.log(2))
+
+    weight, bias = quantiser.project_out.weight, quantiser.project_out.bias
+    values = (codes[ids] @ weight.T + bias).view(3, 5, 8).movedim(-1, 1)
+    assert torch.equal(out.ids.flatten(), ids)
+    assert torch.allclose(out.values, values, rtol=0, atol=1e-12)
+    assert torch.allclose(out.loss, loss, rtol=0, atol=1e-12)
+
+    gradient = torch.randn_like(out.values)
+    (received,) = torch.autograd.grad((out.values * gradient).sum() + out.loss, latents)
+    through = (sphere @ weight.T).view(3, 5, 8).movedim(-1, 1)
+    (expected,) = torch.autograd.grad((through * gradient).sum() + loss, latents)
+    assert torch.allclose(received, expected, rtol=0, atol=1e-12)
+
+
+def test_bsq_starts_at_unit_scale_with_any_number_of_bits() -> None:
+    for bits in (4, 18):
+        values = BSQ(256, bits)(torch.randn(2, 256, 8, 8)).values
+        assert 0.7 < values.std() < 1.4
+
+
+@binary
+def test_gradient_is_finite_where_a_bit_is_certain_at_every_position(
+    kind: type[BinaryQuantiser],
+) -> None:
+    soft = torch.zeros(4, 30, requires_grad=True)
+    certain = soft + 10 * torch.eye(30)[0]
+    kind(8, 30).entropy_loss(certain).backward()
+    assert soft.grad is not None
+    assert soft.grad.isfinite().all()
+
+
+def test_the_smallest_codebook_has_one_bit() -> None:
+    assert codebook_of_size(2) == {"codebook_bits": 1, "levels": (2,)}
+
+
+def test_bsq_rejects_a_single_bit() -> None:
+    with pytest.raises(ValueError, match="2 or more"):
+        BSQ(8, 1)
 
 
 def test_rotation_maps_a_latent_onto_its_code_and_rotates_the_gradient() -> None:

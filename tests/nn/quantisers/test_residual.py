@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from quintet.nn.quantisers.bsq import BSQ
 from quintet.nn.quantisers.fsq import FSQ
 from quintet.nn.quantisers.lfq import LFQ
 from quintet.nn.quantisers.residual import ResidualFSQ, ResidualQuantiser
@@ -15,11 +16,12 @@ def stacks(dim: int = 16) -> list[nn.Module]:
         ResidualFSQ((5, 4, 3), 2),
         ResidualQuantiser([FSQ(dim, (5, 4, 3)), FSQ(dim, (5, 4, 3))]),
         ResidualQuantiser([LFQ(dim, 6), LFQ(dim, 6)]),
+        ResidualQuantiser([BSQ(dim, 6), BSQ(dim, 6)]),
         ResidualQuantiser([VectorQuantiser(dim, 32, code_dim=8) for _ in range(2)]),
     ]
 
 
-each = pytest.mark.parametrize("build", [0, 1, 2, 3], ids=["residual_fsq", "fsq", "lfq", "vq"])
+each = pytest.mark.parametrize("build", range(5), ids=["residual_fsq", "fsq", "lfq", "bsq", "vq"])
 
 
 def latents_for(quantiser: nn.Module) -> Tensor:

@@ -63,11 +63,11 @@ class ProjectIn(nn.Module):
 
 
 class ProjectOut(nn.Module):
-    """(b, ..., d) -> (b, c, ...): a 1x1 projection."""
+    """(b, ..., d) -> (b, c, ...): a 1x1 projection, unit variance at init for codes of `scale`."""
 
-    def __init__(self, code_dim: int, dim: int) -> None:
+    def __init__(self, code_dim: int, dim: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(dim, code_dim) / math.sqrt(code_dim))
+        self.weight = nn.Parameter(torch.randn(dim, code_dim) / (math.sqrt(code_dim) * scale))
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, values: Tensor) -> Tensor:

@@ -9,16 +9,16 @@ from typing import Any, Literal
 class CodebookConfig:
     """Mixed into the settings of a tokenizer whose fsq has no projection (meshes)."""
 
-    quantiser: Literal["fsq", "lfq", "vq"] = "fsq"
-    """Quantiser: finite scalar (fsq), lookup-free (lfq), or a learned codebook (vq)."""
+    quantiser: Literal["fsq", "lfq", "bsq", "vq"] = "fsq"
+    """fsq (finite scalar), lfq (lookup-free), bsq (binary spherical) or vq (learned codebook)."""
     levels: tuple[int, ...] = (8, 8, 8, 5)
     """fsq: levels per latent dimension; the codebook size is their product."""
     codebook_bits: int = 12
-    """lfq and vq: the codebook size is 2 ** codebook_bits."""
+    """lfq, bsq and vq: the codebook size is 2 ** codebook_bits."""
     entropy_weight: float = 0.2
-    """lfq: weight of the entropy loss (raises codebook usage)."""
+    """lfq and bsq: weight of the entropy loss (raises codebook usage)."""
     commitment_weight: float = 0.25
-    """lfq and vq: weight of the commitment loss."""
+    """lfq, bsq and vq: weight of the commitment loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,7 @@ class QuantiserConfig(CodebookConfig):
 COLLAPSED: Mapping[str, str] = {
     "fsq": "the codes have collapsed; lower the learning rate, or use smaller levels",
     "lfq": "the codes have collapsed; raise entropy_weight, or lower the learning rate",
+    "bsq": "the codes have collapsed; raise entropy_weight, or lower the learning rate",
     "vq": "the codes have collapsed; lower the learning rate, or use quantiser fsq",
 }
 """What an alarm says about a collapsed codebook, by quantiser."""

@@ -103,8 +103,8 @@ def require_quantiser(config: QuantiserConfig) -> None:
         valid = bool(config.levels) and min(config.levels) >= 2
         require(valid, "levels", config.levels, "2 or more each")
     else:
-        bits = config.codebook_bits
-        require(1 <= bits <= 30, "codebook_bits", bits, "between 1 and 30")
+        bits, least = config.codebook_bits, 2 if config.quantiser == "bsq" else 1
+        require(least <= bits <= 30, "codebook_bits", bits, f"between {least} and 30")
 
 
 def require_channels(channels: int, of_model: int, name: str) -> None:

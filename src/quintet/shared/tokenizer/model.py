@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 from torch import Tensor, nn
 
 from quintet.engine.models.pretrained import Pretrained
+from quintet.nn.quantisers.binary import BinaryQuantiser
 from quintet.nn.quantisers.codebook import CodebookUsage, codebook_usage
 from quintet.nn.quantisers.fsq import FSQ
-from quintet.nn.quantisers.lfq import LFQ
 from quintet.nn.quantisers.vq import VectorQuantiser
 from quintet.nn.statistics import CommitContext, Commits
 from quintet.shared.tokenizer.config import TokenizerLossConfig
@@ -46,7 +46,7 @@ class TokenizerModel(Pretrained, nn.Module):
 
     encode: Callable[[Tensor], Tensor]
     """Images or clips in 0..1 -> latents before the quantiser."""
-    quantiser: FSQ | LFQ | VectorQuantiser
+    quantiser: FSQ | BinaryQuantiser | VectorQuantiser
     decode: Callable[[Tensor], Tensor]
     """Quantised values -> images or clips, not clamped."""
     tokenize: Callable[[Tensor], Tensor]
