@@ -151,7 +151,7 @@ VIDEO_TOKENIZER: Table = {
     "fsq_levels": when_set("levels"),
     "lfq_entropy_loss_weight": "entropy_weight",
     "lfq_commitment_loss_weight": "commitment_weight",
-    "lfq_spherical": Removed("set quantiser='bsq'", only(False)),
+    "lfq_spherical": Removed("the spherical quantiser is quantiser='bsq'", only(False)),
     **dict.fromkeys(("lfq_diversity_gamma", "lfq_soft_clamp_input_value"), _LFQ),
     **dict.fromkeys(("lfq_activation", "quantizer_aux_loss_weight"), _LFQ),
     **dict.fromkeys(("attn_dim_head", "attn_heads", "linear_attn_dim_head"), _HEADS),

@@ -2,8 +2,9 @@
 
 The id is the signs read as bits, so no table of codes exists and the codebook may be large. The
 entropy loss minimises the per-sample entropy and maximises the codebook entropy. Codes factor into
-bits, so the per-sample entropy is a sum of binary entropies; the codebook entropy needs the mean
-distribution over codes, which each quantiser approximates in its own way.
+bits, so the per-sample entropy is a sum of binary entropies. The codebook entropy needs the mean
+distribution over codes. It is computed in groups of at most nine bits, each as a product of two
+halves averaged by one matrix product: memory is positions x 32, never positions x codes.
 
 The mean is over the positions of one call. With gradient accumulation or several processes the loss
 is averaged over micro-batches and differs from the full batch's (entropy is not additive).
@@ -18,6 +19,9 @@ from torch.nn import functional as F
 from quintet.nn.precision import without_autocast
 from quintet.nn.quantisers.base import ProjectIn, ProjectOut, Quantised, straight_through
 
+GROUP_BITS = 9
+"""Bits per joint distribution: one batch populates 512 codes well."""
+
 
 def binary_entropy(logits: Tensor) -> Tensor:
     """Entropy in nats of Bernoulli variables with these logits; finite for all logits."""
@@ -25,7 +29,31 @@ def binary_entropy(logits: Tensor) -> Tensor:
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    return -torch.special.xlogy(probabilities, probabilities).sum()
+    """In nats; the clamp is for the gradient, which is NaN where a probability is 0."""
+    positive = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny)
+    return -torch.special.xlogy(positive, positive).sum()
+
+
+def code_probabilities(bits: Tensor) -> Tensor:
+    """(n, k) probabilities of ones -> (n, 2 ** k) probabilities of codes, first bit highest."""
+    codes = bits.new_ones(bits.shape[0], 1)
+    for column in bits.unbind(1):
+        pair = torch.stack((1 - column, column), dim=1)
+        codes = (codes[:, :, None] * pair[:, None, :]).flatten(1)
+    return codes
+
+
+def mean_code_probabilities(bits: Tensor) -> Tensor:
+    """The mean over positions of `code_probabilities`, without materialising them."""
+    half = (bits.shape[1] + 1) // 2
+    left, right = code_probabilities(bits[:, :half]), code_probabilities(bits[:, half:])
+    return (left.T @ right).flatten() / bits.shape[0]
+
+
+def codebook_entropy(bits: Tensor) -> Tensor:
+    """Entropy of the mean distribution over codes; groups of bits are taken as independent."""
+    groups = bits.split(GROUP_BITS, 1)
+    return torch.stack([entropy(mean_code_probabilities(group)) for group in groups]).sum()
 
 
 class BinaryQuantiser(nn.Module):
@@ -55,10 +83,6 @@ class BinaryQuantiser(nn.Module):
 
     def soften(self, projected: Tensor) -> Tensor:
         """The continuous counterpart of the codes, with the signs of `projected`."""
-        raise NotImplementedError
-
-    def codebook_entropy(self, logits: Tensor) -> Tensor:
-        """Entropy of the mean distribution over codes, from the (n, bits) logits of the bits."""
         raise NotImplementedError
 
     def forward(self, latents: Tensor) -> Quantised:
@@ -92,7 +116,7 @@ class BinaryQuantiser(nn.Module):
         """
         logits = soft.flatten(0, -2) * (4 / (self.magnitude * self.temperature))
         per_sample_entropy = binary_entropy(logits).mean(0).sum()
-        difference = per_sample_entropy - self.codebook_entropy(logits)
+        difference = per_sample_entropy - codebook_entropy(torch.sigmoid(logits))
         return difference / (self.bits * math.log(2))
 
     def codes(self, ones: Tensor) -> Tensor:

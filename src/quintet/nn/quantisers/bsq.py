@@ -3,20 +3,19 @@
 A code is the corner of the hypercube inside the sphere, each coordinate +-1/sqrt(bits). Latents
 cannot move away from the codes, so the quantisation error is bounded for any number of bits.
 
-As in the paper, the codebook entropy takes the bits as independent: the sum over bits of the
-entropy of the mean probability, an upper bound of the joint entropy that costs as little as the
-per-sample entropy. (LFQ takes groups of bits jointly.) The commitment loss is the squared distance
-to the code; its weight is 0 by default in the authors' code. The temperature is in units of a
-coordinate of the code, so that any number of bits is equally sharp: 1 is the paper's tau = 2 bits.
+The entropy loss is LFQ's, which takes groups of bits jointly. With single bits, the cheapest form
+in the paper, copies of one bit count as much as different bits: fewer codes are used
+(docs/log.md). The commitment loss is the squared distance to the code; its weight is 0 by default
+in the authors' code. The temperature is in units of a coordinate of the code, so that any number of
+bits is equally sharp: 1 is the paper's tau = 2 bits.
 """
 
 import math
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.quantisers.binary import BinaryQuantiser, entropy
+from quintet.nn.quantisers.binary import BinaryQuantiser
 
 
 class BSQ(BinaryQuantiser):
@@ -44,8 +43,3 @@ class BSQ(BinaryQuantiser):
 
     def soften(self, projected: Tensor) -> Tensor:
         return F.normalize(projected, dim=-1)
-
-    def codebook_entropy(self, logits: Tensor) -> Tensor:
-        """Both probabilities by a sigmoid: 1 - p would round to 0, where xlogy has no gradient."""
-        ones, zeros = torch.sigmoid(logits).mean(0), torch.sigmoid(-logits).mean(0)
-        return entropy(ones) + entropy(zeros)
