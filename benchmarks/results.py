@@ -136,9 +136,10 @@ class Campaign:
             if not (self.run_of(row) / "finished.json").is_file():
                 begin = time.monotonic()
                 self.call(row, command)
-                facts = {"seconds": round(time.monotonic() - begin, 1), "commit": self.commit}
+                seconds = round(time.monotonic() - begin, 1)
+                facts = {"command": command, "seconds": seconds, "commit": self.commit}
                 (self.run_of(row) / "finished.json").write_text(json.dumps(facts), encoding="utf-8")
-        return [*commands, command]
+        return [*commands, self.finished(row)["command"]]
 
     def finished(self, row: Row) -> dict[str, Any]:
         return json.loads((self.run_of(row) / "finished.json").read_text(encoding="utf-8"))
