@@ -66,20 +66,24 @@ class BinaryQuantiser(nn.Module):
         dim: int,
         bits: int,
         *,
-        magnitude: float,
-        entropy_weight: float,
-        commitment_weight: float,
-        temperature: float,
+        entropy_weight: float = 0.2,
+        commitment_weight: float = 0.25,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
         if not 1 <= bits <= 62:
             raise ValueError(f"bits must be between 1 and 62, not {bits}")
-        self.bits, self.codebook_size, self.magnitude = bits, 2**bits, magnitude
+        self.bits, self.codebook_size = bits, 2**bits
+        self.magnitude = self.magnitude_of(bits)
         self.entropy_weight, self.commitment_weight = entropy_weight, commitment_weight
         self.temperature = temperature
         self.project_in = ProjectIn(dim, bits)
-        self.project_out = ProjectOut(bits, dim, magnitude)
+        self.project_out = ProjectOut(bits, dim, self.magnitude)
         self.register_buffer("basis", 2 ** torch.arange(bits), persistent=False)
+
+    def magnitude_of(self, bits: int) -> float:
+        """Of each coordinate of a code."""
+        return 1.0
 
     def soften(self, projected: Tensor) -> Tensor:
         """The continuous counterpart of the codes, with the signs of `projected`."""

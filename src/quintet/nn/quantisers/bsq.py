@@ -21,25 +21,10 @@ from quintet.nn.quantisers.binary import BinaryQuantiser
 class BSQ(BinaryQuantiser):
     """Codes are the signs of a projection of the latents onto the unit sphere."""
 
-    def __init__(
-        self,
-        dim: int,
-        bits: int,
-        *,
-        entropy_weight: float = 0.2,
-        commitment_weight: float = 0.25,
-        temperature: float = 1.0,
-    ) -> None:
+    def magnitude_of(self, bits: int) -> float:
         if bits < 2:
             raise ValueError(f"bits must be 2 or more, not {bits}: one is constant on the sphere")
-        super().__init__(
-            dim,
-            bits,
-            magnitude=1 / math.sqrt(bits),
-            entropy_weight=entropy_weight,
-            commitment_weight=commitment_weight,
-            temperature=temperature,
-        )
+        return 1 / math.sqrt(bits)
 
     def soften(self, projected: Tensor) -> Tensor:
         return F.normalize(projected, dim=-1)
