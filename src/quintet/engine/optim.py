@@ -68,8 +68,8 @@ def param_groups(
 
 
 class Uncompiled(torch.optim.Optimizer):
-    """Methods of PyTorch's optimisers as they are without their decorators, which import its
-    compiler (seconds of each start) to keep it from tracing them. No optimiser is traced here."""
+    """PyTorch's optimisers without the decorators of the methods that are called here. These import
+    its compiler (seconds of each start) to keep it from tracing them, and nothing traces them."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
 
