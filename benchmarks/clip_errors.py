@@ -19,8 +19,8 @@ from torch import Tensor
 from quintet.nn.similarity import psnr
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import open_data
-from quintet.video.model import VideoTokenizer
-from quintet.video.task import bicubic_baseline, motion_error
+from quintet.video.model import VideoTokenizer, temporal_error
+from quintet.video.task import bicubic_baseline
 
 SPATIAL = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1.0)
 TEMPORAL = (0.0, 1e-6, 1 / 8, 1 / 4, 1.0)
@@ -68,8 +68,8 @@ def main() -> None:
                 .mean()
                 .item(),
                 "motion": (
-                    motion_error(output, real).mean()
-                    / motion_error(torch.zeros_like(real), real).mean()
+                    temporal_error(output, real).mean()
+                    / temporal_error(torch.zeros_like(real), real).mean()
                 ).item(),
                 "by_clip": [round(value, 1) for value in psnr(output, real).tolist()],
             }

@@ -12,11 +12,11 @@ from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossCo
 def vqgan() -> VQGanRecipe:
     """A tokenizer of 128 x 128 images, 64,000 codes, one id per 8 x 8 pixels; for one GPU."""
     return VQGanRecipe(
-        steps=3200,
+        steps=4000,
         batch_size=64,
         workers=12,
-        evaluate_every=3200,
-        save_every=1600,
+        evaluate_every=4000,
+        save_every=2000,
         model=VQGanVAEConfig(
             dim=256,
             patch_size=4,
@@ -28,7 +28,7 @@ def vqgan() -> VQGanRecipe:
         discriminator=DiscriminatorConfig(dim=64, layers=3),
         images=ImageDataConfig(size=(128, 128), builtin_count=1_000_000, valid_limit=5120),
         losses=TokenizerLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
-        optim=OptimiserConfig(learning_rate=5e-4, warmup_steps=200),
+        optim=OptimiserConfig(optimizer="muon", learning_rate=5e-4, warmup_steps=200),
         discriminator_optim=OptimiserConfig(
             learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
         ),

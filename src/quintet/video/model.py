@@ -27,7 +27,9 @@ from quintet.nn.norms import group_norm
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
+from quintet.shared.tokenizer.config import TokenizerLossConfig
 from quintet.shared.tokenizer.model import (
+    PixelLoss,
     TokenizerModel,
     check_divisible,
     check_floats,
@@ -157,6 +159,14 @@ class VideoTokenizer(TokenizerModel):
         """Clips in 0..1, encoded to ids and decoded."""
         return self.decode_from_code_indices(self.tokenize(video, chunk), chunk)
 
+    def pixel_loss(self, output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
+        loss, terms = super().pixel_loss(output, target, losses)
+        weight = losses.temporal if isinstance(losses, VideoLossConfig) else 0.0
+        if not weight:
+            return PixelLoss(loss, terms)
+        temporal = temporal_error(output, target).mean()
+        return PixelLoss(loss + weight * temporal, terms | {"temporal": temporal})
+
     # -- input checks -----------------------------------------------------------------------
 
     def to_clip(self, video: Tensor, *, first_chunk: bool = True) -> Tensor:
@@ -192,6 +202,13 @@ class VideoTokenizer(TokenizerModel):
                 f" {max(chunk // step, 1) * step}"
             )
         return chunk // step
+
+
+def temporal_error(output: Tensor, target: Tensor) -> Tensor:
+    """(b,): mean absolute error of the frame differences; 0 for single frames."""
+    if target.shape[2] == 1:
+        return target.new_zeros(len(target))
+    return (output.diff(dim=2) - target.diff(dim=2)).abs().flatten(1).mean(1)
 
 
 def to_frames(clip: Tensor) -> Tensor:

@@ -26,15 +26,9 @@ class Reconstruction(NamedTuple):
 
 class PixelLoss(NamedTuple):
     loss: Tensor
-    """0-dim: the weighted sum of l1 and l2."""
-    l1: Tensor
-    """0-dim, not weighted."""
-
-
-def pixel_loss(output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
-    error = output - target
-    l1, l2 = error.abs().mean(), error.square().mean()
-    return PixelLoss(losses.l1 * l1 + losses.l2 * l2, l1)
+    """0-dim: the weighted sum."""
+    terms: dict[str, Tensor]
+    """0-dim each, not weighted."""
 
 
 class TokenizerModel(Pretrained, nn.Module):
@@ -72,7 +66,12 @@ class TokenizerModel(Pretrained, nn.Module):
         """The trainer's loss of images or clips in 0..1, without its perceptual and adversarial
         parts, which need further networks."""
         output, _, quantiser_loss = super().__call__(pixels)
-        return pixel_loss(output, pixels, losses or self.Losses()).loss + quantiser_loss
+        return self.pixel_loss(output, pixels, losses or self.Losses()).loss + quantiser_loss
+
+    def pixel_loss(self, output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
+        error = output - target
+        l1, l2 = error.abs().mean(), error.square().mean()
+        return PixelLoss(losses.l1 * l1 + losses.l2 * l2, {"l1": l1})
 
     def copy_for_eval(self) -> Self:
         """A copy in eval mode."""

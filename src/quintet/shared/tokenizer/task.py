@@ -27,7 +27,6 @@ from quintet.nn.quantisers.codebook import codebook_usage
 from quintet.nn.quantisers.config import COLLAPSED
 from quintet.nn.similarity import psnr
 from quintet.shared.tokenizer.config import TokenizerRecipe
-from quintet.shared.tokenizer.model import pixel_loss
 from quintet.shared.tokenizer.pixels import three_channels
 
 
@@ -152,8 +151,9 @@ class TokenizerTask(Task):
     def _reconstruction_loss(
         self, nets: Mapping[str, Any], batch: Batch, real: Tensor, reconstruction: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, l1 = pixel_loss(reconstruction, real, self.losses)
-        metrics = {"l1": l1, "psnr": psnr(reconstruction.detach(), real).mean()}
+        network: Any = self.parts[self.main].network
+        loss, terms = network.pixel_loss(reconstruction, real, self.losses)
+        metrics = {**terms, "psnr": psnr(reconstruction.detach(), real).mean()}
         if self.losses.perceptual:
             fake_images, real_images = (
                 three_channels(self.perceptual_images(values, batch))
