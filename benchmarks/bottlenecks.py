@@ -91,7 +91,7 @@ def row(name: str, metrics: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser()
     parser.add_argument("train", type=Path, help="folder of pictures")
     parser.add_argument("held", type=Path, help="folder of other pictures")
     parser.add_argument("--recipe", default="image/vqgan")

@@ -159,7 +159,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
         with without_autocast(vertex_features):
             owner = torch.where(used, mesh.vertex_owner, -1)
             quantised = self.bottleneck(mesh.vertices, vertex_features, owner, mesh.num_meshes)
-            values, ids, quantiser_loss = quantised[:3]
+            values, ids, quantiser_loss = quantised
             values = at_corners(values, mesh)
         position, log_scale = self.decode(values, mesh.owner)
         nll = logistic_loss(mesh.corners, position, log_scale, self.config.bins).mean((2, 3))

@@ -22,14 +22,10 @@ from quintet.nn.quantisers.codebook import codebook_usage
 class Quantised(NamedTuple):
     values: Tensor
     """(b, c, ...): the decoder's input, with a gradient to the latents."""
-    ids: Tensor | None
-    """(b, ...): integers below `codebook_size`; None of a continuous bottleneck."""
+    ids: Tensor
+    """(b, ...): integers below `codebook_size`."""
     loss: Tensor
     """0-dim, fp32: weighted, averaged over positions."""
-    latents: Tensor | None = None
-    """(b, d, ...), fp32: codes of a continuous bottleneck, without noise."""
-    kl: Tensor | None = None
-    """(b,): divergence from a standard normal, nats per element; of a Gaussian bottleneck."""
 
 
 class Bottleneck(nn.Module):
@@ -58,8 +54,8 @@ class Bottleneck(nn.Module):
         raise NotImplementedError
 
     def rows(self, output: Any) -> dict[str, Tensor]:
-        """One row per sample of what an evaluation measures of a `Quantised`, or of an output with
-        its fields."""
+        """One row per sample of what an evaluation measures of what `forward` returned, or of an
+        output with its fields."""
         raise NotImplementedError
 
     def summarise(self, rows: MutableMapping[str, Tensor]) -> dict[str, float]:

@@ -7,7 +7,7 @@ sees noisy latents, so that it is smooth between them; codes are without noise. 
 
 import math
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from quintet.nn.quantisers.base import (
     Bottleneck,
     ProjectIn,
     ProjectOut,
-    Quantised,
     channels_first,
     channels_last,
 )
@@ -27,6 +26,20 @@ LOG_VARIANCE = (-30.0, 20.0)
 """Bounds of log-variances, so that variances stay finite."""
 INITIAL_LOG_VARIANCE = -4.0
 """Deviation 0.14 at first: with that of the prior the decoder would see more noise than signal."""
+
+
+class Latents(NamedTuple):
+    """What a continuous bottleneck returns; the first fields are those of `Quantised`."""
+
+    values: Tensor
+    """(b, c, ...): the decoder's input, with noise if there was any."""
+    ids: None
+    loss: Tensor
+    """0-dim, fp32: weighted, averaged over elements."""
+    latents: Tensor
+    """(b, d, ...), fp32: the codes, without noise."""
+    kl: Tensor | None = None
+    """(b,): divergence from a standard normal, nats per element; of a Gaussian bottleneck."""
 
 
 class ContinuousBottleneck(Bottleneck):
@@ -83,7 +96,7 @@ class GaussianBottleneck(ContinuousBottleneck):
             self.project_in.weight[channels:] = 0
             self.project_in.bias[channels:] = INITIAL_LOG_VARIANCE
 
-    def forward(self, latents: Tensor, noise: Tensor | None = None) -> Quantised:
+    def forward(self, latents: Tensor, noise: Tensor | None = None) -> Latents:
         with without_autocast(latents):
             mean, log_variance = self.project_in(latents).chunk(2, -1)
             log_variance = log_variance.clamp(*LOG_VARIANCE)
@@ -93,7 +106,7 @@ class GaussianBottleneck(ContinuousBottleneck):
             if noise is not None:
                 drawn = mean + (0.5 * log_variance).exp() * channels_last(noise)
             values = self.project_out(drawn)
-        return Quantised(values, None, self.kl_weight * kl.mean(), channels_first(mean), kl)
+        return Latents(values, None, self.kl_weight * kl.mean(), channels_first(mean), kl)
 
     def to_codes(self, latents: Tensor) -> Tensor:
         with without_autocast(latents):
@@ -110,12 +123,12 @@ class BoundedBottleneck(ContinuousBottleneck):
         super().__init__(dim, channels, channels)
         self.noise = noise
 
-    def forward(self, latents: Tensor, noise: Tensor | None = None) -> Quantised:
+    def forward(self, latents: Tensor, noise: Tensor | None = None) -> Latents:
         with without_autocast(latents):
             bounded = self.bound(latents)
             noisy = bounded if noise is None else bounded + self.noise * channels_last(noise)
             values = self.project_out(noisy)
-        return Quantised(values, None, bounded.new_zeros(()), channels_first(bounded))
+        return Latents(values, None, bounded.new_zeros(()), channels_first(bounded))
 
     def to_codes(self, latents: Tensor) -> Tensor:
         with without_autocast(latents):
