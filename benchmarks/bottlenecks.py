@@ -75,12 +75,14 @@ def measured(name: str, run: Path, options: argparse.Namespace, flags: list[str]
         words += ["--minutes", str(options.seconds / 60)]
     settings = ["--evaluate-every", "0", *flags, "--model.quantiser", *BOTTLENECKS[name]]
     quintet("train", *words, *settings)
-    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    spent = [line for line in log if "seconds" in line][-1]
-    found = {k.removeprefix("val/"): v for k, v in log[-1].items() if k.startswith("val/")}
+    log = run / "metrics.jsonl"
+    last = json.loads(log.read_text().splitlines()[-1]) if log.exists() else {}
+    found = {k.removeprefix("val/"): v for k, v in last.items() if k.startswith("val/")}
     if not found:
         found = json.loads(quintet("evaluate", str(run), "--json-line"))
-    return {**found, "step": spent["step"], "seconds": spent["seconds"]}
+    newest = max((run / "checkpoints").glob("step-*"))
+    state = json.loads((newest / "state.json").read_text())
+    return {**found, "step": state["step"], "seconds": state["seconds"]}
 
 
 def row(name: str, metrics: dict[str, Any]) -> str:

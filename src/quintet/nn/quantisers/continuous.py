@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from quintet.nn.precision import without_autocast
 from quintet.nn.quantisers.base import (
@@ -135,4 +134,5 @@ class BoundedBottleneck(ContinuousBottleneck):
             return channels_first(self.bound(latents))
 
     def bound(self, latents: Tensor) -> Tensor:
-        return F.rms_norm(self.project_in(latents), (self.channels,), eps=1e-6)
+        projected = self.project_in(latents)
+        return projected * torch.rsqrt(projected.square().mean(-1, keepdim=True) + 1e-6)
