@@ -81,7 +81,7 @@ class VideoTask(TokenizerTask):
             "psnr_mean_colour": psnr(real.mean((2, 3, 4), keepdim=True).expand_as(real), real),
             "psnr_mean_frame": psnr(real.mean(2, keepdim=True).expand_as(real), real),
             "psnr_bicubic": psnr(bicubic_baseline(real, model.factor, model.time_factor), real),
-            "ids": output.ids,
+            **self.tokenizer.quantiser.rows(output),
         }
         return {name: Rows(values) for name, values in rows.items()}
 
