@@ -73,8 +73,8 @@ def mulan_large() -> MuLaNRecipe:
     """MuLaN on 10-second clips and 256-byte captions, global batch 1024: days on one H200 (172 M)."""
     return MuLaNRecipe(
         steps=100_000,
-        batch_size=256,
-        accumulate=4,
+        batch_size=128,
+        accumulate=8,
         workers=14,
         log_every=50,
         evaluate_every=5000,

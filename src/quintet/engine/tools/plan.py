@@ -16,16 +16,23 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from quintet.engine import building
 from quintet.engine.config import Recipe
+from quintet.engine.data.plans import Plan
+from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.part import LiveHandle
 from quintet.engine.task import Batch, Part, StepContext, Task, Update
+from quintet.engine.tools.estimate import starts
 from quintet.engine.when import When
 
 MATMUL_RATE = 800e12
@@ -36,6 +43,9 @@ takes longer than planned where steps are bound by memory."""
 MOMENTS = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1}
 TRACED = 2
 """Micro-batches of a step that are traced; the others are like them."""
+
+
+PLANNED_STEPS = 64
 
 
 class Cost(NamedTuple):
@@ -58,24 +68,24 @@ def plan(build: Callable[[Any], Task], recipe: Recipe, gpu: str) -> dict[str, An
     stream = building.stream(task, source, world)
     trace = Trace(task, world, recipe, stream.take(traced))
     scale = recipe.accumulate / traced
-    phases = [trace.phase(start, scale) for start in starts(task.updates, recipe)]
+    phases = [(start, scale * trace.operations(start)) for start in starts(task.updates, recipe)]
+    samples = samples_per_step(stream.plan, recipe.accumulate)
     rate = MATMUL_RATE * recipe.matmul_share
     activations = max(cost.activations for cost in trace.costs.values())
     return {
         "device": gpu,
-        "planned": True,
         "precision": world.precision,
-        "batch_size": trace.samples / traced,
+        "batch_size": recipe.batch_size,
         "accumulate": recipe.accumulate,
         "parameters": parameters,
         "operations": phases[-1][1],
-        "matmul_share": recipe.matmul_share,
+        "rate": rate,
         "peak": sum(state.values()) + activations,
         "bytes": {**state, "activations": activations},
         "memory": MEMORY[gpu],
         "checkpoint": state["weights"] + state["moments"] + state["averages"],
         "phases": [
-            {"start": start, "seconds": operations / rate, "waiting": 0.0}
+            {"start": start, "seconds": operations / rate, "samples": samples}
             for start, operations in phases
         ],
     }
@@ -90,10 +100,12 @@ def counts(task: Task) -> dict[str, int]:
     }
 
 
-def starts(updates: Sequence[Update], recipe: Recipe) -> list[int]:
-    """Steps at which an update starts, so that steps become slower."""
-    steps = {update.when.start for update in updates if update.when.every}
-    return sorted(start for start in steps | {0} if start < recipe.steps)
+def samples_per_step(plan: Plan, accumulate: int) -> float:
+    """Mean of some steps: batches by length have more of the shorter samples."""
+    position = 0
+    for _ in range(PLANNED_STEPS):
+        position += sum(map(len, plan.micro_batches(position, accumulate)))
+    return position / PLANNED_STEPS
 
 
 def state_bytes(task: Task) -> dict[str, int]:
@@ -139,13 +151,12 @@ class Trace:
             return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         return self.mode.from_tensor(value)
 
-    def phase(self, start: int, scale: float) -> tuple[int, float]:
-        """The first step, and the mean operations of the steps from there on: penalties are due at
-        some of them only."""
+    def operations(self, start: int) -> float:
+        """Mean of the steps from `start` on: penalties are due at some of them only."""
         self._cost(start)  # after it, the cadences are known
         period = math.lcm(*(when.every for when in self.whens if when.every))
         costs = [self._cost(step).operations for step in range(start, start + period)]
-        return start, scale * sum(costs) / period
+        return sum(costs) / period
 
     def _cost(self, step: int) -> Cost:
         kind = tuple(when.due(step) for when in self.whens)
@@ -164,8 +175,17 @@ class Trace:
             context.whens = self.whens
             for update in self.task.updates:
                 if context.due(update.when):
-                    self._update(update, context)
+                    self._traced(update, context)
         return Cost(float(counter.get_total_flops()), alive.peak)
+
+    def _traced(self, update: Update, context: StepContext) -> None:
+        try:
+            self._update(update, context)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise RunError(
+                f"the update of '{update.part}' depends on the values of tensors ({error}), so that"
+                " it cannot be planned; measure it on a GPU"
+            ) from None
 
     def _update(self, update: Update, context: StepContext) -> None:
         nets: dict[str, Any] = {}

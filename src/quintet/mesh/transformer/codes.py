@@ -179,6 +179,9 @@ class BlankCodes:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def name(self, index: int) -> str:
+        return f"mesh {index}"
+
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         codes = torch.zeros(self.sizes[index], self.tokens, dtype=torch.int32)
         return {"codes": codes, "text": ""}
