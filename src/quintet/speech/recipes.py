@@ -67,7 +67,7 @@ def voicebox_large() -> VoiceBoxRecipe:
         save_every=2000,
         model=VoiceBoxConfig(dim=1024, depth=16, heads=16),
         recordings=SpeechDataConfig(
-            max_seconds=16.0, text_length=512, builtin_count=100_000, valid_limit=256
+            max_seconds=16.0, text_length=512, builtin_count=20_000, valid_limit=256
         ),
         sampling=SamplingConfig(count=64),
         optim=OptimiserConfig(

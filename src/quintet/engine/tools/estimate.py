@@ -235,7 +235,7 @@ def forecast(
     """Rows of a table; missing measurements are left out or shown as `?`."""
     evaluations = times(recipe.steps, recipe.evaluate_every)
     size, each = facts.get("batch_size", recipe.batch_size), facts.get("accumulate", 1)
-    planned = " (planned, nothing was run)" if "operations" in facts else ""
+    planned = " (planned, nothing was run)" if "rate" in facts else ""
     rows = {"device": f"{facts.get('device', '?')}{planned}, {facts.get('precision', '?')}"}
     rows["global batch"] = f"{size * each} ({size} at a time, {each} per step, one process)"
     counts = facts.get("parameters", {})
@@ -245,7 +245,7 @@ def forecast(
         rows["memory"] = (
             f"{word}: {bytes_of(facts['peak'])} of {bytes_of(facts['memory'])} at the peak"
         )
-    if "operations" in facts:
+    if "rate" in facts:
         rows |= _planned(facts)
     if "phases" in facts:
         rows |= _times(recipe, facts, evaluations)
@@ -265,7 +265,8 @@ def forecast(
 def _planned(facts: Mapping[str, Any]) -> dict[str, str]:
     """Where the memory goes, and why a step takes as long as it does."""
     sizes = ", ".join(f"{name} {bytes_of(size)}" for name, size in facts["bytes"].items())
-    a_sample = facts["operations"] / facts["phases"][-1]["samples"] / 1e9
+    last = facts["phases"][-1]
+    a_sample = last["operations"] / last["samples"] / 1e9
     return {
         "of which": f"{sizes} (one step, operation by operation; fused or compiled: less)",
         "operations": f"{a_sample:,.0f} GFLOP a sample, at {facts['rate'] / 1e12:.0f} TFLOP/s",

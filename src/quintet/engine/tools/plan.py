@@ -78,15 +78,14 @@ def plan(build: Callable[[Any], Task], recipe: Recipe, gpu: str) -> dict[str, An
         "batch_size": recipe.batch_size,
         "accumulate": recipe.accumulate,
         "parameters": parameters,
-        "operations": phases[-1][1],
         "rate": rate,
         "peak": sum(state.values()) + activations,
         "bytes": {**state, "activations": activations},
         "memory": MEMORY[gpu],
-        "checkpoint": state["weights"] + state["moments"] + state["averages"],
+        "checkpoint": 4 * sum(parameters.values()) + state["moments"] + state["averages"],
         "phases": [
-            {"start": start, "seconds": operations / rate, "samples": samples}
-            for start, operations in phases
+            {"start": start, "seconds": count / rate, "samples": samples, "operations": count}
+            for start, count in phases
         ],
     }
 
