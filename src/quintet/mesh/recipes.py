@@ -76,7 +76,7 @@ def transformer_tiny() -> MeshTransformerRecipe:
 
 
 def autoencoder_large() -> MeshAutoencoderRecipe:
-    """Tokenizer for meshes of up to 800 faces: hours on one H200 (60 M)."""
+    """Tokenizer for meshes of up to 800 faces; four hours on one H200 (62 M)."""
     return MeshAutoencoderRecipe(
         steps=100_000,
         batch_size=128,
@@ -93,7 +93,7 @@ def autoencoder_large() -> MeshAutoencoderRecipe:
 
 
 def transformer_large() -> MeshTransformerRecipe:
-    """Caption-to-mesh transformer for up to 800 faces: days on one H200 (300 M)."""
+    """Caption-to-mesh transformer for up to 800 faces; a day on one H200 (322 M)."""
     return MeshTransformerRecipe(
         steps=200_000,
         batch_size=32,

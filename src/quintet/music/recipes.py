@@ -70,7 +70,7 @@ def mulan_tiny() -> MuLaNRecipe:
 
 
 def mulan_large() -> MuLaNRecipe:
-    """MuLaN on 10-second clips and 256-byte captions, global batch 1024: days on one H200 (172 M)."""
+    """MuLaN on 10-second clips and 256-byte captions; a day and a half on one H200 (199 M)."""
     return MuLaNRecipe(
         steps=100_000,
         batch_size=128,

@@ -57,7 +57,7 @@ def voicebox_tiny() -> VoiceBoxRecipe:
 
 
 def voicebox_large() -> VoiceBoxRecipe:
-    """Text to speech at 24 kHz, up to 16 seconds: days on one H200 (250 M)."""
+    """Text to speech at 24 kHz, up to 16 seconds; a day on one H200 (215 M)."""
     return VoiceBoxRecipe(
         steps=400_000,
         batch_size=32,

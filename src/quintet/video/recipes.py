@@ -78,7 +78,7 @@ def tokenizer_tiny() -> VideoRecipe:
 
 
 def tokenizer_large() -> VideoRecipe:
-    """A tokenizer of 17 x 256 x 256 clips, one id per 4 x 8 x 8: two days on one H200 (75 M)."""
+    """A tokenizer of 17 x 256 x 256 clips, one id per 4 x 8 x 8; a day on one H200 (64 M)."""
     return VideoRecipe(
         steps=250_000,
         batch_size=16,
