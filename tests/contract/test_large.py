@@ -8,6 +8,7 @@ import torch
 
 from quintet import rooms
 from quintet.engine.tools.plan import MEMORY, counts, plan
+from quintet.mesh import recipes as mesh_recipes
 from quintet.mesh.model import MeshTransformer
 
 PARAMETERS = {
@@ -26,7 +27,7 @@ def total_parameters(name: str, recipe: Any) -> int:
     with torch.device("meta"):
         if not recipe.stages:
             return sum(counts(rooms.build(name, recipe)).values())
-        codes = rooms.recipe_function("mesh/autoencoder_large")().model
+        codes = mesh_recipes.autoencoder_large().model
         config = dataclasses.replace(recipe.model, max_faces=recipe.meshes.max_faces)
         model = MeshTransformer(config.with_codebook_of(codes))
     return sum(p.numel() for p in model.parameters())

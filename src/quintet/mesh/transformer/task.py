@@ -76,7 +76,8 @@ class TransformerTask(Task):
         self.monitors = [
             below("val/valid", 0.2, "invalid meshes; train longer, or lower the temperature", 3)
         ]
-        self.codes: dict[str, CodeData | BlankCodes | None] = {}
+        self.codes: dict[str, CodeData | None] = {}
+        self.blank: BlankCodes | None = None
         self.fixed_shapes = False
         self.unit = 1
         """Batches have a multiple of this number of rows."""
@@ -114,7 +115,7 @@ class TransformerTask(Task):
         recipe, source = self.recipe, self._meshes("train")
         lengths = data.some_lengths(source, recipe.seed) or [recipe.meshes.max_faces]
         count = recipe.batch_size * recipe.accumulate
-        self.codes = {"train": BlankCodes(lengths, count, self.config.tokens_per_face)}
+        self.blank = BlankCodes(lengths, count, self.config.tokens_per_face)
         self.device, self.fixed_shapes = world.device, True
 
     def _meshes(self, split: str) -> Any:
@@ -125,6 +126,8 @@ class TransformerTask(Task):
 
     def data(self, split: str) -> Any:
         """Codes, or the meshes themselves before `prepare`."""
+        if self.blank is not None:
+            return self.blank
         return self.codes[split] if self.codes else self._meshes(split)
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
