@@ -1,6 +1,7 @@
 """Settings of the image room. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.tokenizer.config import (
@@ -69,6 +70,7 @@ class ImageDataConfig(PixelDataConfig):
 class VQGanRecipe(TokenizerRecipe):
     """All settings of an image tokenizer run."""
 
+    matmul_share: ClassVar[float] = 0.59
     model: VQGanVAEConfig = field(default_factory=VQGanVAEConfig)
     """The tokenizer."""
     discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)

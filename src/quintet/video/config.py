@@ -1,7 +1,7 @@
 """Settings of the video room. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from quintet.engine.config import require, require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
@@ -203,6 +203,7 @@ class VideoLossConfig(TokenizerLossConfig):
 class VideoRecipe(TokenizerRecipe):
     """All settings of a video tokenizer run."""
 
+    matmul_share: ClassVar[float] = 0.28
     model: VideoTokenizerConfig = field(default_factory=VideoTokenizerConfig)
     """The tokenizer."""
     frame_discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)

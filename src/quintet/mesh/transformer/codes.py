@@ -9,6 +9,7 @@ Another autoencoder invalidates all codes, a changed file only its own.
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,27 @@ class CodeData:
                         yield number * size + slot + 1, batch_slots[slot], rows.clone()
         finally:
             stop_workers(batches)
+
+
+class BlankCodes:
+    """Codes of zeros as long as those of some meshes, at least `count` of them."""
+
+    def __init__(self, lengths: list[int], count: int, tokens: int):
+        self.sizes = lengths * ceil(count / len(lengths))
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def name(self, index: int) -> str:
+        return f"mesh {index}"
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        codes = torch.zeros(self.sizes[index], self.tokens, dtype=torch.int32)
+        return {"codes": codes, "text": ""}
+
+    def lengths(self) -> list[int]:
+        return self.sizes
 
 
 def content_digest(source: Any, index: int) -> str:
