@@ -98,7 +98,8 @@ EMA weights on held-out files, and no group of files (a picture and its parts, a
 by several voices) is in both splits. A value that is not better than a trivial method is marked.
 How judges work and what a receipt is: [judges.md](judges.md).
 
-Pictures, sounds and meshes on this page come from the files below, under their licences."""
+Pictures, sounds and meshes on this page come from the files below, under their licences.
+Those of pictures and of speech are assembled by `benchmarks/realdata/assemble.py`."""
 SMALL = """
 
 **So far these are the `_tiny` recipes: what small networks learn on a CPU in the time shown. The
