@@ -75,7 +75,7 @@ class MeshAutoencoderConfig(CodebookConfig):
     """Number of decoder layers over the face sequence."""
     window: int = 2
     """Decoder receptive field: faces before and after each face, per layer."""
-    quantiser: Literal["fsq", "lfq", "vq", "pointer"] = "fsq"
+    quantiser: Literal["fsq", "lfq", "vq", "pointer"] = "fsq"  # type: ignore[assignment]
     """Vertex quantiser: fsq of the position, lfq (lookup-free), vq (learned codebook), or pointer:
     one code per corner, of a new vertex or of one that was used before."""
     depth: int = 2

@@ -3,10 +3,11 @@
 Shapes: b meshes, f faces of k corners, n = b f k corners, o = 2 ** (bits - cell_bits) offsets.
 
     cell of each corner's vertex, missing bits (b, f, k, .) -> layers over the face sequence and the
-    vertices that faces share -> logits of the offset in the cell (b, f, k, 3, o), mean at each point
+    vertices that faces share -> logits of the offset in the cell (b, f, k, 3, o), mean at a point
 
-The codes are a fixed function of the mesh; there is no encoder. Coordinates repeat in a mesh, and
-mirrored in one that is symmetric: the decoder weighs how often each offset occurs there.
+The codes are a fixed function of the mesh; there is no encoder. The decoder weighs two hints by
+context: how often a coordinate is known to occur in the mesh, and how often its mirror image
+(furniture is aligned and symmetric).
 """
 
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from quintet.mesh.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
 from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import full_precision, without_autocast
+
+HINTS = 2
+"""Numbers that are known of each offset."""
 
 
 class Cells(NamedTuple):
@@ -57,7 +61,7 @@ class CompactDecoder(nn.Module):
             Layer(config.dim, config.message_dim, messages) for _ in range(config.decoder_layers)
         )
         self.norm = RMSNorm(config.dim, eps=1e-6)
-        self.head = zero_init(nn.Linear(config.dim, config.corners * 3 * (self.offsets + 2)))
+        self.head = zero_init(nn.Linear(config.dim, config.corners * 3 * (self.offsets + HINTS)))
 
     def encode(self, corners: Tensor, vertex: Tensor, ranks: Tensor, owner: Tensor) -> Encoded:
         """Codes of bins (b, f, k, 3). `vertex` (n,): a number of each corner's vertex, distinct in
@@ -109,25 +113,24 @@ class CompactDecoder(nn.Module):
                 output.flatten(1), real.reshape(-1, 1).to(x.dtype), cells.point, len(output)
             )
             output = rows.index_select(0, cells.point)[:, :-1].view_as(output)
-            logits, weights = output.split((self.offsets, 2), -1)
-            logits = logits.view(*cells.low.shape, self.offsets)
-            counts = self.occurrences(cells, real, owner, count).to(logits.dtype)
-            weights = weights.reshape(*cells.low.shape, 2)
-            logits = logits + (counts * weights[..., None, :]).sum(-1)
+            logits, weights = output.split((self.offsets, HINTS), -1)
+            hints = self.occurrences(cells, real, owner, count).to(logits.dtype)
+            logits = (logits + (hints * weights[:, :, None]).sum(-1)).view(*cells.low.shape, -1)
         offset = torch.arange(self.offsets, device=logits.device)
         return logits.masked_fill(offset >= (1 << cells.missing)[..., None, None], float("-inf"))
 
     def loss(self, logits: Tensor, offset: Tensor) -> Tensor:
         """(b, f, k, 3): negative log-likelihood; 0 where no bit is missing."""
-        chosen = logits.gather(-1, offset.clamp(0, self.offsets - 1)[..., None])[..., 0]
-        return logits.logsumexp(-1) - chosen
+        nll = F.cross_entropy(logits.flatten(0, -2), offset.flatten(), reduction="none")
+        return nll.view(offset.shape)
 
     def features(self, cells: Cells) -> Tensor:
         """(b, f, c): centre and size of the cells at the corners of a face."""
         dtype = self.stem.weight.dtype
         width = (1 << cells.missing)[..., None]
         centre = (2 * cells.low + width).to(dtype) / self.bins - 1
-        size = F.one_hot(cells.missing, self.bits + 1).to(dtype)
+        sizes = torch.arange(self.bits + 1, device=width.device)
+        size = (cells.missing[..., None] == sizes).to(dtype)
         return torch.cat((fourier_features(centre, self.octaves), size), -1).flatten(2)
 
     def aggregate(self, cells: Cells, owner: Tensor) -> Aggregate:
@@ -137,29 +140,32 @@ class CompactDecoder(nn.Module):
 
         def aggregate(messages: Tensor) -> Tensor:
             rows = messages[:, :, None].expand(-1, -1, self.corners, -1).flatten(0, 2)
+            rows = full_precision(rows)
             means = scatter_mean(rows, real.to(rows.dtype), cells.point, len(rows))[:, :-1]
             shared = means.index_select(0, cells.point).view(*messages.shape[:2], -1)
-            return torch.cat((window(messages), shared), -1)
+            return torch.cat((window(messages), shared.to(messages.dtype)), -1)
 
         return aggregate
 
     def occurrences(self, cells: Cells, real: Tensor, owner: Tensor, count: int) -> Tensor:
-        """(b, f, k, 3, o, 2): logarithm of how many corners of the mesh are known to have this
-        coordinate, and its mirror image."""
-        axis = torch.arange(3, device=owner.device)
-        mesh = owner.clamp_min(0)[..., None, None] * 3 + axis
-        known = (real & (cells.missing == 0))[..., None].expand(cells.low.shape)
-        flat = torch.zeros(count * 3 * self.bins, device=owner.device)
-        flat = flat.index_add(0, (mesh * self.bins + cells.low).flatten(), known.flatten().float())
-        rows = mesh.expand(cells.low.shape).flatten()
-        bound = lambda x, default, how: x.new_full((count * 3,), default).scatter_reduce(
-            0, rows, torch.where(known.flatten(), x.flatten(), default), how
-        )
-        sums = bound(cells.low, self.bins, "amin") + bound(cells.low, -1, "amax")
-        bins = cells.low[..., None] + torch.arange(self.offsets, device=owner.device)
-        mirrored = sums[rows].view(cells.low.shape)[..., None] - bins
+        """(n, 3, o, 2): logarithm of how many corners of the mesh are known to have a coordinate,
+        and its mirror image."""
+        low, device = cells.low.flatten(0, 2), owner.device
+        mesh = at_corners(owner.clamp_min(0), cells.missing)[:, None] * 3
+        mesh = mesh + torch.arange(3, device=device)
+        known = (real & (cells.missing == 0)).reshape(-1, 1).expand(-1, 3)
+        counts = torch.zeros(count * 3 * self.bins, device=device)
+        counts = counts.index_add(0, (mesh * self.bins + low).flatten(), known.flatten().float())
+        bounds = [
+            low.new_full((count * 3,), start).scatter_reduce(
+                0, mesh.flatten(), torch.where(known, low, start).flatten(), how
+            )
+            for start, how in ((self.bins, "amin"), (-1, "amax"))
+        ]
+        bins = low[..., None] + torch.arange(self.offsets, device=device)
+        mirrored = (bounds[0] + bounds[1])[mesh][..., None] - bins
         places = torch.stack((bins, mirrored), -1).clamp(0, self.bins - 1)
-        return flat[mesh[..., None, None] * self.bins + places].log1p()
+        return counts[mesh[..., None, None] * self.bins + places].log1p()
 
 
 def at_corners(owner: Tensor, corners: Tensor) -> Tensor:

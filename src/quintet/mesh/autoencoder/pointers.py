@@ -11,8 +11,8 @@ So the bits of a position are spread over the corners of a vertex, high ones fir
 faces has more room than its position needs; a vertex of few gets it. What is missing even then, the
 decoder has to predict.
 
-Shapes: n corners of a batch, in the order of the sequence; s bits that one can spare. A point is what the decoder knows as one
-vertex: all of its corners, unless its rank was out of reach in between.
+Shapes: n corners of a batch, in the order of the sequence; s bits that one can spare. A point is
+what the decoder knows as one vertex: all of its corners, unless it was out of reach in between.
 """
 
 from collections.abc import Iterator
