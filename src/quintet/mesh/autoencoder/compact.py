@@ -110,7 +110,7 @@ class CompactDecoder(nn.Module):
             output = self.head(full_precision(self.norm(x))).flatten(0, 1)
             output = output.unflatten(-1, (self.corners, 3, -1)).flatten(0, 1)
             rows = scatter_mean(
-                output.flatten(1), real.reshape(-1, 1).to(x.dtype), cells.point, len(output)
+                output.flatten(1), real.reshape(-1, 1).to(output.dtype), cells.point, len(output)
             )
             output = rows.index_select(0, cells.point)[:, :-1].view_as(output)
             logits, weights = output.split((self.offsets, HINTS), -1)

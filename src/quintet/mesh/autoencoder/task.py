@@ -56,9 +56,7 @@ class AutoencoderTask(Task):
         self.parts = {"autoencoder": Part(model, recipe.optim)}
         self.updates = [Update("autoencoder", each(self.loss))]
         begun = recipe.optim.warmup_steps
-        self.monitors = [
-            below("val/within_one", 0.1, POOR, 2, after=begun),
-        ]
+        self.monitors = [below("val/within_one", 0.1, POOR, 2, after=begun)]
         if collapsed := COLLAPSED.get(self.config.quantiser):
             self.monitors += [below("val/codebook_coverage", 0.05, collapsed, 2, after=begun)]
 
