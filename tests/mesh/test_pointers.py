@@ -141,8 +141,8 @@ def test_a_transformer_decodes_codes_to_the_mesh_they_are_of() -> None:
         assert torch.equal(corners, discretise(item["vertices"][item["faces"]], 128))
         assert len(mesh.vertices) == len(item["vertices"])
     assert repeated
-    [generated] = transformer.generate(batch_size=1, max_faces=4)  # type: ignore[misc]
-    assert generated.faces.shape[1] == 3
+    generated: Any = transformer.generate(batch_size=1, max_faces=4)
+    assert generated[0].faces.shape[1] == 3
 
 
 def test_compact_recipes_have_far_fewer_bits() -> None:
@@ -162,5 +162,6 @@ def test_compact_recipes_have_far_fewer_bits() -> None:
     ],
 )
 def test_pointers_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    base: dict[str, Any] = {"quantiser": "pointer", "depth": 1}
     with pytest.raises(ValueError, match=message):
-        MeshAutoencoderConfig(**{"quantiser": "pointer", "depth": 1, **settings})
+        MeshAutoencoderConfig(**(base | settings))
