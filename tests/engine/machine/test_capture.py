@@ -36,6 +36,7 @@ RECIPES = (
     "image/vqgan_tiny",
     "video/tokenizer_tiny",
     "mesh/autoencoder_tiny",
+    "mesh/autoencoder_compact_tiny",
     "music/mulan_tiny",
     "speech/voicebox_tiny",
 )

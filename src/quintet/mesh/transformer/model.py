@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from quintet.compat.models import MESH_GENERATE, MESH_TRANSFORMER, arguments, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh.config import MeshTransformerConfig
+from quintet.mesh.geometry import discretise
 from quintet.mesh.transformer.assemble import Mesh, assemble
 from quintet.mesh.transformer.generator import CONTEXT_ROWS, Sampling, generate, pad_rows
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
@@ -302,6 +303,8 @@ class MeshTransformer(Pretrained, nn.Module):
         CUDA weights are cast to bf16 unless `dtype` is given. `keywords` are fields of `Sampling`.
         """
         sampling = sampling or Sampling(**keywords)
+        if self.config.pointers:
+            sampling = replace(sampling, distinct=False)
         limit = min(max_faces or self.config.max_faces, self.config.max_faces)
         own = self.start.dtype
         dtype = dtype or (torch.bfloat16 if self.start.is_cuda and own.itemsize == 4 else own)
@@ -411,9 +414,12 @@ class MeshTransformer(Pretrained, nn.Module):
     def decode_meshes(self, codes: Tensor) -> list[Mesh]:
         """Decode codes (b, f, t) to vertices and faces on the autoencoder's device."""
         codes = codes.to(next(self.autoencoder.parameters()).device)
-        coordinates = self.autoencoder.decode_codes(codes)[0]
-        corners = self.config.corners
-        return [assemble(c, x, corners) for c, x in zip(codes.cpu(), coordinates.cpu())]
+        coordinates, mask = self.autoencoder.decode_codes(codes)
+        corners, labels = self.config.corners, codes
+        if self.config.pointers:  # equal positions are one vertex, not equal codes
+            bins = discretise(coordinates, self.autoencoder.config.bins).flatten(2)
+            labels = torch.where(mask[..., None], bins, -1)
+        return [assemble(c, x, corners) for c, x in zip(labels.cpu(), coordinates.cpu())]
 
     # -- saving -------------------------------------------------------------------------------
 

@@ -89,7 +89,8 @@ class TransformerTask(Task):
     def prepare(self, world: World) -> None:
         """Compute or load the codes of all meshes, and frozen text embeddings of their captions."""
         recipe, corners = self.recipe, self.config.corners
-        collate = data.Collate(recipe.meshes.max_faces, corners)
+        reach = self.autoencoder.config.reach
+        collate = data.Collate(recipe.meshes.max_faces, corners, reach=reach)
         for split in ("train", "valid"):
             source = self._meshes(split)
             self.codes[split] = None
