@@ -108,7 +108,11 @@ def tokenizer_large() -> VideoRecipe:
         videos=VideoDataConfig(size=(256, 256), builtin_count=1_000_000, valid_limit=512),
         losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.5, adversarial_share=0.1),
         optim=OptimiserConfig(
-            learning_rate=3e-4, warmup_steps=2000, final_lr_ratio=0.05, ema_decay=0.9995
+            optimizer="muon",
+            learning_rate=3e-4,
+            warmup_steps=2000,
+            final_lr_ratio=0.05,
+            ema_decay=0.9995,
         ),
         discriminator_optim=OptimiserConfig(
             learning_rate=1e-4, warmup_steps=1000, betas=(0.5, 0.9), ema_decay=0.0
