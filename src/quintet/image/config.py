@@ -69,9 +69,9 @@ class VQGanVAEConfig(QuantiserConfig):
 class ImageDataConfig(PixelDataConfig):
     """Images and augmentation."""
 
-    builtin: Literal["scenes", "figures"] = "scenes"
-    """Built-in images: scenes of many textured shapes, or a few plain figures whose captions say
-    all (they are never flipped)."""
+    builtin: Literal["scenes", "figures", "figure"] = "scenes"
+    """Built-in images: scenes of many textured shapes; or up to four plain figures, or a single
+    one, whose captions say all (they are never flipped)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

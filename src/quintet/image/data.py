@@ -107,7 +107,8 @@ class BuiltinFigures(Builtin):
 
     def scene(self, index: int) -> figures.Picture:
         """The description of the image."""
-        return figures.compose(self.number(index), self.seed)
+        single = self.config.builtin == "figure"
+        return figures.compose(self.number(index), self.seed, single=single)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The image, never flipped, and its caption."""
@@ -135,7 +136,7 @@ def open_data(
     """
     check_channels(config.channels, (1, 3, 4), "image files")
     if folder is None:
-        return (BuiltinFigures if config.builtin == "figures" else BuiltinImages)(config, split)
+        return (BuiltinImages if config.builtin == "scenes" else BuiltinFigures)(config, split)
     return ImageFolder(folder, config, split, seed)
 
 

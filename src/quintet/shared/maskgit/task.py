@@ -224,7 +224,7 @@ class MaskedTask(Task):
 
     @property
     def judged(self) -> bool:
-        return self.recipe.data is None and self.pixel_config().builtin == "figures"
+        return self.recipe.data is None and self.pixel_config().builtin != "scenes"
 
     def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
         """Samples for captions with the settings of the recipe's `generation`. A sample is a

@@ -168,17 +168,18 @@ def _moving(random: Random) -> tuple[list[Shape], str, str, tuple[float, float]]
     return [shape], ground, caption, (length * dx, length * dy)
 
 
-def compose(number: int, seed: int = 0, moving: bool = False) -> Picture:
-    """The picture, or the clip, with this number."""
+def compose(number: int, seed: int = 0, moving: bool = False, single: bool = False) -> Picture:
+    """The picture, or the clip, with this number; a `single` figure, or up to four."""
     attempt = 0
     while True:
-        text = f"figures/{moving}/{seed}/{number}/{attempt}"
+        text = f"figures/{moving}/{single}/{seed}/{number}/{attempt}"
         random = Random(int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big"))
         way = (0.0, 0.0)
         if moving:
             shapes, ground, caption, way = _moving(random)
         else:
-            shapes, ground, caption = random.choice((_one, _alike, _pair))(random)
+            forms = (_one,) if single else (_one, _alike, _pair)
+            shapes, ground, caption = random.choice(forms)(random)
         if is_held_out(caption) == bool(number & 1):
             break
         attempt += 1
