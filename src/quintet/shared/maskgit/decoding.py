@@ -28,7 +28,7 @@ from quintet.shared.stepping import CapturedStep
 if TYPE_CHECKING:
     from quintet.shared.maskgit.model import MaskedTransformer
 
-BLOCK = {"cpu": 1024}
+BLOCK = {"cpu": 256}
 """Ids generated together, at least one sample; on other devices `CUDA_BLOCK`. Always as many:
 products of another size may round otherwise, and a sample would depend on its batch."""
 CUDA_BLOCK = 64 * 256

@@ -63,8 +63,12 @@ DIRECTIONS = {
     (-1, 0): "to the left",
     (1, 0): "to the right",
 }
-SMALL, MEDIUM, LARGE = (0.135, 0.155), (0.155, 0.19), (0.225, 0.255)
-"""Radii, in units of the shorter side."""
+SIZES = {"small": (0.17, 0.19), "large": (0.27, 0.29)}
+"""Radii of a figure alone, in units of the shorter side."""
+ALIKE, PAIR = (0.135, 0.155), (0.155, 0.19)
+"""Radii of several figures."""
+FIRST, APART = 0.34, 0.16
+"""Grid of the places."""
 SPEEDS = {"slowly": (0.16, 0.22), "quickly": (0.4, 0.5)}
 """Way of a figure over the whole clip."""
 HELD_OUT = 8
@@ -117,9 +121,9 @@ Drawn = tuple[list[Shape], str, str]
 def _one(random: Random) -> Drawn:
     colour, ground = _colours(random, 2)
     kind, cell = random.choice(list(KINDS)), random.choice(list(PLACES))
-    size, radii = random.choice((("small", SMALL), ("large", LARGE)))
-    x, y = (0.27 + 0.23 * index + random.uniform(-0.025, 0.025) for index in cell)
-    shape = _shape(random, kind, colour, (x, y), random.uniform(*radii))
+    size = random.choice(list(SIZES))
+    x, y = (FIRST + APART * index + random.uniform(-0.015, 0.015) for index in cell)
+    shape = _shape(random, kind, colour, (x, y), random.uniform(*SIZES[size]))
     caption = f"{article(f'{size} {colour} {kind}')} {PLACES[cell]} on {ground}"
     return [shape], ground, caption
 
@@ -127,7 +131,7 @@ def _one(random: Random) -> Drawn:
 def _alike(random: Random) -> Drawn:
     colour, ground = _colours(random, 2)
     kind, count = random.choice(list(KINDS)), random.choice(list(NUMBERS))
-    radius, spots = random.uniform(*SMALL), list[tuple[float, float]]()
+    radius, spots = random.uniform(*ALIKE), list[tuple[float, float]]()
     margin = radius + 0.03
     while len(spots) < count:
         spot = random.uniform(margin, 1 - margin), random.uniform(margin, 1 - margin)
@@ -148,7 +152,7 @@ def _pair(random: Random) -> Drawn:
     for kind, colour, sign in zip(kinds, (first, second), (1, -1)):
         dx, dy = (sign * reach * side for side in direction)
         at = 0.5 + dx + offset * abs(direction[1]) * sign, 0.5 + dy + offset * abs(direction[0])
-        shapes.append(_shape(random, kind, colour, at, random.uniform(*MEDIUM)))
+        shapes.append(_shape(random, kind, colour, at, random.uniform(*PAIR)))
     named = [article(f"{colour} {kind}") for colour, kind in zip((first, second), kinds)]
     return shapes, ground, f"{named[0]} {RELATIONS[direction]} {named[1]} on {ground}"
 

@@ -17,8 +17,10 @@ import numpy.typing as npt
 from quintet.shared.scenes import drawing
 from quintet.shared.scenes.drawing import grid_for
 from quintet.shared.scenes.figures import (
+    APART,
     COLOURS,
     DIRECTIONS,
+    FIRST,
     KINDS,
     NUMBERS,
     PLACES,
@@ -35,7 +37,7 @@ LEAST_AREA = 0.006
 """Share of the picture below which a part is noise; the smallest figure has 0.02."""
 LIKENESS = 0.72
 """Least overlap (intersection over union) of a figure with an outline of its kind."""
-LARGE = 0.19
+LARGE = 0.23
 """Least radius of a large figure."""
 QUICK = 0.3
 """Least way of a quick figure over a clip."""
@@ -196,7 +198,8 @@ def _shows_one(match: re.Match[str], reading: Reading) -> bool:
     if reading.ground != match["ground"] or len(reading.figures) != 1:
         return False
     (figure,) = reading.figures
-    column, row = (min(max(int((at - 0.155) / 0.23), 0), 2) for at in (figure.x, figure.y))
+    nearest = (round((at - FIRST) / APART) for at in (figure.x, figure.y))
+    column, row = (min(max(index, 0), 2) for index in nearest)
     size = "large" if figure.radius >= LARGE else "small"
     placed = PLACES[column, row] == match["place"]
     return placed and size == match["size"] and _is(figure, match["colour"], match["kind"])
