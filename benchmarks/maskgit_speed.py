@@ -119,9 +119,8 @@ def train(asked: argparse.Namespace, device: torch.device) -> dict[str, object]:
     config, count = model.config, asked.batch_size
     if asked.compile:
         model.compile()
-    optimiser = torch.optim.AdamW(
-        model.parameters(), 1e-4, fused=True, capturable=device.type == "cuda"
-    )
+    on_gpu = device.type == "cuda"
+    optimiser = torch.optim.AdamW(model.parameters(), 1e-4, fused=True, capturable=on_gpu)
     ids = torch.randint(config.codebook_size, (count, config.tokens), device=device)
     text = model.tokenize_captions([CAPTION] * count)[0]
     keys = sample_keys(0, range(count)).to(device)

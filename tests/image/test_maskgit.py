@@ -20,7 +20,7 @@ from quintet.image import recipes
 from quintet.image.maskgit_task import MaskGitTask
 from quintet.shared.maskgit.data import in_floats
 
-MODEL = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
+MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
 FEW: dict[str, Any] = {
     "steps": 2,
     "batch_size": 4,
@@ -140,7 +140,7 @@ def test_a_size_that_does_not_fit_the_tokenizer_is_refused(vae: VQGanVAE) -> Non
 def test_a_model_and_its_tokenizer_survive_a_folder(model: MaskGit, tmp_path: Path) -> None:
     again = MaskGit.from_pretrained(model.save_pretrained(tmp_path / "model"))
     assert_same(dict(model.state_dict()), dict(again.state_dict()))
-    settings = {"steps": 3, "seed": 5}
+    settings: dict[str, Any] = {"steps": 3, "seed": 5}
     first, second = (each.generate(["a"], **settings) for each in (model, again))
     assert torch.equal(first, second)
     assert first.shape == (1, 3, 16, 32)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -147,7 +148,7 @@ def test_a_step_fixes_ids_that_stay_and_the_cosine_of_them(model: MaskGit) -> No
 def test_a_sample_does_not_depend_on_its_batch(model: MaskGit, order: str) -> None:
     """50 samples are two blocks; the last ones are the same in a block of their own."""
     texts = [f"number {index}" for index in range(50)]
-    settings = {"steps": 6, "order": order, "seed": 3, "return_ids": True}
+    settings: dict[str, Any] = {"steps": 6, "order": order, "seed": 3, "return_ids": True}
     together = model.generate(texts, **settings)
     for begin, end in ((0, 1), (7, 10), (41, 50)):
         alone = model.generate(texts[begin:end], first=begin, **settings)
@@ -158,8 +159,7 @@ def test_a_sample_does_not_depend_on_its_batch(model: MaskGit, order: str) -> No
 
 def test_guidance_of_one_is_none_and_more_moves_away_from_no_caption(model: MaskGit) -> None:
     """Greedy and in one step, so that ids follow from the logits alone."""
-    settings = {"steps": 1, "temperature": 0.0, "return_ids": True}
-    model.config = replace(model.config)
+    settings: dict[str, Any] = {"steps": 1, "temperature": 0.0, "return_ids": True}
     text, bare = ["a caption"], model.generate(None, **settings)
     plain = model.generate(text, cond_scale=1.0, **settings)
     context = model.encode_captions(text)
@@ -199,7 +199,7 @@ def test_captions_that_cannot_be_read_are_refused(
     ],
 )
 def test_settings_that_cannot_be_are_refused(
-    model: MaskGit, settings: dict[str, float], sentence: str
+    model: MaskGit, settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         model.generate(["a"], return_ids=True, **settings)
@@ -224,7 +224,7 @@ def test_captured_steps_make_the_ids_of_eager_ones(
     from quintet.shared.maskgit import decoding
 
     model, texts = model.cuda(), [f"number {index}" for index in range(5)]
-    settings = {"steps": 8, "order": order, "return_ids": True}
+    settings: dict[str, Any] = {"steps": 8, "order": order, "return_ids": True}
     captured = model.generate(texts, **settings)
     assert torch.equal(captured[3:], model.generate(texts[3:], first=3, **settings))
     monkeypatch.setattr(decoding, "CapturedStep", lambda step: step)

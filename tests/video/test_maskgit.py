@@ -13,7 +13,7 @@ from quintet.shared.maskgit.data import in_floats
 from quintet.video import recipes
 from quintet.video.maskgit_task import VideoMaskGitTask
 
-MODEL = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
+MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
 FEW: dict[str, Any] = {
     "steps": 2,
     "batch_size": 2,
