@@ -71,7 +71,7 @@ def maskgit() -> MaskGitRecipe:
         steps=5000,
         batch_size=128,
         workers=12,
-        evaluate_every=2500,
+        evaluate_every=5000,
         save_every=2500,
         model=MaskGitConfig(dim=768, layers=8, heads=12, text_length=96),
         images=ImageDataConfig(

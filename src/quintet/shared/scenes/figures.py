@@ -9,6 +9,7 @@ Even numbers are for training, odd ones for validation. One caption in eight is 
 to odd numbers, and no other does. Captions mention left and right: do not flip these pictures.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import hypot, pi
@@ -118,10 +119,14 @@ Drawn = tuple[list[Shape], str, str]
 """Shapes, the colour of the ground, and the caption."""
 
 
-def _one(random: Random) -> Drawn:
+def _large(random: Random) -> Drawn:
+    return _one(random, ("large",))
+
+
+def _one(random: Random, sizes: Sequence[str] = tuple(SIZES)) -> Drawn:
     colour, ground = _colours(random, 2)
     kind, cell = random.choice(list(KINDS)), random.choice(list(PLACES))
-    size = random.choice(list(SIZES))
+    size = random.choice(sizes)
     x, y = (FIRST + APART * index + random.uniform(-0.015, 0.015) for index in cell)
     shape = _shape(random, kind, colour, (x, y), random.uniform(*SIZES[size]))
     caption = f"{article(f'{size} {colour} {kind}')} {PLACES[cell]} on {ground}"
@@ -173,7 +178,7 @@ def _moving(random: Random) -> tuple[list[Shape], str, str, tuple[float, float]]
 
 
 def compose(number: int, seed: int = 0, moving: bool = False, single: bool = False) -> Picture:
-    """The picture, or the clip, with this number; a `single` figure, or up to four."""
+    """The picture, or the clip, with this number; a `single` large figure, or up to four."""
     attempt = 0
     while True:
         text = f"figures/{moving}/{single}/{seed}/{number}/{attempt}"
@@ -182,7 +187,7 @@ def compose(number: int, seed: int = 0, moving: bool = False, single: bool = Fal
         if moving:
             shapes, ground, caption, way = _moving(random)
         else:
-            forms = (_one,) if single else (_one, _alike, _pair)
+            forms = (_large,) if single else (_one, _alike, _pair)
             shapes, ground, caption = random.choice(forms)(random)
         if is_held_out(caption) == bool(number & 1):
             break

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.shared.scenes import drawing
-from quintet.shared.scenes.drawing import grid_for
+from quintet.shared.scenes.drawing import Grid, grid_for
 from quintet.shared.scenes.figures import (
     APART,
     COLOURS,
@@ -35,7 +35,7 @@ DIFFERENT = 0.2
 """Distance of a pixel from the ground, in RGB, that belongs to a figure."""
 LEAST_AREA = 0.006
 """Share of the picture below which a part is noise; the smallest figure has 0.02."""
-LIKENESS = 0.72
+LIKENESS = 0.6
 """Least overlap (intersection over union) of a figure with an outline of its kind."""
 LARGE = 0.23
 """Least radius of a large figure."""
@@ -89,7 +89,8 @@ def _parts(inside: Mask) -> list[Mask]:
         padded = np.pad(label, 1)
         around = [padded[1:-1, 1:-1], padded[:-2, 1:-1], padded[2:, 1:-1]]
         around += [padded[1:-1, :-2], padded[1:-1, 2:]]
-        spread = np.where(inside, np.maximum.reduce(around), 0)
+        spread = np.maximum.reduce(around)
+        spread = np.where(inside, spread.reshape(-1)[spread - 1], 0)  # pointer jumping
         if (spread == label).all():
             break
         label = spread
@@ -105,9 +106,8 @@ def _unit_area(kind: str) -> float:
     return float((drawing.OUTLINES[kind](u, v) < 0).sum()) / 10_000
 
 
-def _covered(kind: str, x: float, y: float, radius: float, angle: float, shape: Array) -> Array:
+def _covered(kind: str, x: float, y: float, radius: float, angle: float, grid: Grid) -> Array:
     """Share of each pixel that an outline covers."""
-    grid = grid_for(*shape.shape)
     dx = (grid.x - np.float32(x)) / np.float32(radius)
     dy = (grid.y - np.float32(y)) / np.float32(radius)
     distance = drawing.OUTLINES[kind](*drawing.rotated(dx, dy, angle))
@@ -122,7 +122,8 @@ def _figure(values: Array, ground: Array, part: Mask, others: Mask) -> Figure:
     towards = colour - ground
     share = ((values - ground) * towards).sum(-1) / np.maximum((towards**2).sum(-1), 1e-6)
     share = np.where(_grown(part) & ~others, np.clip(share, 0, 1), 0)
-    grid = grid_for(*share.shape)
+    grid, rows, columns = grid_for(*share.shape), _span(part.any(1)), _span(part.any(0))
+    grid, share = Grid(grid.x[columns], grid.y[rows], grid.pixel), share[rows, columns]
     area = float(share.sum())
     x = float((share.sum(0) * grid.x).sum() / area)
     y = float((share.sum(1) * grid.y).sum() / area)
@@ -130,11 +131,19 @@ def _figure(values: Array, ground: Array, part: Mask, others: Mask) -> Figure:
     for kind in KINDS:
         extent = (area * grid.pixel**2 / _unit_area(kind)) ** 0.5
         for angle in (0.0,) if kind in ("circle", "ring") else ANGLES:
-            outline = _covered(kind, x, y, extent, angle, share)
+            outline = _covered(kind, x, y, extent, angle, grid)
             overlap = float(np.minimum(outline, share).sum() / np.maximum(outline, share).sum())
             if overlap > likeness:
                 best, likeness, radius = kind, overlap, extent
     return Figure(best, _colour_name(colour), x, y, radius)
+
+
+def _span(inside: Mask) -> slice:
+    """From the first to the last, and half as many around: an outline may reach farther."""
+    (indices,) = np.nonzero(inside)
+    first, last = int(indices[0]), int(indices[-1])
+    margin = (last - first) // 2 + 2
+    return slice(max(first - margin, 0), last + margin + 1)
 
 
 def _grown(part: Mask) -> Mask:
