@@ -16,7 +16,9 @@ from quintet import MaskGit, MaskGitTrainer, VQGanVAE
 from quintet.cli import main
 from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
+from quintet.engine.task import Batch
 from quintet.image import recipes
+from quintet.image.candidates import candidates
 from quintet.image.maskgit_task import MaskGitTask
 from quintet.shared.maskgit.data import in_floats
 
@@ -186,6 +188,23 @@ def test_subfolders_are_classes(saved: Path, tmp_path: Path) -> None:
     train = task.data("train")
     texts = {train.name(index): train.keyed(index, None)["text"] for index in range(3)}
     assert texts == {"red_fox/a.png": "red fox", "red_fox/b.png": "red fox", "owl/c.png": "owl"}
+
+
+def test_judges_get_an_image_for_each_held_out_caption(saved: Path) -> None:
+    settings = recipe(saved)
+    task = MaskGitTask(settings)
+    task.prepare(World(settings))
+    made = candidates(task)
+    source = made.open({}, task.data("valid"))
+    items = [source.keyed(index, None) for index in range(3)]
+    keys = torch.zeros(3, dtype=torch.int64)
+    group = made.make(items, Batch(made.collate(items), [0, 1, 2], keys))
+    again = made.make(items[1:], Batch(made.collate(items[1:]), [1, 2], keys[1:]))
+    for sample in (*group.originals, *group.candidates, *group.baselines["training"]):
+        assert sample.dtype == torch.uint8
+        assert sample.shape == (3, 64, 64)
+    assert torch.equal(group.originals[0], items[0]["image"])
+    assert torch.equal(group.candidates[2], again.candidates[1])
 
 
 # -- the command line -----------------------------------------------------------------------------

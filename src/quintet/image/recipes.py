@@ -95,7 +95,7 @@ def maskgit_tiny() -> MaskGitRecipe:
         save_every=500,
         model=MaskGitConfig(dim=128, layers=4, heads=4, head_dim=32, text_length=64, text_layers=1),
         images=ImageDataConfig(
-            size=(64, 64), builtin="figure", builtin_count=8000, valid_limit=128
+            size=(64, 64), builtin="figure", builtin_count=4000, valid_limit=128
         ),
         generation=DecodingConfig(count=64, reference_count=512),
         optim=OptimiserConfig(

@@ -45,7 +45,10 @@ class CaptionedPixels:
         return self.source.unused() if isinstance(self.source, HasFiles) else ()
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        return self.source.keyed(index, key)
+        item = self.source.keyed(index, key)
+        if isinstance(self.source, InFolder):
+            item["text"] = self.text(index)
+        return item
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
         """A fixed augmentation, the same in every epoch; 0 is the original."""
