@@ -23,7 +23,7 @@ from torch import nn
 from quintet import MaskGit, VQGanVAE
 from quintet.image import recipes
 from quintet.shared.maskgit.decoding import sample_keys
-from quintet.shared.maskgit.task import random_mask
+from quintet.shared.maskgit.model import random_mask
 
 CAPTION = "a small purple triangle at the bottom right on yellow"
 

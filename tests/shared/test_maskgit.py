@@ -18,7 +18,7 @@ from quintet.shared.maskgit.decoding import (
     halton_ranks,
     sample_keys,
 )
-from quintet.shared.maskgit.task import random_mask
+from quintet.shared.maskgit.model import random_mask
 
 SMALL = MaskGitConfig(
     grid=(4, 6), digits=(8, 5), dim=32, layers=2, heads=2, head_dim=16, text_length=24

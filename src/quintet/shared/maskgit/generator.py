@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from quintet.compat.models import MASKGIT, MASKGIT_GENERATE, arguments, model_keywords
+from quintet.engine.keys import uniform
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.attention import Context
 from quintet.nn.precision import without_autocast
 from quintet.nn.text import ByteTokenizer
 from quintet.shared.maskgit.config import MaskedConfig, digits_of
 from quintet.shared.maskgit.decoding import Decoding, generate_ids, sample_keys
-from quintet.shared.maskgit.model import MaskedTransformer
+from quintet.shared.maskgit.model import MaskedTransformer, random_mask
 
 WITH_IDS = ("fsq", "lfq", "bsq", "vq")
 
@@ -150,9 +151,6 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
 
     def loss(self, ids: Tensor, texts: Sequence[str] | None = None, seed: int = 0) -> Tensor:
         """Loss per masked id of ids (b, …), for custom training loops; a `seed` for each step."""
-        from quintet.engine.keys import uniform
-        from quintet.shared.maskgit.task import random_mask
-
         flat = ids.flatten(1).to(self.weight.device)
         keys = sample_keys(seed, range(len(flat))).to(flat.device)
         text, mask = (None, None) if texts is None else self.tokenize_captions(texts)

@@ -13,12 +13,14 @@ is exact; independent digits would be drawn from different patches where several
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.engine.keys import uniform
 from quintet.nn.attention import Block, Context
 from quintet.nn.digit_head import DigitHead
 from quintet.nn.norms import RMSNorm
@@ -113,6 +115,18 @@ class MaskedTransformer(CaptionConditioned):
         return rope_grid(self.config.grid, self.config.head_dim, device)
 
 
-def mask_ratio(uniform: Tensor) -> Tensor:
-    """Share of ids that are masked in training, by the cosine schedule of generation."""
-    return torch.cos(uniform * (math.pi / 2))
+def random_mask(keys: Tensor, grid: Sequence[int], prefix: float = 0.0) -> Tensor:
+    """(b, n): ids that are masked in training, by the cosine schedule of generation; at least one
+    of each sample.
+
+    Of a fraction `prefix` of clips the first latent frames are given, from one to all but one.
+    """
+    frames, size = grid[0], torch.Size(grid).numel()
+    scores = uniform(keys, "mask", (size,))
+    if prefix and frames > 1:
+        chosen = uniform(keys, "prefix", ()) < prefix
+        length = 1 + (uniform(keys, "prefix/length", ()) * (frames - 1)).long()
+        frame = torch.arange(size, device=keys.device) // (size // frames)
+        scores = torch.where(chosen[:, None] & (frame < length[:, None]), 2.0, scores)
+    ratio = torch.cos(uniform(keys, "mask/ratio", ()) * (math.pi / 2))[:, None]
+    return (scores < ratio) | (scores == scores.amin(1, keepdim=True))

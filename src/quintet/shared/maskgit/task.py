@@ -36,7 +36,7 @@ from quintet.shared.maskgit.config import MaskedRecipe
 from quintet.shared.maskgit.data import CaptionedPixels, IdData
 from quintet.shared.maskgit.decoding import Decoding, sample_keys
 from quintet.shared.maskgit.generator import MaskedGenerator, check_tokenizer
-from quintet.shared.maskgit.model import mask_ratio
+from quintet.shared.maskgit.model import random_mask
 
 DECODED = 32
 """Samples that the tokenizer decodes together."""
@@ -44,22 +44,6 @@ SHOWN, DRAWS = 6, 3
 """Captions of an exhibit, and samples generated for each."""
 COMPARED = 32
 """Side of the thumbnails whose distance is measured."""
-
-
-def random_mask(keys: Tensor, grid: Sequence[int], prefix: float = 0.0) -> Tensor:
-    """(b, n): masked ids, by the cosine schedule; at least one of each sample.
-
-    Of a fraction `prefix` of clips the first latent frames are given, from one to all but one.
-    """
-    frames, size = grid[0], torch.Size(grid).numel()
-    scores = uniform(keys, "mask", (size,))
-    if prefix and frames > 1:
-        chosen = uniform(keys, "prefix", ()) < prefix
-        length = 1 + (uniform(keys, "prefix/length", ()) * (frames - 1)).long()
-        frame = torch.arange(size, device=keys.device) // (size // frames)
-        scores = torch.where(chosen[:, None] & (frame < length[:, None]), 2.0, scores)
-    ratio = mask_ratio(uniform(keys, "mask/ratio", ()))[:, None]
-    return (scores < ratio) | (scores == scores.amin(1, keepdim=True))
 
 
 class MaskedTask(Task):
