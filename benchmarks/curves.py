@@ -79,6 +79,10 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
+    "mesh/autoencoder_compact_tiny": (
+        Panel("training loss", {"autoencoder/loss": "autoencoder"}, logarithmic=True),
+        Panel("validation fractions", {"val/exact": "exact", "val/within_one": "within one"}),
+    ),
     "mesh/transformer_tiny": (
         Panel("training loss, nats a code", {"transformer/loss": "transformer"}),
         Panel(

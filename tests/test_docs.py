@@ -136,7 +136,10 @@ def test_every_python_block_parses(page: str) -> None:
 @pytest.mark.parametrize("name", rooms.names())
 def test_the_page_of_a_room_states_the_length_of_each_recipe(name: str) -> None:
     recipe = rooms.recipe_function(name)()
-    assert f"| {recipe.steps:,} × {recipe.batch_size} |" in PAGES[f"{rooms.room_of(name).name}.md"]
+    page = "scaling" if "_large" in name else rooms.room_of(name).name
+    batch = recipe.batch_size * recipe.accumulate
+    assert f"| {recipe.steps:,} × {batch} |" in PAGES[f"{page}.md"]
+    assert f"`{name}`" in PAGES[f"{rooms.room_of(name).name}.md"]
 
 
 # -- commands -------------------------------------------------------------------------------------

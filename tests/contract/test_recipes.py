@@ -7,6 +7,7 @@ import atexit
 import dataclasses
 import json
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -34,7 +35,26 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 
 NAMES = [name for name in rooms.names() if name.endswith("_tiny")]
-EVERY = pytest.mark.parametrize("name", NAMES, scope="module")
+
+
+class Variant(str):
+    """The name of a recipe, with some of its settings changed."""
+
+    changes: dict[str, Any]
+
+    def __new__(cls, name: str, **changes: Any) -> "Variant":
+        variant = super().__new__(cls, name)
+        variant.changes = changes
+        return variant
+
+
+# Settings that take another way through a step: keyed noise inside of the network, no ids.
+VARIANTS = [
+    pytest.param(Variant("image/vqgan_tiny", quantiser="kl"), id="image/vqgan_tiny-kl"),
+    pytest.param(Variant("video/tokenizer_tiny", quantiser="kl"), id="video/tokenizer_tiny-kl"),
+    pytest.param(Variant("image/vqgan_tiny", quantiser="bounded"), id="image/vqgan_tiny-bounded"),
+]
+EVERY = pytest.mark.parametrize("name", [*NAMES, *VARIANTS], scope="module")
 
 # Where a recipe has such a field, a smaller value; the claims do not depend on it.
 SMALLER = {
@@ -63,7 +83,9 @@ taught = partial(harness.run, measured=False)
 
 def small(name: str, **changes: Any) -> Recipe:
     narrow = OF_ROOM.get(name.partition("/")[0], {})
-    recipe = replaced(rooms.recipe_function(name)(), SMALLER | narrow | LATE)
+    changes_of_variant = name.changes if isinstance(name, Variant) else {}
+    wanted = SMALLER | narrow | LATE | changes_of_variant
+    recipe = replaced(rooms.recipe_function(name)(), wanted)
     stages = {setting: str(stage(maker)) for setting, maker in recipe.stages.items()}
     return dataclasses.replace(recipe, steps=4, **stages, **changes)
 
@@ -107,7 +129,8 @@ def state(run: Run) -> dict[str, Tensor]:
 
 def test_every_room_has_a_tiny_recipe_for_each_of_its_recipes() -> None:
     names = set(rooms.names())
-    assert {f"{name}_tiny" for name in names if not name.endswith("_tiny")} <= names
+    twins = {re.sub("_(tiny|large).*", "", name) for name in names}
+    assert {f"{name}_tiny" for name in twins} | twins <= names
     assert {name.partition("/")[0] for name in NAMES} == set(rooms.rooms())
 
 

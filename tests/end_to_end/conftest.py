@@ -38,6 +38,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.fixture(scope="session")
+def continuous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with continuous latents. Read-only."""
+    run = tmp_path_factory.mktemp("continuous") / "run"
+    settings = ["--model.quantiser", "kl", "--model.latent-channels", "3"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "image/vqgan_tiny", "--run", str(run), *TINY, *settings])
+    assert not ended.value.code
+    return run
+
+
 @pytest.fixture
 def copied(trained: Path, tmp_path: Path) -> Path:
     """The same, to do with as one likes."""

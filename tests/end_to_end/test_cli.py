@@ -95,7 +95,8 @@ def test_the_list_names_every_recipe_and_its_twin(quintet: Quintet) -> None:
     said = quintet("list")
     names = [line.split()[0] for line in said.out.splitlines()]
     assert {"image/vqgan", "image/vqgan_tiny"} <= set(names)
-    assert {f"{name}_tiny" for name in names if not name.endswith("_tiny")} <= set(names)
+    twins = {name for name in names if "_tiny" not in name and "_large" not in name}
+    assert {f"{name}_tiny" for name in twins} <= set(names)
 
 
 # -- train ----------------------------------------------------------------------------------
@@ -518,6 +519,23 @@ def test_sample_reconstructs_pictures_and_ids_decode_to_the_same(
         for y in range(whole.shape[0] - 39)
         for x in range(whole.shape[1] - 47)
     )
+
+
+def test_sample_writes_continuous_latents_which_decode_to_the_same(
+    continuous: Path, trained: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    photo, out = picture(tmp_path / "cat.png", 5), tmp_path / "out"
+    said = quintet("sample", continuous, photo, "--out", out)
+    assert said.status == 0, said.err
+    alone, _, latents = [Path(line) for line in said.out.split()]
+    assert latents.name == "cat.latents.safetensors"
+    assert load_file(latents)["latents"].shape == (1, 3, 5, 6)
+    again = quintet("sample", continuous, latents, "--out", out)
+    assert Path(again.out.strip()).name == "cat.decoded.png"
+    assert np.array_equal(read_image(Path(again.out.strip())), read_image(alone))
+    refused = quintet("sample", trained, latents, "--out", out)
+    assert refused.status == 2
+    assert "must contain a tensor 'ids' of shape (batch, h, w) int64 below" in refused.err
 
 
 def test_sample_without_input_shows_held_out_pictures(

@@ -69,6 +69,26 @@ def test_the_page_holds_everything_and_loads_nothing(
     assert page.read_text() == "mine"
 
 
+def test_continuous_latents_stand_in_the_same_table(
+    trained: Path, continuous: Path, pictures: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    page = tmp_path / "page.html"
+    said = quintet("compare", pictures, continuous, trained, "--page", page, "--device", "cpu")
+    assert said.status == 0, said.err
+    header, first, second = said.out.splitlines()[:3]
+    assert header.split()[-1] == "channels/position"
+    assert str(trained) in first
+    assert first.endswith("–")
+    assert str(continuous) in second
+    assert "continuous" in second.replace(str(continuous), "")
+    assert second.endswith(" 3")
+    assert page.read_text().count("<circle") == 1
+    alone = quintet("compare", pictures, continuous, "--page", page, "--device", "cpu")
+    assert alone.status == 0, alone.err
+    assert "bits/pixel" not in alone.out
+    assert "Continuous latents have no rate" in page.read_text()
+
+
 def test_names_in_the_page_are_escaped(
     exported: Path, pictures: Path, tmp_path: Path, quintet: Quintet
 ) -> None:

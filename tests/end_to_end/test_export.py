@@ -1,5 +1,6 @@
 """quintet export: what it writes works elsewhere, and does what the model does."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,21 @@ def test_an_export_brings_samples_and_says_that_it_was_read_back(
     assert (tmp_path / "model/samples/reconstructions.png").is_file()
     assert "](samples/reconstructions.png)" in (tmp_path / "model/README.md").read_text()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
+
+
+def test_an_export_of_continuous_latents_holds_their_scale(
+    continuous: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    assert quintet("export", continuous, tmp_path / "model").status == 0
+    model = library.VQGanVAE.from_pretrained(tmp_path / "model")
+    log = [json.loads(line) for line in (continuous / "metrics.jsonl").read_text().splitlines()]
+    stds = [line["val/latent_std"] for line in log if "val/latent_std" in line]
+    assert model.config.latent_scale == pytest.approx(1 / stds[-1])
+    own = library.load(continuous)
+    assert own.config.latent_scale == 1.0
+    images = torch.rand(2, 3, 32, 32)
+    assert model.encode_latents(images).equal(own.encode_latents(images))
+    assert model.reconstruct(images).equal(own.reconstruct(images))
 
 
 # -- graphs -------------------------------------------------------------------------------------
@@ -142,6 +158,22 @@ def test_pictures_travel_as_programs_of_torch(
         assert ids.equal(model.tokenize(images))
         assert (latents - model.encode(images)).abs().max() <= 1e-4
         assert (decode(ids) - model.decode_from_ids(ids)).abs().max() <= 1e-4
+
+
+@pytest.mark.slow
+def test_continuous_latents_travel_as_programs_of_torch(
+    continuous: Path, tmp_path: Path, quintet: Quintet, run_code: RunCode
+) -> None:
+    out = tmp_path / "graphs"
+    said = quintet("export", continuous, out, "--format", "torch-export")
+    assert said.status == 0, said.err
+    assert "they have unit deviation" in (out / "README.md").read_text()
+    first, second = blocks(out / "README.md")
+    encode, decode = run_code(first, out)["program"], run_code(second, out)["program"]
+    model, images = library.load(continuous), torch.rand(5, 3, 32, 32)
+    (latents,) = encode(images)
+    assert (latents - model.encode_latents(images)).abs().max() <= 1e-4
+    assert (decode(latents) - model.decode_latents(latents)).abs().max() <= 1e-4
 
 
 @pytest.mark.slow

@@ -9,15 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command import Quintet
+from safetensors.torch import save_file
 
 import quintet as library
 from quintet.judges.weights import digest_of_tensors
+from quintet.nn.lpips import vgg16_features
 
 
 @pytest.fixture(autouse=True)
 def _no_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QUINTET_JUDGES", str(tmp_path / "weights"))
+
+
+@pytest.fixture
+def vgg(tmp_path: Path) -> None:
+    """Weights of a judge of sets."""
+    torch.manual_seed(0)
+    tensors = {f"features.{name}": x for name, x in vgg16_features().state_dict().items()}
+    (tmp_path / "weights").mkdir()
+    save_file(tensors, tmp_path / "weights/vgg16.safetensors")
 
 
 def answer(said: Any) -> dict[str, Any]:
@@ -57,9 +69,9 @@ def test_reconstructions_are_judged_as_their_files_are(
 
 
 def test_judges_do_not_depend_on_the_batch_size(
-    quintet: Quintet, trained: Path, monkeypatch: pytest.MonkeyPatch
+    quintet: Quintet, trained: Path, vgg: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("evaluate", trained, "--judges", "psnr,ssim")
+    words = ("evaluate", trained, "--judges", "psnr,ssim,frechet_vgg")
     found = answer(quintet(*words))
     smaller = answer(quintet(*words, "--batch-size", 3))
     for key in ("judges", "baselines", "weights"):
@@ -130,8 +142,10 @@ def test_a_folder_with_files_is_not_written_into(
 
 
 @pytest.mark.slow
-def test_two_processes_judge_as_one_and_answer_once(quintet: Quintet, trained: Path) -> None:
-    words = ["evaluate", str(trained), "--judges", "psnr,ssim", "--device", "cpu"]
+def test_two_processes_judge_as_one_and_answer_once(
+    quintet: Quintet, trained: Path, vgg: None
+) -> None:
+    words = ["evaluate", str(trained), "--judges", "psnr,ssim,frechet_vgg", "--device", "cpu"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     ended = subprocess.run(
         [*launcher, "-m", "quintet", "--", *words],

@@ -124,14 +124,14 @@ def test_a_tokenizer_of_another_kind_is_refused(vae: VQGanVAE, tmp_path: Path) -
         MaskGitTask(recipe(path))
 
 
-def test_a_tokenizer_without_ids_is_refused(vae: VQGanVAE) -> None:
-    class Continuous(VQGanVAE):
-        def __init__(self) -> None:
-            super().__init__(vae.config)
-            self.config = type("Config", (), {"quantiser": "kl"})()  # type: ignore[assignment]
-
-    with pytest.raises(ValueError, match=r"has no ids \(its quantiser is kl\): train one with fsq"):
-        MaskGit(Continuous(), image_size=16)
+@pytest.mark.parametrize("quantiser", ["kl", "bounded"])
+def test_a_tokenizer_without_ids_is_refused(quantiser: Any, tmp_path: Path) -> None:
+    continuous = VQGanVAE(dim=16, patch_size=4, channel_multipliers=(1,), quantiser=quantiser)
+    sentence = rf"has no ids \(its quantiser is {quantiser}\): train one with fsq"
+    with pytest.raises(ValueError, match=sentence):
+        MaskGit(continuous, image_size=16)
+    with pytest.raises(RunError, match=sentence):
+        MaskGitTask(recipe(continuous.save_pretrained(tmp_path / "vae")))
 
 
 def test_a_size_that_does_not_fit_the_tokenizer_is_refused(vae: VQGanVAE) -> None:

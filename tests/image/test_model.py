@@ -15,6 +15,8 @@ SMALL = {
     "codebook_bits": 6,
 }
 QUANTISERS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
+CONTINUOUS = pytest.mark.parametrize("quantiser", ["kl", "bounded"])
+BOTTLENECKS = pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq", "kl", "bounded"])
 
 
 def small(**changes: object) -> VQGanVAE:
@@ -41,7 +43,68 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     assert torch.equal(model(images).ids, ids)
 
 
-@QUANTISERS
+@CONTINUOUS
+def test_latents_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
+    model = small(quantiser=quantiser, latent_channels=5).eval()
+    images = torch.rand(2, 3, 32, 48)
+    latents = model.encode_latents(images)
+    assert latents.shape == (2, 5, 4, 6)
+    assert torch.equal(model.decode_latents(latents), model.reconstruct(images))
+    assert torch.equal(model(images).output.clamp(0, 1), model.reconstruct(images))
+    assert torch.equal(model(images).latents, latents)
+    assert model(images).ids is None
+
+
+@CONTINUOUS
+def test_a_continuous_model_has_no_ids_and_says_what_to_call(quantiser: str) -> None:
+    model, images = small(quantiser=quantiser).eval(), torch.rand(1, 3, 16, 16)
+    for call in (
+        lambda: model.tokenize(images),
+        lambda: model.decode_from_ids(torch.zeros(1, 2, 2, dtype=torch.long)),
+        lambda: model.codebook_size,
+    ):
+        with pytest.raises(TypeError, match=f"'{quantiser}' has no ids.*call encode_latents"):
+            call()
+    with pytest.raises(TypeError, match="'fsq' has no latents: call tokenize"):
+        small().encode_latents(images)
+    with pytest.raises(ValueError, match=r"expected float latents \(b, 8, h, w\)"):
+        model.decode_latents(torch.zeros(1, 3, 2, 2))
+
+
+@CONTINUOUS
+def test_the_loss_of_a_loop_of_ones_own_draws_noise_in_training_alone(quantiser: str) -> None:
+    model, images = small(quantiser=quantiser), torch.rand(2, 3, 16, 16)
+    first, second = (model(images, return_loss=True) for _ in range(2))
+    assert not torch.equal(first, second)
+    torch.manual_seed(1)
+    again = model(images, return_loss=True)
+    torch.manual_seed(1)
+    assert torch.equal(again, model(images, return_loss=True))
+    model.eval()
+    assert torch.equal(model(images, return_loss=True), model(images, return_loss=True))
+
+
+@BOTTLENECKS
+@pytest.mark.parametrize(
+    ("factor", "sizes"),
+    [
+        (16, {"patch_size": 4, "channel_multipliers": (1, 2, 2)}),
+        (16, {"patch_size": 1, "channel_multipliers": (1, 1, 2, 2, 2)}),
+        (32, {"patch_size": 4, "channel_multipliers": (1, 2, 2, 2)}),
+        (32, {"patch_size": 8, "channel_multipliers": (1, 2, 2)}),
+    ],
+)
+def test_a_position_may_cover_16_or_32_pixels(
+    quantiser: str, factor: int, sizes: dict[str, object]
+) -> None:
+    model = small(quantiser=quantiser, **sizes).eval()
+    images = torch.rand(1, 3, 64, 96)
+    assert model.factor == factor
+    assert model.to_codes(images).shape[-2:] == model.grid(images) == (64 // factor, 96 // factor)
+    assert model.reconstruct(images).shape == images.shape
+
+
+@BOTTLENECKS
 def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
     model = small(quantiser=quantiser).train()
     out = model(torch.rand(2, 3, 16, 24))
@@ -54,7 +117,7 @@ def test_every_parameter_receives_a_gradient(quantiser: str) -> None:
     assert stem.grad.abs().sum() > 0
 
 
-@QUANTISERS
+@BOTTLENECKS
 def test_a_sample_does_not_depend_on_its_batch(quantiser: str) -> None:
     model = small(quantiser=quantiser).double().eval()
     images = torch.rand(3, 3, 16, 16, dtype=torch.float64)
@@ -71,7 +134,7 @@ def test_channels_last_gives_the_same_images() -> None:
     assert torch.allclose(actual, expected, atol=1e-9)
 
 
-@QUANTISERS
+@BOTTLENECKS
 def test_it_trains_under_bf16_autocast_and_answers_in_fp32(quantiser: str) -> None:
     model = small(quantiser=quantiser)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -368,6 +368,38 @@ def test_a_collapse_is_named_with_the_remedy_of_the_quantiser(quantiser: str, re
     assert alarms(task, collapsed, step=2) == []  # in the warm-up
 
 
+@pytest.mark.parametrize("quantiser", ["kl", "bounded"])
+def test_continuous_latents_have_no_codebook_to_watch(quantiser: str, tmp_path: Path) -> None:
+    settings = recipe()
+    model = dataclasses.replace(settings.model, quantiser=quantiser, latent_channels=3)
+    run = open_run(dataclasses.replace(settings, model=model), tmp_path)
+    take_step(run)
+    assert ("vae/kl" in run.meters.read()[0]) == (quantiser == "kl")
+    metrics = run.evaluate()
+    assert not [name for name in metrics if "code" in name or name == "perplexity"]
+    assert metrics["latent_std"] > metrics["latent_std_min"] > 0
+    assert ("kl_bits" in metrics) == (quantiser == "kl")
+    large = VQGanTask(run.recipe)  # type: ignore[arg-type]
+    assert len(large.monitors) == len(VQGanTask(recipe()).monitors) - 1
+    run.close()
+
+
+def test_noise_follows_from_the_samples_and_not_from_their_batch() -> None:
+    settings = recipe()
+    model = dataclasses.replace(settings.model, quantiser="kl", latent_channels=3)
+    task = VQGanTask(dataclasses.replace(settings, model=model))
+    real, keys = torch.rand(4, 3, 16, 16), torch.tensor([5, 6, 7, 5])
+    noise = task._noise(real, Batch({}, [0, 1, 2, 3], keys))
+    assert noise is not None
+    assert noise.shape == (4, 3, *task.tokenizer.grid(real))
+    assert torch.equal(noise[0], noise[3])
+    assert not torch.equal(noise[0], noise[1])
+    part = task._noise(real[2:], Batch({}, [2, 3], keys[2:]))
+    assert part is not None
+    assert torch.equal(part, noise[2:])
+    assert VQGanTask(settings)._noise(real, Batch({}, [0, 1, 2, 3], keys)) is None
+
+
 def test_metrics_are_right_on_handmade_images() -> None:
     task = VQGanTask(recipe())
     real = torch.zeros(2, 3, 16, 16)

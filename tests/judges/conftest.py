@@ -7,7 +7,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.judges import i3d, inception
+from quintet.judges import i3d, inception, vggish
+from quintet.judges.voice import VoiceEncoder
 from quintet.nn.lpips import alexnet_features, vgg16_features
 
 
@@ -21,7 +22,7 @@ def random_like(build: Callable[[], nn.Module], prefix: str = "") -> dict[str, T
         value = torch.rand(like.shape, generator=generator)
         if name.endswith("running_var"):
             value = value + 0.5
-        elif like.ndim >= 4:
+        elif like.ndim > 1:
             value = (2 * value - 1) * (6 / like[0].numel()) ** 0.5
         elif name.endswith("bn.weight"):
             value = 0.9 + 0.2 * value
@@ -44,7 +45,7 @@ ALEX_WIDTHS = (64, 192, 384, 256, 256)
 
 @pytest.fixture(scope="session")
 def all_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights of all judges; VGG's heads are in a file of their own."""
+    """Random weights of the judges of pixels; VGG's heads are in a file of their own."""
     folder = tmp_path_factory.mktemp("weights")
     alexnet = random_like(alexnet_features, "features.")
     save_file(random_like(vgg16_features, "features."), folder / "vgg16.safetensors")
@@ -53,6 +54,15 @@ def all_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file(random_like(inception.Inception), folder / "inception.safetensors")
     save_file(random_like(i3d.I3D), folder / "i3d.safetensors")
     return folder
+
+
+@pytest.fixture(scope="session")
+def sound_weights(all_weights: Path) -> Path:
+    """Those of the judges of sounds, in the same folder."""
+    for name, build in {"vggish": vggish.VGGish, "resemblyzer": VoiceEncoder}.items():
+        tensors = {key: value.float() for key, value in random_like(build).items()}
+        save_file(tensors, all_weights / f"{name}.safetensors")
+    return all_weights
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Tokenizers are judged on the same pictures, crop and rounding."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,18 @@ def test_rate_and_codes_are_counted(files: Folder) -> None:
     assert speed.receipt.facts["batch"] == "5"
 
 
+def test_continuous_latents_have_channels_and_no_rate(files: Folder) -> None:
+    continuous = model(quantiser="kl", latent_channels=3)
+    result = compare(files, {"kl": continuous, "fsq": model()})
+    assert [one.name for one in result.tokenizers] == ["fsq", "kl"]
+    scores = result.tokenizers[1].scores
+    assert scores["channels_per_position"].value == 3
+    assert scores["psnr"].receipt == result.tokenizers[0].scores["psnr"].receipt
+    assert not {"bits_per_pixel", "codes_used"} & set(scores)
+    assert result.tokenizers[1].as_json()["codebook_size"] is None
+    assert set(result.receipts) >= {"bits_per_pixel", "codes_used", "channels_per_position"}
+
+
 def test_batches_do_not_change_the_scores(files: Folder) -> None:
     one, many = (compare(files, {"a": model()}, batch_size=n).tokenizers[0] for n in (1, 4))
     for name in ("psnr", "ssim", "bits_per_pixel", "codes_used"):
@@ -152,6 +165,18 @@ def test_the_order_is_by_rate_and_by_psnr_where_rates_are_similar() -> None:
     rows = [judged("d", 0.3, 30), judged("a", 0.105, 20), judged("b", 0.1, 21)]
     rows += [judged("c", 0.111, 25), judged("e", 0.32, 29)]
     assert [one.name for one in tokenizers.ordered(rows)] == ["b", "a", "c", "d", "e"]
+
+
+def test_continuous_latents_come_last_by_numbers_per_pixel() -> None:
+    def latents(name: str, channels: float, decibels: float) -> Judged:
+        one = judged(name, 0.0, decibels)
+        about = one.scores["psnr"].receipt
+        scores = {"psnr": one.scores["psnr"]}
+        scores["channels_per_position"] = Score(channels, None, None, about)
+        return dataclasses.replace(one, codebook_size=None, scores=scores)
+
+    rows = [latents("x", 16, 40), latents("y", 4, 20), latents("z", 4, 30), judged("a", 9.0, 10)]
+    assert [one.name for one in tokenizers.ordered(rows)] == ["a", "z", "y", "x"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

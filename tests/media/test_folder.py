@@ -126,6 +126,13 @@ def test_csv_is_read_with_quotes_and_a_byte_order_mark(tmp_path):
     }
 
 
+def test_a_table_with_bars_keeps_its_quotation_marks(tmp_path):
+    touch(tmp_path / "metadata.csv", '\ufefffile_name|text|speaker\na.wav|"No", he said, "no|3\n')
+    assert read_metadata(tmp_path) == {
+        "a.wav": {"file_name": "a.wav", "text": '"No", he said, "no', "speaker": "3"}
+    }
+
+
 def test_no_metadata_is_no_error(tmp_path):
     assert read_metadata(tmp_path) == {}
 

@@ -70,6 +70,14 @@ def test_an_autoencoder_with_a_learned_codebook_learns_from_nothing(tmp_path: Pa
     assert after["chamfer_bins"] < 0.8 * before["chamfer_bins"]
 
 
+def test_an_autoencoder_learns_the_bits_that_pointers_leave_out(tmp_path: Path) -> None:
+    settings = {"quantiser": "pointer", "depth": 1, "cell_bits": 2, "pointers": (2, 16, 64)}
+    before, after = before_and_after(tmp_path / "run", 60, 4e-3, **settings)
+    assert after["bits_per_face"] < 26
+    assert after["loss"] < 0.8 * before["loss"]
+    assert after["exact"] > before["exact"] + 0.03
+
+
 def of_each_kind(count: int) -> list[dict[str, Any]]:
     """Solids of at most twelve faces, no two of a kind."""
     data = BuiltinMeshes(MeshDataConfig(max_faces=12, builtin_count=200), "train")

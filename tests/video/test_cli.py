@@ -327,6 +327,30 @@ def test_ids_decode_to_the_clip_that_they_came_from(
     assert probe(out / "a.decoded.mp4").rate == pytest.approx(10)
 
 
+def test_latents_in_chunks_are_those_of_the_whole_and_decode_to_the_clip(
+    tmp_path: Path, cli: Callable[..., Said]
+) -> None:
+    layers = ("residual", "compress_time")
+    sizes: dict[str, Any] = {"init_dim": 8, "max_dim": 8, "patch_size": 4, "layers": layers}
+    tokenizer = quintet.VideoTokenizer(**sizes, quantiser="kl", latent_channels=3).eval()
+    folder = tokenizer.save_pretrained(tmp_path / "model")
+    write_gif(tmp_path / "a.gif", waves(11, 16, 24), 10)
+    out = tmp_path / "out"
+    assert cli("sample", folder, tmp_path / "a.gif", "--chunk", 4, "--out", out).status == 0
+    stored = np.stack(list(frames_of(tmp_path / "a.gif")))
+    clip = torch.from_numpy(stored).permute(3, 0, 1, 2)[None].float() / 255
+    latents = load_file(out / "a.latents.safetensors")["latents"]
+    assert latents.shape == (1, 3, 6, 4, 6)
+    torch.testing.assert_close(latents, tokenizer.encode_latents(clip), atol=1e-5, rtol=1e-4)
+    result = cli("sample", folder, out / "a.latents.safetensors", "--chunk", 3, "--out", out)
+    assert result.out.split() == [str(out / "a.decoded.mp4")]
+    output, decoded = (
+        np.stack(list(frames_of(out / f"a.{name}.mp4"))) for name in ("reconstruction", "decoded")
+    )
+    assert np.array_equal(decoded, output)
+    assert probe(out / "a.decoded.mp4").rate == pytest.approx(10)
+
+
 def test_ids_decode_at_the_rate_of_their_clip_unless_told_otherwise(
     run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
@@ -544,7 +568,7 @@ def test_a_video_that_ends_before_its_header_says_is_rejected(
         ({"ids": torch.full((1, 3, 4, 4), -1)}, "outside"),
         ({"ids": torch.zeros(1, 3, 4, 4)}, "integer ids"),
         ({"ids": torch.zeros(3, 4, 4, dtype=torch.long)}, r"(b, t, h, w)"),
-        ({"ids": torch.zeros(1, 0, 4, 4, dtype=torch.long)}, r"(b, t, h, w)"),
+        ({"ids": torch.zeros(1, 0, 4, 4, dtype=torch.long)}, r"(batch, t, h, w)"),
         ({"numbers": torch.zeros(1, 3, 4, 4, dtype=torch.long)}, "'ids'"),
         ({"ids": torch.zeros(1, 3, 4, 4, dtype=torch.long), "frames": torch.tensor([0])}, "frames"),
         (

@@ -232,6 +232,46 @@ def test_ids_decode_to_exactly_the_reconstruction(quantiser: str) -> None:
     assert torch.equal(model(clip).ids, ids)
 
 
+@pytest.mark.parametrize("quantiser", ["kl", "bounded"])
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_latents_decode_to_the_reconstruction_whole_and_in_chunks(
+    quantiser: str, chunk: int | None
+) -> None:
+    model = small(quantiser=quantiser, latent_channels=5).double().eval()
+    clip = torch.rand(2, 3, 9, 8, 12, dtype=torch.float64)
+    latents = model.encode_latents(clip, chunk)
+    assert latents.shape == (2, 5, *model.grid(clip)) == (2, 5, 3, 2, 3)
+    torch.testing.assert_close(latents, model(clip).latents)
+    output = model.decode_latents(latents, chunk)
+    torch.testing.assert_close(output, model(clip).output.clamp(0, 1))
+    assert torch.equal(output, model.reconstruct(clip, chunk))
+    image = model.encode_latents(clip[:, :, 0])
+    assert image.shape == (2, 5, *model.grid(clip[:, :, 0])) == (2, 5, 1, 2, 3)
+    with pytest.raises(TypeError, match="has no ids"):
+        model.decode_from_code_indices(torch.zeros(1, 1, 2, 2, dtype=torch.long))
+    with pytest.raises(TypeError, match="has no ids"):
+        model.tokenize(clip)
+
+
+@pytest.mark.parametrize("quantiser", ["fsq", "kl"])
+@pytest.mark.parametrize(
+    ("factor", "sizes"),
+    [
+        (16, {"patch_size": 16, "layers": ("residual", "compress_time")}),
+        (16, {"patch_size": 4, "layers": ("compress_space", "compress_time", "compress_space")}),
+        (32, {"patch_size": 16, "layers": ("compress_space", "residual", "compress_time")}),
+    ],
+)
+def test_a_position_may_cover_16_or_32_pixels(
+    quantiser: str, factor: int, sizes: dict[str, Any]
+) -> None:
+    model = small(quantiser=quantiser, **sizes).eval()
+    clip = torch.rand(1, 3, 5, 32, 64)
+    assert model.factor == factor
+    assert model.to_codes(clip).shape[-3:] == model.grid(clip) == (3, 32 // factor, 64 // factor)
+    assert model.reconstruct(clip).shape == clip.shape
+
+
 @WORDS
 def test_every_layer_type_trains_a_step(word: str) -> None:
     model = small(layers=("compress_space", "compress_time", word)).train()

@@ -31,7 +31,8 @@ from quintet.video.config import (
     VideoRecipe,
     VideoTokenizerConfig,
 )
-from quintet.video.task import VideoTask, bicubic_baseline, motion_error
+from quintet.video.model import VideoTokenizer, temporal_error
+from quintet.video.task import VideoTask, bicubic_baseline
 
 DISCRIMINATORS = {"frame_discriminator", "motion_discriminator"}
 
@@ -446,7 +447,7 @@ def test_codes_in_use_are_counted_over_the_whole_codebook(clips: tuple[Tensor, T
 
 def test_nothing_moves_in_a_single_frame() -> None:
     real = torch.rand(2, 3, 1, 16, 16)
-    assert motion_error(real, torch.rand_like(real)).tolist() == [0.0, 0.0]
+    assert temporal_error(real, torch.rand_like(real)).tolist() == [0.0, 0.0]
     task = VideoTask(recipe(videos=VideoDataConfig(frames=1, size=(16, 16))))
     actual = measured(task, real, real, torch.zeros(2, 1, 4, 4, dtype=torch.long))
     assert all(torch.isfinite(values).all() for values in actual.values())
@@ -485,3 +486,20 @@ def test_one_seed_begins_alike_whether_or_not_motion_is_judged() -> None:
     other = VideoTask(recipe(seed=4)).parts["tokenizer"].network
     first = next(iter(one["tokenizer"].network.parameters()))
     assert not first.equal(next(iter(other.parameters())))
+
+
+def test_the_temporal_loss_is_the_error_of_the_frame_differences() -> None:
+    real, output = torch.rand(2, 3, 5, 8, 8), torch.rand(2, 3, 5, 8, 8)
+    differences = (output[:, :, 1:] - output[:, :, :-1]) - (real[:, :, 1:] - real[:, :, :-1])
+    with torch.device("meta"):
+        model = VideoTokenizer(recipe().model)
+    with_it, without = (
+        model.pixel_loss(output, real, VideoLossConfig(temporal=weight)) for weight in (3.0, 0.0)
+    )
+    torch.testing.assert_close(with_it.loss - without.loss, 3 * differences.abs().mean())
+    assert set(with_it.terms) - set(without.terms) == {"temporal"}
+
+
+def test_a_still_error_costs_nothing_in_time() -> None:
+    real = torch.rand(2, 3, 5, 8, 8)
+    torch.testing.assert_close(temporal_error(real + 0.25, real), torch.zeros(2), atol=1e-6, rtol=0)

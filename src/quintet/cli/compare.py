@@ -20,8 +20,11 @@ COLUMNS = {
     "bits_per_pixel": ("bits/pixel", 1, 4),
     "ms_per_picture": ("ms/picture", 1, 2),
     "codes_used": ("codes used, %", 100, 1),
+    "channels_per_position": ("channels/position", 1, 0),
 }
 """Heading, scale and digits; other judges show their name and four digits."""
+ABSENT = {"bits_per_pixel": "continuous"}
+"""In place of a score that a tokenizer does not have; a dash of others."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -30,7 +33,8 @@ class Compare:
     of codes, each with a receipt. Prints a table and one line of JSON.
 
     The pictures are cropped to the largest common size that suits all tokenizers, or resampled to
-    --size. The table is sorted by rate, and by PSNR among tokenizers of similar rate.
+    --size. The table is sorted by rate, and by PSNR among tokenizers of similar rate. Continuous
+    latents have channels per position, and no bits; they come last.
     """
 
     data: tyro.conf.Positional[Path]
@@ -111,10 +115,10 @@ def image_tokenizer(path: Path, device: Any) -> Any:
 
 def table(result: "Comparison") -> list[list[str]]:
     """A header and a row for each tokenizer."""
-    measures = list(result.tokenizers[0].scores)
+    measures = list(result.receipts)
     header = ["", "tokenizer", *(heading(measure) for measure in measures)]
     rows = [
-        [str(number), one.name, *(cell(name, score) for name, score in one.scores.items())]
+        [str(number), one.name, *(cell(name, one.scores.get(name)) for name in measures)]
         for number, one in enumerate(result.tokenizers, 1)
     ]
     return [header, *rows]
@@ -124,7 +128,9 @@ def heading(measure: str) -> str:
     return COLUMNS[measure][0] if measure in COLUMNS else measure
 
 
-def cell(measure: str, score: "Score") -> str:
+def cell(measure: str, score: "Score | None") -> str:
+    if score is None:
+        return ABSENT.get(measure, "–")
     _, scale, digits = COLUMNS.get(measure, ("", 1, 4))
     value = f"{scale * score.value:.{digits}f}"
     if score.low is None or score.high is None:
@@ -146,12 +152,11 @@ def aligned(rows: list[list[str]]) -> list[str]:
 def notes(result: "Comparison") -> list[str]:
     from quintet.judges.tokenizers import SIMILAR
 
-    scores = result.tokenizers[0].scores
-    time = scores["ms_per_picture"].receipt
+    time = result.receipts["ms_per_picture"]
     height, width = result.size
     resampled = result.preparation["filter"] != "none"
     how = "resampled to" if resampled else "the largest crop that all have in the centre,"
-    receipts = ", ".join(f"{name} {score.receipt.digest}" for name, score in scores.items())
+    receipts = ", ".join(f"{name} {receipt.digest}" for name, receipt in result.receipts.items())
     return [
         f"{time.count} pictures, {how} {height} x {width}, sides divisible by {result.multiple}; "
         "reconstructions rounded to 8 bits",

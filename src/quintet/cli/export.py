@@ -34,6 +34,7 @@ def export(argv: list[str]) -> None:
     import quintet
     from quintet.engine.models.export import require_usable
     from quintet.engine.runs.folder import at_step
+    from quintet.report.card import last_evaluation
 
     args = parse(Export, argv, "export")
     check_step(args.step)
@@ -42,6 +43,7 @@ def export(argv: list[str]) -> None:
     run = at_step(args.run, args.step)
     model = quintet.load(run)
     require_usable(run, model)
+    model.measured(last_evaluation(run))
     graphs = None
     if args.format != "safetensors":
         graphs = rooms.room_of(name).export.pieces(model, recipe)

@@ -82,6 +82,7 @@ class ImageDataConfig(PixelDataConfig):
 class VQGanRecipe(TokenizerRecipe):
     """All settings of an image tokenizer run."""
 
+    matmul_share: ClassVar[float] = 0.59
     model: VQGanVAEConfig = field(default_factory=VQGanVAEConfig)
     """The tokenizer."""
     discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)

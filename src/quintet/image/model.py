@@ -2,12 +2,14 @@
 
 Shapes: b samples, c channels, h x w pixels in 0..1; f = `factor`; d = width of the last stage.
 
-    images (b, c, h, w) -> encode -> latents (b, d, h/f, w/f) -> quantiser -> values, ids
+    images (b, c, h, w) -> encode -> latents (b, d, h/f, w/f) -> quantiser -> values, codes
     values (b, d, h/f, w/f) -> decode -> images (b, c, h, w)
+
+Codes are ids (b, h/f, w/f), or latents (b, channels, h/f, w/f) of a continuous bottleneck.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,6 @@ from quintet.shared.tokenizer.model import (
     TokenizerModel,
     check_divisible,
     check_floats,
-    check_ids,
     check_range,
 )
 
@@ -80,6 +81,7 @@ class VQGanVAE(TokenizerModel):
     """The tokenizer, built from a configuration or from its fields as keywords."""
 
     Config = VQGanVAEConfig
+    positions: ClassVar[str] = "h, w"
 
     def __init__(self, config: VQGanVAEConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
@@ -98,22 +100,44 @@ class VQGanVAE(TokenizerModel):
         """Images from quantised values, not clamped."""
         return full_precision(self.decoder(values)) * 0.5 + 0.5
 
+    def grid(self, images: Tensor) -> tuple[int, ...]:
+        return images.shape[2] // self.factor, images.shape[3] // self.factor
+
     @torch.no_grad()
+    def to_codes(self, images: Tensor) -> Tensor:
+        """Ids (b, h/f, w/f), or latents (b, channels, h/f, w/f)."""
+        check_range(images, "image")
+        return self.quantiser.to_codes(self.encode(images))
+
+    @torch.no_grad()
+    def decode_from_codes(self, codes: Tensor) -> Tensor:
+        """Images in 0..1."""
+        self.quantiser.check(codes, self.positions)
+        return self.decode(self.quantiser.codes_to_values(codes)).clamp(0, 1)
+
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """Images in 0..1, encoded to codes and decoded."""
+        return self.decode_from_codes(self.to_codes(images))
+
     def tokenize(self, images: Tensor) -> Tensor:
         """(b, h/f, w/f) integers below `codebook_size`."""
-        check_range(images, "image")
-        return self.quantiser.to_ids(self.encode(images))
+        self.require("ids")
+        return self.to_codes(images)
 
-    @torch.no_grad()
     def decode_from_ids(self, ids: Tensor) -> Tensor:
         """Images in 0..1 from ids (b, h/f, w/f)."""
-        check_ids(ids, "b, h, w", self.codebook_size)
-        return self.decode(self.quantiser.ids_to_values(ids)).clamp(0, 1)
+        self.require("ids")
+        return self.decode_from_codes(ids)
 
-    @torch.no_grad()
-    def reconstruct(self, images: Tensor) -> Tensor:
-        """Images in 0..1, encoded to ids and decoded."""
-        return self.decode_from_ids(self.tokenize(images))
+    def encode_latents(self, images: Tensor) -> Tensor:
+        """(b, channels, h/f, w/f) of a continuous bottleneck; kl: the means."""
+        self.require("latents")
+        return self.to_codes(images)
+
+    def decode_latents(self, latents: Tensor) -> Tensor:
+        """Images in 0..1 from latents (b, channels, h/f, w/f)."""
+        self.require("latents")
+        return self.decode_from_codes(latents)
 
     def check(self, images: Tensor) -> None:
         if images.ndim != 4 or images.shape[1] != self.config.channels:

@@ -1,5 +1,5 @@
 """`quintet sample` for images: generate from captions, paint into an image, reconstruct images, or
-decode ids."""
+decode ids or latents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ EXAMPLE = "photo.jpg --out out"
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """A tokenizer takes images to reconstruct, folders of them, or .safetensors files of ids from
-    an earlier call. A generator makes images of --text, and paints into --image where --mask is
-    white."""
+    """A tokenizer takes images to reconstruct, folders of them, or .safetensors files of ids or
+    latents from an earlier call. A generator makes images of --text, and paints into --image where
+    --mask is white."""
 
     text: tuple[str, ...] = ()
     """Generator: captions to generate images from."""
@@ -59,7 +59,7 @@ class Flags:
     """Tokenizer: resize and crop images to this height and width; default: crop to the next valid
     size."""
     any_model: bool = False
-    """Tokenizer: decode ids even if another model, or another checkpoint, made them."""
+    """Tokenizer: decode ids or latents even if another model, or another checkpoint, made them."""
     device: Device = "auto"
     """Device; auto uses a GPU if available."""
 
@@ -74,11 +74,12 @@ def example(recipe: Any, run: Path) -> list[str]:
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
-    """Write NAME.reconstruction.png, NAME.comparison.png and NAME.ids.safetensors; for ids,
-    NAME.decoded.png; for captions, CAPTION-000.png and so on, and a sheet of all."""
+    """Write NAME.reconstruction.png, NAME.comparison.png and NAME.ids.safetensors
+    (NAME.latents.safetensors of a continuous bottleneck); for such a file, NAME.decoded.png; for
+    captions, CAPTION-000.png and so on, and a sheet of all."""
     from quintet.image.maskgit import MaskGit
     from quintet.media.pixels import SUFFIXES
-    from quintet.shared.tokenizer.ids import weights_digest
+    from quintet.shared.tokenizer.codes import weights_digest
 
     check_positive(flags, "count")
     model: Any = loaded(run, flags.device)
@@ -88,7 +89,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         return _generate(model, out, flags)
     if flags.text or flags.image or flags.mask:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text, --image or --mask")
-    files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids as .safetensors", out)
+    files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     digest = weights_digest(model)
@@ -198,7 +199,7 @@ def _reconstruct(
     import torch
 
     from quintet.media.pixels import grid, middle, read_image, resize_crop, write_png
-    from quintet.shared.tokenizer.ids import write_ids
+    from quintet.shared.tokenizer.codes import write_codes
     from quintet.shared.tokenizer.pixels import displayed, in_channels, to_bytes
 
     channels = model.config.channels
@@ -209,27 +210,27 @@ def _reconstruct(
     array = resize_crop(array, size) if flags.size else middle(array, size)  # type: ignore[arg-type]
     array = in_channels(array, channels)
     image = torch.from_numpy(array.copy()).permute(2, 0, 1)[None].float() / 255
-    ids = model.tokenize(image.to(next(model.parameters()).device))
-    reconstruction = to_bytes(model.decode_from_ids(ids)[0])
+    codes = model.to_codes(image.to(next(model.parameters()).device))
+    reconstruction = to_bytes(model.decode_from_codes(codes)[0])
     picture = item.target(out, ".reconstruction.png")
     sheet = item.target(out, ".comparison.png")
-    id_file = item.target(out, ".ids.safetensors")
+    code_file = item.target(out, f".{model.quantiser.code_name}.safetensors")
     write_png(picture, reconstruction)
     pair = [displayed(array), displayed(reconstruction)]
     write_png(sheet, grid([pair], ["original", "reconstruction"]))
-    write_ids(id_file, ids, digest)
-    return [picture, sheet, id_file]
+    write_codes(code_file, model, codes, digest)
+    return [picture, sheet, code_file]
 
 
 def _decode(model: "VQGanVAE", item: Input, out: Path, digest: "Tensor | None") -> list[Path]:
     from quintet.media.pixels import write_png
-    from quintet.shared.tokenizer.ids import read_ids
+    from quintet.shared.tokenizer.codes import read_codes
     from quintet.shared.tokenizer.pixels import to_bytes
 
-    ids = read_ids(item.path, model, "b, h, w", digest)["ids"]
-    suffixes = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
+    codes, _ = read_codes(item.path, model, digest)
+    suffixes = [""] if len(codes) == 1 else [f"-{index:03d}" for index in range(len(codes))]
     paths = [item.target(out, f".decoded{suffix}.png") for suffix in suffixes]
-    images = model.decode_from_ids(ids.long().to(next(model.parameters()).device))
+    images = model.decode_from_codes(codes.to(next(model.parameters()).device))
     for png, image in zip(paths, images):
         write_png(png, to_bytes(image))
     return paths

@@ -62,7 +62,7 @@ class VQGanTask(TokenizerTask):
             ),
             "psnr_mean_colour": Rows(psnr(mean, real)),
             "psnr_bicubic": Rows(psnr(bicubic(real, self.recipe.model.factor).clamp(0, 1), real)),
-            "ids": Rows(output.ids),
+            **{name: Rows(row) for name, row in self.tokenizer.quantiser.rows(output).items()},
         }
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:

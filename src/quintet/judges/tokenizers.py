@@ -1,6 +1,6 @@
 """Image tokenizers side by side: distortion, rate, speed and use of codes, on the same pictures.
 
-    files -> one crop for all -> each tokenizer: ids -> pictures, 8 bits -> scores with receipts
+    files -> one crop for all -> each tokenizer: codes -> pictures, 8 bits -> scores with receipts
 
 All pictures have the same size, so that every tokenizer is timed on the same work: the largest that
 all files have with sides that are multiples of every downsampling factor, or a size that is asked.
@@ -33,7 +33,7 @@ from quintet.judges.receipt import (
 from quintet.media.errors import BadFile
 from quintet.media.pixels import Pixels, middle, read_image, resize_crop
 from quintet.nn.similarity import WINDOW
-from quintet.shared.tokenizer.ids import weights_digest
+from quintet.shared.tokenizer.codes import weights_digest
 from quintet.shared.tokenizer.model import TokenizerModel
 
 SIMILAR = 1.1
@@ -47,14 +47,15 @@ JUDGES: tuple[type[PairJudge], ...] = (Psnr, Ssim, LpipsVgg, LpipsAlex)
 
 @dataclass(frozen=True)
 class Judged:
-    """A tokenizer and its scores, by name: those of the judges, bits_per_pixel, ms_per_picture and
-    codes_used."""
+    """A tokenizer and its scores, by name: those of the judges, ms_per_picture, and bits_per_pixel
+    and codes_used, or channels_per_position of continuous latents."""
 
     name: str
     weights: str
     """Digest, equal for a checkpoint and its export."""
     factor: int
-    codebook_size: int
+    codebook_size: int | None
+    """None: continuous."""
     scores: dict[str, Score]
 
     def as_json(self) -> dict[str, Any]:
@@ -79,6 +80,15 @@ class Comparison:
     """Files that cannot be read, and why."""
     missing: list[str]
     """Judges that do not work here, and why."""
+
+    @property
+    def receipts(self) -> dict[str, Receipt]:
+        """Of each measure that any tokenizer has; they are the same for all."""
+        return {
+            measure: score.receipt
+            for one in self.tokenizers
+            for measure, score in one.scores.items()
+        }
 
 
 def compare(
@@ -112,8 +122,8 @@ def compare(
         return Receipt(name, facts, reference, preparation, len(usable))
 
     judged = [trial.judged(size, receipt) for trial in trials]
-    for measure in judged[0].scores:
-        check_comparable({one.name: one.scores[measure] for one in judged})
+    for measure in {measure: None for one in judged for measure in one.scores}:
+        check_comparable({one.name: one.scores[measure] for one in judged if measure in one.scores})
     reconstructions = {trial.name: trial.shown for trial in trials}
     return Comparison(
         size, multiple, preparation, ordered(judged), originals, reconstructions, skipped, missing
@@ -121,10 +131,12 @@ def compare(
 
 
 def ordered(judged: Sequence[Judged]) -> list[Judged]:
-    """Groups of similar bits per pixel (SIMILAR), the lowest first; by PSNR within a group."""
+    """Groups of similar bits per pixel (SIMILAR), the lowest first; by PSNR within a group.
+    Continuous latents follow, in groups of similar numbers per pixel."""
     groups: list[list[Judged]] = []
     for one in sorted(judged, key=_rate):
-        if not groups or _rate(one) > SIMILAR * _rate(groups[-1][0]):
+        continuous, rate = _rate(groups[-1][0]) if groups else (False, -1.0)
+        if _rate(one) > (continuous, SIMILAR * rate):
             groups.append([])
         groups[-1].append(one)
     return [
@@ -134,8 +146,10 @@ def ordered(judged: Sequence[Judged]) -> list[Judged]:
     ]
 
 
-def _rate(one: Judged) -> float:
-    return one.scores["bits_per_pixel"].value
+def _rate(one: Judged) -> tuple[bool, float]:
+    if one.codebook_size is None:
+        return True, one.scores["channels_per_position"].value / one.factor**2
+    return False, one.scores["bits_per_pixel"].value
 
 
 # -- pictures -------------------------------------------------------------------------------
@@ -215,38 +229,41 @@ class _Trial:
     rows: dict[str, list[Array]] = field(default_factory=dict[str, list[Array]])
     milliseconds: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     """Size of a batch, and time for a picture of it."""
-    ids_per_picture: int = 0
+    codes: Tensor | None = None
+    """Of one picture."""
     shown: list[Pixels] = field(default_factory=list[Pixels])
 
     def __post_init__(self) -> None:
         self.device = next(self.model.parameters()).device
-        self.used = torch.zeros(self.model.codebook_size, dtype=torch.bool, device=self.device)
+        size = self.model.codebook_size if self.model.quantiser.discrete else 0
+        self.used = torch.zeros(size, dtype=torch.bool, device=self.device)
 
     def add(self, originals: Tensor, shown: int) -> None:
         pictures = originals.to(self.device)
         if not self.milliseconds:
             self.reconstruct(pictures)  # the first call also chooses kernels
         start = time.perf_counter()
-        ids, output = self.reconstruct(pictures)
+        codes, output = self.reconstruct(pictures)
         seconds = time.perf_counter() - start
         self.milliseconds.append((len(pictures), 1000 * seconds / len(pictures)))
         if not output.isfinite().all():
             raise RunError(
                 f"reconstructions of {self.name} are not finite; name another checkpoint"
             )
-        self.ids_per_picture = ids[0].numel()
-        self.used[ids.flatten()] = True
+        self.codes = codes[0]
+        if self.model.quantiser.discrete:
+            self.used[codes.flatten()] = True
         output = (output * 255).round().cpu() / 255
         self.shown += _to_bytes(output[: shown - len(self.shown)])
         for judge in self.judges:
             self.rows.setdefault(judge.name, []).append(judge.rows([*originals], [*output]))
 
     def reconstruct(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
-        ids = self.model.tokenize(pictures)
-        output = self.model.decode_from_ids(ids)
+        codes = self.model.to_codes(pictures)
+        output = self.model.decode_from_codes(codes)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return ids, output
+        return codes, output
 
     def judged(self, size: Size, receipt: Callable[[str, dict[str, str]], Receipt]) -> Judged:
         scores: dict[str, Score] = {}
@@ -255,16 +272,21 @@ class _Trial:
             low, high = interval(rows, judge.mean, RESAMPLES)
             about = receipt(judge.name, judge.facts())
             scores[judge.name] = Score(judge.mean(rows), low, high, about)
-        bits = self.ids_per_picture * math.log2(self.model.codebook_size)
-        values = {
+        for measure, value in self.values(size).items():
+            scores[measure] = Score(value, None, None, receipt(measure, self.facts(measure)))
+        weights = bytes(weights_digest(self.model).tolist()).hex()[:16]
+        return Judged(self.name, weights, self.model.factor, len(self.used) or None, scores)
+
+    def values(self, size: Size) -> dict[str, float]:
+        assert self.codes is not None
+        if not self.model.quantiser.discrete:
+            return {"channels_per_position": len(self.codes), "ms_per_picture": self.speed}
+        bits = self.codes.numel() * math.log2(len(self.used))
+        return {
             "bits_per_pixel": bits / math.prod(size),
             "ms_per_picture": self.speed,
             "codes_used": self.used.float().mean().item(),
         }
-        for measure, value in values.items():
-            scores[measure] = Score(value, None, None, receipt(measure, self.facts(measure)))
-        weights = bytes(weights_digest(self.model).tolist()).hex()[:16]
-        return Judged(self.name, weights, self.model.factor, self.model.codebook_size, scores)
 
     @property
     def largest(self) -> int:
@@ -278,6 +300,8 @@ class _Trial:
     def facts(self, measure: str) -> dict[str, str]:
         if measure == "bits_per_pixel":
             return {"bits": "log2(codebook size) for each id, without entropy coding"}
+        if measure == "channels_per_position":
+            return {"channels": "continuous, fp32; bits are not counted"}
         if measure == "codes_used":
             return {"share": "codes that occur in any picture, of the codebook"}
         on_gpu = self.device.type == "cuda"

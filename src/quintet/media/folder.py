@@ -205,7 +205,11 @@ def _json_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _csv_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with source.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines)
+        piped = lines.readline().startswith(f"{FILE_KEYS[0]}|")
+        lines.seek(0)
+        # In a table like LJSpeech's, quotation marks are part of the text.
+        ljspeech = csv.DictReader(lines, delimiter="|", quoting=csv.QUOTE_NONE)
+        reader = ljspeech if piped else csv.DictReader(lines)
         try:
             for row in reader:
                 yield reader.line_num, {key: value for key, value in row.items() if key is not None}

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
+from itertools import pairwise
+from math import log2, prod
 from types import MappingProxyType
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from quintet.engine.config import OptimiserConfig, Recipe, require, setting
 from quintet.nn.quantisers.config import CodebookConfig
@@ -39,6 +40,23 @@ class MeshDataConfig(DataConfig):
         require(0 <= self.rotation <= 180, "rotation", self.rotation, "between 0 and 180 degrees")
 
 
+class PointerGroup(NamedTuple):
+    """Ranks that are followed by equally many bits."""
+
+    low: int
+    high: int
+    """Exclusive."""
+    bits: int
+    """Per axis."""
+    offset: int
+    """First code."""
+
+    @property
+    def size(self) -> int:
+        """Codes."""
+        return (self.high - self.low) * 8**self.bits
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeshAutoencoderConfig(CodebookConfig):
     """Mesh tokenizer: graph encoder, vertex quantiser and decoder."""
@@ -57,10 +75,11 @@ class MeshAutoencoderConfig(CodebookConfig):
     """Number of decoder layers over the face sequence."""
     window: int = 2
     """Decoder receptive field: faces before and after each face, per layer."""
-    quantiser: Literal["fsq", "lfq", "vq"] = "fsq"
-    """Vertex quantiser: fsq of the position, lfq (lookup-free) or vq (learned codebook)."""
+    quantiser: Literal["fsq", "lfq", "vq", "pointer"] = "fsq"  # type: ignore[assignment]
+    """Vertex quantiser: fsq of the position, lfq (lookup-free), vq (learned codebook), or pointer:
+    one code per corner, of a new vertex or of one that was used before."""
     depth: int = 2
-    """Residual quantisation levels, i.e. codes per vertex."""
+    """Residual quantisation levels, i.e. codes per vertex; 1 for pointer."""
     levels: tuple[int, int, int] = (24, 24, 24)
     """fsq: quantisation levels of x, y and z; their product is the codebook size."""
     max_offset: float = 0.5
@@ -75,6 +94,10 @@ class MeshAutoencoderConfig(CodebookConfig):
     """lfq: weight of the entropy loss, which keeps codes in use."""
     commitment_weight: float = 0.1
     """lfq and vq: weight of the commitment loss."""
+    cell_bits: int = 3
+    """pointer: bits per axis of the first corner of a vertex."""
+    pointers: tuple[int, ...] = (8, 64, 128)
+    """pointer: how many of the vertices used last can be named with 2, 1 and 0 bits per axis."""
 
     def __post_init__(self) -> None:
         require(self.bins >= 2, "bins", self.bins, "2 or more")
@@ -86,11 +109,45 @@ class MeshAutoencoderConfig(CodebookConfig):
         require(1 <= bits <= 30, "codebook_bits", bits, "between 1 and 30")
         size, depth = self.codebook_size, self.depth
         require(size**depth < 2**62, "depth", depth, "fewer levels, or fewer codes in each")
+        if self.quantiser == "pointer":
+            self._check_pointers()
+
+    def _check_pointers(self) -> None:
+        require(self.depth == 1, "depth", self.depth, "1 with quantiser pointer")
+        whole = self.bins.bit_count() == 1
+        require(whole, "bins", self.bins, "a power of two with quantiser pointer")
+        most = self.bins.bit_length() - 1
+        inside = 1 <= self.cell_bits <= most
+        require(inside, "cell_bits", self.cell_bits, f"between 1 and {most}, the bits of a bin")
+        ascending = all(low < high for low, high in pairwise((0, *self.pointers)))
+        require(bool(self.pointers) and ascending, "pointers", self.pointers, "ascending numbers")
 
     @property
     def codebook_size(self) -> int:
         """Codes per residual level."""
+        if self.quantiser == "pointer":
+            return 8**self.cell_bits + sum(group.size for group in self.pointer_groups)
         return prod(self.levels) if self.quantiser == "fsq" else 2**self.codebook_bits
+
+    @property
+    def pointer_groups(self) -> list[PointerGroup]:
+        """The ranks that `pointers` groups, and where their codes begin: after all cells."""
+        groups: list[PointerGroup] = []
+        offset, last = 8**self.cell_bits, len(self.pointers) - 1
+        for index, (low, high) in enumerate(pairwise((0, *self.pointers))):
+            groups.append(PointerGroup(low, high, last - index, offset))
+            offset += groups[-1].size
+        return groups
+
+    @property
+    def reach(self) -> int:
+        """How many of the vertices used last can be named; 0 if codes are no pointers."""
+        return self.pointers[-1] if self.quantiser == "pointer" else 0
+
+    @property
+    def bits_per_face(self) -> float:
+        """Size of the codes of a face, at a fixed length: what the transformer has to model."""
+        return self.corners * self.depth * log2(self.codebook_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +163,8 @@ class MeshTransformerConfig:
     levels: tuple[int, ...] = ()
     """Base of each digit of a code (fsq: 24, 24, 24), least significant first. Codes with equal
     digits share embeddings. Empty: codes are not factorised."""
+    pointers: bool = False
+    """Whether codes point at vertices, so that equal codes in a face may be of different ones."""
     head: Literal["digits", "codes"] = "digits"
     """Output head: autoregressive over digits (needs levels), or one softmax over all codes."""
     max_faces: int = 800
@@ -166,6 +225,7 @@ class MeshTransformerConfig:
             depth=autoencoder.depth,
             codebook_size=autoencoder.codebook_size,
             levels=tuple(autoencoder.levels) if autoencoder.quantiser == "fsq" else (),
+            pointers=autoencoder.quantiser == "pointer",
         )
 
 

@@ -37,6 +37,7 @@ from quintet.mesh.geometry import (
     has_area,
     merge,
     normalised,
+    vertex_ranks,
     weld,
 )
 from quintet.shared.captions import folder_caption
@@ -291,8 +292,9 @@ class Collate:
     list. v and f are multiples of `unit`, 1 where shapes may vary.
     """
 
-    def __init__(self, max_faces: int, corners: int = 3, unit: int = 1) -> None:
-        self.max_faces, self.corners, self.unit = max_faces, corners, unit
+    def __init__(self, max_faces: int, corners: int = 3, unit: int = 1, reach: int = 0) -> None:
+        """With `reach`, batches also have ranks (1, f, corners), the `vertex_ranks`."""
+        self.max_faces, self.corners, self.unit, self.reach = max_faces, corners, unit, reach
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         meshes = [self._checked(item) for item in items]
@@ -305,6 +307,7 @@ class Collate:
         vertices = torch.zeros(1, num_vertices, 3)
         faces = torch.full((1, num_faces, self.corners), -1, dtype=torch.int32)
         neighbours = torch.full((1, num_faces, NEIGHBOURS), -1, dtype=torch.int32)
+        ranks = torch.full_like(faces, -1)
         for (points, polygons), (row, vertex) in zip(
             meshes, (lengths.cumsum(0) - lengths).tolist()
         ):
@@ -313,7 +316,11 @@ class Collate:
             faces[0, rows] = torch.where(polygons >= 0, polygons + vertex, -1).int()
             table = face_neighbours(polygons)
             neighbours[0, rows] = torch.where(table >= 0, table + row, -1).int()
+            if self.reach:
+                ranks[0, rows] = torch.from_numpy(vertex_ranks(polygons.numpy(), self.reach)).int()
         batch = {"vertices": vertices, "faces": faces, "neighbours": neighbours}
+        if self.reach:
+            batch["ranks"] = ranks
         return {**batch, "lengths": lengths, "text": [str(item.get("text", "")) for item in items]}
 
     def _checked(self, item: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

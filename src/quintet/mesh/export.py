@@ -11,6 +11,7 @@ from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.shared.export import graph
 
 NOT_EXPORTABLE = "autoregressive sampling of a variable number of faces is a loop, not a graph"
+POINTERS = "codes with pointers are read and written corner by corner: a loop, not a graph"
 
 
 def encode(self: Any, vertices: Tensor, faces: Tensor, neighbours: Tensor) -> Tensor:
@@ -39,6 +40,8 @@ def example_inputs(
 def pieces(model: Any, recipe: Any) -> Exportable:
     if not isinstance(model, MeshAutoencoder):
         return Exportable([], NOT_EXPORTABLE)
+    if model.config.quantiser == "pointer":
+        return Exportable([], POINTERS)
     corners, tokens = model.config.corners, model.config.corners * model.depth
     descriptions = (
         "(batch, vertices, 3) float32 in -1..1",

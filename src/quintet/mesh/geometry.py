@@ -247,3 +247,42 @@ def has_area(vertices: Floats, faces: Ints) -> npt.NDArray[np.bool_]:
     edges = vertices[faces[:, 1:]].astype(np.float64) - vertices[faces[:, :1]]
     crossed = np.square(np.cross(edges[:, :-1], edges[:, 1:])).sum(-1).max(1, initial=0)
     return crossed > 1e-10 * np.square(np.square(edges).sum(-1).max(1, initial=0))
+
+
+def vertex_ranks(faces: Ints, reach: int) -> Ints:
+    """(f, k) -> (f, k): how many vertices were used since the last use of each corner's vertex, not
+    counting those of its own face; -1 where it is new, `reach` or more, and in padding."""
+    ranks = np.full(faces.shape, -1, np.int64)
+    recent: list[int] = []
+    for face, corners in enumerate(faces.tolist()):
+        if min(corners) < 0:
+            continue
+        for slot, vertex in enumerate(corners):
+            place = recent.index(vertex) if vertex in recent else -1
+            if slot <= place < slot + reach:
+                ranks[face, slot] = place - slot
+                del recent[place]
+            elif place >= 0:
+                recent[place] = -1  # `points_of` takes this corner for another vertex
+            recent.insert(0, vertex)
+    return ranks
+
+
+def points_of(ranks: Ints) -> Ints:
+    """The inverse: (f, k) ranks, -1 for a new vertex -> (f, k) numbers of points.
+
+    A rank beyond all vertices is the last one's; where there is none, the vertex is new.
+    """
+    points = np.zeros(ranks.shape, np.int64)
+    recent: list[int] = []
+    count = 0
+    for face, corners in enumerate(ranks.tolist()):
+        for slot, rank in enumerate(corners):
+            place = min(rank + slot, len(recent) - 1)
+            if rank < 0 or place < slot:
+                point, count = count, count + 1
+            else:
+                point = recent.pop(place)
+            recent.insert(0, point)
+            points[face, slot] = point
+    return points

@@ -40,6 +40,44 @@ def autoencoder_tiny() -> MeshAutoencoderRecipe:
     )
 
 
+def autoencoder_compact() -> MeshAutoencoderRecipe:
+    """Tokenizer with one code of 640 per corner, 2.9 times fewer bits per face; needs a GPU."""
+    return MeshAutoencoderRecipe(
+        steps=1000,
+        batch_size=64,
+        workers=12,
+        evaluate_every=1000,
+        save_every=1000,
+        model=MeshAutoencoderConfig(
+            quantiser="pointer", depth=1, cell_bits=2, pointers=(4, 32, 128)
+        ),
+        meshes=MeshDataConfig(max_faces=192, builtin_count=1_000_000, valid_limit=2048),
+        optim=OptimiserConfig(learning_rate=5e-4, warmup_steps=100),
+    )
+
+
+def autoencoder_compact_tiny() -> MeshAutoencoderRecipe:
+    """Tokenizer for up to 64 faces, one code of 352 per corner: two minutes on two CPU cores."""
+    return MeshAutoencoderRecipe(
+        steps=200,
+        batch_size=16,
+        workers=1,
+        evaluate_every=100,
+        save_every=100,
+        model=MeshAutoencoderConfig(
+            quantiser="pointer",
+            depth=1,
+            cell_bits=2,
+            pointers=(2, 16, 64),
+            dim=96,
+            message_dim=32,
+            decoder_layers=2,
+        ),
+        meshes=MeshDataConfig(max_faces=64, builtin_count=20_000, valid_limit=512),
+        optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
+    )
+
+
 def transformer() -> MeshTransformerRecipe:
     """Caption-to-mesh transformer over the codes of a trained autoencoder; needs a GPU."""
     return MeshTransformerRecipe(
@@ -72,4 +110,44 @@ def transformer_tiny() -> MeshTransformerRecipe:
         meshes=MeshDataConfig(max_faces=32, builtin_count=8000, valid_limit=128),
         generation=GenerationConfig(count=64, temperature=0.4, reference_count=512),
         optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=100, ema_decay=0.99),
+    )
+
+
+def autoencoder_large() -> MeshAutoencoderRecipe:
+    """Tokenizer for meshes of up to 800 faces; four hours on one H200 (62 M)."""
+    return MeshAutoencoderRecipe(
+        steps=100_000,
+        batch_size=128,
+        workers=14,
+        log_every=50,
+        evaluate_every=10_000,
+        save_every=2000,
+        model=MeshAutoencoderConfig(dim=1024, message_dim=256, encoder_layers=6, decoder_layers=8),
+        meshes=MeshDataConfig(max_faces=800, builtin_count=1_000_000, valid_limit=2048),
+        optim=OptimiserConfig(
+            learning_rate=3e-4, warmup_steps=1000, final_lr_ratio=0.05, ema_decay=0.9995
+        ),
+    )
+
+
+def transformer_large() -> MeshTransformerRecipe:
+    """Caption-to-mesh transformer for up to 800 faces; a day on one H200 (322 M)."""
+    return MeshTransformerRecipe(
+        steps=200_000,
+        batch_size=32,
+        accumulate=2,
+        workers=8,
+        log_every=50,
+        evaluate_every=10_000,
+        save_every=2000,
+        model=MeshTransformerConfig(dim=1024, layers=15, heads=16, fine_heads=16),
+        meshes=MeshDataConfig(max_faces=800, builtin_count=60_000, valid_limit=512),
+        generation=GenerationConfig(count=64, temperature=0.8),
+        optim=OptimiserConfig(
+            learning_rate=3e-4,
+            warmup_steps=2000,
+            weight_decay=0.05,
+            final_lr_ratio=0.1,
+            ema_decay=0.9995,
+        ),
     )

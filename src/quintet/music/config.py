@@ -1,7 +1,7 @@
 """Configuration of the music room. Plain values only, and no torch import, for instant --help."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from quintet.engine.config import OptimiserConfig, Recipe, require, setting
 from quintet.shared.config import AudioDataConfig, require_at_least, require_fraction
@@ -145,6 +145,7 @@ class MusicLossConfig:
 class MuLaNRecipe(Recipe):
     """Configuration of a MuLaN run."""
 
+    matmul_share: ClassVar[float] = 0.445
     model: MuLaNConfig = field(default_factory=MuLaNConfig)
     """Audio and text tower."""
     sounds: MusicDataConfig = field(default_factory=MusicDataConfig)

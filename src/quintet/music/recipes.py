@@ -67,3 +67,40 @@ def mulan_tiny() -> MuLaNRecipe:
         ),
         optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
     )
+
+
+def mulan_large() -> MuLaNRecipe:
+    """MuLaN on 10-second clips and 256-byte captions; a day and a half on one H200 (199 M)."""
+    return MuLaNRecipe(
+        steps=100_000,
+        batch_size=128,
+        accumulate=8,
+        workers=14,
+        log_every=50,
+        evaluate_every=5000,
+        save_every=1000,
+        model=MuLaNConfig(
+            f_min=30.0,
+            dim=768,
+            layers=14,
+            heads=12,
+            text_length=256,
+            text_dim=768,
+            text_layers=14,
+            text_heads=12,
+        ),
+        sounds=MusicDataConfig(
+            seconds=10.0,
+            min_seconds=10.0,
+            builtin_count=1_000_000,
+            valid_limit=2048,
+            partial_captions=0.3,
+        ),
+        optim=OptimiserConfig(
+            learning_rate=5e-4,
+            warmup_steps=2000,
+            weight_decay=0.1,
+            final_lr_ratio=0.05,
+            ema_decay=0.9995,
+        ),
+    )

@@ -33,10 +33,8 @@ OMITTED_SETTINGS = ("data", "init_from")
 def model_card(run: Path, model: Any, samples: Sequence[str] = ()) -> str:
     """`samples` are names of files in samples/, next to the card."""
     folder = RunFolder.open(run)
-    records = read_lines(folder.metrics) if folder.metrics.exists() else []
     state = state_of(folder)
-    if "step" in state:
-        records = [record for record in records if record.get("step", 0) <= state["step"]]
+    records = records_of(folder, state)
     metrics = validation_metrics(records)
     kind = type(model).__name__
     parts = [
@@ -136,11 +134,25 @@ def state_of(folder: RunFolder) -> Mapping[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
+def records_of(folder: RunFolder, state: Mapping[str, Any]) -> list[Any]:
+    """The log up to the checkpoint."""
+    records = read_lines(folder.metrics) if folder.metrics.exists() else []
+    if "step" not in state:
+        return records
+    return [record for record in records if record.get("step", 0) <= state["step"]]
+
+
 def settings_of(folder: RunFolder) -> Mapping[str, Any]:
     return mapping(folder.about.get("settings"))
 
 
 # -- metrics ----------------------------------------------------------------------------------
+
+
+def last_evaluation(run: Path) -> dict[str, float]:
+    """Metrics of the last evaluation up to the checkpoint."""
+    folder = RunFolder.open(run)
+    return validation_metrics(records_of(folder, state_of(folder)))
 
 
 def validation_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -51,14 +51,17 @@ def page(result: "Comparison", rows: Sequence[Sequence[str]], notes: Sequence[st
 
 
 def plot(result: "Comparison", width: int = 640, height: int = 320) -> str:
-    """Bits per pixel against PSNR; points carry the number of their row."""
+    """Bits per pixel against PSNR, of quantisers; points carry the number of their row."""
+    judged = {n: one for n, one in enumerate(result.tokenizers, 1) if one.codebook_size}
+    if not judged:
+        return "<p>Continuous latents have no rate.</p>"
     points = [
-        (one.scores["bits_per_pixel"].value, one.scores["psnr"].value) for one in result.tokenizers
+        (one.scores["bits_per_pixel"].value, one.scores["psnr"].value) for one in judged.values()
     ]
     left, right = bounds([x for x, _ in points])
     low, high = bounds([y for _, y in points])
     marks, taken = "", Counter[tuple[float, float]]()
-    for number, ((x, y), one) in enumerate(zip(points, result.tokenizers), 1):
+    for (x, y), (number, one) in zip(points, judged.items()):
         across = 50 + (x - left) / (right - left) * (width - 70)
         down = height - 40 - (y - low) / (high - low) * (height - 60)
         label = text(f"{one.name}: {x:.4g} bits per pixel, {y:.2f} dB")
@@ -126,10 +129,8 @@ def png(picture: Pixels) -> bytes:
 
 
 def receipts(result: "Comparison") -> str:
-    """They are the same for all tokenizers."""
     boxes = ""
-    for name, score in result.tokenizers[0].scores.items():
-        receipt = score.receipt
+    for name, receipt in result.receipts.items():
         lines = {"reference set": receipt.reference, "pictures": receipt.count}
         lines |= {**receipt.preparation, **receipt.facts}
         body = table([], {text(key): [text(value)] for key, value in lines.items()})

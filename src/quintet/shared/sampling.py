@@ -10,7 +10,7 @@ from quintet.engine.errors import RunError
 
 Device = Literal["auto", "cpu", "cuda"]
 IDS = (".safetensors",)
-"""Suffix of files of ids."""
+"""Suffix of files of ids or latents."""
 T = TypeVar("T")
 
 
@@ -73,7 +73,7 @@ def _in_folder(
 
 
 def _stem(name: str) -> str:
-    return name.rpartition(".")[0].removesuffix(".ids")
+    return name.rpartition(".")[0].removesuffix(".ids").removesuffix(".latents")
 
 
 def each_input(inputs: Sequence[Input], work: Callable[[Input], Iterable[T]]) -> list[T]:

@@ -1,4 +1,5 @@
-"""Transcripts of a folder: metadata, LJSpeech's table, or a text file next to each recording."""
+"""Transcripts of a folder: metadata, LJSpeech's table, or a text file next to each recording; and
+speakers, from the metadata."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,14 +11,16 @@ from quintet.media.sidecars import with_texts
 from quintet.shared.texts import FolderTexts
 
 TABLE = "metadata.csv"
+SPEAKER_KEYS = ("speaker", "speaker_id")
 
 
 class Transcripts(FolderTexts[str]):
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        texts = _table(folder, names)
+        texts, self.speakers = _table(folder, names), dict[str, str]()
         if texts is None:
             rows = read_metadata(folder)
             texts = {name: text for name, row in rows.items() if (text := _text(row))}
+            self.speakers = {name: who for name, row in rows.items() if (who := speaker(row))}
         super().__init__(folder, names, texts, "recordings")
 
     def of(self, name: str) -> str:
@@ -27,6 +30,12 @@ class Transcripts(FolderTexts[str]):
     def with_text(self, names: Sequence[str], most: float) -> list[str]:
         """The names that have a text."""
         return with_texts(self.folder, names, self, most, "recordings have no text")
+
+
+def speaker(row: Mapping[str, Any]) -> str:
+    """Of a row of metadata, a name or a number; empty without one."""
+    found = next((row[key] for key in SPEAKER_KEYS if row.get(key) not in (None, "")), "")
+    return str(found).strip()
 
 
 def _text(row: Mapping[str, Any]) -> str:

@@ -10,14 +10,15 @@ from quintet.engine.data.stream import DAMAGE
 from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
 from quintet.shared.candidates import Candidates, Group, Sound, sixteen_bits
+from quintet.speech.data import SpeechFolder
 from quintet.speech.inference import infill, segment_layout
 from quintet.speech.model import VoiceBox
 from quintet.speech.task import VoiceBoxTask
 
 
 class Spoken(Candidates):
-    """The prompt of a transcript is the next recording of its folder, with its transcript: where
-    speakers have folders of their own, it has the right voice."""
+    """The prompt of a transcript is the next recording of its speaker, with its transcript. Where
+    the metadata does not name speakers, each folder counts as one."""
 
     task: VoiceBoxTask
 
@@ -32,14 +33,14 @@ class Spoken(Candidates):
         return {"recordings": f"mono of 16 bits at {self.task.config.sample_rate} Hz"}
 
     def open(self, nets: Mapping[str, Any], source: Source) -> Source:
-        folders: dict[str, list[int]] = defaultdict(list)
+        voices: dict[tuple[str, str], list[int]] = defaultdict(list)
         for index in range(len(source)):
-            folders[str(PurePath(source.name(index)).parent)].append(index)
-        self.neighbours = {index: found for found in folders.values() for index in found}
+            voices[_voice(source, index)].append(index)
+        self.neighbours = {index: found for found in voices.values() for index in found}
         return super().open(nets, source)
 
     def prompt(self, index: int) -> Mapping[str, Any] | None:
-        """The next readable recording of the folder, the first one after the last; None if there
+        """The next readable recording of the voice, the first one after the last; None if there
         is no other."""
         others = self.neighbours[index]
         place = others.index(index)
@@ -83,6 +84,12 @@ class Spoken(Candidates):
         audio = prompt["audio"]
         wav = audio if audio.is_floating_point() else audio.float() / 32768
         return network.segments([text], [wav], [prompt["text"]], None)[0]
+
+
+def _voice(source: Source, index: int) -> tuple[str, str]:
+    if isinstance(source, SpeechFolder) and (speaker := source.speaker(index)):
+        return "speaker", speaker
+    return "folder", str(PurePath(source.name(index)).parent)
 
 
 candidates = Spoken

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Literal
+from typing import ClassVar, Literal
 
 from quintet.engine.config import (
     OptimiserConfig,
@@ -175,6 +175,7 @@ class VoiceBoxRecipe(Recipe):
     """A VoiceBox run. `batch_size` counts recordings of the longest bucket; batches of shorter
     recordings have more of them."""
 
+    matmul_share: ClassVar[float] = 0.395
     model: VoiceBoxConfig = field(default_factory=VoiceBoxConfig)
     """Flow, aligner and duration model."""
     recordings: SpeechDataConfig = field(default_factory=SpeechDataConfig)

@@ -35,7 +35,7 @@ from quintet.media.ranges import Outside, within
 from quintet.media.sidecars import REMEDY
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
-from quintet.shared.transcripts import Transcripts
+from quintet.shared.transcripts import Transcripts, speaker
 from quintet.speech import voices
 from quintet.speech.characters import UNKNOWN, clean, encode, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig, frames_in
@@ -201,6 +201,14 @@ class SpeechFolder(InFolder):
         if self.shards is not None:
             return super().text(index)
         return self._transcripts.of(self._names[index])
+
+    def speaker(self, index: int) -> str:
+        """Who speaks, by the metadata; empty if it does not say."""
+        if self.shards is not None:
+            return speaker(self.row(index))
+        if self.buckets.model.text == "none":
+            return ""
+        return self._transcripts.speakers.get(self._names[index], "")
 
     def size(self, index: int) -> tuple[int, int]:
         """Frames by the header, and characters; the largest bucket for an unusable sample."""

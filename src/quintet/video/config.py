@@ -192,6 +192,9 @@ class VideoLossConfig(TokenizerLossConfig):
 
     l2: float = 20.0
     """Weight of the mean squared error; at errors of 0.05 its gradient is twice that of l1."""
+    temporal: float = 1.0
+    """Weight of the mean absolute error of the frame differences: motion, and textures that stand
+    still."""
     perceptual_frames: int = 2
     """Frames per clip for the perceptual distance, drawn at every step."""
     motion: bool = True
@@ -207,6 +210,7 @@ class VideoLossConfig(TokenizerLossConfig):
 class VideoRecipe(TokenizerRecipe):
     """All settings of a video tokenizer run."""
 
+    matmul_share: ClassVar[float] = 0.28
     model: VideoTokenizerConfig = field(default_factory=VideoTokenizerConfig)
     """The tokenizer."""
     frame_discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)

@@ -3,17 +3,18 @@
 Shapes: b samples, c channels, t frames of h x w pixels in 0..1; f = `factor`, s = `time_factor`,
 n = (t - 1) / s latent frames after the first, d = width of the latents.
 
-    clips (b, c, t, h, w) -> encode -> latents (b, d, 1 + n, h/f, w/f) -> quantiser -> values, ids
+    clips (b, c, t, h, w) -> encode -> latents (b, d, 1 + n, h/f, w/f) -> quantiser -> values, codes
     values (b, d, 1 + n, h/f, w/f) -> decode -> clips (b, c, t, h, w)
 
-The first frame has its own latent frame; each later latent frame covers s frames. An image
-(b, c, h, w) is a clip of one frame. Layers work on (b, t, c, h, w): see nn/causal.py.
+Codes are ids (b, 1 + n, h/f, w/f), or latents (b, channels, 1 + n, h/f, w/f) of a continuous
+bottleneck. The first frame has its own latent frame; each later latent frame covers s frames. An
+image (b, c, h, w) is a clip of one frame. Layers work on (b, t, c, h, w): see nn/causal.py.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +28,12 @@ from quintet.nn.norms import group_norm
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
 from quintet.nn.quantisers.config import codebook_of_size
+from quintet.shared.tokenizer.config import TokenizerLossConfig
 from quintet.shared.tokenizer.model import (
+    PixelLoss,
     TokenizerModel,
     check_divisible,
     check_floats,
-    check_ids,
     check_range,
 )
 from quintet.video.config import VideoLossConfig, VideoTokenizerConfig
@@ -45,6 +47,9 @@ __all__ = [
     "VideoTokenizer",
     "split_time",
 ]
+
+TIME = -3
+"""Axis of time, of clips and of codes."""
 
 
 def config_from_keywords(
@@ -69,12 +74,11 @@ def config_from_keywords(
 
 
 def split_time(clip: Tensor, first: int, rest: int) -> Iterator[Tensor]:
-    """Chunks along time (dim 1 of ids, 2 of clips): `first` frames, then `rest` at a time."""
-    dim = 1 if clip.ndim == 4 else 2
-    length = clip.shape[dim]
-    yield clip.narrow(dim, 0, min(first, length))
+    """Chunks of (..., t, h, w) along time: `first` frames, then `rest` at a time."""
+    length = clip.shape[TIME]
+    yield clip.narrow(TIME, 0, min(first, length))
     for start in range(first, length, rest):
-        yield clip.narrow(dim, start, min(rest, length - start))
+        yield clip.narrow(TIME, start, min(rest, length - start))
 
 
 class VideoTokenizer(TokenizerModel):
@@ -82,6 +86,7 @@ class VideoTokenizer(TokenizerModel):
 
     Config = VideoTokenizerConfig
     Losses = VideoLossConfig
+    positions: ClassVar[str] = "t, h, w"
     compiles_whole = True
     """Few layers are alike: compiling by block takes longer, and steps take a third longer."""
 
@@ -126,19 +131,53 @@ class VideoTokenizer(TokenizerModel):
             frames, states = self.decoder.forward_chunk(chunk.transpose(1, 2), states)
             yield from_frames(frames)
 
-    # -- ids --------------------------------------------------------------------------------
+    # -- codes ------------------------------------------------------------------------------
+
+    def grid(self, video: Tensor) -> tuple[int, ...]:
+        frames = video.shape[2] if video.ndim == 5 else 1
+        height, width = (side // self.factor for side in video.shape[-2:])
+        return 1 + (frames - 1) // self.time_factor, height, width
 
     @torch.no_grad()
-    def tokenize(self, video: Tensor, chunk: int | None = None) -> Tensor:
-        """(b, 1 + n, h/f, w/f) integers below `codebook_size`; `chunk` frames at a time."""
+    def to_codes(self, video: Tensor, chunk: int | None = None) -> Tensor:
+        """Ids (b, 1 + n, h/f, w/f), or latents (b, channels, 1 + n, h/f, w/f); `chunk` frames at a
+        time."""
         check_range(video, "clip")
         if chunk is None:
-            return self.quantiser.to_ids(self.encode(video))
+            return self.quantiser.to_codes(self.encode(video))
         self.latent_frames(chunk)
         latents = self.encode_chunks(split_time(self.to_clip(video), 1 + chunk, chunk))
-        return torch.cat([self.quantiser.to_ids(part) for part in latents], dim=1)
+        return torch.cat([self.quantiser.to_codes(part) for part in latents], dim=TIME)
 
     @torch.no_grad()
+    def decode_from_codes(self, codes: Tensor, chunk: int | None = None) -> Tensor:
+        """Clips in 0..1; `chunk` frames at a time."""
+        self.quantiser.check(codes, self.positions)
+        if chunk is None:
+            return self.decode(self.quantiser.codes_to_values(codes)).clamp(0, 1)
+        step = self.latent_frames(chunk)
+        values = map(self.quantiser.codes_to_values, split_time(codes, 1 + step, step))
+        return torch.cat([part.clamp(0, 1) for part in self.decode_chunks(values)], dim=TIME)
+
+    def reconstruct(self, video: Tensor, chunk: int | None = None) -> Tensor:
+        """Clips in 0..1, encoded to codes and decoded."""
+        return self.decode_from_codes(self.to_codes(video, chunk), chunk)
+
+    def tokenize(self, video: Tensor, chunk: int | None = None) -> Tensor:
+        """(b, 1 + n, h/f, w/f) integers below `codebook_size`; `chunk` frames at a time."""
+        self.require("ids")
+        return self.to_codes(video, chunk)
+
+    def encode_latents(self, video: Tensor, chunk: int | None = None) -> Tensor:
+        """(b, channels, 1 + n, h/f, w/f) of a continuous bottleneck; kl: the means."""
+        self.require("latents")
+        return self.to_codes(video, chunk)
+
+    def decode_latents(self, latents: Tensor, chunk: int | None = None) -> Tensor:
+        """Clips in 0..1 from latents; `chunk` frames at a time."""
+        self.require("latents")
+        return self.decode_from_codes(latents, chunk)
+
     def decode_from_code_indices(
         self, ids: Tensor, chunk: int | None = None, *, size: int | tuple[int, int] | None = None
     ) -> Tensor:
@@ -146,12 +185,8 @@ class VideoTokenizer(TokenizerModel):
         `size` in pixels, by default the `image_size` that the model was built with."""
         if ids.ndim == 2:
             ids = ids.unflatten(1, (-1, *self.grid_of(size)))
-        check_ids(ids, "b, t, h, w", self.codebook_size)
-        if chunk is None:
-            return self.decode(self.quantiser.ids_to_values(ids)).clamp(0, 1)
-        step = self.latent_frames(chunk)
-        values = (self.quantiser.ids_to_values(part) for part in split_time(ids, 1 + step, step))
-        return torch.cat([part.clamp(0, 1) for part in self.decode_chunks(values)], dim=2)
+        self.require("ids")
+        return self.decode_from_codes(ids, chunk)
 
     def grid_of(self, size: int | tuple[int, int] | None) -> tuple[int, int]:
         """Height and width in ids of frames of a size in pixels."""
@@ -162,9 +197,13 @@ class VideoTokenizer(TokenizerModel):
         check_divisible(height, width, self.factor, "frames")
         return height // self.factor, width // self.factor
 
-    def reconstruct(self, video: Tensor, chunk: int | None = None) -> Tensor:
-        """Clips in 0..1, encoded to ids and decoded."""
-        return self.decode_from_code_indices(self.tokenize(video, chunk), chunk)
+    def pixel_loss(self, output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
+        loss, terms = super().pixel_loss(output, target, losses)
+        weight = losses.temporal if isinstance(losses, VideoLossConfig) else 0.0
+        if not weight:
+            return PixelLoss(loss, terms)
+        temporal = temporal_error(output, target).mean()
+        return PixelLoss(loss + weight * temporal, terms | {"temporal": temporal})
 
     # -- input checks -----------------------------------------------------------------------
 
@@ -201,6 +240,13 @@ class VideoTokenizer(TokenizerModel):
                 f" {max(chunk // step, 1) * step}"
             )
         return chunk // step
+
+
+def temporal_error(output: Tensor, target: Tensor) -> Tensor:
+    """(b,): mean absolute error of the frame differences; 0 for single frames."""
+    if target.shape[2] == 1:
+        return target.new_zeros(len(target))
+    return (output.diff(dim=2) - target.diff(dim=2)).abs().flatten(1).mean(1)
 
 
 def to_frames(clip: Tensor) -> Tensor:

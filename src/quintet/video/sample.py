@@ -1,5 +1,5 @@
 """`quintet sample` for video: generate from captions, continue a clip, reconstruct clips and
-images, or decode ids."""
+images, or decode ids or latents."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,8 +36,8 @@ EXAMPLE = "clip.mp4 --out out"
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """A tokenizer takes videos or images to reconstruct, folders of them, or .safetensors files of
-    ids from an earlier call. Videos may be of any length: they are processed in chunks. A generator
-    makes clips of --text, and continues --clip."""
+    ids or latents from an earlier call. Videos may be of any length: they are processed in chunks.
+    A generator makes clips of --text, and continues --clip."""
 
     text: tuple[str, ...] = ()
     """Generator: captions to generate clips from."""
@@ -60,12 +60,12 @@ class Flags:
     chunk: int = 32
     """Frames per chunk; rounded down to a multiple of the tokenizer's time factor."""
     fps: float | None = None
-    """Frames per second of decoded and of validation clips; unset: those of the ids file, 16 where
-    it names none."""
+    """Frames per second of decoded and of validation clips; unset: those of the file of ids,
+    16 where it names none."""
     count: int = 4
     """Generator: clips per caption. Tokenizer without inputs: number of validation clips."""
     any_model: bool = False
-    """Decode ids even if another model, or another checkpoint, made them."""
+    """Decode ids or latents even if another model, or another checkpoint, made them."""
     device: Device = "auto"
     """Device; auto uses a GPU if available."""
 
@@ -85,11 +85,11 @@ def example(recipe: Any, run: Path) -> list[str]:
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Write NAME.reconstruction.mp4 (.png for an image), NAME.comparison.mp4 with the original
-    beside it, and NAME.ids.safetensors; for ids, NAME.decoded.mp4; for captions, CAPTION-000.mp4
-    and so on, and a sheet of all."""
+    beside it, and NAME.ids.safetensors (NAME.latents.safetensors of a continuous bottleneck); for
+    such a file, NAME.decoded.mp4; for captions, CAPTION-000.mp4 and so on, and a sheet of all."""
     from quintet.media.clips.reader import SUFFIXES as CLIPS
     from quintet.media.pixels import SUFFIXES as IMAGES
-    from quintet.shared.tokenizer.ids import weights_digest
+    from quintet.shared.tokenizer.codes import weights_digest
     from quintet.video.maskgit import VideoMaskGit
 
     check_positive(flags, "chunk", "count")
@@ -102,7 +102,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         return _generate(model, out, flags)
     if flags.text or flags.clip:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text or --clip")
-    what = "videos, images, or ids as .safetensors"
+    what = "videos, images, or ids or latents as .safetensors"
     files = find_inputs(inputs, ((*CLIPS, *IMAGES), IDS), what, out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
@@ -208,11 +208,11 @@ class Chunk(NamedTuple):
 
 
 class ReconstructedChunk(NamedTuple):
-    """One chunk of a clip, its reconstruction and its ids; without padding."""
+    """One chunk of a clip, its reconstruction and its codes; without padding."""
 
     original: "Pixels"
     reconstruction: "Pixels"
-    ids: "Tensor"
+    codes: "Tensor"
 
 
 def _reconstruct(
@@ -222,7 +222,7 @@ def _reconstruct(
 
     from quintet.media.clips.reader import SUFFIXES, frames_of, probe
     from quintet.media.pixels import grid, read_image, write_png
-    from quintet.shared.tokenizer.ids import write_ids
+    from quintet.shared.tokenizer.codes import write_codes
 
     moving = item.path.suffix.lower() in SUFFIXES
     frames = frames_of(item.path) if moving else iter([read_image(item.path)])
@@ -230,39 +230,40 @@ def _reconstruct(
     suffix = "mp4" if moving else "png"
     target = item.target(out, f".reconstruction.{suffix}")
     comparison = item.target(out, f".comparison.{suffix}")
-    id_file = item.target(out, ".ids.safetensors")
+    code_file = item.target(out, f".{model.quantiser.code_name}.safetensors")
     more: dict[str, Tensor] = {}
     if moving:
         rate = probe(item.path).rate
         more["fps"] = torch.tensor([rate], dtype=torch.float64)
-        ids, count = _write_clips(target, comparison, rate, chunks)
+        codes, count = _write_clips(target, comparison, rate, chunks)
     else:
         (chunk,) = chunks
-        ids, count = chunk.ids, 1
+        codes, count = chunk.codes, 1
         write_png(target, chunk.reconstruction[0])
         pair = [chunk.original[0], chunk.reconstruction[0]]
         write_png(comparison, grid([pair], ["original", "reconstruction"]))
-    write_ids(id_file, ids, digest, frames=torch.tensor([count]), **more)
-    return [target, comparison, id_file]
+    write_codes(code_file, model, codes, digest, frames=torch.tensor([count]), **more)
+    return [target, comparison, code_file]
 
 
 def _write_clips(
     target: Path, comparison: Path, rate: float, chunks: Iterable[ReconstructedChunk]
 ) -> tuple["Tensor", int]:
-    """Both clips; returns the ids and the number of frames."""
+    """Both clips; returns the codes and the number of frames."""
     import torch
 
     from quintet.media.clips.writer import mp4_writer
+    from quintet.video.model import TIME
 
-    ids: list[Tensor] = []
+    codes: list[Tensor] = []
     count = 0
     with mp4_writer(target, rate) as append, mp4_writer(comparison, rate) as append_pair:
         for chunk in chunks:
             append(chunk.reconstruction)
             append_pair(_side_by_side(chunk))
-            ids.append(chunk.ids)
+            codes.append(chunk.codes)
             count += len(chunk.original)
-    return torch.cat(ids, dim=1), count
+    return torch.cat(codes, dim=TIME), count
 
 
 def _chunks(
@@ -302,7 +303,7 @@ def _reconstruct_chunks(
     from quintet.shared.tokenizer.pixels import displayed, in_channels, to_bytes
 
     device = next(model.parameters()).device
-    inputs, ids = deque[Chunk](), deque[Any]()
+    inputs, codes = deque[Chunk](), deque[Any]()
 
     def clips() -> Iterator["Tensor"]:
         for chunk in chunks:
@@ -313,14 +314,14 @@ def _reconstruct_chunks(
 
     def values() -> Iterator["Tensor"]:
         for latents in model.encode_chunks(clips()):
-            ids.append(model.quantiser.to_ids(latents))
-            yield model.quantiser.ids_to_values(ids[-1])
+            codes.append(model.quantiser.to_codes(latents))
+            yield model.quantiser.codes_to_values(codes[-1])
 
     with torch.no_grad():
         for clip in model.decode_chunks(values()):
             frames, length = inputs.popleft()
             reconstruction = displayed(to_bytes(clip[0])[:length])
-            yield ReconstructedChunk(frames[:length], reconstruction, ids.popleft())
+            yield ReconstructedChunk(frames[:length], reconstruction, codes.popleft())
 
 
 def _side_by_side(chunk: ReconstructedChunk) -> "Pixels":
@@ -339,26 +340,27 @@ def _decode(
     model: "VideoTokenizer", item: Input, out: Path, flags: Flags, digest: "Tensor | None"
 ) -> list[Path]:
     from quintet.media.clips.writer import write_mp4
-    from quintet.shared.tokenizer.ids import read_ids
+    from quintet.shared.tokenizer.codes import read_codes
+    from quintet.video.model import TIME
 
     path = item.path
-    tensors = read_ids(path, model, "b, t, h, w", digest)
-    ids = tensors["ids"]
-    whole = 1 + (ids.shape[1] - 1) * model.time_factor
+    codes, tensors = read_codes(path, model, digest)
+    whole = 1 + (codes.shape[TIME] - 1) * model.time_factor
     frames = tensors["frames"].flatten().tolist() if "frames" in tensors else [whole]
     if len(frames) != 1 or not 1 <= frames[0] <= whole:
-        raise RunError(f"{path} has ids of {whole} frames, but its tensor 'frames' is {frames}")
+        name = model.quantiser.code_name
+        raise RunError(f"{path} has {name} of {whole} frames, but its tensor 'frames' is {frames}")
     fps = flags.fps or _recorded_fps(path, tensors)
-    suffixes = [""] if len(ids) == 1 else [f"-{index:03d}" for index in range(len(ids))]
+    suffixes = [""] if len(codes) == 1 else [f"-{index:03d}" for index in range(len(codes))]
     paths = [item.target(out, f".decoded{suffix}.mp4") for suffix in suffixes]
-    for target, clip_ids in zip(paths, ids):
-        frames_of_clip = _decode_chunks(model, clip_ids[None], flags.chunk, int(frames[0]))
+    for target, of_clip in zip(paths, codes):
+        frames_of_clip = _decode_chunks(model, of_clip[None], flags.chunk, int(frames[0]))
         write_mp4(target, frames_of_clip, fps)
     return paths
 
 
 def _recorded_fps(path: Path, tensors: "Mapping[str, Tensor]") -> float:
-    """Frames per second of the clip that the ids were made of."""
+    """Frames per second of the clip that the codes were made of."""
     if "fps" not in tensors:
         return FPS
     values = tensors["fps"].flatten().tolist()
@@ -369,18 +371,18 @@ def _recorded_fps(path: Path, tensors: "Mapping[str, Tensor]") -> float:
 
 
 def _decode_chunks(
-    model: "VideoTokenizer", ids: "Tensor", chunk: int, frames: int
+    model: "VideoTokenizer", codes: "Tensor", chunk: int, frames: int
 ) -> Iterator["Pixels"]:
-    """Chunk by chunk, up to `frames`: the last ids may include padding."""
+    """Chunk by chunk, up to `frames`: the last codes may include padding."""
     import torch
 
     from quintet.shared.tokenizer.pixels import displayed, to_bytes
     from quintet.video.model import split_time
 
     device, step = next(model.parameters()).device, max(chunk // model.time_factor, 1)
-    parts = (part.long().to(device) for part in split_time(ids, 1 + step, step))
+    parts = (part.to(device) for part in split_time(codes, 1 + step, step))
     with torch.no_grad():
-        for clip in model.decode_chunks(map(model.quantiser.ids_to_values, parts)):
+        for clip in model.decode_chunks(map(model.quantiser.codes_to_values, parts)):
             decoded = displayed(to_bytes(clip[0])[:frames])
             frames -= len(decoded)
             if len(decoded):

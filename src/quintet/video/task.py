@@ -21,7 +21,12 @@ from quintet.video import data
 from quintet.video.config import VideoMaskGitRecipe, VideoRecipe
 from quintet.video.exhibits import ClipSheet
 from quintet.video.maskgit_task import VideoMaskGitTask
-from quintet.video.model import FrameDiscriminator, MotionDiscriminator, VideoTokenizer
+from quintet.video.model import (
+    FrameDiscriminator,
+    MotionDiscriminator,
+    VideoTokenizer,
+    temporal_error,
+)
 
 SHOWN = 4
 """Clips in an exhibit."""
@@ -72,12 +77,12 @@ class VideoTask(TokenizerTask):
             "psnr": psnr(reconstruction, real),
             "ssim": frame_ssim(reconstruction, real),
             "l1": (reconstruction - real).abs().flatten(1).mean(1),
-            "motion_error": motion_error(reconstruction, real),
-            "motion_error_still": motion_error(torch.zeros_like(real), real),
+            "motion_error": temporal_error(reconstruction, real),
+            "motion_error_still": temporal_error(torch.zeros_like(real), real),
             "psnr_mean_colour": psnr(real.mean((2, 3, 4), keepdim=True).expand_as(real), real),
             "psnr_mean_frame": psnr(real.mean(2, keepdim=True).expand_as(real), real),
             "psnr_bicubic": psnr(bicubic_baseline(real, model.factor, model.time_factor), real),
-            "ids": output.ids,
+            **self.tokenizer.quantiser.rows(output),
         }
         return {name: Rows(values) for name, values in rows.items()}
 
@@ -96,13 +101,6 @@ def frame_ssim(a: Tensor, b: Tensor) -> Tensor:
     """(b,): SSIM of frames, averaged over the clip."""
     first, second = (clip.transpose(1, 2).flatten(0, 1) for clip in (a, b))
     return ssim(first, second).unflatten(0, (a.shape[0], a.shape[2])).mean(1)
-
-
-def motion_error(a: Tensor, b: Tensor) -> Tensor:
-    """(b,): mean absolute error of the frame differences; 0 for single frames."""
-    if a.shape[2] == 1:
-        return a.new_zeros(a.shape[0])
-    return (a.diff(dim=2) - b.diff(dim=2)).abs().flatten(1).mean(1)
 
 
 def bicubic_baseline(clips: Tensor, factor: int, time_factor: int) -> Tensor:

@@ -36,6 +36,7 @@ RECIPES = (
     "image/vqgan_tiny",
     "video/tokenizer_tiny",
     "mesh/autoencoder_tiny",
+    "mesh/autoencoder_compact_tiny",
     "music/mulan_tiny",
     "speech/voicebox_tiny",
 )
@@ -90,11 +91,28 @@ def test_a_captured_step_equals_an_eager_one(name: str, tmp_path: Path) -> None:
 
 
 @needs_gpu
-def test_vq_codes_are_revived_alike(tmp_path: Path) -> None:
-    runs = [run_of("image/vqgan_tiny", tmp_path / str(f), f, quantiser="vq") for f in (False, True)]
-    assert_same(*(trajectory(run, STEPS) for run in runs))
-    for run in runs:
-        run.close()
+@pytest.mark.parametrize(
+    ("name", "quantiser"),
+    [
+        ("image/vqgan_tiny", "vq"),
+        ("image/vqgan_tiny", "kl"),
+        ("image/vqgan_tiny", "bounded"),
+        ("video/tokenizer_tiny", "kl"),
+    ],
+)
+def test_codes_are_revived_and_noise_is_drawn_alike(
+    name: str, quantiser: str, tmp_path: Path
+) -> None:
+    eager, captured = (
+        run_of(name, tmp_path / str(f), f, quantiser=quantiser) for f in (False, True)
+    )
+    try:
+        assert_same(trajectory(eager, STEPS), trajectory(captured, STEPS))
+        assert captured.capture is not None
+        assert not captured.capture.refused
+    finally:
+        eager.close()
+        captured.close()
 
 
 @needs_gpu

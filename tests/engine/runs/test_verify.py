@@ -108,8 +108,8 @@ FACTS: dict[str, Any] = {
     "memory": 8_000_000_000,
     "checkpoint": 24_000_000,
     "phases": [
-        {"start": 0, "seconds": 0.5, "waiting": 0.1},
-        {"start": 600, "seconds": 1.0, "waiting": 0.0},
+        {"start": 0, "seconds": 0.5, "samples": 8, "waiting": 0.1},
+        {"start": 600, "seconds": 1.0, "samples": 8, "waiting": 0.0},
     ],
     "evaluation": 10.0,
     "exhibits": 1_000_000,
@@ -127,6 +127,25 @@ def test_a_run_is_forecast_from_what_was_measured() -> None:
     assert rows["run"] == "about 12 min for 1,000 steps"  # 300 + 400 + 48 seconds
     assert rows["checkpoint"] == "24 MB, at most 6 at once"  # 2 newest, 2 kept, best, one written
     assert rows["disk"].startswith("148 MB of 1.0 TB")
+
+
+def test_a_run_on_several_gpus_keeps_its_global_batch() -> None:
+    recipe = ToyRecipe(steps=1000, evaluate_every=300, batch_size=4, accumulate=2)
+    found = estimate.costs(recipe, FACTS, gpus=8, price=2.0)
+    assert found["hours"] == pytest.approx(748 / 3600)
+    exchange = 2 * 7 / 8 * 4 * 2_000_000 / estimate.NVLINK
+    assert found["hours_on_gpus"] == pytest.approx((748 / 8 + 1000 * exchange) / 3600)
+    assert found["price"] == pytest.approx(2 * found["hours"])
+    assert found["price_on_gpus"] == pytest.approx(16 * found["hours_on_gpus"])
+    assert "price" not in estimate.costs(recipe, FACTS)
+    for gpus, split in {1: (4, 2), 2: (4, 1), 4: (2, 1), 8: (1, 1)}.items():
+        each = estimate.same_global_batch(recipe, gpus)
+        assert each is not None
+        assert (each.batch_size, each.accumulate) == split
+    assert estimate.same_global_batch(recipe, 3) is None
+    rows = estimate.forecast(recipe, FACTS, 10**12, 8, 2.0)
+    assert "--batch-size 1 --accumulate 1" in rows["8 GPUs"]
+    assert rows["price"] == "0 EUR on one GPU, 0 EUR on 8"
 
 
 def test_the_forecast_reports_what_does_not_fit() -> None:

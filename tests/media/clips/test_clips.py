@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from contextlib import suppress
 from fractions import Fraction
 from itertools import pairwise
@@ -608,3 +610,26 @@ def test_nothing_is_written_where_chunks_fail_or_there_are_none(tmp_path):
     with pytest.raises(ValueError, match=r"give uint8 \(t, h, w, 3\)"):
         write_mp4(tmp_path / "b.mp4", iter([]), 10)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_leaves_no_threads_for_a_forked_worker_to_wait_for(tmp_path: Path) -> None:
+    """PyAV's own conversion starts a thread per core and keeps it; a fork does not inherit it."""
+    program = (
+        "import os, sys\n"
+        "from quintet.media.clips.reader import read_clip\n"
+        "count = lambda: len(os.listdir('/proc/self/task'))\n"
+        "import av; av.VideoFrame(16, 16, 'yuv420p')\n"
+        "before = count()\n"
+        "frames = read_clip(sys.argv[1], count=3)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(0 if (read_clip(sys.argv[1], count=3) == frames).all() else 1)\n"
+        "print(count() - before, os.waitpid(child, 0)[1])\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, str(encode(tmp_path / "a.mp4"))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert answer.stdout.split() == ["0", "0"], answer.stderr

@@ -7,12 +7,12 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from quintet import rooms
-from quintet.cli.common import parse, table
+from quintet.cli.common import check_positive, parse, say, table
 from quintet.cli.train import spell_compile, with_absolute_paths
 from quintet.engine.config import ConfigError, resolved
 from quintet.engine.errors import RunError
@@ -94,47 +94,102 @@ def check_machine() -> None:
 
 def check_recipe(name: str, arguments: list[str]) -> None:
     from quintet.engine.tools.auto_batch import remedies
-    from quintet.engine.tools.estimate import fits, forecast
+    from quintet.engine.tools.estimate import costs, fits, forecast
 
-    recipe = parse_recipe(name, arguments)
+    asked = parse_recipe(name, arguments)
+    check_positive("--gpus", asked.gpus)
+    recipe, gpu = asked.settings, planned_gpu(name, asked)
     with tempfile.TemporaryDirectory() as folder:
-        facts = measured(name, recipe, Path(folder))
-    free = shutil.disk_usage(".").free
-    rows = forecast(recipe, facts, free)
-    table(rows)
+        if gpu is None:
+            facts = measured(name, with_stages(name, recipe), Path(folder))
+        else:
+            facts = planned(name, recipe, Path(folder), gpu)
+    rows = forecast(recipe, facts, shutil.disk_usage(".").free, asked.gpus, asked.price)
+    if asked.json_line:
+        found = costs(recipe, facts, asked.gpus, asked.price) if "phases" in facts else {}
+        print(json.dumps({"recipe": name, **facts, **found}))
+    else:
+        table(rows)
     if facts.get("timed_out"):
         minutes = TIMEOUT / 60
-        print(f"The next measurement took more than {minutes:.0f} minutes and was left out.")
+        say(f"the next measurement took more than {minutes:.0f} minutes and was left out")
     if "peak" in facts or facts.get("exhausted"):
         advice = remedies(recipe, facts.get("precision", "fp32"))
         if not fits(facts):
-            raise RunError(f"{name} does not fit into the memory of this machine. {advice}")
-    if rows.get("disk", "").endswith("NOT ENOUGH"):
+            where = "this machine" if gpu is None else f"an {gpu.upper()}"
+            raise RunError(f"{name} does not fit into the memory of {where}. {advice}")
+    if gpu is None and rows.get("disk", "").endswith("NOT ENOUGH"):
         raise RunError(f"the disk is too small for {name}; lower --keep-last, or free some space")
 
 
 def parse_recipe(name: str, arguments: list[str]) -> Any:
-    """The recipe with the flags of `train`."""
+    """The flags of the command, and the recipe with the flags of `train`."""
     default = rooms.recipe_function(name)()
     kind = dataclasses.make_dataclass(
         "DoctorRecipe",
         [
             ("data", tyro.conf.Positional[str | None], None),
+            ("plan", Literal["h200", "h100"] | None, None),
+            ("gpus", int, 1),
+            ("price", float | None, None),
+            ("json_line", bool, False),
             ("settings", Annotated[type(default), tyro.conf.arg(name="")], default),
         ],
     )
     kind.__doc__ = (
-        "Measure the memory, time and disk of a run with a few dry steps.\n\nArgs:\n"
+        "Memory, time and disk of a run: measured with a few dry steps, or planned for a GPU that "
+        "is not here.\n\nArgs:\n"
         "    data: Data folder; without it the built-in data is used.\n"
+        "    plan: Plan for this GPU; the default, h200, applies without a GPU to all but _tiny "
+        "recipes, unless --device cpu is given.\n"
+        "    gpus: Also the time on so many GPUs, with the same global batch.\n"
+        "    price: EUR per GPU hour, for the price of the run.\n"
+        "    json_line: Print one line of JSON instead of the table.\n"
         "    settings: As for train."
     )
     args = parse(kind, spell_compile(arguments), f"doctor {name}")
-    for stage in default.stages:
-        if getattr(args.settings, stage) is None:
+    data = args.data if args.data is not None else args.settings.data
+    recipe = dataclasses.replace(with_absolute_paths(args.settings), data=resolved(data))
+    return dataclasses.replace(args, settings=recipe)
+
+
+def planned_gpu(name: str, asked: Any) -> str | None:
+    """The GPU to plan for, or None to measure here."""
+    import torch
+
+    runs_here = name.endswith("_tiny") or asked.settings.device == "cpu"
+    if asked.plan is not None or runs_here or torch.cuda.is_available():
+        return asked.plan
+    return "h200"
+
+
+def with_stages(name: str, recipe: Any) -> Any:
+    for stage in recipe.stages:
+        if getattr(recipe, stage) is None:
             flag = stage.replace("_", "-")
             raise RunError(f"{name} needs a trained {stage}: give --{flag} RUN")
-    data = args.data if args.data is not None else args.settings.data
-    return dataclasses.replace(with_absolute_paths(args.settings), data=resolved(data))
+    return recipe
+
+
+def planned(name: str, recipe: Any, folder: Path, gpu: str) -> dict[str, Any]:
+    """The plan of a recipe. A frozen stage that is not given is built, and not trained."""
+    from quintet.engine.runs import frozen
+    from quintet.engine.runs.folder import RunFolder
+    from quintet.engine.tools.plan import plan
+
+    for stage, maker in recipe.stages.items():
+        if getattr(recipe, stage) is None:
+            path = untrained(f"{maker}{name[len(name.partition('_')[0]) :]}", folder / stage)
+            recipe = dataclasses.replace(recipe, **{stage: str(path)})
+    run = RunFolder(folder)
+    if recipe.stages:
+        frozen.keep(run, recipe, {}, rooms.load)
+    return plan(lambda settings: rooms.build(name, settings, folder), recipe, gpu)
+
+
+def untrained(name: str, folder: Path) -> Path:
+    task = rooms.build(name, rooms.recipe_function(name)())
+    return task.parts[task.main].network.save_pretrained(folder)  # type: ignore[operator]
 
 
 def measured(name: str, recipe: Any, folder: Path) -> dict[str, Any]:

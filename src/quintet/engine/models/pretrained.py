@@ -77,6 +77,9 @@ class Pretrained:
         write_json(path / CONFIG, {**about, "config": to_json(self.config)})
         self.write_stages(path)
 
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """For a model whose exported configuration holds results of an evaluation."""
+
     def write_stages(self, path: Path) -> None:
         """For a model that contains another: write it into a subfolder."""
 

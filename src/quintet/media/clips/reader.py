@@ -288,24 +288,38 @@ def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | No
         raise BadFile(path, reason, "remove it or copy it again")
     width, height = size = _shown_size(stream, at_least)
     out = np.empty((picker.window.frames, height, width, 3), np.uint8)
+    to_rgb = _converter(size)
     before = None
     for index, frame in enumerate(picker.picked):
         if frame is before:
             out[index] = out[index - 1]
         else:
-            out[index] = _to_rgb(frame, size)
+            out[index] = to_rgb(frame)
         before = frame
     out[len(picker.picked) :] = out[len(picker.picked) - 1]
     return np.ascontiguousarray(np.rot90(out, _quarters(picker.picked[0]), (1, 2)))
 
 
-def _to_rgb(frame: "VideoFrame", size: Extent) -> Pixels:
-    # Area averaging is faster than filters and does not alias, but enlarges to blocks.
+def _converter(size: Extent) -> Callable[["VideoFrame"], Pixels]:
+    """Frames to RGB of this size.
+
+    PyAV's own converter starts a thread per core (17) and outlives the clip (19): a worker forked
+    after its parent has read a clip would wait for ever for threads that it did not inherit.
+    """
+    import av
+    from av.video.reformatter import VideoReformatter
+
     width, height = size
-    how = "AREA" if width * height < frame.width * frame.height else "BILINEAR"
-    return np.asarray(
-        frame.reformat(width, height, "rgb24", interpolation=how).to_ndarray(), np.uint8
-    )
+    reformat = VideoReformatter().reformat
+    one_thread = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+
+    def to_rgb(frame: "VideoFrame") -> Pixels:
+        # Area averaging is faster than filters and does not alias, but enlarges to blocks.
+        how = "AREA" if width * height < frame.width * frame.height else "BILINEAR"
+        rgb = reformat(frame, width, height, "rgb24", interpolation=how, **one_thread)
+        return np.asarray(rgb.to_ndarray(), np.uint8)
+
+    return to_rgb
 
 
 def _quarters(frame: "VideoFrame") -> int:
@@ -361,7 +375,7 @@ def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noq
         yield from gifs.frames_of(source.path, caps)
         return
     with _ready(source) as video:
-        size = _shown_size(video.stream, None)
+        to_rgb = _converter(_shown_size(video.stream, None))
         count, lost, time = 0, 0, 0.0
         for frame, time in _timed(video, 0.0):
             if frame is None:
@@ -373,7 +387,7 @@ def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noq
             if count > caps.max_frames:
                 reason = f"has more than max_frames = {caps.max_frames:,} frames"
                 raise BadFile(source.path, reason, "cut the video")
-            yield np.ascontiguousarray(np.rot90(_to_rgb(frame, size), _quarters(frame)))
+            yield np.ascontiguousarray(np.rot90(to_rgb(frame), _quarters(frame)))
         if count == 0:
             raise BadFile(source.path, "holds no frames", "remove it or copy it again")
         if count < 0.9 * (video.info.frames or count + 1):  # the last frame may be long

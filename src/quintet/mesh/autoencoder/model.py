@@ -17,6 +17,7 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,6 +34,7 @@ from quintet.mesh.autoencoder.bottleneck import (
     num_octaves,
     scatter_mean,
 )
+from quintet.mesh.autoencoder.compact import CompactDecoder
 from quintet.mesh.autoencoder.graph import (
     Adjacency,
     Layer,
@@ -104,6 +106,13 @@ class MeshAutoencoder(Pretrained, nn.Module):
         nn.Module.__init__(self)
         config = config or MeshAutoencoderConfig()
         self.config = config = replace(config, **model_keywords(MESH_AUTOENCODER, keywords, config))
+        self.compact = CompactDecoder(config) if config.quantiser == "pointer" else None
+        if self.compact is None:
+            self.build()
+
+    def build(self) -> None:
+        """Networks of the vertex quantisers."""
+        config = self.config
         dim, corners = config.dim, config.corners
         self.octaves = num_octaves(config.bins)
         in_features = corners * 3 * (1 + 2 * self.octaves) + corners + 4
@@ -148,13 +157,17 @@ class MeshAutoencoder(Pretrained, nn.Module):
         face_edges: Tensor | None = None,
         neighbours: Tensor | None = None,
         lengths: Tensor | None = None,
+        ranks: Tensor | None = None,
     ) -> Reconstruction:
         """Reconstruct vertices (b, v, 3) and faces (b, f, k), padded with -1.
 
         With `lengths` (m, 2), the faces and vertices of each mesh, b is 1 and m meshes are packed
-        without padding between them. Faces and neighbours are then rows of the batch.
+        without padding between them. Faces and neighbours are then rows of the batch. `ranks` are
+        the `vertex_ranks` (b, f, k) that pointers need.
         """
         mesh = self.prepare(vertices, faces, face_edges, neighbours, lengths)
+        if self.compact is not None:
+            return self.predict(self.compact, mesh, self.ranks_of(faces, ranks))
         vertex_features, used = self.encode(mesh)
         with without_autocast(vertex_features):
             owner = torch.where(used, mesh.vertex_owner, -1)
@@ -174,6 +187,29 @@ class MeshAutoencoder(Pretrained, nn.Module):
             mesh.mask,
         )
 
+    def predict(self, compact: CompactDecoder, mesh: Mesh, ranks: Tensor) -> Reconstruction:
+        """`forward` with pointers: the bits that they leave out."""
+        codes, cells = compact.encode(mesh.corners, distinct_padding(mesh), ranks, mesh.owner)
+        logits = compact(cells, mesh.owner, mesh.num_meshes)
+        nll = compact.loss(logits, mesh.corners - cells.low).mean((2, 3))
+        coordinate_loss = mean_by_owner(nll.flatten(), mesh.owner.flatten(), mesh.num_meshes)
+        return Reconstruction(
+            coordinate_loss.mean(),
+            coordinate_loss,
+            torch.zeros_like(coordinate_loss[0]),
+            mask_padding(cells.low + logits.argmax(-1), mesh.mask),
+            mask_padding(mesh.corners, mesh.mask),
+            torch.where(mesh.mask[..., None], codes, -1),
+            mesh.mask,
+        )
+
+    def ranks_of(self, faces: Tensor, ranks: Tensor | None) -> Tensor:
+        """Without `ranks`, they are counted on the host."""
+        if ranks is not None:
+            return ranks.long()
+        tables = [geometry.vertex_ranks(t, self.config.reach) for t in faces.cpu().numpy()]
+        return torch.from_numpy(np.stack(tables)).to(faces.device)
+
     @torch.no_grad()
     def tokenize(
         self,
@@ -181,12 +217,18 @@ class MeshAutoencoder(Pretrained, nn.Module):
         faces: Tensor,
         face_edges: Tensor | None = None,
         neighbours: Tensor | None = None,
+        lengths: Tensor | None = None,
+        ranks: Tensor | None = None,
     ) -> Tensor:
         """(b, f, k q) integers below `codebook_size`; -1 in padding. Also (f, k q) of one mesh."""
         if vertices.ndim == faces.ndim == 2:
             tables = (None if t is None else t[None] for t in (face_edges, neighbours))
             return self.tokenize(vertices[None], faces[None], *tables)[0]
-        mesh = self.prepare(vertices, faces, face_edges, neighbours)
+        mesh = self.prepare(vertices, faces, face_edges, neighbours, lengths)
+        if self.compact is not None:
+            ranks = self.ranks_of(faces, ranks)
+            codes, _ = self.compact.encode(mesh.corners, distinct_padding(mesh), ranks, mesh.owner)
+            return torch.where(mesh.mask[..., None], codes, -1)
         vertex_features, _ = self.encode(mesh)
         with without_autocast(vertex_features):
             return self.codes(self.bottleneck.to_ids(mesh.vertices, vertex_features), mesh)
@@ -202,6 +244,13 @@ class MeshAutoencoder(Pretrained, nn.Module):
         codes = codes.reshape(batch, count, corners * depth)
         mask = (codes >= 0).all(-1)
         ids = torch.where(mask[..., None], codes, 0).clamp_max(self.codebook_size - 1)
+        if self.compact is not None:
+            number = torch.arange(batch, device=codes.device)[:, None]
+            owner = torch.where(mask, number, -1)
+            cells = self.compact.cells(ids, owner)
+            logits = self.compact(cells, owner, batch)
+            coordinates = geometry.undiscretise(cells.low + logits.argmax(-1), self.config.bins)
+            return Decoded(torch.where(mask[..., None, None], coordinates, 0), mask)
         ids = ids.view(batch, count, corners, depth)
         with without_autocast(codes):
             values = self.bottleneck.ids_to_values(ids, full_precision(self.head.weight).dtype)
@@ -233,7 +282,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
 
     def commit(self, context: CommitContext) -> None:
         """Apply the codebook statistics of the step, if the quantiser has any."""
-        if isinstance(self.bottleneck, LatentQuantiser):
+        if self.compact is None and isinstance(self.bottleneck, LatentQuantiser):
             self.bottleneck.quantiser.commit(context)
 
     def prepare(
@@ -351,6 +400,13 @@ def at_corners(values: Tensor, mesh: Mesh) -> Tensor:
     batch, count = mesh.mask.shape
     gathered = values.flatten(0, 1).index_select(0, mesh.slots)
     return gathered.view(batch, count, -1, values.shape[-1])
+
+
+def distinct_padding(mesh: Mesh) -> Tensor:
+    """(b f k,): `slots`, but another number for each corner in padding."""
+    real = mesh.mask[..., None].expand_as(mesh.corners[..., 0]).flatten()
+    padding = mesh.vertices.shape[0] * mesh.vertices.shape[1]
+    return torch.where(real, mesh.slots, padding + torch.arange(len(real), device=real.device))
 
 
 def mask_padding(bins: Tensor, mask: Tensor) -> Tensor:

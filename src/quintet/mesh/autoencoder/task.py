@@ -4,6 +4,7 @@ meshes ─ collate ─> vertices, faces, neighbours ─ autoencoder ─> logisti
 """
 
 from collections.abc import Mapping
+from math import log2
 from typing import Any
 
 import torch
@@ -50,14 +51,14 @@ class AutoencoderTask(Task):
         torch.manual_seed(fold(recipe.seed, "weights"))
         model = model if model is not None else MeshAutoencoder(recipe.model)
         self.config = model.config
-        self._collate = data.Collate(recipe.meshes.max_faces, self.config.corners)
+        corners, reach = self.config.corners, self.config.reach
+        self._collate = data.Collate(recipe.meshes.max_faces, corners, reach=reach)
         self.parts = {"autoencoder": Part(model, recipe.optim)}
         self.updates = [Update("autoencoder", each(self.loss))]
         begun = recipe.optim.warmup_steps
-        self.monitors = [
-            below("val/codebook_coverage", 0.05, COLLAPSED[self.config.quantiser], 2, after=begun),
-            below("val/within_one", 0.1, POOR, 2, after=begun),
-        ]
+        self.monitors = [below("val/within_one", 0.1, POOR, 2, after=begun)]
+        if collapsed := COLLAPSED.get(self.config.quantiser):
+            self.monitors += [below("val/codebook_coverage", 0.05, collapsed, 2, after=begun)]
 
     def data(self, split: str) -> Any:
         if self.sets is not None:
@@ -67,6 +68,9 @@ class AutoencoderTask(Task):
 
     def prepare(self, world: World) -> None:
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
+
+    def sketch(self, world: World) -> None:
+        self.fixed_shapes = True
 
     def collate(self, items: list[Any]) -> Any:
         return self._collate(items)
@@ -101,6 +105,8 @@ class AutoencoderTask(Task):
             "within_one": Tally(within(output, 1).sum(), coordinates),
             "triangles": Tally(exact_faces.sum(), faces),
             "chamfer_bins": Rows(self._chamfer(output)),
+            "bits_per_face": Tally(faces * self.config.bits_per_face, faces),
+            "distinct_bits_per_face": Tally(self._distinct_bits(output), faces),
             "codes": Rows(output.codes.flatten(1)),
             "positions": Rows(self._positions(output)),
         }
@@ -112,6 +118,20 @@ class AutoencoderTask(Task):
         names = ("bins", "target", "codes")
         padded = {name: packing.pad(getattr(output, name)[0] + 1) - 1 for name in names}
         return output._replace(mask=packing.pad(output.mask[0]), **padded)
+
+    def _distinct_bits(self, output: Reconstruction) -> Tensor:
+        """Bits of the codes, counting the corners of a vertex once. Each pointer is different."""
+        depth, size = self.config.depth, self.config.codebook_size
+        codes = output.codes.unflatten(-1, (-1, depth)).flatten(1, 2)
+        if self.config.quantiser == "pointer":
+            count = (codes[..., 0] >= 0).sum()
+        else:
+            powers = size ** torch.arange(depth, device=codes.device)
+            keys = torch.where(codes[..., 0] >= 0, (codes * powers).sum(-1), -1).sort(1).values
+            changed = torch.ones_like(keys, dtype=torch.bool)
+            changed[:, 1:] = keys[:, 1:] != keys[:, :-1]
+            count = (changed & (keys >= 0)).sum()
+        return count * (depth * log2(size))
 
     def _positions(self, output: Reconstruction) -> Tensor:
         """(b, f k): one integer for each position of a corner; -1 in padding."""
@@ -158,9 +178,9 @@ class AutoencoderTask(Task):
 
 def reconstruct(autoencoder: Any, batch: Batch) -> Reconstruction:
     """Of packed meshes: its tensors are (1, f, ...)."""
-    names = ("vertices", "faces", "neighbours", "lengths")
-    vertices, faces, neighbours, lengths = (batch.data[name] for name in names)
-    return autoencoder(vertices, faces, neighbours=neighbours, lengths=lengths)
+    names = ("neighbours", "lengths", "ranks")
+    tables = {name: batch.data[name] for name in names if name in batch.data}
+    return autoencoder(batch.data["vertices"], batch.data["faces"], **tables)
 
 
 def within(output: Reconstruction, bins: int) -> Tensor:

@@ -16,8 +16,9 @@ class Mesh(NamedTuple):
 def assemble(codes: Tensor, coordinates: Tensor, corners: int = 3) -> Mesh:
     """Convert codes (f, t) and coordinates (f, corners, 3) of one mesh to vertices and faces.
 
-    Corners with equal codes become one vertex at their mean position, numbered in order of
-    appearance. Degenerate and duplicate faces are dropped, with the vertices only they use.
+    Corners with equal codes, or other labels, become one vertex at their mean position, numbered
+    in order of appearance. Degenerate and duplicate faces are dropped, with the vertices only they
+    use.
     """
     is_face = codes[:, 0] >= 0
     rows = codes[is_face].unflatten(-1, (corners, -1)).flatten(0, 1)

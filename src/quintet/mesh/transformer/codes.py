@@ -25,10 +25,10 @@ def encode(autoencoder: Any, batch: dict[str, Any], device: torch.device) -> tup
     """Codes (f, t) of each mesh on the host, in fp32 whatever the precision of the run."""
     with torch.autocast(device.type, enabled=False):
         dtype = next(autoencoder.parameters()).dtype
+        names = ("neighbours", "lengths", "ranks")
+        tables = {name: batch[name].to(device) for name in names if name in batch}
         codes = autoencoder.tokenize(
-            batch["vertices"].to(device, dtype),
-            batch["faces"].to(device),
-            neighbours=batch["neighbours"].to(device),
+            batch["vertices"].to(device, dtype), batch["faces"].to(device), **tables
         )
     faces = batch["lengths"][:, 0].tolist()
     return codes[0, : sum(faces)].to(torch.int32).cpu().split(faces)

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from quintet.compat.models import MESH_GENERATE, MESH_TRANSFORMER, arguments, model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh.config import MeshTransformerConfig
+from quintet.mesh.geometry import discretise
 from quintet.mesh.transformer.assemble import Mesh, assemble
 from quintet.mesh.transformer.generator import Sampling, generate
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
@@ -52,8 +53,10 @@ class MeshLosses(NamedTuple):
 
 
 def has_fixed_shapes(codes: Tensor) -> bool:
-    """GPUs and compiled graphs need fixed shapes; a CPU computes rows that count and no others."""
-    return codes.device.type != "cpu" or torch.compiler.is_compiling()
+    """GPUs, compiled graphs and tensors without values (a plan's) need fixed shapes; a CPU computes
+    rows that count and no others."""
+    on_gpu = codes.device.type != "cpu" or hasattr(codes, "fake_mode")
+    return on_gpu or torch.compiler.is_compiling()
 
 
 def pack_codes(codes: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -264,6 +267,8 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         CUDA weights are cast to bf16 unless `dtype` is given. `keywords` are fields of `Sampling`.
         """
         sampling = sampling or Sampling(**keywords)
+        if self.config.pointers:
+            sampling = replace(sampling, distinct=False)
         limit = min(max_faces or self.config.max_faces, self.config.max_faces)
         own = self.start.dtype
         dtype = dtype or (torch.bfloat16 if self.start.is_cuda and own.itemsize == 4 else own)
@@ -339,9 +344,12 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
     def decode_meshes(self, codes: Tensor) -> list[Mesh]:
         """Decode codes (b, f, t) to vertices and faces on the autoencoder's device."""
         codes = codes.to(next(self.autoencoder.parameters()).device)
-        coordinates = self.autoencoder.decode_codes(codes)[0]
-        corners = self.config.corners
-        return [assemble(c, x, corners) for c, x in zip(codes.cpu(), coordinates.cpu())]
+        coordinates, mask = self.autoencoder.decode_codes(codes)
+        corners, labels = self.config.corners, codes
+        if self.config.pointers:  # equal positions are one vertex, not equal codes
+            bins = discretise(coordinates, self.autoencoder.config.bins).flatten(2)
+            labels = torch.where(mask[..., None], bins, -1)
+        return [assemble(c, x, corners) for c, x in zip(labels.cpu(), coordinates.cpu())]
 
     # -- saving -------------------------------------------------------------------------------
 

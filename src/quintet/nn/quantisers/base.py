@@ -1,19 +1,22 @@
-"""Interface and projections of the quantisers.
+"""Interface and projections of the bottlenecks: quantisers, and continuous ones (continuous.py).
 
 Each takes latents (b, c, ...) and returns `Quantised`: values of the same shape, ids (b, ...) and a
-0-dim loss. Each normalises its input over channels and projects it to unit scale: without that, the
+0-dim loss. Codes are what is stored or generated: ids, or the channels (b, d, ...) of a continuous
+bottleneck. Each normalises its input over channels and projects it to unit scale: without that, the
 latents of an untrained encoder fall into one cell and the codebook collapses. Everything runs in
 fp32 regardless of autocast, because rounding must not depend on the precision of the run.
 """
 
 import math
-from typing import NamedTuple, Protocol
+from collections.abc import MutableMapping
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.precision import full_precision
+from quintet.nn.quantisers.codebook import codebook_usage
 
 
 class Quantised(NamedTuple):
@@ -25,14 +28,86 @@ class Quantised(NamedTuple):
     """0-dim, fp32: weighted, averaged over positions."""
 
 
-class Quantiser(Protocol):
+class Bottleneck(nn.Module):
+    """Between the encoder and the decoder of a tokenizer: latents -> codes -> values."""
+
+    code_name: ClassVar[Literal["ids", "latents"]]
+    """What codes are, and their name in files and exported graphs."""
+
+    @property
+    def discrete(self) -> bool:
+        return self.code_name == "ids"
+
+    def to_codes(self, latents: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def codes_to_values(self, codes: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def describe(self, positions: str) -> str:
+        """Shape and type of codes at these positions, such as "16, 16"."""
+        raise NotImplementedError
+
+    def check(self, codes: Tensor, positions: str) -> None:
+        """Refuse codes from outside of the model with other axes than b, `positions` (h, w), or out
+        of range. Synchronises with the device: not for training."""
+        raise NotImplementedError
+
+    def rows(self, output: Any) -> dict[str, Tensor]:
+        """One row per sample of what an evaluation measures of what `forward` returned, or of an
+        output with its fields."""
+        raise NotImplementedError
+
+    def summarise(self, rows: MutableMapping[str, Tensor]) -> dict[str, float]:
+        """Metrics of these rows of all samples, which it takes out."""
+        raise NotImplementedError
+
+
+class DiscreteBottleneck(Bottleneck):
+    """A quantiser: codes are ids."""
+
+    code_name = "ids"
     codebook_size: int
 
-    def __call__(self, latents: Tensor) -> Quantised: ...
+    def to_ids(self, latents: Tensor) -> Tensor:
+        raise NotImplementedError
 
-    def to_ids(self, latents: Tensor) -> Tensor: ...
+    def ids_to_values(self, ids: Tensor) -> Tensor:
+        raise NotImplementedError
 
-    def ids_to_values(self, ids: Tensor) -> Tensor: ...
+    def to_codes(self, latents: Tensor) -> Tensor:
+        return self.to_ids(latents)
+
+    def codes_to_values(self, codes: Tensor) -> Tensor:
+        return self.ids_to_values(codes)
+
+    def describe(self, positions: str) -> str:
+        return f"(batch, {positions}) int64 below {self.codebook_size}"
+
+    def check(self, codes: Tensor, positions: str) -> None:
+        axes, size = f"b, {positions}", self.codebook_size
+        if codes.ndim != axes.count(",") + 1 or codes.is_floating_point():
+            raise ValueError(
+                f"expected integer ids ({axes}), not {codes.dtype} {tuple(codes.shape)}"
+            )
+        if codes.numel() and not 0 <= codes.min() <= codes.max() < size:
+            raise ValueError(
+                f"ids range from {codes.min()} to {codes.max()}, outside 0 … {size - 1}; the"
+                f" codebook has {size} codes: decode with the model that encoded them"
+            )
+
+    def rows(self, output: Any) -> dict[str, Tensor]:
+        return {"ids": output.ids}
+
+    def summarise(self, rows: MutableMapping[str, Tensor]) -> dict[str, float]:
+        ids = rows.pop("ids")
+        usage = codebook_usage(ids, self.codebook_size)
+        return {
+            "codebook_usage": usage.fraction.item(),
+            "codebook_coverage": usage.coverage.item(),
+            "perplexity": usage.perplexity.item(),
+            "tokens_per_code": ids.numel() / self.codebook_size,
+        }
 
 
 def straight_through(value: Tensor, soft: Tensor) -> Tensor:

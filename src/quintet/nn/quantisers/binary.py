@@ -13,11 +13,17 @@ is averaged over micro-batches and differs from the full batch's (entropy is not
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.nn.precision import without_autocast
-from quintet.nn.quantisers.base import ProjectIn, ProjectOut, Quantised, straight_through
+from quintet.nn.quantisers.base import (
+    DiscreteBottleneck,
+    ProjectIn,
+    ProjectOut,
+    Quantised,
+    straight_through,
+)
 
 GROUP_BITS = 9
 """Bits per joint distribution: one batch populates 512 codes well."""
@@ -56,7 +62,7 @@ def codebook_entropy(bits: Tensor) -> Tensor:
     return torch.stack([entropy(mean_code_probabilities(group)) for group in groups]).sum()
 
 
-class BinaryQuantiser(nn.Module):
+class BinaryQuantiser(DiscreteBottleneck):
     """Codes are the signs of a projection of the latents, times `magnitude`."""
 
     basis: Tensor

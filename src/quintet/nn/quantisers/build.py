@@ -1,17 +1,23 @@
 """Construction of a quantiser from its settings."""
 
+from quintet.nn.quantisers.base import Bottleneck
 from quintet.nn.quantisers.binary import BinaryQuantiser
 from quintet.nn.quantisers.bsq import BSQ
 from quintet.nn.quantisers.config import CodebookConfig, QuantiserConfig
+from quintet.nn.quantisers.continuous import BoundedBottleneck, GaussianBottleneck
 from quintet.nn.quantisers.fsq import FSQ
 from quintet.nn.quantisers.lfq import LFQ
 from quintet.nn.quantisers.vq import VectorQuantiser
 
 
-def build_quantiser(config: QuantiserConfig, dim: int) -> FSQ | BinaryQuantiser | VectorQuantiser:
-    """A quantiser of latents with `dim` channels."""
+def build_quantiser(config: QuantiserConfig, dim: int) -> Bottleneck:
+    """A quantiser or a continuous bottleneck of latents with `dim` channels."""
     if config.quantiser == "fsq":
         return FSQ(dim, config.levels, decorrelation_weight=config.decorrelation_weight)
+    if config.quantiser == "kl":
+        return GaussianBottleneck(dim, config.latent_channels, kl_weight=config.kl_weight)
+    if config.quantiser == "bounded":
+        return BoundedBottleneck(dim, config.latent_channels, noise=config.latent_noise)
     return build_codebook(config, dim)
 
 

@@ -9,8 +9,9 @@ from typing import Any, Literal
 class CodebookConfig:
     """Mixed into the settings of a tokenizer whose fsq has no projection (meshes)."""
 
-    quantiser: Literal["fsq", "lfq", "bsq", "vq"] = "fsq"
-    """fsq (finite scalar), lfq (lookup-free), bsq (binary spherical) or vq (learned codebook)."""
+    quantiser: Literal["fsq", "lfq", "bsq", "vq", "kl", "bounded"] = "fsq"
+    """Ids: fsq (finite scalar), lfq (lookup-free), bsq (binary spherical) or vq (learned codebook).
+    Continuous latents: kl (Gaussian) or bounded (of unit size, with noise in training)."""
     levels: tuple[int, ...] = (8, 8, 8, 5)
     """fsq: levels per latent dimension; the codebook size is their product."""
     codebook_bits: int = 12
@@ -27,6 +28,15 @@ class QuantiserConfig(CodebookConfig):
 
     decorrelation_weight: float = 0.05
     """fsq: weight of the loss that decorrelates the latent dimensions (raises codebook usage)."""
+    latent_channels: int = 8
+    """kl and bounded: channels of the latents, for each position."""
+    kl_weight: float = 1e-6
+    """kl: weight of the divergence from a standard normal, in nats per element of the latents."""
+    latent_noise: float = 0.1
+    """bounded: deviation of the noise in training, where latents have a size of 1."""
+    latent_scale: float = 1.0
+    """kl and bounded: latents times this have unit deviation. `quintet export` sets it from the
+    last evaluation; training ignores it."""
 
 
 COLLAPSED: Mapping[str, str] = {

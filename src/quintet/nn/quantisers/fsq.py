@@ -12,10 +12,16 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quintet.nn.precision import without_autocast
-from quintet.nn.quantisers.base import ProjectIn, ProjectOut, Quantised, straight_through
+from quintet.nn.quantisers.base import (
+    DiscreteBottleneck,
+    ProjectIn,
+    ProjectOut,
+    Quantised,
+    straight_through,
+)
 
 TANH_SCALE = 0.8
 """tanh(0.8 z) is nearly uniform for a standard normal z, so all cells are used from the start."""
@@ -33,7 +39,7 @@ def decorrelation_loss(bounded: Tensor) -> Tensor:
     return ((3 * covariance - identity).square().sum() + 3 * mean.square().sum()) / rows.shape[1]
 
 
-class FSQ(nn.Module):
+class FSQ(DiscreteBottleneck):
     """Rounds dimension i of a projection of the latents to `levels[i]` levels."""
 
     levels: Tensor

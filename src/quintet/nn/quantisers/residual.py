@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from quintet.nn.precision import full_precision, without_autocast
 from quintet.nn.quantisers.base import (
+    DiscreteBottleneck,
     Quantised,
-    Quantiser,
     channels_first,
     channels_last,
     straight_through,
@@ -96,8 +96,8 @@ class ResidualQuantiser(nn.Module):
         self.depth = len(quantisers)
         self.codebook_size = max(quantiser.codebook_size for quantiser in self.levels())
 
-    def levels(self) -> list[Quantiser]:
-        return [cast(Quantiser, quantiser) for quantiser in self.quantisers]
+    def levels(self) -> list[DiscreteBottleneck]:
+        return [cast(DiscreteBottleneck, quantiser) for quantiser in self.quantisers]
 
     def forward(self, latents: Tensor) -> Quantised:
         residual = full_precision(latents)

@@ -11,11 +11,17 @@ noise is keyed, so every process makes the same replacement.
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.nn.precision import without_autocast
-from quintet.nn.quantisers.base import ProjectIn, ProjectOut, Quantised, straight_through
+from quintet.nn.quantisers.base import (
+    DiscreteBottleneck,
+    ProjectIn,
+    ProjectOut,
+    Quantised,
+    straight_through,
+)
 from quintet.nn.statistics import CommitContext, accumulator
 
 CHUNK = 8192
@@ -49,7 +55,7 @@ class Statistics(NamedTuple):
     usable: Tensor
 
 
-class VectorQuantiser(nn.Module):
+class VectorQuantiser(DiscreteBottleneck):
     """Replaces a projection of each latent by its nearest codebook entry."""
 
     codebook: Tensor

@@ -102,6 +102,11 @@ def require_quantiser(config: QuantiserConfig) -> None:
     if config.quantiser == "fsq":
         valid = bool(config.levels) and min(config.levels) >= 2
         require(valid, "levels", config.levels, "2 or more each")
+    elif config.quantiser in ("kl", "bounded"):
+        channels, least = config.latent_channels, 2 if config.quantiser == "bounded" else 1
+        require(channels >= least, "latent_channels", channels, f"{least} or more")
+        for name in ("kl_weight", "latent_noise"):
+            require(getattr(config, name) >= 0, name, getattr(config, name), "0 or more")
     else:
         bits, least = config.codebook_bits, 2 if config.quantiser == "bsq" else 1
         require(least <= bits <= 30, "codebook_bits", bits, f"between {least} and 30")

@@ -9,15 +9,16 @@ from quintet.engine.models.export import Exportable, Input, Piece
 from quintet.shared.export import graph
 
 
-def encode(self: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Images or clips to ids, and the latents before the quantiser."""
+def encode(self: Any, pixels: Tensor) -> tuple[Tensor, ...]:
+    """Images or clips to ids, and the latents before the quantiser; or to continuous latents."""
     latents = self.model.encode(pixels)
-    return self.model.quantiser.to_ids(latents), latents
+    codes = self.model.quantiser.to_codes(latents)
+    return (codes, latents) if self.model.quantiser.discrete else (codes,)
 
 
-def decode(self: Any, ids: Tensor) -> Tensor:
-    """Ids to images or clips in 0..1."""
-    return self.model.decode(self.model.quantiser.ids_to_values(ids)).clamp(0, 1)
+def decode(self: Any, codes: Tensor) -> Tensor:
+    """Codes to images or clips in 0..1."""
+    return self.model.decode(self.model.quantiser.codes_to_values(codes)).clamp(0, 1)
 
 
 def tokenizer_pieces(model: Any, what: str, shape: tuple[int, ...]) -> Exportable:
@@ -26,24 +27,29 @@ def tokenizer_pieces(model: Any, what: str, shape: tuple[int, ...]) -> Exportabl
     pixels = torch.rand(3, *shape, generator=generator)
     with torch.no_grad():
         latents = model.encode(pixels)
-        grid = model.quantiser.to_ids(latents).shape
-    ids = torch.randint(model.codebook_size, grid, generator=generator)
+        codes = model.quantiser.to_codes(latents)
+    name = model.quantiser.code_name
     pixel_format = f"(batch, {joined(shape)}) float32 in 0..1: {what}"
-    latent_format = f"(batch, {joined(latents.shape[1:])}) float32: before the quantiser"
-    id_format = f"(batch, {joined(grid[1:])}) int64 below {model.codebook_size}"
+    code_format = model.quantiser.describe(joined(latents.shape[2:]))
+    if model.quantiser.discrete:
+        latent_format = f"(batch, {joined(latents.shape[1:])}) float32: before the quantiser"
+        outputs = {name: code_format, "latents": latent_format}
+    else:
+        scale = model.config.latent_scale
+        outputs = {name: f"{code_format}; times {scale:.6g} they have unit deviation"}
     pieces = [
         Piece(
             "encode",
-            f"{what} to ids",
+            f"{what} to {name}",
             graph(model, encode),
             {what: Input(pixels[:2], pixels, pixel_format)},
-            {"ids": id_format, "latents": latent_format},
+            outputs,
         ),
         Piece(
             "decode",
-            f"ids to {what}",
+            f"{name} to {what}",
             graph(model, decode),
-            {"ids": Input(ids[:2], ids, id_format)},
+            {name: Input(codes[:2], codes, code_format)},
             {what: pixel_format},
         ),
     ]

@@ -1,16 +1,16 @@
 """Base class of the image and video tokenizers."""
 
 import copy
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from torch import Tensor, nn
 
 from quintet.engine.models.pretrained import Pretrained
-from quintet.nn.quantisers.binary import BinaryQuantiser
+from quintet.nn.quantisers.base import Bottleneck, DiscreteBottleneck
 from quintet.nn.quantisers.codebook import CodebookUsage, codebook_usage
-from quintet.nn.quantisers.fsq import FSQ
-from quintet.nn.quantisers.vq import VectorQuantiser
+from quintet.nn.quantisers.continuous import ContinuousBottleneck
 from quintet.nn.statistics import CommitContext, Commits
 from quintet.shared.tokenizer.config import TokenizerLossConfig
 
@@ -18,27 +18,28 @@ from quintet.shared.tokenizer.config import TokenizerLossConfig
 class Reconstruction(NamedTuple):
     output: Tensor
     """Images or clips, fp32, not clamped: a clamp would zero gradients out of range."""
-    ids: Tensor
-    """One integer per latent position."""
+    ids: Tensor | None
+    """One integer per latent position; None of a continuous bottleneck."""
     quantiser_loss: Tensor
     """0-dim."""
+    latents: Tensor | None = None
+    """Channels per latent position, of a continuous bottleneck; without noise."""
+    kl: Tensor | None = None
+    """(b,): nats per element of the latents, of a Gaussian bottleneck."""
 
 
 class PixelLoss(NamedTuple):
     loss: Tensor
-    """0-dim: the weighted sum of l1 and l2."""
-    l1: Tensor
-    """0-dim, not weighted."""
-
-
-def pixel_loss(output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
-    error = output - target
-    l1, l2 = error.abs().mean(), error.square().mean()
-    return PixelLoss(losses.l1 * l1 + losses.l2 * l2, l1)
+    """0-dim: the weighted sum."""
+    terms: dict[str, Tensor]
+    """0-dim each, not weighted."""
 
 
 class TokenizerModel(Pretrained, nn.Module):
-    """An encoder, a quantiser and a decoder."""
+    """An encoder, a bottleneck (a quantiser, or a continuous one) and a decoder.
+
+    Codes are ids of a quantiser and latents of a continuous bottleneck.
+    """
 
     Losses: ClassVar[type[TokenizerLossConfig]] = TokenizerLossConfig
     factor: int
@@ -46,17 +47,30 @@ class TokenizerModel(Pretrained, nn.Module):
 
     encode: Callable[[Tensor], Tensor]
     """Images or clips in 0..1 -> latents before the quantiser."""
-    quantiser: FSQ | BinaryQuantiser | VectorQuantiser
+    quantiser: Bottleneck
     decode: Callable[[Tensor], Tensor]
     """Quantised values -> images or clips, not clamped."""
-    tokenize: Callable[[Tensor], Tensor]
-    """Images or clips in 0..1 -> ids."""
-    decode_from_ids: Callable[[Tensor], Tensor]
-    """Ids -> images or clips in 0..1."""
+    positions: ClassVar[str]
+    """Axes of codes, after the batch and the channels."""
+    grid: Callable[[Tensor], tuple[int, ...]]
+    """Images or clips -> positions of their codes along each axis."""
+    to_codes: Callable[..., Tensor]
+    """Images or clips in 0..1 -> codes."""
+    decode_from_codes: Callable[..., Tensor]
+    """Codes -> images or clips in 0..1."""
 
-    def forward(self, pixels: Tensor) -> Reconstruction:
-        quantised = self.quantiser(self.encode(pixels))
-        return Reconstruction(self.decode(quantised.values), quantised.ids, quantised.loss)
+    def forward(self, pixels: Tensor, noise: Tensor | None = None) -> Reconstruction:
+        """`noise` is for the training of a continuous bottleneck: normal, of `noise_shape`."""
+        latents = self.encode(pixels)
+        quantised = self.quantiser(latents) if noise is None else self.quantiser(latents, noise)
+        values, ids, loss, *more = quantised
+        return Reconstruction(self.decode(values), ids, loss, *more)
+
+    def noise_shape(self, pixels: Tensor) -> tuple[int, ...] | None:
+        """Shape of a sample's noise in training; None of a quantiser."""
+        if isinstance(self.quantiser, ContinuousBottleneck):
+            return (self.quantiser.channels, *self.grid(pixels))
+        return None
 
     # -- custom training loops ------------------------------------------------------------------
 
@@ -71,8 +85,16 @@ class TokenizerModel(Pretrained, nn.Module):
     def loss(self, pixels: Tensor, losses: TokenizerLossConfig | None = None) -> Tensor:
         """The trainer's loss of images or clips in 0..1, without its perceptual and adversarial
         parts, which need further networks."""
-        output, _, quantiser_loss = super().__call__(pixels)
-        return pixel_loss(output, pixels, losses or self.Losses()).loss + quantiser_loss
+        shape = self.noise_shape(pixels) if self.training else None
+        noise = None if shape is None else pixels.new_empty(len(pixels), *shape).normal_()
+        out = super().__call__(pixels, noise)
+        loss = self.pixel_loss(out.output, pixels, losses or self.Losses()).loss
+        return loss + out.quantiser_loss
+
+    def pixel_loss(self, output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
+        error = output - target
+        l1, l2 = error.abs().mean(), error.square().mean()
+        return PixelLoss(losses.l1 * l1 + losses.l2 * l2, {"l1": l1})
 
     def copy_for_eval(self) -> Self:
         """A copy in eval mode."""
@@ -82,9 +104,24 @@ class TokenizerModel(Pretrained, nn.Module):
         """Ids along the side of an image of this size."""
         return image_size // self.factor
 
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """The scale of the latents, which a diffusion model trained on them needs."""
+        if "latent_std" in metrics:
+            scale = 1 / max(metrics["latent_std"], 1e-6)
+            self.config = replace(self.config, latent_scale=scale)
+
+    # -- codes ----------------------------------------------------------------------------------
+
+    def require(self, codes: Literal["ids", "latents"]) -> None:
+        """Raise TypeError if the bottleneck has others."""
+        if self.quantiser.code_name != codes:
+            calls = INSTEAD_OF_IDS if codes == "ids" else INSTEAD_OF_LATENTS
+            raise TypeError(f"quantiser {self.config.quantiser!r} has no {codes}: {calls}")
+
     @property
     def codebook_size(self) -> int:
-        return self.quantiser.codebook_size
+        self.require("ids")
+        return cast(DiscreteBottleneck, self.quantiser).codebook_size
 
     def codebook_usage(self, ids: Tensor) -> CodebookUsage:
         """Usage of the codebook by these ids; meaningful with many more ids than codes."""
@@ -96,6 +133,8 @@ class TokenizerModel(Pretrained, nn.Module):
             self.quantiser.commit(context)
 
 
+INSTEAD_OF_IDS = "its latents are continuous; call encode_latents and decode_latents"
+INSTEAD_OF_LATENTS = "call tokenize, or build the model with quantiser='kl' or 'bounded'"
 INSTEAD = {
     "return_recon": "call reconstruct, or take output of what the model returns",
     "return_recons": "call reconstruct, or take output of what the model returns",
@@ -111,17 +150,6 @@ def check_divisible(height: int, width: int, factor: int, what: str) -> None:
             f"{what} of {height}x{width} pixels are not divisible by the downsampling factor"
             f" {factor}: resize or crop them to {height // factor * factor or factor}"
             f"x{width // factor * factor or factor}"
-        )
-
-
-def check_ids(ids: Tensor, axes: str, codebook_size: int) -> None:
-    """Ids from outside of the model. Synchronises with the device: not for training."""
-    if ids.ndim != axes.count(",") + 1 or ids.is_floating_point():
-        raise ValueError(f"expected integer ids ({axes}), not {ids.dtype} {tuple(ids.shape)}")
-    if ids.numel() and not 0 <= ids.min() <= ids.max() < codebook_size:
-        raise ValueError(
-            f"ids range from {ids.min()} to {ids.max()}, outside 0 … {codebook_size - 1}; the"
-            f" codebook has {codebook_size} codes: decode with the model that encoded them"
         )
 
 

@@ -23,11 +23,10 @@ from quintet.nn.adversarial.balancer import Balancer
 from quintet.nn.kernels import FORMATS
 from quintet.nn.lpips import LPIPS
 from quintet.nn.perceptual import StructuralDistance
-from quintet.nn.quantisers.codebook import codebook_usage
 from quintet.nn.quantisers.config import COLLAPSED
 from quintet.nn.similarity import psnr
 from quintet.shared.tokenizer.config import TokenizerRecipe
-from quintet.shared.tokenizer.model import pixel_loss
+from quintet.shared.tokenizer.model import TokenizerModel
 from quintet.shared.tokenizer.pixels import three_channels
 
 
@@ -43,11 +42,11 @@ class TokenizerTask(Task):
     def __init__(
         self,
         recipe: TokenizerRecipe,
-        tokenizer: nn.Module,
+        tokenizer: TokenizerModel,
         discriminators: Mapping[str, nn.Module],
         sets: Mapping[str, Any] | None = None,
     ):
-        self.losses, self.sets = recipe.losses, sets
+        self.losses, self.sets, self.tokenizer = recipe.losses, sets, tokenizer
         self.dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
         self.balancer = Balancer(
             share=self.losses.adversarial_share, cap=self.losses.adversarial_cap
@@ -86,13 +85,14 @@ class TokenizerTask(Task):
         )
 
     def _monitors(self, recipe: TokenizerRecipe) -> list[Monitor]:
-        quantiser: Any = self.parts[self.main].network.config.quantiser  # type: ignore[union-attr]
         constant = "the output is constant; check the originals, or lower the learning rate"
         begun = recipe.optim.warmup_steps
         monitors: list[Monitor] = [
-            below("val/codebook_coverage", 0.05, COLLAPSED[quantiser], 2, after=begun),
             below(f"{self.main}/output_std", 1e-3, constant, 5, after=begun),
         ]
+        if self.tokenizer.quantiser.discrete:
+            collapsed = COLLAPSED[self.tokenizer.config.quantiser]
+            monitors.append(below("val/codebook_coverage", 0.05, collapsed, 2, after=begun))
         begun = recipe.adversarial_start + recipe.discriminator_optim.warmup_steps
         for name in self.discriminators:
             won = f"the {name} has won; lower its learning rate"
@@ -127,7 +127,8 @@ class TokenizerTask(Task):
 
     def tokenizer_loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
         real = self.real(batch)
-        reconstruction, _, quantiser_loss = nets[self.main](real)
+        output = nets[self.main](real, self._noise(real, batch))
+        reconstruction, quantiser_loss = output.output, output.quantiser_loss
         context.scratch.setdefault("pairs", []).append((real, reconstruction.detach()))
         adversarial_loss, weight = None, None
         if context.due(self.adversarial):
@@ -139,6 +140,8 @@ class TokenizerTask(Task):
         loss, metrics = self._reconstruction_loss(nets, batch, real, reconstruction)
         loss = loss + quantiser_loss
         metrics["quantiser"] = quantiser_loss
+        if output.kl is not None:
+            metrics["kl"] = output.kl.mean()
         if len(reconstruction) > 1:  # undefined for a single sample
             metrics["output_std"] = reconstruction.detach().std(0).mean()
         if adversarial_loss is not None and weight is not None:
@@ -146,14 +149,19 @@ class TokenizerTask(Task):
             metrics |= {"adversarial": adversarial_loss, "adversarial_weight": weight}
         return loss, {"loss": loss, **metrics}
 
+    def _noise(self, real: Tensor, batch: Batch) -> Tensor | None:
+        """For a continuous bottleneck, by the keys of the samples."""
+        shape = self.tokenizer.noise_shape(real)
+        return None if shape is None else normal(batch.keys, "latents", shape).to(real.dtype)
+
     def _ramp(self, step: int) -> float:
         return min(1.0, (step - self.adversarial.start + 1) / self.losses.adversarial_warmup_steps)
 
     def _reconstruction_loss(
         self, nets: Mapping[str, Any], batch: Batch, real: Tensor, reconstruction: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, l1 = pixel_loss(reconstruction, real, self.losses)
-        metrics = {"l1": l1, "psnr": psnr(reconstruction.detach(), real).mean()}
+        loss, terms = self.tokenizer.pixel_loss(reconstruction, real, self.losses)
+        metrics = {**terms, "psnr": psnr(reconstruction.detach(), real).mean()}
         if self.losses.perceptual:
             fake_images, real_images = (
                 three_channels(self.perceptual_images(values, batch))
@@ -212,16 +220,10 @@ class TokenizerTask(Task):
     # -- evaluation -------------------------------------------------------------------------
 
     def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
-        """Means, and codebook usage from the `ids`."""
-        ids, size = rows["ids"], int(self.parts[self.main].network.codebook_size)  # type: ignore[arg-type]
-        usage = codebook_usage(ids, size)
-        means = {name: v.double().mean().item() for name, v in rows.items() if name != "ids"}
-        return means | {
-            "codebook_usage": usage.fraction.item(),
-            "codebook_coverage": usage.coverage.item(),
-            "perplexity": usage.perplexity.item(),
-            "tokens_per_code": ids.numel() / size,
-        }
+        """Means, and what the bottleneck makes of its rows."""
+        others = dict(rows)
+        of_codes = self.tokenizer.quantiser.summarise(others)
+        return super().summarise(others) | of_codes
 
 
 def channels_last(network: nn.Module) -> nn.Module:

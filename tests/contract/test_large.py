@@ -1,0 +1,62 @@
+"""The `_large` recipes: each is built without values, has the size that it states, and fits."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from quintet import rooms
+from quintet.engine.tools.plan import MEMORY, counts, plan
+from quintet.mesh import recipes as mesh_recipes
+from quintet.mesh.model import MeshTransformer
+
+PARAMETERS = {
+    "image/vqgan_large": (100e6, 120e6),
+    "image/vqgan_large_f16": (200e6, 230e6),
+    "mesh/autoencoder_large": (55e6, 70e6),
+    "mesh/transformer_large": (280e6, 340e6),
+    "music/mulan_large": (180e6, 220e6),
+    "speech/voicebox_large": (200e6, 300e6),
+    "video/tokenizer_large": (55e6, 75e6),
+}
+"""Trainable parameters of all parts, at least and at most."""
+
+
+def total_parameters(name: str, recipe: Any) -> int:
+    with torch.device("meta"):
+        if not recipe.stages:
+            return sum(counts(rooms.build(name, recipe)).values())
+        codes = mesh_recipes.autoencoder_large().model
+        config = dataclasses.replace(recipe.model, max_faces=recipe.meshes.max_faces)
+        model = MeshTransformer(config.with_codebook_of(codes))
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_every_large_recipe_states_its_size() -> None:
+    assert set(PARAMETERS) == {name for name in rooms.names() if "_large" in name}
+    assert {name.partition("/")[0] for name in PARAMETERS} == set(rooms.rooms())
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_large_recipe_has_the_parameters_that_it_states(name: str) -> None:
+    recipe = rooms.recipe_function(name)()
+    least, most = PARAMETERS[name]
+    count = total_parameters(name, recipe)
+    assert least <= count <= most
+    stated = f"{count / 1e6:.0f} M"
+    assert f"({stated})" in (rooms.recipe_function(name).__doc__ or "").splitlines()[0]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_large_recipe_can_be_divided_among_eight_gpus(name: str) -> None:
+    recipe = rooms.recipe_function(name)()
+    assert recipe.batch_size * recipe.accumulate // 8 * 8 == recipe.batch_size * recipe.accumulate
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PARAMETERS if "transformer" not in name])
+def test_a_large_recipe_fits_into_eighty_gigabytes(name: str) -> None:
+    recipe = rooms.recipe_function(name)()
+    facts = plan(lambda settings: rooms.build(name, settings), recipe, "h100")
+    assert facts["peak"] < 0.95 * MEMORY["h100"]

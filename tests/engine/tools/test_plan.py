@@ -1,0 +1,124 @@
+"""Plans: the operations of a step without its values are those of a real one."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from campaign.subjects import replaced
+from quintet import rooms
+from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
+from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.tools.plan import MATMUL_RATE, ON_CPU, Alive, plan
+
+SMALLER = {
+    "steps": 8,
+    "batch_size": 2,
+    "workers": 0,
+    "trackers": (),
+    "device": "cpu",
+    "precision": "fp32",
+    "compile": "off",
+    "valid_limit": 4,
+    "builtin_count": 32,
+    "adversarial_from": 0.5,
+    "penalty_every": 2,
+}
+NAMES = ["image/vqgan_tiny", "video/tokenizer_tiny", "music/mulan_tiny", "speech/voicebox_tiny"]
+
+
+def planned(name: str, recipe: Any) -> dict[str, Any]:
+    return plan(lambda settings: rooms.build(name, settings), recipe, "h200")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_planned_operations_are_those_of_real_steps(name: str, tmp_path: Path) -> None:
+    recipe = replaced(rooms.recipe_function(name)(), SMALLER)
+    facts = planned(name, recipe)
+    run = Run(rooms.build(name, recipe), recipe, World(recipe), RunFolder(tmp_path))
+    try:
+        assert facts["parameters"] == {
+            n: sum(p.numel() for p in part.parameters.values()) for n, part in run.parts.items()
+        }
+        saved = [file for part in run.parts.values() for file in part.state().values()]
+        names = ("weights", "moments", "averages")
+        assert facts["checkpoint"] <= sum(facts["bytes"][n] for n in names)
+        weights = [t.nbytes for file in saved for t in file.values()]
+        assert sum(weights) <= facts["checkpoint"], "before the first step there are no moments"
+        for phase in facts["phases"]:
+            run.step = phase["start"]
+            run.stream.seek(0)
+            with FlopCounterMode(display=False, custom_mapping=ON_CPU) as counter:
+                take_step(run)
+                run.stream.seek(0)
+                take_step(run)  # every second step has a penalty
+            assert phase["operations"] == counter.get_total_flops() / 2
+    finally:
+        run.close()
+
+
+def test_micro_batches_are_alike(tmp_path: Path) -> None:
+    recipe = replaced(rooms.recipe_function("image/vqgan_tiny")(), SMALLER)
+    once = planned("image/vqgan_tiny", recipe)
+    often = planned("image/vqgan_tiny", dataclasses.replace(recipe, accumulate=6))
+    ratios = [b["operations"] / a["operations"] for a, b in zip(once["phases"], often["phases"])]
+    assert ratios == [6, 6]
+    assert often["phases"][0]["samples"] == 12
+
+
+def test_time_follows_from_the_rate_and_memory_from_the_parameters() -> None:
+    recipe = replaced(rooms.recipe_function("image/vqgan_tiny")(), SMALLER)
+    facts = planned("image/vqgan_tiny", recipe)
+    first, last = facts["phases"]
+    assert first["start"] == 0
+    assert last["start"] == 4
+    assert last["operations"] > first["operations"], "the discriminator has begun"
+    assert last["seconds"] == last["operations"] / (MATMUL_RATE * recipe.matmul_share)
+    vae, discriminator = facts["parameters"].values()
+    assert facts["bytes"]["gradients"] == 4 * vae
+    assert facts["bytes"]["moments"] == 8 * (vae + discriminator)
+    assert facts["bytes"]["averages"] == 4 * vae, "the discriminator has none"
+    assert facts["peak"] == sum(facts["bytes"].values())
+    twice = planned("image/vqgan_tiny", dataclasses.replace(recipe, batch_size=4))
+    assert twice["bytes"]["activations"] > 1.8 * facts["bytes"]["activations"]
+    assert twice["bytes"]["weights"] == facts["bytes"]["weights"]
+
+
+def test_recomputed_activations_are_not_counted() -> None:
+    changes = SMALLER | {"layers": 8, "text_layers": 8, "batch_size": 16}
+    recipe = replaced(rooms.recipe_function("music/mulan_tiny")(), changes)
+    stored = planned("music/mulan_tiny", recipe)
+    recomputed = planned(
+        "music/mulan_tiny", dataclasses.replace(recipe, checkpoint_activations=True)
+    )
+    assert recomputed["bytes"]["activations"] < 0.7 * stored["bytes"]["activations"]
+    assert recomputed["phases"][0]["operations"] > 1.2 * stored["phases"][0]["operations"]
+
+
+def test_bytes_are_alive_until_their_tensor_is_gone() -> None:
+    ones = torch.ones(1000)
+    with Alive() as alive:
+        twice = ones * 2
+        view = twice[:10]
+        assert alive.now == 4000
+        del twice
+        assert alive.now == 4000, "a view keeps it"
+        more = view.sum() + ones
+        assert alive.now == 8000
+        del view, more
+    assert alive.now == 0
+    assert 8000 <= alive.peak < 9000
+
+
+def test_activations_of_a_chain_are_what_its_backward_needs() -> None:
+    layers = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
+    with Alive() as alive:
+        layers(torch.ones(256, 64)).sum().backward()
+    each = 4 * 256 * 64
+    assert 8 * each <= alive.peak <= 13 * each
