@@ -247,8 +247,8 @@ def test_captions_become_files(sample: Callable[..., Any], tmp_path: Path) -> No
 
 
 def test_painting_keeps_the_pixels_outside(sample: Callable[..., Any], tmp_path: Path) -> None:
-    image = image_file(tmp_path / "a.png", (32, 32))
-    mask = image_file(tmp_path / "m.png", (32, 32), (8, 16, 8, 16))
+    image = image_file(tmp_path / "a.png", (64, 64))
+    mask = image_file(tmp_path / "m.png", (64, 64), (8, 16, 8, 16))
     status, out, _ = sample("--text", "a", "--image", image, "--mask", mask, "--count", 1)
     assert status == 0
     before, after = (np.asarray(Image.open(p)) for p in (image, out.split()[0]))

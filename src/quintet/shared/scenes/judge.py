@@ -122,7 +122,8 @@ def _figure(values: Array, ground: Array, part: Mask, others: Mask) -> Figure:
     towards = colour - ground
     share = ((values - ground) * towards).sum(-1) / np.maximum((towards**2).sum(-1), 1e-6)
     share = np.where(_grown(part) & ~others, np.clip(share, 0, 1), 0)
-    grid, rows, columns = grid_for(*share.shape), _span(part.any(1)), _span(part.any(0))
+    rows, columns = (_span(indices) for indices in np.nonzero(part))
+    grid = grid_for(*share.shape)
     grid, share = Grid(grid.x[columns], grid.y[rows], grid.pixel), share[rows, columns]
     area = float(share.sum())
     x = float((share.sum(0) * grid.x).sum() / area)
@@ -138,10 +139,9 @@ def _figure(values: Array, ground: Array, part: Mask, others: Mask) -> Figure:
     return Figure(best, _colour_name(colour), x, y, radius)
 
 
-def _span(inside: Mask) -> slice:
-    """From the first to the last, and half as many around: an outline may reach farther."""
-    (indices,) = np.nonzero(inside)
-    first, last = int(indices[0]), int(indices[-1])
+def _span(indices: npt.NDArray[np.integer]) -> slice:
+    """From the least to the greatest, and half as many around: an outline may reach farther."""
+    first, last = int(indices.min()), int(indices.max())
     margin = (last - first) // 2 + 2
     return slice(max(first - margin, 0), last + margin + 1)
 
