@@ -87,7 +87,7 @@ def maskgit() -> MaskGitRecipe:
 
 
 def maskgit_tiny() -> MaskGitRecipe:
-    """The same with 64 x 64 images of one figure; five minutes on two CPU cores."""
+    """The same with 64 x 64 images of one figure, for two CPU cores."""
     return MaskGitRecipe(
         steps=1000,
         batch_size=16,
@@ -99,7 +99,9 @@ def maskgit_tiny() -> MaskGitRecipe:
         images=ImageDataConfig(
             size=(64, 64), builtin="figure", builtin_count=4000, valid_limit=128
         ),
-        generation=DecodingConfig(count=64, reference_count=512),
+        generation=DecodingConfig(
+            count=64, temperature=0.7, choice_temperature=1.0, reference_count=512
+        ),
         optim=OptimiserConfig(
             optimizer="muon", learning_rate=2e-3, warmup_steps=50, ema_decay=0.99
         ),
