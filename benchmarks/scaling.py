@@ -72,6 +72,10 @@ TRAINERS = {
 }
 
 
+NOT_MEASURED = {"image/maskgit", "video/maskgit"}
+"""Recipes whose speed is still to be measured on one GPU (benchmarks/maskgit_speed.py)."""
+
+
 class Sizes(NamedTuple):
     """Parameters of a trainer: all of them, those in blocks, and how many blocks there are."""
 

@@ -57,7 +57,7 @@ def test_the_table_of_the_page_is_that_of_the_script(output: Any) -> None:
 
 def test_every_trainer_is_predicted(rows: Any) -> None:
     full = {name for name in rooms.names() if "_tiny" not in name and "_large" not in name}
-    assert {name for name, _ in rows()} == full
+    assert {name for name, _ in rows()} == full - script().NOT_MEASURED
 
 
 def test_efficiency_is_1_on_one_gpu_and_never_rises(rows: Any) -> None:

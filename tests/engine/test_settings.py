@@ -18,11 +18,13 @@ from quintet.engine.settings import Setting, keywords_of, names_for, settings_of
 
 NAMES = rooms.names()
 TRAINERS = {
+    "image/maskgit": "MaskGitTrainer",
     "image/vqgan": "VQGanVAETrainer",
     "mesh/autoencoder": "MeshAutoencoderTrainer",
     "mesh/transformer": "MeshTransformerTrainer",
     "music/mulan": "MuLaNTrainer",
     "speech/voicebox": "VoiceBoxTrainer",
+    "video/maskgit": "VideoMaskGitTrainer",
     "video/tokenizer": "VideoTokenizerTrainer",
 }
 
