@@ -72,8 +72,9 @@ TRAINERS = {
 }
 
 
-NOT_MEASURED = {"image/maskgit", "video/maskgit"}
-"""Recipes whose speed is still to be measured on one GPU (benchmarks/maskgit_speed.py)."""
+NOT_MEASURED = {"image/maskgit", "video/maskgit", "mesh/autoencoder_compact"}
+"""Recipes whose speed is still to be measured on one GPU (benchmarks/maskgit_speed.py and
+benchmarks/mesh_codes.py)."""
 
 
 class Sizes(NamedTuple):

@@ -97,7 +97,7 @@ def test_every_setting_is_reachable_from_the_trainer_under_its_name(name: str) -
 @pytest.mark.parametrize("name", sorted(TRAINERS))
 def test_every_recipe_has_a_trainer_that_is_public(name: str) -> None:
     assert getattr(quintet, TRAINERS[name]).name == name
-    recipes = {re.sub("_(tiny|large).*", "", n) for n in NAMES}
+    recipes = {re.sub("_(compact|tiny|large).*", "", n) for n in NAMES}
     assert recipes == set(TRAINERS)
 
 
