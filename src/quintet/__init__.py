@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from quintet.music.model import MuLaN
     from quintet.music.trainer import MuLaNTrainer
     from quintet.rooms import load
-    from quintet.speech.model import VoiceBox
+    from quintet.speech.model import Vocoder, VoiceBox
     from quintet.speech.trainer import VoiceBoxTrainer
+    from quintet.speech.vocoder.trainer import VocoderTrainer
     from quintet.video.model import VideoTokenizer
     from quintet.video.trainer import VideoTokenizerTrainer
 
@@ -34,6 +35,8 @@ _PLACES = {
     "MeshTransformerTrainer": "quintet.mesh.trainer",
     "MuLaN": "quintet.music.model",
     "MuLaNTrainer": "quintet.music.trainer",
+    "Vocoder": "quintet.speech.model",
+    "VocoderTrainer": "quintet.speech.vocoder.trainer",
     "VoiceBox": "quintet.speech.model",
     "VoiceBoxTrainer": "quintet.speech.trainer",
     "VideoTokenizer": "quintet.video.model",
@@ -52,6 +55,8 @@ __all__ = [
     "VQGanVAETrainer",
     "VideoTokenizer",
     "VideoTokenizerTrainer",
+    "Vocoder",
+    "VocoderTrainer",
     "VoiceBox",
     "VoiceBoxTrainer",
     "__version__",

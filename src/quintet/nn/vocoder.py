@@ -178,9 +178,12 @@ class VocosHead(nn.Module):
         self.trim = (config.n_fft if config.centred else config.n_fft - config.hop_length) // 2
         self.register_buffer("window", torch.hann_window(config.n_fft), persistent=False)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        log_magnitude, phase = full_precision(self.out(hidden)).chunk(2, -1)
-        with without_autocast(hidden):
+    def forward(self, hidden: Tensor, envelope: Tensor | None = None) -> Tensor:
+        """`envelope` (b, t, f) is added to the logarithms of the magnitudes."""
+        with without_autocast(hidden):  # bf16 would round phases to a hundredth of a turn
+            log_magnitude, phase = self.out(full_precision(hidden)).chunk(2, -1)
+            if envelope is not None:
+                log_magnitude = log_magnitude + envelope
             magnitude = log_magnitude.exp().clamp_max(100)  # as in its training
             sound = istft(torch.polar(magnitude, phase), self.window, self.hop_length)
             return sound[:, self.trim : sound.shape[1] - self.trim]
