@@ -28,6 +28,8 @@ OUTSIDE = -12.0
 """Log-magnitude of frequencies outside of all mel filters."""
 LARGEST = 4.0
 """A correction changes log-magnitudes by at most this."""
+AHEAD = 0.5
+"""Momentum of the corrections, as of the fast Griffin-Lim algorithm."""
 
 
 class Vocoder(Pretrained, nn.Module):
@@ -75,21 +77,24 @@ class Vocoder(Pretrained, nn.Module):
         hidden = self.vocos.backbone((log_mels - MEAN) / STD)
         with without_autocast(log_mels):
             sounds = self.vocos.head(hidden, self.envelope(log_mels))
+            previous: Tensor | None = None
             for _ in range(self.config.corrections):
-                sounds = self.corrected(sounds, log_mels)
+                spectrum = self.griffin_lim.stft(sounds, log_mels.shape[2])
+                ahead = spectrum if previous is None else spectrum + AHEAD * (spectrum - previous)
+                sounds = self.griffin_lim.to_sound(self.corrected(ahead, log_mels))
+                previous = spectrum
         return sounds
 
     def envelope(self, log_mels: Tensor) -> Tensor:
         """(b, m, t) -> (b, t, f): smooth log-magnitudes."""
         return self._at_frequencies(log_mels.mT - self.log_area, OUTSIDE)
 
-    def corrected(self, sounds: Tensor, log_mels: Tensor) -> Tensor:
-        """Sounds (b, n) whose log-mels are closer to these."""
-        spectrum = self.griffin_lim.stft(sounds, log_mels.shape[2])
+    def corrected(self, spectrum: Tensor, log_mels: Tensor) -> Tensor:
+        """A spectrum (b, t, f) with log-mels closer to these; its phases are kept."""
         magnitudes = spectrum[..., self.mel.first : self.mel.last].abs()
         present = self.mel.to_mel(magnitudes).clamp_min(self.mel.floor).log()
         gain = self._at_frequencies((log_mels.mT - present).clamp(-LARGEST, LARGEST), 0.0)
-        return self.griffin_lim.to_sound(spectrum * gain.exp())
+        return spectrum * gain.exp()
 
     def _at_frequencies(self, values: Tensor, outside: float) -> Tensor:
         """(b, t, m) -> (b, t, f)."""
