@@ -44,6 +44,16 @@ def istft(spectrum: Tensor, window: Tensor, hop: int) -> Tensor:
     return overlap_add(pieces, hop) / weights.clamp_min(1e-8)
 
 
+def running_sum(values: Tensor) -> Tensor:
+    """(b, t, …): sums over the second axis up to each place, by doubling: unlike `cumsum` the same
+    every time on a GPU, and exact to more digits."""
+    step = 1
+    while step < values.shape[1]:
+        values = torch.cat((values[:, :step], values[:, step:] + values[:, :-step]), 1)
+        step *= 2
+    return values
+
+
 class GriffinLim(nn.Module):
     """Log-mels (b, m, t) of a `LogMel` -> sounds (b, n), independent of each other."""
 
@@ -102,10 +112,11 @@ class GriffinLim(nn.Module):
         frame = torch.arange(count, device=magnitudes.device)[:, None]
         steady = frame * torch.arange(bins, device=magnitudes.device) * hop % size
         least = (MIN_MAGNITUDE * magnitudes.amax((1, 2), keepdim=True)).clamp_min(1e-30)
-        logs = F.pad(torch.maximum(magnitudes, least).log(), (1, 1), mode="replicate")
+        logs = torch.maximum(magnitudes, least).log()
+        logs = torch.cat((logs[..., :1], logs, logs[..., -1:]), -1)
         advance = (logs[..., 2:] - logs[..., :-2]) * (hop / (2 * HANN * size))
         advance = (advance + F.pad(advance, (0, 0, 1, 0))[:, :-1]) / 2
-        return steady * (2 * math.pi / size) + advance.cumsum(1)
+        return steady * (2 * math.pi / size) + running_sum(advance)
 
 
 # Vocos.
@@ -178,12 +189,9 @@ class VocosHead(nn.Module):
         self.trim = (config.n_fft if config.centred else config.n_fft - config.hop_length) // 2
         self.register_buffer("window", torch.hann_window(config.n_fft), persistent=False)
 
-    def forward(self, hidden: Tensor, envelope: Tensor | None = None) -> Tensor:
-        """`envelope` (b, t, f) is added to the logarithms of the magnitudes."""
-        with without_autocast(hidden):  # bf16 would round phases to a hundredth of a turn
-            log_magnitude, phase = self.out(full_precision(hidden)).chunk(2, -1)
-            if envelope is not None:
-                log_magnitude = log_magnitude + envelope
+    def forward(self, hidden: Tensor) -> Tensor:
+        log_magnitude, phase = full_precision(self.out(hidden)).chunk(2, -1)
+        with without_autocast(hidden):
             magnitude = log_magnitude.exp().clamp_max(100)  # as in its training
             sound = istft(torch.polar(magnitude, phase), self.window, self.hop_length)
             return sound[:, self.trim : sound.shape[1] - self.trim]

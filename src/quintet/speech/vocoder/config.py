@@ -31,7 +31,7 @@ class VocoderConfig:
     """Number of ConvNeXt blocks."""
     expansion: int = 3
     """Width inside a block, relative to dim."""
-    corrections: int = 6
+    corrections: int = 8
     """Corrections of the magnitudes of the output towards the given log-mels."""
 
     def __post_init__(self) -> None:

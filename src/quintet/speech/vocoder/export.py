@@ -1,4 +1,4 @@
-"""Export of the vocoder: the network, up to the inverse STFT."""
+"""Export of the vocoder: the network alone."""
 
 import torch
 from torch import Tensor, nn
@@ -7,18 +7,15 @@ from quintet.engine.models.export import Exportable, Input, Piece
 from quintet.speech.vocoder.model import MEAN, STD, Vocoder
 
 
-class Spectrum(nn.Module):
-    """Log-magnitudes and phases of log-mels."""
+class Offsets(nn.Module):
+    """What the network adds to log-magnitudes and phases."""
 
     def __init__(self, model: Vocoder) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        log_mels = frames.mT
-        hidden = self.model.vocos.backbone((log_mels - MEAN) / STD)
-        log_magnitudes, phases = self.model.vocos.head.out(hidden).chunk(2, -1)
-        return log_magnitudes + self.model.envelope(log_mels), phases
+        return self.model.offsets(frames.mT)
 
 
 def pieces(model: Vocoder) -> Exportable:
@@ -31,13 +28,14 @@ def pieces(model: Vocoder) -> Exportable:
     inputs = {"frames": Input(traced, checked, description, ("batch", "frames"))}
     shape = f"(batch, frames, {config.n_fft // 2 + 1}) float32"
     outputs = {
-        "log_magnitudes": f"{shape}: natural logarithms, of magnitudes up to 100",
-        "phases": f"{shape}: radians",
+        "log_magnitudes": f"{shape}: to be added to natural logarithms of magnitudes",
+        "phases": f"{shape}: to be added to phases, in radians",
     }
     left_out = (
-        "The spectrogram, the inverse STFT and the corrections of the magnitudes are not exported:"
-        " ONNX has no inverse FFT of real signals."
+        "The spectrogram, the magnitudes and phases that the network starts from, the inverse STFT"
+        " and the corrections are not exported: they loop over frames, and ONNX has no inverse FFT"
+        " of real signals."
     )
     return Exportable(
-        [Piece("spectrum", "log-mels to a spectrum", Spectrum(model), inputs, outputs)], left_out
+        [Piece("offsets", "log-mels to a spectrum", Offsets(model), inputs, outputs)], left_out
     )

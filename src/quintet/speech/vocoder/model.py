@@ -2,10 +2,11 @@
 
 Shapes: b sounds of n samples, t frames, f frequencies, m mel bins.
 
-The network predicts magnitudes and phases, which the inverse STFT makes a sound. Two things that
-are known of the magnitudes need not be learned. They begin at the envelope that the log-mels
-outline (as in FreeV, arXiv 2406.08196). And the sound is corrected towards the log-mels: each
-magnitude of its spectrum by what its mel bins lack, as one iteration of Griffin-Lim would.
+The network starts where Griffin-Lim does: at magnitudes deconvolved from the log-mels, and at
+phases integrated along the partials of the magnitudes. It predicts what to add to the logarithms of
+the former and to the latter. The sound is then corrected towards the log-mels, several times:
+each magnitude of its spectrum by what its mel bins lack. Griffin-Lim would replace magnitudes by
+the deconvolved ones, which have no harmonics where mel bins are wide; a correction keeps them.
 """
 
 from dataclasses import replace
@@ -24,8 +25,12 @@ from quintet.speech.vocoder.config import VocoderConfig
 
 MEAN, STD = -2.0, 2.2
 """Of the log-mels of speech, about."""
-OUTSIDE = -12.0
-"""Log-magnitude of frequencies outside of all mel filters."""
+LOUDEST = 100.0
+"""The largest magnitude that is predicted."""
+SMALLEST = 1e-7
+"""The smallest one before the network has its say."""
+DECONVOLUTIONS = 8
+"""Iterations of the deconvolution; more of them change little."""
 LARGEST = 4.0
 """A correction changes log-magnitudes by at most this."""
 AHEAD = 0.5
@@ -40,9 +45,7 @@ class Vocoder(Pretrained, nn.Module):
 
     Config = VocoderConfig
     spread: Tensor
-    """(f, m): the share of each mel filter in what is known of a frequency."""
-    log_area: Tensor
-    """(m,): of the filters; a log-mel is about that of its magnitudes plus this."""
+    """(m, f): the share of each mel filter in what is known of a frequency."""
 
     def __init__(self, config: VocoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
@@ -62,10 +65,11 @@ class Vocoder(Pretrained, nn.Module):
             )
         )
         self.vocos.apply(_initialise)
+        nn.init.trunc_normal_(self.vocos.head.out.weight, std=0.002)  # nearly what it starts at
         bank = self.mel.bank
-        spread = bank / bank.sum(1, keepdim=True)
+        above = self.mel.n_fft // 2 + 1 - self.mel.last
+        spread = F.pad((bank / bank.sum(1, keepdim=True)).T, (self.mel.first, above))
         self.register_buffer("spread", spread, persistent=False)
-        self.register_buffer("log_area", bank.sum(0).log(), persistent=False)
 
     def regions(self) -> list[nn.Module]:
         """Regions to compile: the blocks, which share one graph."""
@@ -74,32 +78,32 @@ class Vocoder(Pretrained, nn.Module):
     def forward(self, log_mels: Tensor) -> Tensor:
         """(b, m, t) -> (b, (t - 1) hop)."""
         log_mels = full_precision(log_mels)
-        hidden = self.vocos.backbone((log_mels - MEAN) / STD)
+        log_magnitudes, phases = self.offsets(log_mels)
         with without_autocast(log_mels):
-            sounds = self.vocos.head(hidden, self.envelope(log_mels))
-            previous: Tensor | None = None
-            for _ in range(self.config.corrections):
-                spectrum = self.griffin_lim.stft(sounds, log_mels.shape[2])
-                ahead = spectrum if previous is None else spectrum + AHEAD * (spectrum - previous)
-                sounds = self.griffin_lim.to_sound(self.corrected(ahead, log_mels))
-                previous = spectrum
+            known = self.griffin_lim.magnitudes(log_mels, DECONVOLUTIONS).clamp_min(SMALLEST)
+            magnitudes = (known.log() + log_magnitudes).exp().clamp_max(LOUDEST)
+            phases = phases + self.griffin_lim.initial_phases(magnitudes)
+            sounds = self.griffin_lim.to_sound(torch.polar(magnitudes, phases))
+            return self.corrected(sounds, log_mels)
+
+    def offsets(self, log_mels: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, m, t) -> (b, t, f) twice: what to add to log-magnitudes and phases."""
+        hidden = self.vocos.backbone((log_mels - MEAN) / STD)
+        with without_autocast(hidden):  # bf16 would round phases to a hundredth of a turn
+            first, second = self.vocos.head.out(full_precision(hidden)).chunk(2, -1)
+        return first, second
+
+    def corrected(self, sounds: Tensor, log_mels: Tensor) -> Tensor:
+        """Sounds (b, n) with log-mels closer to these."""
+        previous: Tensor | None = None
+        for _ in range(self.config.corrections):
+            spectrum = self.griffin_lim.stft(sounds, log_mels.shape[2])
+            ahead = spectrum if previous is None else spectrum + AHEAD * (spectrum - previous)
+            magnitudes = ahead[..., self.mel.first : self.mel.last].abs()
+            present = self.mel.to_mel(magnitudes).clamp_min(self.mel.floor).log()
+            gain = (log_mels.mT - present).clamp(-LARGEST, LARGEST) @ self.spread
+            sounds, previous = self.griffin_lim.to_sound(ahead * gain.exp()), spectrum
         return sounds
-
-    def envelope(self, log_mels: Tensor) -> Tensor:
-        """(b, m, t) -> (b, t, f): smooth log-magnitudes."""
-        return self._at_frequencies(log_mels.mT - self.log_area, OUTSIDE)
-
-    def corrected(self, spectrum: Tensor, log_mels: Tensor) -> Tensor:
-        """A spectrum (b, t, f) with log-mels closer to these; its phases are kept."""
-        magnitudes = spectrum[..., self.mel.first : self.mel.last].abs()
-        present = self.mel.to_mel(magnitudes).clamp_min(self.mel.floor).log()
-        gain = self._at_frequencies((log_mels.mT - present).clamp(-LARGEST, LARGEST), 0.0)
-        return spectrum * gain.exp()
-
-    def _at_frequencies(self, values: Tensor, outside: float) -> Tensor:
-        """(b, t, m) -> (b, t, f)."""
-        above = self.mel.n_fft // 2 + 1 - self.mel.last
-        return F.pad(values @ self.spread.T, (self.mel.first, above), value=outside)
 
     @torch.no_grad()
     def copy(self, sounds: Tensor) -> Tensor:
