@@ -3,7 +3,7 @@
 Shapes: b sounds of n samples, t frames, f frequencies, m mel bins.
 
 The network starts where Griffin-Lim does: at magnitudes deconvolved from the log-mels, and at
-phases integrated along the partials of the magnitudes. It predicts what to add to the logarithms of
+phases integrated along the partials of these. It predicts what to add to the logarithms of
 the former and to the latter. The sound is then corrected towards the log-mels, several times:
 each magnitude of its spectrum by what its mel bins lack. Griffin-Lim would replace magnitudes by
 the deconvolved ones, which have no harmonics where mel bins are wide; a correction keeps them.
@@ -82,7 +82,9 @@ class Vocoder(Pretrained, nn.Module):
         with without_autocast(log_mels):
             known = self.griffin_lim.magnitudes(log_mels, DECONVOLUTIONS).clamp_min(SMALLEST)
             magnitudes = (known.log() + log_magnitudes).exp().clamp_max(LOUDEST)
-            phases = phases + self.griffin_lim.initial_phases(magnitudes)
+            # Of the known magnitudes: those of the predicted ones would change in all frames after
+            # a change in one, and the gradients are four times as large and lead nowhere.
+            phases = phases + self.griffin_lim.initial_phases(known)
             sounds = self.griffin_lim.to_sound(torch.polar(magnitudes, phases))
             return self.corrected(sounds, log_mels)
 
