@@ -22,6 +22,7 @@ TRAINERS = {
     "mesh/autoencoder": "MeshAutoencoderTrainer",
     "mesh/transformer": "MeshTransformerTrainer",
     "music/mulan": "MuLaNTrainer",
+    "speech/vocoder": "VocoderTrainer",
     "speech/voicebox": "VoiceBoxTrainer",
     "video/tokenizer": "VideoTokenizerTrainer",
 }

@@ -33,9 +33,8 @@ EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Speaks --text, with --voice in the voice of a recording. With recordings, or folders of them,
-    --from and --to, --text replaces that span in each; a model without texts infills it. A vocoder
-    copies recordings through log-mels."""
+    """Speaks --text, with --voice in the voice of a recording. With recordings or folders, --from
+    and --to, --text replaces that span; without texts it is infilled. A vocoder copies files."""
 
     text: tuple[str, ...] = ()
     """Text to speak; may be repeated."""
@@ -56,7 +55,7 @@ class Flags:
     cond_scale: float = 1.3
     """Scale of classifier-free guidance; 1: none."""
     vocoder: Path | None = None
-    """Run or export of a vocoder, or folder with Vocos weights; unset: Griffin-Lim."""
+    """Run of a vocoder, or folder with Vocos weights; unset: Griffin-Lim."""
     seed: int = 0
     """Random seed."""
     device: Device = "auto"
