@@ -44,6 +44,30 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
+    "image/maskgit_tiny": (
+        Panel("training loss, nats an id", {"transformer/loss": "transformer"}),
+        Panel(
+            "validation: loss, and fractions of generated images",
+            {
+                "val/loss": "loss",
+                "val/loss_without_text": "without text",
+                "val/agrees": "agrees",
+                "val/agrees_tokenizer": "reconstruction agrees",
+            },
+        ),
+    ),
+    "video/maskgit_tiny": (
+        Panel("training loss, nats an id", {"transformer/loss": "transformer"}),
+        Panel(
+            "validation: loss, and fractions of generated clips",
+            {
+                "val/loss": "loss",
+                "val/loss_without_text": "without text",
+                "val/agrees": "agrees",
+                "val/agrees_tokenizer": "reconstruction agrees",
+            },
+        ),
+    ),
     "mesh/autoencoder_tiny": (
         Panel("training loss", {"autoencoder/loss": "autoencoder"}, logarithmic=True),
         Panel(
@@ -54,6 +78,10 @@ PANELS: dict[str, tuple[Panel, ...]] = {
                 "val/codebook_usage": "codebook use",
             },
         ),
+    ),
+    "mesh/autoencoder_compact_tiny": (
+        Panel("training loss", {"autoencoder/loss": "autoencoder"}, logarithmic=True),
+        Panel("validation fractions", {"val/exact": "exact", "val/within_one": "within one"}),
     ),
     "mesh/transformer_tiny": (
         Panel("training loss, nats a code", {"transformer/loss": "transformer"}),

@@ -5,6 +5,7 @@
     python benchmarks/learning.py image/vqgan                 one GPU, at most 5 minutes
     python benchmarks/learning.py mesh/autoencoder_tiny --keep A
     python benchmarks/learning.py mesh/transformer_tiny --flags "--autoencoder A"
+    python benchmarks/learning.py image/maskgit --flags "--tokenizer RUN"   one GPU, 7 minutes
     python benchmarks/learning.py video/tokenizer             one GPU, at most 6 minutes
     python benchmarks/learning.py music/mulan                 one GPU, at most 6 minutes
     python benchmarks/learning.py speech/voicebox             one GPU, at most 7 minutes
@@ -31,7 +32,8 @@ from provenance import commit, machine
 
 # At least so much of each measure. Pictures and clips: decibels over the mean colour, over a clip's
 # mean frame, over bicubic, and alone; share of codes in use. Meshes: shares of
-# coordinates, of codes, of written meshes. Music: shares of pairs found, and of attributes named
+# coordinates, of codes, of written meshes. Generated images and clips: the share that shows its
+# caption. Music: shares of pairs found, and of attributes named
 # right. Speech: the error of a filled span as a share of that of copying its neighbours, syllables
 # that a classifier recognises, errors of durations. Waiting: the share of the time between reports
 # that went by without data. Those in LIMITS are upper limits.
@@ -51,6 +53,8 @@ FLOORS: dict[str, dict[str, float]] = {
         "tokens_per_code": 20,
         "seconds": 300,
     },
+    "image/maskgit_tiny": {"agrees": 0.5, "seconds": 300},
+    "image/maskgit": {"agrees": 0.9, "seconds": 420},
     "mesh/autoencoder_tiny": {
         "within_one": 0.95,
         "exact": 0.7,
@@ -86,6 +90,7 @@ FLOORS: dict[str, dict[str, float]] = {
     },
     "speech/vocoder_tiny": {"share_of_griffin_lim": 1.0, "seconds": 300},
     "speech/vocoder": {"share_of_griffin_lim": 0.5, "seconds": 600},
+    "video/maskgit": {"agrees": 0.8, "seconds": 420},
     "video/tokenizer_tiny": {"over_mean": 3.0, "seconds": 240},
     "video/tokenizer": {
         "waiting": 0.05,

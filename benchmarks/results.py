@@ -119,6 +119,8 @@ class Campaign:
     tiny: bool = False
     steps: int | None = None
     flags: tuple[str, ...] = ()
+    beside: int = 0
+    """Other runs on the same device at the same time."""
 
     def __post_init__(self) -> None:
         self.locks = {recipe: threading.Lock() for recipe in ROWS}
@@ -193,6 +195,7 @@ class Campaign:
             "steps": about["settings"]["steps"],
             "batch": about["global_batch"],
             "samples": about["data"],
+            "beside": self.beside,
             "seconds": {
                 "steps": trained,
                 "train": finished["seconds"],
@@ -257,6 +260,7 @@ def pack(row: Row, facts: dict[str, Any], run: Path, out: Path) -> Path:
 
 
 def train(options: argparse.Namespace) -> int:
+    rows = [ROWS[recipe] for recipe in options.rows or ROWS]
     campaign = Campaign(
         options.data.resolve(),
         options.out.resolve(),
@@ -264,9 +268,9 @@ def train(options: argparse.Namespace) -> int:
         options.tiny,
         options.steps,
         tuple(shlex.split(options.flags)),
+        options.beside or (len(rows) - 1 if options.at_once else 0),
     )
     failed = 0
-    rows = [ROWS[recipe] for recipe in options.rows or ROWS]
     with ThreadPoolExecutor(len(rows) if options.at_once else 1) as pool:
         for row, job in [(row, pool.submit(campaign.measured, row)) for row in rows]:
             try:
@@ -286,6 +290,7 @@ def main() -> None:
     training.add_argument("--data", type=Path, required=True, help="folder of the media")
     training.add_argument("--out", type=Path, required=True, help="runs, logs and results")
     training.add_argument("--at-once", action="store_true", help="all rows beside each other")
+    training.add_argument("--beside", type=int, default=0, help="other runs on the device")
     training.add_argument("--tiny", action="store_true", help="the _tiny recipes, for a CPU")
     training.add_argument("--steps", type=int, help="instead of the recipes' own")
     training.add_argument("--flags", default="", help="further settings of all runs")

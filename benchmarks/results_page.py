@@ -102,8 +102,8 @@ Pictures, sounds and meshes on this page come from the files below, under their 
 Those of pictures and of speech are assembled by `benchmarks/realdata/assemble.py`."""
 SMALL = """
 
-**So far these are the `_tiny` recipes: what small networks learn on a CPU in the time shown. The
-recipes for a GPU have not been trained on these files.**"""
+**Rows named `_tiny` are what small networks learn on a CPU in the time shown; the recipe for a GPU
+has not been trained on their files.**"""
 BUILTIN = """## Built-in data
 
 `benchmarks/learning.py`, seed 0: measured values and, in brackets, what is required."""
@@ -261,12 +261,15 @@ def section(result: Result) -> str:
     commands = "\n".join(facts["commands"])
     spent = facts["seconds"]
     before = f", after {spent['stage']:.0f} s for the first stage" if spent["stage"] else ""
+    others = facts.get("beside", 0)
+    shared = f", all beside {others} other runs on the same device" if others else ""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     about = (
         f"{facts['steps']:,} steps of {facts['batch']} samples on {facts['device']} "
         f"({facts['precision']}; {versions}; commit `{facts['commit']}`): {spent['train']:.0f} s "
-        f"of training with imports and evaluation, {spent['judge']:.0f} s of judging{before}. "
-        f"All of it with receipts: [JSON](results/{result.recipe.replace('/', '-')}.json)."
+        f"of training with imports and evaluation, {spent['judge']:.0f} s of judging"
+        f"{before}{shared}. All of it with receipts: "
+        f"[JSON](results/{result.recipe.replace('/', '-')}.json)."
     )
     known = [m for m in MEASURES[result.recipe] if result.metric(m.name) is not None]
     metrics = table(

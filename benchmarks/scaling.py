@@ -72,6 +72,11 @@ TRAINERS = {
 }
 
 
+NOT_MEASURED = {"image/maskgit", "video/maskgit", "mesh/autoencoder_compact", "speech/vocoder"}
+"""Recipes whose speed is still to be measured on one GPU (benchmarks/maskgit_speed.py,
+benchmarks/mesh_codes.py, and for the vocoder benchmarks/learning.py)."""
+
+
 class Sizes(NamedTuple):
     """Parameters of a trainer: all of them, those in blocks, and how many blocks there are."""
 

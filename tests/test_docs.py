@@ -241,7 +241,9 @@ def monitors() -> list[PlateauMonitor]:
     """Monitors of every room, built as in a run; those of each part once, for `PART`."""
     from quintet.engine.machine.world import World
 
-    alone = [name for name in TINY if name not in ("mesh/transformer_tiny", "video/tokenizer_tiny")]
+    alone = [
+        n for n in TINY if n != "video/tokenizer_tiny" and not rooms.recipe_function(n)().stages
+    ]
     tasks: dict[str, Any] = {n: rooms.build(n, rooms.recipe_function(n)()) for n in alone}
     recipe = rooms.recipe_function("mesh/transformer_tiny")()
     with tempfile.TemporaryDirectory() as coder:

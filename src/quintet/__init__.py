@@ -10,8 +10,8 @@ from quintet.version import __version__
 
 if TYPE_CHECKING:
     from quintet.engine.trainer import Trainer
-    from quintet.image.model import VQGanVAE
-    from quintet.image.trainer import VQGanVAETrainer
+    from quintet.image.model import MaskGit, VQGanVAE
+    from quintet.image.trainer import MaskGitTrainer, VQGanVAETrainer
     from quintet.mesh.model import MeshAutoencoder, MeshTransformer
     from quintet.mesh.trainer import MeshAutoencoderTrainer, MeshTransformerTrainer
     from quintet.music.model import MuLaN
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from quintet.speech.model import Vocoder, VoiceBox
     from quintet.speech.trainer import VoiceBoxTrainer
     from quintet.speech.vocoder.trainer import VocoderTrainer
-    from quintet.video.model import VideoTokenizer
-    from quintet.video.trainer import VideoTokenizerTrainer
+    from quintet.video.model import VideoMaskGit, VideoTokenizer
+    from quintet.video.trainer import VideoMaskGitTrainer, VideoTokenizerTrainer
 
 
 _PLACES = {
     "Trainer": "quintet.engine.trainer",
     "load": "quintet.rooms",
+    "MaskGit": "quintet.image.model",
+    "MaskGitTrainer": "quintet.image.trainer",
     "VQGanVAE": "quintet.image.model",
     "VQGanVAETrainer": "quintet.image.trainer",
     "MeshAutoencoder": "quintet.mesh.model",
@@ -39,11 +41,15 @@ _PLACES = {
     "VocoderTrainer": "quintet.speech.vocoder.trainer",
     "VoiceBox": "quintet.speech.model",
     "VoiceBoxTrainer": "quintet.speech.trainer",
+    "VideoMaskGit": "quintet.video.model",
+    "VideoMaskGitTrainer": "quintet.video.trainer",
     "VideoTokenizer": "quintet.video.model",
     "VideoTokenizerTrainer": "quintet.video.trainer",
 }
 
 __all__ = [
+    "MaskGit",
+    "MaskGitTrainer",
     "MeshAutoencoder",
     "MeshAutoencoderTrainer",
     "MeshTransformer",
@@ -53,6 +59,8 @@ __all__ = [
     "Trainer",
     "VQGanVAE",
     "VQGanVAETrainer",
+    "VideoMaskGit",
+    "VideoMaskGitTrainer",
     "VideoTokenizer",
     "VideoTokenizerTrainer",
     "Vocoder",

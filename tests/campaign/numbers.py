@@ -32,10 +32,12 @@ LIMIT = 3
 RATE = 1e8
 PARTS = {
     "image/vqgan_tiny": {"vae": "optim", "discriminator": "discriminator-optim"},
+    "image/maskgit_tiny": {"transformer": "optim"},
     "mesh/autoencoder_tiny": {"autoencoder": "optim"},
     "mesh/transformer_tiny": {"transformer": "optim"},
     "music/mulan_tiny": {"mulan": "optim"},
     "speech/voicebox_tiny": {"voicebox": "optim"},
+    "video/maskgit_tiny": {"transformer": "optim"},
     "video/tokenizer_tiny": {
         "tokenizer": "optim",
         "frame_discriminator": "discriminator-optim",

@@ -21,10 +21,16 @@ SPEECH += " --recordings.builtin-count 16 --model.dim 32 --model.depth 1 --model
 AUTOENCODER = f"mesh/autoencoder_tiny {MESHES} --model.message-dim 16"
 TRANSFORMER = f"mesh/transformer_tiny {MESHES} --model.layers 1 --model.text-layers 1"
 TRANSFORMER += " --generation.count 1 --generation.reference-count 8"
+GENERATOR = f"{FEW} --batch-size 4 --model.dim 32 --model.layers 1 --generation.count 1"
+GENERATOR += " --generation.reference-count 4"
 RECIPES = {
     "image": f"image/vqgan_tiny {' '.join(TINY)}",
     "video": f"video/tokenizer_tiny {FEW} --batch-size 2 --videos.frames 5 --videos.size 16 16"
     " --videos.valid-limit 2 --model.init-dim 16 --model.max-dim 16 --losses.adversarial none",
+    "image generator": f"image/maskgit_tiny {GENERATOR} --images.builtin-count 8"
+    " --images.valid-limit 2 --images.size 32 32",
+    "video generator": f"video/maskgit_tiny {GENERATOR} --videos.builtin-count 8"
+    " --videos.valid-limit 2 --videos.size 16 16 --videos.frames 5",
     "mesh autoencoder": AUTOENCODER,
     "mesh transformer": TRANSFORMER,
     "mesh transformer without text": f"{TRANSFORMER} --model.text none",
@@ -56,6 +62,15 @@ def autoencoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    image = library.VQGanVAE(dim=16, patch_size=4, channel_multipliers=(1,), levels=(8, 5))
+    layers = ("residual", "compress_time")
+    video = library.VideoTokenizer(init_dim=16, max_dim=16, patch_size=4, layers=layers)
+    models = {"image": image, "video": video}
+    return {n: m.save_pretrained(tmp_path_factory.mktemp(n)) for n, m in models.items()}
+
+
 @pytest.fixture
 def follow(quintet: Quintet) -> Callable[..., str]:
     """Runs a command as printed, with further arguments to make it short."""
@@ -76,10 +91,17 @@ def next_commands(out: str) -> list[str]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_commands_after_training_run_as_printed(
-    name: str, folder: Path, autoencoder: Path, quintet: Quintet, follow: Callable[..., str]
+    name: str,
+    folder: Path,
+    autoencoder: Path,
+    tokenizers: dict[str, Path],
+    quintet: Quintet,
+    follow: Callable[..., str],
 ) -> None:
     run = "Ann's run"
-    stage = ["--autoencoder", autoencoder] if "transformer" in name else []
+    stage: list[object] = ["--autoencoder", autoencoder] if "transformer" in name else []
+    if "generator" in name:
+        stage = ["--tokenizer", tokenizers[name.split()[0]]]
     said = quintet("train", *RECIPES[name].split(), *stage, "--run", run)
     assert said.status == 0, said.err
     shown = re.search(r"^Look at (.*)$", said.out, re.MULTILINE)

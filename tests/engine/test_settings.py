@@ -18,12 +18,14 @@ from quintet.engine.settings import Setting, keywords_of, names_for, settings_of
 
 NAMES = rooms.names()
 TRAINERS = {
+    "image/maskgit": "MaskGitTrainer",
     "image/vqgan": "VQGanVAETrainer",
     "mesh/autoencoder": "MeshAutoencoderTrainer",
     "mesh/transformer": "MeshTransformerTrainer",
     "music/mulan": "MuLaNTrainer",
     "speech/vocoder": "VocoderTrainer",
     "speech/voicebox": "VoiceBoxTrainer",
+    "video/maskgit": "VideoMaskGitTrainer",
     "video/tokenizer": "VideoTokenizerTrainer",
 }
 
@@ -96,7 +98,7 @@ def test_every_setting_is_reachable_from_the_trainer_under_its_name(name: str) -
 @pytest.mark.parametrize("name", sorted(TRAINERS))
 def test_every_recipe_has_a_trainer_that_is_public(name: str) -> None:
     assert getattr(quintet, TRAINERS[name]).name == name
-    recipes = {re.sub("_(tiny|large).*", "", n) for n in NAMES}
+    recipes = {re.sub("_(compact|tiny|large).*", "", n) for n in NAMES}
     assert recipes == set(TRAINERS)
 
 

@@ -403,7 +403,7 @@ class LargeCodes(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
 
-    def tokenize(self, vertices: Tensor, faces: Tensor, neighbours: Tensor) -> Tensor:
+    def tokenize(self, vertices: Tensor, faces: Tensor, **tables: Tensor) -> Tensor:
         return torch.where(faces[..., :1] >= 0, 2**24 + 1, -1).expand(-1, -1, 6)
 
 

@@ -190,6 +190,40 @@ VQGAN_VAE: Table = {
     "vgg": _VGG,
 }
 
+_FOLLOWS = Removed("it follows from the tokenizer and the size of the pictures", anything)
+_FROZEN_TEXT = Removed("give text='frozen' and text_path=, the folder of the encoder", nothing)
+
+MASKGIT: Table = {
+    "depth": "layers",
+    "dim_head": "head_dim",
+    **dict.fromkeys(("num_tokens", "seq_len", "dim_out"), _FOLLOWS),
+    "ff_mult": _FEED_FORWARD,
+    "t5_name": _FROZEN_TEXT,
+    "transformer": Removed("give its settings to MaskGit itself: dim, layers, heads", only(None)),
+    "self_cond": Removed("predictions are not conditioned on earlier ones", nothing),
+    "add_mask_id": Removed("masked ids have an embedding of their own", anything),
+    "cond_drop_prob": Removed(f"{_TRAINER}text_drop", only()),
+    "noise_schedule": Removed("the schedule is the cosine", only()),
+    "no_mask_token_prob": Removed("masked ids are always replaced", only(0.0, 0)),
+    "token_critic": Removed("the order is that of the confidence, or order='halton'", nothing),
+    "self_token_critic": Removed("the order is that of the confidence, or order='halton'", nothing),
+    "critic_loss_weight": Removed("there is no critic", anything),
+    **dict.fromkeys(
+        ("cond_vae", "cond_image_size"), Removed("there is no super-resolution", only(None))
+    ),
+    "flash": _KERNEL,
+}
+MASKGIT_GENERATE: Table = {
+    "timesteps": "steps",
+    "topk_filter_thres": Removed("set temperature", only(0.9)),
+    "can_remask_prev_masked": Removed("ids that are fixed stay", nothing),
+    "force_not_use_token_critic": Removed("there is no critic", anything),
+    "critic_noise_scale": Removed("set choice_temperature", only()),
+    "fmap_size": Removed("the size is that of training", only(None)),
+    "negative_texts": Removed("guidance is against no caption", only(None)),
+    "cond_images": Removed("there is no super-resolution", only(None)),
+}
+
 # -- musiclm-pytorch ------------------------------------------------------------------------------
 
 _TOWERS = Removed(

@@ -1,11 +1,16 @@
-"""Candidates of an image tokenizer: reconstructions."""
+"""Candidates of images: reconstructions of a tokenizer, or what a generator makes of held-out
+captions."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from quintet.engine.task import Batch
+from quintet.image.maskgit_task import MaskGitTask
 from quintet.image.task import VQGanTask
 from quintet.shared.candidates import Candidates, Group, cropped, eight_bits
+from quintet.shared.maskgit.candidates import Generated
 from quintet.shared.tokenizer.pixels import bicubic, three_channels
 
 
@@ -27,4 +32,10 @@ class Reconstructions(Candidates):
         return Group(pictures.pop("originals"), pictures.pop("candidates"), pictures)
 
 
-candidates = Reconstructions
+class GeneratedImages(Generated):
+    def shown(self, pixels: Tensor) -> Tensor:
+        return super().shown(three_channels(pixels[None])[0])
+
+
+def candidates(task: Any) -> Candidates:
+    return GeneratedImages(task) if isinstance(task, MaskGitTask) else Reconstructions(task)

@@ -1,9 +1,13 @@
 """Settings of the image room. Plain values only, and no torch: help must be instant."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, Literal
 
+from quintet.engine.config import require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
+from quintet.shared.maskgit.config import MaskedConfig, MaskedRecipe
 from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
     PixelDataConfig,
@@ -65,6 +69,14 @@ class VQGanVAEConfig(QuantiserConfig):
 class ImageDataConfig(PixelDataConfig):
     """Images and augmentation."""
 
+    builtin: Literal["scenes", "figures", "figure"] = "scenes"
+    """Built-in images: scenes of many textured shapes; or up to four plain figures, or a single
+    large one, whose captions say all (they are never flipped)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choices(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class VQGanRecipe(TokenizerRecipe):
@@ -82,3 +94,20 @@ class VQGanRecipe(TokenizerRecipe):
         super().__post_init__()
         require_channels(self.images.channels, self.model.channels, "images.channels")
         require_divisible(self.images.size, self.model.factor, "images.size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskGitConfig(MaskedConfig):
+    """Generator of images: a masked transformer over the ids of an image tokenizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskGitRecipe(MaskedRecipe):
+    """All settings of an image generator run."""
+
+    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "image/vqgan"})
+    """The tokenizer is frozen and copied into the run folder."""
+    model: MaskGitConfig = field(default_factory=MaskGitConfig)
+    """The transformer; grid and digits are those of the tokenizer."""
+    images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
+    """The data."""

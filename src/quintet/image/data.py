@@ -19,7 +19,7 @@ from quintet.image.config import ImageDataConfig
 from quintet.media.pixels import SUFFIXES, UNREAD, check_size, read_crop, read_image
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
-from quintet.shared.scenes import scenes
+from quintet.shared.scenes import figures, scenes
 from quintet.shared.tokenizer.pixels import check_channels, in_channels
 
 
@@ -100,6 +100,24 @@ class BuiltinImages(Builtin):
         return {"image": image, "text": scene.caption}
 
 
+class BuiltinFigures(Builtin):
+    """Procedural pictures of a few plain figures, with captions that say all."""
+
+    what = "picture"
+
+    def scene(self, index: int) -> figures.Picture:
+        """The description of the image."""
+        single = self.config.builtin == "figure"
+        return figures.compose(self.number(index), self.seed, single=single)
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        """The image, never flipped, and its caption."""
+        scene = self.scene(index)
+        pixels = figures.draw(scene, *self.config.size).transpose(1, 2, 0)
+        pixels = in_channels(pixels, self.config.channels).transpose(2, 0, 1)
+        return {"image": _random_flip(pixels, None, False), "text": scene.caption}
+
+
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One batch: images uint8 (b, c, h, w), texts a list."""
     return {
@@ -118,7 +136,7 @@ def open_data(
     """
     check_channels(config.channels, (1, 3, 4), "image files")
     if folder is None:
-        return BuiltinImages(config, split)
+        return (BuiltinImages if config.builtin == "scenes" else BuiltinFigures)(config, split)
     return ImageFolder(folder, config, split, seed)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from quintet.compat.models import VQGAN_VAE, model_keywords
 from quintet.image.config import VQGanVAEConfig
+from quintet.image.maskgit import MaskGit
 from quintet.nn.blocks import AttentionBlock, Downsample, Head, ResidualBlock, Stem, Upsample
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
@@ -26,6 +27,8 @@ from quintet.shared.tokenizer.model import (
     check_floats,
     check_range,
 )
+
+__all__ = ["MaskGit", "VQGanVAE"]
 
 
 def residual_blocks(dim: int, count: int) -> list[nn.Module]:

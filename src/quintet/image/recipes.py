@@ -5,9 +5,12 @@ from dataclasses import replace
 from quintet.engine.config import OptimiserConfig
 from quintet.image.config import (
     ImageDataConfig,
+    MaskGitConfig,
+    MaskGitRecipe,
     VQGanRecipe,
     VQGanVAEConfig,
 )
+from quintet.shared.maskgit.config import DecodingConfig
 from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
 
 
@@ -64,6 +67,47 @@ def vqgan_tiny() -> VQGanRecipe:
     )
 
 
+def maskgit() -> MaskGitRecipe:
+    """Text to 128 x 128 images over the ids of a trained tokenizer; for one GPU."""
+    return MaskGitRecipe(
+        steps=5000,
+        batch_size=128,
+        workers=12,
+        evaluate_every=5000,
+        save_every=2500,
+        model=MaskGitConfig(dim=768, layers=8, heads=12, text_length=96),
+        images=ImageDataConfig(
+            size=(128, 128), builtin="figures", builtin_count=60_000, valid_limit=512
+        ),
+        generation=DecodingConfig(count=256),
+        optim=OptimiserConfig(
+            learning_rate=6e-4, warmup_steps=300, weight_decay=0.03, ema_decay=0.998
+        ),
+    )
+
+
+def maskgit_tiny() -> MaskGitRecipe:
+    """The same with 64 x 64 images of one figure, for two CPU cores."""
+    return MaskGitRecipe(
+        steps=1000,
+        batch_size=16,
+        precision="fp32",  # at this width, casts to bf16 cost a CPU more than they save
+        workers=1,
+        evaluate_every=1000,
+        save_every=500,
+        model=MaskGitConfig(dim=128, layers=4, heads=4, head_dim=32, text_length=64, text_layers=1),
+        images=ImageDataConfig(
+            size=(64, 64), builtin="figure", builtin_count=4000, valid_limit=128
+        ),
+        generation=DecodingConfig(
+            count=64, temperature=0.7, choice_temperature=1.0, reference_count=512
+        ),
+        optim=OptimiserConfig(
+            optimizer="muon", learning_rate=2e-3, warmup_steps=50, ema_decay=0.99
+        ),
+    )
+
+
 def vqgan_large() -> VQGanRecipe:
     """A tokenizer of 256 x 256 images, one id per 8 x 8 pixels; a day on one H200 (114 M)."""
     return VQGanRecipe(
@@ -86,7 +130,11 @@ def vqgan_large() -> VQGanRecipe:
         images=ImageDataConfig(size=(256, 256), builtin_count=1_000_000, valid_limit=5120),
         losses=TokenizerLossConfig(perceptual=0.2, adversarial_from=0.4, adversarial_share=0.3),
         optim=OptimiserConfig(
-            learning_rate=3e-4, warmup_steps=2000, final_lr_ratio=0.05, ema_decay=0.9995
+            optimizer="muon",
+            learning_rate=3e-4,
+            warmup_steps=2000,
+            final_lr_ratio=0.05,
+            ema_decay=0.9995,
         ),
         discriminator_optim=OptimiserConfig(
             learning_rate=1e-4, warmup_steps=1000, betas=(0.5, 0.9), ema_decay=0.0

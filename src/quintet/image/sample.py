@@ -1,9 +1,10 @@
-"""`quintet sample` for images: reconstruct images, or decode ids or latents."""
+"""`quintet sample` for images: generate from captions, paint into an image, reconstruct images, or
+decode ids or latents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from quintet.engine.errors import RunError
 from quintet.shared.sampling import (
@@ -17,11 +18,13 @@ from quintet.shared.sampling import (
     loaded,
     readable,
     recipe_with_data,
+    stem_of,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from quintet.image.maskgit import MaskGit
     from quintet.image.model import VQGanVAE
 
 
@@ -30,32 +33,63 @@ EXAMPLE = "photo.jpg --out out"
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Inputs: images to reconstruct, folders of them, or .safetensors files of ids or latents from
-    an earlier call."""
+    """A tokenizer takes images to reconstruct, folders of them, or .safetensors files of ids or
+    latents from an earlier call. A generator makes images of --text, and paints into --image where
+    --mask is white."""
 
-    size: tuple[int, int] | None = None
-    """Resize and crop images to this height and width; default: crop to the next valid size."""
+    text: tuple[str, ...] = ()
+    """Generator: captions to generate images from."""
+    image: Path | None = None
+    """Generator: image to paint into; resized and cropped to the size of the model."""
+    mask: Path | None = None
+    """Generator: image of the same size, white where to paint and black elsewhere."""
     count: int = 8
-    """Without inputs: number of validation images to reconstruct."""
+    """Generator: images per caption. Tokenizer without inputs: number of validation images."""
+    steps: int = 12
+    """Generator: steps of generation, 8 to 64."""
+    order: Literal["confidence", "halton"] = "confidence"
+    """Generator: which ids are fixed first, the most likely or those of a Halton sequence."""
+    temperature: float = 1.0
+    """Generator: sampling temperature; 0 is greedy."""
+    cond_scale: float = 3.0
+    """Generator: classifier-free guidance scale; 1 disables guidance."""
+    seed: int = 0
+    """Generator: random seed."""
+    size: tuple[int, int] | None = None
+    """Tokenizer: resize and crop images to this height and width; default: crop to the next valid
+    size."""
     any_model: bool = False
-    """Decode ids or latents even if another model, or another checkpoint, made them."""
+    """Tokenizer: decode ids or latents even if another model, or another checkpoint, made them."""
     device: Device = "auto"
     """Device; auto uses a GPU if available."""
 
 
 def example(recipe: Any, run: Path) -> list[str]:
+    from quintet.image.config import MaskGitRecipe
+
+    if isinstance(recipe, MaskGitRecipe):
+        text = [] if recipe.model.text == "none" else ["--text", "two red stars on white"]
+        return [*text, "--count", "4", "--out", "out"]
     return ["--out", "out"] if has_validation(run) else []
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Write NAME.reconstruction.png, NAME.comparison.png and NAME.ids.safetensors
-    (NAME.latents.safetensors of a continuous bottleneck); for such a file, NAME.decoded.png."""
+    (NAME.latents.safetensors of a continuous bottleneck); for such a file, NAME.decoded.png; for
+    captions, CAPTION-000.png and so on, and a sheet of all."""
+    from quintet.image.maskgit import MaskGit
     from quintet.media.pixels import SUFFIXES
     from quintet.shared.tokenizer.codes import weights_digest
 
-    files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
     check_positive(flags, "count")
-    model: VQGanVAE = loaded(run, flags.device)
+    model: Any = loaded(run, flags.device)
+    if isinstance(model, MaskGit):
+        if inputs:
+            raise RunError(f"{run} is a generator: give --text, or --image and --mask, no files")
+        return _generate(model, out, flags)
+    if flags.text or flags.image or flags.mask:
+        raise RunError(f"{run} is a tokenizer: it takes files, not --text, --image or --mask")
+    files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     digest = weights_digest(model)
@@ -67,6 +101,80 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         return _reconstruct(model, item, out, flags, digest)
 
     return each_input(files or _validation_images(run, out, flags.count), work)
+
+
+# -- generation -----------------------------------------------------------------------------------
+
+
+def _generate(model: "MaskGit", out: Path, flags: Flags) -> list[Path]:
+    import torch
+
+    from quintet.image.maskgit_task import PictureSheet
+    from quintet.media.pixels import write_png
+    from quintet.shared.tokenizer.pixels import to_bytes
+
+    if flags.text and model.config.text == "none":
+        raise RunError("this generator was trained without captions; drop --text")
+    given = _painted(model, flags)
+    rows: list[Tensor] = []
+    paths: list[Path] = []
+    texts = [*flags.text] or [""]
+    out.mkdir(parents=True, exist_ok=True)
+    for number, text in enumerate(texts):
+        try:
+            images = model.generate(
+                [text] if flags.text else None,
+                count=flags.count,
+                image=given and given[0],
+                mask=given and given[1],
+                steps=flags.steps,
+                order=flags.order,
+                temperature=flags.temperature,
+                cond_scale=flags.cond_scale,
+                seed=flags.seed + number,
+            )
+        except ValueError as error:
+            raise RunError(str(error)) from None
+        if given:
+            image, mask = (each.to(images.device) for each in given)
+            factor = model.tokenizer.factor
+            patches = model.patches(mask).repeat_interleave(factor, 0).repeat_interleave(factor, 1)
+            images = torch.where(patches, images, image)
+        for index, picture in enumerate(images):
+            path = out / f"{stem_of(text, number)}-{index:03d}.png"
+            write_png(path, to_bytes(picture))
+            paths.append(path)
+        rows.append(images)
+    titles = [f"{index:03d}" for index in range(flags.count)]
+    return [*paths, *PictureSheet("sheet", [[*row] for row in rows], titles, texts).write(out)]
+
+
+def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
+    """The image (c, h, w) in 0..1 to paint into, and where."""
+    import torch
+
+    from quintet.media.pixels import read_image, resize_crop
+    from quintet.shared.tokenizer.pixels import in_channels
+
+    if flags.image is None and flags.mask is None:
+        return None
+    if flags.image is None or flags.mask is None:
+        raise RunError("painting into an image takes --image and --mask; give both")
+    channels = model.tokenizer.config.channels
+    image, mask = read_image(flags.image, alpha=channels == 4), read_image(flags.mask)
+    if image.shape[:2] != mask.shape[:2]:
+        sizes = ["{} x {}".format(*each.shape[:2]) for each in (image, mask)]
+        raise RunError(
+            f"{flags.mask} has {sizes[1]} pixels, but {flags.image} has {sizes[0]}: give a mask of"
+            " the same size"
+        )
+    if model.image_size != image.shape[:2]:
+        image, mask = (resize_crop(each, model.image_size) for each in (image, mask))
+    pixels = torch.from_numpy(in_channels(image, channels).copy()).permute(2, 0, 1).float() / 255
+    return pixels, torch.from_numpy(mask.max(-1) > 127)
+
+
+# -- reconstruction -------------------------------------------------------------------------------
 
 
 def _validation_images(run: Path, out: Path, count: int) -> list[Input]:

@@ -11,7 +11,8 @@ from torch import Tensor
 from quintet.engine.keys import fold
 from quintet.engine.task import Batch, Exhibit, Measured, Rows
 from quintet.image import data
-from quintet.image.config import VQGanRecipe
+from quintet.image.config import MaskGitRecipe, VQGanRecipe
+from quintet.image.maskgit_task import MaskGitTask
 from quintet.image.model import VQGanVAE
 from quintet.media.pixels import grid, write_png
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
@@ -70,7 +71,8 @@ class VQGanTask(TokenizerTask):
         return [ReconstructionSheet("reconstructions", real[:8], reconstruction[:8])]
 
 
-build = VQGanTask
+def build(recipe: Any) -> VQGanTask | MaskGitTask:
+    return MaskGitTask(recipe) if isinstance(recipe, MaskGitRecipe) else VQGanTask(recipe)
 
 
 def total_variation(images: Tensor) -> Tensor:

@@ -1,11 +1,14 @@
-"""VQGanVAETrainer: training of the image tokenizer from Python."""
+"""VQGanVAETrainer and MaskGitTrainer: training of the image models from Python."""
 
 from typing import Any
 
-from quintet.image.config import VQGanRecipe
+from quintet.image.config import MaskGitRecipe, VQGanRecipe
 from quintet.image.data import open_data
+from quintet.image.maskgit import MaskGit
+from quintet.image.maskgit_task import MaskGitTask
 from quintet.image.model import VQGanVAE
 from quintet.image.task import VQGanTask
+from quintet.shared.maskgit.trainer import MaskedTrainer
 from quintet.shared.tokenizer.trainer import OwnPixels, TokenizerTrainer
 
 
@@ -39,3 +42,33 @@ class VQGanVAETrainer(TokenizerTrainer[VQGanVAE]):
 
     def task(self, recipe: VQGanRecipe) -> VQGanTask:
         return VQGanTask(recipe, self.model, self.sets)
+
+
+class MaskGitTrainer(MaskedTrainer[MaskGit]):
+    """Train a MaskGit around its trained tokenizer, on a folder of captioned images (`data`), on a
+    data set, or on the built-in figures; ids are computed once and cached.
+
+        model = MaskGit(vae, image_size=128, dim=768)
+        trainer = MaskGitTrainer(model, data="photos", steps=20_000)
+        trainer.train()
+        images = trainer.generate(["a red star on white"], cond_scale=3.0)
+
+    Every setting of `MaskGitRecipe` is a keyword: `images`, `variants` (fixed augmentations of each
+    image), `text_drop` and the rest.
+    """
+
+    name = "image/maskgit"
+
+    def __init__(self, model: MaskGit, dataset: Any = None, **keywords: Any):
+        tokenizer = model.tokenizer
+        derived = {"images.size": model.image_size, "images.channels": tokenizer.config.channels}
+        super().__init__(model, MaskGitRecipe(), dataset, keywords, derived)
+
+    def adapt(self, dataset: Any, recipe: MaskGitRecipe) -> OwnImages:
+        return OwnImages(dataset, recipe.images.channels)
+
+    def open(self, recipe: MaskGitRecipe) -> Any:
+        return open_data(recipe.data, recipe.images, "train", recipe.seed)
+
+    def task(self, recipe: MaskGitRecipe) -> MaskGitTask:
+        return MaskGitTask(recipe, self.model, self.sets)

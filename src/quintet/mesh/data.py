@@ -11,9 +11,8 @@ from hashlib import blake2b, file_digest
 from math import ceil, cos, radians, sin, sqrt
 from os import fsencode
 from pathlib import Path
-from random import Random
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ import torch
 from quintet.engine.data.plans import order_of
 from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE
-from quintet.media.errors import BadFile, OutOfRange, printable
+from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.meshes import scenes
 from quintet.media.meshes.files import count_faces, read_mesh, readable, simplify, unread
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
@@ -41,7 +40,9 @@ from quintet.mesh.geometry import (
     vertex_ranks,
     weld,
 )
+from quintet.shared.captions import folder_caption
 from quintet.shared.checking import check_files
+from quintet.shared.codes import Encodable, VariantKey
 
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1
@@ -49,30 +50,6 @@ PREPARED = 1
 SAMPLED = 512
 """Meshes that are read to find out how many faces a batch has."""
 INCLUDE = "raise it, or too_large = 'simplify'"
-
-
-class MeshData(Source, Protocol):
-    """Interface of folders, built-in data and custom data sets."""
-
-    def text(self, index: int) -> str: ...
-    def digest(self, index: int) -> str: ...
-    def variant(self, index: int, number: int) -> dict[str, Any]: ...
-
-
-class _VariantKey:
-    """Random key of one variant of one mesh, the same in every epoch and run."""
-
-    def __init__(self, name: str, number: int) -> None:
-        self._start = b"%d/" % number + fsencode(name) + b"/"
-
-    def _seed(self, name: str) -> int:
-        return int.from_bytes(blake2b(self._start + name.encode(), digest_size=8).digest(), "big")
-
-    def random(self, name: str) -> Random:
-        return Random(self._seed(name))
-
-    def numpy(self, name: str) -> np.random.Generator:
-        return np.random.default_rng(self._seed(name))
 
 
 # -- one mesh -------------------------------------------------------------------------------
@@ -206,11 +183,11 @@ class MeshFolder(InFolder):
 
     def text(self, index: int) -> str:
         """Caption, without opening the mesh."""
-        return super().text(index) or _by_folder(self.name(index))
+        return super().text(index) or folder_caption(self.name(index))
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
         """A fixed augmentation, the same in every epoch; 0 is the original mesh."""
-        return self.keyed(index, _VariantKey(self.name(index), number) if number else None)
+        return self.keyed(index, VariantKey(self.name(index), number) if number else None)
 
     def digest(self, index: int) -> str:
         """Digest of the file and of its preparation."""
@@ -222,12 +199,6 @@ class MeshFolder(InFolder):
             raise BadFile(path, f"cannot be read ({error.strerror})", "check the path") from error
         settings = _settings(self.config).encode()
         return blake2b(content + settings + fsencode(name), digest_size=16).hexdigest()
-
-
-def _by_folder(name: str) -> str:
-    """`all/office_chair/a.obj` is an "office chair"; a mesh outside of subfolders has none."""
-    above = name.rpartition("/")[0].rpartition("/")[2]
-    return printable(above).replace("_", " ").strip()
 
 
 def _read(path: Path, config: MeshDataConfig) -> Mesh:
@@ -280,7 +251,7 @@ class BuiltinMeshes(Builtin):
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
         """A fixed augmentation, the same in every epoch; 0 is the original mesh."""
-        return self.keyed(index, _VariantKey(self.name(index), number) if number else None)
+        return self.keyed(index, VariantKey(self.name(index), number) if number else None)
 
     def digest(self, index: int) -> str:
         """Digest of the shape and of its preparation."""
@@ -371,7 +342,7 @@ class Collate:
 
 def open_data(
     folder: Path | str | None, config: MeshDataConfig, split: Split, seed: int
-) -> MeshData:
+) -> Encodable:
     """Dataset of a folder, or the built-in one if `folder` is None.
 
     The seed selects the validation meshes of a folder. Built-in meshes do not depend on it, so runs

@@ -1,4 +1,4 @@
-"""Cached caption embeddings of a frozen text encoder."""
+"""Captions from names of folders, and cached embeddings of captions by a frozen text encoder."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.keys import fold
 from quintet.engine.machine.world import World
 from quintet.engine.runs.cache import Cache
+from quintet.media.errors import printable
 from quintet.nn.text import FrozenText
 
 
@@ -67,3 +68,9 @@ def digest_of(folder: Path) -> str:
     for path in sorted(p for p in folder.iterdir() if p.is_file()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def folder_caption(name: str) -> str:
+    """`all/office_chair/a.obj` is an "office chair"; a file outside of subfolders has none."""
+    above = name.rpartition("/")[0].rpartition("/")[2]
+    return printable(above).replace("_", " ").strip()

@@ -1,4 +1,5 @@
-"""Candidates of a video tokenizer: reconstructions."""
+"""Candidates of clips: reconstructions of a tokenizer, or what a generator makes of held-out
+captions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +8,9 @@ from torch import Tensor
 
 from quintet.engine.task import Batch
 from quintet.shared.candidates import Candidates, Group, cropped, eight_bits
+from quintet.shared.maskgit.candidates import Generated
 from quintet.shared.tokenizer.pixels import three_channels
+from quintet.video.maskgit_task import VideoMaskGitTask
 from quintet.video.task import VideoTask, bicubic_baseline
 
 
@@ -38,4 +41,10 @@ def _frames(clips: Tensor) -> Tensor:
     return three_channels(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
 
 
-candidates = Reconstructions
+class GeneratedClips(Generated):
+    def shown(self, pixels: Tensor) -> Tensor:
+        return super().shown(_frames(pixels[None])[0])
+
+
+def candidates(task: Any) -> Candidates:
+    return GeneratedClips(task) if isinstance(task, VideoMaskGitTask) else Reconstructions(task)

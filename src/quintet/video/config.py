@@ -1,10 +1,13 @@
 """Settings of the video room. Plain values only, and no torch: help must be instant."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, get_args
 
 from quintet.engine.config import require, require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
+from quintet.shared.maskgit.config import MaskedConfig, MaskedRecipe
 from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
     PixelDataConfig,
@@ -160,6 +163,9 @@ class VideoDataConfig(PixelDataConfig):
     """Frames per second; None keeps the rate of each file. Files with fewer repeat frames."""
     min_rate_factor: float = 0.5
     """Training clips may skip frames, down to this fraction of the rate; 1 skips none."""
+    builtin: Literal["scenes", "figures"] = "scenes"
+    """Built-in clips: scenes of many moving shapes, or one plain figure whose caption says all (it
+    is never flipped)."""
     valid_limit: int = 128
     """Maximum number of validation clips per evaluation."""
     max_pixels: int = 36_000_000
@@ -173,6 +179,7 @@ class VideoDataConfig(PixelDataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_choices(self)
         require(self.frames >= 1, "frames", self.frames, "1 or more")
         require(self.fps is None or self.fps > 0, "fps", self.fps, "above 0, or None")
         factor = self.min_rate_factor
@@ -229,3 +236,30 @@ class VideoRecipe(TokenizerRecipe):
             f"one frame and a multiple of the tokenizer's time factor {step}, such as"
             f" {(frames - 1) // step * step + 1}",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoMaskGitConfig(MaskedConfig):
+    """Generator of clips: a masked transformer over the ids of a video tokenizer."""
+
+    grid: tuple[int, ...] = (5, 16, 16)
+    """Ids along each axis: latent frames, height and width; set by the size of the clips."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoMaskGitRecipe(MaskedRecipe):
+    """All settings of a video generator run."""
+
+    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "video/tokenizer"})
+    """The tokenizer is frozen and copied into the run folder."""
+    model: VideoMaskGitConfig = field(default_factory=VideoMaskGitConfig)
+    """The transformer; grid and digits are those of the tokenizer."""
+    videos: VideoDataConfig = field(default_factory=lambda: VideoDataConfig(builtin="figures"))
+    """The data."""
+    prefix_share: float = 0.3
+    """Fraction of training clips whose first latent frames are given, for continuations."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share = self.prefix_share
+        require(0 <= share <= 1, "prefix_share", share, "between 0 and 1")

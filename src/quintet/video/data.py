@@ -21,6 +21,7 @@ from quintet.media.clips.windows import Caps
 from quintet.media.pixels import Pixels
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
+from quintet.shared.scenes import figures
 from quintet.shared.tokenizer.pixels import check_channels, in_channels
 from quintet.video import motion
 from quintet.video.config import VideoDataConfig
@@ -155,6 +156,22 @@ class BuiltinClips(Builtin):
         return _sample(frames, key, self.config, False, scene.caption)
 
 
+class BuiltinFigures(Builtin):
+    """Procedural clips of one plain figure, with captions that say all."""
+
+    what = "clip"
+
+    def scene(self, index: int) -> figures.Picture:
+        """The description of the clip."""
+        return figures.compose(self.number(index), self.seed, moving=True)
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        """The clip, never flipped, and its caption."""
+        scene = self.scene(index)
+        frames = figures.draw_clip(scene, self.config.frames, *self.config.size)
+        return _sample(frames, None, self.config, False, scene.caption)
+
+
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One batch: videos uint8 (b, c, t, h, w), still bool (b,), texts a list."""
     dtypes = {item["video"].dtype for item in items}
@@ -178,7 +195,7 @@ def open_data(
     """
     check_channels(config.channels, (1, 3), "clips from files")
     if folder is None:
-        return BuiltinClips(config, split)
+        return (BuiltinFigures if config.builtin == "figures" else BuiltinClips)(config, split)
     return VideoFolder(folder, config, split, seed)
 
 

@@ -1,12 +1,17 @@
-"""Exported graphs of the video room."""
+"""Graph export of the video tokenizer. The generator is not exportable."""
+
+from typing import Any
 
 from quintet.engine.models.export import Exportable
+from quintet.shared.maskgit.export import NOT_EXPORTABLE
 from quintet.shared.tokenizer.export import tokenizer_pieces
 from quintet.video.config import VideoRecipe
 from quintet.video.model import VideoTokenizer
 
 
-def pieces(model: VideoTokenizer, recipe: VideoRecipe) -> Exportable:
+def pieces(model: Any, recipe: VideoRecipe) -> Exportable:
+    if not isinstance(model, VideoTokenizer):
+        return Exportable([], NOT_EXPORTABLE)
     frames = recipe.videos.frames
     exportable = tokenizer_pieces(
         model, "videos", (model.config.channels, frames, *recipe.videos.size)

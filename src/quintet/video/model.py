@@ -38,6 +38,15 @@ from quintet.shared.tokenizer.model import (
 )
 from quintet.video.config import VideoLossConfig, VideoTokenizerConfig
 from quintet.video.layers import build_decoder, build_encoder
+from quintet.video.maskgit import VideoMaskGit
+
+__all__ = [
+    "FrameDiscriminator",
+    "MotionDiscriminator",
+    "VideoMaskGit",
+    "VideoTokenizer",
+    "split_time",
+]
 
 TIME = -3
 """Axis of time, of clips and of codes."""

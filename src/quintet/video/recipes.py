@@ -1,11 +1,14 @@
 """Recipes of the video room. `quintet train video/NAME` calls the function NAME."""
 
 from quintet.engine.config import OptimiserConfig
+from quintet.shared.maskgit.config import DecodingConfig
 from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.config import (
     MotionDiscriminatorConfig,
     VideoDataConfig,
     VideoLossConfig,
+    VideoMaskGitConfig,
+    VideoMaskGitRecipe,
     VideoRecipe,
     VideoTokenizerConfig,
 )
@@ -79,6 +82,45 @@ def tokenizer_tiny() -> VideoRecipe:
     )
 
 
+def maskgit() -> VideoMaskGitRecipe:
+    """Text to 17 x 128 x 128 clips over the ids of a trained tokenizer; for one GPU."""
+    return VideoMaskGitRecipe(
+        steps=4000,
+        batch_size=32,
+        workers=12,
+        evaluate_every=4000,
+        save_every=2000,
+        model=VideoMaskGitConfig(dim=768, layers=8, heads=12, text_length=96),
+        videos=VideoDataConfig(
+            size=(128, 128), builtin="figures", builtin_count=20_000, valid_limit=256
+        ),
+        generation=DecodingConfig(count=128, sampling_steps=16, reference_count=512),
+        optim=OptimiserConfig(
+            learning_rate=5e-4, warmup_steps=300, weight_decay=0.03, ema_decay=0.998
+        ),
+    )
+
+
+def maskgit_tiny() -> VideoMaskGitRecipe:
+    """The same with 9 x 32 x 32 clips on the ids of tokenizer_tiny, for two CPU cores."""
+    return VideoMaskGitRecipe(
+        steps=800,
+        batch_size=8,
+        precision="fp32",  # at this width, casts to bf16 cost a CPU more than they save
+        workers=1,
+        evaluate_every=800,
+        save_every=400,
+        model=VideoMaskGitConfig(
+            dim=192, layers=3, heads=6, head_dim=32, text_length=64, text_layers=1
+        ),
+        videos=VideoDataConfig(
+            frames=9, size=(32, 32), builtin="figures", builtin_count=4000, valid_limit=64
+        ),
+        generation=DecodingConfig(count=32, sampling_steps=16, reference_count=256),
+        optim=OptimiserConfig(learning_rate=1.5e-3, warmup_steps=100, ema_decay=0.99),
+    )
+
+
 def tokenizer_large() -> VideoRecipe:
     """A tokenizer of 17 x 256 x 256 clips, one id per 4 x 8 x 8; a day on one H200 (64 M)."""
     return VideoRecipe(
@@ -108,7 +150,11 @@ def tokenizer_large() -> VideoRecipe:
         videos=VideoDataConfig(size=(256, 256), builtin_count=1_000_000, valid_limit=512),
         losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.5, adversarial_share=0.1),
         optim=OptimiserConfig(
-            learning_rate=3e-4, warmup_steps=2000, final_lr_ratio=0.05, ema_decay=0.9995
+            optimizer="muon",
+            learning_rate=3e-4,
+            warmup_steps=2000,
+            final_lr_ratio=0.05,
+            ema_decay=0.9995,
         ),
         discriminator_optim=OptimiserConfig(
             learning_rate=1e-4, warmup_steps=1000, betas=(0.5, 0.9), ema_decay=0.0

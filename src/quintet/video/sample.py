@@ -1,10 +1,11 @@
-"""`quintet sample` for video: reconstruct clips and images, or decode ids or latents."""
+"""`quintet sample` for video: generate from captions, continue a clip, reconstruct clips and
+images, or decode ids or latents."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from quintet.engine.errors import RunError
 from quintet.shared.sampling import (
@@ -18,12 +19,14 @@ from quintet.shared.sampling import (
     loaded,
     readable,
     recipe_with_data,
+    stem_of,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from quintet.media.pixels import Pixels
+    from quintet.video.maskgit import VideoMaskGit
     from quintet.video.model import VideoTokenizer
 
 
@@ -32,9 +35,26 @@ EXAMPLE = "clip.mp4 --out out"
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Inputs: videos or images to reconstruct, folders of them, or .safetensors files of ids or
-    latents from an earlier call. Videos may be of any length: they are processed in chunks."""
+    """A tokenizer takes videos or images to reconstruct, folders of them, or .safetensors files of
+    ids or latents from an earlier call. Videos may be of any length: they are processed in chunks.
+    A generator makes clips of --text, and continues --clip."""
 
+    text: tuple[str, ...] = ()
+    """Generator: captions to generate clips from."""
+    clip: Path | None = None
+    """Generator: video or image to continue; resized and cropped to the size of the model."""
+    frames: int | None = None
+    """Generator: length in frames, --clip included; default: that of training."""
+    steps: int = 16
+    """Generator: steps of generation of each chunk, 8 to 64."""
+    order: Literal["confidence", "halton"] = "confidence"
+    """Generator: which ids are fixed first, the most likely or those of a Halton sequence."""
+    temperature: float = 1.0
+    """Generator: sampling temperature; 0 is greedy."""
+    cond_scale: float = 3.0
+    """Generator: classifier-free guidance scale; 1 disables guidance."""
+    seed: int = 0
+    """Generator: random seed."""
     size: tuple[int, int] | None = None
     """Resize and crop frames to this height and width; default: crop to the next valid size."""
     chunk: int = 32
@@ -43,7 +63,7 @@ class Flags:
     """Frames per second of decoded and of validation clips; unset: those of the file of ids,
     16 where it names none."""
     count: int = 4
-    """Without inputs: number of validation clips to reconstruct."""
+    """Generator: clips per caption. Tokenizer without inputs: number of validation clips."""
     any_model: bool = False
     """Decode ids or latents even if another model, or another checkpoint, made them."""
     device: Device = "auto"
@@ -54,23 +74,36 @@ FPS = 16.0
 
 
 def example(recipe: Any, run: Path) -> list[str]:
+    from quintet.video.config import VideoMaskGitRecipe
+
+    if isinstance(recipe, VideoMaskGitRecipe):
+        text = ["--text", "a red star moves quickly upwards on white"]
+        captioned = [] if recipe.model.text == "none" else text
+        return [*captioned, "--count", "4", "--out", "out"]
     return ["--out", "out"] if has_validation(run) else []
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Write NAME.reconstruction.mp4 (.png for an image), NAME.comparison.mp4 with the original
     beside it, and NAME.ids.safetensors (NAME.latents.safetensors of a continuous bottleneck); for
-    such a file, NAME.decoded.mp4."""
+    such a file, NAME.decoded.mp4; for captions, CAPTION-000.mp4 and so on, and a sheet of all."""
     from quintet.media.clips.reader import SUFFIXES as CLIPS
     from quintet.media.pixels import SUFFIXES as IMAGES
     from quintet.shared.tokenizer.codes import weights_digest
+    from quintet.video.maskgit import VideoMaskGit
 
-    what = "videos, images, or ids or latents as .safetensors"
-    files = find_inputs(inputs, ((*CLIPS, *IMAGES), IDS), what, out)
     check_positive(flags, "chunk", "count")
     if flags.fps is not None:
         _check_fps(flags.fps, "--fps")
-    model: VideoTokenizer = loaded(run, flags.device)
+    model: Any = loaded(run, flags.device)
+    if isinstance(model, VideoMaskGit):
+        if inputs:
+            raise RunError(f"{run} is a generator: give --text or --clip, no files")
+        return _generate(model, out, flags)
+    if flags.text or flags.clip:
+        raise RunError(f"{run} is a tokenizer: it takes files, not --text or --clip")
+    what = "videos, images, or ids or latents as .safetensors"
+    files = find_inputs(inputs, ((*CLIPS, *IMAGES), IDS), what, out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     digest = weights_digest(model)
@@ -105,6 +138,62 @@ def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Input]:
     if not files:
         raise RunError(f"{run} has no readable validation clips; give videos")
     return files
+
+
+# -- generation -----------------------------------------------------------------------------------
+
+
+def _generate(model: "VideoMaskGit", out: Path, flags: Flags) -> list[Path]:
+    from quintet.media.clips.writer import write_mp4
+    from quintet.shared.tokenizer.pixels import displayed, to_bytes
+    from quintet.video.exhibits import CaptionedClips
+
+    if flags.text and model.config.text == "none":
+        raise RunError("this generator was trained without captions; drop --text")
+    given = None if flags.clip is None else _read_start(model, flags.clip)
+    rows: list[list[Tensor]] = []
+    paths: list[Path] = []
+    texts = [*flags.text] or [""]
+    out.mkdir(parents=True, exist_ok=True)
+    for number, text in enumerate(texts):
+        try:
+            clips = model.generate(
+                [text] if flags.text else None,
+                count=flags.count,
+                clip=given,
+                frames=flags.frames,
+                steps=flags.steps,
+                order=flags.order,
+                temperature=flags.temperature,
+                cond_scale=flags.cond_scale,
+                seed=flags.seed + number,
+            )
+        except ValueError as error:
+            raise RunError(str(error)) from None
+        for index, clip in enumerate(clips):
+            path = out / f"{stem_of(text, number)}-{index:03d}.mp4"
+            write_mp4(path, displayed(to_bytes(clip)), flags.fps or FPS)
+            paths.append(path)
+        rows.append([*clips])
+    titles = [f"{index:03d}" for index in range(flags.count)]
+    return [*paths, *CaptionedClips("sheet", rows, titles, texts).write(out)]
+
+
+def _read_start(model: "VideoMaskGit", path: Path) -> "Tensor":
+    """(c, t, h, w) in 0..1 of a video or an image, at the size of the model."""
+    import numpy as np
+    import torch
+
+    from quintet.media.clips.reader import SUFFIXES, frames_of
+    from quintet.media.pixels import read_image, resize_crop
+    from quintet.shared.tokenizer.pixels import in_channels
+
+    _, height, width = model.clip_shape
+    moving = path.suffix.lower() in SUFFIXES
+    frames = frames_of(path) if moving else iter([read_image(path)])
+    array = np.stack([resize_crop(frame, (height, width)) for frame in frames])
+    array = in_channels(array, model.tokenizer.config.channels)
+    return torch.from_numpy(array).permute(3, 0, 1, 2).float() / 255
 
 
 # -- reconstruction -------------------------------------------------------------------------------

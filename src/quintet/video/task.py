@@ -18,8 +18,9 @@ from quintet.nn.similarity import psnr, ssim
 from quintet.shared.tokenizer.pixels import bicubic
 from quintet.shared.tokenizer.task import TokenizerTask
 from quintet.video import data
-from quintet.video.config import VideoRecipe
+from quintet.video.config import VideoMaskGitRecipe, VideoRecipe
 from quintet.video.exhibits import ClipSheet
+from quintet.video.maskgit_task import VideoMaskGitTask
 from quintet.video.model import (
     FrameDiscriminator,
     MotionDiscriminator,
@@ -91,7 +92,9 @@ class VideoTask(TokenizerTask):
         return [ClipSheet("reconstructions", real, reconstruction)]
 
 
-build = VideoTask
+def build(recipe: Any) -> VideoTask | VideoMaskGitTask:
+    generator = isinstance(recipe, VideoMaskGitRecipe)
+    return VideoMaskGitTask(recipe) if generator else VideoTask(recipe)
 
 
 def frame_ssim(a: Tensor, b: Tensor) -> Tensor:

@@ -17,18 +17,12 @@ from torch.nn import functional as F
 from quintet.engine.keys import fold
 from quintet.mesh.transformer.draw import Draw, Face, draw_digit, draw_end
 from quintet.mesh.transformer.folded import BlockWeights, Weights, copied, fold_weights, tensors
-from quintet.mesh.transformer.generator import (
-    CHECK_EVERY,
-    CONTEXT_ROWS,
-    CapturedStep,
-    Sampling,
-    copy_prompt,
-    pad_rows,
-    with_null_text,
-)
+from quintet.mesh.transformer.generator import CHECK_EVERY, Sampling, copy_prompt
 from quintet.nn.attention import Context, CrossKV, KVCache
 from quintet.nn.kernels import compiled_together, decode
 from quintet.nn.rope import Rope, rope_1d
+from quintet.shared.conditioning import CONTEXT_ROWS, pad_rows, with_null_text
+from quintet.shared.stepping import CapturedStep
 
 if TYPE_CHECKING:
     from quintet.mesh.transformer.model import MeshTransformer

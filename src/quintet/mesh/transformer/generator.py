@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from quintet.engine.keys import fold, uniform
 from quintet.mesh.transformer.heads import DigitHead
 from quintet.nn.attention import CachePosition, Context, cache_position
+from quintet.shared.conditioning import with_null_text
+from quintet.shared.stepping import CapturedStep
 from quintet.triton import HAS_TRITON
 
 if TYPE_CHECKING:
@@ -30,9 +32,6 @@ MIN_CACHE = 64
 """Shortest cache length that attention reads; it doubles from there."""
 MAX_ROWS = 512
 """Meshes generated together."""
-CONTEXT_ROWS = 32
-"""Captions encoded together on CUDA. Always as many: products of another size may round otherwise,
-and a mesh would depend on its batch."""
 MAX_VALUES = 128
 """Of a digit, for the kernels: they compare each with each."""
 KEY_STRIDE = 0x632BE59BD9B4E019
@@ -262,18 +261,6 @@ def copy_prompt(prompt: Tensor, codes: Tensor) -> None:
     codes[:, :length] = prompt[:, :length]
 
 
-def pad_rows(x: Tensor, rows: int) -> Tensor:
-    """Repeat the last row."""
-    return x[torch.arange(rows, device=x.device).clamp_max(len(x) - 1)]
-
-
-def with_null_text(context: Context) -> Context:
-    """The batch twice: with captions, and with the null embedding only."""
-    uncond = context.mask.clone()
-    uncond[:, 1:] = False
-    return Context(context.values.repeat(2, 1, 1), torch.cat((context.mask, uncond)))
-
-
 def generate(
     model: "MeshTransformer",
     context: Context | None,
@@ -308,32 +295,3 @@ def has_kernels(model: "MeshTransformer", dtype: torch.dtype) -> bool:
     sizes = model.head.levels if isinstance(model.head, DigitHead) else (MAX_VALUES + 1,)
     supported = dtype in (torch.float32, torch.bfloat16, torch.float16)
     return model.start.is_cuda and HAS_TRITON and supported and max(sizes) <= MAX_VALUES
-
-
-class CapturedStep:
-    """A generation step as a CUDA graph, one per cache length.
-
-    The first step of each length runs eagerly, to load the kernels that the graph records.
-    """
-
-    def __init__(self, step: Callable[[int], None]) -> None:
-        self.step = step
-        self.warm: set[int] = set()
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
-
-    def __call__(self, length: int) -> None:
-        if length not in self.warm:
-            self.warm.add(length)
-            self.step(length)
-            return
-        if length not in self.graphs:
-            self.graphs[length] = self.capture(length)
-        self.graphs[length].replay()
-
-    def capture(self, length: int) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        pool = next(iter(self.graphs.values())).pool() if self.graphs else None
-        # Restrict only this thread during capture: a data loader's thread may pin memory meanwhile.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            self.step(length)
-        return graph

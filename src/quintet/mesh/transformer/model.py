@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,14 @@ from quintet.engine.models.pretrained import Pretrained
 from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.geometry import discretise
 from quintet.mesh.transformer.assemble import Mesh, assemble
-from quintet.mesh.transformer.generator import CONTEXT_ROWS, Sampling, generate, pad_rows
+from quintet.mesh.transformer.generator import Sampling, generate
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
 from quintet.nn.attention import Block, Context, linear
 from quintet.nn.norms import RMSNorm
 from quintet.nn.packing import Packing, sum_by_owner
 from quintet.nn.precision import full_precision, residual_stream, without_autocast
 from quintet.nn.rope import rope_1d
-from quintet.nn.text import ByteTokenizer, FrozenText, TextEncoder
+from quintet.shared.conditioning import CaptionConditioned
 
 
 class MeshLosses(NamedTuple):
@@ -68,7 +68,7 @@ def pack_codes(codes: Tensor) -> tuple[Tensor, Tensor, int]:
     return codes[torch.arange(width) < lengths[:, None]], lengths, width
 
 
-class MeshTransformer(Pretrained, nn.Module):
+class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
     """Mesh generator, built from a configuration, its fields as keywords, or an autoencoder."""
 
     Config = MeshTransformerConfig
@@ -100,13 +100,7 @@ class MeshTransformer(Pretrained, nn.Module):
         self.fine_norm = RMSNorm(dim)
         by_digits = config.head == "digits" and len(config.levels) > 1
         self.head = DigitHead(dim, config.levels, config.depth) if by_digits else CodeHead()
-        if config.text != "none":
-            self.null_text = nn.Parameter(torch.randn(dim))
-        if config.text == "bytes":
-            heads = max(1, dim // 64)
-            self.text_encoder = TextEncoder(dim, config.text_layers, heads, dropout=config.dropout)
-        if config.text == "frozen":
-            self.text_proj = nn.Sequential(linear(config.text_dim, dim), RMSNorm(dim))
+        self.init_text(config)
 
     def coarse_block(self, index: int) -> Block:
         config = self.config
@@ -204,36 +198,6 @@ class MeshTransformer(Pretrained, nn.Module):
             sum_by_owner(end_correct.long(), owner, count),
         )
 
-    def encode_text(
-        self,
-        count: int,
-        text: Tensor | None = None,
-        mask: Tensor | None = None,
-        drop: Tensor | None = None,
-    ) -> Context | None:
-        """Cross-attention context: the null embedding, and the caption unless dropped.
-
-        The null embedding is always visible, so that attention is defined without a caption.
-        """
-        if self.config.text == "none":
-            if text is not None:
-                raise ValueError("this model has no text encoder (text is 'none'): drop the text")
-            return None
-        null = self.null_text.expand(count, 1, -1)
-        null_mask = torch.ones(count, 1, dtype=torch.bool, device=null.device)
-        if text is None:
-            return Context(null, null_mask)
-        features = self.text_features(text, mask)
-        visible = features.mask if drop is None else features.mask & ~drop[:, None]
-        return Context(torch.cat((null, features.values), 1), torch.cat((null_mask, visible), 1))
-
-    def text_features(self, text: Tensor, mask: Tensor | None) -> Context:
-        if self.config.text == "bytes":
-            return self.text_encoder(text)
-        if mask is None:
-            mask = torch.ones(text.shape[:2], dtype=torch.bool, device=text.device)
-        return Context(self.text_proj(text.to(self.null_text.dtype)), mask)
-
     def coarse_hidden(
         self, embeddings: Tensor, packing: Packing, context: Context | None
     ) -> Tensor:
@@ -310,40 +274,6 @@ class MeshTransformer(Pretrained, nn.Module):
         dtype = dtype or (torch.bfloat16 if self.start.is_cuda and own.itemsize == 4 else own)
         with without_autocast(self.start):
             return generate(self, context, count, limit, sampling, prompt, dtype)
-
-    def cast_copy(self, dtype: torch.dtype) -> Self:
-        """Copy of the model in another dtype, in eval mode."""
-        with torch.device("meta"):
-            model = type(self)(self.config)
-        state = {name: value.to(dtype) for name, value in self.state_dict().items()}
-        model.load_state_dict(state, assign=True)
-        return model.eval().requires_grad_(False)
-
-    def tokenize_captions(self, captions: Sequence[str]) -> tuple[Tensor, Tensor | None]:
-        """Inputs of the text encoder: byte ids, or frozen embeddings and their mask."""
-        device, length = self.start.device, self.config.text_length
-        if self.config.text == "none":
-            raise ValueError("this model was trained without captions: drop texts")
-        if self.config.text == "bytes":
-            return ByteTokenizer(length).encode(captions).to(device), None
-        if self.config.text_path is None:
-            raise ValueError("to generate from texts, set text_path to the encoder's folder")
-        return FrozenText(self.config.text_path, length=length)(captions, device)
-
-    @torch.no_grad()
-    def encode_captions(self, captions: Sequence[str]) -> Context | None:
-        """`encode_text` of strings, in eval mode."""
-        text, mask = self.tokenize_captions(captions)
-        drops = self.training and self.config.dropout > 0
-        model = self.cast_copy(self.start.dtype) if drops else self
-        if not self.start.is_cuda or not captions:
-            return model.encode_text(len(captions), text, mask)
-        blocks: list[Context] = []
-        for rows in torch.arange(len(captions), device=text.device).split(CONTEXT_ROWS):
-            rows = pad_rows(rows, CONTEXT_ROWS)
-            part = None if mask is None else mask[rows]
-            blocks.append(cast(Context, model.encode_text(CONTEXT_ROWS, text[rows], part)))
-        return Context(*(torch.cat(each)[: len(captions)] for each in zip(*blocks)))
 
     @torch.no_grad()
     def generate(

@@ -38,11 +38,12 @@ from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.config import MeshTransformerRecipe
 from quintet.mesh.exhibits import Arrays, MeshSheet, mesh_of_corners
 from quintet.mesh.measures import nearest, surface_points
-from quintet.mesh.transformer.codes import BlankCodes, CodeData
+from quintet.mesh.transformer.codes import CodeData
 from quintet.mesh.transformer.generator import Sampling
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.text import PAD, ByteTokenizer
 from quintet.shared.captions import TextTable
+from quintet.shared.codes import BlankCodes
 
 FEWEST_JUDGED = 5
 """Generated meshes below which a small share of valid ones may be chance."""
@@ -116,7 +117,7 @@ class TransformerTask(Task):
         recipe, source = self.recipe, self._meshes("train")
         lengths = data.some_lengths(source, recipe.seed) or [recipe.meshes.max_faces]
         count = recipe.batch_size * recipe.accumulate
-        self.blank = BlankCodes(lengths, count, self.config.tokens_per_face)
+        self.blank = BlankCodes(lengths, count, (self.config.tokens_per_face,))
         self.device, self.fixed_shapes = world.device, True
 
     def _meshes(self, split: str) -> Any:

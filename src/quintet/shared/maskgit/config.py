@@ -1,0 +1,140 @@
+"""Settings of masked generators over the ids of a tokenizer. Imports no torch: help must be
+instant."""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from quintet.engine.config import OptimiserConfig, Recipe, require, require_choices, setting
+from quintet.nn.quantisers.config import CodebookConfig
+from quintet.shared.config import require_at_least, require_fraction
+
+MAX_DIGIT = 1024
+"""Largest softmax of a factorised code."""
+
+
+def digits_of(config: CodebookConfig) -> tuple[int, ...]:
+    """Bases of the digits of a code, least significant first.
+
+    Levels of fsq, and bits of lfq and bsq, are multiplied to as few digits as `MAX_DIGIT` allows,
+    and of these splits to the one with the fewest logits: 512 and 125 for 64,000 codes. Codes of a
+    learned codebook (vq) have no digits: their numbers mean nothing.
+    """
+    if config.quantiser == "vq":
+        return (2**config.codebook_bits,)
+    fsq = config.quantiser == "fsq"
+    levels = tuple(config.levels) if fsq else (2,) * config.codebook_bits
+    best: list[tuple[int, ...] | None] = [(), *(None for _ in levels)]
+    for end in range(1, len(levels) + 1):
+        splits = [
+            (*before, prod(levels[start:end]))
+            for start in range(end)
+            if (before := best[start]) is not None
+            and (end - start == 1 or prod(levels[start:end]) <= MAX_DIGIT)
+        ]
+        best[end] = min(splits, key=lambda split: (len(split), sum(split)))
+    digits = best[-1]
+    assert digits
+    return digits
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedConfig:
+    """A bidirectional transformer over the ids of a picture or a clip, some of them masked."""
+
+    grid: tuple[int, ...] = (16, 16)
+    """Ids along each axis: height and width, of clips latent frames first; set by the size."""
+    digits: tuple[int, ...] = (512, 125)
+    """Bases of the digits of a code, least significant first; set by the tokenizer. Each digit has
+    a softmax of its own, given the digits before it."""
+    dim: int = 768
+    """Model width."""
+    layers: int = 8
+    """Transformer blocks."""
+    heads: int = 12
+    """Attention heads."""
+    head_dim: int = 64
+    """Channels per head."""
+    text: Literal["bytes", "frozen", "none"] = "bytes"
+    """Caption encoder: bytes (trained jointly), frozen (pretrained), or none."""
+    text_length: int = 128
+    """Maximum caption length in bytes (frozen: tokens); longer captions are truncated."""
+    text_layers: int = 2
+    """bytes: encoder layers."""
+    text_dim: int = 512
+    """frozen: width of the embeddings."""
+    text_path: str | None = setting(path=True, free=True)
+    """frozen: local folder of the encoder, needed to generate from captions."""
+    cross_every: int = 2
+    """Cross-attention to the caption in every n-th block, starting with the first."""
+    dropout: float = 0.0
+    """Dropout probability of the residual branches."""
+    label_smoothing: float = 0.1
+    """Label smoothing of the loss."""
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        valid = bool(self.grid) and min(self.grid) >= 1
+        require(valid, "grid", self.grid, "1 or more ids along each axis")
+        valid = bool(self.digits) and min(self.digits) >= 2
+        require(valid, "digits", self.digits, "2 or more each")
+        require_at_least(1, self, "dim", "layers", "heads", "text_length", "text_dim")
+        require_at_least(1, self, "cross_every")
+        require_at_least(0, self, "text_layers")
+        divisible = self.head_dim >= 4 and self.head_dim % 4 == 0
+        require(divisible, "head_dim", self.head_dim, "a multiple of 4 (rotary embedding)")
+        require_fraction(self, "dropout", "label_smoothing")
+
+    @property
+    def codebook_size(self) -> int:
+        return prod(self.digits)
+
+    @property
+    def tokens(self) -> int:
+        return prod(self.grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """Generation during evaluation."""
+
+    count: int = 64
+    """Samples generated from validation captions per evaluation; 0 disables generation."""
+    sampling_steps: int = 12
+    """Steps of generation, 8 to 64: in each, more of the ids are fixed."""
+    order: Literal["confidence", "halton"] = "confidence"
+    """Which ids are fixed first: the most likely ones, or those of a Halton sequence."""
+    temperature: float = 1.0
+    """Sampling temperature; 0 is greedy."""
+    choice_temperature: float = 4.5
+    """confidence: noise in the choice of ids, which falls to 0 in the last step."""
+    cond_scale: float = 3.0
+    """Classifier-free guidance scale of the last step, which rises from 1; 1 disables guidance."""
+    reference_count: int = 2048
+    """Training samples searched for the nearest neighbour of a generated one."""
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        require_at_least(0, self, "count", "temperature", "choice_temperature")
+        require_at_least(1, self, "sampling_steps", "reference_count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedRecipe(Recipe):
+    """A training run of a masked generator."""
+
+    tokenizer: str | None = setting(path=True)
+    """Run or exported folder of the trained tokenizer."""
+    variants: int = 1
+    """Number of fixed augmentations per sample, including the original; their ids are cached."""
+    text_drop: float = 0.1
+    """Fraction of captions dropped in training, for classifier-free guidance."""
+    generation: DecodingConfig = field(default_factory=DecodingConfig)
+    """Generation during evaluation."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.variants >= 1, "variants", self.variants, "1 or more")
+        require(0 <= self.text_drop <= 1, "text_drop", self.text_drop, "between 0 and 1")

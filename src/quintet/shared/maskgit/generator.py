@@ -1,0 +1,159 @@
+"""MaskedGenerator: a masked transformer around its frozen tokenizer, for pictures and clips."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from quintet.compat.models import MASKGIT, MASKGIT_GENERATE, arguments, model_keywords
+from quintet.engine.keys import uniform
+from quintet.engine.models.pretrained import Pretrained
+from quintet.nn.attention import Context
+from quintet.nn.precision import without_autocast
+from quintet.nn.text import ByteTokenizer
+from quintet.shared.maskgit.config import MaskedConfig, digits_of
+from quintet.shared.maskgit.decoding import Decoding, generate_ids, sample_keys
+from quintet.shared.maskgit.model import MaskedTransformer, random_mask
+
+WITH_IDS = ("fsq", "lfq", "bsq", "vq")
+
+
+def check_tokenizer(tokenizer: Any, kind: type[Any]) -> None:
+    if not isinstance(tokenizer, kind):
+        name = type(tokenizer).__name__
+        raise TypeError(f"the tokenizer is a {name}; this generator takes a {kind.__name__}")
+    quantiser = tokenizer.config.quantiser
+    if quantiser not in WITH_IDS:
+        raise ValueError(
+            f"the tokenizer has no ids (its quantiser is {quantiser}): train one with"
+            f" {', '.join(WITH_IDS[:-1])} or {WITH_IDS[-1]}"
+        )
+
+
+class MaskedGenerator(MaskedTransformer, Pretrained):
+    """Built from a configuration, its fields as keywords, or a tokenizer."""
+
+    Config: ClassVar[type[MaskedConfig]]
+
+    def __init__(self, config: Any = None, *, tokenizer: Any = None, **keywords: Any) -> None:
+        nn.Module.__init__(self)
+        tokenizer = keywords.pop("vae", tokenizer)
+        if isinstance(config, nn.Module):
+            config, tokenizer = None, config
+        base: MaskedConfig = config or self.Config()
+        size, frames = keywords.pop("image_size", None), keywords.pop("frames", None)
+        if tokenizer is not None:
+            check_tokenizer(tokenizer, self.tokenizer_class())
+            base = replace(base, digits=digits_of(tokenizer.config))
+        if size is not None or frames is not None:
+            base = replace(base, grid=self.grid_of(tokenizer, size, frames))
+        self.config = replace(base, **model_keywords(MASKGIT, keywords, base))
+        self.set_tokenizer(tokenizer)
+        self.build(self.config)
+
+    # -- what a room says -----------------------------------------------------------------------
+
+    @classmethod
+    def tokenizer_class(cls) -> type[Any]:
+        raise NotImplementedError
+
+    @classmethod
+    def grid_of(cls, tokenizer: Any, size: Any, frames: int | None) -> tuple[int, ...]:
+        """The grid of ids of pictures or clips of a size in pixels."""
+        raise NotImplementedError
+
+    def decode_ids(self, ids: Tensor) -> Tensor:
+        """Pictures or clips in 0..1 from ids (b, n)."""
+        raise NotImplementedError
+
+    # -- the tokenizer --------------------------------------------------------------------------
+
+    def set_tokenizer(self, tokenizer: nn.Module | None) -> None:
+        """Attach the frozen tokenizer, in a tuple so that it is not registered as a submodule."""
+        self._tokenizer: tuple[Any] = (tokenizer,)
+        if tokenizer is not None:
+            tokenizer.eval().requires_grad_(False)
+
+    @property
+    def tokenizer(self) -> Any:
+        if self._tokenizer[0] is None:
+            raise ValueError(
+                f"this needs the tokenizer: use {type(self).__name__}(tokenizer=…) or"
+                " set_tokenizer(…)"
+            )
+        return self._tokenizer[0].to(self.weight.device)
+
+    def write_stages(self, path: Path) -> None:
+        if self._tokenizer[0] is not None:
+            self._tokenizer[0].save_pretrained(path / "tokenizer")
+
+    def read_stages(self, path: Path) -> None:
+        if (path / "tokenizer").is_dir():
+            self.set_tokenizer(self.tokenizer_class().from_pretrained(path / "tokenizer"))
+
+    # -- generation -----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def complete(
+        self, ids: Tensor, keys: Tensor, context: Context | None, decoding: Decoding
+    ) -> Tensor:
+        """Generate the masked ones (-1) of ids (b, n). On CUDA weights are cast to bf16."""
+        own = self.weight.dtype
+        dtype = torch.bfloat16 if self.weight.is_cuda and own == torch.float32 else own
+        as_it_is = dtype == own and not (self.training and self.config.dropout)
+        model = self if as_it_is else self.cast_copy(dtype)
+        if context is not None:
+            context = Context(context.values.to(dtype), context.mask)
+        with without_autocast(self.weight):
+            return generate_ids(model, ids, keys.to(ids.device), context, decoding)
+
+    def check_captions(self, texts: Sequence[str]) -> None:
+        """Captions of a user: one that is empty or cut off would be a surprise."""
+        limit = self.config.text_length
+        for text in texts:
+            if not text.strip():
+                raise ValueError("a caption is empty: describe what to generate, or give no texts")
+            if self.config.text == "bytes":
+                length = len(text.encode("utf-8", "replace"))
+                if len(ByteTokenizer(limit).bytes_of(text)) < length:
+                    raise ValueError(
+                        f"the caption {text[:40]!r}… has {length} bytes, but this model reads"
+                        f" {limit - 1} (text_length): shorten it"
+                    )
+
+    def prepared(
+        self, texts: Sequence[str] | str | None, count: int | None, seed: int, first: int
+    ) -> tuple[Context | None, int, Tensor]:
+        """Context, number and keys of what to generate: one for each text, or `count`."""
+        texts = [texts] if isinstance(texts, str) else texts
+        if texts is not None:
+            self.check_captions(texts)
+            if count not in (None, len(texts)):
+                if len(texts) != 1:
+                    raise ValueError(f"{len(texts)} texts do not match the count {count}")
+                texts = [*texts] * (count or 1)
+        number = count or (1 if texts is None else len(texts))
+        context = self.encode_text(number) if texts is None else self.encode_captions(texts)
+        return context, number, sample_keys(seed, range(first, first + number))
+
+    def decoding_of(self, texts: Any, settings: dict[str, Any]) -> Decoding:
+        """`settings` are fields of `Decoding`, or arguments of muse-maskgit-pytorch."""
+        known = set(Decoding.__dataclass_fields__)
+        decoding = Decoding(**arguments(MASKGIT_GENERATE, settings, known, self.config))
+        return decoding if texts is not None else replace(decoding, cond_scale=1.0)
+
+    def blank_ids(self, count: int) -> Tensor:
+        shape = (count, self.config.tokens)
+        return torch.full(shape, -1, dtype=torch.int64, device=self.weight.device)
+
+    def loss(self, ids: Tensor, texts: Sequence[str] | None = None, seed: int = 0) -> Tensor:
+        """Loss per masked id of ids (b, …), for custom training loops; a `seed` for each step."""
+        flat = ids.flatten(1).to(self.weight.device)
+        keys = sample_keys(seed, range(len(flat))).to(flat.device)
+        text, mask = (None, None) if texts is None else self.tokenize_captions(texts)
+        drop = None if text is None else uniform(keys, "text", ()) < 0.1
+        losses = self(flat, random_mask(keys, self.config.grid), text, mask, drop)
+        return losses.loss_sum.sum() / losses.masked.sum()

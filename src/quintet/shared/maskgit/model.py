@@ -1,0 +1,132 @@
+"""MaskedTransformer: predicts masked ids of pictures and clips (MaskGIT, Muse).
+
+Shapes: b samples, n ids in row-major order of their grid, d width.
+
+    ids (b, n), -1 where masked -> sum of embeddings of their digits, or the mask embedding
+                                -> bidirectional blocks with cross-attention to the caption
+                                -> a softmax over each digit, given the digits before it
+
+64,000 codes are two digits of base 512 and 125, of which each has an embedding table and a softmax
+(as the sub-tokens of Open-MAGVIT2, arXiv 2409.04410): 637 rows instead of 64,000, of which each is
+seen a hundred times as often. The second digit is drawn given the first, so that the factorisation
+is exact; independent digits would be drawn from different patches where several are likely.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quintet.engine.keys import uniform
+from quintet.nn.attention import Block, Context
+from quintet.nn.digit_head import DigitHead
+from quintet.nn.norms import RMSNorm
+from quintet.nn.precision import residual_stream
+from quintet.nn.rope import Rope, rope_grid
+from quintet.shared.conditioning import CaptionConditioned
+from quintet.shared.maskgit.config import MaskedConfig
+
+
+class MaskedLosses(NamedTuple):
+    """Of each sample in a batch; all (b,)."""
+
+    loss_sum: Tensor
+    """fp32: sum over the masked ids."""
+    masked: Tensor
+    """Number of masked ids."""
+    correct: Tensor
+    """Masked ids predicted correctly."""
+
+
+class MaskedTransformer(CaptionConditioned):
+    config: MaskedConfig
+    compiles_whole = True
+
+    def build(self, config: MaskedConfig) -> None:
+        dim, scale = config.dim, config.dim**-0.5
+        self.digit_embed = nn.ParameterList(torch.randn(n, dim) * scale for n in config.digits)
+        self.mask_embed = nn.Parameter(torch.randn(dim) * scale)
+        # Rotary embeddings are relative: alone, they could not tell apart positions that are all
+        # masked. A sum of embeddings by axis can.
+        self.axis_embed = nn.ParameterList(torch.randn(n, dim) * scale for n in config.grid)
+        self.blocks = nn.ModuleList(self.block(index) for index in range(config.layers))
+        self.norm = RMSNorm(dim)
+        self.head = DigitHead(dim, config.digits, 1)
+        self.init_text(config)
+
+    def block(self, index: int) -> Block:
+        config = self.config
+        cross = config.text != "none" and index // config.cross_every * config.cross_every == index
+        return Block(config.dim, config.heads, config.head_dim, cross=cross, dropout=config.dropout)
+
+    def regions(self) -> list[nn.Module]:
+        return [*self.blocks]
+
+    def forward(
+        self,
+        ids: Tensor,
+        masked: Tensor,
+        text: Tensor | None = None,
+        mask: Tensor | None = None,
+        drop: Tensor | None = None,
+    ) -> MaskedLosses:
+        """Losses of ids (b, n) where `masked` (b, n).
+
+        `text`: byte ids (b, m), or embeddings (b, m, text_dim) with their `mask` (b, m).
+        `drop` (b,): true where the caption is dropped.
+        """
+        context = self.encode_text(len(ids), text, mask, drop)
+        hidden = self.hidden(torch.where(masked, -1, ids), context)
+        rows, targets = hidden.flatten(0, 1), torch.where(masked, ids, -1).flatten()
+        losses = self.head.losses(0, rows, targets, rows, self.config.label_smoothing)
+        per_sample = (values.view(ids.shape).sum(1) for values in losses)
+        loss, correct = per_sample
+        return MaskedLosses(loss, masked.sum(1), correct)
+
+    def hidden(self, ids: Tensor, context: Context | None) -> Tensor:
+        """Hidden states (b, n, d) that predict the masked ids."""
+        x = residual_stream(self.embed(ids) + self.positions())
+        rope = self.rope(ids.device)
+        for block in self.blocks:
+            x = block(x, rope, context=context)
+        return self.norm(x)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        code = ids.clamp_min(0)
+        x = torch.zeros((), device=ids.device, dtype=self.mask_embed.dtype)
+        for size, table in zip(self.config.digits, self.digit_embed):
+            x = x + F.embedding(code % size, table)
+            code = code // size
+        return torch.where((ids >= 0)[..., None], x, self.mask_embed)
+
+    def positions(self) -> Tensor:
+        """(n, d): the sum of an embedding for each axis."""
+        grid, axes = self.config.grid, len(self.config.grid)
+        total = torch.zeros((), device=self.mask_embed.device, dtype=self.mask_embed.dtype)
+        for axis, table in enumerate(self.axis_embed):
+            shape = [grid[axis] if other == axis else 1 for other in range(axes)]
+            total = total + table.view(*shape, -1)
+        return total.flatten(0, -2)
+
+    def rope(self, device: torch.device) -> Rope:
+        return rope_grid(self.config.grid, self.config.head_dim, device)
+
+
+def random_mask(keys: Tensor, grid: Sequence[int], prefix: float = 0.0) -> Tensor:
+    """(b, n): ids that are masked in training, by the cosine schedule of generation; at least one
+    of each sample.
+
+    Of a fraction `prefix` of clips the first latent frames are given, from one to all but one.
+    """
+    frames, size = grid[0], torch.Size(grid).numel()
+    scores = uniform(keys, "mask", (size,))
+    if prefix and frames > 1:
+        chosen = uniform(keys, "prefix", ()) < prefix
+        length = 1 + (uniform(keys, "prefix/length", ()) * (frames - 1)).long()
+        frame = torch.arange(size, device=keys.device) // (size // frames)
+        scores = torch.where(chosen[:, None] & (frame < length[:, None]), 2.0, scores)
+    ratio = torch.cos(uniform(keys, "mask/ratio", ()) * (math.pi / 2))[:, None]
+    return (scores < ratio) | (scores == scores.amin(1, keepdim=True))

@@ -1,0 +1,35 @@
+"""What the trainers of masked generators share."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from quintet.engine.config import Recipe
+from quintet.engine.trainer import BaseTrainer
+from quintet.shared.maskgit.generator import MaskedGenerator
+
+G = TypeVar("G", bound=MaskedGenerator)
+
+
+class MaskedTrainer(BaseTrainer[G]):
+    main = "transformer"
+
+    def __init__(
+        self,
+        model: G,
+        recipe: Recipe,
+        dataset: Any,
+        keywords: Mapping[str, Any],
+        derived: Mapping[str, Any],
+    ):
+        derived = {**derived, "model": model.config, "tokenizer": "python:tokenizer"}
+        super().__init__(model, recipe, dataset, keywords, derived)
+
+    def stages(self) -> dict[str, Any]:
+        return {"tokenizer": self.model.tokenizer}
+
+    def generate(self, texts: Sequence[str] | str | None = None, **keywords: Any) -> Tensor:
+        """New samples by the averaged weights; keywords are those of the model's `generate`."""
+        model: Any = self.averaged_model()
+        return model.generate(texts, **keywords)
