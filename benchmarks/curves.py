@@ -95,6 +95,13 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
+    "speech/vocoder_tiny": (
+        Panel("training loss", {"vocoder/loss": "vocoder"}),
+        Panel(
+            "validation error of log-mels",
+            {"val/mel_error": "vocoder", "val/mel_error_griffin_lim": "Griffin-Lim"},
+        ),
+    ),
     "video/tokenizer_tiny": (
         Panel(
             "training losses",

@@ -88,6 +88,8 @@ FLOORS: dict[str, dict[str, float]] = {
         "duration_error": 0.15,
         "seconds": 420,
     },
+    "speech/vocoder_tiny": {"share_of_griffin_lim": 1.0, "seconds": 300},
+    "speech/vocoder": {"share_of_griffin_lim": 0.5, "seconds": 600},
     "video/maskgit": {"agrees": 0.8, "seconds": 420},
     "video/tokenizer_tiny": {"over_mean": 3.0, "seconds": 240},
     "video/tokenizer": {
@@ -99,7 +101,8 @@ FLOORS: dict[str, dict[str, float]] = {
         "seconds": 360,
     },
 }
-LIMITS = {"seconds", "waiting", "chamfer_bins", "share_of_copying", "duration_error"}
+LIMITS = {"seconds", "waiting", "chamfer_bins", "duration_error"}
+LIMITS |= {"share_of_copying", "share_of_griffin_lim"}
 BARS: dict[str, dict[str, float]] = {
     "image/vqgan": {"psnr": 27.65},
     "video/tokenizer": {"psnr": 24.24},

@@ -72,9 +72,9 @@ TRAINERS = {
 }
 
 
-NOT_MEASURED = {"image/maskgit", "video/maskgit", "mesh/autoencoder_compact"}
-"""Recipes whose speed is still to be measured on one GPU (benchmarks/maskgit_speed.py and
-benchmarks/mesh_codes.py)."""
+NOT_MEASURED = {"image/maskgit", "video/maskgit", "mesh/autoencoder_compact", "speech/vocoder"}
+"""Recipes whose speed is still to be measured on one GPU (benchmarks/maskgit_speed.py,
+benchmarks/mesh_codes.py, and for the vocoder benchmarks/learning.py)."""
 
 
 class Sizes(NamedTuple):

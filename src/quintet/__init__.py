@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from quintet.music.model import MuLaN
     from quintet.music.trainer import MuLaNTrainer
     from quintet.rooms import load
-    from quintet.speech.model import VoiceBox
+    from quintet.speech.model import Vocoder, VoiceBox
     from quintet.speech.trainer import VoiceBoxTrainer
+    from quintet.speech.vocoder.trainer import VocoderTrainer
     from quintet.video.model import VideoMaskGit, VideoTokenizer
     from quintet.video.trainer import VideoMaskGitTrainer, VideoTokenizerTrainer
 
@@ -36,6 +37,8 @@ _PLACES = {
     "MeshTransformerTrainer": "quintet.mesh.trainer",
     "MuLaN": "quintet.music.model",
     "MuLaNTrainer": "quintet.music.trainer",
+    "Vocoder": "quintet.speech.model",
+    "VocoderTrainer": "quintet.speech.vocoder.trainer",
     "VoiceBox": "quintet.speech.model",
     "VoiceBoxTrainer": "quintet.speech.trainer",
     "VideoMaskGit": "quintet.video.model",
@@ -60,6 +63,8 @@ __all__ = [
     "VideoMaskGitTrainer",
     "VideoTokenizer",
     "VideoTokenizerTrainer",
+    "Vocoder",
+    "VocoderTrainer",
     "VoiceBox",
     "VoiceBoxTrainer",
     "__version__",

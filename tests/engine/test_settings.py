@@ -23,6 +23,7 @@ TRAINERS = {
     "mesh/autoencoder": "MeshAutoencoderTrainer",
     "mesh/transformer": "MeshTransformerTrainer",
     "music/mulan": "MuLaNTrainer",
+    "speech/vocoder": "VocoderTrainer",
     "speech/voicebox": "VoiceBoxTrainer",
     "video/maskgit": "VideoMaskGitTrainer",
     "video/tokenizer": "VideoTokenizerTrainer",

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 
 from quintet.engine.errors import RunError
 from quintet.files import reading_once
-from quintet.judges import pitch as yin
 from quintet.judges import speech
 from quintet.judges.speech import Recording
 from quintet.judges.voice import VoiceEncoder, window_starts
 from quintet.judges.weights import digest_of_tensors
+from quintet.media import pitch as yin
 from quintet.media.audio import write_wav
 
 RATE = 16_000

@@ -19,10 +19,10 @@ import numpy as np
 
 from quintet.engine.errors import RunError
 from quintet.files import atomic_write, once
-from quintet.judges import pitch as yin
 from quintet.judges import weights
 from quintet.judges.base import Array, Judge, Options, PairJudge
 from quintet.judges.receipt import set_digest
+from quintet.media import pitch as yin
 from quintet.media.audio import (
     SUFFIXES,
     Samples,

@@ -41,13 +41,11 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioDataConfig(DataConfig):
-    """Audio files with texts."""
+class SoundDataConfig(DataConfig):
+    """Audio files."""
 
     sample_rate: int = 16_000
     """Sample rate in Hz; other files are resampled."""
-    max_missing: float = 0.5
-    """Files without a text are skipped; above this fraction the folder is rejected."""
     max_bytes: int = 1_000_000_000
     """Larger files are skipped before they are opened."""
     max_channels: int = 8
@@ -59,5 +57,16 @@ class AudioDataConfig(DataConfig):
         super().__post_init__()
         rate = self.sample_rate
         require(1000 <= rate <= 192_000, "sample_rate", rate, "between 1,000 and 192,000")
-        require(0 <= self.max_missing <= 1, "max_missing", self.max_missing, "between 0 and 1")
         require_at_least(1, self, "max_channels", "max_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioDataConfig(SoundDataConfig):
+    """Audio files with texts."""
+
+    max_missing: float = 0.5
+    """Files without a text are skipped; above this fraction the folder is rejected."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.max_missing <= 1, "max_missing", self.max_missing, "between 0 and 1")

@@ -23,6 +23,11 @@ class Spoken(Candidates):
     task: VoiceBoxTask
 
     def __init__(self, task: Any) -> None:
+        if not isinstance(task, VoiceBoxTask):
+            raise RunError(
+                "judges hear spoken texts, and this run is a vocoder; judge the copies of a "
+                "VoiceBox run: quintet train speech/voicebox … --sampling.vocoder RUN"
+            )
         super().__init__(task)
         if task.config.features != "mel" or task.config.text != "learned":
             raise RunError(

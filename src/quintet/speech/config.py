@@ -159,7 +159,7 @@ class SamplingConfig:
     count: int = 32
     """Number of validation texts to synthesise from text alone."""
     vocoder: str | None = setting(path=True, free=True)
-    """Folder with Vocos weights; unset: Griffin-Lim."""
+    """Run or export of a vocoder, or folder with Vocos weights; unset: Griffin-Lim."""
 
     def __post_init__(self) -> None:
         require_choices(self)

@@ -1,11 +1,14 @@
-"""Export of the speech room: the velocity network."""
+"""Export of the speech room: the velocity network, or that of a vocoder."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from quintet.engine.models.export import Exportable, Input, Piece
-from quintet.speech.config import VoiceBoxRecipe
 from quintet.speech.model import VoiceBox
+from quintet.speech.vocoder.export import pieces as vocoder_pieces
+from quintet.speech.vocoder.model import Vocoder
 
 FREE = ("batch", "frames")
 
@@ -46,7 +49,9 @@ def examples(model: VoiceBox, batch: int, frames: int) -> dict[str, Tensor]:
     }
 
 
-def pieces(model: VoiceBox, recipe: VoiceBoxRecipe) -> Exportable:
+def pieces(model: VoiceBox | Vocoder, recipe: Any) -> Exportable:
+    if isinstance(model, Vocoder):
+        return vocoder_pieces(model)
     channels, vocabulary = model.config.n_mels, model.config.vocabulary
     descriptions = {
         "x": f"(batch, frames, {channels}) float32: the state of the flow",

@@ -53,6 +53,9 @@ from quintet.speech.inference import (
 )
 from quintet.speech.losses import LossSums, counts, total_loss
 from quintet.speech.masking import Draws, draw
+from quintet.speech.vocoder.model import Vocoder
+
+__all__ = ["Vocoder", "VoiceBox"]
 
 
 class Alignment(NamedTuple):

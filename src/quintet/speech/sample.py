@@ -17,6 +17,8 @@ from quintet.shared.sampling import (
     stem_of,
     write_sound,
 )
+from quintet.speech.vocoder.config import VocoderRecipe
+from quintet.speech.vocoder.copying import copy_files, is_vocoder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,8 +33,8 @@ EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Speaks --text, with --voice in the voice of a recording. With recordings, or folders of them,
-    --from and --to, --text replaces that span in each; a model without texts infills it."""
+    """Speaks --text, with --voice in the voice of a recording. With recordings or folders, --from
+    and --to, --text replaces that span; without texts it is infilled. A vocoder copies files."""
 
     text: tuple[str, ...] = ()
     """Text to speak; may be repeated."""
@@ -53,7 +55,7 @@ class Flags:
     cond_scale: float = 1.3
     """Scale of classifier-free guidance; 1: none."""
     vocoder: Path | None = None
-    """Folder with Vocos weights; unset: Griffin-Lim."""
+    """Run of a vocoder, or folder with Vocos weights; unset: Griffin-Lim."""
     seed: int = 0
     """Random seed."""
     device: Device = "auto"
@@ -61,14 +63,16 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
+    originals = sorted((run / "exhibits").glob("*/*-original.wav"))
+    if isinstance(recipe, VocoderRecipe):
+        return [str(originals[-1]), "--out", "copy.wav"] if originals else []
     if recipe.model.features != "mel":
         return []
     if recipe.model.text != "none":
         return ["--text", "ba do ki", "--out", "spoken.wav"]
-    recordings = sorted((run / "exhibits").glob("*/*-original.wav"))
-    if not recordings:
+    if not originals:
         return []
-    return [str(recordings[-1]), "--from", "0.2", "--to", "0.4", "--out", "infilled.wav"]
+    return [str(originals[-1]), "--from", "0.2", "--to", "0.4", "--out", "infilled.wav"]
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
@@ -79,6 +83,8 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     single = out.suffix.lower() in SOUND
     folder = out.parent / out.stem if single else out
     files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)", folder)
+    if is_vocoder(run):
+        return copy_files(run, files, out, flags)
     _check(files, flags)
     count = len(files) or len(flags.text)
     if single and count > 1:
@@ -149,7 +155,7 @@ def _vocoder(model: "VoiceBox", flags: Flags) -> "nn.Module | None":
     return matching_vocoder(flags.vocoder, model.config).to(model.device)
 
 
-def _read(path: Path, rate: int) -> "Tensor":
+def read_recording(path: Path, rate: int) -> "Tensor":
     import torch
 
     from quintet.media.audio import AudioCaps, read_audio
@@ -163,7 +169,7 @@ def _speak(model: "VoiceBox", flags: Flags, vocoder: "nn.Module | None") -> list
     cond = None
     count = len(flags.text)
     if flags.voice is not None:
-        cond = [_read(flags.voice, model.config.sample_rate)] * count
+        cond = [read_recording(flags.voice, model.config.sample_rate)] * count
     return model.sample(
         cond=cond,
         texts=flags.text,
@@ -185,7 +191,7 @@ def _edit(
     assert flags.from_ is not None
     assert flags.to is not None
     sound = model.edit(
-        _read(path, model.config.sample_rate),
+        read_recording(path, model.config.sample_rate),
         flags.from_,
         flags.to,
         flags.text[0] if flags.text else None,

@@ -34,6 +34,8 @@ from quintet.speech.losses import Counts, counts, means, total_loss
 from quintet.speech.masking import draw, span_mask
 from quintet.speech.measures import copied, interpolated, mean_error, true_durations
 from quintet.speech.model import VoiceBox
+from quintet.speech.vocoder.config import VocoderRecipe
+from quintet.speech.vocoder.task import VocoderTask
 from quintet.speech.vocoders import matching_vocoder
 
 NO_BETTER = (
@@ -272,4 +274,7 @@ class VoiceBoxTask(Task):
         return exhibits
 
 
-build = VoiceBoxTask
+def build(recipe: Any) -> VoiceBoxTask | VocoderTask:
+    if isinstance(recipe, VocoderRecipe):
+        return VocoderTask(recipe)
+    return VoiceBoxTask(recipe)

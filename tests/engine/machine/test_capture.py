@@ -39,6 +39,7 @@ RECIPES = (
     "mesh/autoencoder_compact_tiny",
     "music/mulan_tiny",
     "speech/voicebox_tiny",
+    "speech/vocoder_tiny",
 )
 
 

@@ -3,9 +3,11 @@
 Shapes: n samples, f frames every 10 ms, t lags.
 """
 
+from typing import Any
+
 import numpy as np
 
-from quintet.judges.base import Array
+Array = np.ndarray[Any, Any]
 
 LOW, HIGH = 60.0, 500.0
 """Hz."""

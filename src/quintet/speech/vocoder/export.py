@@ -1,0 +1,41 @@
+"""Export of the vocoder: the network alone."""
+
+import torch
+from torch import Tensor, nn
+
+from quintet.engine.models.export import Exportable, Input, Piece
+from quintet.speech.vocoder.model import MEAN, STD, Vocoder
+
+
+class Offsets(nn.Module):
+    """What the network adds to log-magnitudes and phases."""
+
+    def __init__(self, model: Vocoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        return self.model.offsets(frames.mT)
+
+
+def pieces(model: Vocoder) -> Exportable:
+    config, generator = model.config, torch.Generator().manual_seed(0)
+    traced, checked = (
+        torch.randn(batch, frames, config.n_mels, generator=generator) * STD + MEAN
+        for batch, frames in ((2, 48), (3, 65))
+    )
+    description = f"(batch, frames, {config.n_mels}) float32: log-mels"
+    inputs = {"frames": Input(traced, checked, description, ("batch", "frames"))}
+    shape = f"(batch, frames, {config.n_fft // 2 + 1}) float32"
+    outputs = {
+        "log_magnitudes": f"{shape}: to be added to natural logarithms of magnitudes",
+        "phases": f"{shape}: to be added to phases, in radians",
+    }
+    left_out = (
+        "The spectrogram, the magnitudes and phases that the network starts from, the inverse STFT"
+        " and the corrections are not exported: they loop over frames, and ONNX has no inverse FFT"
+        " of real signals."
+    )
+    return Exportable(
+        [Piece("offsets", "log-mels to a spectrum", Offsets(model), inputs, outputs)], left_out
+    )

@@ -1,0 +1,213 @@
+"""Training of a vocoder with two discriminators.
+
+real ─ log-mels ─ vocoder ─> copy ─ error of log-mels ───────────────────────────────┐
+                              ├─ discriminators, frozen ─ adversarial, feature matching ┴─> vocoder
+                              └─ detached ─> discriminator ─ hinge ─> its own update
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quintet.engine.health import Monitor, PlateauMonitor, above
+from quintet.engine.keys import fold, uniform
+from quintet.engine.task import (
+    Batch,
+    Exhibit,
+    Loss,
+    Measured,
+    Part,
+    Rows,
+    StepContext,
+    Tally,
+    Task,
+    Update,
+    each,
+)
+from quintet.engine.when import When
+from quintet.media.pitch import cents_apart, pitch
+from quintet.nn.adversarial.losses import hinge_discriminator, hinge_generator
+from quintet.nn.adversarial.sounds import (
+    feature_matching,
+    period_discriminator,
+    resolution_discriminator,
+)
+from quintet.shared.tokenizer.task import channels_last
+from quintet.speech.exhibits import Sounds
+from quintet.speech.vocoder import data
+from quintet.speech.vocoder.config import VocoderRecipe
+from quintet.speech.vocoder.model import Vocoder
+from quintet.speech.vocoder.spectra import LogMels, errors, mel_errors, stft_errors
+
+NO_BETTER = (
+    "copies are no closer to the recordings than those of Griffin-Lim; train longer, or raise the "
+    "learning rate"
+)
+SHOWN = 3
+"""Recordings in the exhibits of an evaluation."""
+PERIODS, WINDOWS = "period_discriminator", "resolution_discriminator"
+
+
+class VocoderTask(Task):
+    main = "vocoder"
+    best = ("mel_error", "min")
+    capturable = True
+
+    def __init__(self, recipe: VocoderRecipe, model: Vocoder | None = None, sets: Any = None):
+        self.recipe, self.losses, self.sets = recipe, recipe.losses, sets
+        torch.manual_seed(fold(recipe.seed, "weights"))
+        self.model = model if model is not None else Vocoder(recipe.model)
+        self.segments = data.Segments(recipe)
+        self.opened: dict[str, Any] = {}
+        self.baselines: dict[int, Tensor] = {}
+        self.parts = {
+            self.main: Part(self.model, recipe.optim, compiles_captured=False),
+            "log_mels": Part(LogMels(recipe.model), compiles=False),
+        }
+        self.updates = [Update(self.main, each(self.vocoder_loss))]
+        # The discriminator updates and the adversarial loss share one When.
+        uses = self.losses.adversarial != "none"
+        self.adversarial = When(start=recipe.adversarial_start) if uses else When(every=0)
+        self.weights = {PERIODS: 1.0, WINDOWS: self.losses.resolution_share} if uses else {}
+        config = recipe.discriminators
+        networks = {
+            PERIODS: period_discriminator(config.periods, config.period_dim),
+            WINDOWS: resolution_discriminator(config.windows, config.window_dim),
+        }
+        for name in self.weights:
+            network = channels_last(networks[name])
+            self.parts[name] = Part(network, recipe.discriminator_optim, compiles=False)
+            loss = each(partial(self.discriminator_loss, name))
+            self.updates.append(Update(name, loss, self.adversarial))
+        self.monitors = self._monitors()
+
+    def _monitors(self) -> list[Monitor]:
+        monitors: list[Monitor] = [above("val/share_of_griffin_lim", 1.0, NO_BETTER, 3)]
+        begun = self.recipe.adversarial_start + self.recipe.discriminator_optim.warmup_steps
+        for name in self.weights:
+            won = f"the {name} has won; lower its learning rate"
+            monitors.append(PlateauMonitor(f"{name}/loss", won, -1.0, 0.01, 20, begun))
+        return monitors
+
+    # -- data -----------------------------------------------------------------------------------
+
+    def data(self, split: str) -> Any:
+        if self.sets is not None:
+            return self.sets[split]
+        if split not in self.opened:
+            self.opened[split] = data.open_data(self.recipe, split)  # type: ignore[arg-type]
+        return self.opened[split]
+
+    def collate(self, items: list[Any]) -> dict[str, Any]:
+        return data.collate(items, self.segments)
+
+    def check(self, data: Any) -> None:
+        peak = data["audio"].abs().max().item()
+        if not peak <= 8:
+            raise ValueError(
+                f"sounds have a peak of {peak:.3g}, but the model expects -1 to 1; "
+                "divide 16-bit integers by 32768"
+            )
+
+    # -- updates --------------------------------------------------------------------------------
+
+    def vocoder_loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
+        real = self._amplified(batch)
+        frames = nets["log_mels"](real)
+        fake = nets[self.main](frames[0])
+        context.scratch.setdefault("pairs", []).append((real, fake.detach()))
+        mel, resolutions = (e.mean() for e in errors(frames, nets["log_mels"](fake)))
+        loss = self.losses.mel * mel + self.losses.resolutions * resolutions
+        metrics = {"mel": mel, "resolutions": resolutions}
+        if context.due(self.adversarial):
+            for name, weight in self.weights.items():
+                adversarial, matching = self._deception(nets[name], real, fake)
+                loss = loss + weight * self.losses.adversarial_weight * adversarial
+                loss = loss + weight * self.losses.matching_weight * matching
+                kind = name.partition("_")[0]
+                metrics |= {f"{kind}_adversarial": adversarial, f"{kind}_matching": matching}
+        return loss, {"loss": loss, **metrics}
+
+    def _amplified(self, batch: Batch) -> Tensor:
+        """Real sounds, at a loudness drawn by the keys of the samples."""
+        sounds = batch.data["audio"]
+        decibels = (2 * uniform(batch.keys, "gain", ()) - 1) * self.losses.gain
+        return sounds * (10 ** (decibels / 20)).to(sounds.dtype)[:, None]
+
+    def _deception(self, discriminator: Any, real: Tensor, fake: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            judged_real = discriminator(real)
+        judged = discriminator(fake)
+        losses = torch.stack([hinge_generator(logits) for logits in judged.logits])
+        return losses.mean(), feature_matching(judged_real, judged).mean()
+
+    def discriminator_loss(
+        self, name: str, nets: Mapping[str, Any], batch: Batch, context: StepContext
+    ) -> Loss:
+        pairs = context.scratch.setdefault(name, list(context.scratch["pairs"]))
+        real, fake = pairs.pop(0)
+        halves = [logits.chunk(2) for logits in nets[name](torch.cat([real, fake])).logits]
+        loss = torch.stack([hinge_discriminator(*pair) for pair in halves]).mean()
+        gaps = [(a.detach().float().mean() - b.detach().float().mean()) for a, b in halves]
+        return loss, {"loss": loss, "logit_gap": torch.stack(gaps).mean()}
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
+        """Errors of copies, beside those of Griffin-Lim, which are computed once."""
+        copies = self._distances(batch, self._copies(nets, batch))
+        if not all(index in self.baselines for index in batch.ids):
+            baselines = self._distances(batch, self._copies(nets, batch, griffin_lim=True))
+            self.baselines |= dict(zip(batch.ids, baselines.cpu()))
+        baselines = torch.stack([self.baselines[index] for index in batch.ids]).to(copies.device)
+        measured: dict[str, Tally | Rows] = {}
+        for suffix, values in {"": copies, "_griffin_lim": baselines}.items():
+            mel, stft, cents = values.unbind(1)
+            measured[f"mel_error{suffix}"] = Rows(mel)
+            measured[f"stft_error{suffix}"] = Rows(stft)
+            voiced = ~cents.isnan()
+            measured[f"pitch_error{suffix}"] = Tally(cents.nan_to_num().sum(), voiced.sum())
+        return measured
+
+    def _copies(self, nets: Mapping[str, Any], batch: Batch, griffin_lim: bool = False) -> Tensor:
+        model: Vocoder = nets[self.main]
+        log_mels = model.mel(batch.data["audio"])
+        return model.griffin_lim(log_mels) if griffin_lim else model.forward(log_mels)
+
+    def _distances(self, batch: Batch, copies: Tensor) -> Tensor:
+        """(b, 3): errors of log-mels and STFT, and of the pitch in cents: NaN without a voice."""
+        real, lengths = batch.data["audio"], batch.data["lengths"]
+        mel = mel_errors(real, copies, lengths, self.model.mel)
+        rate = self.recipe.model.sample_rate
+        cents: list[float] = []
+        for wav, copy, length in zip(real.cpu(), copies.cpu(), lengths.tolist()):
+            courses = (pitch(sound[:length].numpy(), rate) for sound in (wav, copy))
+            apart = cents_apart(*courses)
+            cents.append(float("nan") if apart is None else apart)
+        return torch.stack([mel, stft_errors(real, copies, lengths), mel.new_tensor(cents)], 1)
+
+    def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
+        metrics = super().summarise(rows)
+        if "mel_error" in metrics:
+            baseline = max(metrics["mel_error_griffin_lim"], 1e-12)
+            metrics["share_of_griffin_lim"] = metrics["mel_error"] / baseline
+        return metrics
+
+    def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
+        few = {name: value[:SHOWN] for name, value in batch.data.items()}
+        part = Batch(few, batch.ids[:SHOWN], batch.keys[:SHOWN])
+        kinds = {
+            "original": few["audio"],
+            "copy": self._copies(nets, part),
+            "griffin-lim": self._copies(nets, part, griffin_lim=True),
+        }
+        exhibits: list[Exhibit] = []
+        for row, length in enumerate(few["lengths"].tolist()):
+            sounds = {name: batch[row, :length] for name, batch in kinds.items()}
+            pictures = [self.model.mel(sound[None])[0] for sound in sounds.values()]
+            rate = self.recipe.model.sample_rate
+            exhibits.append(Sounds(f"speech-{row}", sounds, pictures, rate, ""))
+        return exhibits

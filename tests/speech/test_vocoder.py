@@ -1,0 +1,360 @@
+"""The vocoder: its network, data, task, trainer and commands."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import harness
+from harness import Said, tensors
+from quintet import rooms
+from quintet.engine.config import ConfigError, OptimiserConfig
+from quintet.engine.data.wire import widened
+from quintet.engine.errors import RunError
+from quintet.engine.keys import Key
+from quintet.engine.loop import take_step
+from quintet.engine.machine.world import World
+from quintet.engine.run import Run
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.task import Batch
+from quintet.media.audio import probe, write_wav
+from quintet.media.errors import BadFile
+from quintet.speech import voices
+from quintet.speech.candidates import candidates
+from quintet.speech.config import VoiceBoxConfig
+from quintet.speech.export import pieces
+from quintet.speech.vocoder.config import (
+    SoundDiscriminatorConfig,
+    VocoderConfig,
+    VocoderDataConfig,
+    VocoderLossConfig,
+    VocoderRecipe,
+)
+from quintet.speech.vocoder.data import Recordings
+from quintet.speech.vocoder.model import Vocoder
+from quintet.speech.vocoder.spectra import mel_errors, stft_errors
+from quintet.speech.vocoder.task import VocoderTask
+from quintet.speech.vocoder.trainer import VocoderTrainer
+from quintet.speech.vocoders import matching_vocoder
+from speech.small import MODEL as VOICEBOX
+from speech.small import voicebox
+
+Cli = Callable[..., Said]
+RATE = 8_000
+FRAMES: dict[str, Any] = {"sample_rate": RATE, "n_fft": 512, "hop_length": 128, "n_mels": 20}
+MODEL = VocoderConfig(**FRAMES, dim=32, depth=2, corrections=2)
+DATA = VocoderDataConfig(
+    sample_rate=RATE,
+    seconds=0.25,
+    valid_seconds=1.0,
+    builtin_count=40,
+    valid_limit=4,
+    valid_fraction=0.2,
+)
+NETWORKS = SoundDiscriminatorConfig(periods=(2, 3), period_dim=2, windows=(256,), window_dim=4)
+
+
+def recipe(**changes: Any) -> VocoderRecipe:
+    settings: dict[str, Any] = {
+        "steps": 4,
+        "batch_size": 4,
+        "device": "cpu",
+        "workers": 0,
+        "trackers": (),
+        "log_every": 1,
+        "evaluate_every": 0,
+        "model": MODEL,
+        "recordings": DATA,
+        "losses": VocoderLossConfig(adversarial_from=0.0),
+        "discriminators": NETWORKS,
+        "optim": OptimiserConfig(learning_rate=3e-3, warmup_steps=2, ema_decay=0.9),
+        **changes,
+    }
+    return VocoderRecipe(**settings)
+
+
+def spoken(number: int = 1, rate: int = RATE) -> Tensor:
+    return torch.from_numpy(voices.speak(voices.compose(number), rate))
+
+
+def opened(settings: VocoderRecipe, path: Path) -> Run:
+    folder = RunFolder.create(path, {})
+    return Run(VocoderTask(settings), settings, World(settings), folder)
+
+
+def held_out(task: VocoderTask, count: int = 3) -> Batch:
+    source = task.data("valid")
+    items = [source.keyed(index, None) for index in range(count)]
+    return Batch(widened(task.collate(items)), list(range(count)), torch.arange(count))
+
+
+# -- the network ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model() -> Vocoder:
+    torch.manual_seed(0)
+    return Vocoder(MODEL).eval()
+
+
+def test_a_copy_is_as_long_as_the_sound(model: Vocoder) -> None:
+    for length in (1000, 1024, 1025):
+        assert model.copy(torch.randn(2, length)).shape == (2, length)
+    assert model.copy(torch.randn(777)).shape == (777,)
+
+
+def test_a_copy_does_not_depend_on_its_neighbours(model: Vocoder) -> None:
+    sounds = torch.randn(3, 2048) * torch.tensor([[0.001], [0.1], [1.0]])
+    alone = torch.cat([model.copy(sound[None]) for sound in sounds])
+    torch.testing.assert_close(model.copy(sounds), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_corrections_bring_the_log_mels_of_any_network_closer() -> None:
+    sound = spoken()[: 128 * 60][None]
+    found = []
+    for corrections in (0, 1, 4, 12):
+        torch.manual_seed(0)
+        model = Vocoder(dataclasses.replace(MODEL, corrections=corrections)).eval()
+        log_mels = model.mel(sound)
+        found.append((model.mel(model(log_mels)) - log_mels).abs().mean().item())
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < 0.2 * found[0]
+
+
+def test_silence_stays_silent(model: Vocoder) -> None:
+    assert model.copy(torch.zeros(1, 2048)).abs().max() < 1e-3
+
+
+def test_gradients_reach_all_parameters_through_the_corrections(model: Vocoder) -> None:
+    model.train()
+    log_mels = model.mel(spoken()[None, :4096])
+    (model.mel(model(log_mels)) - log_mels).abs().mean().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    assert all(g is not None and g.isfinite().all() and g.any() for g in gradients.values())
+
+
+def test_errors_of_a_sound_do_not_depend_on_its_padding(model: Vocoder) -> None:
+    real, fake = torch.randn(2, 1, 3000).unbind()
+    lengths = torch.tensor([3000])
+    padded = [torch.nn.functional.pad(x, (0, 5000)) for x in (real, fake)]
+    for error in (lambda *x: mel_errors(*x, model.mel), stft_errors):
+        torch.testing.assert_close(error(real, fake, lengths), error(*padded, lengths))
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Recordings without transcripts, one of them mostly silent."""
+    path = tmp_path / "recordings"
+    path.mkdir()
+    for number in range(8):
+        write_wav(path / f"{number}.wav", spoken(number).numpy(), RATE)
+    pause = np.pad(spoken(9).numpy(), (0, 10 * RATE))
+    write_wav(path / "pause.wav", pause, RATE)
+    return path
+
+
+def test_segments_follow_from_the_key_and_pauses_are_kept(folder: Path) -> None:
+    settings = recipe(data=str(folder))
+    train = Recordings(folder, settings, "train")
+    assert len(train) + len(Recordings(folder, settings, "valid")) == 9
+    index = next((i for i in range(len(train)) if train.name(i) == "pause.wav"), 0)
+    segments = [train.keyed(index, Key(0, epoch, index))["audio"] for epoch in range(12)]
+    again = train.keyed(index, Key(0, 3, index))["audio"]
+    assert torch.equal(segments[3], again)
+    assert len({tuple(s[:50].tolist()) for s in segments}) > 1
+    assert all(len(s) == settings.segment for s in segments)
+
+
+def test_a_run_trains_on_a_folder_without_transcripts(folder: Path, tmp_path: Path) -> None:
+    run = opened(recipe(data=str(folder)), tmp_path / "run")
+    take_step(run)
+    assert run.evaluate()["mel_error"] > 0
+    run.close()
+
+
+def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="recordings"):
+        Recordings(tmp_path, recipe(), "train")
+
+
+def test_batches_have_two_lengths_only() -> None:
+    task = VocoderTask(recipe())
+    for size, seconds in ((100, 0.25), (2000, 0.25), (2049, 1.0), (5000, 1.0)):
+        batch = task.collate([{"audio": torch.zeros(size)}, {"audio": torch.zeros(80)}])
+        hop = MODEL.hop_length
+        assert batch["audio"].shape == (2, round(seconds * RATE / hop) * hop)
+        assert batch["lengths"].tolist() == [size, 80]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"recordings": dataclasses.replace(DATA, seconds=0.01)}, "recordings.seconds"),
+        ({"recordings": dataclasses.replace(DATA, sample_rate=16_000)}, "recordings.sample_rate"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        recipe(**change)
+
+
+def test_sounds_of_another_scale_are_refused() -> None:
+    with pytest.raises(ValueError, match="divide 16-bit integers by 32768"):
+        VocoderTask(recipe()).check({"audio": torch.full((1, 2048), 3000.0)})
+
+
+# -- the task -------------------------------------------------------------------------------------
+
+
+def test_a_run_learns_to_copy(tmp_path: Path) -> None:
+    settings = recipe(steps=60, losses=VocoderLossConfig(adversarial="none"))
+    run = opened(settings, tmp_path)
+    begun = run.evaluate()
+    for _ in range(60):
+        take_step(run)
+    ended = run.evaluate()
+    run.close()
+    assert ended["mel_error"] < 0.8 * begun["mel_error"]
+    for name in ("mel_error", "stft_error", "pitch_error"):
+        assert ended[f"{name}_griffin_lim"] == begun[f"{name}_griffin_lim"]
+    ratio = ended["mel_error"] / ended["mel_error_griffin_lim"]
+    assert ended["share_of_griffin_lim"] == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("how", ["two processes", "two micro-batches"])
+def test_discriminators_judge_two_halves_as_the_whole(how: str, tmp_path: Path) -> None:
+    """In fp64; every loss is a mean over samples, that of the discriminators too."""
+    whole = recipe(precision="fp64", save_every=4)
+    two = 2 if "processes" in how else 1
+    halves = dataclasses.replace(whole, batch_size=2, accumulate=3 - two)
+    name = "speech/vocoder_tiny"
+    harness.run(whole, tmp_path / "whole", name=name, measured=False)
+    harness.run(halves, tmp_path / "halves", size=two, name=name, measured=False)
+    first, second = tensors(tmp_path / "whole", 4), tensors(tmp_path / "halves", 4)
+    assert {"period_discriminator", "resolution_discriminator"} <= {
+        key.split("/")[0].split(".")[0].split(":")[0] for key in first
+    }
+    for key, value in first.items():
+        torch.testing.assert_close(second[key], value, rtol=1e-7, atol=1e-9, msg=key)
+
+
+def test_a_perfect_copy_has_no_error_and_an_octave_is_1200_cents() -> None:
+    task = VocoderTask(recipe())
+    batch = held_out(task)
+    assert task._distances(batch, batch.data["audio"]).abs().max() < 1e-6
+    seconds = torch.arange(RATE) / RATE
+    tones = [torch.sin(2 * torch.pi * hz * seconds)[None] for hz in (150.0, 300.0)]
+    data = {"audio": tones[0], "lengths": torch.tensor([RATE])}
+    cents = task._distances(Batch(data, [0], torch.zeros(1)), tones[1])[0, 2]
+    assert cents == pytest.approx(1200, abs=10)
+
+
+def test_exhibits_are_originals_copies_and_griffin_lim(tmp_path: Path) -> None:
+    task = VocoderTask(recipe())
+    nets = {"vocoder": task.model.eval()}
+    with torch.no_grad():
+        (first, *_) = task.exhibit(nets, held_out(task))
+    paths = first.write(tmp_path)
+    names = [path.name for path in paths if path.suffix == ".wav"]
+    assert names == [f"speech-0-{kind}.wav" for kind in ("original", "copy", "griffin-lim")]
+    assert len({probe(tmp_path / name).frames for name in names}) == 1
+
+
+def test_judges_are_told_what_to_hear() -> None:
+    with pytest.raises(RunError, match="this run is a vocoder"):
+        candidates(VocoderTask(recipe()))
+
+
+# -- Python and the command line ------------------------------------------------------------------
+
+
+def trained(path: Path, dataset: Any = None, **changes: Any) -> VocoderTrainer:
+    torch.manual_seed(0)
+    settings = {"recordings": DATA, "discriminators": NETWORKS, "trackers": (), "workers": 0}
+    settings |= {"steps": 2, "batch_size": 2, "device": "cpu", "progress": False, "run": path}
+    trainer = VocoderTrainer(Vocoder(MODEL), dataset, **settings | changes)
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vocoder") / "run"
+    trained(path)
+    return path
+
+
+def test_a_data_set_of_sounds_trains_it_and_the_model_comes_back(tmp_path: Path) -> None:
+    sounds = [(spoken(i), "text") if i % 2 else {"audio": spoken(i)} for i in range(8)]
+    trainer = trained(tmp_path / "run", sounds)
+    copy = trainer.copy(spoken())
+    assert copy.shape == spoken().shape
+    trainer.averaged_model().save_pretrained(tmp_path / "model")
+    for source in (tmp_path / "run", tmp_path / "model"):
+        assert torch.equal(Vocoder.from_pretrained(source).copy(spoken()), copy)
+        assert torch.equal(rooms.load(source).copy(spoken()), copy)
+
+
+def test_items_without_sound_are_refused(tmp_path: Path) -> None:
+    with pytest.raises((TypeError, RunError), match="no audio"):
+        trained(tmp_path / "run", [{"text": "a"}] * 8)
+
+
+def test_a_voicebox_speaks_through_a_run_or_an_export(run: Path, tmp_path: Path) -> None:
+    config = VoiceBoxConfig(**VOICEBOX)
+    exported = Vocoder.from_pretrained(run).save_pretrained(tmp_path / "model")
+    first, second = (matching_vocoder(path, config) for path in (run, exported))
+    log_mels = torch.randn(1, 20, 30)
+    assert torch.equal(first(log_mels), second(log_mels))
+    assert not any(p.requires_grad for p in first.parameters())
+    (sound,) = voicebox().sample(texts=["ba do"], steps=1, method="euler", vocoder=first)
+    assert sound.isfinite().all()
+    other = dataclasses.replace(config, n_mels=80)
+    with pytest.raises(RunError, match="n_mels = 20, the model 80"):
+        matching_vocoder(run, other)
+
+
+def test_recordings_are_copied(cli: Cli, run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    for name in ("a.wav", "more/b.wav"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_wav(folder / name, spoken(rate=16_000).numpy(), 16_000)
+    assert cli("sample", run, folder, "--out", tmp_path / "out").status == 0
+    copies = sorted(p.relative_to(tmp_path / "out").as_posix() for p in tmp_path.rglob("*.copy.*"))
+    assert copies == ["a.copy.png", "a.copy.wav", "more/b.copy.png", "more/b.copy.wav"]
+    assert probe(tmp_path / "out/a.copy.wav").rate == RATE
+    assert cli("sample", run, folder / "a.wav", "--out", tmp_path / "one.wav").status == 0
+    seconds = probe(folder / "a.wav").seconds
+    assert probe(tmp_path / "one.wav").seconds == pytest.approx(seconds, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "give recordings to copy"),
+        (("--text", "ba"), "drop --text"),
+        (("none.wav",), "none.wav is not a file"),
+    ],
+)
+def test_a_vocoder_is_asked_for_copies_only(
+    cli: Cli, run: Path, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    said = cli("sample", run, *arguments, "--out", tmp_path / "out")
+    assert said.status == 2
+    assert sentence in said.err
+
+
+def test_the_exported_network_is_that_of_the_model(model: Vocoder) -> None:
+    (piece,) = pieces(model, None).pieces
+    frames = piece.inputs["frames"].checked
+    for exported, own in zip(piece.network(frames), model.offsets(frames.mT), strict=True):
+        assert exported.shape == (3, 65, 257)
+        assert torch.equal(exported, own)
