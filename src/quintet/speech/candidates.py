@@ -87,7 +87,7 @@ class Spoken(Candidates):
 
 
 def _voice(source: Source, index: int) -> tuple[str, str]:
-    if isinstance(source, SpeechFolder) and (speaker := source.speaker(index)):
+    if isinstance(source, SpeechFolder) and (speaker := source.about(index).speaker):
         return "speaker", speaker
     return "folder", str(PurePath(source.name(index)).parent)
 

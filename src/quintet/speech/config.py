@@ -27,6 +27,8 @@ class SpeechDataConfig(AudioDataConfig):
     """Shorter recordings are skipped."""
     text_length: int = 512
     """Recordings with a text of more bytes are skipped."""
+    trim: float = 40.0
+    """Silence at both ends, so many dB below the loudest moment, is cut to 0.1 s; 0: kept."""
     alphabet: str | None = None
     """If set, recordings with any other character in their text are skipped."""
     buckets: int = 6
@@ -42,6 +44,7 @@ class SpeechDataConfig(AudioDataConfig):
         valid = self.alphabet is None or bool(self.alphabet)
         require(valid, "alphabet", self.alphabet, "the allowed characters, or unset")
         require_at_least(1, self, "buckets", "text_length")
+        require_at_least(0, self, "trim")
 
 
 @dataclass(frozen=True, kw_only=True)

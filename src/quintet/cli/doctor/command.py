@@ -28,7 +28,8 @@ class Doctor:
 
     Without arguments, the machine. With a recipe (and a folder), whether it fits into memory, how
     long it takes and how much disk it needs; all flags of `train` work here. With a room and a
-    folder, the content of the folder. With a run, whether everything in its folder is intact.
+    folder, the content of the folder; a published corpus needs no room. With a run, whether
+    everything in its folder is intact.
     """
 
     what: tyro.conf.Positional[str | None] = None
@@ -50,8 +51,23 @@ def doctor(arguments: list[str]) -> None:
         check_folder(args.what, args.data)
     elif args.data is None and (Path(args.what) / "config.json").exists():
         check_run(Path(args.what))
+    elif args.data is None and (room := recognising_room(Path(args.what))):
+        from quintet.cli.doctor.data import check_folder
+
+        check_folder(room, Path(args.what))
     else:
         raise RunError(unknown(args.what, args.data))
+
+
+def recognising_room(folder: Path) -> str | None:
+    """The room that knows the layout of a folder, such as that of a published corpus."""
+    if not folder.is_dir():
+        return None
+    for room in rooms.rooms():
+        layout = rooms.room_named(room).data.Folder.layout
+        if layout is not None and layout(folder):
+            return room
+    return None
 
 
 def unknown(what: str, data: Path | None) -> str:
