@@ -83,6 +83,11 @@ class VoiceBoxConfig:
     """Characters with a learned alignment, given ids (one per frame), or none (sound alone)."""
     vocabulary: int = 258
     """Vocabulary size: 256 bytes and 2 special ids, or that of custom ids."""
+    phonemes: str | None = None
+    """learned: texts are phonemes of espeak-ng (quintet[phonemes]) in this language, such as en-us,
+    or in that of the metadata; unset: bytes."""
+    spell_out: bool = False
+    """learned: write numbers and abbreviations of English texts as words."""
     edges: bool = True
     """learned: add a space before and after each text, for silence."""
     text_dim: int = 256
@@ -199,6 +204,8 @@ class VoiceBoxRecipe(Recipe):
         require(
             built_in, "data", self.data, "set: built-in speech has log-mels, and no ids per frame"
         )
+        spoken = self.data is not None or model.phonemes is None
+        require(spoken, "data", self.data, "set: built-in speech is in no language with phonemes")
 
 
 def frames_in(seconds: float, rate: int, hop: int) -> int:

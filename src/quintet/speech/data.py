@@ -43,8 +43,9 @@ from quintet.shared.checking import check_files
 from quintet.shared.corpora import Cut, Row, segment_tables
 from quintet.shared.transcripts import Transcripts, recognised
 from quintet.speech import voices
-from quintet.speech.characters import UNKNOWN, clean, encode, stack
+from quintet.speech.characters import UNKNOWN, clean, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig, frames_in
+from quintet.speech.spelling import spell, to_ids
 
 WHAT = "recordings"
 LONGEST = 86_400.0
@@ -83,16 +84,18 @@ class Buckets:
     def num_frames(self, length: int) -> int:
         return length if self.latents else 1 + length // self.model.hop_length
 
-    def ids(self, text: str | None) -> Tensor:
+    def ids(self, text: str | None, language: str = "") -> Tensor:
         """Ids (n,) of a text; one UNKNOWN without a text."""
         if text is None or self.model.text == "none":
             return torch.tensor([UNKNOWN])
-        return encode(text, self.model.edges)
+        return to_ids(text, self.model, language)
 
-    def num_tokens(self, text: str) -> int:
+    def num_tokens(self, text: str, language: str = "") -> int:
         if self.model.text == "none":
             return 1
-        return len(text.encode("utf-8")) + (2 if self.model.edges else 0)
+        spelled = spell(text, self.model, language)
+        count = len(spelled if self.model.phonemes else spelled.encode("utf-8"))
+        return count + (2 if self.model.edges else 0)
 
     def index(self, frames: int, tokens: int) -> int:
         """The smallest bucket that holds both, from 1; above `count` for a sample too large."""
@@ -103,11 +106,11 @@ class Buckets:
         frames = bucket * self.frames
         return frames if self.latents else frames * self.model.hop_length - 1
 
-    def check(self, length: int, text: str) -> str:
+    def check(self, length: int, text: str, language: str = "") -> str:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
         text = text if self.model.text == "none" else self._clean(text)
-        frames, tokens = self.num_frames(length), self.num_tokens(text)
+        frames, tokens = self.num_frames(length), self.num_tokens(text, language)
         seconds = length / config.sample_rate
         if not self.latents and seconds < config.min_seconds:
             limit = f"less than min_seconds = {config.min_seconds:g}"
@@ -218,7 +221,8 @@ class SpeechFolder(InFolder):
         length = length_at(self.config.sample_rate, seconds)
         try:
             text = self._transcripts.of(name) if self._transcripts else ""
-            _checked_text(self.buckets, self.folder / name, length, text)
+            language = self._transcripts.about(name).language if self._transcripts else ""
+            _checked_text(self.buckets, self.folder / name, length, text, language)
         except OutOfRange as error:
             return Outside.of(error)
         except BadFile:
@@ -245,10 +249,11 @@ class SpeechFolder(InFolder):
         try:
             seconds = self.extent(index) or probe(self.path(index), self._caps).seconds
             length = length_at(config.sample_rate, seconds)
-            text = buckets.check(length, self.text(index))
+            language = self.about(index).language
+            text = buckets.check(length, self.text(index), language)
         except ValueError:
             return buckets.largest
-        return buckets.num_frames(length), buckets.num_tokens(text)
+        return buckets.num_frames(length), buckets.num_tokens(text, language)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         path, text, rate = self.path(index), self.text(index), self.config.sample_rate
@@ -259,8 +264,9 @@ class SpeechFolder(InFolder):
             wav = _read_cut(path, cut, rate, self._caps)
         if self.config.trim:
             wav = trimmed(wav, rate, self.config.trim)
-        text = _checked_text(self.buckets, path, len(wav), text)
-        return {"audio": torch.from_numpy(wav), "text": text}
+        language = self.about(index).language
+        text = _checked_text(self.buckets, path, len(wav), text, language)
+        return {"audio": torch.from_numpy(wav), "text": text, "language": language}
 
 
 def _read_cut(path: Path, cut: Cut, rate: int, caps: AudioCaps) -> Samples | Samples16:
@@ -272,9 +278,9 @@ def _read_cut(path: Path, cut: Cut, rate: int, caps: AudioCaps) -> Samples | Sam
     return read_audio(path, rate=rate, seconds=seconds, start=start, caps=caps, narrow=True)
 
 
-def _checked_text(buckets: Buckets, path: Path, length: int, text: str) -> str:
+def _checked_text(buckets: Buckets, path: Path, length: int, text: str, language: str = "") -> str:
     try:
-        return buckets.check(length, text)
+        return buckets.check(length, text, language)
     except Unfit as error:
         raise OutOfRange(path, *error.args) from None
     except ValueError as error:
@@ -434,7 +440,10 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     ids (b, m), and num_tokens (b,); texts; whether each recording is unpadded; and ends (b, m) if
     all samples have them. Audio is float32, or `Fractions` if that of all samples is int16.
     """
-    rows = [item["ids"] if "ids" in item else buckets.ids(item["text"]) for item in items]
+    rows = [
+        item["ids"] if "ids" in item else buckets.ids(item["text"], item.get("language", ""))
+        for item in items
+    ]
     lengths = torch.tensor([len(item["audio"]) for item in items])
     frames = [buckets.num_frames(length) for length in lengths.tolist()]
     per_frame = buckets.model.text == "given"

@@ -36,6 +36,8 @@ class Doctor:
     """A recipe such as image/vqgan, a room such as image, or the folder of a run."""
     data: tyro.conf.Positional[Path | None] = None
     """The data folder."""
+    aligner: Path | None = None
+    """A trained run of the speech room: list the recordings whose transcripts it doubts."""
 
 
 def doctor(arguments: list[str]) -> None:
@@ -48,13 +50,13 @@ def doctor(arguments: list[str]) -> None:
     elif args.what in rooms.rooms() and args.data is not None:
         from quintet.cli.doctor.data import check_folder
 
-        check_folder(args.what, args.data)
+        check_folder(args.what, args.data, args.aligner)
     elif args.data is None and (Path(args.what) / "config.json").exists():
         check_run(Path(args.what))
     elif args.data is None and (room := recognising_room(Path(args.what))):
         from quintet.cli.doctor.data import check_folder
 
-        check_folder(room, Path(args.what))
+        check_folder(room, Path(args.what), args.aligner)
     else:
         raise RunError(unknown(args.what, args.data))
 

@@ -19,7 +19,7 @@ SHOWN = 5
 """Duplicates listed by name."""
 
 
-def check_folder(room: str, folder: Path) -> None:
+def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
     from quintet.cli.doctor.survey import Duplicates, histogram
     from quintet.media.folder import listing, relative_name
     from quintet.media.ranges import Outside, summary
@@ -66,6 +66,10 @@ def check_folder(room: str, folder: Path) -> None:
     )
     for sentence in about_duplicates(folder, duplicates.groups, set(valid)):
         print(sentence)
+    if aligner is not None:
+        transcripts = rooms.room_named(room).transcripts
+        for line in transcripts.lines(transcripts.doubtful(aligner, folder)):
+            print(line)
 
 
 def with_progress(checked: Iterable[Any], total: int) -> Iterator[Any]:
