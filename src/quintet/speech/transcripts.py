@@ -1,9 +1,10 @@
 """Which transcripts of a folder do not match their recordings, by the aligner of a trained model.
 
-The likelihood of a recording's frames under its own text is compared with that under other texts of
-the folder of about the same length. The gap is small where the text is wrong. Where it becomes
-suspicious follows from the folder: most of its transcripts are right, and what wrong ones give is
-known from the other texts, each of which is compared with the rest of them.
+The best alignment of a recording with its own text costs less (negative log-likelihood) than those
+with other texts of the folder of about the same length. The gap between the logarithms of the costs
+is small where the text is wrong. Where it becomes suspicious follows from the folder: most of its
+transcripts are right, and what wrong ones give is known from the other texts, one of which is
+compared with the rest of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE
 from quintet.engine.data.wire import to_floats
 from quintet.engine.errors import RunError
-from quintet.nn.alignment import forward_sum
+from quintet.nn.alignment import binarization_loss
 from quintet.shared.sampling import Device, loaded, with_progress
 from quintet.speech.characters import stack
 from quintet.speech.config import SpeechDataConfig
@@ -38,6 +39,9 @@ FEWEST = 30
 """Recordings without which nothing is usual."""
 PRIOR = 0.05
 """Share of wrong transcripts that is expected."""
+
+LEAST = 1e-3
+"""Added to costs: the only alignment with a text of one character costs nothing."""
 
 Array = npt.NDArray[np.float64]
 
@@ -88,7 +92,7 @@ def judge(model: VoiceBox, buckets: Buckets, sources: Sequence[Source]) -> Verdi
             item = source.keyed(index, None)
         except DAMAGE:
             continue
-        found = likelihoods(model, item["audio"], ids[number], others.near(number))
+        found = scores_of(model, item["audio"], ids[number], others.near(number))
         if found is not None:
             names.append(source.name(index))
             texts.append(item["text"])
@@ -126,11 +130,11 @@ class Others:
 
 
 @torch.no_grad()
-def likelihoods(
+def scores_of(
     model: VoiceBox, audio: Tensor, own: Tensor, others: Sequence[Tensor]
 ) -> Array | None:
-    """Log-likelihood per frame under the own text, and under each of the others; None if there are
-    not three to compare with."""
+    """Minus the logarithm of the cost per frame of the own text, and of each of the others; None if
+    there are not three to compare with."""
     (frames,) = model.extract([to_floats(audio)])
     # A text of more characters than frames has no alignment.
     rows = [own, *(row for row in others if len(row) <= len(frames))]
@@ -139,8 +143,8 @@ def likelihoods(
     ids, num_tokens = (tensor.to(model.device) for tensor in stack(rows))
     num_frames = torch.full_like(num_tokens, len(frames))
     aligned = model.align(frames.expand(len(rows), -1, -1), num_frames, ids, num_tokens)
-    losses = forward_sum(aligned.log_probs, num_frames, num_tokens) / len(frames)
-    return -losses.double().cpu().numpy()
+    costs = binarization_loss(*aligned).double() / len(frames)
+    return -(costs + LEAST).log().cpu().numpy()
 
 
 def log_odds(scores: Sequence[Array]) -> tuple[Array, float]:
