@@ -107,6 +107,10 @@ class Room:
         return self._module("candidates", "candidates(task)", "evaluate --judges")
 
     @property
+    def transcripts(self) -> Any:
+        return self._module("transcripts", "doubtful(run, folder) and lines(verdict)", "--aligner")
+
+    @property
     def model(self) -> Any:
         return self._module("model", "the model's class", "loading an exported model")
 

@@ -175,3 +175,46 @@ def test_a_folder_with_transcripts_trains_is_measured_and_exported(
     assert cli("export", path, exported).status == 0
     spoken = ("--text", "ba", *QUICK, "--out", tmp_path / "x.wav")
     assert cli("sample", exported, *spoken).status == 0
+
+
+def test_a_file_of_lines_is_spoken_and_its_pace_is_said(
+    cli: Cli, run: Path, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("ba do\n\n  ki tu  \n")
+    said = cli("sample", run, "--text-file", lines, "--out", tmp_path / "out", *QUICK)
+    names = sorted(path.name for path in (tmp_path / "out").glob("*.wav"))
+    assert names == ["00-ba-do.wav", "01-ki-tu.wav"]
+    pace = re.search(
+        r"([\d.]+) s of speech in ([\d.]+) s, a real-time factor of ([\d.]+); "
+        r"the first sound after ([\d.]+) s",
+        said.err,
+    )
+    assert pace, said.err
+    seconds, spent, factor, first = map(float, pace.groups())
+    total = sum(probe(path).seconds for path in (tmp_path / "out").glob("*.wav"))
+    assert seconds == pytest.approx(total, abs=0.06)
+    assert factor == pytest.approx(spent / seconds, rel=0.2, abs=0.2)
+    assert 0 < first <= spent + 0.06
+
+
+def test_a_long_text_is_spoken_in_parts_with_pauses_between(
+    cli: Cli, run: Path, tmp_path: Path
+) -> None:
+    """The model takes 36 bytes; half of them are left for a part beside the voice of the first."""
+    text = "ba do ki tu. ki tu ba do. ma ba ki do."
+    out = tmp_path / "long.wav"
+    cli("sample", run, "--text", text, "--out", out, *QUICK)
+    sound = read_audio(out, rate=24_000)
+    silent = np.abs(sound) < 1e-9
+    starts = np.flatnonzero(np.diff(np.concatenate(([0], silent.view(np.int8), [0]))) == 1)
+    ends = np.flatnonzero(np.diff(np.concatenate(([0], silent.view(np.int8), [0]))) == -1)
+    pauses = [end - start for start, end in zip(starts, ends) if end - start > 0.3 * 24_000]
+    assert len(pauses) == 2
+    assert all(0.35 * 24_000 <= pause <= 0.4 * 24_000 for pause in pauses)
+
+
+def test_a_file_without_lines_is_refused(cli: Cli, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n")
+    said = cli("sample", run, "--text-file", tmp_path / "empty.txt", "--out", tmp_path)
+    assert "is empty" in said.sentence

@@ -2,7 +2,9 @@
 
 import dataclasses
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -44,7 +46,7 @@ def pack_folder(argv: list[str]) -> None:
         raise RunError(f"{folder} holds no {what} ({', '.join(suffixes)})")
     names = [path.relative_to(folder).as_posix() for path in paths]
     if reader.described is not None:
-        describe = reader.described(folder, names)
+        describe = whole(reader.described(folder, names))
     else:
         rows = read_metadata(folder)
         describe = lambda name: rows.get(name, {})
@@ -61,6 +63,18 @@ def pack_folder(argv: list[str]) -> None:
         f"{result.bytes / 1e6:.1f} MB.\n"
         f"Train from them as from a folder: {train}"
     )
+
+
+def whole(describe: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+    """Refuses recordings that a table cuts into segments: a shard holds whole files."""
+
+    def checked(name: str) -> dict[str, Any]:
+        row = describe(name)
+        if "segments" in row:
+            raise RunError(f"{name} is cut into segments by its table; pack the segments as files")
+        return row
+
+    return checked
 
 
 def guess_room(folder: Path) -> str:

@@ -260,6 +260,25 @@ def read_audio(
     return to_16_bits(samples) if is_narrow else samples
 
 
+MOMENT, MARGIN = 0.01, 0.1
+"""Seconds of a moment whose loudness is measured, and of silence that trimming leaves."""
+
+
+def trimmed(samples: Samples | Samples16, rate: int, decibels: float) -> Samples | Samples16:
+    """Without the silence at both ends: moments that are so much quieter than the loudest one. A
+    tenth of a second of it stays."""
+    size = max(1, round(MOMENT * rate))
+    moments = samples[: len(samples) // size * size].reshape(-1, size).astype(np.float64)
+    power = np.square(moments).mean(axis=1)
+    if not len(power):
+        return samples
+    loud = np.flatnonzero(power > power.max() * 10 ** (-decibels / 10))
+    margin = round(MARGIN * rate)
+    # The rest after the last whole moment counts as silence.
+    start, end = int(loud[0]) * size - margin, (int(loud[-1]) + 1) * size + margin
+    return samples[max(0, start) : end]
+
+
 def length_at(rate: int, available: float, seconds: float | None = None) -> int:
     """Samples at a rate of the available seconds, or at most of `seconds`."""
     return max(1, round(rate * (available if seconds is None else min(available, seconds))))

@@ -153,7 +153,7 @@ def read_metadata(folder: Path | str) -> dict[str, dict[str, Any]]:
     inside = _Inside(root)
     _check_source(source, inside)
     rows: dict[str, dict[str, Any]] = {}
-    for line, row in _rows(source):
+    for line, row in table_rows(source):
         name = _file_name(source, line, row, inside)
         rows.setdefault(name, with_text(row))
     return rows
@@ -172,7 +172,7 @@ def _check_source(source: Path, inside: _Inside) -> None:
         )
 
 
-def _rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each row with its line number."""
     read = _json_rows if source.suffix == ".jsonl" else _csv_rows
     try:

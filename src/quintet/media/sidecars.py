@@ -1,7 +1,7 @@
 """Sidecar text files (captions, transcripts), and the handling of files without one."""
 
 import warnings
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 from quintet.media.errors import BadFile, printable
@@ -11,11 +11,17 @@ MAX_BYTES = 1_000_000
 REMEDY = "give metadata.jsonl with `file_name` and `text`, or a text file beside each"
 
 
-def texts_beside(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Sidecar text file of each name that has one: `a/b.txt` for `a/b.wav`."""
+def _beside(name: str) -> str:
+    return f"{name.rpartition('.')[0]}.txt"
+
+
+def texts_beside(
+    folder: Path, names: Sequence[str], where: Callable[[str], str] = _beside
+) -> dict[str, str]:
+    """Text file of each name that has one: `a/b.txt` for `a/b.wav`, or as `where` says."""
     # Listed, so that links out of the folder are skipped.
     present = {relative_name(folder, path) for path in files(folder, (".txt",))}
-    pairs = ((name, f"{name.rpartition('.')[0]}.txt") for name in names)
+    pairs = ((name, where(name)) for name in names)
     return {name: text for name, text in pairs if text in present}
 
 

@@ -201,8 +201,12 @@ class InFolder:
     """Problem of files without a required text: "images have no caption"."""
     Config: ClassVar[type]
     """Its settings."""
-    described: ClassVar[Callable[..., Callable[[str], Mapping[str, Any]]] | None] = None
+    described: ClassVar[Callable[..., Callable[[str], dict[str, Any]]] | None] = None
     """The metadata of each file, where there is more than metadata.jsonl."""
+    layout: ClassVar[Callable[[Path], str | None] | None] = None
+    """The name of a published layout that a folder has, or None."""
+    summary: ClassVar[Callable[[Path, Sequence[str], float], Iterable[str]] | None] = None
+    """Lines about these files of a folder, with their total extent, for the doctor."""
     window: int = 0
     """Shuffle window over shards in samples; 0 for a global shuffle."""
     _extents: Mapping[str, float] = MappingProxyType({})
@@ -303,7 +307,11 @@ class InFolder:
         """Path of the file; a file in a shard is read into memory when opened."""
         if self.shards is not None:
             return self.shards.path(int(self._numbers[index]))
-        return self.folder / self._names[index]
+        return self.folder / self.file_of(self._names[index])
+
+    def file_of(self, name: str) -> str:
+        """The file of a sample; several samples may be parts of one."""
+        return name
 
     def files(self) -> Mapping[str, str]:
         """Size of each file, with a digest of its content in a small folder; of shards, one entry
@@ -314,10 +322,11 @@ class InFolder:
                 names.update(name + b"\n")
             return {str(self.folder): names.hexdigest()}
         sizes = dict(zip(self._listed.names, self._listed.sizes))
-        sizes = {name: sizes[name] for name in self._names}
-        if sum(sizes.values()) > SMALL:
-            return {name: str(size) for name, size in sizes.items()}
-        return {name: f"{size} {_digest(self.folder / name)}" for name, size in sizes.items()}
+        owners = {name: self.file_of(name) for name in self._names}
+        contents = {file: str(sizes[file]) for file in owners.values()}
+        if sum(sizes[file] for file in contents) <= SMALL:
+            contents = {f: f"{size} {_digest(self.folder / f)}" for f, size in contents.items()}
+        return {name: contents[file] for name, file in owners.items()}
 
     def _mask(self) -> Iterator[bool]:
         chosen = np.zeros(len(self.shards or ()), bool)

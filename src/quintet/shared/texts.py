@@ -13,8 +13,16 @@ T = TypeVar("T")
 class FolderTexts(Generic[T]):
     """Texts by file name, from the metadata or from text files beside them, read lazily."""
 
-    def __init__(self, folder: Path, names: Sequence[str], rows: Mapping[str, T], what: str):
-        self.folder, self.rows, self._beside = folder, rows, texts_beside(folder, names)
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        rows: Mapping[str, T],
+        what: str,
+        text_files: Mapping[str, str] | None = None,
+    ):
+        self.folder, self.rows = folder, rows
+        self._beside = texts_beside(folder, names) if text_files is None else text_files
         if rows and not self._beside and not any(name in rows for name in names):
             reason = f"its metadata has a text for none of its {len(names)} {what}"
             remedy = "write paths relative to the folder in the column `file_name`"

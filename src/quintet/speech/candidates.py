@@ -64,7 +64,7 @@ class Spoken(Candidates):
         copies = [network.to_sound(x, self.task.vocoder) for x in network.extract(recorded)]
         sets = {
             "originals": [item["audio"] for item in items],
-            "candidates": self.speak(network, texts, batch),
+            "candidates": self.speak(network, items, batch),
             "copies": copies,  # what the vocoder alone does to recordings
         }
         sounds = {
@@ -74,25 +74,28 @@ class Spoken(Candidates):
         originals = sounds.pop("originals")
         return Group(originals, sounds.pop("candidates"), {"recordings": originals, **sounds})
 
-    def speak(self, network: VoiceBox, texts: Sequence[str], batch: Batch) -> list[Any]:
+    def speak(self, network: VoiceBox, items: Sequence[Any], batch: Batch) -> list[Any]:
         segments = [
-            self.segment(network, text, self.prompt(index)) for text, index in zip(texts, batch.ids)
+            self.segment(network, item, self.prompt(index)) for item, index in zip(items, batch.ids)
         ]
         layout = segment_layout(network, segments)
         frames = infill(network, layout, self.task.solver, batch.keys)
         new = (row[mask] for row, mask in zip(frames, layout.infill_mask))
         return [network.to_sound(x, self.task.vocoder) for x in new]
 
-    def segment(self, network: VoiceBox, text: str, prompt: Mapping[str, Any] | None) -> Any:
+    def segment(
+        self, network: VoiceBox, item: Mapping[str, Any], prompt: Mapping[str, Any] | None
+    ) -> Any:
+        text, language = item["text"], item.get("language", "")
         if prompt is None:
-            return network.segments([text], None, None, None)[0]
+            return network.segments([text], None, None, None, language)[0]
         audio = prompt["audio"]
         wav = audio if audio.is_floating_point() else audio.float() / 32768
-        return network.segments([text], [wav], [prompt["text"]], None)[0]
+        return network.segments([text], [wav], [prompt["text"]], None, language)[0]
 
 
 def _voice(source: Source, index: int) -> tuple[str, str]:
-    if isinstance(source, SpeechFolder) and (speaker := source.speaker(index)):
+    if isinstance(source, SpeechFolder) and (speaker := source.about(index).speaker):
         return "speaker", speaker
     return "folder", str(PurePath(source.name(index)).parent)
 

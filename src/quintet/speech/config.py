@@ -27,6 +27,8 @@ class SpeechDataConfig(AudioDataConfig):
     """Shorter recordings are skipped."""
     text_length: int = 512
     """Recordings with a text of more bytes are skipped."""
+    trim: float = 40.0
+    """Silence at both ends, so many dB below the loudest moment, is cut to 0.1 s; 0: kept."""
     alphabet: str | None = None
     """If set, recordings with any other character in their text are skipped."""
     buckets: int = 6
@@ -42,6 +44,7 @@ class SpeechDataConfig(AudioDataConfig):
         valid = self.alphabet is None or bool(self.alphabet)
         require(valid, "alphabet", self.alphabet, "the allowed characters, or unset")
         require_at_least(1, self, "buckets", "text_length")
+        require_at_least(0, self, "trim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,11 @@ class VoiceBoxConfig:
     """Characters with a learned alignment, given ids (one per frame), or none (sound alone)."""
     vocabulary: int = 258
     """Vocabulary size: 256 bytes and 2 special ids, or that of custom ids."""
+    phonemes: str | None = None
+    """learned: texts are phonemes of espeak-ng (quintet[phonemes]) in this language, such as en-us,
+    or in that of the metadata; unset: bytes."""
+    spell_out: bool = False
+    """learned: write numbers and abbreviations of English texts as words."""
     edges: bool = True
     """learned: add a space before and after each text, for silence."""
     text_dim: int = 256
@@ -197,6 +205,8 @@ class VoiceBoxRecipe(Recipe):
         require(
             built_in, "data", self.data, "set: built-in speech has log-mels, and no ids per frame"
         )
+        spoken = self.data is not None or model.phonemes is None
+        require(spoken, "data", self.data, "set: built-in speech is in no language with phonemes")
 
 
 def frames_in(seconds: float, rate: int, hop: int) -> int:

@@ -5,6 +5,7 @@ built-in one also has "ends", the times in seconds at which characters end. Ther
 augmentation: recordings are used whole.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
@@ -20,27 +21,35 @@ from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
 from quintet.engine.data.wire import padded
 from quintet.media.audio import (
+    MISSING,
     SUFFIXES,
     UNREAD,
     AudioCaps,
+    Samples,
+    Samples16,
     check_audio,
     length_at,
     probe,
     read_audio,
     to_16_bits,
+    trimmed,
 )
 from quintet.media.errors import BadFile, OutOfRange
-from quintet.media.folder import read_metadata, relative_name
+from quintet.media.folder import listing, read_metadata, relative_name
 from quintet.media.ranges import Outside, within
 from quintet.media.sidecars import REMEDY
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
-from quintet.shared.transcripts import Transcripts, speaker
+from quintet.shared.corpora import Cut, Row, segment_tables
+from quintet.shared.transcripts import Transcripts, recognised
 from quintet.speech import voices
-from quintet.speech.characters import UNKNOWN, clean, encode, stack
+from quintet.speech.characters import UNKNOWN, clean, stack
 from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig, frames_in
+from quintet.speech.spelling import spell, to_ids
 
 WHAT = "recordings"
+LONGEST = 86_400.0
+"""Seconds of a recording that is cut into segments."""
 
 
 class SpeechData(Source, Protocol):
@@ -75,16 +84,18 @@ class Buckets:
     def num_frames(self, length: int) -> int:
         return length if self.latents else 1 + length // self.model.hop_length
 
-    def ids(self, text: str | None) -> Tensor:
+    def ids(self, text: str | None, language: str = "") -> Tensor:
         """Ids (n,) of a text; one UNKNOWN without a text."""
         if text is None or self.model.text == "none":
             return torch.tensor([UNKNOWN])
-        return encode(text, self.model.edges)
+        return to_ids(text, self.model, language)
 
-    def num_tokens(self, text: str) -> int:
+    def num_tokens(self, text: str, language: str = "") -> int:
         if self.model.text == "none":
             return 1
-        return len(text.encode("utf-8")) + (2 if self.model.edges else 0)
+        spelled = spell(text, self.model, language)
+        count = len(spelled if self.model.phonemes else spelled.encode("utf-8"))
+        return count + (2 if self.model.edges else 0)
 
     def index(self, frames: int, tokens: int) -> int:
         """The smallest bucket that holds both, from 1; above `count` for a sample too large."""
@@ -95,15 +106,18 @@ class Buckets:
         frames = bucket * self.frames
         return frames if self.latents else frames * self.model.hop_length - 1
 
-    def check(self, length: int, text: str) -> str:
+    def check(self, length: int, text: str, language: str = "") -> str:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
         text = text if self.model.text == "none" else self._clean(text)
-        frames, tokens = self.num_frames(length), self.num_tokens(text)
+        frames, tokens = self.num_frames(length), self.num_tokens(text, language)
         seconds = length / config.sample_rate
         if not self.latents and seconds < config.min_seconds:
             limit = f"less than min_seconds = {config.min_seconds:g}"
             raise Unfit(f"it is {seconds:.3f} s long", limit, "remove it", seconds)
+        if not self.latents and length > ceil(config.max_seconds * config.sample_rate):
+            limit = f"more than max_seconds = {config.max_seconds:g}"
+            raise Unfit(f"it lasts {seconds:,.1f} s", limit, "cut it or raise it", seconds)
         if tokens > config.text_length:
             limit = f"more than text_length = {config.text_length}"
             remedy = "shorten recording and text, or raise text_length"
@@ -153,7 +167,8 @@ class SpeechFolder(InFolder):
     what, lacking = WHAT, f"{WHAT} have no text"
 
     def __init__(self, folder: Path | str, buckets: Buckets, split: Split, seed: int) -> None:
-        self.buckets = buckets
+        self.buckets, self._caps = buckets, caps_of(buckets.config)
+        self._transcripts: Transcripts | None = None
         if buckets.model.text == "none":
             self.lacking = ""
         try:
@@ -169,25 +184,45 @@ class SpeechFolder(InFolder):
     def usable(self, names: list[str]) -> list[str]:
         if self.buckets.model.text != "none":
             self._transcripts = Transcripts(self.folder, names)
+            names = self._transcripts.samples(names)
             names = self._transcripts.with_text(names, self.config.max_missing)
         outside = {name: found for name in names if (found := self._outside(name))}
         return within(self.folder, names, outside, WHAT)
 
     def range_settings(self) -> object:
-        return caps_of(self.config)
+        # Recordings that have segments may be long; the others are checked with their texts.
+        if self.buckets.model.text != "none" and segment_tables(self.folder, self._listed.names):
+            self._caps = self._caps._replace(max_seconds=LONGEST)
+        return self._caps
 
     def examine(self, path: Path) -> float:
-        return probe(path, caps_of(self.config)).seconds
+        return probe(path, self._caps).seconds
+
+    def _seconds(self, name: str) -> float:
+        """By the header, or by the table of segments; 0 if unknown."""
+        cut = self._cut(name)
+        return cut.end - cut.start if cut else self._extents.get(name, 0.0)
+
+    def _cut(self, name: str) -> Cut | None:
+        return self._transcripts.cuts.get(name) if self._transcripts else None
+
+    def file_of(self, name: str) -> str:
+        cut = self._cut(name)
+        return cut.file if cut else name
+
+    def extent(self, index: int) -> float:
+        return 0.0 if self.shards is not None else self._seconds(self._names[index])
 
     def _outside(self, name: str) -> Outside | None:
         """Why the recipe takes no recording with such a length and text."""
-        seconds = self._extents.get(name)
-        if seconds is None:
+        seconds = self._seconds(name)
+        if not seconds:
             return None
         length = length_at(self.config.sample_rate, seconds)
         try:
-            text = "" if self.buckets.model.text == "none" else self._transcripts.of(name)
-            _checked_text(self.buckets, self.folder / name, length, text)
+            text = self._transcripts.of(name) if self._transcripts else ""
+            language = self._transcripts.about(name).language if self._transcripts else ""
+            _checked_text(self.buckets, self.folder / name, length, text, language)
         except OutOfRange as error:
             return Outside.of(error)
         except BadFile:
@@ -198,40 +233,54 @@ class SpeechFolder(InFolder):
         """The transcript, as written."""
         if self.buckets.model.text == "none":
             return ""
-        if self.shards is not None:
+        if self._transcripts is None:
             return super().text(index)
         return self._transcripts.of(self._names[index])
 
-    def speaker(self, index: int) -> str:
-        """Who speaks, by the metadata; empty if it does not say."""
+    def about(self, index: int) -> Row:
+        """Who speaks, in which language, by the metadata; empty if it does not say."""
         if self.shards is not None:
-            return speaker(self.row(index))
-        if self.buckets.model.text == "none":
-            return ""
-        return self._transcripts.speakers.get(self._names[index], "")
+            return Row.of(self.row(index))
+        return self._transcripts.about(self._names[index]) if self._transcripts else Row()
 
     def size(self, index: int) -> tuple[int, int]:
         """Frames by the header, and characters; the largest bucket for an unusable sample."""
         config, buckets = self.config, self.buckets
         try:
-            seconds = self.extent(index) or probe(self.path(index), caps_of(config)).seconds
+            seconds = self.extent(index) or probe(self.path(index), self._caps).seconds
             length = length_at(config.sample_rate, seconds)
-            text = buckets.check(length, self.text(index))
+            language = self.about(index).language
+            text = buckets.check(length, self.text(index), language)
         except ValueError:
             return buckets.largest
-        return buckets.num_frames(length), buckets.num_tokens(text)
+        return buckets.num_frames(length), buckets.num_tokens(text, language)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        path, text = self.path(index), self.text(index)
-        caps = caps_of(self.config)
-        wav = read_audio(path, rate=self.config.sample_rate, caps=caps, narrow=True)
-        text = _checked_text(self.buckets, path, len(wav), text)
-        return {"audio": torch.from_numpy(wav), "text": text}
+        path, text, rate = self.path(index), self.text(index), self.config.sample_rate
+        cut = self._cut(self._names[index]) if self.shards is None else None
+        if cut is None:
+            wav = read_audio(path, rate=rate, caps=self._caps, narrow=True)
+        else:
+            wav = _read_cut(path, cut, rate, self._caps)
+        if self.config.trim:
+            wav = trimmed(wav, rate, self.config.trim)
+        language = self.about(index).language
+        text = _checked_text(self.buckets, path, len(wav), text, language)
+        return {"audio": torch.from_numpy(wav), "text": text, "language": language}
 
 
-def _checked_text(buckets: Buckets, path: Path, length: int, text: str) -> str:
+def _read_cut(path: Path, cut: Cut, rate: int, caps: AudioCaps) -> Samples | Samples16:
+    total, seconds = probe(path, caps).seconds, cut.end - cut.start
+    if cut.end > total + MISSING:
+        reason = f"ends at {total:.1f} s, before its segment from {cut.start:g} to {cut.end:g} s"
+        raise BadFile(path, reason, "give the times of segments in seconds, not milliseconds")
+    start = min(1.0, cut.start / (total - seconds)) if total > seconds else 0.0
+    return read_audio(path, rate=rate, seconds=seconds, start=start, caps=caps, narrow=True)
+
+
+def _checked_text(buckets: Buckets, path: Path, length: int, text: str, language: str = "") -> str:
     try:
-        return buckets.check(length, text)
+        return buckets.check(length, text, language)
     except Unfit as error:
         raise OutOfRange(path, *error.args) from None
     except ValueError as error:
@@ -242,11 +291,42 @@ def _checked_text(buckets: Buckets, path: Path, length: int, text: str) -> str:
 def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
     """The metadata of each file of a folder, for packing it into shards."""
     texts = Transcripts(folder, names)
-    try:
-        rows = read_metadata(folder)
-    except BadFile:  # LJSpeech's table: any other was rejected by `Transcripts`
-        rows = {}
-    return lambda name: {**rows.get(name, {}), "text": texts.of(name) if name in texts else ""}
+    rows = {} if texts.corpus.published else read_metadata(folder)
+
+    def describe(name: str) -> dict[str, Any]:
+        if name in texts.tables:
+            parts = [cut.row.text for cut in texts.cuts.values() if cut.file == name]
+            return {"text": " ".join(parts), "segments": len(parts)}
+        about = texts.about(name)
+        known = {"speaker": about.speaker, "language": about.language}
+        row = {key: value for key, value in known.items() if value} | rows.get(name, {})
+        return {**row, "text": texts.of(name) if name in texts else ""}
+
+    return describe
+
+
+def layout(folder: Path) -> str | None:
+    """The published layout of a folder of recordings, for the doctor; None for any other."""
+    return recognised(folder, listing(folder, SUFFIXES).names)
+
+
+def summary(folder: Path, names: Sequence[str], seconds: float) -> Iterator[str]:
+    """Lines of the doctor about the recordings that can be used."""
+    texts = Transcripts(folder, names)
+    samples = texts.samples(names)
+    speakers, languages = Counter[str](), Counter[str]()
+    for name in samples:
+        speakers[texts.about(name).speaker] += 1
+        languages[texts.about(name).language] += 1
+    by, kinds = "named", set(speakers) - {""}
+    if not kinds:
+        by, kinds = "by folder", {name.rpartition("/")[0] for name in samples}
+    yield f"layout: {texts.corpus.layout}; {len(kinds)} speakers {by}; {seconds / 3600:.2f} hours"
+    if set(languages) - {""}:
+        counts = (f"{name or 'not named'} {count:,}" for name, count in languages.most_common())
+        yield f"languages: {', '.join(counts)}"
+    if texts.tables:
+        yield f"segments: {len(texts.cuts):,} in {len(texts.tables):,} recordings"
 
 
 def check(
@@ -263,13 +343,35 @@ def check(
         texts = Transcripts(root, [relative_name(root, path) for path in paths])
 
         def examine(path: Path) -> None:
-            name = relative_name(root, path)
+            name, caps = relative_name(root, path), caps_of(config)
+            if name in texts.tables:
+                check_segments(path, [cut for cut in texts.cuts.values() if cut.file == name])
+                return
+            if name in texts.corpus.unlisted:
+                reason, remedy = "is not listed", "edit its table to use them"
+                limit = f"not listed by {texts.corpus.layout}, or a second microphone"
+                raise OutOfRange(path, reason, limit, remedy)
             if name not in texts:
                 raise BadFile(path, "has no text", "add it to metadata.jsonl, or as a .txt file")
-            seconds = check_audio(path, caps_of(config)).seconds
+            seconds = check_audio(path, caps).seconds
             _checked_text(buckets, path, length_at(config.sample_rate, seconds), texts.of(name))
 
         return examine
+
+    def check_segments(path: Path, cuts: Sequence[Cut]) -> None:
+        """An error if none can be used; training names those that cannot."""
+        caps = caps_of(config)._replace(max_seconds=LONGEST)
+        check_audio(path, caps)
+        problem = BadFile(path, "has no segment with a text", "fill in its table, or remove it")
+        for cut in cuts:
+            try:
+                wav = _read_cut(path, cut, config.sample_rate, caps)
+                _checked_text(buckets, path, len(wav), cut.row.text)
+            except BadFile as error:
+                problem = error
+            else:
+                return
+        raise problem
 
     return check_files(SpeechFolder, folder, buckets, reader)
 
@@ -338,7 +440,10 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     ids (b, m), and num_tokens (b,); texts; whether each recording is unpadded; and ends (b, m) if
     all samples have them. Audio is float32, or `Fractions` if that of all samples is int16.
     """
-    rows = [item["ids"] if "ids" in item else buckets.ids(item["text"]) for item in items]
+    rows = [
+        item["ids"] if "ids" in item else buckets.ids(item["text"], item.get("language", ""))
+        for item in items
+    ]
     lengths = torch.tensor([len(item["audio"]) for item in items])
     frames = [buckets.num_frames(length) for length in lengths.tolist()]
     per_frame = buckets.model.text == "given"
@@ -375,4 +480,6 @@ def open_data(folder: Path | str | None, buckets: Buckets, split: Split, seed: i
 
 
 SpeechFolder.described = staticmethod(described)
+SpeechFolder.layout = staticmethod(layout)
+SpeechFolder.summary = staticmethod(summary)
 Folder = SpeechFolder

@@ -34,7 +34,7 @@ from quintet.nn.alignment import (
 from quintet.nn.flow import Method, flow_loss, straight_path
 from quintet.nn.vocoder import GriffinLim
 from quintet.speech.backbone import Backbone
-from quintet.speech.characters import FIRST, PAD, UNKNOWN, clean, encode, stack
+from quintet.speech.characters import FIRST, PAD, UNKNOWN, clean, stack
 from quintet.speech.config import VoiceBoxConfig, VoiceBoxLossConfig
 from quintet.speech.durations import DurationModel, duration_loss, fully_visible
 from quintet.speech.features import FeatureExtractor
@@ -53,6 +53,7 @@ from quintet.speech.inference import (
 )
 from quintet.speech.losses import LossSums, counts, total_loss
 from quintet.speech.masking import Draws, draw
+from quintet.speech.spelling import to_ids
 from quintet.speech.vocoder.model import Vocoder
 
 __all__ = ["Vocoder", "VoiceBox"]
@@ -223,9 +224,9 @@ class VoiceBox(Pretrained, nn.Module):
         if self.config.text == "none" and texts is not None:
             raise ValueError("this model was trained on sound alone (text is 'none'): drop texts")
 
-    def encode(self, text: str) -> Tensor:
-        """(n,) ids of a text."""
-        return encode(clean(text), self.config.edges)
+    def encode(self, text: str, language: str = "") -> Tensor:
+        """(n,) ids of a text; the language, for phonemes, is that of the model by default."""
+        return to_ids(clean(text), self.config, language)
 
     def check_audio(self, audio: Tensor) -> Tensor:
         """Sounds (b, n) or latents (b, t, c), on the model's device and of its dtype."""
@@ -253,6 +254,7 @@ class VoiceBox(Pretrained, nn.Module):
         texts: Sequence[str] | Tensor | None = None,
         cond_mask: Tensor | None = None,
         cond_texts: Sequence[str | None] | None = None,
+        language: str = "",
         seconds: float | None = None,
         steps: int = 16,
         cond_scale: float = 1.3,
@@ -283,7 +285,7 @@ class VoiceBox(Pretrained, nn.Module):
             return [self.to_sound(row[:n], vocoder) for row, n in zip(frames, lengths)]
         if texts is None or isinstance(texts, Tensor) or self.durations is None:
             raise ValueError("give texts as strings, or recordings (cond), alone or with cond_mask")
-        segments = self.segments(texts, cond, cond_texts, self._frames_in(seconds))
+        segments = self.segments(texts, cond, cond_texts, self._frames_in(seconds), language)
         return [self.to_sound(new, vocoder) for new in self.generate(segments, solver, seed)[0]]
 
     def segments(
@@ -292,8 +294,10 @@ class VoiceBox(Pretrained, nn.Module):
         cond: Tensor | Sequence[Tensor] | None,
         cond_texts: Sequence[str | None] | None,
         length: int | None,
+        language: str = "",
     ) -> list[Segment]:
-        segments = [Segment(self.encode(text).to(self.device), length=length) for text in texts]
+        encoded = (self.encode(text, language).to(self.device) for text in texts)
+        segments = [Segment(ids, length=length) for ids in encoded]
         if cond is None:
             return segments
         transcripts = cond_texts or [None] * len(segments)
@@ -302,7 +306,9 @@ class VoiceBox(Pretrained, nn.Module):
                 f"{len(cond)} recordings and {len(transcripts)} transcripts for {len(segments)}"
                 " texts; give one recording, and its transcript or None, for each text"
             )
-        references = [self._reference(x, text) for x, text in zip(self.extract(cond), transcripts)]
+        references = [
+            self._reference(x, text, language) for x, text in zip(self.extract(cond), transcripts)
+        ]
         # A space separates the texts where they have no edges.
         space = torch.tensor([] if self.config.edges else [FIRST + ord(" ")], device=self.device)
         return [
@@ -319,6 +325,7 @@ class VoiceBox(Pretrained, nn.Module):
         text: str | None = None,
         transcript: str | None = None,
         *,
+        language: str = "",
         seconds: float | None = None,
         solver: Solver = Solver(),  # noqa: B008
         seed: int = 0,
@@ -351,8 +358,8 @@ class VoiceBox(Pretrained, nn.Module):
             return splice(audio.to(sound), sound, (first, last, last), mel.hop_length)
         if text is None:
             raise ValueError("give the text to speak in the span")
-        before, after = split_reference(self._reference(frames, transcript), first, last)
-        ids = self.encode(text).to(self.device)
+        before, after = split_reference(self._reference(frames, transcript, language), first, last)
+        ids = self.encode(text, language).to(self.device)
         segment = Segment(ids, before, after, self._frames_in(seconds))
         (new,), _ = self.generate([segment], solver, seed)
         sound = self.to_sound(torch.cat((before.frames, new, after.frames)), vocoder)
@@ -370,8 +377,8 @@ class VoiceBox(Pretrained, nn.Module):
         """Frames (t, c) of each recording."""
         return [self.features(self.check_audio(one[None]))[0] for one in audio]
 
-    def _reference(self, frames: Tensor, text: str | None) -> Reference:
-        ids = None if text is None else self.encode(text).to(self.device)
+    def _reference(self, frames: Tensor, text: str | None, language: str) -> Reference:
+        ids = None if text is None else self.encode(text, language).to(self.device)
         return align_reference(self, frames, ids)
 
     def _infill_layout(

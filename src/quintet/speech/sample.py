@@ -1,8 +1,9 @@
 """`quintet sample` for speech: text to speech, voice cloning, and editing of a span."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,9 @@ from quintet.shared.sampling import (
     each_input,
     find_inputs,
     loaded,
+    say,
     stem_of,
+    with_progress,
     write_sound,
 )
 from quintet.speech.vocoder.config import VocoderRecipe
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from quintet.speech.model import VoiceBox
 
 SOUND = (".wav",)
+SENTENCE = 256
+"""Bytes that an exported model is given at once."""
 
 
 EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
@@ -33,11 +38,16 @@ EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Speaks --text, with --voice in the voice of a recording. With recordings or folders, --from
-    and --to, --text replaces that span; without texts it is infilled. A vocoder copies files."""
+    """Speaks --text, or each line of --text-file, with --voice in the voice of a recording. With
+    recordings or folders, --from and --to, --text replaces that span in each; a model without
+    texts infills it. A vocoder copies files."""
 
     text: tuple[str, ...] = ()
-    """Text to speak; may be repeated."""
+    """Text to speak; may be repeated. A long one is divided at sentences."""
+    text_file: Path | None = None
+    """File of texts to speak, one on each line."""
+    language: str = ""
+    """Language of the texts for a model of phonemes, such as de; unset: that of the model."""
     voice: Path | None = None
     """Reference recording of the voice."""
     voice_text: str | None = None
@@ -80,6 +90,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     recording; `out` is a folder, or a .wav file for a single sound."""
     from quintet.media.audio import SUFFIXES
 
+    flags = replace(flags, text=(*flags.text, *_lines(flags.text_file)))
     single = out.suffix.lower() in SOUND
     folder = out.parent / out.stem if single else out
     files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)", folder)
@@ -95,7 +106,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     if model.config.text == "none" and (flags.text or not files):
         raise RunError(f"{run} was trained without texts; give a recording, --from and --to alone")
     if model.config.text != "none" and not flags.text:
-        raise RunError('nothing to speak; give --text "…"')
+        raise RunError('nothing to speak; give --text "…", or --text-file')
     vocoder = _vocoder(model, flags)
 
     def edit(item: Input) -> list[Path]:
@@ -106,10 +117,53 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     (out.parent if single else out).mkdir(parents=True, exist_ok=True)
     if files:
         return each_input(files, edit)
-    sounds = _in_sentences(lambda: _speak(model, flags, vocoder))
-    stems = [stem_of(text, number) for number, text in enumerate(flags.text)]
-    targets = [out if single else out / f"{stem}.wav" for stem in stems]
-    return [path for pair in zip(sounds, targets) for path in _write(model, *pair)]
+    written: list[Path] = []
+    pace, limit = Pace(), _longest_text(run)
+    for number, text in enumerate(with_progress(flags.text)):
+        (sound,) = _in_sentences(lambda: [_speak(model, number, flags, vocoder, limit, pace)])  # noqa: B023
+        path = out if single else out / f"{stem_of(text, number)}.wav"
+        written += _write(model, sound, path)
+    say(str(pace))
+    return written
+
+
+def _lines(path: Path | None) -> list[str]:
+    from quintet.media.sidecars import read_beside
+
+    if path is None:
+        return []
+    lines = read_beside(path, "one text on each line").splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _longest_text(run: Path) -> int:
+    """Bytes of the longest text that the model was trained on, or of a sentence for an export."""
+    from quintet import rooms
+    from quintet.engine.runs.folder import RunFolder
+
+    about = RunFolder.open(run).about
+    if "model" in about:
+        return SENTENCE
+    return rooms.recorded(about, run)[1].recordings.text_length
+
+
+class Pace:
+    """How fast speech is made, from the loaded model on."""
+
+    def __init__(self) -> None:
+        self.started, self.first, self.last, self.seconds = time.perf_counter(), 0.0, 0.0, 0.0
+
+    def heard(self, seconds: float) -> None:
+        """A sound is on the host."""
+        self.last, self.seconds = time.perf_counter() - self.started, self.seconds + seconds
+        self.first = self.first or self.last
+
+    def __str__(self) -> str:
+        factor = self.last / max(self.seconds, 1e-9)
+        return (
+            f"{self.seconds:.1f} s of speech in {self.last:.1f} s, a real-time factor of "
+            f"{factor:.2f}; the first sound after {self.first:.2f} s"
+        )
 
 
 def _in_sentences(speak: "Callable[[], list[Tensor]]") -> list["Tensor"]:
@@ -126,7 +180,7 @@ def _in_sentences(speak: "Callable[[], list[Tensor]]") -> list["Tensor"]:
 
 def _check(files: Sequence[Input], flags: Flags) -> None:
     if not flags.text and not files:
-        raise RunError('nothing to speak; give --text "…"')
+        raise RunError('nothing to speak; give --text "…", or --text-file')
     check_positive(flags, "steps")
     if flags.seconds is not None and not 0 < flags.seconds <= 600:
         raise RunError(f"--seconds is {flags.seconds}; give more than 0, at most 600")
@@ -165,22 +219,50 @@ def read_recording(path: Path, rate: int) -> "Tensor":
     return torch.from_numpy(read_audio(path, rate=rate, caps=AudioCaps(max_seconds=600)))
 
 
-def _speak(model: "VoiceBox", flags: Flags, vocoder: "nn.Module | None") -> list["Tensor"]:
-    cond = None
-    count = len(flags.text)
+def _speak(
+    model: "VoiceBox",
+    number: int,
+    flags: Flags,
+    vocoder: "nn.Module | None",
+    limit: int,
+    pace: Pace,
+) -> "Tensor":
+    """A text of any length, part by part, in one voice: without --voice, that of the first part."""
+    import torch
+
+    from quintet.speech.spelling import passages
+
+    rate, text = model.config.sample_rate, flags.text[number]
+    voice, voice_text = None, flags.voice_text
     if flags.voice is not None:
-        cond = [read_recording(flags.voice, model.config.sample_rate)] * count
-    return model.sample(
-        cond=cond,
-        texts=flags.text,
-        cond_texts=[flags.voice_text] * count,
-        seconds=flags.seconds,
-        steps=flags.steps,
-        cond_scale=flags.cond_scale,
-        method=flags.method,
-        seed=flags.seed,
-        vocoder=vocoder,
-    )
+        voice = read_recording(flags.voice, rate)
+        # The reference is part of what the model was trained to hold, but leaves half of it.
+        limit = max(limit // 2, limit - len((voice_text or "").encode()))
+    parts = passages(text, limit)
+    if len(parts) > 1 and voice is None:
+        parts = passages(text, max(1, limit // 2))
+    total = sum(len(part.text) for part in parts)
+    sounds: list[Tensor] = []
+    for part in parts:
+        share = len(part.text) / total
+        (sound,) = model.sample(
+            cond=None if voice is None else [voice],
+            texts=[part.text],
+            cond_texts=[voice_text],
+            language=flags.language,
+            seconds=None if flags.seconds is None else flags.seconds * share,
+            steps=flags.steps,
+            cond_scale=flags.cond_scale,
+            method=flags.method,
+            seed=flags.seed + number,
+            vocoder=vocoder,
+        )
+        sound = sound.float().cpu()
+        pace.heard(len(sound) / rate)
+        if voice is None:
+            voice, voice_text = sound, part.text
+        sounds += [sound, torch.zeros(round(part.pause * rate))]
+    return torch.cat(sounds)
 
 
 def _edit(
@@ -196,6 +278,7 @@ def _edit(
         flags.to,
         flags.text[0] if flags.text else None,
         flags.voice_text,
+        language=flags.language,
         seconds=flags.seconds,
         solver=Solver(flags.steps, flags.method, cond_scale=flags.cond_scale),
         seed=flags.seed,
@@ -211,5 +294,6 @@ def _write(model: "VoiceBox", sound: "Tensor", path: Path) -> list[Path]:
     assert model.features.mel is not None
     write_sound(path, sound.float().cpu().numpy(), model.config.sample_rate)
     picture = path.with_suffix(".png")
-    write_png(picture, side_by_side([model.features.mel(sound[None])[0].cpu().numpy()]))
+    mels = model.features.mel(sound.to(model.device)[None])[0]
+    write_png(picture, side_by_side([mels.cpu().numpy()]))
     return [path, picture]

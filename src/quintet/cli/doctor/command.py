@@ -28,13 +28,16 @@ class Doctor:
 
     Without arguments, the machine. With a recipe (and a folder), whether it fits into memory, how
     long it takes and how much disk it needs; all flags of `train` work here. With a room and a
-    folder, the content of the folder. With a run, whether everything in its folder is intact.
+    folder, the content of the folder; a published corpus needs no room. With a run, whether
+    everything in its folder is intact.
     """
 
     what: tyro.conf.Positional[str | None] = None
     """A recipe such as image/vqgan, a room such as image, or the folder of a run."""
     data: tyro.conf.Positional[Path | None] = None
     """The data folder."""
+    aligner: Path | None = None
+    """A trained run of the speech room: list the recordings whose transcripts it doubts."""
 
 
 def doctor(arguments: list[str]) -> None:
@@ -47,11 +50,26 @@ def doctor(arguments: list[str]) -> None:
     elif args.what in rooms.rooms() and args.data is not None:
         from quintet.cli.doctor.data import check_folder
 
-        check_folder(args.what, args.data)
+        check_folder(args.what, args.data, args.aligner)
     elif args.data is None and (Path(args.what) / "config.json").exists():
         check_run(Path(args.what))
+    elif args.data is None and (room := recognising_room(Path(args.what))):
+        from quintet.cli.doctor.data import check_folder
+
+        check_folder(room, Path(args.what), args.aligner)
     else:
         raise RunError(unknown(args.what, args.data))
+
+
+def recognising_room(folder: Path) -> str | None:
+    """The room that knows the layout of a folder, such as that of a published corpus."""
+    if not folder.is_dir():
+        return None
+    for room in rooms.rooms():
+        layout = rooms.room_named(room).data.Folder.layout
+        if layout is not None and layout(folder):
+            return room
+    return None
 
 
 def unknown(what: str, data: Path | None) -> str:

@@ -9,6 +9,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from quintet import rooms
 from quintet.engine.errors import RunError
 from quintet.media.errors import BadFile, printable
@@ -17,7 +19,7 @@ SHOWN = 5
 """Duplicates listed by name."""
 
 
-def check_folder(room: str, folder: Path) -> None:
+def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
     from quintet.cli.doctor.survey import Duplicates, histogram
     from quintet.media.folder import listing, relative_name
     from quintet.media.ranges import Outside, summary
@@ -49,6 +51,8 @@ def check_folder(room: str, folder: Path) -> None:
         raise RunError(f"no file in {folder} can be used")
     names = [name for name in names if name not in outside]
     print("\n".join([f"{' or '.join(m.unit for m in measures)}:", *histogram(sizes)]))
+    if kind.summary is not None and folder.is_dir():
+        print("\n".join(kind.summary(folder, names, float(np.nansum(sizes)))))
     with_caption = captioned(kind, config, folder, names)
     print(about_captions(names, with_caption, bool(kind.lacking)))
     usable = [name for name in names if name in with_caption] if kind.lacking else names
@@ -62,6 +66,10 @@ def check_folder(room: str, folder: Path) -> None:
     )
     for sentence in about_duplicates(folder, duplicates.groups, set(valid)):
         print(sentence)
+    if aligner is not None:
+        transcripts = rooms.room_named(room).transcripts
+        for line in transcripts.lines(transcripts.doubtful(aligner, folder)):
+            print(line)
 
 
 def with_progress(checked: Iterable[Any], total: int) -> Iterator[Any]:

@@ -1,0 +1,105 @@
+"""Phonemes of a text, in IPA, by espeak-ng (`quintet[phonemes]`).
+
+The package espeakng-loader carries the library and its data for a hundred languages; it is called
+directly, because wrappers bring a dozen packages for one function. Punctuation stays, for pauses.
+
+Ids: ASCII as in bytes, then the IPA extensions of Unicode, then `MODIFIERS`: one id per symbol, in
+the vocabulary of bytes.
+"""
+
+import ctypes
+import re
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quintet.speech.characters import FIRST
+
+IPA = range(0x250, 0x2B0)
+MODIFIERS = "ˈˌːˑʰʲʷˠˤˡⁿæçðøħŋœβθχᵻ\u0303\u0329\u032a\u032f\u0325\u030a\u031a\u031d\u033a\u033b"
+DROPPED = "\u0361\u200d\u031eᵝ"
+"""Ties between symbols, and shades that no language here tells apart."""
+_BY_CODE = {ord(symbol): 128 + len(IPA) + place for place, symbol in enumerate(MODIFIERS)}
+_SAME = str.maketrans("äéᵊˀεß，、。！？；：—–…", "aeəʔɛs,,.!?;:--.")
+_SWITCH = re.compile(r"\([a-z]{2,3}(-[a-z]+)*\)")
+"""Marks of words in another language."""
+_PUNCTUATION = re.compile(r"([,;:.!?…—–。，、！？；：]+)")
+_UTF8, _IPA_MODE = 1, 2
+_FALLBACK = {"zh": "cmn", "no": "nb", "iw": "he"}
+
+
+def encode_phonemes(phonemes: str, edges: bool = False) -> Tensor:
+    """(n,) ids; ValueError for a symbol without one."""
+    symbols = f" {phonemes} " if edges else phonemes
+    return torch.tensor([FIRST + _code(symbol) for symbol in symbols], dtype=torch.int64)
+
+
+def _code(symbol: str) -> int:
+    code = ord(symbol)
+    if code < 128:
+        return code
+    if code in IPA:
+        return 128 + code - IPA.start
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    raise ValueError(f"the phoneme {symbol!r} U+{code:04X} has no id; report its language")
+
+
+@lru_cache(maxsize=1 << 16)
+def phonemes(text: str, language: str) -> str:
+    """The text in IPA, with its punctuation."""
+    espeak = _espeak()
+    voice = _voice(language)
+    if espeak.espeak_SetVoiceByName(voice.encode()) != 0:
+        raise ValueError(f"espeak-ng does not know the language '{voice}'; give one such as en-us")
+    parts: list[str] = []
+    for place, part in enumerate(_PUNCTUATION.split(text)):
+        parts.append(part if place % 2 else _spoken(espeak, part))
+    joined = " ".join(
+        "".join(f"{part} " if i % 2 else part for i, part in enumerate(parts)).split()
+    )
+    joined = _SWITCH.sub("", joined).translate(_SAME)
+    return "".join(symbol for symbol in joined if symbol not in DROPPED)
+
+
+def _spoken(espeak: Any, text: str) -> str:
+    if not text.strip():
+        return ""
+    content = ctypes.create_string_buffer(text.encode("utf-8"))
+    rest = ctypes.c_void_p(ctypes.addressof(content))
+    clauses: list[str] = []
+    while rest.value:
+        clauses.append(espeak.espeak_TextToPhonemes(ctypes.byref(rest), _UTF8, _IPA_MODE).decode())
+    return " ".join(clauses)
+
+
+@cache
+def _voice(language: str) -> str:
+    """The voice of a language tag: `pt-BR` as it is, `fr-fr` as `fr`, `zh-CN` as `cmn`."""
+    tag = language.replace("_", "-").lower()
+    short = tag.partition("-")[0]
+    for name in (tag, short, _FALLBACK.get(short, "")):
+        if name and _espeak().espeak_SetVoiceByName(name.encode()) == 0:
+            return name
+    raise ValueError(f"espeak-ng does not know the language '{language}'; give one such as en-us")
+
+
+@cache
+def _espeak() -> Any:
+    try:
+        import espeakng_loader  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(
+            "phonemes need espeakng-loader: pip install 'quintet[phonemes]'"
+        ) from error
+    library = ctypes.CDLL(espeakng_loader.get_library_path())
+    function = library.espeak_TextToPhonemes
+    function.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.c_int]
+    function.restype = ctypes.c_char_p
+    retrieval, no_exit = 1, 0x8000
+    data = espeakng_loader.get_data_path().encode()
+    if library.espeak_Initialize(retrieval, 0, data, no_exit) < 0:
+        raise ImportError("espeak-ng cannot read its data; reinstall espeakng-loader")
+    return library
