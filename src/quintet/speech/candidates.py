@@ -14,6 +14,7 @@ from quintet.speech.data import SpeechFolder
 from quintet.speech.inference import infill, segment_layout
 from quintet.speech.model import VoiceBox
 from quintet.speech.task import VoiceBoxTask
+from quintet.speech.vocoder.task import VocoderTask
 
 
 class Spoken(Candidates):
@@ -23,7 +24,7 @@ class Spoken(Candidates):
     task: VoiceBoxTask
 
     def __init__(self, task: Any) -> None:
-        if not isinstance(task, VoiceBoxTask):
+        if isinstance(task, VocoderTask):
             raise RunError(
                 "judges hear spoken texts, and this run is a vocoder; judge the copies of a "
                 "VoiceBox run: quintet train speech/voicebox … --sampling.vocoder RUN"
