@@ -36,14 +36,14 @@ def model_card(run: Path, model: Any, samples: Sequence[str] = ()) -> str:
     state = state_of(folder)
     records = records_of(folder, state)
     metrics = validation_metrics(records)
-    kind = type(model).__name__
+    kind, load = type(model).__name__, model.loading(".")
     parts = [
         yaml_header(kind, str(folder.about.get("recipe")), list(group_baselines(metrics))),
         f"# {kind}: {escape(folder.path.resolve().name)}",
         provenance(folder, state, records, model),
         "## Usage",
-        '```python\nimport quintet\n\n# "." is this folder; elsewhere use its path or Hub name\n'
-        f'model = quintet.{kind}.from_pretrained(".")\n```',
+        f"```python\nimport {load.partition('.')[0]}\n\n"
+        f'# "." is this folder; elsewhere use its path or Hub name\nmodel = {load}\n```',
         f"## Validation metrics at step {escape(last_step(records))}",
         metrics_table(metrics),
         *samples_section(samples),

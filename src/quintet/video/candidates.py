@@ -21,7 +21,7 @@ class Reconstructions(Candidates):
         return {"frames": frames, **cropped(config.size)}
 
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
-        real, model = self.task.real(batch), self.task.recipe.model
+        real, model = self.task.real(batch), self.task.tokenizer
         sets = {
             "originals": real,
             "candidates": self.nets["tokenizer"](real).output,

@@ -18,6 +18,7 @@ from quintet.nn.similarity import psnr, ssim
 from quintet.shared.tokenizer.pixels import bicubic
 from quintet.shared.tokenizer.task import TokenizerTask
 from quintet.video import data
+from quintet.video.adopt.config import VideoAdoptRecipe
 from quintet.video.config import VideoRecipe
 from quintet.video.exhibits import ClipSheet
 from quintet.video.model import (
@@ -71,7 +72,7 @@ class VideoTask(TokenizerTask):
         real = self.real(batch)
         output = nets["tokenizer"](real)
         reconstruction = output.output.clamp(0, 1)
-        model = self.recipe.model
+        model = self.tokenizer
         rows = {
             "psnr": psnr(reconstruction, real),
             "ssim": frame_ssim(reconstruction, real),
@@ -91,7 +92,12 @@ class VideoTask(TokenizerTask):
         return [ClipSheet("reconstructions", real, reconstruction)]
 
 
-build = VideoTask
+def build(recipe: Any) -> VideoTask:
+    if isinstance(recipe, VideoAdoptRecipe):
+        from quintet.video.adopt.task import VideoAdoptTask
+
+        return VideoAdoptTask(recipe)
+    return VideoTask(recipe)
 
 
 def frame_ssim(a: Tensor, b: Tensor) -> Tensor:
