@@ -54,7 +54,7 @@ FPS = 16.0
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    return ["--out", "out"] if has_validation(run) else []
+    return ["--out", "out"] if has_validation(run) and not recipe.stages else []
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
@@ -71,6 +71,11 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     if flags.fps is not None:
         _check_fps(flags.fps, "--fps")
     model: VideoTokenizer = loaded(run, flags.device)
+    if not hasattr(model, "encode_chunks"):
+        raise RunError(
+            f"{run} holds an adopted autoencoder, which takes whole clips: 'quintet export', then"
+            " load the export with its own library"
+        )
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     digest = weights_digest(model)

@@ -1,4 +1,4 @@
-"""Bottlenecks of adopted autoencoders: without weights of their own, around what the network has."""
+"""Bottlenecks of adopted autoencoders: they have no weights of their own."""
 
 from typing import Any
 

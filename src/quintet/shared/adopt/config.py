@@ -53,6 +53,7 @@ class AdoptSettings(Recipe):
     """What every recipe that adopts a model has."""
 
     stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({"autoencoder": FOLDER})
+    """The original, which the run keeps a copy of."""
     autoencoder: str | None = setting(path=True)
     """Folder of the autoencoder (config.json and safetensors), or a run of this recipe; on the
     command line also --from."""

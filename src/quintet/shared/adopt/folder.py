@@ -5,6 +5,7 @@ and pickles are refused.
 """
 
 import importlib
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -133,9 +134,13 @@ def dtype_of(files: list[Path]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the libraries' warnings about their own use of torch."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
+    """Without warnings of the libraries about their own use of torch and about known settings."""
+    logger = logging.getLogger("diffusers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

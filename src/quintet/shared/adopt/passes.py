@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
+from quintet.shared.adopt.bottlenecks import AdoptedGaussian
+
 Shape = tuple[int, ...]
 
 
@@ -36,11 +38,13 @@ class _Call(nn.Module):
 
 def encode(model: Any, shape: Shape) -> Any:
     """What the network's `encode` returns for pixels of this shape."""
-    return _run(model, lambda model, pixels: model.encoded(pixels), shape)[0]
+    with torch.no_grad():
+        return _run(model, lambda model, pixels: model.encoded(pixels), shape)[0]
 
 
 def both(model: Any, shape: Shape) -> Pass:
-    (latents, output), weights = _run(model, _halves, shape)
+    with torch.enable_grad():
+        (latents, output), weights = _run(model, _halves, shape)
     depend = [_dependencies(half, weights) for half in (latents, output)]
     return Pass(tuple(output.shape[1:]), *depend)
 
@@ -49,8 +53,7 @@ def _halves(model: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
     learns, model.encoder_learns = model.encoder_learns, True
     encoded = model.encode(pixels)
     model.encoder_learns = learns
-    shape = model.noise_shape(pixels)
-    noise = () if shape is None else (pixels.new_zeros(len(pixels), *shape),)
+    noise = encoded.chunk(2, 1)[:1] if isinstance(model.quantiser, AdoptedGaussian) else ()
     values, _, loss, *_ = model.quantiser(encoded, *noise)
     return values.sum() + loss, model.decode(values.detach())
 
@@ -59,7 +62,7 @@ def _run(
     model: nn.Module, function: Callable[[Any, Tensor], Any], shape: Shape
 ) -> tuple[Any, dict[str, Tensor]]:
     call = _Call(model, function)
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"), torch.enable_grad():
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         weights = {
             name: torch.empty(value.shape, dtype=value.dtype)
             for name, value in (*call.named_parameters(), *call.named_buffers())
