@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from harness import free_port
 from adopting import adopts
+from harness import free_port
 from quintet import rooms
 from quintet.cli import COMMANDS, common
 from quintet.engine import health

@@ -19,9 +19,9 @@ import pytest
 from command import Quintet
 from rich.console import Console
 
+from adopting import adopts
 from campaign.subjects import OF_ROOM, replaced
 from harness import assert_same, tensors
-from adopting import adopts
 from quintet import rooms
 from quintet.cli import main
 from quintet.cli.demo import stages

@@ -1,13 +1,14 @@
 """Candidates of a video tokenizer: reconstructions."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from quintet.engine.task import Batch
 from quintet.shared.candidates import Candidates, Group, cropped, eight_bits
 from quintet.shared.tokenizer.pixels import three_channels
+from quintet.video.model import VideoTokenizer
 from quintet.video.task import VideoTask, bicubic_baseline
 
 
@@ -21,7 +22,7 @@ class Reconstructions(Candidates):
         return {"frames": frames, **cropped(config.size)}
 
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
-        real, model = self.task.real(batch), self.task.tokenizer
+        real, model = self.task.real(batch), cast(VideoTokenizer, self.task.tokenizer)
         sets = {
             "originals": real,
             "candidates": self.nets["tokenizer"](real).output,

@@ -6,7 +6,7 @@ each clip, drawn from the sample's key.
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,7 @@ class VideoTask(TokenizerTask):
         real = self.real(batch)
         output = nets["tokenizer"](real)
         reconstruction = output.output.clamp(0, 1)
-        model = self.tokenizer
+        model = cast(VideoTokenizer, self.tokenizer)
         rows = {
             "psnr": psnr(reconstruction, real),
             "ssim": frame_ssim(reconstruction, real),

@@ -7,7 +7,7 @@ and pickles are refused.
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ def dtype_of(files: list[Path]) -> str:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None, None, None]:
     """Without warnings of the libraries about their own use of torch and about known settings."""
     logger = logging.getLogger("diffusers")
     level = logger.level

@@ -75,6 +75,6 @@ def _run(
 
 def _dependencies(value: Tensor, weights: dict[str, Tensor]) -> frozenset[str]:
     trained = {n: w for n, w in weights.items() if w.requires_grad}
-    found = torch.autograd.grad(value.sum(), [*trained.values()], allow_unused=True)
+    found: Any = torch.autograd.grad(value.sum(), [*trained.values()], allow_unused=True)
     names = (name.removeprefix("model.") for name, g in zip(trained, found) if g is not None)
     return frozenset(names)
