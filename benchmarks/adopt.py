@@ -172,7 +172,7 @@ def batches(asked: argparse.Namespace) -> Any:
 @torch.no_grad()
 def report(asked: argparse.Namespace, name: str, folder: Path, more: dict[str, Any]) -> None:
     model = AdoptedImages.from_pretrained(folder).to(DEVICE)
-    config = ImageDataConfig(size=(asked.size, asked.size), valid_limit=10**9)
+    config = ImageDataConfig(size=(asked.size, asked.size), valid_fraction=0.0)
     source = open_data(asked.held, config, "train", 0)
     distance = StructuralDistance().to(DEVICE)
     rows: dict[str, list[Tensor]] = {"psnr": [], "perceptual": []}
@@ -183,13 +183,12 @@ def report(asked: argparse.Namespace, name: str, folder: Path, more: dict[str, A
         output = model.reconstruct(real)
         rows["psnr"].append(psnr(output, real))
         rows["perceptual"].append(distance(output, real).expand(len(real)))
-    figures = {
-        measure: round(torch.cat(values).mean().item(), 4) for measure, values in rows.items()
-    }
+    figures = {what: round(torch.cat(values).mean().item(), 4) for what, values in rows.items()}
     about = {"shape": asked.shape, "size": asked.size, "batch_size": asked.batch_size}
     seconds = {"first_seconds": asked.first_seconds, "seconds": asked.seconds}
     line = {"name": name, **figures, "pictures": len(source), **about, **seconds, **more}
-    print(json.dumps({**line, **machine(), "commit": commit()}), flush=True)
+    about_run = machine(folder.parent / "scenes")
+    print(json.dumps({**line, **about_run, "commit": commit()}), flush=True)
 
 
 if __name__ == "__main__":
