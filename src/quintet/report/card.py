@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from quintet.engine.models.pretrained import Pretrained
 from quintet.engine.runs.checkpoint import path_of
 from quintet.engine.runs.folder import RunFolder, finite, read_json, read_lines
 from quintet.report.source import mapping
@@ -36,7 +37,9 @@ def model_card(run: Path, model: Any, samples: Sequence[str] = ()) -> str:
     state = state_of(folder)
     records = records_of(folder, state)
     metrics = validation_metrics(records)
-    kind, load = type(model).__name__, model.loading(".")
+    kind = type(model).__name__
+    own = isinstance(model, Pretrained)
+    load = model.loading(".") if own else f'quintet.{kind}.from_pretrained(".")'
     parts = [
         yaml_header(kind, str(folder.about.get("recipe")), list(group_baselines(metrics))),
         f"# {kind}: {escape(folder.path.resolve().name)}",
