@@ -9,7 +9,7 @@ twice for the same seconds: by image/adopt, and by a loop in the manner of the t
 diffusers (mean squared error and KL, AdamW at a constant learning rate, bf16 autocast; the same
 crops and batches, fed by the same loader). All are measured on the pictures of the other folder:
 PSNR, and the perceptual distance of Quintet, which image/adopt trains with and the loop does not.
-Prints one line of JSON for each.
+The seconds of image/adopt include its start and its warm-up steps. Prints one line of JSON for each.
 """
 
 import argparse
@@ -60,7 +60,8 @@ def main() -> None:
         started = time.perf_counter()
         adopted = trained(asked, scenes, work / "adopted", asked.train, asked.seconds, "decoder")
         seconds = time.perf_counter() - started
-        report(asked, "image/adopt", adopted, {"with_start_and_export": round(seconds, 1)})
+        spent = {"steps": steps_of(work / "adopted"), "with_start_and_export": round(seconds, 1)}
+        report(asked, "image/adopt", adopted, spent)
         steps = plain_loop(asked, scenes, work / "loop")
         report(asked, "plain loop", work / "loop", {"steps": steps})
 
@@ -75,6 +76,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--first-seconds", type=float, default=120)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--warm", type=int, default=100, help="steps of --warm-discriminator")
     parser.add_argument("--workers", type=int, default=8)
     return parser.parse_args()
 
@@ -107,7 +109,7 @@ def trained(
         "--log-every": "50",
         "--optim.learning-rate": str(asked.learning_rate if data else 3e-4),
         "--optim.scheduler": "constant",
-        "--warm-discriminator": "0" if data is None else "100",
+        "--warm-discriminator": "0" if data is None else str(asked.warm),
         "--losses.adversarial": "none" if data is None else "hinge",
     }
     words = [word for pair in flags.items() for word in pair]
@@ -117,6 +119,10 @@ def trained(
     export = run.with_name(f"{run.name}-export")
     subprocess.run([*base, "export", str(run), str(export)], check=True, stdout=sys.stderr)
     return export
+
+
+def steps_of(run: Path) -> int:
+    return max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
 
 
 def plain_loop(asked: argparse.Namespace, source: Path, out: Path) -> int:

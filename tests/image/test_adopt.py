@@ -148,6 +148,7 @@ def small(name: str, **changes: Any) -> Any:
 
     wanted = {"size": (SIZE, SIZE), "dim": 8, "workers": 0, "trackers": (), "valid_limit": 4}
     wanted |= {"builtin_count": 16, "log_every": 1, "batch_size": 2, "device": "cpu"}
+    wanted |= {"warm_discriminator": 0}
     recipe = replaced(adopt_tiny(), wanted)
     return replaced(recipe, {"autoencoder": str(folder(name)), "steps": 4, **changes})
 
