@@ -9,7 +9,7 @@ twice for the same seconds: by image/adopt, and by a loop in the manner of the t
 diffusers (mean squared error and KL, AdamW at a constant learning rate, bf16 autocast; the same
 crops and batches, fed by the same loader). All are measured on the pictures of the other folder:
 PSNR, and the perceptual distance of Quintet, which image/adopt trains with and the loop does not.
-The seconds of image/adopt include its start and its warm-up steps. Prints one line of JSON for each.
+The seconds of image/adopt include its start and its warm-up steps. Prints a line of JSON for each.
 """
 
 import argparse
