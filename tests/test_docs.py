@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from adopting import adopts
 from harness import free_port
 from quintet import rooms
 from quintet.cli import COMMANDS, common
@@ -32,7 +33,11 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 SLURM = DOCS / "examples/train.slurm"
-TINY = [name for name in rooms.names() if name.endswith("_tiny")]
+TINY = [
+    name
+    for name in rooms.names()
+    if name.endswith("_tiny") and not adopts(rooms.recipe_function(name)())
+]
 
 Patch = pytest.MonkeyPatch
 Command = tuple[str, str]

@@ -195,7 +195,8 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
 
 
 def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
-    """A model ready to use, with averaged weights, from a run or an exported folder.
+    """A model ready to use, with averaged weights, from a run, an exported folder, or a folder of
+    an autoencoder of diffusers or transformers.
 
     `step` names a checkpoint of the run, as does a source `RUN@STEP` or `RUN@best`; the default is
     the newest one.
@@ -203,8 +204,11 @@ def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
     from quintet.engine.models.pretrained import weights_of
     from quintet.engine.part import load_strictly
     from quintet.engine.runs.folder import RunFolder, at_step
+    from quintet.shared.adopt.folder import is_foreign
 
     path = at_step(Path(source), step)
+    if is_foreign(path):
+        return adopted(path)
     folder = RunFolder.open(path)
     if "model" in folder.about:
         return model_class(folder.about, folder.path).from_pretrained(folder.path)
@@ -213,6 +217,17 @@ def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
     network = task.parts[task.main].network
     load_strictly(network, weights_of(path, task.main), str(path))
     return network.eval()
+
+
+def adopted(path: Path) -> Any:
+    """An autoencoder of another library, in the room of its medium."""
+    from quintet.image.adopt.model import AdoptedImages
+    from quintet.shared.adopt import folder
+    from quintet.shared.adopt.model import takes_clips
+    from quintet.video.adopt.model import AdoptedClips
+
+    config, network = folder.load(path)
+    return (AdoptedClips if takes_clips(network) else AdoptedImages)(config, network).eval()
 
 
 def model_class(about: dict[str, Any], where: Path) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import quintet
+from adopting import adopts
 from quintet import rooms
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.runs import checkpoint
@@ -56,7 +57,9 @@ TIMED = ("seconds", "samples_per_second", "waiting")
 
 
 def names() -> list[str]:
-    return [name for name in rooms.names() if name.endswith("_tiny")]
+    """Those that need no model from elsewhere."""
+    tiny = [name for name in rooms.names() if name.endswith("_tiny")]
+    return [name for name in tiny if not adopts(rooms.recipe_function(name)())]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import adopting
 import harness
 import quintet
 from campaign.subjects import OF_ROOM, replaced
@@ -35,6 +37,7 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 
 NAMES = [name for name in rooms.names() if name.endswith("_tiny")]
+ADOPTING = {name for name in NAMES if adopting.adopts(rooms.recipe_function(name)())}
 
 
 class Variant(str):
@@ -54,7 +57,9 @@ VARIANTS = [
     pytest.param(Variant("video/tokenizer_tiny", quantiser="kl"), id="video/tokenizer_tiny-kl"),
     pytest.param(Variant("image/vqgan_tiny", quantiser="bounded"), id="image/vqgan_tiny-bounded"),
 ]
-EVERY = pytest.mark.parametrize("name", [*NAMES, *VARIANTS], scope="module")
+needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
+MARKED = [pytest.param(n, marks=needs_diffusers) if n in ADOPTING else n for n in NAMES]
+EVERY = pytest.mark.parametrize("name", [*MARKED, *VARIANTS], scope="module")
 
 # Where a recipe has such a field, a smaller value; the claims do not depend on it.
 SMALLER = {
@@ -72,7 +77,9 @@ SMALLER = {
     "max_seconds": 1.5,
     "count": 2,
     "compared": 8,
+    "warm_discriminator": 1,
 }
+OF_RECIPE: dict[str, dict[str, Any]] = {"video/adopt_tiny": {"train": "all"}}
 # Terms that are documented to be statistics of one micro-batch; without them halves are equal.
 PER_MICRO_BATCH = {"decorrelation_weight": 0.0, "adversarial": "none"}
 LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of four steps
@@ -84,15 +91,18 @@ taught = partial(harness.run, measured=False)
 def small(name: str, **changes: Any) -> Recipe:
     narrow = OF_ROOM.get(name.partition("/")[0], {})
     changes_of_variant = name.changes if isinstance(name, Variant) else {}
-    wanted = SMALLER | narrow | LATE | changes_of_variant
+    wanted = SMALLER | narrow | LATE | OF_RECIPE.get(name, {}) | changes_of_variant
     recipe = replaced(rooms.recipe_function(name)(), wanted)
-    stages = {setting: str(stage(maker)) for setting, maker in recipe.stages.items()}
+    stages = {setting: str(stage(maker, name)) for setting, maker in recipe.stages.items()}
     return dataclasses.replace(recipe, steps=4, **stages, **changes)
 
 
 @lru_cache
-def stage(maker: str) -> Path:
-    """A frozen model that a recipe is built on: four steps of the recipe that trains such."""
+def stage(maker: str, name: str) -> Path:
+    """A frozen model that a recipe is built on: four steps of the recipe that trains such, or a
+    folder of another library."""
+    if maker not in rooms.names():
+        return adopting.folder(adopting.ADOPTED[name.partition("/")[0]])
     name, place = f"{maker}_tiny", Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, place)
     go = lambda settings: rooms.build(name, settings)

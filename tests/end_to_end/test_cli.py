@@ -145,10 +145,10 @@ def test_compile_is_spelt_as_people_spell_it(
 
 
 def test_a_bare_compile_flag_means_on() -> None:
-    from quintet.cli.train import spell_compile
+    from quintet.cli.train import spell_out
 
-    assert spell_compile(["--compile", "--steps", "2"]) == ["--compile", "on", "--steps", "2"]
-    assert spell_compile(["--steps", "2", "--compile"]) == ["--steps", "2", "--compile", "on"]
+    assert spell_out(["--compile", "--steps", "2"]) == ["--compile", "on", "--steps", "2"]
+    assert spell_out(["--steps", "2", "--compile"]) == ["--steps", "2", "--compile", "on"]
 
 
 def test_a_folder_of_mixed_images_trains_and_is_recorded_in_full(

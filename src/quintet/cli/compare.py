@@ -40,7 +40,7 @@ class Compare:
     data: tyro.conf.Positional[Path]
     """Folder of pictures, or one picture."""
     models: tyro.conf.Positional[tuple[Path, ...]]
-    """Runs (also RUN@STEP, RUN@best) and exported folders."""
+    """Runs (also RUN@STEP, RUN@best), exported folders, and folders of diffusers."""
     size: tuple[int, int] | None = None
     """Resize and crop pictures to this height and width."""
     count: int | None = None
@@ -97,11 +97,14 @@ def pictures(data: Path) -> list[Path]:
 
 
 def image_tokenizer(path: Path, device: Any) -> Any:
+    from quintet.image.adopt.model import AdoptedImages
     from quintet.image.model import VQGanVAE
-    from quintet.shared.sampling import loaded
+    from quintet.shared.adopt.folder import is_foreign
+    from quintet.shared.sampling import loaded, on_device
 
-    model = loaded(path, device)
-    if not isinstance(model, VQGanVAE):
+    model = AdoptedImages.from_pretrained(path) if is_foreign(path) else loaded(path, device)
+    model = model.to(on_device(device))
+    if not isinstance(model, (VQGanVAE, AdoptedImages)):
         kind = type(model).__name__
         raise RunError(f"{path} holds a {kind}; only image tokenizers can be compared")
     if model.config.channels != 3:

@@ -56,9 +56,7 @@ def export(argv: list[str]) -> None:
     with atomic_folder(args.out) as partial:
         if graphs is None:
             lines = write_weights(run, model, partial)
-            lines += [
-                f"load it with quintet.{type(model).__name__}.from_pretrained({str(args.out)!r})"
-            ]
+            lines += [f"load it with {model.loading(str(args.out))}"]
         else:
             lines = write_graphs(run, model, graphs, partial, args.format)
     print("\n".join(lines))
@@ -76,7 +74,7 @@ def write_weights(run: Path, model: Any, folder: Path) -> list[str]:
     card = model_card(run, model, copy_samples(run, folder))
     (folder / "README.md").write_text(card, encoding="utf-8")
     model.save_pretrained(folder)
-    own, again = model.state_dict(), type(model).from_pretrained(folder).state_dict()
+    own, again = model.exported(), type(model).from_pretrained(folder).state_dict()
     different = [name for name in own if not own[name].equal(again[name])]
     if different:
         raise RunError(f"{len(different)} tensors came back changed, {different[0]} first")

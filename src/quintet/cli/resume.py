@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from quintet.cli.common import ASKING, examples, need_data, optional, parse, recorded
-from quintet.cli.train import launch, row, spell_compile, spelt, with_absolute_paths
+from quintet.cli.train import launch, row, spell_out, spelt, with_absolute_paths
 from quintet.engine.config import OptimiserConfig, Recipe, dotted, resolved
 from quintet.engine.errors import RunError
 from quintet.engine.settings import Setting, settings_of, updated
@@ -31,7 +31,7 @@ def resume(arguments: list[str]) -> None:
         return
     if runs:
         refuse_fixed(name, recipe, runs[0], arguments)
-    asked = parse(flags_of(recipe), spell_compile(arguments), "resume")
+    asked = parse(flags_of(recipe), spell_out(arguments), "resume")
     name, recipe = recorded(asked.run)
     need_data(recipe, asked.run, "resume it from Python: trainer.train(resume=True)")
     changes = {name: getattr(asked, _identifier(name)) for name in _free(recipe)}

@@ -40,7 +40,7 @@ def train(given: list[str]) -> None:
         if not given or given[0] not in ASKING:
             raise RunError("name a recipe first, for example image/vqgan_tiny")
         return
-    name, rest = given[0], spell_compile(given[1:])
+    name, rest = given[0], spell_out(given[1:])
     default = rooms.recipe_function(name)()
     if any(word in ASKING for word in rest):
         print(recipe_help(name, default))
@@ -171,8 +171,9 @@ def with_valid_folder(recipe: Recipe, folder: str | None) -> Recipe:
     )
 
 
-def spell_compile(given: list[str]) -> list[str]:
-    """--compile and --no-compile, for the setting that is also 'auto'."""
+def spell_out(given: list[str]) -> list[str]:
+    """--compile and --no-compile, for the setting that is also 'auto'; --from for --autoencoder,
+    because no field of Python can be called so."""
     words: list[str] = []
     for index, word in enumerate(given):
         following = given[index + 1] if index + 1 < len(given) else ""
@@ -180,6 +181,8 @@ def spell_compile(given: list[str]) -> list[str]:
             words += ["--compile", "off"]
         elif word == "--compile" and following not in ("on", "off", "auto"):
             words += ["--compile", "on"]
+        elif word == "--from" or word.startswith("--from="):
+            words.append(word.replace("--from", "--autoencoder", 1))
         else:
             words.append(word)
     return words

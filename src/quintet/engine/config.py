@@ -108,7 +108,8 @@ class Recipe:
     """Settings of every run. A room's recipe adds its model, data, losses and optimisers."""
 
     stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
-    """Settings that name a frozen model the run depends on, and the recipe that trains it."""
+    """Settings that name a frozen model the run depends on, and the recipe that trains it (or, in
+    words, what to give)."""
     matmul_share: ClassVar[float] = 0.3
     """Share of a GPU's matmul rate that steps reach, for plans (docs/performance.md)."""
     data: str | None = setting(None, free=True)

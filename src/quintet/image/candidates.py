@@ -26,7 +26,7 @@ class Reconstructions(Candidates):
             "originals": real,
             "candidates": self.nets["vae"](real).output,
             # As many pixels as the tokenizer has ids.
-            "bicubic": bicubic(real, self.task.recipe.model.factor),
+            "bicubic": bicubic(real, self.task.tokenizer.factor),
         }
         pictures = {name: [*eight_bits(three_channels(x))] for name, x in sets.items()}
         return Group(pictures.pop("originals"), pictures.pop("candidates"), pictures)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from quintet.engine.config import OptimiserConfig
+from quintet.image.adopt.config import ImageAdoptRecipe
 from quintet.image.config import (
     ImageDataConfig,
     MaskGitConfig,
@@ -154,4 +155,38 @@ def vqgan_large_f16() -> VQGanRecipe:
             attention_layers=1,
             levels=(8, 8, 8, 5, 5, 5),
         ),
+    )
+
+
+def adopt() -> ImageAdoptRecipe:
+    """Fine-tune the decoder of an autoencoder of diffusers on 256 x 256 images; for one GPU."""
+    return ImageAdoptRecipe(
+        steps=5000,
+        batch_size=8,
+        workers=12,
+        evaluate_every=1000,
+        save_every=1000,
+        warm_discriminator=500,
+        images=ImageDataConfig(size=(256, 256), builtin_count=1_000_000),
+        losses=TokenizerLossConfig(perceptual=0.2, adversarial_share=0.3),
+        optim=OptimiserConfig(learning_rate=5e-5, warmup_steps=100),
+        discriminator_optim=OptimiserConfig(
+            learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
+        ),
+    )
+
+
+def adopt_tiny() -> ImageAdoptRecipe:
+    """The same with 64 x 64 images and a small discriminator; for tries on a CPU."""
+    return replace(
+        adopt(),
+        steps=200,
+        batch_size=4,
+        workers=1,
+        evaluate_every=100,
+        save_every=100,
+        warm_discriminator=20,
+        discriminator=DiscriminatorConfig(dim=32, layers=2),
+        images=ImageDataConfig(size=(64, 64), builtin_count=20_000, valid_limit=64),
+        optim=OptimiserConfig(learning_rate=3e-4, warmup_steps=20, ema_decay=0.98),
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 from quintet.engine.keys import fold
 from quintet.engine.task import Batch, Exhibit, Measured, Rows
 from quintet.image import data
+from quintet.image.adopt.config import ImageAdoptRecipe
 from quintet.image.config import MaskGitRecipe, VQGanRecipe
 from quintet.image.maskgit_task import MaskGitTask
 from quintet.image.model import VQGanVAE
@@ -61,7 +62,7 @@ class VQGanTask(TokenizerTask):
                 total_variation(reconstruction) / total_variation(real).clamp_min(1e-6)
             ),
             "psnr_mean_colour": Rows(psnr(mean, real)),
-            "psnr_bicubic": Rows(psnr(bicubic(real, self.recipe.model.factor).clamp(0, 1), real)),
+            "psnr_bicubic": Rows(psnr(bicubic(real, self.tokenizer.factor).clamp(0, 1), real)),
             **{name: Rows(row) for name, row in self.tokenizer.quantiser.rows(output).items()},
         }
 
@@ -72,6 +73,10 @@ class VQGanTask(TokenizerTask):
 
 
 def build(recipe: Any) -> VQGanTask | MaskGitTask:
+    if isinstance(recipe, ImageAdoptRecipe):
+        from quintet.image.adopt.task import ImageAdoptTask
+
+        return ImageAdoptTask(recipe)
     return MaskGitTask(recipe) if isinstance(recipe, MaskGitRecipe) else VQGanTask(recipe)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from quintet.engine.models.pretrained import Pretrained
 from quintet.engine.runs.checkpoint import path_of
 from quintet.engine.runs.folder import RunFolder, finite, read_json, read_lines
 from quintet.report.source import mapping
@@ -37,13 +38,15 @@ def model_card(run: Path, model: Any, samples: Sequence[str] = ()) -> str:
     records = records_of(folder, state)
     metrics = validation_metrics(records)
     kind = type(model).__name__
+    own = isinstance(model, Pretrained)
+    load = model.loading(".") if own else f'quintet.{kind}.from_pretrained(".")'
     parts = [
         yaml_header(kind, str(folder.about.get("recipe")), list(group_baselines(metrics))),
         f"# {kind}: {escape(folder.path.resolve().name)}",
         provenance(folder, state, records, model),
         "## Usage",
-        '```python\nimport quintet\n\n# "." is this folder; elsewhere use its path or Hub name\n'
-        f'model = quintet.{kind}.from_pretrained(".")\n```',
+        f"```python\nimport {load.partition('.')[0]}\n\n"
+        f'# "." is this folder; elsewhere use its path or Hub name\nmodel = {load}\n```',
         f"## Validation metrics at step {escape(last_step(records))}",
         metrics_table(metrics),
         *samples_section(samples),

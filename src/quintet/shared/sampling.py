@@ -136,14 +136,18 @@ def check_positive(flags: Any, *names: str) -> None:
 
 def loaded(run: Path, device: Device) -> Any:
     """Model of a run or an export, on the chosen device."""
-    import torch
-
     import quintet
+
+    where = on_device(device)
+    return quintet.load(run).to(where)
+
+
+def on_device(device: Device) -> str:
+    import torch
 
     if device == "cuda" and not torch.cuda.is_available():
         raise RunError("--device cuda, but torch finds no GPU; use --device cpu or auto")
-    on_gpu = device != "cpu" and torch.cuda.is_available()
-    return quintet.load(run).to("cuda" if on_gpu else "cpu")
+    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def recipe_with_data(run: Path, what: str) -> Any:

@@ -2,7 +2,7 @@
 captions."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from quintet.shared.candidates import Candidates, Group, cropped, eight_bits
 from quintet.shared.maskgit.candidates import Generated
 from quintet.shared.tokenizer.pixels import three_channels
 from quintet.video.maskgit_task import VideoMaskGitTask
+from quintet.video.model import VideoTokenizer
 from quintet.video.task import VideoTask, bicubic_baseline
 
 
@@ -24,7 +25,7 @@ class Reconstructions(Candidates):
         return {"frames": frames, **cropped(config.size)}
 
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
-        real, model = self.task.real(batch), self.task.recipe.model
+        real, model = self.task.real(batch), cast(VideoTokenizer, self.task.tokenizer)
         sets = {
             "originals": real,
             "candidates": self.nets["tokenizer"](real).output,

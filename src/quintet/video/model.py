@@ -198,12 +198,7 @@ class VideoTokenizer(TokenizerModel):
         return height // self.factor, width // self.factor
 
     def pixel_loss(self, output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
-        loss, terms = super().pixel_loss(output, target, losses)
-        weight = losses.temporal if isinstance(losses, VideoLossConfig) else 0.0
-        if not weight:
-            return PixelLoss(loss, terms)
-        temporal = temporal_error(output, target).mean()
-        return PixelLoss(loss + weight * temporal, terms | {"temporal": temporal})
+        return with_temporal(super().pixel_loss(output, target, losses), output, target, losses)
 
     # -- input checks -----------------------------------------------------------------------
 
@@ -240,6 +235,17 @@ class VideoTokenizer(TokenizerModel):
                 f" {max(chunk // step, 1) * step}"
             )
         return chunk // step
+
+
+def with_temporal(
+    frames: PixelLoss, output: Tensor, target: Tensor, losses: TokenizerLossConfig
+) -> PixelLoss:
+    """The loss of frames, and that of their differences."""
+    weight = losses.temporal if isinstance(losses, VideoLossConfig) else 0.0
+    if not weight:
+        return frames
+    temporal = temporal_error(output, target).mean()
+    return PixelLoss(frames.loss + weight * temporal, frames.terms | {"temporal": temporal})
 
 
 def temporal_error(output: Tensor, target: Tensor) -> Tensor:

@@ -1,8 +1,11 @@
 """Recipes of the video room. `quintet train video/NAME` calls the function NAME."""
 
+from dataclasses import replace
+
 from quintet.engine.config import OptimiserConfig
 from quintet.shared.maskgit.config import DecodingConfig
 from quintet.shared.tokenizer.config import DiscriminatorConfig
+from quintet.video.adopt.config import VideoAdoptRecipe
 from quintet.video.config import (
     MotionDiscriminatorConfig,
     VideoDataConfig,
@@ -159,4 +162,38 @@ def tokenizer_large() -> VideoRecipe:
         discriminator_optim=OptimiserConfig(
             learning_rate=1e-4, warmup_steps=1000, betas=(0.5, 0.9), ema_decay=0.0
         ),
+    )
+
+
+def adopt() -> VideoAdoptRecipe:
+    """Fine-tune the decoder of an autoencoder of diffusers on 17 x 256 x 256 clips; for one GPU."""
+    return VideoAdoptRecipe(
+        steps=5000,
+        batch_size=2,
+        workers=12,
+        evaluate_every=1000,
+        save_every=1000,
+        warm_discriminator=500,
+        videos=VideoDataConfig(size=(256, 256), builtin_count=1_000_000),
+        losses=VideoLossConfig(perceptual=0.1, adversarial_share=0.1),
+        optim=OptimiserConfig(learning_rate=5e-5, warmup_steps=100),
+        discriminator_optim=OptimiserConfig(
+            learning_rate=1e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
+        ),
+    )
+
+
+def adopt_tiny() -> VideoAdoptRecipe:
+    """The same with 9 x 32 x 32 clips and small discriminators; for tries on a CPU."""
+    return replace(
+        adopt(),
+        steps=200,
+        workers=1,
+        evaluate_every=100,
+        save_every=100,
+        warm_discriminator=20,
+        frame_discriminator=DiscriminatorConfig(dim=32, layers=2),
+        motion_discriminator=MotionDiscriminatorConfig(dim=16, layers=2),
+        videos=VideoDataConfig(frames=9, size=(32, 32), builtin_count=20_000, valid_limit=32),
+        optim=OptimiserConfig(learning_rate=3e-4, warmup_steps=20, ema_decay=0.98),
     )

@@ -80,7 +80,7 @@ def example(recipe: Any, run: Path) -> list[str]:
         text = ["--text", "a red star moves quickly upwards on white"]
         captioned = [] if recipe.model.text == "none" else text
         return [*captioned, "--count", "4", "--out", "out"]
-    return ["--out", "out"] if has_validation(run) else []
+    return ["--out", "out"] if has_validation(run) and not recipe.stages else []
 
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
@@ -102,6 +102,11 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         return _generate(model, out, flags)
     if flags.text or flags.clip:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text or --clip")
+    if not hasattr(model, "encode_chunks"):
+        raise RunError(
+            f"{run} holds an adopted autoencoder, which takes whole clips: 'quintet export', then"
+            " load the export with its own library"
+        )
     what = "videos, images, or ids or latents as .safetensors"
     files = find_inputs(inputs, ((*CLIPS, *IMAGES), IDS), what, out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):

@@ -6,7 +6,7 @@ each clip, drawn from the sample's key.
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from quintet.nn.similarity import psnr, ssim
 from quintet.shared.tokenizer.pixels import bicubic
 from quintet.shared.tokenizer.task import TokenizerTask
 from quintet.video import data
+from quintet.video.adopt.config import VideoAdoptRecipe
 from quintet.video.config import VideoMaskGitRecipe, VideoRecipe
 from quintet.video.exhibits import ClipSheet
 from quintet.video.maskgit_task import VideoMaskGitTask
@@ -72,7 +73,7 @@ class VideoTask(TokenizerTask):
         real = self.real(batch)
         output = nets["tokenizer"](real)
         reconstruction = output.output.clamp(0, 1)
-        model = self.recipe.model
+        model = cast(VideoTokenizer, self.tokenizer)
         rows = {
             "psnr": psnr(reconstruction, real),
             "ssim": frame_ssim(reconstruction, real),
@@ -93,6 +94,10 @@ class VideoTask(TokenizerTask):
 
 
 def build(recipe: Any) -> VideoTask | VideoMaskGitTask:
+    if isinstance(recipe, VideoAdoptRecipe):
+        from quintet.video.adopt.task import VideoAdoptTask
+
+        return VideoAdoptTask(recipe)
     generator = isinstance(recipe, VideoMaskGitRecipe)
     return VideoMaskGitTask(recipe) if generator else VideoTask(recipe)
 

@@ -13,7 +13,7 @@ import tyro
 
 from quintet import rooms
 from quintet.cli.common import check_positive, parse, say, table
-from quintet.cli.train import spell_compile, with_absolute_paths
+from quintet.cli.train import spell_out, with_absolute_paths
 from quintet.engine.config import ConfigError, resolved
 from quintet.engine.errors import RunError
 from quintet.media.errors import BadFile, printable
@@ -165,7 +165,7 @@ def parse_recipe(name: str, arguments: list[str]) -> Any:
         "    json_line: Print one line of JSON instead of the table.\n"
         "    settings: As for train."
     )
-    args = parse(kind, spell_compile(arguments), f"doctor {name}")
+    args = parse(kind, spell_out(arguments), f"doctor {name}")
     data = args.data if args.data is not None else args.settings.data
     recipe = dataclasses.replace(with_absolute_paths(args.settings), data=resolved(data))
     return dataclasses.replace(args, settings=recipe)
@@ -197,6 +197,8 @@ def planned(name: str, recipe: Any, folder: Path, gpu: str) -> dict[str, Any]:
 
     for stage, maker in recipe.stages.items():
         if getattr(recipe, stage) is None:
+            if maker not in rooms.names():
+                with_stages(name, recipe)
             path = untrained(f"{maker}{name[len(name.partition('_')[0]) :]}", folder / stage)
             recipe = dataclasses.replace(recipe, **{stage: str(path)})
     run = RunFolder(folder)

@@ -4,6 +4,7 @@ Loading runs no code: the class is looked up by name, never imported as given; t
 plain values only; weights are safetensors.
 """
 
+import json
 import shutil
 import sys
 import tempfile
@@ -79,6 +80,18 @@ class Pretrained:
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         """For a model whose exported configuration holds results of an evaluation."""
+
+    def save_stage(self, path: Path) -> None:
+        """Write what a run keeps of a model that it depends on."""
+        self.save_pretrained(path)
+
+    def exported(self) -> dict[str, Any]:
+        """The weights as an export holds them."""
+        return dict(self.state_dict())  # type: ignore[attr-defined]
+
+    def loading(self, path: str) -> str:
+        """The call that loads an export."""
+        return f"quintet.{type(self).__name__}.from_pretrained({json.dumps(path)})"
 
     def write_stages(self, path: Path) -> None:
         """For a model that contains another: write it into a subfolder."""

@@ -1,8 +1,8 @@
 """Frozen stages: trained models that a run depends on, copied once into RUN/frozen/NAME.
 
-`stages` of a recipe maps the settings that name such a model to the recipe that trains it. The copy
-holds EMA weights and configuration; its digest is in config.json. From then on the run depends on
-nothing outside its folder.
+`stages` of a recipe maps the settings that name such a model to the recipe that trains it, or to
+words for what to give. The copy holds EMA weights and configuration; its digest is in config.json.
+From then on the run depends on nothing outside its folder.
 """
 
 import dataclasses
@@ -33,11 +33,10 @@ def keep(
         if name not in digests:
             source = getattr(recipe, name)
             if source is None:
-                flag = name.replace("_", "-")
-                raise RunError(
-                    f"this recipe needs a trained {name}: set --{flag} to a run of "
-                    f"'quintet train {trained_by}' or its export"
-                )
+                flag, made = name.replace("_", "-"), trained_by
+                if "/" in trained_by.split()[0]:
+                    made = f"a run of 'quintet train {trained_by}' or its export"
+                raise RunError(f"this recipe needs a trained {name}: set --{flag} to {made}")
             model = live.get(name)
             if model is None and load is not None:
                 model = load(source)
@@ -54,7 +53,7 @@ def _copy(model: Pretrained, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     remove_partial(path.parent)  # of a killed start
     with atomic_folder(path, replace=True) as partial:
-        model.save_pretrained(partial)
+        model.save_stage(partial)
 
 
 def digest(path: Path) -> str:

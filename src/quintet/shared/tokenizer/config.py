@@ -93,6 +93,11 @@ class TokenizerRecipe(Recipe):
     """Optimiser of the discriminators."""
 
     @property
+    def tokenizer_start(self) -> int:
+        """The tokenizer's first step; discriminators that start earlier see it as it was."""
+        return 0
+
+    @property
     def adversarial_start(self) -> int:
         """The discriminators' first step."""
         return round(self.losses.adversarial_from * (self.planned_steps or self.steps))

@@ -7,6 +7,7 @@ real ─ tokenizer ─> reconstruction ─ l1, l2, perceptual ──────
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -59,16 +60,17 @@ class TokenizerTask(Task):
                 network, recipe.optim, compiles_captured=False, extra_state=self.balancer
             )
         }
-        self.updates = [Update(self.main, each(self.tokenizer_loss))]
+        self.trained = When(start=recipe.tokenizer_start)
+        self.updates = [Update(self.main, each(self.tokenizer_loss), self.trained)]
         if self.losses.perceptual:
             vgg = self.losses.vgg
             distance = LPIPS(vgg) if vgg else StructuralDistance()
             self.parts["perceptual"] = Part(distance, compiles_captured=False)
         self.discriminators = list(discriminators) if self.losses.adversarial != "none" else []
-        # The discriminator updates and the adversarial loss share one When.
         start = recipe.adversarial_start
-        self.adversarial = When(start=start) if self.discriminators else When(every=0)
-        self.penalty = When(every=self.losses.penalty_every, start=start).inside(self.adversarial)
+        self.discriminated = When(start=start) if self.discriminators else When(every=0)
+        self.adversarial = replace(self.discriminated, start=max(start, recipe.tokenizer_start))
+        self.penalty = When(every=self.losses.penalty_every, start=start).inside(self.discriminated)
         for name in self.discriminators:
             self._add_discriminator(name, discriminators[name], recipe.discriminator_optim)
         self.monitors = self._monitors(recipe)
@@ -81,7 +83,7 @@ class TokenizerTask(Task):
         part = Part(channels_last(discriminator), optimiser, compiles=False, extra_state=lecam)
         self.parts[name] = part
         self.updates.append(
-            Update(name, each(partial(self.discriminator_loss, name)), self.adversarial)
+            Update(name, each(partial(self.discriminator_loss, name)), self.discriminated)
         )
 
     def _monitors(self, recipe: TokenizerRecipe) -> list[Monitor]:
@@ -181,6 +183,8 @@ class TokenizerTask(Task):
     def discriminator_loss(
         self, name: str, nets: Mapping[str, Any], batch: Batch, context: StepContext
     ) -> Loss:
+        if name == self.discriminators[0] and not context.due(self.trained):
+            self._untrained_pair(name, nets, batch, context)
         pairs = context.scratch.setdefault(name, list(context.scratch["pairs"]))
         real, fake = pairs.pop(0)
         real_logits, fake_logits = nets[name](torch.cat([real, fake])).chunk(2)
@@ -195,6 +199,16 @@ class TokenizerTask(Task):
             loss = loss + self.losses.penalty_weight * self.losses.penalty_every * penalty
             metrics["penalty"] = penalty
         return loss, metrics
+
+    def _untrained_pair(
+        self, name: str, nets: Mapping[str, Any], batch: Batch, context: StepContext
+    ) -> None:
+        """What `tokenizer_loss` leaves for the discriminators, before its first step."""
+        real = self.real(batch)
+        with torch.no_grad():
+            pair = real, nets[self.main](real, self._noise(real, batch)).output
+        for consumer in ("pairs", name):
+            context.scratch.setdefault(consumer, []).append(pair)
 
     def _penalty(
         self,

@@ -1,0 +1,85 @@
+"""Settings of recipes that adopt an autoencoder of diffusers or transformers. Imports no torch:
+help must be instant."""
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from quintet.engine.config import Recipe, require, require_choices, setting
+from quintet.shared.tokenizer.config import TokenizerRecipe
+
+FOLDER = "a folder with config.json and safetensors, as diffusers or transformers writes it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedConfig:
+    """What rebuilds an adopted autoencoder: its class and its own configuration."""
+
+    library: Literal["diffusers", "transformers"] = "diffusers"
+    """The library of the class."""
+    class_name: str = "AutoencoderKL"
+    """The class."""
+    settings: str = "{}"
+    """Text of its config.json, kept to the byte."""
+    dtype: str = "float32"
+    """Type of the weights in its files; training is in fp32."""
+    kl_weight: float = 1e-6
+    """Weight of the divergence from a standard normal, in nats per element of the latents."""
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        require(self.kl_weight >= 0, "kl_weight", self.kl_weight, "0 or more")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return json.loads(self.settings)
+
+    @property
+    def channels(self) -> int:
+        """Of images and frames; some classes count those of patches, which are always RGB."""
+        channels = self.values.get("in_channels", 3)
+        return channels if channels in (1, 3, 4) else 3
+
+    @property
+    def quantiser(self) -> str:
+        """Its name among the bottlenecks of Quintet."""
+        return "vq" if self.class_name == "VQModel" else "kl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptSettings(Recipe):
+    """What every recipe that adopts a model has."""
+
+    stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({"autoencoder": FOLDER})
+    """The original, which the run keeps a copy of."""
+    autoencoder: str | None = setting(path=True)
+    """Folder of the autoencoder (config.json and safetensors), or a run of this recipe; on the
+    command line also --from."""
+    train: Literal["decoder", "encoder", "all"] = "decoder"
+    """What is trained. decoder: latents stay as they are, so that models of them keep working."""
+    kl_weight: float = 1e-6
+    """Gaussian latents: weight of their divergence from a standard normal, in nats per element."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptRecipe(AdoptSettings, TokenizerRecipe):
+    """A recipe that adopts an autoencoder of images or clips, with discriminators."""
+
+    warm_discriminator: int = 0
+    """Steps at the start in which only the discriminators are trained, against the frozen
+    autoencoder; then they join the training. 0: they start at losses.adversarial_from."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        warm = self.warm_discriminator
+        require(0 <= warm < self.steps, "warm_discriminator", warm, f"below steps, {self.steps}")
+
+    @property
+    def tokenizer_start(self) -> int:
+        return 0 if self.losses.adversarial == "none" else self.warm_discriminator
+
+    @property
+    def adversarial_start(self) -> int:
+        return 0 if self.warm_discriminator else super().adversarial_start

@@ -1,0 +1,146 @@
+"""Folders of diffusers and transformers: config.json names the class, safetensors hold the weights.
+
+Loading runs no code of the folder: the class is looked up in the library, custom code (auto_map)
+and pickles are refused.
+"""
+
+import importlib
+import logging
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quintet.engine.errors import RunError
+from quintet.engine.models.hub import CONFIG
+from quintet.engine.models.pretrained import read_about, refuse_outside_links
+from quintet.engine.runs.checkpoint import write_safetensors
+from quintet.shared.adopt.config import FOLDER, AdoptedConfig
+
+WEIGHTS = {
+    "diffusers": "diffusion_pytorch_model.safetensors",
+    "transformers": "model.safetensors",
+}
+"""Names of the files of weights."""
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a folder is one of diffusers or transformers, and not a run or an export."""
+    if (path / "model_index.json").is_file():
+        raise RunError(f"{path} is a pipeline; name the folder of its autoencoder: {path / 'vae'}")
+    if not (path / CONFIG).is_file():
+        return False
+    about = read_about(path)
+    return "quintet" not in about and ("_class_name" in about or "architectures" in about)
+
+
+def load(path: Path) -> tuple[AdoptedConfig, nn.Module]:
+    """The network of a folder in fp32, and what rebuilds it."""
+    about = read_about(path)
+    library = "diffusers" if "_class_name" in about else "transformers"
+    named = about.get("_class_name") or (about.get("architectures") or [""])[0]
+    files = weight_files(path)
+    config = AdoptedConfig(
+        library=library,
+        class_name=str(named),
+        settings=(path / CONFIG).read_text(encoding="utf-8"),
+        dtype=dtype_of(files),
+    )
+    kind = class_of(config)
+    variant = next((f.name.split(".")[1] for f in files if f.name.count(".") > 1), None)
+    how = {"torch_dtype" if library == "diffusers" else "dtype": torch.float32}
+    with quiet():
+        try:
+            network = kind.from_pretrained(
+                path, use_safetensors=True, local_files_only=True, variant=variant, **how
+            )
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            raise RunError(f"{path} cannot be loaded as {named}: {error}") from None
+    return config, network
+
+
+def build(config: AdoptedConfig) -> nn.Module:
+    """The network with arbitrary weights."""
+    kind = class_of(config)
+    with quiet():
+        if config.library == "diffusers":
+            return kind.from_config(config.values)
+        return kind(kind.config_class.from_dict(config.values))
+
+
+def save(config: AdoptedConfig, state: Mapping[str, Tensor], path: Path) -> None:
+    """In the original format; equal weights give an equal file."""
+    (path / CONFIG).write_text(config.settings, encoding="utf-8")
+    write_safetensors(path / WEIGHTS[config.library], {n: t.cpu() for n, t in state.items()})
+
+
+def class_of(config: AdoptedConfig) -> Any:
+    try:
+        library = importlib.import_module(config.library)
+        base = library.ModelMixin if config.library == "diffusers" else library.PreTrainedModel
+        kind = getattr(library, config.class_name, None)
+    except (ImportError, RuntimeError) as error:
+        raise RunError(
+            f"a {config.class_name} needs {config.library}: pip install 'quintet[adopt]' ({error})"
+        ) from None
+    whole = isinstance(kind, type) and issubclass(kind, base)
+    if not whole or not hasattr(kind, "encode") or not hasattr(kind, "decode"):
+        raise RunError(
+            f"{config.class_name} is not an autoencoder of {config.library}"
+            f" {library.__version__}; give {FOLDER}"
+        )
+    return kind
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The safetensors of a folder; RunError if there are none."""
+    files = sorted(path.glob("*.safetensors"))
+    pickles = sorted(p.name for p in path.iterdir() if p.suffix in PICKLES)
+    if not files and pickles:
+        raise RunError(
+            f"{path} holds {', '.join(pickles)}, which is not read, because a pickle can run code;"
+            f" 'quintet import {path / pickles[0]} FOLDER' writes its tensors as safetensors"
+        )
+    if not files:
+        raise RunError(f"{path} holds no safetensors; give {FOLDER}")
+    for file in files:
+        refuse_outside_links(path, file)
+    whole = [file for file in files if file.name.count(".") == 1]
+    return whole or files
+
+
+def dtype_of(files: list[Path]) -> str:
+    """The type of the weights; fp32 where files mix several."""
+    from safetensors import SafetensorError, safe_open
+
+    names = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+    try:
+        types = {
+            weights.get_slice(name).get_dtype()
+            for file in files
+            for weights in [safe_open(file, framework="pt")]
+            for name in weights.keys()  # noqa: SIM118
+        }
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{files[0].parent}: {error}") from None
+    floating = types & set(names)
+    return names[floating.pop()] if len(floating) == 1 else "float32"
+
+
+@contextmanager
+def quiet() -> Generator[None, None, None]:
+    """Without warnings of the libraries about their own use of torch and about known settings."""
+    logger = logging.getLogger("diffusers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,282 @@
+"""An autoencoder of diffusers as a tokenizer of images or clips.
+
+    pixels in 0..1 -> -1..1 -> network.encode -> bottleneck -> network.decode -> 0..1
+
+Classes of clips take an image as a clip of one frame, and classes of images a clip as a batch of
+frames. What a class does with an input of some shape is found by a pass over tensors without values
+(passes.py).
+"""
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from quintet.engine.errors import RunError
+from quintet.engine.models.pretrained import Pretrained
+from quintet.nn.precision import full_precision
+from quintet.shared.adopt import folder, passes
+from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
+from quintet.shared.adopt.config import AdoptedConfig
+from quintet.shared.adopt.passes import Shape
+from quintet.shared.tokenizer.model import (
+    TokenizerModel,
+    check_divisible,
+    check_floats,
+    check_range,
+)
+
+SIDE, FRAMES = 256, 17
+"""Of an input that every class takes; its latents tell the factors."""
+
+
+class AdoptedTokenizer(TokenizerModel):
+    Config = AdoptedConfig
+    what: ClassVar[str]
+    axes: ClassVar[int]
+    """Of a batch of pixels."""
+
+    def __init__(self, config: AdoptedConfig, network: nn.Module | None = None) -> None:
+        nn.Module.__init__(self)
+        self.config = config
+        self.network: Any = folder.build(config) if network is None else network
+        self.whole_frames()
+        self.takes_clips = takes_clips(self.network)
+        self.encoder_learns = True
+        self._resting: list[nn.Module] = []
+        self._latents: dict[Shape, Shape] = {}
+        shape = (config.channels, *((FRAMES,) if self.axes == 5 else ()), SIDE, SIDE)
+        encoded = self._try(lambda: passes.encode(self, shape))
+        self.quantiser = bottleneck_of(self.network, encoded, config.kl_weight)
+        positions = self.latent_shape(shape)[1:]
+        self.factor = SIDE // positions[-1]
+        later = positions[0] - 1 if self.axes == 5 else 0
+        self.time_factor = max(1, (FRAMES - 1) // later) if later else 1
+
+    def whole_frames(self) -> None:
+        """Without tiles, whose borders are blended, and without slices."""
+        framewise = ("use_framewise_encoding", "use_framewise_decoding")
+        for name in ("use_tiling", "use_slicing", *framewise):
+            if hasattr(self.network, name):
+                setattr(self.network, name, False)
+
+    def _try(self, call: Any) -> Any:
+        try:
+            return call()
+        except (NotImplementedError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"a {self.config.class_name} cannot be adopted for {self.what}: {error}"
+            ) from error
+
+    @classmethod
+    def label(cls) -> str:
+        """One for all rooms: each can take what another has kept of an original."""
+        return "shared/AdoptedTokenizer"
+
+    # -- encoding and decoding --------------------------------------------------------------------
+
+    def to_network(self, pixels: Tensor) -> Tensor:
+        """Images or clips, or their latents, as the network takes them."""
+        raise NotImplementedError
+
+    def from_network(self, values: Tensor, frames: int) -> Tensor:
+        raise NotImplementedError
+
+    def encoded(self, pixels: Tensor) -> Any:
+        """What the network makes of images or clips: a distribution, or latents."""
+        result = self.network.encode(self.to_network(pixels * 2 - 1))[0]
+        self._clear()
+        return result
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Means and log-variances of Gaussian latents, or latents."""
+        self.check(pixels)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.encoder_learns):
+            values = as_tensor(self.encoded(pixels))
+        return self.from_network(values, self._frames(pixels))
+
+    def decode(self, values: Tensor) -> Tensor:
+        """Images or clips, not clamped."""
+        latents = self.to_network(values)
+        if self.quantiser.discrete:  # `decode` of the class would quantise again
+            spatial = latents if self.config.values.get("norm_type") == "spatial" else None
+            output = self.network.decoder(self.network.post_quant_conv(latents), spatial)
+        else:
+            output = self.network.decode(latents, **self._arguments(values))[0]
+        self._clear()
+        return self.from_network(full_precision(output), self._frames(values)) * 0.5 + 0.5
+
+    def _frames(self, values: Tensor) -> int:
+        return values.shape[2] if self.axes == 5 else 1
+
+    def _arguments(self, values: Tensor) -> dict[str, Any]:
+        """What `decode` of some classes takes beside latents."""
+        names = inspect.signature(self.network.decode).parameters
+        more: dict[str, Any] = {}
+        if "num_frames" in names:
+            more["num_frames"] = self._frames(values)
+        if "temb" in names and self.config.values.get("timestep_conditioning"):
+            more["temb"] = values.new_zeros(len(values))  # no noise is left
+        return more
+
+    def _clear(self) -> None:
+        """Some classes keep features of the last frames between calls."""
+        if hasattr(self.network, "clear_cache"):
+            self.network.clear_cache()
+
+    def latent_shape(self, shape: Shape) -> Shape:
+        """Channels and positions of the latents of pixels of a shape, both without the batch."""
+        if shape not in self._latents:
+            encoded = as_tensor(passes.encode(self, shape))
+            latents = self.from_network(encoded, shape[1] if self.axes == 5 else 1)
+            channels = getattr(self.quantiser, "channels", latents.shape[1])
+            self._latents[shape] = (channels, *latents.shape[2:])
+        return self._latents[shape]
+
+    def grid(self, pixels: Tensor) -> tuple[int, ...]:
+        return self.latent_shape(tuple(pixels.shape[1:]))[1:]
+
+    def noise_shape(self, pixels: Tensor) -> tuple[int, ...] | None:
+        if isinstance(self.quantiser, AdoptedGaussian):
+            return self.latent_shape(tuple(pixels.shape[1:]))
+        return None
+
+    def check(self, pixels: Tensor) -> None:
+        channels = self.config.channels
+        if pixels.ndim != self.axes or pixels.shape[1] != channels:
+            axes = "h, w" if self.axes == 4 else "t, h, w"
+            raise ValueError(
+                f"expected {self.what} (b, {channels}, {axes}), not {tuple(pixels.shape)}"
+            )
+        check_floats(pixels, self.what)
+        check_divisible(pixels.shape[-2], pixels.shape[-1], self.factor, self.what)
+
+    # -- codes ------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def to_codes(self, pixels: Tensor) -> Tensor:
+        """Ids, or latents; of Gaussian ones, the means."""
+        check_range(pixels, self.what)
+        return self.quantiser.to_codes(self.encode(pixels))
+
+    @torch.no_grad()
+    def decode_from_codes(self, codes: Tensor) -> Tensor:
+        """Images or clips in 0..1."""
+        self.quantiser.check(codes, self.positions)
+        return self.decode(self.quantiser.codes_to_values(codes)).clamp(0, 1)
+
+    def reconstruct(self, pixels: Tensor) -> Tensor:
+        """Images or clips in 0..1, encoded to codes and decoded."""
+        return self.decode_from_codes(self.to_codes(pixels))
+
+    def tokenize(self, pixels: Tensor) -> Tensor:
+        self.require("ids")
+        return self.to_codes(pixels)
+
+    def encode_latents(self, pixels: Tensor) -> Tensor:
+        self.require("latents")
+        return self.to_codes(pixels)
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """The configuration stays that of the original."""
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def train_only(self, part: Literal["decoder", "encoder", "all"], shape: Shape) -> list[str]:
+        """Freeze what is not trained, found by a pass over pixels of this shape; returns the names
+        of parameters that nothing depends on."""
+        found = self._try(lambda: passes.both(self, shape))
+        if found.output != shape:
+            self._refuse(shape, found.output)
+        chosen = {
+            # What both halves share must not change where one of them stays.
+            "decoder": found.decoder - found.encoder,
+            "encoder": found.encoder - found.decoder,
+            "all": found.encoder | found.decoder,
+        }[part]
+        if not chosen:
+            raise RunError(f"train is {part!r}, which has no parameters in this autoencoder")
+        self.encoder_learns = bool(chosen & found.encoder)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name in chosen)
+        self._resting = [module for module in self.network.modules() if _rests(module)]
+        return [n for n, _ in self.named_parameters() if n not in found.encoder | found.decoder]
+
+    def _refuse(self, shape: Shape, output: Shape) -> NoReturn:
+        if self.axes == 5 and output[1] != shape[1]:
+            fitting = (n for n in range(shape[1] + 1, shape[1] + 17) if self._keeps(shape, n))
+            others = ", ".join(map(str, fitting)) or "another number"
+            raise RunError(
+                f"a {self.config.class_name} makes {output[1]} frames of {shape[1]};"
+                f" set --videos.frames to {others}"
+            )
+        raise RunError(
+            f"a {self.config.class_name} makes {output} of pixels of shape {shape}; choose sizes"
+            f" divisible by {self.factor}"
+        )
+
+    def _keeps(self, shape: Shape, frames: int) -> bool:
+        other = (shape[0], frames, *shape[2:])
+        try:
+            return passes.both(self, other).output == other
+        except (RuntimeError, ValueError):
+            return False
+
+    def train(self, mode: bool = True) -> Self:
+        """Frozen halves stay in eval, and so do batch norms: statistics of one micro-batch would
+        make a step depend on how its batch is divided."""
+        super().train(mode)
+        norms = (module for module in self.network.modules() if isinstance(module, _BatchNorm))
+        for module in (*self._resting, *norms):
+            module.eval()
+        return self
+
+    # -- files ------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, **how: Any) -> Self:
+        """From a folder of diffusers, a run, or what a run keeps of its original."""
+        if not folder.is_foreign(Path(source)):
+            return super().from_pretrained(source, **how)
+        return cls(*folder.load(Path(source))).eval()
+
+    def _write(self, path: Path) -> None:
+        """In the format of the original, and in its type of weights."""
+        folder.save(self.config, self._stored(), path)
+
+    def _stored(self) -> dict[str, Tensor]:
+        """The network's weights in the type of the original."""
+        dtype = getattr(torch, self.config.dtype)
+        return {
+            name: value.detach().to(dtype) if value.is_floating_point() else value.detach()
+            for name, value in self.network.state_dict().items()
+        }
+
+    def exported(self) -> dict[str, Tensor]:
+        stored = self._stored()
+        return {
+            name: stored[name.removeprefix("network.")].to(value.dtype)
+            for name, value in self.state_dict().items()
+        }
+
+    def save_stage(self, path: Path) -> None:
+        Pretrained._write(self, path)
+
+    def loading(self, path: str) -> str:
+        return f"{self.config.library}.{self.config.class_name}.from_pretrained({json.dumps(path)})"
+
+
+def takes_clips(network: Any) -> bool:
+    """Whether it convolves over time; decoders of some classes of images do."""
+    encoder = getattr(network, "encoder", network)
+    return any(isinstance(module, nn.Conv3d) for module in encoder.modules())
+
+
+def _rests(module: nn.Module) -> bool:
+    parameters = list(module.parameters())
+    return bool(parameters) and not any(p.requires_grad for p in parameters)

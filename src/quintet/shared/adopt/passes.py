@@ -1,0 +1,80 @@
+"""Passes of an adopted network over tensors that have shapes and no values: they cost no memory and
+hardly any time, whatever the size of the network."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+
+from quintet.shared.adopt.bottlenecks import AdoptedGaussian
+
+Shape = tuple[int, ...]
+
+
+class Pass(NamedTuple):
+    """What a pass over one sample shows."""
+
+    output: Shape
+    """Without the batch."""
+    encoder: frozenset[str]
+    """Parameters that the latents, or the losses of the bottleneck, depend on."""
+    decoder: frozenset[str]
+    """Parameters that the output depends on, given the latents."""
+
+
+class _Call(nn.Module):
+    """A function of a model as a module, whose weights can be replaced."""
+
+    def __init__(self, model: nn.Module, function: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, pixels: Tensor) -> Any:
+        return self.function(self.model, pixels)
+
+
+def encode(model: Any, shape: Shape) -> Any:
+    """What the network's `encode` returns for pixels of this shape."""
+    with torch.no_grad():
+        return _run(model, lambda model, pixels: model.encoded(pixels), shape)[0]
+
+
+def both(model: Any, shape: Shape) -> Pass:
+    with torch.enable_grad():
+        (latents, output), weights = _run(model, _halves, shape)
+    depend = [_dependencies(half, weights) for half in (latents, output)]
+    return Pass(tuple(output.shape[1:]), *depend)
+
+
+def _halves(model: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    learns, model.encoder_learns = model.encoder_learns, True
+    encoded = model.encode(pixels)
+    model.encoder_learns = learns
+    noise = encoded.chunk(2, 1)[:1] if isinstance(model.quantiser, AdoptedGaussian) else ()
+    values, _, loss, *_ = model.quantiser(encoded, *noise)
+    return values.sum() + loss, model.decode(values.detach())
+
+
+def _run(
+    model: nn.Module, function: Callable[[Any, Tensor], Any], shape: Shape
+) -> tuple[Any, dict[str, Tensor]]:
+    call = _Call(model, function)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
+        weights = {
+            name: torch.empty(value.shape, dtype=value.dtype)
+            for name, value in (*call.named_parameters(), *call.named_buffers())
+        }
+        for name, _ in call.named_parameters():
+            weights[name].requires_grad_()
+        dtype = next(model.parameters()).dtype
+        return functional_call(call, weights, (torch.empty(1, *shape, dtype=dtype),)), weights
+
+
+def _dependencies(value: Tensor, weights: dict[str, Tensor]) -> frozenset[str]:
+    trained = {n: w for n, w in weights.items() if w.requires_grad}
+    found: Any = torch.autograd.grad(value.sum(), [*trained.values()], allow_unused=True)
+    names = (name.removeprefix("model.") for name, g in zip(trained, found) if g is not None)
+    return frozenset(names)

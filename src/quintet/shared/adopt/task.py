@@ -1,0 +1,47 @@
+"""What tasks of adopted autoencoders share."""
+
+import sys
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from quintet.engine.errors import RunError
+from quintet.engine.machine.world import World
+from quintet.engine.task import Task
+from quintet.shared.adopt.bottlenecks import AdoptedGaussian
+from quintet.shared.adopt.config import AdoptSettings
+from quintet.shared.adopt.model import AdoptedTokenizer
+from quintet.shared.adopt.passes import Shape
+
+T = TypeVar("T", bound=AdoptedTokenizer)
+
+
+def adopted(kind: type[T], recipe: AdoptSettings, shape: Shape) -> tuple[T, list[str]]:
+    """The autoencoder of a recipe, ready to be trained on samples of this shape, and the names of
+    parameters that nothing depends on."""
+    assert recipe.autoencoder is not None, "a run keeps its own copy before the task is built"
+    model = kind.from_pretrained(recipe.autoencoder)
+    if model.config.channels != shape[0]:
+        raise RunError(f"the autoencoder has {model.config.channels} channels, the data {shape[0]}")
+    model.config = replace(model.config, kl_weight=recipe.kl_weight)
+    if isinstance(model.quantiser, AdoptedGaussian):
+        model.quantiser.kl_weight = recipe.kl_weight
+    return model, model.train_only(recipe.train, shape)
+
+
+class Adopting(Task):
+    """Mixed into the task of a room. Steps are neither captured nor compiled: code of others may
+    read tensors on the host, or keep state between calls."""
+
+    capturable = False
+    unused: list[str]
+
+    def leave_eager(self) -> None:
+        self.parts[self.main].compiles = False
+
+    def prepare(self, world: World) -> None:
+        if self.unused and world.is_main:
+            named: Any = ", ".join(self.unused[:3]) + (" …" if len(self.unused) > 3 else "")
+            sys.stderr.write(
+                f"quintet: {len(self.unused)} parameters of the autoencoder are not used by such"
+                f" inputs and stay as they are: {named}\n"
+            )
