@@ -74,13 +74,14 @@ class Room:
 
     @property
     def recipes(self) -> dict[str, Callable[[], Recipe]]:
-        """The public functions of recipes.py by name."""
+        """The public functions of recipes.py by name, in their order there."""
         module = importlib.import_module(f"quintet.{self.name}.recipes")
-        return {
-            name: function
+        own = [
+            (name, function)
             for name, function in inspect.getmembers(module, inspect.isfunction)
             if not name.startswith("_") and function.__module__ == module.__name__
-        }
+        ]
+        return dict(sorted(own, key=lambda each: each[1].__code__.co_firstlineno))
 
     @property
     def task(self) -> TaskModule:

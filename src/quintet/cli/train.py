@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 def train(given: list[str]) -> None:
     """Train a recipe."""
     if not given or given[0].startswith("-"):
-        known = [cut(line, WIDTH) for line in listing().splitlines()]
+        every = listing().splitlines()
+        known = [cut(line, WIDTH) for line in every if not re.search(r"_(tiny|large)", line)]
         print(
             f"{examples('train')}\n\nusage: quintet train RECIPE [DATA] --run DIR [--steps N …]\n\n"
             "recipes:",
             *known,
-            "\nquintet train RECIPE --help shows its settings.",
+            "\nEach has a twin NAME_tiny for a CPU, most also NAME_large: quintet list shows all.",
+            "quintet train RECIPE --help shows its settings.",
             sep="\n",
         )
         if not given or given[0] not in ASKING:

@@ -15,14 +15,6 @@ def synthesise(run: Path, out: Path) -> list[Sample]:
     return [Sample(prompt=text, file=file) for text, file in zip(TEXTS, sounds)]
 
 
-def copy(run: Path, out: Path) -> list[Sample]:
-    from quintet.speech.sample import Flags, sample
-
-    original = sorted((run / "exhibits").glob("*/*-original.wav"))[-1]
-    copied, _ = sample(run, (original,), out, Flags(device="cpu"))
-    return [Sample(prompt="a held-out recording", file=copied)]
-
-
 STAGES = (
     Stage(
         folder="speech",
@@ -44,21 +36,5 @@ STAGES = (
         ),
         draw=synthesise,
         next_arguments='--text "ba do ki" --out speech.wav',
-    ),
-    Stage(
-        folder="vocoder",
-        recipe="speech/vocoder_tiny",
-        title="Vocoder",
-        description="Log-mels to sound, with two discriminators; VoiceBox can speak through it.",
-        steps={"full": 150, "quick": 30},
-        seconds={"full": 75, "quick": 25},
-        quick_settings={"recordings.valid_limit": 8},
-        minimal_settings={"recordings.valid_limit": 2, "recordings.builtin_count": 64},
-        summarise=lambda metrics, _: (
-            f"log-mel error of copies {metrics['mel_error']:.3f}; baseline: Griffin-Lim "
-            f"{metrics['mel_error_griffin_lim']:.3f}"
-        ),
-        draw=copy,
-        next_arguments="me.wav --out copy.wav",
     ),
 )
