@@ -1,6 +1,6 @@
 """Train a generator of pictures from a sentence: a tokenizer, and a masked transformer on its ids.
 
-python examples/maskgit.py --steps 200 --run runs/painter
+python examples/maskgit.py --steps 800 --run runs/painter
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Discs(Dataset[dict[str, Any]]):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, default=Path("runs/painter"), help="for both stages")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", default="discs.png", help="the picture of what was generated")
     args = parser.parse_args()
     shared: dict[str, Any] = {"size": 32, "learning_rate": 2e-3, "warmup_steps": 20, "workers": 0}
