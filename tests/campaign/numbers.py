@@ -33,9 +33,15 @@ RATE = 1e8
 PARTS = {
     "image/vqgan_tiny": {"vae": "optim", "discriminator": "discriminator-optim"},
     "image/maskgit_tiny": {"transformer": "optim"},
+    "mesh/autoencoder_compact_tiny": {"autoencoder": "optim"},
     "mesh/autoencoder_tiny": {"autoencoder": "optim"},
     "mesh/transformer_tiny": {"transformer": "optim"},
     "music/mulan_tiny": {"mulan": "optim"},
+    "speech/vocoder_tiny": {
+        "vocoder": "optim",
+        "period_discriminator": "discriminator-optim",
+        "resolution_discriminator": "discriminator-optim",
+    },
     "speech/voicebox_tiny": {"voicebox": "optim"},
     "video/maskgit_tiny": {"transformer": "optim"},
     "video/tokenizer_tiny": {
