@@ -79,10 +79,19 @@ def training_files(demo: Path) -> dict[str, bytes]:
 # -- results ---------------------------------------------------------------------------------
 
 
+LEFT_OUT = {
+    "image/maskgit_tiny",
+    "mesh/autoencoder_compact_tiny",
+    "speech/vocoder_tiny",
+    "video/maskgit_tiny",
+}
+"""Twelve minutes are too short for these as well."""
+
+
 def test_the_demo_trains_every_tiny_recipe(finished: Finished) -> None:
     names = (name for name in rooms.names() if name.endswith("_tiny"))
     tiny = {name for name in names if not adopts(rooms.recipe_function(name)())}
-    assert {stage.recipe for stage in STAGES} == tiny
+    assert {stage.recipe for stage in STAGES} == tiny - LEFT_OUT
     for stage in STAGES:
         about = json.loads((finished.path / stage.folder / "config.json").read_text())
         assert about["recipe"] == stage.recipe
