@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 from quintet.engine.config import OptimiserConfig, Recipe, require, setting
 from quintet.nn.quantisers.config import CodebookConfig
-from quintet.shared.config import DataConfig, require_at_least, require_fraction
+from quintet.shared.config import CaptionConfig, DataConfig, require_at_least, require_fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class MeshAutoencoderConfig(CodebookConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshTransformerConfig:
+class MeshTransformerConfig(CaptionConfig):
     """Mesh generator: a coarse decoder over faces and a fine decoder over the codes of a face."""
 
     corners: Literal[3, 4] = 3
@@ -183,35 +183,20 @@ class MeshTransformerConfig:
     """Attention heads of the fine decoder."""
     fine_head_dim: int = 32
     """Channels per head of the fine decoder."""
-    text: Literal["bytes", "frozen", "none"] = "bytes"
-    """Caption encoder: bytes (trained jointly), frozen (pretrained), or none."""
-    text_length: int = 128
-    """Maximum caption length in bytes (frozen: tokens); longer captions are truncated."""
-    text_layers: int = 2
-    """bytes: encoder layers."""
-    text_dim: int = 512
-    """frozen: width of the embeddings."""
-    text_path: str | None = setting(path=True, free=True)
-    """frozen: local folder of the encoder, needed to generate from captions."""
-    cross_every: int = 2
-    """Cross-attention to the caption in every n-th coarse layer, starting with the first."""
-    dropout: float = 0.0
-    """Dropout probability of the residual branches."""
     label_smoothing: float = 0.0
     """Label smoothing of the code losses."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         size = self.codebook_size
         factored = not self.levels or prod(self.levels) == size
         require(factored, "levels", self.levels, f"factors of codebook_size = {size}")
         require_at_least(1, self, "depth", "codebook_size", "max_faces", "dim", "layers", "heads")
-        texts = ("text_length", "text_dim", "cross_every")
-        require_at_least(1, self, "fine_layers", "fine_heads", *texts)
-        require_at_least(0, self, "text_layers")
+        require_at_least(1, self, "fine_layers", "fine_heads")
         for name in ("dim", "head_dim", "fine_head_dim"):
             value = getattr(self, name)
             require(value >= 2 and value // 2 * 2 == value, name, value, "even (rotary embedding)")
-        require_fraction(self, "dropout", "label_smoothing")
+        require_fraction(self, "label_smoothing")
 
     @property
     def tokens_per_face(self) -> int:

@@ -1,7 +1,7 @@
-"""Settings that the data of several rooms share. Imports no torch: help must be instant."""
+"""Settings that several rooms share. Imports no torch: help must be instant."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from quintet.engine.config import require, require_finite, require_held_out, setting
 
@@ -15,6 +15,31 @@ def require_fraction(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         require(0 <= value < 1, name, value, "at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionConfig:
+    """A generator that attends to captions (shared/conditioning.py)."""
+
+    text: Literal["bytes", "frozen", "none"] = "bytes"
+    """Caption encoder: bytes (trained jointly), frozen (pretrained), or none."""
+    text_length: int = 128
+    """Maximum caption length in bytes (frozen: tokens); longer captions are truncated."""
+    text_layers: int = 2
+    """bytes: encoder layers."""
+    text_dim: int = 512
+    """frozen: width of the embeddings."""
+    text_path: str | None = setting(path=True, free=True)
+    """frozen: local folder of the encoder, needed to generate from captions."""
+    cross_every: int = 2
+    """Cross-attention to the caption in every n-th block, starting with the first."""
+    dropout: float = 0.0
+    """Dropout probability of the residual branches."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "text_length", "text_dim", "cross_every")
+        require_at_least(0, self, "text_layers")
+        require_fraction(self, "dropout")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from quintet.engine.config import OptimiserConfig, Recipe, require, require_choices, setting
 from quintet.nn.quantisers.config import CodebookConfig
-from quintet.shared.config import require_at_least, require_fraction
+from quintet.shared.config import CaptionConfig, require_at_least, require_fraction
 
 MAX_DIGIT = 1024
 """Largest softmax of a factorised code."""
@@ -39,7 +39,7 @@ def digits_of(config: CodebookConfig) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedConfig:
+class MaskedConfig(CaptionConfig):
     """A bidirectional transformer over the ids of a picture or a clip, some of them masked."""
 
     grid: tuple[int, ...] = (16, 16)
@@ -55,35 +55,20 @@ class MaskedConfig:
     """Attention heads."""
     head_dim: int = 64
     """Channels per head."""
-    text: Literal["bytes", "frozen", "none"] = "bytes"
-    """Caption encoder: bytes (trained jointly), frozen (pretrained), or none."""
-    text_length: int = 128
-    """Maximum caption length in bytes (frozen: tokens); longer captions are truncated."""
-    text_layers: int = 2
-    """bytes: encoder layers."""
-    text_dim: int = 512
-    """frozen: width of the embeddings."""
-    text_path: str | None = setting(path=True, free=True)
-    """frozen: local folder of the encoder, needed to generate from captions."""
-    cross_every: int = 2
-    """Cross-attention to the caption in every n-th block, starting with the first."""
-    dropout: float = 0.0
-    """Dropout probability of the residual branches."""
     label_smoothing: float = 0.1
     """Label smoothing of the loss."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choices(self)
         valid = bool(self.grid) and min(self.grid) >= 1
         require(valid, "grid", self.grid, "1 or more ids along each axis")
         valid = bool(self.digits) and min(self.digits) >= 2
         require(valid, "digits", self.digits, "2 or more each")
-        require_at_least(1, self, "dim", "layers", "heads", "text_length", "text_dim")
-        require_at_least(1, self, "cross_every")
-        require_at_least(0, self, "text_layers")
+        require_at_least(1, self, "dim", "layers", "heads")
         divisible = self.head_dim >= 4 and self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "a multiple of 4 (rotary embedding)")
-        require_fraction(self, "dropout", "label_smoothing")
+        require_fraction(self, "label_smoothing")
 
     @property
     def codebook_size(self) -> int:
