@@ -87,6 +87,14 @@ def test_cached_ids_are_those_of_the_tokenizer(saved: Path, vae: VQGanVAE) -> No
             assert ids.text(index) == sample["text"]
 
 
+def test_an_image_does_not_depend_on_its_batch(model: MaskGit) -> None:
+    texts = [f"number {index}" for index in range(40)]  # two blocks
+    together = model.generate(texts, steps=2)
+    assert torch.equal(model.generate(texts[33:], steps=2, first=33), together[33:])
+    with pytest.raises(ValueError, match="texts is empty"):
+        model.generate([])
+
+
 def test_painting_changes_no_id_outside_of_the_mask(model: MaskGit, vae: VQGanVAE) -> None:
     image, mask = torch.rand(3, 16, 32), torch.zeros(16, 32, dtype=torch.bool)
     mask[5:7, 9:18] = True  # touches the patches of one row and columns 2 to 4

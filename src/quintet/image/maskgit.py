@@ -86,12 +86,12 @@ class MaskGit(MaskedGenerator):
                 " give a mask of the same size"
             )
         device = self.weight.device
-        ids = self.tokenizer.tokenize(image[None].to(device))
-        return torch.where(self.patches(mask.to(device)), -1, ids[0]).flatten()[None]
+        ids = self.tokenize_pixels(image[None].to(device))
+        return torch.where(self.patches(mask.to(device)).flatten(), -1, ids)
 
     def patches(self, mask: Tensor) -> Tensor:
         """(h, w): patches of which a pixel is in a mask (H, W)."""
         return F.max_pool2d(mask[None].float(), self.tokenizer.factor)[0] > 0
 
-    def decode_ids(self, ids: Tensor) -> Tensor:
-        return self.tokenizer.decode_from_ids(ids.unflatten(1, self.config.grid))
+    def decode_block(self, ids: Tensor) -> Tensor:
+        return self.tokenizer.decode_from_ids(ids)

@@ -1,7 +1,7 @@
 """Generators conditioned on a caption by cross-attention, with classifier-free guidance."""
 
-from collections.abc import Sequence
-from typing import Any, Self, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,26 @@ from quintet.nn.norms import RMSNorm
 from quintet.nn.text import ByteTokenizer, FrozenText, TextEncoder
 
 CONTEXT_ROWS = 32
-"""Captions encoded together on CUDA. Always as many: products of another size may round otherwise,
-and a sample would depend on its batch."""
+"""Captions encoded together on CUDA; on a CPU each is encoded alone."""
 
 
 def pad_rows(x: Tensor, rows: int) -> Tensor:
     """Repeat the last row."""
     return x[torch.arange(rows, device=x.device).clamp_max(len(x) - 1)]
+
+
+def in_blocks(function: Callable[..., Any], rows: int, *inputs: Tensor) -> Any:
+    """A function of rows, applied to `rows` of them at a time: of always as many, because products
+    of another size may round otherwise, and a sample would depend on its batch."""
+    count = len(inputs[0])
+    if count == 0:
+        return function(*inputs)
+    numbers = torch.arange(count, device=inputs[0].device)
+    parts = [pad_rows(part, rows) for part in numbers.split(rows)]
+    blocks = [function(*(each[part] for each in inputs)) for part in parts]
+    if isinstance(blocks[0], Tensor):
+        return torch.cat(blocks)[:count]
+    return type(blocks[0])(*(torch.cat(each)[:count] for each in zip(*blocks)))
 
 
 def with_null_text(context: Context) -> Context:
@@ -28,8 +41,7 @@ def with_null_text(context: Context) -> Context:
 
 
 class CaptionConditioned(nn.Module):
-    """The text side of a generator. Its configuration has `dim`, `dropout` and the fields `text`
-    (bytes, frozen or none), `text_length`, `text_layers`, `text_dim` and `text_path`."""
+    """The text side of a generator. Its configuration is a `CaptionConfig` with a `dim`."""
 
     config: Any
     null_text: nn.Parameter
@@ -100,16 +112,16 @@ class CaptionConditioned(nn.Module):
         return FrozenText(self.config.text_path, length=length)(captions, device)
 
     @torch.no_grad()
-    def encode_captions(self, captions: Sequence[str]) -> Context | None:
+    def encode_captions(self, captions: Sequence[str]) -> Context:
         """`encode_text` of strings, in eval mode."""
         text, mask = self.tokenize_captions(captions)
+        return self.encode_inputs(text, mask)
+
+    @torch.no_grad()
+    def encode_inputs(self, text: Tensor, mask: Tensor | None = None) -> Context:
+        """`encode_text` of the inputs of `tokenize_captions`, in eval mode."""
         drops = self.training and self.config.dropout > 0
         model = self.cast_copy(self.weight.dtype) if drops else self
-        if not self.weight.is_cuda or not captions:
-            return model.encode_text(len(captions), text, mask)
-        blocks: list[Context] = []
-        for rows in torch.arange(len(captions), device=text.device).split(CONTEXT_ROWS):
-            rows = pad_rows(rows, CONTEXT_ROWS)
-            part = None if mask is None else mask[rows]
-            blocks.append(cast(Context, model.encode_text(CONTEXT_ROWS, text[rows], part)))
-        return Context(*(torch.cat(each)[: len(captions)] for each in zip(*blocks)))
+        rows = CONTEXT_ROWS if self.weight.is_cuda else 1
+        inputs = (text,) if mask is None else (text, mask)
+        return in_blocks(lambda *part: model.encode_text(len(part[0]), *part), rows, *inputs)

@@ -3,7 +3,7 @@
     caption and first latent frames -> masked transformer, a few steps -> ids (b, 1 + n, h, w)
                                     -> tokenizer -> clips (b, c, 1 + n s, H, W)
 
-A longer clip is made in chunks. Each begins with the last frames of the one before, encoded anew:
+A longer clip is made in chunks. Each begins with the last frames of the one before, encoded again:
 the first of them has a latent frame of its own, as the first frame of a training clip has.
 """
 
@@ -98,7 +98,7 @@ class VideoMaskGit(MaskedGenerator):
         if made.shape[2]:
             step = self.tokenizer.time_factor
             known = 1 + min(made.shape[2] - 1, overlap) // step * step
-            given = self.tokenizer.tokenize(made[:, :, -known:]).flatten(1)
+            given = self.tokenize_pixels(made[:, :, -known:])
             ids[:, : given.shape[1]] = given
         return self.decode_ids(self.complete(ids, keys, context, decoding))[:, :, known:]
 
@@ -122,5 +122,5 @@ class VideoMaskGit(MaskedGenerator):
             raise ValueError(f"overlap is {frames}; it must be 0 to {most} frames")
         return frames
 
-    def decode_ids(self, ids: Tensor) -> Tensor:
-        return self.tokenizer.decode_from_code_indices(ids.unflatten(1, self.config.grid))
+    def decode_block(self, ids: Tensor) -> Tensor:
+        return self.tokenizer.decode_from_code_indices(ids)

@@ -56,8 +56,8 @@ class Refinement(NamedTuple):
 def refine(vertex: Tensor, new: Tensor, room: Tensor, owner: Tensor, sizes: Sizes) -> Refinement:
     """Distribute the bits of each vertex over corners (n,) that hold `room` bits per axis.
 
-    First over its own, in their order; where `new`, a vertex starts anew. Then what is left of the
-    room goes to what is left of the bits of the same mesh, `owner` (n,), highest bits first.
+    First over the corners of the vertex, in their order; a `new` corner starts again at the highest
+    bit. Then unused room goes to missing bits of the same mesh, `owner` (n,), highest bits first.
     """
     bits, order = sizes.bits, vertex.argsort(stable=True)
     sorted_vertex, sorted_room = vertex[order], room[order]

@@ -239,7 +239,7 @@ class TransformerTask(Task):
         if self.config.text != "none":
             inputs = self._encode_captions(captions)
             inputs = {name: value.to(self.device) for name, value in inputs.items()}
-            context = model.encode_text(len(captions), **inputs)
+            context = model.encode_inputs(**inputs)
         codes = model.generate_codes(
             context,
             len(captions),

@@ -65,6 +65,11 @@ class Decoding:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
 
 
+def rows_of(tokens: int, device: torch.device) -> int:
+    """Samples of so many ids in a block."""
+    return max(1, BLOCK.get(device.type, CUDA_BLOCK) // tokens)
+
+
 def sample_keys(seed: int, numbers: Sequence[int]) -> Tensor:
     """Keys of the draws of samples: of the seed and their numbers alone."""
     return torch.tensor([fold(seed, "maskgit", n) for n in numbers], dtype=torch.int64)
@@ -200,7 +205,7 @@ def generate_ids(
     decoding: Decoding,
 ) -> Tensor:
     """Ids (b, n) with the masked ones (-1) generated, a block of samples at a time."""
-    rows = max(1, BLOCK.get(ids.device.type, CUDA_BLOCK) // ids.shape[1])
+    rows = rows_of(ids.shape[1], ids.device)
     decoder: Decoder | None = None
     blocks: list[Tensor] = []
     for numbers in torch.arange(len(ids), device=ids.device).split(rows):

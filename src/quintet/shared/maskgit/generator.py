@@ -14,8 +14,9 @@ from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.attention import Context
 from quintet.nn.precision import without_autocast
 from quintet.nn.text import ByteTokenizer
+from quintet.shared.conditioning import in_blocks
 from quintet.shared.maskgit.config import MaskedConfig, digits_of
-from quintet.shared.maskgit.decoding import Decoding, generate_ids, sample_keys
+from quintet.shared.maskgit.decoding import Decoding, generate_ids, rows_of, sample_keys
 from quintet.shared.maskgit.model import MaskedTransformer, random_mask
 
 WITH_IDS = ("fsq", "lfq", "bsq", "vq")
@@ -65,8 +66,8 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
         """The grid of ids of pictures or clips of a size in pixels."""
         raise NotImplementedError
 
-    def decode_ids(self, ids: Tensor) -> Tensor:
-        """Pictures or clips in 0..1 from ids (b, n)."""
+    def decode_block(self, ids: Tensor) -> Tensor:
+        """Pictures or clips in 0..1 from ids (b, *grid)."""
         raise NotImplementedError
 
     # -- the tokenizer --------------------------------------------------------------------------
@@ -85,6 +86,19 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
                 " set_tokenizer(…)"
             )
         return self._tokenizer[0].to(self.weight.device)
+
+    def tokenize_pixels(self, pixels: Tensor) -> Tensor:
+        """Ids (b, n) of pictures or clips in 0..1."""
+        return in_blocks(self.tokenizer.tokenize, self.block_rows, pixels).flatten(1)
+
+    def decode_ids(self, ids: Tensor) -> Tensor:
+        """Pictures or clips in 0..1 from ids (b, n)."""
+        return in_blocks(self.decode_block, self.block_rows, ids.unflatten(1, self.config.grid))
+
+    @property
+    def block_rows(self) -> int:
+        """Samples that the tokenizer takes at once."""
+        return rows_of(self.config.tokens, self.weight.device) if self.weight.is_cuda else 1
 
     def write_stages(self, path: Path) -> None:
         if self._tokenizer[0] is not None:
@@ -130,6 +144,8 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
         """Context, number and keys of what to generate: one for each text, or `count`."""
         texts = [texts] if isinstance(texts, str) else texts
         if texts is not None:
+            if not texts:
+                raise ValueError("texts is empty: give captions, or None and a count")
             self.check_captions(texts)
             if count not in (None, len(texts)):
                 if len(texts) != 1:

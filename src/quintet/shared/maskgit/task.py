@@ -227,7 +227,7 @@ class MaskedTask(Task):
         context, scale = None, 1.0
         if self.config.text != "none":
             inputs = {n: v.to(self.device) for n, v in self._encode_captions(captions).items()}
-            context, scale = model.encode_text(len(captions), **inputs), settings.cond_scale
+            context, scale = model.encode_inputs(**inputs), settings.cond_scale
         decoding = Decoding(
             steps=settings.sampling_steps,
             order=settings.order,
@@ -239,9 +239,8 @@ class MaskedTask(Task):
         return self.decode(model.complete(blank, sample_keys(seed, numbers), context, decoding))
 
     def decode(self, ids: Tensor) -> Tensor:
-        """Pixels in 0..1 of ids (b, n), in batches."""
-        parts = ids.long().to(self.device).split(DECODED)
-        return torch.cat([self.model.decode_ids(part).float() for part in parts])
+        """Pixels in 0..1 of ids (b, n)."""
+        return self.model.decode_ids(ids.long().to(self.device)).float()
 
     def _nearest(self, pixels: Tensor) -> Tensor:
         """Distance of each sample from the nearest training sample, both through the tokenizer."""
