@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from command import Quintet
+from command import TINY, Quintet
 from safetensors.torch import save_file
 
 import quintet as library
@@ -128,6 +128,25 @@ def test_what_cannot_be_judged_is_said_at_once(
     assert said.status == 2
     assert sentence in said.err
     assert "measure" not in said.out
+
+
+def test_a_run_is_judged_while_it_trains_and_trains_as_without_judges(
+    quintet: Quintet, trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    words = ("train", "image/vqgan_tiny", "--run", run, *TINY)
+    refused = quintet(*words, "--judges", "fid")
+    assert (refused.status, run.exists()) == (2, False)
+    assert "the judge fid needs the Inception-v3" in refused.err
+    assert quintet(*words, "--judges", "psnr", "ssim").status == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    record = [line for line in lines if "val/judge/psnr" in line][-1]
+    found = answer(quintet("evaluate", run, "--judges", "psnr,ssim"))
+    for name, score in found["judges"].items():
+        assert record[f"val/judge/{name}"] == pytest.approx(score["value"], rel=1e-6)
+        bicubic = found["baselines"]["bicubic"][name]["value"]
+        assert record[f"val/judge/{name}/bicubic"] == pytest.approx(bicubic, rel=1e-6)
+    assert found["weights"] == digest_of_tensors(library.load(trained).state_dict())
 
 
 def test_a_folder_with_files_is_not_written_into(

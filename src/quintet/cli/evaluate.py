@@ -86,7 +86,9 @@ def evaluate(given: list[str]) -> None:
     )
     run = at_step(asked.run, asked.step)
     task = rooms.build(name, recipe, RunFolder.open(run).path, recorded_split=not asked.data)
-    bench = None if asked.judges is None else Bench.of(rooms.room_of(name), task, asked)
+    bench = None
+    if asked.judges is not None:
+        bench = Bench.of(rooms.room_of(name), task, asked.judges, asked.save)
     world = World(recipe)
     opened = open_run(task, run, world, whole=bool(asked.data))
     metrics: dict[str, Any] = {}

@@ -1,4 +1,5 @@
-"""`quintet judges`, `quintet evaluate --pair`, and the judges of `quintet evaluate RUN`."""
+"""`quintet judges`, `quintet evaluate --pair`, and the judges of `quintet evaluate RUN` and of runs
+that train."""
 
 import dataclasses
 import json
@@ -10,6 +11,7 @@ import tyro
 
 from quintet import rooms
 from quintet.cli.common import check_positive, parse, say
+from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError
 
 Medium = Literal["image", "video", "speech", "music", "mesh"]
@@ -85,15 +87,15 @@ class Bench:
     module: Any
 
     @classmethod
-    def of(cls, room: rooms.Room, task: Any, asked: Any) -> "Bench":
+    def of(cls, room: rooms.Room, task: Any, names: str, save: Path | None = None) -> "Bench":
         from quintet.judges import media
 
         if room.name not in media.MEDIA:
             raise RunError(f"there are no judges of {room.name}; drop --judges")
         maker = room.candidates.candidates(task)
-        if asked.save and maker.compares == "embeddings":
+        if save and maker.compares == "embeddings":
             raise RunError(f"a run of {room.name} makes embeddings and no files; drop --save")
-        judges, silent = media.chosen(room.name, asked.judges, maker.compares)
+        judges, silent = media.chosen(room.name, names, maker.compares)
         return cls(judges, silent, maker, media.module_of(room.name))
 
     def judge(self, opened: Any, world: Any, asked: Any) -> dict[str, Any]:
@@ -124,6 +126,35 @@ class Bench:
             "judges": scores(judgement.judges),
             "baselines": {name: scores(found) for name, found in judgement.baselines.items()},
         }
+
+
+def outside(room: rooms.Room, task: Any, recipe: Recipe) -> Any:
+    """The judges of a training run, called at its evaluations. `all` means those that work, and
+    none of built-in data, which has measures of its own."""
+    names = ",".join(recipe.judges)
+    if names == "all" and recipe.data is None:
+        return None
+    try:
+        bench = Bench.of(room, task, names)
+    except RunError as error:
+        if names != "all":
+            raise
+        say(f"not judged: {error}")
+        return None
+    say_silent(bench.silent)
+
+    def judge(nets: Any, source: Any, world: Any) -> dict[str, float]:
+        from quintet.engine.evaluate import Opened
+        from quintet.judges.runs import judge_run
+
+        opened, count = Opened(0, dict(nets), source), recipe.judge_count
+        found = judge_run(bench.judges, bench.maker, opened, world, bench.module, count=count)
+        values = {name: score.value for name, score in found.judges.items()}
+        for baseline, scores in found.baselines.items():
+            values |= {f"{name}/{baseline}": score.value for name, score in scores.items()}
+        return {f"judge/{name}": value for name, value in values.items()}
+
+    return judge
 
 
 def say_silent(names: list[str]) -> None:

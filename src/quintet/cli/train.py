@@ -5,6 +5,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -206,6 +207,7 @@ def train_run(
     progress: bool = True,
 ) -> int:
     """Train to the end and return the step reached; `more` are further sinks."""
+    from quintet.cli.judges import outside
     from quintet.engine.launch import start
     from quintet.engine.machine.world import shut_down
     from quintet.engine.models.pretrained import initial_weights
@@ -221,6 +223,7 @@ def train_run(
             sinks=lambda folder: [ReportSink(folder.path), *more],
             weights=initial_weights,
             load=rooms.load,
+            judge=partial(outside, rooms.room_of(name)),
             progress=progress,
         )
     except Stopped:  # all processes stop together; after a failure the others may be gone,

@@ -144,6 +144,10 @@ class Recipe:
     """Steps between evaluations on validation data; 0 evaluates only at the end."""
     evaluate_batch: int | None = setting(None, free=True)
     """Batch size of evaluation, per process; the default is batch_size."""
+    judges: tuple[str, ...] = setting((), free=True)
+    """Outside judges at evaluations, as listed by quintet judges; all: those that work here."""
+    judge_count: int = setting(32, free=True)
+    """Validation samples that they judge."""
     save_every: int = setting(500, free=True, common=True)
     """Steps between checkpoints; the last step is always saved."""
     keep_last: int = setting(2, free=True)
@@ -190,7 +194,15 @@ class Recipe:
             require(value is None or value > 0, name, value, "above 0, or left out")
         share = 0 <= self.max_damaged <= 1
         require(share, "max_damaged", self.max_damaged, "a share between 0 and 1")
-        for name in ("steps", "batch_size", "accumulate", "log_every", "max_skipped", "keep_last"):
+        for name in (
+            "steps",
+            "batch_size",
+            "accumulate",
+            "log_every",
+            "max_skipped",
+            "keep_last",
+            "judge_count",
+        ):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         require(self.data_timeout > 0, "data_timeout", self.data_timeout, "above 0 seconds")
         require(self.workers <= 1024, "workers", self.workers, "1024 or fewer")

@@ -21,7 +21,7 @@ from quintet.engine.machine.signals import Signals
 from quintet.engine.machine.world import World
 from quintet.engine.models.pretrained import Pretrained
 from quintet.engine.part import LivePart, load_strictly
-from quintet.engine.run import Run
+from quintet.engine.run import Outside, Run
 from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Journal, Progress, Sink
@@ -47,10 +47,16 @@ def start(
     weights: Callable[[str, Task], Mapping[str, Any]] | None = None,
     stages: Mapping[str, Any] | None = None,
     load: Callable[[str], Any] | None = None,
+    judge: Callable[[Task, Recipe], Outside | None] | None = None,
     progress: bool = True,
 ) -> int:
     """Train to the end and return the step reached. `name` is the recipe's, None from Python,
     which may pass frozen stages as models."""
+    if recipe.judges and judge is None:
+        raise RunError(
+            "judges work in runs of the command line; leave them out here, and judge the run "
+            f"afterwards: quintet evaluate {shlex.quote(str(path))} --judges all"
+        )
     with protected(), Signals(recipe.minutes) as signals:
         world = World(recipe)
         folder, recipe = _agree_on_folder(world, recipe, path, name, mode)
@@ -62,7 +68,8 @@ def start(
             recipe, found = _auto_batch(make, world, folder, recipe, name)
             task = make(recipe)
             shown = _sinks(world, folder, recipe, name, sinks, progress)
-            run = Run(task, recipe, world, folder, shown, signals)
+            outside = judge(task, recipe) if judge and recipe.judges and world.is_main else None
+            run = Run(task, recipe, world, folder, shown, signals, outside)
             _record(run)
             if recipe.init_from and weights and not folder.steps():
                 _initialise(run, weights(recipe.init_from, task))

@@ -4,7 +4,7 @@ import contextlib
 import platform
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -13,6 +13,7 @@ import torch
 from quintet.engine import building, evaluate, health, rollback, skipped
 from quintet.engine.config import Recipe, to_json
 from quintet.engine.data import record
+from quintet.engine.data.source import Source
 from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.evaluate import EvaluationFailed
@@ -32,6 +33,10 @@ from quintet.files import reading_once
 from quintet.version import __version__
 
 
+Outside = Callable[[Mapping[str, Any], Source, World], dict[str, float]]
+"""Outside judges: networks and validation samples to metrics."""
+
+
 class Run:
     def __init__(
         self,
@@ -41,9 +46,11 @@ class Run:
         folder: RunFolder,
         sinks: Sequence[Sink] = (),
         signals: Signals | None = None,
+        outside: Outside | None = None,
     ):
         self.task, self.recipe, self.world, self.folder = task, recipe, world, folder
         self.signals = signals or Signals(recipe.minutes)
+        self.outside = outside
         self.step = 0
         self.seconds = 0.0
         self.began = time.monotonic()
@@ -146,7 +153,8 @@ class Run:
         nets = {**self.frozen, **{name: part.module for name, part in self.parts.items()}}
         parts = list(self.parts.values())
         sides = [partial(evaluate.eval_mode, parts, averaged) for averaged in (True, False)]
-        show = partial(self._exhibit, nets) if self.world.is_main else None
+        judged: dict[str, float] = {}
+        show = partial(self._show, nets, judged) if self.world.is_main else None
         measured = (self.task, nets, self.fixed, self.world, show)
         try:
             if self.world.shards:
@@ -155,6 +163,7 @@ class Run:
                 metrics, live = evaluate.measure_in_contexts(sides, *measured)
         except EvaluationFailed as failure:
             self._keep_after(failure)
+        metrics |= judged
         last = self.step - 1
         ratios = {f"{n}/update_ratio": part.update_ratio(last) for n, part in self.parts.items()}
         record = {
@@ -375,3 +384,9 @@ class Run:
 
     def _exhibit(self, nets: Mapping[str, Any], batch: Batch) -> None:
         self.reporter.exhibit(self.step, self.folder.exhibits, self.task.exhibit(nets, batch))
+
+    def _show(self, nets: Mapping[str, Any], judged: dict[str, float], batch: Batch) -> None:
+        self._exhibit(nets, batch)
+        if self.outside is not None and self.fixed is not None:
+            with torch.autocast(self.world.device.type, enabled=False):
+                judged |= self.outside(nets, self.fixed.samples.source, self.world)

@@ -23,6 +23,7 @@ def voicebox() -> VoiceBoxRecipe:
         batch_size=24,
         workers=14,
         evaluate_every=4400,
+        judges=("all",),
         save_every=1800,
         model=VoiceBoxConfig(depth=10, edges=False),
         recordings=SpeechDataConfig(
@@ -71,6 +72,7 @@ def voicebox_large() -> VoiceBoxRecipe:
         workers=14,
         log_every=50,
         evaluate_every=10_000,
+        judges=("all",),
         save_every=2000,
         model=VoiceBoxConfig(dim=1024, depth=16, heads=16),
         recordings=SpeechDataConfig(
