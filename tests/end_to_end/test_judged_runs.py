@@ -138,7 +138,9 @@ def test_a_run_is_judged_while_it_trains_and_trains_as_without_judges(
     refused = quintet(*words, "--judges", "fid")
     assert (refused.status, run.exists()) == (2, False)
     assert "the judge fid needs the Inception-v3" in refused.err
-    assert quintet(*words, "--judges", "psnr", "ssim").status == 0
+    said = quintet(*words, "--judges", "psnr", "ssim")
+    assert said.status == 0
+    assert "judged: psnr" in said.err
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     record = [line for line in lines if "val/judge/psnr" in line][-1]
     found = answer(quintet("evaluate", run, "--judges", "psnr,ssim"))

@@ -32,7 +32,6 @@ from quintet.engine.when import When
 from quintet.files import reading_once
 from quintet.version import __version__
 
-
 Outside = Callable[[Mapping[str, Any], Source, World], dict[str, float]]
 """Outside judges: networks and validation samples to metrics."""
 
@@ -390,3 +389,5 @@ class Run:
         if self.outside is not None and self.fixed is not None:
             with torch.autocast(self.world.device.type, enabled=False):
                 judged |= self.outside(nets, self.fixed.samples.source, self.world)
+            values = (f"{n.removeprefix('judge/')} {value:.4g}" for n, value in judged.items())
+            self.say(f"judged: {', '.join(values)}")
