@@ -58,7 +58,12 @@ VARIANTS = [
     pytest.param(Variant("image/vqgan_tiny", quantiser="bounded"), id="image/vqgan_tiny-bounded"),
 ]
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
-MARKED = [pytest.param(n, marks=needs_diffusers) if n in ADOPTING else n for n in NAMES]
+# Of the two recipes that adopt models, one: clips take ten times as long, by the same code.
+LONG = {"video/adopt_tiny": [pytest.mark.slow]}
+MARKED = [
+    pytest.param(n, marks=[needs_diffusers, *LONG.get(n, [])]) if n in ADOPTING else n
+    for n in NAMES
+]
 EVERY = pytest.mark.parametrize("name", [*MARKED, *VARIANTS], scope="module")
 
 # Where a recipe has such a field, a smaller value; the claims do not depend on it.

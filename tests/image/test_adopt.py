@@ -26,6 +26,9 @@ SIZE = 32
 FRAMES = {"AutoencoderKLMochi": 7}
 """Frames of a clip that a class returns as many of; 9 suit the others."""
 EVERY = pytest.mark.parametrize("name", [*IMAGES, *CLIPS])
+OTHER_CLIPS = [
+    pytest.param(name, marks=pytest.mark.slow) for name in CLIPS if name != "AutoencoderKLLTXVideo"
+]
 
 
 def pixels(*shape: int) -> Tensor:
@@ -71,7 +74,7 @@ def test_an_adopted_model_reconstructs_as_diffusers_does(name: str) -> None:
         torch.testing.assert_close(model.decode_from_codes(codes), expected.clamp(0, 1))
 
 
-@EVERY
+@pytest.mark.parametrize("name", [*IMAGES, "AutoencoderKLLTXVideo", *OTHER_CLIPS])
 def test_what_is_trained_gets_gradients_and_the_rest_none(name: str) -> None:
     model, batch = adopted(name)
     for part in ("decoder", "encoder", "all"):
@@ -286,6 +289,7 @@ def test_other_models_and_custom_code_are_refused(tmp_path: Path) -> None:
         quintet.load(tmp_path)
 
 
+@pytest.mark.slow  # many lengths are tried
 def test_frames_that_a_class_does_not_keep_are_refused_with_those_that_it_does() -> None:
     model = AdoptedClips.from_pretrained(folder("AutoencoderKLMochi"))
     with pytest.raises(RunError, match=r"makes 7 frames of 9; set --videos.frames to 13, 19, 25"):

@@ -221,7 +221,15 @@ def check(judge: Judge, steps: Ladder) -> None:
     assert worse[1] > 10 * abs(worse[0]), values
 
 
-@pytest.mark.parametrize("judge", all_judges(), ids=by_name)
+# Networks over clips and seconds of sound; as judges of pairs and sets they are those of pictures.
+LONG = {"video-lpips_vgg", "video-lpips_alex", "video-fvd", "music-fad"}
+MARKED = [
+    pytest.param(judge, marks=pytest.mark.slow) if by_name(judge) in LONG else judge
+    for judge in all_judges()
+]
+
+
+@pytest.mark.parametrize("judge", MARKED, ids=by_name)
 def test_the_references_themselves_are_best_and_more_harm_is_worse(
     judge: type[Judge], ready: None, request: pytest.FixtureRequest
 ) -> None:
