@@ -9,20 +9,23 @@ frames. What a class does with an input of some shape is found by a pass over te
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from quintet.engine.errors import RunError
-from quintet.engine.models.pretrained import Pretrained
+from quintet.engine.models.pretrained import Pretrained, weights_of
+from quintet.engine.part import load_strictly
+from quintet.engine.runs.folder import at_step
 from quintet.nn.precision import full_precision
 from quintet.shared.adopt import folder, passes
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
-from quintet.shared.adopt.config import AdoptedConfig
+from quintet.shared.adopt.config import AdoptedConfig, Trained
+from quintet.shared.adopt.low_rank import PREFIX, LowRank, adaptable
 from quintet.shared.adopt.passes import Shape
 from quintet.shared.tokenizer.model import (
     TokenizerModel,
@@ -48,6 +51,7 @@ class AdoptedTokenizer(TokenizerModel):
         self.whole_frames()
         self.takes_clips = takes_clips(self.network)
         self.encoder_learns = True
+        self.low_rank: LowRank | None = None
         self._resting: list[nn.Module] = []
         self._latents: dict[Shape, Shape] = {}
         shape = (config.channels, *((FRAMES,) if self.axes == 5 else ()), SIDE, SIDE)
@@ -102,14 +106,19 @@ class AdoptedTokenizer(TokenizerModel):
 
     def decode(self, values: Tensor) -> Tensor:
         """Images or clips, not clamped."""
+        if self.low_rank is None:
+            output = self._decoded(values)
+        else:
+            output = self.low_rank.applied(self.network, lambda: self._decoded(values))
+        self._clear()
+        return self.from_network(full_precision(output), self._frames(values)) * 0.5 + 0.5
+
+    def _decoded(self, values: Tensor) -> Tensor:
         latents = self.to_network(values)
         if self.quantiser.discrete:  # `decode` of the class would quantise again
             spatial = latents if self.config.values.get("norm_type") == "spatial" else None
-            output = self.network.decoder(self.network.post_quant_conv(latents), spatial)
-        else:
-            output = self.network.decode(latents, **self._arguments(values))[0]
-        self._clear()
-        return self.from_network(full_precision(output), self._frames(values)) * 0.5 + 0.5
+            return self.network.decoder(self.network.post_quant_conv(latents), spatial)
+        return self.network.decode(latents, **self._arguments(values))[0]
 
     def _frames(self, values: Tensor) -> int:
         return values.shape[2] if self.axes == 5 else 1
@@ -187,9 +196,9 @@ class AdoptedTokenizer(TokenizerModel):
 
     # -- training ---------------------------------------------------------------------------------
 
-    def train_only(self, part: Literal["decoder", "encoder", "all"], shape: Shape) -> list[str]:
+    def train_only(self, part: Trained, shape: Shape, rank: int = 0) -> list[str]:
         """Freeze what is not trained, found by a pass over pixels of this shape; returns the names
-        of parameters that nothing depends on."""
+        of parameters that nothing depends on. `rank` is that of a LoRA."""
         found = self._try(lambda: passes.both(self, shape))
         if found.output != shape:
             self._refuse(shape, found.output)
@@ -198,14 +207,24 @@ class AdoptedTokenizer(TokenizerModel):
             "decoder": found.decoder - found.encoder,
             "encoder": found.encoder - found.decoder,
             "all": found.encoder | found.decoder,
-        }[part]
+        }["decoder" if part == "lora" else part]
         if not chosen:
             raise RunError(f"train is {part!r}, which has no parameters in this autoencoder")
         self.encoder_learns = bool(chosen & found.encoder)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name in chosen)
+        unused = [n for n, _ in self.named_parameters() if n not in found.encoder | found.decoder]
+        if part == "lora":
+            self._adapt(chosen, rank)
         self._resting = [module for module in self.network.modules() if _rests(module)]
-        return [n for n, _ in self.named_parameters() if n not in found.encoder | found.decoder]
+        return unused
+
+    def _adapt(self, chosen: Collection[str], rank: int) -> None:
+        self.network.requires_grad_(False)
+        shapes = adaptable(self.network, {name.removeprefix("network.") for name in chosen})
+        if not shapes:
+            raise RunError("train is 'lora', but the decoder has no linear or convolutional layers")
+        self.low_rank = LowRank(shapes, rank)
 
     def _refuse(self, shape: Shape, output: Shape) -> NoReturn:
         if self.axes == 5 and output[1] != shape[1]:
@@ -245,6 +264,32 @@ class AdoptedTokenizer(TokenizerModel):
             return super().from_pretrained(source, **how)
         return cls(*folder.load(Path(source))).eval()
 
+    @classmethod
+    def _from_run(cls, path: Path, step: int | str | None, about: Mapping[str, Any]) -> Self:
+        weights = weights_of(at_step(path, step), about["main"]["part"])
+        if not all(name.startswith(PREFIX) for name in weights):
+            return super()._from_run(path, step, about)
+        model = cls.from_pretrained(path / "frozen" / "autoencoder")
+        model.low_rank = LowRank.like(weights, model.network)
+        load_strictly(model, weights, str(path))
+        return model.eval()
+
+    def state_dict(self, *args: Any, **keywords: Any) -> Any:
+        """Of a LoRA its factors alone: a run keeps the original once, not in each checkpoint."""
+        state = super().state_dict(*args, **keywords)
+        if self.low_rank is None:
+            return state
+        return {name: value for name, value in state.items() if name.startswith(PREFIX)}
+
+    def merge(self) -> None:
+        """Add the changes of a LoRA to the weights."""
+        if self.low_rank is not None:
+            with torch.no_grad():
+                weights = dict(self.network.named_parameters())
+                for name, value in self.low_rank.merged(weights).items():
+                    weights[name].copy_(value)
+            self.low_rank = None
+
     def _write(self, path: Path) -> None:
         """In the format of the original, and in its type of weights."""
         folder.save(self.config, self._stored(), path)
@@ -252,19 +297,20 @@ class AdoptedTokenizer(TokenizerModel):
     def _stored(self) -> dict[str, Tensor]:
         """The network's weights in the type of the original."""
         dtype = getattr(torch, self.config.dtype)
+        state = self.network.state_dict()
+        if self.low_rank is not None:
+            state |= self.low_rank.merged(state)
         return {
             name: value.detach().to(dtype) if value.is_floating_point() else value.detach()
-            for name, value in self.network.state_dict().items()
+            for name, value in state.items()
         }
 
     def exported(self) -> dict[str, Tensor]:
-        stored = self._stored()
-        return {
-            name: stored[name.removeprefix("network.")].to(value.dtype)
-            for name, value in self.state_dict().items()
-        }
+        own = self.network.state_dict()
+        return {f"network.{n}": value.to(own[n].dtype) for n, value in self._stored().items()}
 
     def save_stage(self, path: Path) -> None:
+        self.merge()
         Pretrained._write(self, path)
 
     def loading(self, path: str) -> str:

@@ -4,7 +4,10 @@ import sys
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
+
 from quintet.engine.errors import RunError
+from quintet.engine.keys import fold
 from quintet.engine.machine.world import World
 from quintet.engine.task import Task
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian
@@ -25,7 +28,8 @@ def adopted(kind: type[T], recipe: AdoptSettings, shape: Shape) -> tuple[T, list
     model.config = replace(model.config, kl_weight=recipe.kl_weight)
     if isinstance(model.quantiser, AdoptedGaussian):
         model.quantiser.kl_weight = recipe.kl_weight
-    return model, model.train_only(recipe.train, shape)
+    torch.manual_seed(fold(recipe.seed, "low_rank"))
+    return model, model.train_only(recipe.train, shape, recipe.lora_rank)
 
 
 class Adopting(Task):
