@@ -66,11 +66,9 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoundDataConfig(DataConfig):
+class SoundFileConfig(DataConfig):
     """Audio files."""
 
-    sample_rate: int = 16_000
-    """Sample rate in Hz; other files are resampled."""
     max_bytes: int = 1_000_000_000
     """Larger files are skipped before they are opened."""
     max_channels: int = 8
@@ -80,9 +78,20 @@ class SoundDataConfig(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_at_least(1, self, "max_channels", "max_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoundDataConfig(SoundFileConfig):
+    """Audio files at one sample rate."""
+
+    sample_rate: int = 16_000
+    """Sample rate in Hz; other files are resampled."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         rate = self.sample_rate
         require(1000 <= rate <= 192_000, "sample_rate", rate, "between 1,000 and 192,000")
-        require_at_least(1, self, "max_channels", "max_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +107,7 @@ class AudioDataConfig(SoundDataConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentDataConfig(SoundDataConfig):
+class SegmentDataConfig(SoundFileConfig):
     """Segments of audio files, without texts."""
 
     seconds: float = 0.68

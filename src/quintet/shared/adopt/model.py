@@ -11,7 +11,7 @@ import inspect
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from quintet.engine.models.pretrained import Pretrained, weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.runs.folder import at_step
 from quintet.nn.precision import full_precision
+from quintet.nn.quantisers.base import Bottleneck
 from quintet.shared.adopt import folder, passes
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
 from quintet.shared.adopt.config import AdoptedConfig, Trained
@@ -43,6 +44,8 @@ class AdoptedTokenizer(TokenizerModel):
     what: ClassVar[str]
     axes: ClassVar[int]
     """Of a batch of pixels."""
+    with_values: ClassVar[bool] = False
+    """Whether passes need tensors with values."""
 
     def __init__(self, config: AdoptedConfig, network: nn.Module | None = None) -> None:
         nn.Module.__init__(self)
@@ -54,13 +57,19 @@ class AdoptedTokenizer(TokenizerModel):
         self.low_rank: LowRank | None = None
         self._resting: list[nn.Module] = []
         self._latents: dict[Shape, Shape] = {}
-        shape = (config.channels, *((FRAMES,) if self.axes == 5 else ()), SIDE, SIDE)
-        encoded = self._try(lambda: passes.encode(self, shape))
-        self.quantiser = bottleneck_of(self.network, encoded, config.kl_weight)
+        shape = self.example()
+        self.quantiser = self.make_bottleneck(self._try(lambda: passes.encode(self, shape)))
         positions = self.latent_shape(shape)[1:]
-        self.factor = SIDE // positions[-1]
+        self.factor = shape[-1] // positions[-1]
         later = positions[0] - 1 if self.axes == 5 else 0
         self.time_factor = max(1, (FRAMES - 1) // later) if later else 1
+
+    def example(self) -> Shape:
+        """The shape of a sample that every class takes."""
+        return (self.config.channels, *((FRAMES,) if self.axes == 5 else ()), SIDE, SIDE)
+
+    def make_bottleneck(self, encoded: Any) -> Bottleneck:
+        return bottleneck_of(self.network, encoded, self.config.kl_weight)
 
     def whole_frames(self) -> None:
         """Without tiles, whose borders are blended, and without slices."""
@@ -94,7 +103,7 @@ class AdoptedTokenizer(TokenizerModel):
     def encoded(self, pixels: Tensor) -> Any:
         """What the network makes of images or clips: a distribution, or latents."""
         result = self.network.encode(self.to_network(pixels * 2 - 1))[0]
-        self._clear()
+        self.clear()
         return result
 
     def encode(self, pixels: Tensor) -> Tensor:
@@ -106,14 +115,19 @@ class AdoptedTokenizer(TokenizerModel):
 
     def decode(self, values: Tensor) -> Tensor:
         """Images or clips, not clamped."""
-        if self.low_rank is None:
-            output = self._decoded(values)
-        else:
-            output = self.low_rank.applied(self.network, lambda: self._decoded(values))
-        self._clear()
-        return self.from_network(full_precision(output), self._frames(values)) * 0.5 + 0.5
+        output = full_precision(self.output(values))
+        return self.from_network(output, self._frames(values)) * 0.5 + 0.5
 
-    def _decoded(self, values: Tensor) -> Tensor:
+    def output(self, values: Tensor) -> Tensor:
+        """Of the decoder, with the changes of a LoRA."""
+        if self.low_rank is None:
+            output = self.decoded(values)
+        else:
+            output = self.low_rank.applied(self.network, lambda: self.decoded(values))
+        self.clear()
+        return output
+
+    def decoded(self, values: Tensor) -> Tensor:
         latents = self.to_network(values)
         if self.quantiser.discrete:  # `decode` of the class would quantise again
             spatial = latents if self.config.values.get("norm_type") == "spatial" else None
@@ -133,7 +147,7 @@ class AdoptedTokenizer(TokenizerModel):
             more["temb"] = values.new_zeros(len(values))  # no noise is left
         return more
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Some classes keep features of the last frames between calls."""
         if hasattr(self.network, "clear_cache"):
             self.network.clear_cache()
@@ -200,8 +214,7 @@ class AdoptedTokenizer(TokenizerModel):
         """Freeze what is not trained, found by a pass over pixels of this shape; returns the names
         of parameters that nothing depends on. `rank` is that of a LoRA."""
         found = self._try(lambda: passes.both(self, shape))
-        if found.output != shape:
-            self._refuse(shape, found.output)
+        self.check_output(shape, found.output)
         chosen = {
             # What both halves share must not change where one of them stays.
             "decoder": found.decoder - found.encoder,
@@ -226,7 +239,10 @@ class AdoptedTokenizer(TokenizerModel):
             raise RunError("train is 'lora', but the decoder has no linear or convolutional layers")
         self.low_rank = LowRank(shapes, rank)
 
-    def _refuse(self, shape: Shape, output: Shape) -> NoReturn:
+    def check_output(self, shape: Shape, output: Shape) -> None:
+        """Refuse a class that makes something of another shape."""
+        if output == shape:
+            return
         if self.axes == 5 and output[1] != shape[1]:
             fitting = (n for n in range(shape[1] + 1, shape[1] + 17) if self._keeps(shape, n))
             others = ", ".join(map(str, fitting)) or "another number"
@@ -292,7 +308,7 @@ class AdoptedTokenizer(TokenizerModel):
 
     def _write(self, path: Path) -> None:
         """In the format of the original, and in its type of weights."""
-        folder.save(self.config, self._stored(), path)
+        folder.save(self.config, self.network, self._stored(), path)
 
     def _stored(self) -> dict[str, Tensor]:
         """The network's weights in the type of the original."""

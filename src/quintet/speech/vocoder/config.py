@@ -12,6 +12,7 @@ from quintet.engine.config import (
 )
 from quintet.shared.config import (
     SegmentDataConfig,
+    SoundDataConfig,
     SoundDiscriminatorConfig,
     require_at_least,
 )
@@ -49,7 +50,7 @@ class VocoderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocoderDataConfig(SegmentDataConfig):
+class VocoderDataConfig(SegmentDataConfig, SoundDataConfig):
     """Recordings; transcripts are not needed."""
 
     sample_rate: int = 24_000

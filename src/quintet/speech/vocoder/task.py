@@ -37,8 +37,8 @@ from quintet.nn.adversarial.sounds import (
 )
 from quintet.nn.spectra import LogMels, errors, mel_errors, stft_errors
 from quintet.shared import segments
+from quintet.shared.exhibits import Sounds
 from quintet.shared.tokenizer.task import channels_last
-from quintet.speech.exhibits import Sounds
 from quintet.speech.vocoder import data
 from quintet.speech.vocoder.config import VocoderRecipe
 from quintet.speech.vocoder.model import Vocoder, log_mels
