@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 from quintet import rooms
 from quintet.engine.config import Recipe
@@ -188,10 +189,12 @@ def _network(name: str, changes: dict[str, Any]) -> Any:
 
     kind = getattr(transformers, name)
     made = kind(kind.config_class(**SOUNDS[name] | changes))
-    for buffer in ("embed", "embed_sum"):  # codebooks that are moving averages begin at 0
-        for owner in made.modules():
-            if isinstance(owner._buffers.get(buffer), Tensor):
-                owner._buffers[buffer].normal_()
+    for module in made.modules():
+        if name == "DacModel" and isinstance(module, _ConvNd):
+            module.reset_parameters()  # its own are so small that some gradients vanish
+        for buffer in ("embed", "embed_sum"):  # codebooks that are moving averages begin at 0
+            if isinstance(module._buffers.get(buffer), Tensor):
+                module._buffers[buffer].normal_()
     return made
 
 

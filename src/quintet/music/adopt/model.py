@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from quintet.engine.errors import RunError
 from quintet.music.adopt.bottlenecks import Codebooks, DacCodebooks, MovingCodebooks
 from quintet.nn.precision import full_precision
-from quintet.nn.quantisers.base import Bottleneck
-from quintet.shared.adopt.bottlenecks import as_tensor, bottleneck_of
+from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor
 from quintet.shared.adopt.config import CODECS, AdoptedConfig
 from quintet.shared.adopt.model import AdoptedTokenizer
 from quintet.shared.adopt.passes import Shape
@@ -63,19 +62,23 @@ class AdoptedCodec(AdoptedTokenizer):
     def example(self) -> Shape:
         return (self.channels, FRAMES * self.hop)
 
-    def latent_shape(self, shape: Shape) -> Shape:
-        channels, _ = super().latent_shape(self.example())
-        return (channels, -(-shape[-1] // self.hop))
-
-    def make_bottleneck(self, encoded: Any) -> Bottleneck:
+    def find_latents(self) -> None:
+        """Without a pass: a model is also built without values, to compare its sizes with files."""
+        config, self.factor = self.network.config, self.hop
         if self.config.class_name == "AutoencoderOobleck":
-            return bottleneck_of(self.network, encoded, self.config.kl_weight)
-        config, quantiser = self.network.config, self.network.quantizer
-        if self.config.class_name == "DacModel":
-            codebooks = DacCodebooks(quantiser, config.codebook_size, config.n_codebooks)
-            codebooks.weights = (config.commitment_loss_weight, config.codebook_loss_weight)
-            return codebooks
-        return MovingCodebooks(quantiser, config.codebook_size, config.num_quantizers)
+            channels = config.decoder_input_channels
+            self.quantiser = AdoptedGaussian(channels, self.config.kl_weight)
+            return
+        dac = self.config.class_name == "DacModel"
+        count = config.n_codebooks if dac else config.num_quantizers
+        kind = DacCodebooks if dac else MovingCodebooks
+        self.quantiser = kind(self.network.quantizer, config.codebook_size, count)
+        if isinstance(self.quantiser, DacCodebooks):
+            self.quantiser.weights = (config.commitment_loss_weight, config.codebook_loss_weight)
+
+    def latent_shape(self, shape: Shape) -> Shape:
+        channels = getattr(self.quantiser, "channels", 0)
+        return (channels, -(-shape[-1] // self.hop))
 
     def use_codebooks(self, count: int) -> None:
         """Use the first ones only."""

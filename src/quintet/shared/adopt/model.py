@@ -22,7 +22,6 @@ from quintet.engine.models.pretrained import Pretrained, weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.runs.folder import at_step
 from quintet.nn.precision import full_precision
-from quintet.nn.quantisers.base import Bottleneck
 from quintet.shared.adopt import folder, passes
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
 from quintet.shared.adopt.config import AdoptedConfig, Trained
@@ -57,8 +56,13 @@ class AdoptedTokenizer(TokenizerModel):
         self.low_rank: LowRank | None = None
         self._resting: list[nn.Module] = []
         self._latents: dict[Shape, Shape] = {}
+        self.find_latents()
+
+    def find_latents(self) -> None:
+        """The bottleneck, and how much smaller than samples latents are."""
         shape = self.example()
-        self.quantiser = self.make_bottleneck(self._try(lambda: passes.encode(self, shape)))
+        encoded = self._try(lambda: passes.encode(self, shape))
+        self.quantiser = bottleneck_of(self.network, encoded, self.config.kl_weight)
         positions = self.latent_shape(shape)[1:]
         self.factor = shape[-1] // positions[-1]
         later = positions[0] - 1 if self.axes == 5 else 0
@@ -67,9 +71,6 @@ class AdoptedTokenizer(TokenizerModel):
     def example(self) -> Shape:
         """The shape of a sample that every class takes."""
         return (self.config.channels, *((FRAMES,) if self.axes == 5 else ()), SIDE, SIDE)
-
-    def make_bottleneck(self, encoded: Any) -> Bottleneck:
-        return bottleneck_of(self.network, encoded, self.config.kl_weight)
 
     def whole_frames(self) -> None:
         """Without tiles, whose borders are blended, and without slices."""
