@@ -1,4 +1,5 @@
-"""Folders of tiny autoencoders of diffusers, with random weights, as tests adopt them."""
+"""Folders of tiny autoencoders of diffusers and transformers, with random weights, as tests adopt
+them."""
 
 import atexit
 import shutil
@@ -8,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 from quintet import rooms
 from quintet.engine.config import Recipe
+from quintet.shared.adopt.folder import quiet
 
 TWO_BLOCKS: dict[str, Any] = {
     "down_block_types": ("DownEncoderBlock2D",) * 2,
@@ -126,20 +130,77 @@ CLIPS: dict[str, dict[str, Any]] = {
         "layers_per_block": 1,
     },
 }
-ADOPTED = {"image": "AutoencoderKL", "video": "AutoencoderKLWan"}
+SEANET: dict[str, Any] = {
+    "upsampling_ratios": [4, 2],
+    "num_filters": 4,
+    "hidden_size": 8,
+    "codebook_size": 16,
+    "sampling_rate": 8000,
+}
+SOUNDS: dict[str, dict[str, Any]] = {
+    "AutoencoderOobleck": {
+        "encoder_hidden_size": 8,
+        "downsampling_ratios": [2, 4],
+        "channel_multiples": [1, 2],
+        "decoder_channels": 8,
+        "decoder_input_channels": 4,
+        "sampling_rate": 8000,
+    },
+    "DacModel": {
+        "encoder_hidden_size": 4,
+        "downsampling_ratios": [4, 5],
+        "decoder_hidden_size": 16,
+        "n_codebooks": 3,
+        "codebook_size": 16,
+        "codebook_dim": 4,
+        "sampling_rate": 8000,
+    },
+    "EncodecModel": SEANET
+    | {"audio_channels": 2, "normalize": True, "chunk_length_s": 1.0, "overlap": 0.01}
+    | {"target_bandwidths": [4.0, 12.0], "num_lstm_layers": 1},
+    "MimiModel": SEANET
+    | {
+        "num_quantizers": 4,
+        "codebook_dim": 4,
+        "vector_quantization_hidden_dimension": 4,
+        "num_hidden_layers": 1,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "upsample_groups": 8,
+    },
+}
+ADOPTED = {"image": "AutoencoderKL", "music": "DacModel", "video": "AutoencoderKLWan"}
 """What tests of all recipes adopt."""
 
 
 def network(name: str, **changes: Any) -> Any:
-    import diffusers
-
     torch.manual_seed(0)
-    return getattr(diffusers, name)(**{**IMAGES, **CLIPS}[name] | changes)
+    with quiet():  # of their own use of torch
+        return _network(name, changes)
+
+
+def _network(name: str, changes: dict[str, Any]) -> Any:
+    if not name.endswith("Model") or name == "VQModel":
+        import diffusers
+
+        return getattr(diffusers, name)(**{**IMAGES, **CLIPS, **SOUNDS}[name] | changes)
+    import transformers
+
+    kind = getattr(transformers, name)
+    made = kind(kind.config_class(**SOUNDS[name] | changes))
+    for module in made.modules():
+        if name == "DacModel" and isinstance(module, _ConvNd):
+            module.reset_parameters()  # its own are so small that some gradients vanish
+        for buffer in ("embed", "embed_sum"):  # codebooks that are moving averages begin at 0
+            if isinstance(module._buffers.get(buffer), Tensor):
+                module._buffers[buffer].normal_()
+    return made
 
 
 @lru_cache
 def folder(name: str) -> Path:
-    """As diffusers writes it; do not change what is in it."""
+    """As its library writes it; do not change what is in it."""
     path = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, path)
     network(name).save_pretrained(path)

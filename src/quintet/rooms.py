@@ -223,11 +223,15 @@ def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
 def adopted(path: Path) -> Any:
     """An autoencoder of another library, in the room of its medium."""
     from quintet.image.adopt.model import AdoptedImages
+    from quintet.music.adopt.model import AdoptedCodec
     from quintet.shared.adopt import folder
+    from quintet.shared.adopt.config import CODECS
     from quintet.shared.adopt.model import takes_clips
     from quintet.video.adopt.model import AdoptedClips
 
     config, network = folder.load(path)
+    if config.class_name in CODECS:
+        return AdoptedCodec(config, network).eval()
     return (AdoptedClips if takes_clips(network) else AdoptedImages)(config, network).eval()
 
 

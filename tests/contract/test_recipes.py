@@ -84,7 +84,10 @@ SMALLER = {
     "compared": 8,
     "warm_discriminator": 1,
 }
-OF_RECIPE: dict[str, dict[str, Any]] = {"video/adopt_tiny": {"train": "all"}}
+OF_RECIPE: dict[str, dict[str, Any]] = {
+    "music/adopt_tiny": {"train": "all"},
+    "video/adopt_tiny": {"train": "all"},
+}
 # Terms that are documented to be statistics of one micro-batch; without them halves are equal.
 PER_MICRO_BATCH = {"decorrelation_weight": 0.0, "adversarial": "none"}
 LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of four steps

@@ -1,6 +1,7 @@
 """Autoencoders of diffusers, adopted: what is trained, what is exported, what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import harness
 import quintet
 from adopting import CLIPS, IMAGES, folder
 from quintet import rooms
-from quintet.engine.errors import RunError
+from quintet.engine.errors import RunError, Stopped
+from quintet.engine.launch import start
 from quintet.engine.models.pretrained import read_weights
 from quintet.image.adopt.model import AdoptedImages
 from quintet.image.adopt.task import ImageAdoptTask
@@ -77,13 +79,17 @@ def test_an_adopted_model_reconstructs_as_diffusers_does(name: str) -> None:
 @pytest.mark.parametrize("name", [*IMAGES, "AutoencoderKLLTXVideo", *OTHER_CLIPS])
 def test_what_is_trained_gets_gradients_and_the_rest_none(name: str) -> None:
     model, batch = adopted(name)
-    for part in ("decoder", "encoder", "all"):
+    for part in ("decoder", "encoder", "all", "lora"):
         model.zero_grad(set_to_none=True)
-        unused = model.train_only(part, tuple(batch.shape[1:]))
+        unused = model.train_only(part, tuple(batch.shape[1:]), rank=2)
         loss(model.train(), batch).backward()
         chosen = {n for n, p in model.named_parameters() if p.requires_grad}
         assert chosen == {n for n, p in model.named_parameters() if p.grad is not None}
         assert not chosen & set(unused)
+        if part == "lora":
+            assert chosen == set(model.state_dict())
+            assert {n.split(".")[0] for n in chosen} == {"low_rank"}
+            continue
         halves = {n.split(".")[1] for n in chosen} & {"encoder", "decoder"}
         assert halves == ({"encoder", "decoder"} if part == "all" else {part})
 
@@ -177,6 +183,48 @@ def test_training_the_decoder_leaves_every_byte_of_the_encoder(
     config = (tmp_path / "out/config.json").read_bytes()
     assert config == (folder(name) / "config.json").read_bytes()
     assert f"diffusers.{name}.from_pretrained" in (tmp_path / "out/README.md").read_text()
+
+
+def test_a_lora_leaves_the_original_and_resumes_bit_for_bit(tmp_path: Path, cli: Any) -> None:
+    name = "image/adopt_tiny"
+    recipe = small("AutoencoderKL", train="lora", lora_rank=2, save_every=2, keep_last=9)
+
+    def go(path: str, mode: Any, **changes: Any) -> None:
+        task, settings = harness.task_of(name, measured=False), replace(recipe, **changes)
+        where = {"name": name, "mode": mode, "load": rooms.load, "progress": False}
+        start(task, settings, tmp_path / path, **where)  # type: ignore[arg-type]
+
+    go("straight", "new")
+    for mode in ("new", "resume"):
+        with pytest.raises(Stopped):
+            go("cut", mode, minutes=1e-9)
+    go("cut", "resume")
+    straight = tmp_path / "straight"
+    weights = harness.tensors(straight, 4)
+    harness.assert_same(weights, harness.tensors(tmp_path / "cut", 4))
+    assert all(":low_rank." in name for name in weights if name.startswith("vae.safetensors"))
+
+    model = quintet.load(straight)
+    own = AdoptedImages.from_pretrained(straight)
+    assert cli("export", straight, tmp_path / "out").status == 0
+    before = diffusers.AutoencoderKL.from_pretrained(folder("AutoencoderKL")).state_dict()
+    merged = AdoptedImages.from_pretrained(tmp_path / "out")
+    after, inside = merged.network.state_dict(), model.network.state_dict()
+    assert all(inside[name].equal(before[name]) for name in before)
+    changed = {name for name in before if not before[name].equal(after[name])}
+    assert changed == set(model.low_rank.shapes)
+    ranks = (
+        torch.linalg.matrix_rank((after[n] - before[n]).flatten(1), rtol=0.01) for n in changed
+    )
+    assert {rank.item() for rank in ranks} <= {1, 2}
+    with torch.no_grad():
+        batch = pixels(1, 3, SIZE, SIZE)
+        expected = merged(batch).output
+        assert own(batch).output.equal(expected)
+        torch.testing.assert_close(model(batch).output, expected)  # channels last
+    model.save_stage(tmp_path)
+    stage = AdoptedImages.from_pretrained(tmp_path).state_dict()
+    assert all(stage[f"network.{name}"].equal(value) for name, value in after.items())
 
 
 def test_a_run_needs_the_original_no_more_and_can_be_adopted(tmp_path: Path) -> None:

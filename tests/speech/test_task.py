@@ -15,6 +15,7 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.media.audio import probe, write_wav
+from quintet.shared.exhibits import SCALE, Sounds, coloured, side_by_side
 from quintet.speech import task as room
 from quintet.speech import voices
 from quintet.speech.config import (
@@ -24,7 +25,6 @@ from quintet.speech.config import (
     VoiceBoxLossConfig,
     VoiceBoxRecipe,
 )
-from quintet.speech.exhibits import SCALE, Sounds, coloured, side_by_side
 from quintet.speech.task import VoiceBoxTask
 from speech.small import DATA, MODEL, utter, voicebox
 

@@ -24,6 +24,7 @@ from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.media.audio import probe, write_wav
 from quintet.media.errors import BadFile
+from quintet.nn.spectra import mel_errors, stft_errors
 from quintet.speech import voices
 from quintet.speech.candidates import candidates
 from quintet.speech.config import VoiceBoxConfig
@@ -35,9 +36,8 @@ from quintet.speech.vocoder.config import (
     VocoderLossConfig,
     VocoderRecipe,
 )
-from quintet.speech.vocoder.data import Recordings
+from quintet.speech.vocoder.data import open_data
 from quintet.speech.vocoder.model import Vocoder
-from quintet.speech.vocoder.spectra import mel_errors, stft_errors
 from quintet.speech.vocoder.task import VocoderTask
 from quintet.speech.vocoder.trainer import VocoderTrainer
 from quintet.speech.vocoders import matching_vocoder
@@ -163,8 +163,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_segments_follow_from_the_key_and_pauses_are_kept(folder: Path) -> None:
     settings = recipe(data=str(folder))
-    train = Recordings(folder, settings, "train")
-    assert len(train) + len(Recordings(folder, settings, "valid")) == 9
+    train: Any = open_data(settings, "train")
+    assert len(train) + len(open_data(settings, "valid")) == 9
     index = next((i for i in range(len(train)) if train.name(i) == "pause.wav"), 0)
     segments = [train.keyed(index, Key(0, epoch, index))["audio"] for epoch in range(12)]
     again = train.keyed(index, Key(0, 3, index))["audio"]
@@ -182,7 +182,7 @@ def test_a_run_trains_on_a_folder_without_transcripts(folder: Path, tmp_path: Pa
 
 def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="recordings"):
-        Recordings(tmp_path, recipe(), "train")
+        open_data(recipe(data=str(tmp_path)), "train")
 
 
 def test_batches_have_two_lengths_only() -> None:

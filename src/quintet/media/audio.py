@@ -150,8 +150,10 @@ def to_16_bits(samples: Samples) -> Samples16:
     return scaled.clip(-32768, 32767, out=scaled).astype(np.int16)
 
 
-def _blocks(path: Path, file: "SoundFile", first: int, count: int) -> Iterator[Samples]:
-    """Mono blocks, so that a multichannel file is never in memory as a whole."""
+def _blocks(
+    path: Path, file: "SoundFile", first: int, count: int, mix: bool = True
+) -> Iterator[Samples]:
+    """Mono blocks, so that a multichannel file is never in memory as a whole; or (n, channels)."""
     done = 0
     while done < count:
         position = first + done
@@ -165,7 +167,7 @@ def _blocks(path: Path, file: "SoundFile", first: int, count: int) -> Iterator[S
         done += len(block)
         if not np.abs(block).max() <= LOUDEST:  # also true for NaN
             _refuse_values(path, block)
-        yield block.mean(axis=1)
+        yield block.mean(axis=1) if mix else block
     if done == 0 or done < count - MISSING * file.samplerate:
         end, announced = (first + done) / file.samplerate, file.frames / file.samplerate
         reason = f"ends at {end:.1f} s, before the {announced:.1f} s that its header announces"
@@ -194,7 +196,7 @@ def _resampled(samples: Samples, source: int, rate: int, count: int) -> Samples:
             hint = "resampling needs soxr: pip install 'quintet[audio]'"
             raise ImportError(hint) from error
         samples = soxr.resample(samples, source, rate)
-    out = np.zeros(count, np.float32)
+    out = np.zeros((count, *samples.shape[1:]), np.float32)
     out[: len(samples)] = samples[:count]
     return out
 
@@ -214,6 +216,7 @@ def read_audio(
     caps: AudioCaps = ...,
     narrow: Literal[False] = False,
     silent: bool = False,
+    channels: int = 1,
 ) -> Samples: ...
 @overload
 def read_audio(
@@ -225,6 +228,7 @@ def read_audio(
     caps: AudioCaps = ...,
     narrow: Literal[True],
     silent: bool = False,
+    channels: int = 1,
 ) -> Samples | Samples16: ...
 def read_audio(
     path: Path | str,
@@ -235,13 +239,15 @@ def read_audio(
     caps: AudioCaps = AudioCaps(),  # noqa: B008
     narrow: bool = False,
     silent: bool = False,
+    channels: int = 1,
 ) -> Samples | Samples16:
     """At most `seconds` of a file (None: all), mixed to mono and resampled to `rate`: float32 (n,).
 
     `start`, 0..1, is the position of the segment among those that fit. A shorter file is returned
     completely, without padding. With `narrow` the samples are int16 (`Samples16`) wherever that
     gives the same numbers: in mono WAV and FLAC of at most 16 bits at this rate. A silent segment
-    is an error unless `silent`: short ones fall into pauses.
+    is an error unless `silent`: short ones fall into pauses. With several `channels` the result is
+    (n, channels), and a file of another number is mixed to mono and repeated.
     """
     if rate < 1 or not 0 <= start <= 1 or (seconds is not None and seconds <= 0):
         values = f"rate {rate}, seconds {seconds}, start {start}"
@@ -251,12 +257,15 @@ def read_audio(
         source, frames = file.samplerate, file.frames
         count = frames if seconds is None else min(frames, ceil(seconds * source))
         first = round(start * (frames - count))
-        samples = np.concatenate(list(_blocks(path, file, first, count)))
+        mix = channels == 1 or file.channels != channels
+        samples = np.concatenate(list(_blocks(path, file, first, count, mix)))
         if not silent:
             peak = float(np.abs(samples).max())
             _refuse_silence(path, peak, first / source, (first + count) / source)
-        is_narrow = narrow and _is_narrow(file, rate)
+        is_narrow = narrow and mix and _is_narrow(file, rate)
     samples = _resampled(samples, source, rate, length_at(rate, count / source, seconds))
+    if mix and channels > 1:
+        samples = np.repeat(samples[:, None], channels, axis=1)
     return to_16_bits(samples) if is_narrow else samples
 
 

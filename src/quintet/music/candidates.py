@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
 from quintet.music.task import MuLaNTask
 from quintet.shared.candidates import Candidates, Caption, Group, Sound, sixteen_bits
@@ -32,4 +33,7 @@ class Embeddings(Candidates):
         return Group(sounds, [*audio], {"chance": chance}, references=captions)
 
 
-candidates = Embeddings
+def candidates(task: Any) -> Candidates:
+    if not isinstance(task, MuLaNTask):
+        raise RunError("copies of an adopted codec have no judges; see the metrics of its run")
+    return Embeddings(task)

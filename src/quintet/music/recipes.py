@@ -1,7 +1,11 @@
 """Recipes of the music room: `quintet train music/NAME` calls the function NAME."""
 
+from dataclasses import replace
+
 from quintet.engine.config import OptimiserConfig
+from quintet.music.adopt.config import CodecAdoptRecipe, CodecDataConfig
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
+from quintet.shared.config import SoundDiscriminatorConfig
 
 
 def mulan() -> MuLaNRecipe:
@@ -102,5 +106,42 @@ def mulan_large() -> MuLaNRecipe:
             weight_decay=0.1,
             final_lr_ratio=0.05,
             ema_decay=0.9995,
+        ),
+    )
+
+
+def adopt() -> CodecAdoptRecipe:
+    """Fine-tune the decoder of an audio codec of diffusers or transformers; for one GPU."""
+    return CodecAdoptRecipe(
+        steps=5000,
+        batch_size=8,
+        workers=12,
+        evaluate_every=1000,
+        save_every=1000,
+        warm_discriminator=500,
+        sounds=CodecDataConfig(builtin_count=20_000),
+        optim=OptimiserConfig(learning_rate=5e-5, betas=(0.8, 0.99), warmup_steps=100),
+        discriminator_optim=OptimiserConfig(
+            learning_rate=2e-4, warmup_steps=100, betas=(0.8, 0.99), ema_decay=0.0
+        ),
+    )
+
+
+def adopt_tiny() -> CodecAdoptRecipe:
+    """The same with short segments and small discriminators; for tries on a CPU."""
+    return replace(
+        adopt(),
+        steps=200,
+        batch_size=4,
+        workers=1,
+        evaluate_every=100,
+        save_every=100,
+        warm_discriminator=20,
+        sounds=CodecDataConfig(seconds=0.25, valid_seconds=1.0, builtin_count=1000, valid_limit=16),
+        discriminators=SoundDiscriminatorConfig(
+            periods=(2, 5), period_dim=4, windows=(1024,), window_dim=8
+        ),
+        optim=OptimiserConfig(
+            learning_rate=3e-4, betas=(0.8, 0.99), warmup_steps=20, ema_decay=0.98
         ),
     )

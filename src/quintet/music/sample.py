@@ -52,7 +52,7 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    if not has_validation(run):
+    if not has_validation(run) or recipe.stages:
         return []
     return ["--text", "a slow minor melody on strings", "--out", "found"]
 
@@ -67,6 +67,11 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     _check(inputs, flags)
     captions = _read_captions(flags.captions) if flags.captions else []
     model: MuLaN = loaded(run, flags.device)
+    if not hasattr(model, "get_text_latents"):
+        raise RunError(
+            f"{run} holds an adopted codec: 'quintet export', then load the export with its own"
+            " library"
+        )
     out.mkdir(parents=True, exist_ok=True)
     skipped: list[str] = []
     if inputs:

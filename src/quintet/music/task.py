@@ -29,6 +29,7 @@ from quintet.engine.task import (
 )
 from quintet.files import reading_once
 from quintet.music import data, tunes
+from quintet.music.adopt.config import CodecAdoptRecipe
 from quintet.music.config import MuLaNRecipe
 from quintet.music.data import MusicData
 from quintet.music.exhibits import BestCaptions, SimilarityMatrix
@@ -213,7 +214,12 @@ class MuLaNTask(Task):
         ]
 
 
-build = MuLaNTask
+def build(recipe: Any) -> Task:
+    if isinstance(recipe, CodecAdoptRecipe):
+        from quintet.music.adopt.task import CodecAdoptTask
+
+        return CodecAdoptTask(recipe)
+    return MuLaNTask(recipe)
 
 
 def zero_shot(network: MuLaN, audio: Tensor, labels: Tensor) -> dict[str, Tensor]:

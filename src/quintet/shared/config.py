@@ -66,11 +66,9 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoundDataConfig(DataConfig):
+class SoundFileConfig(DataConfig):
     """Audio files."""
 
-    sample_rate: int = 16_000
-    """Sample rate in Hz; other files are resampled."""
     max_bytes: int = 1_000_000_000
     """Larger files are skipped before they are opened."""
     max_channels: int = 8
@@ -80,9 +78,20 @@ class SoundDataConfig(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_at_least(1, self, "max_channels", "max_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoundDataConfig(SoundFileConfig):
+    """Audio files at one sample rate."""
+
+    sample_rate: int = 16_000
+    """Sample rate in Hz; other files are resampled."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         rate = self.sample_rate
         require(1000 <= rate <= 192_000, "sample_rate", rate, "between 1,000 and 192,000")
-        require_at_least(1, self, "max_channels", "max_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +104,41 @@ class AudioDataConfig(SoundDataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.max_missing <= 1, "max_missing", self.max_missing, "between 0 and 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentDataConfig(SoundFileConfig):
+    """Segments of audio files, without texts."""
+
+    seconds: float = 0.68
+    """Length of the random segments of training; shorter recordings are padded with silence."""
+    valid_seconds: float = 4.0
+    """Validation takes the middle of a recording, at most so many seconds."""
+    max_seconds: float = 7200.0
+    """Longer files are skipped before they are decoded."""
+    valid_limit: int = 128
+    """Maximum number of validation recordings per evaluation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("seconds", "valid_seconds", "max_seconds"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoundDiscriminatorConfig:
+    """The two discriminators of sounds."""
+
+    periods: tuple[int, ...] = (2, 3, 5, 7, 11)
+    """Periods in samples, one network each."""
+    period_dim: int = 32
+    """Width of their first layer."""
+    windows: tuple[int, ...] = (512, 1024, 2048)
+    """Window lengths in samples, one network each."""
+    window_dim: int = 32
+    """Width of their layers."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "period_dim", "window_dim")
+        require(bool(self.periods) and min(self.periods) >= 1, "periods", self.periods, "1 or more")
+        require(bool(self.windows) and min(self.windows) >= 16, "windows", self.windows, "from 16")

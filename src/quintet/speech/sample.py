@@ -289,7 +289,7 @@ def _edit(
 
 def _write(model: "VoiceBox", sound: "Tensor", path: Path) -> list[Path]:
     from quintet.media.pixels import write_png
-    from quintet.speech.exhibits import side_by_side
+    from quintet.shared.exhibits import side_by_side
 
     assert model.features.mel is not None
     write_sound(path, sound.float().cpu().numpy(), model.config.sample_rate)

@@ -24,11 +24,11 @@ from quintet.engine.task import (
     Update,
 )
 from quintet.nn.alignment import inside, token_of_frame
+from quintet.shared.exhibits import Sounds
 from quintet.speech import data, judge
 from quintet.speech.config import VoiceBoxRecipe
 from quintet.speech.data import SpeechData
 from quintet.speech.durations import fully_visible
-from quintet.speech.exhibits import Sounds
 from quintet.speech.inference import Segment, Solver, infill, infill_layout
 from quintet.speech.losses import Counts, counts, means, total_loss
 from quintet.speech.masking import draw, span_mask

@@ -7,13 +7,13 @@ share a call.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.adversarial.losses import per_sample
+from quintet.nn.adversarial.losses import hinge_discriminator, hinge_generator, per_sample
 from quintet.nn.precision import full_precision, without_autocast
 
 SLOPE = 0.1
@@ -109,3 +109,20 @@ def feature_matching(real: Judgement, fake: Judgement) -> Tensor:
         for a, b in zip(real.features, fake.features)
     ]
     return torch.stack(errors).sum(0) / len(real.logits)
+
+
+def deception(discriminator: Any, real: Tensor, fake: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses of who made the fake sounds: hinge, and the distance of features."""
+    with torch.no_grad():
+        judged_real = discriminator(real)
+    judged = discriminator(fake)
+    losses = torch.stack([hinge_generator(logits) for logits in judged.logits])
+    return losses.mean(), feature_matching(judged_real, judged).mean()
+
+
+def discrimination(discriminator: Any, real: Tensor, fake: Tensor) -> tuple[Tensor, Tensor]:
+    """Hinge loss of a discriminator, and how far real logits are above fake ones."""
+    halves = [logits.chunk(2) for logits in discriminator(torch.cat([real, fake])).logits]
+    loss = torch.stack([hinge_discriminator(*pair) for pair in halves]).mean()
+    gaps = [(a.detach().float().mean() - b.detach().float().mean()) for a, b in halves]
+    return loss, torch.stack(gaps).mean()

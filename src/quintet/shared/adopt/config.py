@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Literal
 from quintet.engine.config import Recipe, require, require_choices, setting
 from quintet.shared.tokenizer.config import TokenizerRecipe
 
+Trained = Literal["decoder", "encoder", "all", "lora"]
+CODECS = ("AutoencoderOobleck", "DacModel", "EncodecModel", "MimiModel")
+"""Classes of sounds."""
 FOLDER = "a folder with config.json and safetensors, as diffusers or transformers writes it"
 
 
@@ -57,24 +60,27 @@ class AdoptSettings(Recipe):
     autoencoder: str | None = setting(path=True)
     """Folder of the autoencoder (config.json and safetensors), or a run of this recipe; on the
     command line also --from."""
-    train: Literal["decoder", "encoder", "all"] = "decoder"
-    """What is trained. decoder: latents stay as they are, so that models of them keep working."""
+    train: Trained = "decoder"
+    """What is trained. decoder, and lora, changes of low rank of the decoder's linear and
+    convolutional layers: latents stay as they are, so that models of them keep working."""
+    lora_rank: int = 16
+    """lora: rank of the changes; an export holds their sum with the original weights."""
     kl_weight: float = 1e-6
     """Gaussian latents: weight of their divergence from a standard normal, in nats per element."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdoptRecipe(AdoptSettings, TokenizerRecipe):
-    """A recipe that adopts an autoencoder of images or clips, with discriminators."""
-
     warm_discriminator: int = 0
     """Steps at the start in which only the discriminators are trained, against the frozen
     autoencoder; then they join the training. 0: they start at losses.adversarial_from."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.lora_rank >= 1, "lora_rank", self.lora_rank, "1 or more")
         warm = self.warm_discriminator
         require(0 <= warm < self.steps, "warm_discriminator", warm, f"below steps, {self.steps}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptRecipe(AdoptSettings, TokenizerRecipe):
+    """A recipe that adopts an autoencoder of images or clips, with discriminators."""
 
     @property
     def tokenizer_start(self) -> int:

@@ -6,6 +6,7 @@ and pickles are refused.
 
 import importlib
 import logging
+import sys
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -21,11 +22,8 @@ from quintet.engine.models.pretrained import read_about, refuse_outside_links
 from quintet.engine.runs.checkpoint import write_safetensors
 from quintet.shared.adopt.config import FOLDER, AdoptedConfig
 
-WEIGHTS = {
-    "diffusers": "diffusion_pytorch_model.safetensors",
-    "transformers": "model.safetensors",
-}
-"""Names of the files of weights."""
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+"""Name of the file of weights of diffusers."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -73,10 +71,15 @@ def build(config: AdoptedConfig) -> nn.Module:
         return kind(kind.config_class.from_dict(config.values))
 
 
-def save(config: AdoptedConfig, state: Mapping[str, Tensor], path: Path) -> None:
+def save(config: AdoptedConfig, network: Any, state: Mapping[str, Tensor], path: Path) -> None:
     """In the original format; equal weights give an equal file."""
+    weights = {name: value.cpu() for name, value in state.items()}
+    if config.library == "diffusers":
+        write_safetensors(path / WEIGHTS, weights)
+    else:  # transformers gives some weights other names in files
+        with quiet():
+            network.save_pretrained(path, state_dict=weights, max_shard_size="1TB")
     (path / CONFIG).write_text(config.settings, encoding="utf-8")
-    write_safetensors(path / WEIGHTS[config.library], {n: t.cpu() for n, t in state.items()})
 
 
 def class_of(config: AdoptedConfig) -> Any:
@@ -134,13 +137,23 @@ def dtype_of(files: list[Path]) -> str:
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Without warnings of the libraries about their own use of torch and about known settings."""
-    logger = logging.getLogger("diffusers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Without progress bars, and without warnings of the libraries about their own use of torch and
+    about known settings."""
+    bars: Any = sys.modules.get("transformers.utils.logging")
+    if bars is not None and not bars.is_progress_bar_enabled():
+        bars = None
+    if bars is not None:
+        bars.disable_progress_bar()
+    loggers = [logging.getLogger(name) for name in ("diffusers", "transformers")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)
+        if bars is not None:
+            bars.enable_progress_bar()

@@ -9,20 +9,23 @@ frames. What a class does with an input of some shape is found by a pass over te
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from quintet.engine.errors import RunError
-from quintet.engine.models.pretrained import Pretrained
+from quintet.engine.models.pretrained import Pretrained, weights_of
+from quintet.engine.part import load_strictly
+from quintet.engine.runs.folder import at_step
 from quintet.nn.precision import full_precision
 from quintet.shared.adopt import folder, passes
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
-from quintet.shared.adopt.config import AdoptedConfig
+from quintet.shared.adopt.config import AdoptedConfig, Trained
+from quintet.shared.adopt.low_rank import PREFIX, LowRank, adaptable
 from quintet.shared.adopt.passes import Shape
 from quintet.shared.tokenizer.model import (
     TokenizerModel,
@@ -40,6 +43,8 @@ class AdoptedTokenizer(TokenizerModel):
     what: ClassVar[str]
     axes: ClassVar[int]
     """Of a batch of pixels."""
+    with_values: ClassVar[bool] = False
+    """Whether passes need tensors with values."""
 
     def __init__(self, config: AdoptedConfig, network: nn.Module | None = None) -> None:
         nn.Module.__init__(self)
@@ -48,15 +53,24 @@ class AdoptedTokenizer(TokenizerModel):
         self.whole_frames()
         self.takes_clips = takes_clips(self.network)
         self.encoder_learns = True
+        self.low_rank: LowRank | None = None
         self._resting: list[nn.Module] = []
         self._latents: dict[Shape, Shape] = {}
-        shape = (config.channels, *((FRAMES,) if self.axes == 5 else ()), SIDE, SIDE)
+        self.find_latents()
+
+    def find_latents(self) -> None:
+        """The bottleneck, and how much smaller than samples latents are."""
+        shape = self.example()
         encoded = self._try(lambda: passes.encode(self, shape))
-        self.quantiser = bottleneck_of(self.network, encoded, config.kl_weight)
+        self.quantiser = bottleneck_of(self.network, encoded, self.config.kl_weight)
         positions = self.latent_shape(shape)[1:]
-        self.factor = SIDE // positions[-1]
+        self.factor = shape[-1] // positions[-1]
         later = positions[0] - 1 if self.axes == 5 else 0
         self.time_factor = max(1, (FRAMES - 1) // later) if later else 1
+
+    def example(self) -> Shape:
+        """The shape of a sample that every class takes."""
+        return (self.config.channels, *((FRAMES,) if self.axes == 5 else ()), SIDE, SIDE)
 
     def whole_frames(self) -> None:
         """Without tiles, whose borders are blended, and without slices."""
@@ -90,7 +104,7 @@ class AdoptedTokenizer(TokenizerModel):
     def encoded(self, pixels: Tensor) -> Any:
         """What the network makes of images or clips: a distribution, or latents."""
         result = self.network.encode(self.to_network(pixels * 2 - 1))[0]
-        self._clear()
+        self.clear()
         return result
 
     def encode(self, pixels: Tensor) -> Tensor:
@@ -102,14 +116,24 @@ class AdoptedTokenizer(TokenizerModel):
 
     def decode(self, values: Tensor) -> Tensor:
         """Images or clips, not clamped."""
+        output = full_precision(self.output(values))
+        return self.from_network(output, self._frames(values)) * 0.5 + 0.5
+
+    def output(self, values: Tensor) -> Tensor:
+        """Of the decoder, with the changes of a LoRA."""
+        if self.low_rank is None:
+            output = self.decoded(values)
+        else:
+            output = self.low_rank.applied(self.network, lambda: self.decoded(values))
+        self.clear()
+        return output
+
+    def decoded(self, values: Tensor) -> Tensor:
         latents = self.to_network(values)
         if self.quantiser.discrete:  # `decode` of the class would quantise again
             spatial = latents if self.config.values.get("norm_type") == "spatial" else None
-            output = self.network.decoder(self.network.post_quant_conv(latents), spatial)
-        else:
-            output = self.network.decode(latents, **self._arguments(values))[0]
-        self._clear()
-        return self.from_network(full_precision(output), self._frames(values)) * 0.5 + 0.5
+            return self.network.decoder(self.network.post_quant_conv(latents), spatial)
+        return self.network.decode(latents, **self._arguments(values))[0]
 
     def _frames(self, values: Tensor) -> int:
         return values.shape[2] if self.axes == 5 else 1
@@ -124,7 +148,7 @@ class AdoptedTokenizer(TokenizerModel):
             more["temb"] = values.new_zeros(len(values))  # no noise is left
         return more
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Some classes keep features of the last frames between calls."""
         if hasattr(self.network, "clear_cache"):
             self.network.clear_cache()
@@ -187,27 +211,39 @@ class AdoptedTokenizer(TokenizerModel):
 
     # -- training ---------------------------------------------------------------------------------
 
-    def train_only(self, part: Literal["decoder", "encoder", "all"], shape: Shape) -> list[str]:
+    def train_only(self, part: Trained, shape: Shape, rank: int = 0) -> list[str]:
         """Freeze what is not trained, found by a pass over pixels of this shape; returns the names
-        of parameters that nothing depends on."""
+        of parameters that nothing depends on. `rank` is that of a LoRA."""
         found = self._try(lambda: passes.both(self, shape))
-        if found.output != shape:
-            self._refuse(shape, found.output)
+        self.check_output(shape, found.output)
         chosen = {
             # What both halves share must not change where one of them stays.
             "decoder": found.decoder - found.encoder,
             "encoder": found.encoder - found.decoder,
             "all": found.encoder | found.decoder,
-        }[part]
+        }["decoder" if part == "lora" else part]
         if not chosen:
             raise RunError(f"train is {part!r}, which has no parameters in this autoencoder")
         self.encoder_learns = bool(chosen & found.encoder)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name in chosen)
+        unused = [n for n, _ in self.named_parameters() if n not in found.encoder | found.decoder]
+        if part == "lora":
+            self._adapt(chosen, rank)
         self._resting = [module for module in self.network.modules() if _rests(module)]
-        return [n for n, _ in self.named_parameters() if n not in found.encoder | found.decoder]
+        return unused
 
-    def _refuse(self, shape: Shape, output: Shape) -> NoReturn:
+    def _adapt(self, chosen: Collection[str], rank: int) -> None:
+        self.network.requires_grad_(False)
+        shapes = adaptable(self.network, {name.removeprefix("network.") for name in chosen})
+        if not shapes:
+            raise RunError("train is 'lora', but the decoder has no linear or convolutional layers")
+        self.low_rank = LowRank(shapes, rank)
+
+    def check_output(self, shape: Shape, output: Shape) -> None:
+        """Refuse a class that makes something of another shape."""
+        if output == shape:
+            return
         if self.axes == 5 and output[1] != shape[1]:
             fitting = (n for n in range(shape[1] + 1, shape[1] + 17) if self._keeps(shape, n))
             others = ", ".join(map(str, fitting)) or "another number"
@@ -245,26 +281,53 @@ class AdoptedTokenizer(TokenizerModel):
             return super().from_pretrained(source, **how)
         return cls(*folder.load(Path(source))).eval()
 
+    @classmethod
+    def _from_run(cls, path: Path, step: int | str | None, about: Mapping[str, Any]) -> Self:
+        weights = weights_of(at_step(path, step), about["main"]["part"])
+        if not all(name.startswith(PREFIX) for name in weights):
+            return super()._from_run(path, step, about)
+        model = cls.from_pretrained(path / "frozen" / "autoencoder")
+        model.low_rank = LowRank.like(weights, model.network)
+        load_strictly(model, weights, str(path))
+        return model.eval()
+
+    def state_dict(self, *args: Any, **keywords: Any) -> Any:
+        """Of a LoRA its factors alone: a run keeps the original once, not in each checkpoint."""
+        state = super().state_dict(*args, **keywords)
+        if self.low_rank is None:
+            return state
+        return {name: value for name, value in state.items() if name.startswith(PREFIX)}
+
+    def merge(self) -> None:
+        """Add the changes of a LoRA to the weights."""
+        if self.low_rank is not None:
+            with torch.no_grad():
+                weights = dict(self.network.named_parameters())
+                for name, value in self.low_rank.merged(weights).items():
+                    weights[name].copy_(value)
+            self.low_rank = None
+
     def _write(self, path: Path) -> None:
         """In the format of the original, and in its type of weights."""
-        folder.save(self.config, self._stored(), path)
+        folder.save(self.config, self.network, self._stored(), path)
 
     def _stored(self) -> dict[str, Tensor]:
         """The network's weights in the type of the original."""
         dtype = getattr(torch, self.config.dtype)
+        state = self.network.state_dict()
+        if self.low_rank is not None:
+            state |= self.low_rank.merged(state)
         return {
             name: value.detach().to(dtype) if value.is_floating_point() else value.detach()
-            for name, value in self.network.state_dict().items()
+            for name, value in state.items()
         }
 
     def exported(self) -> dict[str, Tensor]:
-        stored = self._stored()
-        return {
-            name: stored[name.removeprefix("network.")].to(value.dtype)
-            for name, value in self.state_dict().items()
-        }
+        own = self.network.state_dict()
+        return {f"network.{n}": value.to(own[n].dtype) for n, value in self._stored().items()}
 
     def save_stage(self, path: Path) -> None:
+        self.merge()
         Pretrained._write(self, path)
 
     def loading(self, path: str) -> str:

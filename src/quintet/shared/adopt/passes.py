@@ -43,6 +43,8 @@ def encode(model: Any, shape: Shape) -> Any:
 
 
 def both(model: Any, shape: Shape) -> Pass:
+    """Leaves no parameter frozen."""
+    model.requires_grad_(True)
     with torch.enable_grad():
         (latents, output), weights = _run(model, _halves, shape)
     depend = [_dependencies(half, weights) for half in (latents, output)]
@@ -59,8 +61,12 @@ def _halves(model: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _run(
-    model: nn.Module, function: Callable[[Any, Tensor], Any], shape: Shape
+    model: Any, function: Callable[[Any, Tensor], Any], shape: Shape
 ) -> tuple[Any, dict[str, Tensor]]:
+    if model.with_values:
+        return function(model, next(model.parameters()).new_zeros(1, *shape)), {
+            f"model.{name}": parameter for name, parameter in model.named_parameters()
+        }
     call = _Call(model, function)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         weights = {

@@ -4,7 +4,10 @@ import sys
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
+
 from quintet.engine.errors import RunError
+from quintet.engine.keys import fold
 from quintet.engine.machine.world import World
 from quintet.engine.task import Task
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian
@@ -15,17 +18,20 @@ from quintet.shared.adopt.passes import Shape
 T = TypeVar("T", bound=AdoptedTokenizer)
 
 
-def adopted(kind: type[T], recipe: AdoptSettings, shape: Shape) -> tuple[T, list[str]]:
-    """The autoencoder of a recipe, ready to be trained on samples of this shape, and the names of
-    parameters that nothing depends on."""
+def adopted(
+    kind: type[T], recipe: AdoptSettings, shape: Shape | None = None
+) -> tuple[T, list[str]]:
+    """The autoencoder of a recipe, ready to be trained on samples of this shape, or of any, and the
+    names of parameters that nothing depends on."""
     assert recipe.autoencoder is not None, "a run keeps its own copy before the task is built"
     model = kind.from_pretrained(recipe.autoencoder)
-    if model.config.channels != shape[0]:
+    if shape is not None and model.config.channels != shape[0]:
         raise RunError(f"the autoencoder has {model.config.channels} channels, the data {shape[0]}")
     model.config = replace(model.config, kl_weight=recipe.kl_weight)
     if isinstance(model.quantiser, AdoptedGaussian):
         model.quantiser.kl_weight = recipe.kl_weight
-    return model, model.train_only(recipe.train, shape)
+    torch.manual_seed(fold(recipe.seed, "low_rank"))
+    return model, model.train_only(recipe.train, shape or model.example(), recipe.lora_rank)
 
 
 class Adopting(Task):

@@ -10,7 +10,12 @@ from quintet.engine.config import (
     require_choices,
     require_finite,
 )
-from quintet.shared.config import SoundDataConfig, require_at_least
+from quintet.shared.config import (
+    SegmentDataConfig,
+    SoundDataConfig,
+    SoundDiscriminatorConfig,
+    require_at_least,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +50,11 @@ class VocoderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocoderDataConfig(SoundDataConfig):
+class VocoderDataConfig(SegmentDataConfig, SoundDataConfig):
     """Recordings; transcripts are not needed."""
 
     sample_rate: int = 24_000
     """Sample rate in Hz; other files are resampled."""
-    seconds: float = 0.68
-    """Length of the random segments of training; shorter recordings are padded with silence."""
-    valid_seconds: float = 4.0
-    """Validation takes the middle of a recording, at most so many seconds."""
-    max_seconds: float = 7200.0
-    """Longer files are skipped before they are decoded."""
-    valid_limit: int = 128
-    """Maximum number of validation recordings per evaluation."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("seconds", "valid_seconds", "max_seconds"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,25 +86,6 @@ class VocoderLossConfig:
         require_at_least(0, self, "resolutions", "adversarial_weight", "matching_weight", "gain")
         require_at_least(0, self, "resolution_share")
         require(self.mel > 0, "mel", self.mel, "above 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoundDiscriminatorConfig:
-    """The two discriminators."""
-
-    periods: tuple[int, ...] = (2, 3, 5, 7, 11)
-    """Periods in samples, one network each."""
-    period_dim: int = 32
-    """Width of their first layer."""
-    windows: tuple[int, ...] = (512, 1024, 2048)
-    """Window lengths in samples, one network each."""
-    window_dim: int = 32
-    """Width of their layers."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "period_dim", "window_dim")
-        require(bool(self.periods) and min(self.periods) >= 1, "periods", self.periods, "1 or more")
-        require(bool(self.windows) and min(self.windows) >= 16, "windows", self.windows, "from 16")
 
 
 @dataclass(frozen=True, kw_only=True)

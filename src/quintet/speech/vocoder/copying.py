@@ -43,8 +43,8 @@ def copy_files(run: Path, files: Sequence[Input], out: Path, flags: Any) -> list
 
 def _copy(model: "Vocoder", item: Input, path: Path) -> list[Path]:
     from quintet.media.pixels import write_png
+    from quintet.shared.exhibits import side_by_side
     from quintet.shared.sampling import write_sound
-    from quintet.speech.exhibits import side_by_side
     from quintet.speech.sample import read_recording
 
     sound = read_recording(item.path, model.config.sample_rate).to(model.spread.device)

@@ -1,90 +1,25 @@
 """Data of the vocoder: segments of the recordings of a folder, of speech or music, or of built-in
-speech. A sample is {"audio": (n,)}, float32, or int16 in units of 1/32768; its segment is drawn
-from the key, and without a key it is the middle, for validation.
+speech (shared/segments.py).
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
-from quintet.engine.data.wire import padded
-from quintet.media.audio import SUFFIXES, UNREAD, AudioCaps, probe, read_audio, to_16_bits
-from quintet.media.splits import Builtin, InFolder, Key, Split
+from quintet.media.audio import to_16_bits
+from quintet.media.splits import Builtin, Key, Split
+from quintet.shared.segments import Recordings, Segments
 from quintet.speech import voices
-from quintet.speech.vocoder.config import VocoderDataConfig, VocoderRecipe
+from quintet.speech.vocoder.config import VocoderRecipe
 
 LONGEST = 4.0
 """Seconds of a built-in utterance, to which longer ones are cut."""
 
 
-class Segments:
-    """Lengths of segments, and where they begin."""
-
-    def __init__(self, recipe: VocoderRecipe) -> None:
-        self.train, self.valid = recipe.segment, recipe.valid_segment
-        self.rate = recipe.model.sample_rate
-
-    def length(self, key: Key | None) -> int:
-        """The most samples of a segment."""
-        return self.valid if key is None else self.train
-
-    def start(self, key: Key | None) -> float:
-        """Relative position among those that fit, from 0 to 1."""
-        return 0.5 if key is None else key.random("segment").random()
-
-    def cut(self, audio: Tensor, key: Key | None) -> Tensor:
-        """A segment of a sound (n,)."""
-        count = self.length(key)
-        first = round(self.start(key) * max(0, len(audio) - count))
-        return audio[first : first + count]
-
-
-class Recordings(InFolder):
-    """Segments of the recordings of a folder; texts are not read."""
-
-    Config = VocoderDataConfig
-
-    suffixes, unread = SUFFIXES, UNREAD
-    what = "recordings"
-
-    def __init__(self, folder: Path | str, recipe: VocoderRecipe, split: Split) -> None:
-        self.segments = Segments(recipe)
-        super().__init__(folder, recipe.recordings, split, recipe.seed)
-
-    def usable(self, names: list[str]) -> list[str]:
-        return names
-
-    def range_settings(self) -> object:
-        return self._caps
-
-    def examine(self, path: Path) -> float:
-        return probe(path, self._caps).seconds
-
-    @property
-    def _caps(self) -> AudioCaps:
-        config = self.config
-        return AudioCaps(config.max_bytes, config.max_seconds, config.max_channels, config.max_rate)
-
-    def text(self, index: int) -> str:
-        return ""
-
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        segments = self.segments
-        wav = read_audio(
-            self.path(index),
-            rate=segments.rate,
-            seconds=segments.length(key) / segments.rate,
-            start=segments.start(key),
-            caps=self._caps,
-            narrow=True,
-            silent=key is not None,  # a pause; validation has no use for a silent recording
-        )
-        return {"audio": torch.from_numpy(wav)}
+def segments(recipe: VocoderRecipe) -> Segments:
+    return Segments(recipe.segment, recipe.valid_segment, recipe.model.sample_rate)
 
 
 class BuiltinSegments(Builtin):
@@ -94,7 +29,7 @@ class BuiltinSegments(Builtin):
 
     def __init__(self, recipe: VocoderRecipe, split: Split) -> None:
         super().__init__(recipe.recordings, split)
-        self.segments = Segments(recipe)
+        self.segments = segments(recipe)
         self.wavs = SharedRows(len(self), round(LONGEST * self.segments.rate))
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
@@ -105,15 +40,8 @@ class BuiltinSegments(Builtin):
         return {"audio": self.segments.cut(torch.from_numpy(wav), key)}
 
 
-def collate(items: Sequence[Mapping[str, Any]], segments: Segments) -> dict[str, Any]:
-    """Sounds (b, n), padded with 0 to the length of training or of validation, and lengths (b,)."""
-    lengths = torch.tensor([len(item["audio"]) for item in items])
-    size = segments.train if int(lengths.max()) <= segments.train else segments.valid
-    return {"audio": padded([item["audio"] for item in items], size), "lengths": lengths}
-
-
 def open_data(recipe: VocoderRecipe, split: Split) -> Source:
     """Recordings of a folder, or built-in speech without one."""
     if recipe.data is None:
         return BuiltinSegments(recipe, split)
-    return Recordings(recipe.data, recipe, split)
+    return Recordings(recipe.data, recipe.recordings, split, recipe.seed, segments(recipe))

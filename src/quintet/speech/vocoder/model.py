@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from quintet.compat.models import model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.spectrogram import LogMel
 from quintet.nn.vocoder import GriffinLim, Vocos, VocosConfig
 from quintet.speech.features import log_mel
 from quintet.speech.vocoder.config import VocoderConfig
@@ -115,6 +116,17 @@ class Vocoder(Pretrained, nn.Module):
         whole = F.pad(batch.to(self.spread.device), (0, -length % hop))
         copies = self(self.mel(whole))[:, :length]
         return copies if sounds.ndim == 2 else copies[0]
+
+
+def log_mels(config: VocoderConfig) -> list[LogMel]:
+    """What copies are compared by: the log-mels that the vocoder is given, then those with a window
+    half and twice as long."""
+    own = log_mel(config.sample_rate, config.n_fft, config.hop_length, config.n_mels)
+    others = [
+        log_mel(config.sample_rate, window, window // 4, max(1, config.n_mels * share // 10))
+        for window, share in ((config.n_fft // 2, 4), (config.n_fft * 2, 10))
+    ]
+    return [own, *others]
 
 
 def _initialise(module: nn.Module) -> None:

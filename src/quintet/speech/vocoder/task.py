@@ -29,18 +29,19 @@ from quintet.engine.task import (
 )
 from quintet.engine.when import When
 from quintet.media.pitch import cents_apart, pitch
-from quintet.nn.adversarial.losses import hinge_discriminator, hinge_generator
 from quintet.nn.adversarial.sounds import (
-    feature_matching,
+    deception,
+    discrimination,
     period_discriminator,
     resolution_discriminator,
 )
+from quintet.nn.spectra import LogMels, errors, mel_errors, stft_errors
+from quintet.shared import segments
+from quintet.shared.exhibits import Sounds
 from quintet.shared.tokenizer.task import channels_last
-from quintet.speech.exhibits import Sounds
 from quintet.speech.vocoder import data
 from quintet.speech.vocoder.config import VocoderRecipe
-from quintet.speech.vocoder.model import Vocoder
-from quintet.speech.vocoder.spectra import LogMels, errors, mel_errors, stft_errors
+from quintet.speech.vocoder.model import Vocoder, log_mels
 
 NO_BETTER = (
     "copies are no closer to the recordings than those of Griffin-Lim; train longer, or raise the "
@@ -60,12 +61,12 @@ class VocoderTask(Task):
         self.recipe, self.losses, self.sets = recipe, recipe.losses, sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         self.model = model if model is not None else Vocoder(recipe.model)
-        self.segments = data.Segments(recipe)
+        self.segments = data.segments(recipe)
         self.opened: dict[str, Any] = {}
         self.baselines: dict[int, Tensor] = {}
         self.parts = {
             self.main: Part(self.model, recipe.optim, compiles_captured=False),
-            "log_mels": Part(LogMels(recipe.model), compiles=False),
+            "log_mels": Part(LogMels(log_mels(recipe.model)), compiles=False),
         }
         self.updates = [Update(self.main, each(self.vocoder_loss))]
         # The discriminator updates and the adversarial loss share one When.
@@ -102,7 +103,7 @@ class VocoderTask(Task):
         return self.opened[split]
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
-        return data.collate(items, self.segments)
+        return segments.collate(items, self.segments)
 
     def check(self, data: Any) -> None:
         peak = data["audio"].abs().max().item()
@@ -124,7 +125,7 @@ class VocoderTask(Task):
         metrics = {"mel": mel, "resolutions": resolutions}
         if context.due(self.adversarial):
             for name, weight in self.weights.items():
-                adversarial, matching = self._deception(nets[name], real, fake)
+                adversarial, matching = deception(nets[name], real, fake)
                 loss = loss + weight * self.losses.adversarial_weight * adversarial
                 loss = loss + weight * self.losses.matching_weight * matching
                 kind = name.partition("_")[0]
@@ -137,22 +138,13 @@ class VocoderTask(Task):
         decibels = (2 * uniform(batch.keys, "gain", ()) - 1) * self.losses.gain
         return sounds * (10 ** (decibels / 20)).to(sounds.dtype)[:, None]
 
-    def _deception(self, discriminator: Any, real: Tensor, fake: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            judged_real = discriminator(real)
-        judged = discriminator(fake)
-        losses = torch.stack([hinge_generator(logits) for logits in judged.logits])
-        return losses.mean(), feature_matching(judged_real, judged).mean()
-
     def discriminator_loss(
         self, name: str, nets: Mapping[str, Any], batch: Batch, context: StepContext
     ) -> Loss:
         pairs = context.scratch.setdefault(name, list(context.scratch["pairs"]))
         real, fake = pairs.pop(0)
-        halves = [logits.chunk(2) for logits in nets[name](torch.cat([real, fake])).logits]
-        loss = torch.stack([hinge_discriminator(*pair) for pair in halves]).mean()
-        gaps = [(a.detach().float().mean() - b.detach().float().mean()) for a, b in halves]
-        return loss, {"loss": loss, "logit_gap": torch.stack(gaps).mean()}
+        loss, logit_gap = discrimination(nets[name], real, fake)
+        return loss, {"loss": loss, "logit_gap": logit_gap}
 
     # -- evaluation -----------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from quintet.engine.config import OptimiserConfig
 from quintet.engine.keys import Key
 from quintet.engine.trainer import BaseTrainer
 from quintet.shared.own_data import OwnData
+from quintet.shared.segments import Segments
 from quintet.speech.trainer import as_audio
 from quintet.speech.vocoder.config import VocoderRecipe
-from quintet.speech.vocoder.data import Segments, open_data
+from quintet.speech.vocoder.data import open_data, segments
 from quintet.speech.vocoder.model import Vocoder
 from quintet.speech.vocoder.task import VocoderTask
 
@@ -58,7 +59,7 @@ class VocoderTrainer(BaseTrainer[Vocoder]):
         super().__init__(vocoder, recipe, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VocoderRecipe) -> OwnSounds:
-        return OwnSounds(dataset, Segments(recipe))
+        return OwnSounds(dataset, segments(recipe))
 
     def open(self, recipe: VocoderRecipe) -> Any:
         return open_data(recipe, "train")

@@ -1,4 +1,4 @@
-"""Exhibits of the speech room: sounds, and their log-mels side by side."""
+"""Exhibits of sounds: files, and their log-mels side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ from quintet.nn.adversarial.losses import per_sample
 from quintet.nn.alignment import inside
 from quintet.nn.precision import without_autocast
 from quintet.nn.spectrogram import LogMel
-from quintet.speech.features import log_mel
-from quintet.speech.vocoder.config import VocoderConfig
 
 WINDOWS = (512, 1024, 2048)
 """Window lengths of the STFT error, in samples."""
@@ -23,23 +21,17 @@ class Errors(NamedTuple):
     """One value per sound: (b,)."""
 
     mel: Tensor
-    """Of the log-mels that the vocoder is given."""
+    """Of the first log-mels."""
     resolutions: Tensor
-    """Mean over those with other windows."""
+    """Mean over the others."""
 
 
 class LogMels(nn.Module):
-    """Log-mels of sounds: first those that the vocoder is given, then those with a window half and
-    twice as long."""
+    """Log-mels of sounds with several windows."""
 
-    def __init__(self, config: VocoderConfig) -> None:
+    def __init__(self, scales: Sequence[LogMel]) -> None:
         super().__init__()
-        others = [
-            log_mel(config.sample_rate, window, window // 4, max(1, config.n_mels * share // 10))
-            for window, share in ((config.n_fft // 2, 4), (config.n_fft * 2, 10))
-        ]
-        own = log_mel(config.sample_rate, config.n_fft, config.hop_length, config.n_mels)
-        self.scales = nn.ModuleList([own, *others])
+        self.scales = nn.ModuleList(scales)
 
     def forward(self, sounds: Tensor) -> list[Tensor]:
         return [scale(sounds) for scale in self.scales]

@@ -1,0 +1,81 @@
+"""Settings of music/adopt. Plain values only, and no torch: help must be instant."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quintet.engine.config import OptimiserConfig, require, require_choices, require_finite
+from quintet.shared.adopt.config import AdoptSettings
+from quintet.shared.config import SegmentDataConfig, SoundDiscriminatorConfig, require_at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecDataConfig(SegmentDataConfig):
+    """Audio files; their rate and channels become those of the codec."""
+
+    seconds: float = 1.0
+    """Length of the random segments of training; shorter recordings are padded with silence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecLossConfig:
+    """Losses of a codec."""
+
+    mel: float = 1.0
+    """Weight of the error of log-mels, averaged over four window lengths."""
+    waveform: float = 0.1
+    """Weight of the mean absolute error of samples."""
+    adversarial: Literal["none", "hinge"] = "hinge"
+    """Adversarial loss; none trains without discriminators."""
+    adversarial_from: float = 0.1
+    """Discriminators start after this fraction of the run."""
+    adversarial_weight: float = 0.02
+    """Weight of the adversarial loss."""
+    matching_weight: float = 0.02
+    """Weight of the distance of the discriminators' features (feature matching)."""
+    resolution_share: float = 0.1
+    """Both weights for the resolution discriminator, relative to the period discriminator."""
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        require_finite(self)
+        start = self.adversarial_from
+        require(0 <= start <= 1, "adversarial_from", start, "a fraction between 0 and 1")
+        require_at_least(0, self, "waveform", "adversarial_weight", "matching_weight")
+        require_at_least(0, self, "resolution_share")
+        require(self.mel > 0, "mel", self.mel, "above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecAdoptRecipe(AdoptSettings):
+    """All settings of a run that adopts an audio codec."""
+
+    codebooks: int = 0
+    """Residual codebooks: the first so many are used; 0: all."""
+    sounds: CodecDataConfig = field(default_factory=CodecDataConfig)
+    """The data."""
+    losses: CodecLossConfig = field(default_factory=CodecLossConfig)
+    """The losses."""
+    discriminators: SoundDiscriminatorConfig = field(default_factory=SoundDiscriminatorConfig)
+    """The discriminators."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimiser of the codec."""
+    discriminator_optim: OptimiserConfig = field(
+        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
+    )
+    """Optimiser of the discriminators."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(0, self, "codebooks")
+
+    @property
+    def codec_start(self) -> int:
+        """The codec's first step."""
+        return 0 if self.losses.adversarial == "none" else self.warm_discriminator
+
+    @property
+    def adversarial_start(self) -> int:
+        """The discriminators' first step."""
+        if self.warm_discriminator:
+            return 0
+        return round(self.losses.adversarial_from * (self.planned_steps or self.steps))

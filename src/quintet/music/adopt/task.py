@@ -1,0 +1,232 @@
+"""Training of an adopted codec with the two discriminators of sounds. Channels are compared and
+judged one by one.
+
+real ─ codec ─> copy ─ error of log-mels and samples, loss of the codebooks ──────────────┐
+                 ├─ discriminators, frozen ─ adversarial, feature matching ──────────────┴─> codec
+                 └─ detached ─> discriminator ─ hinge ─> its own update
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quintet.engine.errors import RunError
+from quintet.engine.health import Monitor, PlateauMonitor
+from quintet.engine.keys import fold, normal
+from quintet.engine.task import (
+    Batch,
+    Exhibit,
+    Loss,
+    Measured,
+    Part,
+    Rows,
+    StepContext,
+    Update,
+    each,
+)
+from quintet.engine.when import When
+from quintet.music.adopt import data
+from quintet.music.adopt.config import CodecAdoptRecipe
+from quintet.music.adopt.model import AdoptedCodec
+from quintet.nn.adversarial.sounds import (
+    deception,
+    discrimination,
+    period_discriminator,
+    resolution_discriminator,
+)
+from quintet.nn.alignment import inside
+from quintet.nn.spectra import LogMels, mel_errors, stft_errors
+from quintet.nn.spectrogram import LogMel
+from quintet.shared import segments
+from quintet.shared.adopt.task import Adopting, adopted
+from quintet.shared.exhibits import Sounds
+from quintet.shared.tokenizer.task import channels_last
+
+SCALES = (256, 512, 1024, 2048)
+"""Window lengths of the log-mels, in samples; each has a sixteenth as many bins."""
+FLOOR = 1e-5
+"""The least magnitude in them."""
+SHOWN = 3
+"""Recordings in the exhibits of an evaluation."""
+PERIODS, WINDOWS = "period_discriminator", "resolution_discriminator"
+
+
+class CodecAdoptTask(Adopting):
+    main = "codec"
+    best = ("mel_error", "min")
+
+    def __init__(self, recipe: CodecAdoptRecipe) -> None:
+        self.recipe, self.losses = recipe, recipe.losses
+        self.model, self.unused = adopted(AdoptedCodec, recipe)
+        if recipe.codebooks:
+            self.model.use_codebooks(recipe.codebooks)
+        torch.manual_seed(fold(recipe.seed, "weights"))
+        rate = self.model.sample_rate
+        self.segments = segments.Segments(
+            self._length("seconds"), self._length("valid_seconds"), rate, self.model.channels
+        )
+        scales = [
+            LogMel(rate, size, size // 4, size // 16, power=1.0, floor=FLOOR) for size in SCALES
+        ]
+        self.mel = scales[-1]
+        self.parts = {
+            self.main: Part(self.model, recipe.optim),
+            "log_mels": Part(LogMels(scales), compiles=False),
+        }
+        self.leave_eager()
+        self.trained = When(start=recipe.codec_start)
+        self.updates = [Update(self.main, each(self.codec_loss), self.trained)]
+        uses, start = self.losses.adversarial != "none", recipe.adversarial_start
+        self.adversarial = When(start=max(start, recipe.codec_start)) if uses else When(every=0)
+        self.weights = {PERIODS: 1.0, WINDOWS: self.losses.resolution_share} if uses else {}
+        config = recipe.discriminators
+        networks = {
+            PERIODS: period_discriminator(config.periods, config.period_dim),
+            WINDOWS: resolution_discriminator(config.windows, config.window_dim),
+        }
+        for name in self.weights:
+            network = channels_last(networks[name])
+            self.parts[name] = Part(network, recipe.discriminator_optim, compiles=False)
+            loss = each(partial(self.discriminator_loss, name))
+            self.updates.append(Update(name, loss, When(start=start)))
+        self.monitors = self._monitors()
+        self.opened: dict[str, Any] = {}
+
+    def _length(self, name: str) -> int:
+        """Whole frames of the codec."""
+        seconds, hop, chunk = getattr(self.recipe.sounds, name), self.model.hop, self.model.chunk
+        length = round(seconds * self.model.sample_rate / hop) * hop
+        least = max(self.recipe.discriminators.windows)
+        if chunk is not None and length > chunk:
+            whole = chunk / self.model.sample_rate
+            raise RunError(
+                f"this {self.model.config.class_name} encodes {whole:g} s at once; set"
+                f" --sounds.{name.replace('_', '-')} to that or less"
+            )
+        if length < least:
+            raise RunError(
+                f"{seconds:g} s are shorter than a window of {least} samples; raise"
+                f" --sounds.{name.replace('_', '-')}"
+            )
+        return length
+
+    def _monitors(self) -> list[Monitor]:
+        begun = self.recipe.adversarial_start + self.recipe.discriminator_optim.warmup_steps
+        return [
+            PlateauMonitor(
+                f"{name}/loss",
+                f"the {name} has won; lower its learning rate",
+                -1.0,
+                0.01,
+                20,
+                begun,
+            )
+            for name in self.weights
+        ]
+
+    # -- data -----------------------------------------------------------------------------------
+
+    def data(self, split: str) -> Any:
+        if split not in self.opened:
+            self.opened[split] = data.open_data(self.recipe, split, self.segments)  # type: ignore[arg-type]
+        return self.opened[split]
+
+    def collate(self, items: list[Any]) -> dict[str, Any]:
+        return segments.collate(items, self.segments)
+
+    def real(self, batch: Batch) -> Tensor:
+        """(b, c, n)."""
+        sounds = batch.data["audio"]
+        return sounds[:, None] if sounds.ndim == 2 else sounds.mT.contiguous()
+
+    # -- updates --------------------------------------------------------------------------------
+
+    def codec_loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
+        real = self.real(batch)
+        copy = nets[self.main](real, self._noise(real, batch))
+        real, fake = real.flatten(0, 1), copy.output.flatten(0, 1)
+        context.scratch.setdefault("pairs", []).append((real, fake.detach()))
+        pairs = zip(nets["log_mels"](real), nets["log_mels"](fake))
+        mel = torch.stack([(a - b).abs().mean() for a, b in pairs]).mean()
+        waveform = (real - fake).abs().mean()
+        loss = self.losses.mel * mel + self.losses.waveform * waveform + copy.quantiser_loss
+        metrics = {"mel": mel, "waveform": waveform, "quantiser": copy.quantiser_loss}
+        if copy.kl is not None:
+            metrics["kl"] = copy.kl.mean()
+        if context.due(self.adversarial):
+            for name, weight in self.weights.items():
+                adversarial, matching = deception(nets[name], real, fake)
+                loss = loss + weight * self.losses.adversarial_weight * adversarial
+                loss = loss + weight * self.losses.matching_weight * matching
+                kind = name.partition("_")[0]
+                metrics |= {f"{kind}_adversarial": adversarial, f"{kind}_matching": matching}
+        return loss, {"loss": loss, **metrics}
+
+    def _noise(self, real: Tensor, batch: Batch) -> Tensor | None:
+        """For Gaussian latents, by the keys of the samples."""
+        shape = self.model.noise_shape(real)
+        return None if shape is None else normal(batch.keys, "latents", shape).to(real.dtype)
+
+    def discriminator_loss(
+        self, name: str, nets: Mapping[str, Any], batch: Batch, context: StepContext
+    ) -> Loss:
+        if name == PERIODS and not context.due(self.trained):
+            self._untrained_pair(nets, batch, context)
+        pairs = context.scratch.setdefault(name, list(context.scratch["pairs"]))
+        real, fake = pairs.pop(0)
+        loss, logit_gap = discrimination(nets[name], real, fake)
+        return loss, {"loss": loss, "logit_gap": logit_gap}
+
+    def _untrained_pair(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> None:
+        """What `codec_loss` leaves for the discriminators, before its first step."""
+        real = self.real(batch)
+        with torch.no_grad():
+            fake = nets[self.main](real, self._noise(real, batch)).output
+        for consumer in ("pairs", PERIODS):
+            pair = (real.flatten(0, 1), fake.flatten(0, 1))
+            context.scratch.setdefault(consumer, []).append(pair)
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
+        real = self.real(batch)
+        copy = nets[self.main](real)
+        count, channels = real.shape[:2]
+        lengths = batch.data["lengths"].repeat_interleave(channels)
+        flat, fake = real.flatten(0, 1), copy.output.flatten(0, 1)
+        values = {
+            "mel_error": mel_errors(flat, fake, lengths, self.mel),
+            "stft_error": stft_errors(flat, fake, lengths),
+            "si_sdr": si_sdr(flat, fake, lengths),
+        }
+        rows = {name: Rows(value.view(count, -1).mean(1)) for name, value in values.items()}
+        codes = self.model.quantiser.rows(copy)
+        return {**rows, **{name: Rows(value) for name, value in codes.items()}}
+
+    def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
+        others = dict(rows)
+        of_codes = self.model.quantiser.summarise(others)
+        return super().summarise(others) | of_codes
+
+    def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
+        real = self.real(batch)[:SHOWN]
+        kinds = {"original": real, "copy": nets[self.main](real).output}
+        exhibits: list[Exhibit] = []
+        for row, length in enumerate(batch.data["lengths"][:SHOWN].tolist()):
+            sounds = {name: each[row, :, :length].mean(0) for name, each in kinds.items()}
+            pictures = [self.mel(sound[None])[0] for sound in sounds.values()]
+            exhibits.append(Sounds(f"music-{row}", sounds, pictures, self.segments.rate, ""))
+        return exhibits
+
+
+def si_sdr(real: Tensor, fake: Tensor, lengths: Tensor) -> Tensor:
+    """(b,): scale-invariant ratio of signal and distortion of padded sounds (b, n), in dB."""
+    mask = inside(lengths, real.shape[1])
+    real, fake = real * mask, fake * mask
+    scale = (real * fake).sum(1) / real.square().sum(1).clamp_min(1e-8)
+    target = scale[:, None] * real
+    signal, distortion = (x.square().sum(1).clamp_min(1e-8) for x in (target, target - fake))
+    return 10 * (signal / distortion).log10()

@@ -1,0 +1,96 @@
+"""Segments of the sounds of a folder, without texts. A sample is {"audio": (n,), or (n, channels)},
+float32, or int16 in units of 1/32768; its segment is drawn from the key, and without a key it is
+the middle, for validation.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quintet.engine.data.wire import padded
+from quintet.media.audio import SUFFIXES, UNREAD, AudioCaps, probe, read_audio
+from quintet.media.splits import InFolder, Key, Split
+from quintet.shared.config import SegmentDataConfig
+
+
+class Segments:
+    """Lengths of segments, and where they begin."""
+
+    def __init__(self, train: int, valid: int, rate: int, channels: int = 1) -> None:
+        self.train, self.valid, self.rate, self.channels = train, valid, rate, channels
+
+    def length(self, key: Key | None) -> int:
+        """The most samples of a segment."""
+        return self.valid if key is None else self.train
+
+    def start(self, key: Key | None) -> float:
+        """Relative position among those that fit, from 0 to 1."""
+        return 0.5 if key is None else key.random("segment").random()
+
+    def cut(self, audio: Tensor, key: Key | None) -> Tensor:
+        """A segment of a sound (n, …)."""
+        count = self.length(key)
+        first = round(self.start(key) * max(0, len(audio) - count))
+        return audio[first : first + count]
+
+
+class Recordings(InFolder):
+    """Segments of the recordings of a folder; texts are not read."""
+
+    Config = SegmentDataConfig
+
+    suffixes, unread = SUFFIXES, UNREAD
+    what = "recordings"
+
+    def __init__(
+        self,
+        folder: Path | str,
+        config: SegmentDataConfig,
+        split: Split,
+        seed: int,
+        segments: Segments,
+    ) -> None:
+        self.segments = segments
+        super().__init__(folder, config, split, seed)
+
+    def usable(self, names: list[str]) -> list[str]:
+        return names
+
+    def range_settings(self) -> object:
+        return self._caps
+
+    def examine(self, path: Path) -> float:
+        return probe(path, self._caps).seconds
+
+    @property
+    def _caps(self) -> AudioCaps:
+        config = self.config
+        return AudioCaps(config.max_bytes, config.max_seconds, config.max_channels, config.max_rate)
+
+    def text(self, index: int) -> str:
+        return ""
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        segments = self.segments
+        wav = read_audio(
+            self.path(index),
+            rate=segments.rate,
+            seconds=segments.length(key) / segments.rate,
+            start=segments.start(key),
+            caps=self._caps,
+            narrow=True,
+            channels=segments.channels,
+            silent=key is not None,  # a pause; validation has no use for a silent recording
+        )
+        return {"audio": torch.from_numpy(wav)}
+
+
+def collate(items: Sequence[Mapping[str, Any]], segments: Segments) -> dict[str, Any]:
+    """Sounds (b, n, …), padded with 0 to the length of training or of validation, and their lengths
+    (b,)."""
+    lengths = torch.tensor([len(item["audio"]) for item in items])
+    size = segments.train if int(lengths.max()) <= segments.train else segments.valid
+    return {"audio": padded([item["audio"] for item in items], size), "lengths": lengths}
