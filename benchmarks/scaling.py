@@ -72,7 +72,13 @@ TRAINERS = {
 }
 
 
-NOT_MEASURED = {"image/maskgit", "video/maskgit", "mesh/autoencoder_compact", "speech/vocoder"}
+NOT_MEASURED = {
+    "image/maskgit",
+    "image/maskgit_up",
+    "video/maskgit",
+    "mesh/autoencoder_compact",
+    "speech/vocoder",
+}
 """Recipes whose speed is still to be measured on one GPU (benchmarks/maskgit_speed.py,
 benchmarks/mesh_codes.py, and for the vocoder benchmarks/learning.py)."""
 

@@ -81,6 +81,7 @@ def training_files(demo: Path) -> dict[str, bytes]:
 
 LEFT_OUT = {
     "image/maskgit_tiny",
+    "image/maskgit_up_tiny",
     "mesh/autoencoder_compact_tiny",
     "speech/vocoder_tiny",
     "video/maskgit_tiny",

@@ -209,7 +209,8 @@ MASKGIT: Table = {
     "self_token_critic": Removed("the order is that of the confidence, or order='halton'", nothing),
     "critic_loss_weight": Removed("there is no critic", anything),
     **dict.fromkeys(
-        ("cond_vae", "cond_image_size"), Removed("there is no super-resolution", only(None))
+        ("cond_vae", "cond_image_size"),
+        Removed("use MaskGitUp, with coarse_tokenizer and coarse_size", only(None)),
     ),
     "flash": _KERNEL,
 }
@@ -221,7 +222,7 @@ MASKGIT_GENERATE: Table = {
     "critic_noise_scale": Removed("set choice_temperature", only()),
     "fmap_size": Removed("the size is that of training", only(None)),
     "negative_texts": Removed("guidance is against no caption", only(None)),
-    "cond_images": Removed("there is no super-resolution", only(None)),
+    "cond_images": Removed("use MaskGitUp, whose generate takes coarse", only(None)),
 }
 
 # -- musiclm-pytorch ------------------------------------------------------------------------------

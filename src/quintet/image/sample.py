@@ -1,7 +1,7 @@
 """`quintet sample` for images: generate from captions, paint into an image, reconstruct images, or
 decode ids or latents."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quintet.image.maskgit import MaskGit
+    from quintet.image.maskgit_up import MaskGitUp
     from quintet.image.model import VQGanVAE
 
 
@@ -35,14 +36,18 @@ EXAMPLE = "photo.jpg --out out"
 class Flags:
     """A tokenizer takes images to reconstruct, folders of them, or .safetensors files of ids or
     latents from an earlier call. A generator makes images of --text, and paints into --image where
-    --mask is white."""
+    --mask is white. A super-resolution generator makes large images of those that --base makes of
+    --text, or of --image."""
 
     text: tuple[str, ...] = ()
     """Generator: captions to generate images from."""
     image: Path | None = None
-    """Generator: image to paint into; resized and cropped to the size of the model."""
+    """Generator: image to paint into, or to enlarge; resized and cropped to the size of the
+    model."""
     mask: Path | None = None
     """Generator: image of the same size, white where to paint and black elsewhere."""
+    base: Path | None = None
+    """Super-resolution: run or export of the generator of small images."""
     count: int = 8
     """Generator: images per caption. Tokenizer without inputs: number of validation images."""
     steps: int = 12
@@ -65,8 +70,10 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    from quintet.image.config import MaskGitRecipe
+    from quintet.image.config import MaskGitRecipe, MaskGitUpRecipe
 
+    if isinstance(recipe, MaskGitUpRecipe):
+        return []  # takes a run of the base generator
     if isinstance(recipe, MaskGitRecipe):
         text = [] if recipe.model.text == "none" else ["--text", "two red stars on white"]
         return [*text, "--count", "4", "--out", "out"]
@@ -78,6 +85,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     (NAME.latents.safetensors of a continuous bottleneck); for such a file, NAME.decoded.png; for
     captions, CAPTION-000.png and so on, and a sheet of all."""
     from quintet.image.maskgit import MaskGit
+    from quintet.image.maskgit_up import MaskGitUp
     from quintet.media.pixels import SUFFIXES
     from quintet.shared.tokenizer.codes import weights_digest
 
@@ -86,8 +94,14 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     if isinstance(model, MaskGit):
         if inputs:
             raise RunError(f"{run} is a generator: give --text, or --image and --mask, no files")
-        return _generate(model, out, flags)
-    if flags.text or flags.image or flags.mask:
+        if isinstance(model, MaskGitUp):
+            draw = _enlarging(model, run, flags)
+        elif flags.base:
+            raise RunError(f"{run} is no super-resolution generator: drop --base")
+        else:
+            draw = _painting(model, flags)
+        return _generate(model, draw, out, flags)
+    if flags.text or flags.image or flags.mask or flags.base:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text, --image or --mask")
     files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
@@ -106,27 +120,26 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
 # -- generation -----------------------------------------------------------------------------------
 
 
-def _generate(model: "MaskGit", out: Path, flags: Flags) -> list[Path]:
-    import torch
+Draw = Callable[..., "Tensor"]
+"""Images of texts, or None, with the keywords of `MaskGit.generate`."""
 
+
+def _generate(model: "MaskGit", draw: Draw, out: Path, flags: Flags) -> list[Path]:
     from quintet.image.maskgit_task import PictureSheet
     from quintet.media.pixels import write_png
     from quintet.shared.tokenizer.pixels import to_bytes
 
     if flags.text and model.config.text == "none":
         raise RunError("this generator was trained without captions; drop --text")
-    given = _painted(model, flags)
     rows: list[Tensor] = []
     paths: list[Path] = []
     texts = [*flags.text] or [""]
     out.mkdir(parents=True, exist_ok=True)
     for number, text in enumerate(texts):
         try:
-            images = model.generate(
+            images = draw(
                 [text] if flags.text else None,
                 count=flags.count,
-                image=given and given[0],
-                mask=given and given[1],
                 steps=flags.steps,
                 order=flags.order,
                 temperature=flags.temperature,
@@ -135,11 +148,6 @@ def _generate(model: "MaskGit", out: Path, flags: Flags) -> list[Path]:
             )
         except ValueError as error:
             raise RunError(str(error)) from None
-        if given:
-            image, mask = (each.to(images.device) for each in given)
-            factor = model.tokenizer.factor
-            patches = model.patches(mask).repeat_interleave(factor, 0).repeat_interleave(factor, 1)
-            images = torch.where(patches, images, image)
         for index, picture in enumerate(images):
             path = out / f"{stem_of(text, number)}-{index:03d}.png"
             write_png(path, to_bytes(picture))
@@ -147,6 +155,58 @@ def _generate(model: "MaskGit", out: Path, flags: Flags) -> list[Path]:
         rows.append(images)
     titles = [f"{index:03d}" for index in range(flags.count)]
     return [*paths, *PictureSheet("sheet", [[*row] for row in rows], titles, texts).write(out)]
+
+
+def _painting(model: "MaskGit", flags: Flags) -> Draw:
+    import torch
+
+    given = _painted(model, flags)
+    if given is None:
+        return model.generate
+    image, mask = (each.to(model.weight.device) for each in given)
+    factor = model.tokenizer.factor
+    patches = model.patches(mask).repeat_interleave(factor, 0).repeat_interleave(factor, 1)
+
+    def draw(texts: Any, **settings: Any) -> "Tensor":
+        return torch.where(
+            patches, model.generate(texts, image=image, mask=mask, **settings), image
+        )
+
+    return draw
+
+
+def _enlarging(model: "MaskGitUp", run: Path, flags: Flags) -> Draw:
+    import torch
+
+    from quintet.image.maskgit import MaskGit
+    from quintet.shared.tokenizer.codes import weights_digest
+
+    if flags.mask or (flags.base is None) == (flags.image is None):
+        raise RunError(f"{run} makes large images of small ones: give --base or --image, no --mask")
+    if flags.image is not None:
+        small = _pixels(flags.image, model.coarse_size, model.coarse_tokenizer)
+
+        def enlarge(texts: Any, count: int, **settings: Any) -> "Tensor":
+            return model.generate(texts, small.expand(count, -1, -1, -1), **settings)
+
+        return enlarge
+    assert flags.base is not None
+    base: Any = loaded(flags.base, flags.device)
+    if not isinstance(base, MaskGit):
+        raise RunError(f"--base {flags.base} is no generator: train one with image/maskgit")
+    digests = weights_digest(base.tokenizer), weights_digest(model.coarse_tokenizer)
+    if base.config.grid != model.config.coarse_grid or not torch.equal(*digests):
+        raise RunError(
+            f"--base {flags.base} has another tokenizer, or another size, than {run} was trained"
+            " for: train it with --coarse-tokenizer and --coarse-size of the base"
+        )
+
+    def draw(texts: Any, **settings: Any) -> "Tensor":
+        coarse = base.generate(texts, return_ids=True, **settings)
+        del settings["count"]
+        return model.generate(texts, coarse, **settings)
+
+    return draw
 
 
 def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
@@ -172,6 +232,18 @@ def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
         image, mask = (resize_crop(each, model.image_size) for each in (image, mask))
     pixels = torch.from_numpy(in_channels(image, channels).copy()).permute(2, 0, 1).float() / 255
     return pixels, torch.from_numpy(mask.max(-1) > 127)
+
+
+def _pixels(path: Path, size: tuple[int, int], tokenizer: "VQGanVAE") -> "Tensor":
+    """(1, c, h, w) in 0..1."""
+    import torch
+
+    from quintet.media.pixels import read_image, resize_crop
+    from quintet.shared.tokenizer.pixels import in_channels
+
+    channels = tokenizer.config.channels
+    image = in_channels(resize_crop(read_image(path, alpha=channels == 4), size), channels)
+    return torch.from_numpy(image.copy()).permute(2, 0, 1)[None].float() / 255
 
 
 # -- reconstruction -------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from quintet.engine.keys import fold
 from quintet.engine.task import Batch, Exhibit, Measured, Rows
 from quintet.image import data
 from quintet.image.adopt.config import ImageAdoptRecipe
-from quintet.image.config import MaskGitRecipe, VQGanRecipe
+from quintet.image.config import MaskGitRecipe, MaskGitUpRecipe, VQGanRecipe
 from quintet.image.maskgit_task import MaskGitTask
+from quintet.image.maskgit_up_task import MaskGitUpTask
 from quintet.image.model import VQGanVAE
 from quintet.media.pixels import grid, write_png
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
@@ -77,6 +78,8 @@ def build(recipe: Any) -> VQGanTask | MaskGitTask:
         from quintet.image.adopt.task import ImageAdoptTask
 
         return ImageAdoptTask(recipe)
+    if isinstance(recipe, MaskGitUpRecipe):
+        return MaskGitUpTask(recipe)
     return MaskGitTask(recipe) if isinstance(recipe, MaskGitRecipe) else VQGanTask(recipe)
 
 

@@ -78,7 +78,9 @@ class MaskedTransformer(CaptionConditioned):
         `text`: byte ids (b, m), or embeddings (b, m, text_dim) with their `mask` (b, m).
         `drop` (b,): true where the caption is dropped.
         """
-        context = self.encode_text(len(ids), text, mask, drop)
+        return self.losses(ids, masked, self.encode_text(len(ids), text, mask, drop))
+
+    def losses(self, ids: Tensor, masked: Tensor, context: Context | None) -> MaskedLosses:
         hidden = self.hidden(torch.where(masked, -1, ids), context)
         rows, targets = hidden.flatten(0, 1), torch.where(masked, ids, -1).flatten()
         losses = self.head.losses(0, rows, targets, rows, self.config.label_smoothing)
@@ -88,18 +90,17 @@ class MaskedTransformer(CaptionConditioned):
 
     def hidden(self, ids: Tensor, context: Context | None) -> Tensor:
         """Hidden states (b, n, d) that predict the masked ids."""
-        x = residual_stream(self.embed(ids) + self.positions())
-        rope = self.rope(ids.device)
+        return self.transform(self.embed(ids) + self.positions(), context)
+
+    def transform(self, x: Tensor, context: Context | None) -> Tensor:
+        x = residual_stream(x)
+        rope = self.rope(x.device)
         for block in self.blocks:
             x = block(x, rope, context=context)
         return self.norm(x)
 
     def embed(self, ids: Tensor) -> Tensor:
-        code = ids.clamp_min(0)
-        x = torch.zeros((), device=ids.device, dtype=self.mask_embed.dtype)
-        for size, table in zip(self.config.digits, self.digit_embed):
-            x = x + F.embedding(code % size, table)
-            code = code // size
+        x = embed_digits(ids.clamp_min(0), self.digit_embed)
         return torch.where((ids >= 0)[..., None], x, self.mask_embed)
 
     def positions(self) -> Tensor:
@@ -113,6 +114,15 @@ class MaskedTransformer(CaptionConditioned):
 
     def rope(self, device: torch.device) -> Rope:
         return rope_grid(self.config.grid, self.config.head_dim, device)
+
+
+def embed_digits(codes: Tensor, tables: nn.ParameterList) -> Tensor:
+    """(…, d): sum of the embeddings of the digits of codes, one table (base, d) for each."""
+    total = torch.zeros((), device=codes.device, dtype=tables[0].dtype)
+    for table in tables:
+        total = total + F.embedding(codes % len(table), table)
+        codes = codes // len(table)
+    return total
 
 
 def random_mask(keys: Tensor, grid: Sequence[int], prefix: float = 0.0) -> Tensor:

@@ -30,6 +30,7 @@ from quintet.engine.task import (
     Task,
     Update,
 )
+from quintet.nn.attention import Context
 from quintet.nn.text import PAD, ByteTokenizer
 from quintet.shared.captions import TextTable
 from quintet.shared.codes import BlankCodes
@@ -66,14 +67,15 @@ class MaskedTask(Task):
         try:
             check_tokenizer(self.tokenizer, kind)
             grid = self.grid()
+            model = self.new_model(grid) if model is None else model
         except ValueError as error:
             raise RunError(str(error)) from None
-        if model is None:
-            model = self.Model(replace(recipe.model, grid=grid), tokenizer=self.tokenizer)  # type: ignore[attr-defined]
         if model.config.grid != grid:
             raise RunError(f"the model has a grid of {model.config.grid} ids, the data {grid}")
         model.set_tokenizer(self.tokenizer)  # the copy in the run folder
         self.model, self.config = model, model.config
+        self.encoder: Any = self.tokenizer
+        self.length = model.config.tokens
         self.parts = {
             "transformer": Part(model, recipe.optim),
             "tokenizer": Part(self.tokenizer, compiles=False),
@@ -86,6 +88,10 @@ class MaskedTask(Task):
         self.references: Tensor | None = None
 
     # -- what a room says -----------------------------------------------------------------------
+
+    def new_model(self, grid: tuple[int, ...]) -> MaskedGenerator:
+        config = replace(self.recipe.model, grid=grid)  # type: ignore[attr-defined]
+        return self.Model(config, tokenizer=self.tokenizer)
 
     def grid(self) -> tuple[int, ...]:
         """Ids along each axis."""
@@ -100,6 +106,10 @@ class MaskedTask(Task):
 
     def collate_pixels(self, items: list[Any]) -> Any:
         raise NotImplementedError
+
+    def codes_of(self, items: Sequence[Any]) -> Tensor | None:
+        """Of samples, where generation takes them."""
+        return None
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         """Whether a generated sample shows a caption of built-in figures."""
@@ -118,12 +128,12 @@ class MaskedTask(Task):
             self.ids[split] = None
             if source is not None and len(source):
                 ids = IdData(source, recipe.variants if split == "train" else 1, self.weights)
-                ids.fill(self.tokenizer, self.collate_pixels, world, recipe.workers)
-                other = next((n for n in ids.lengths() if n not in (0, self.config.tokens)), None)
+                ids.fill(self.encoder, self.collate_pixels, world, recipe.workers)
+                other = next((n for n in ids.lengths() if n not in (0, self.length)), None)
                 if other is not None:
                     raise RunError(
                         f"a sample has {other} ids, but the grid {self.config.grid} has"
-                        f" {self.config.tokens}: give samples of one size, and size= to the model"
+                        f" {self.length}: give samples of one size, and size= to the model"
                     )
                 self.ids[split] = ids
         if self.config.text == "frozen":
@@ -136,7 +146,7 @@ class MaskedTask(Task):
     def sketch(self, world: World) -> None:
         """Ids of zeros: encoding all samples takes minutes."""
         count = self.recipe.batch_size * self.recipe.accumulate
-        self.blank = BlankCodes([self.config.tokens], count)
+        self.blank = BlankCodes([self.length], count)
         self.device, self.fixed_shapes = world.device, True
 
     def _pixels(self, split: str) -> CaptionedPixels | None:
@@ -178,8 +188,8 @@ class MaskedTask(Task):
             yield loss, {"loss": loss.detach() / share, "accuracy": correct}
 
     def _call(self, transformer: Any, batch: Batch, masked: Tensor, drop: Tensor) -> Any:
-        ids, text, mask = (batch.data.get(name) for name in ("ids", "text", "mask"))
-        return transformer(ids.long(), masked, text, mask, drop)
+        text, mask = (batch.data.get(name) for name in ("text", "mask"))
+        return transformer(batch.data["ids"].long(), masked, text, mask, drop)
 
     # -- evaluation -----------------------------------------------------------------------------
 
@@ -204,8 +214,9 @@ class MaskedTask(Task):
     def _evaluate_generation(self, batch: Batch, rows: list[int]) -> dict[str, Rows]:
         """Metrics of samples generated from validation captions, one row each."""
         captions = [batch.data["caption"][row] for row in rows]
-        generated = self.generate(captions, [batch.ids[row] for row in rows])
-        originals = self.decode(batch.data["ids"][rows])
+        codes = batch.data["ids"][rows]
+        generated = self.generate(captions, [batch.ids[row] for row in rows], codes=codes)
+        originals = self.decode(codes)
         values = {
             "nearest_generated": self._nearest(generated),
             "nearest_validation": self._nearest(originals),
@@ -220,14 +231,19 @@ class MaskedTask(Task):
     def judged(self) -> bool:
         return self.recipe.data is None and self.pixel_config().builtin != "scenes"
 
-    def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
+    def generate(
+        self,
+        captions: Sequence[str],
+        numbers: Sequence[int],
+        seed: int = 0,
+        codes: Tensor | None = None,
+    ) -> Tensor:
         """Samples for captions with the settings of the recipe's `generation`. A sample is a
-        function of its caption, its number and the seed."""
+        function of its caption, its number and the seed, and of what the room takes of the `codes`
+        of the real sample."""
         settings, model = self.recipe.generation, self.model
-        context, scale = None, 1.0
-        if self.config.text != "none":
-            inputs = {n: v.to(self.device) for n, v in self._encode_captions(captions).items()}
-            context, scale = model.encode_inputs(**inputs), settings.cond_scale
+        context = self.context(captions, codes)
+        scale = 1.0 if self.config.text == "none" else settings.cond_scale
         decoding = Decoding(
             steps=settings.sampling_steps,
             order=settings.order,
@@ -237,6 +253,12 @@ class MaskedTask(Task):
         )
         blank = model.blank_ids(len(captions))
         return self.decode(model.complete(blank, sample_keys(seed, numbers), context, decoding))
+
+    def context(self, captions: Sequence[str], codes: Tensor | None) -> Context | None:
+        if self.config.text == "none":
+            return None
+        inputs = {n: v.to(self.device) for n, v in self._encode_captions(captions).items()}
+        return self.model.encode_inputs(**inputs)
 
     def decode(self, ids: Tensor) -> Tensor:
         """Pixels in 0..1 of ids (b, n)."""
@@ -259,8 +281,9 @@ class MaskedTask(Task):
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         captions, numbers = list(batch.data["caption"][:SHOWN]), batch.ids[:SHOWN]
         with torch.autocast(self.device.type, enabled=False):
-            originals = self.decode(batch.data["ids"][:SHOWN])
-            draws = [self.generate(captions, numbers, seed) for seed in range(DRAWS)]
+            codes = batch.data["ids"][:SHOWN]
+            originals = self.decode(codes)
+            draws = [self.generate(captions, numbers, seed, codes) for seed in range(DRAWS)]
         rows = [[real, *(draw[i] for draw in draws)] for i, real in enumerate(originals)]
         titles = ["validation", *(f"generated {n + 1}" for n in range(DRAWS))]
         return [self.sheet(rows, titles, captions)]
