@@ -5,11 +5,12 @@
 
 An AutoencoderKL (as large as Stable Diffusion's with --shape sd) is first trained on built-in
 scenes: published weights are not needed. Then its decoder is trained on the pictures of one folder,
-twice for the same seconds: by image/adopt, and by a loop in the manner of the training script of
-diffusers (mean squared error and KL, AdamW at a constant learning rate, bf16 autocast; the same
-crops and batches, fed by the same loader). All are measured on the pictures of the other folder:
-PSNR, and the perceptual distance of Quintet, which image/adopt trains with and the loop does not.
-The seconds of image/adopt include its start and its warm-up steps. Prints a line of JSON for each.
+twice for the same seconds: by image/adopt (with --part lora, a LoRA), and by a loop in the manner
+of the training script of diffusers (mean squared error and KL, AdamW at a constant learning rate,
+bf16 autocast; the same crops and batches, fed by the same loader). All are measured on the pictures
+of the other folder: PSNR, and the perceptual distance of Quintet, which image/adopt trains with and
+the loop does not. The seconds of image/adopt include its start and its warm-up steps. Prints a line
+of JSON for each.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def main() -> None:
         scenes = trained(asked, work / "random", work / "scenes", None, asked.first_seconds, "all")
         report(asked, "before", scenes, {})
         started = time.perf_counter()
-        adopted = trained(asked, scenes, work / "adopted", asked.train, asked.seconds, "decoder")
+        adopted = trained(asked, scenes, work / "adopted", asked.train, asked.seconds, asked.part)
         seconds = time.perf_counter() - started
         spent = {"steps": steps_of(work / "adopted"), "with_start_and_export": round(seconds, 1)}
         report(asked, "image/adopt", adopted, spent)
@@ -70,6 +71,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("train", type=Path)
     parser.add_argument("held", type=Path)
+    parser.add_argument("--part", choices=("decoder", "lora"), default="decoder")
     parser.add_argument("--shape", choices=SHAPES, default="sd")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=16)
@@ -190,7 +192,12 @@ def report(asked: argparse.Namespace, name: str, folder: Path, more: dict[str, A
         rows["psnr"].append(psnr(output, real))
         rows["perceptual"].append(distance(output, real).expand(len(real)))
     figures = {what: round(torch.cat(values).mean().item(), 4) for what, values in rows.items()}
-    about = {"shape": asked.shape, "size": asked.size, "batch_size": asked.batch_size}
+    about = {
+        "part": asked.part,
+        "shape": asked.shape,
+        "size": asked.size,
+        "batch_size": asked.batch_size,
+    }
     seconds = {"first_seconds": asked.first_seconds, "seconds": asked.seconds}
     line = {"name": name, **figures, "pictures": len(source), **about, **seconds, **more}
     about_run = machine(folder.parent / "scenes")

@@ -214,6 +214,7 @@ class AdoptedTokenizer(TokenizerModel):
     def train_only(self, part: Trained, shape: Shape, rank: int = 0) -> list[str]:
         """Freeze what is not trained, found by a pass over pixels of this shape; returns the names
         of parameters that nothing depends on. `rank` is that of a LoRA."""
+        self.merge()
         found = self._try(lambda: passes.both(self, shape))
         self.check_output(shape, found.output)
         chosen = {
