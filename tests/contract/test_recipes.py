@@ -58,8 +58,8 @@ VARIANTS = [
     pytest.param(Variant("image/vqgan_tiny", quantiser="bounded"), id="image/vqgan_tiny-bounded"),
 ]
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
-# Of the two recipes that adopt models, one: clips take ten times as long, by the same code.
-LONG = {"video/adopt_tiny": [pytest.mark.slow]}
+# Of the recipes that adopt models, that of images: the others take the same code ten times longer.
+LONG = dict.fromkeys(("video/adopt_tiny", "music/adopt_tiny"), [pytest.mark.slow])
 MARKED = [
     pytest.param(n, marks=[needs_diffusers, *LONG.get(n, [])]) if n in ADOPTING else n
     for n in NAMES
