@@ -1,15 +1,8 @@
 """Configuration of the vocoder. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-from quintet.engine.config import (
-    OptimiserConfig,
-    Recipe,
-    require,
-    require_choices,
-    require_finite,
-)
+from quintet.engine.config import OptimiserConfig, Recipe, require
 from quintet.shared.config import SoundDataConfig, require_at_least
 
 
@@ -31,13 +24,15 @@ class VocoderConfig:
     """Number of ConvNeXt blocks."""
     expansion: int = 3
     """Width inside a block, relative to dim."""
-    corrections: int = 8
-    """Corrections of the magnitudes of the output towards the given log-mels."""
+    retrievals: int = 16
+    """Iterations of Griffin-Lim that find the phases of the predicted magnitudes."""
+    corrections: int = 16
+    """Corrections of the magnitudes of the output towards the given log-mels, after these."""
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "sample_rate", "n_fft", "hop_length", "n_mels")
         require_at_least(1, self, "dim", "depth", "expansion")
-        require_at_least(0, self, "corrections")
+        require_at_least(0, self, "retrievals", "corrections")
         fits = self.hop_length <= self.n_fft // 2
         require(fits, "hop_length", self.hop_length, "at most half of n_fft (overlapping frames)")
         even = self.n_fft // 2 * 2 == self.n_fft
@@ -54,6 +49,8 @@ class VocoderDataConfig(SoundDataConfig):
     """Length of the random segments of training; shorter recordings are padded with silence."""
     valid_seconds: float = 4.0
     """Validation takes the middle of a recording, at most so many seconds."""
+    gain: float = 6.0
+    """Training segments are made louder or softer by up to so many dB."""
     max_seconds: float = 7200.0
     """Longer files are skipped before they are decoded."""
     valid_limit: int = 128
@@ -63,93 +60,27 @@ class VocoderDataConfig(SoundDataConfig):
         super().__post_init__()
         for name in ("seconds", "valid_seconds", "max_seconds"):
             require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class VocoderLossConfig:
-    """Losses of the vocoder."""
-
-    mel: float = 1.0
-    """Weight of the error of the log-mels that the vocoder is given."""
-    resolutions: float = 0.5
-    """Weight of the mean error of log-mels with shorter and longer windows."""
-    adversarial: Literal["none", "hinge"] = "hinge"
-    """Adversarial loss; none trains without discriminators."""
-    adversarial_from: float = 0.1
-    """Discriminators start after this fraction of the run."""
-    adversarial_weight: float = 0.02
-    """Weight of the adversarial loss."""
-    matching_weight: float = 0.02
-    """Weight of the distance of the discriminators' features (feature matching)."""
-    resolution_share: float = 0.1
-    """Both weights for the resolution discriminator, relative to the period discriminator."""
-    gain: float = 6.0
-    """Training segments are made louder or softer by up to so many dB."""
-
-    def __post_init__(self) -> None:
-        require_choices(self)
-        require_finite(self)
-        start = self.adversarial_from
-        require(0 <= start <= 1, "adversarial_from", start, "a fraction between 0 and 1")
-        require_at_least(0, self, "resolutions", "adversarial_weight", "matching_weight", "gain")
-        require_at_least(0, self, "resolution_share")
-        require(self.mel > 0, "mel", self.mel, "above 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoundDiscriminatorConfig:
-    """The two discriminators."""
-
-    periods: tuple[int, ...] = (2, 3, 5, 7, 11)
-    """Periods in samples, one network each."""
-    period_dim: int = 32
-    """Width of their first layer."""
-    windows: tuple[int, ...] = (512, 1024, 2048)
-    """Window lengths in samples, one network each."""
-    window_dim: int = 32
-    """Width of their layers."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "period_dim", "window_dim")
-        require(bool(self.periods) and min(self.periods) >= 1, "periods", self.periods, "1 or more")
-        require(bool(self.windows) and min(self.windows) >= 16, "windows", self.windows, "from 16")
+        require_at_least(0, self, "gain")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocoderRecipe(Recipe):
-    """A training run of a vocoder and its discriminators."""
+    """A training run of a vocoder."""
 
     model: VocoderConfig = field(default_factory=VocoderConfig)
     """The vocoder."""
     recordings: VocoderDataConfig = field(default_factory=VocoderDataConfig)
     """Recordings."""
-    losses: VocoderLossConfig = field(default_factory=VocoderLossConfig)
-    """The losses."""
-    discriminators: SoundDiscriminatorConfig = field(default_factory=SoundDiscriminatorConfig)
-    """The discriminators."""
     optim: OptimiserConfig = field(default_factory=OptimiserConfig)
     """Optimiser of the vocoder."""
-    discriminator_optim: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
-    )
-    """Optimiser of the discriminators."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         model, rate = self.model, self.recordings.sample_rate
         matched = rate == model.sample_rate
         require(matched, "recordings.sample_rate", rate, f"model.sample_rate, {model.sample_rate}")
-        least = max(model.n_fft, *self.discriminators.windows)
-        long_enough = self.segment >= least
-        seconds = self.recordings.seconds
-        require(
-            long_enough, "recordings.seconds", seconds, f"{least / rate:.3f} or more (one window)"
-        )
-
-    @property
-    def adversarial_start(self) -> int:
-        """The discriminators' first step."""
-        return round(self.losses.adversarial_from * (self.planned_steps or self.steps))
+        seconds, least = self.recordings.seconds, f"{model.n_fft / rate:.3f} or more (one window)"
+        require(self.segment >= model.n_fft, "recordings.seconds", seconds, least)
 
     @property
     def segment(self) -> int:

@@ -1,53 +1,16 @@
 """Spectra that copies are compared by. Shapes: b sounds of n samples, m bins, t frames."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
-from quintet.nn.adversarial.losses import per_sample
 from quintet.nn.alignment import inside
 from quintet.nn.precision import without_autocast
 from quintet.nn.spectrogram import LogMel
-from quintet.speech.features import log_mel
-from quintet.speech.vocoder.config import VocoderConfig
 
 WINDOWS = (512, 1024, 2048)
 """Window lengths of the STFT error, in samples."""
 FLOOR = 1e-3
 """The least magnitude in it; quieter ones are all alike."""
-
-
-class Errors(NamedTuple):
-    """One value per sound: (b,)."""
-
-    mel: Tensor
-    """Of the log-mels that the vocoder is given."""
-    resolutions: Tensor
-    """Mean over those with other windows."""
-
-
-class LogMels(nn.Module):
-    """Log-mels of sounds: first those that the vocoder is given, then those with a window half and
-    twice as long."""
-
-    def __init__(self, config: VocoderConfig) -> None:
-        super().__init__()
-        others = [
-            log_mel(config.sample_rate, window, window // 4, max(1, config.n_mels * share // 10))
-            for window, share in ((config.n_fft // 2, 4), (config.n_fft * 2, 10))
-        ]
-        own = log_mel(config.sample_rate, config.n_fft, config.hop_length, config.n_mels)
-        self.scales = nn.ModuleList([own, *others])
-
-    def forward(self, sounds: Tensor) -> list[Tensor]:
-        return [scale(sounds) for scale in self.scales]
-
-
-def errors(real: Sequence[Tensor], fake: Sequence[Tensor]) -> Errors:
-    own, *others = (per_sample((a - b).abs()) for a, b in zip(real, fake))
-    return Errors(own, torch.stack(others).mean(0))
 
 
 def mel_errors(real: Tensor, fake: Tensor, lengths: Tensor, mel: LogMel) -> Tensor:
