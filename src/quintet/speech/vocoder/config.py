@@ -24,9 +24,9 @@ class VocoderConfig:
     """Number of ConvNeXt blocks."""
     expansion: int = 3
     """Width inside a block, relative to dim."""
-    retrievals: int = 16
+    retrievals: int = 8
     """Iterations of Griffin-Lim that find the phases of the predicted magnitudes."""
-    corrections: int = 16
+    corrections: int = 24
     """Corrections of the magnitudes of the output towards the given log-mels, after these."""
 
     def __post_init__(self) -> None:

@@ -50,6 +50,9 @@ class Vocoder(Pretrained, nn.Module):
     Config = VocoderConfig
     spread: Tensor
     """(m, f): the share of each mel filter in what is known of a frequency."""
+    weights: Tensor
+    """(f,): of errors, 1 on average: as mel filters are dense, or hundreds of bins of noise outweigh
+    the ten that hold the pitch."""
 
     def __init__(self, config: VocoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
@@ -73,9 +76,11 @@ class Vocoder(Pretrained, nn.Module):
         self.out.apply(_initialise)
         nn.init.trunc_normal_(self.out.weight, std=0.002)  # nearly the deconvolved magnitudes
         bank = self.mel.bank
-        above = self.mel.n_fft // 2 + 1 - self.mel.last
-        spread = F.pad((bank / bank.sum(1, keepdim=True)).T, (self.mel.first, above))
+        outside = (self.mel.first, self.mel.n_fft // 2 + 1 - self.mel.last)
+        spread = F.pad((bank / bank.sum(1, keepdim=True)).T, outside)
+        density = F.pad((bank / bank.sum(0)).sum(1), outside)
         self.register_buffer("spread", spread, persistent=False)
+        self.register_buffer("weights", density / density.mean(), persistent=False)
 
     def regions(self) -> list[nn.Module]:
         """Regions to compile: the blocks, which share one graph."""
@@ -91,7 +96,7 @@ class Vocoder(Pretrained, nn.Module):
                 real = self.griffin_lim.stft(full_precision(sounds), log_mels.shape[2]).abs()
                 least = torch.full_like(real, QUIET)
                 gaps = torch.maximum(logs, least.log()) - torch.maximum(real, least).log()
-                return per_sample(gaps.abs())
+                return per_sample(gaps.abs() * self.weights)
             magnitudes = self.griffin_lim.magnitudes(log_mels, DECONVOLUTIONS, logs.exp())
             found = self.griffin_lim.retrieved(magnitudes, self.config.retrievals)
             return self.corrected(found, log_mels)
