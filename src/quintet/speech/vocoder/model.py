@@ -51,8 +51,8 @@ class Vocoder(Pretrained, nn.Module):
     spread: Tensor
     """(m, f): the share of each mel filter in what is known of a frequency."""
     weights: Tensor
-    """(f,): of errors, 1 on average: as mel filters are dense, or hundreds of bins of noise outweigh
-    the ten that hold the pitch."""
+    """(f,): of errors, 1 on average: as mel filters are dense, or hundreds of bins of noise would
+    outweigh the ten that hold the pitch."""
 
     def __init__(self, config: VocoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)

@@ -39,7 +39,7 @@ SHOWN = 3
 
 class VocoderTask(Task):
     main = "vocoder"
-    best = ("mel_error", "min")
+    best = ("stft_error", "min")
     capturable = True
 
     def __init__(self, recipe: VocoderRecipe, model: Vocoder | None = None, sets: Any = None):
@@ -124,8 +124,10 @@ class VocoderTask(Task):
     def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
         metrics = super().summarise(rows)
         if "mel_error" in metrics:
-            baseline = max(metrics["mel_error_griffin_lim"], 1e-12)
-            metrics["share_of_griffin_lim"] = metrics["mel_error"] / baseline
+            metrics["share_of_griffin_lim"] = max(
+                metrics[name] / max(metrics[f"{name}_griffin_lim"], 1e-12)
+                for name in ("mel_error", "stft_error")
+            )
         return metrics
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
