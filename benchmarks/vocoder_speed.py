@@ -2,7 +2,7 @@
 
     python benchmarks/vocoder_speed.py [RUN …] [--seconds 10] [--batch-size 8]
 
-Without a run, `speech/vocoder` with random weights, which is as fast. Prints a JSON line for
+Without a run, both recipes with random weights, which are as fast. Prints a JSON line for
 Griffin-Lim and for the vocoder, on one CPU core and, where there is one, on a GPU: log-mels of a
 batch of sounds to samples, in fp32. The first sound is that of the first `FIRST` seconds of frames
 alone, as an application that plays while it computes would ask for.
@@ -18,7 +18,7 @@ import torch
 from timing import measured
 from torch import nn
 
-from quintet.speech.recipes import vocoder
+from quintet.speech.recipes import vocoder, vocoder_tiny
 from quintet.speech.vocoder.model import Vocoder
 
 FIRST = 0.5
@@ -57,7 +57,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     devices = [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
     models = {str(run): Vocoder.from_pretrained(run) for run in options.runs}
-    models = models or {"speech/vocoder": Vocoder(vocoder().model).eval()}
+    recipes = {"speech/vocoder": vocoder(), "speech/vocoder_tiny": vocoder_tiny()}
+    models = models or {name: Vocoder(recipe.model).eval() for name, recipe in recipes.items()}
     for name, model in models.items():
         for device in devices:
             model.to(device)

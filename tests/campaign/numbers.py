@@ -38,11 +38,7 @@ PARTS = {
     "mesh/autoencoder_tiny": {"autoencoder": "optim"},
     "mesh/transformer_tiny": {"transformer": "optim"},
     "music/mulan_tiny": {"mulan": "optim"},
-    "speech/vocoder_tiny": {
-        "vocoder": "optim",
-        "period_discriminator": "discriminator-optim",
-        "resolution_discriminator": "discriminator-optim",
-    },
+    "speech/vocoder_tiny": {"vocoder": "optim"},
     "speech/voicebox_tiny": {"voicebox": "optim"},
     "video/maskgit_tiny": {"transformer": "optim"},
     "video/tokenizer_tiny": {

@@ -59,7 +59,7 @@ VARIANTS = [
 ]
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
 # Of the recipes that adopt models, that of images: the others take the same code ten times longer.
-LONG = dict.fromkeys(("video/adopt_tiny", "music/adopt_tiny"), [pytest.mark.slow])
+LONG = {name: [pytest.mark.slow] for name in ("video/adopt_tiny", "music/adopt_tiny")}
 MARKED = [
     pytest.param(n, marks=[needs_diffusers, *LONG.get(n, [])]) if n in ADOPTING else n
     for n in NAMES

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import harness
-from harness import Said, tensors
+from harness import Said
 from quintet import rooms
 from quintet.engine.config import ConfigError, OptimiserConfig
 from quintet.engine.data.wire import widened
@@ -30,10 +29,8 @@ from quintet.speech.candidates import candidates
 from quintet.speech.config import VoiceBoxConfig
 from quintet.speech.export import pieces
 from quintet.speech.vocoder.config import (
-    SoundDiscriminatorConfig,
     VocoderConfig,
     VocoderDataConfig,
-    VocoderLossConfig,
     VocoderRecipe,
 )
 from quintet.speech.vocoder.data import open_data
@@ -47,7 +44,7 @@ from speech.small import voicebox
 Cli = Callable[..., Said]
 RATE = 8_000
 FRAMES: dict[str, Any] = {"sample_rate": RATE, "n_fft": 512, "hop_length": 128, "n_mels": 20}
-MODEL = VocoderConfig(**FRAMES, dim=32, depth=2, corrections=2)
+MODEL = VocoderConfig(**FRAMES, dim=32, depth=2, retrievals=2, corrections=2)
 DATA = VocoderDataConfig(
     sample_rate=RATE,
     seconds=0.25,
@@ -56,7 +53,6 @@ DATA = VocoderDataConfig(
     valid_limit=4,
     valid_fraction=0.2,
 )
-NETWORKS = SoundDiscriminatorConfig(periods=(2, 3), period_dim=2, windows=(256,), window_dim=4)
 
 
 def recipe(**changes: Any) -> VocoderRecipe:
@@ -70,8 +66,6 @@ def recipe(**changes: Any) -> VocoderRecipe:
         "evaluate_every": 0,
         "model": MODEL,
         "recordings": DATA,
-        "losses": VocoderLossConfig(adversarial_from=0.0),
-        "discriminators": NETWORKS,
         "optim": OptimiserConfig(learning_rate=3e-3, warmup_steps=2, ema_decay=0.9),
         **changes,
     }
@@ -111,7 +105,7 @@ def test_a_copy_is_as_long_as_the_sound(model: Vocoder) -> None:
 def test_a_copy_does_not_depend_on_its_neighbours(model: Vocoder) -> None:
     sounds = torch.randn(3, 2048) * torch.tensor([[0.001], [0.1], [1.0]])
     alone = torch.cat([model.copy(sound[None]) for sound in sounds])
-    torch.testing.assert_close(model.copy(sounds), alone, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.copy(sounds), alone, rtol=1e-4, atol=1e-4)
 
 
 def test_corrections_bring_the_log_mels_of_any_network_closer() -> None:
@@ -123,19 +117,31 @@ def test_corrections_bring_the_log_mels_of_any_network_closer() -> None:
         log_mels = model.mel(sound)
         found.append((model.mel(model(log_mels)) - log_mels).abs().mean().item())
     assert found == sorted(found, reverse=True)
-    assert found[-1] < 0.2 * found[0]
+    assert found[-1] < 0.3 * found[0]
 
 
 def test_silence_stays_silent(model: Vocoder) -> None:
     assert model.copy(torch.zeros(1, 2048)).abs().max() < 1e-3
 
 
-def test_gradients_reach_all_parameters_through_the_corrections(model: Vocoder) -> None:
-    model.train()
-    log_mels = model.mel(spoken()[None, :4096])
-    (model.mel(model(log_mels)) - log_mels).abs().mean().backward()
+def test_gradients_of_the_error_reach_all_parameters(model: Vocoder) -> None:
+    sounds = spoken()[None, :4096]
+    model(model.mel(sounds), sounds).sum().backward()
     gradients = {name: p.grad for name, p in model.named_parameters()}
     assert all(g is not None and g.isfinite().all() and g.any() for g in gradients.values())
+
+
+def test_the_right_magnitudes_have_no_error(
+    model: Vocoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sounds = spoken()[None, :4096]
+    log_mels = model.mel(sounds)
+    right = model.griffin_lim.stft(sounds, log_mels.shape[2]).abs().clamp_min(1e-9).log()
+    known = model.log_magnitudes(log_mels) - model.offsets(log_mels)
+    monkeypatch.setattr(model, "offsets", lambda _: right - known)
+    assert model(log_mels, sounds).max() < 1e-4
+    copy = model(log_mels)  # the phases of the right magnitudes are nearly found
+    assert (model.mel(copy) - log_mels).abs().mean() < 0.2
 
 
 def test_errors_of_a_sound_do_not_depend_on_its_padding(model: Vocoder) -> None:
@@ -215,35 +221,18 @@ def test_sounds_of_another_scale_are_refused() -> None:
 
 
 def test_a_run_learns_to_copy(tmp_path: Path) -> None:
-    settings = recipe(steps=60, losses=VocoderLossConfig(adversarial="none"))
-    run = opened(settings, tmp_path)
+    run = opened(recipe(steps=60), tmp_path)
     begun = run.evaluate()
     for _ in range(60):
         take_step(run)
     ended = run.evaluate()
     run.close()
-    assert ended["mel_error"] < 0.8 * begun["mel_error"]
+    assert ended["mel_error"] < 0.95 * begun["mel_error"]
+    assert ended["stft_error"] < begun["stft_error"]
     for name in ("mel_error", "stft_error", "pitch_error"):
         assert ended[f"{name}_griffin_lim"] == begun[f"{name}_griffin_lim"]
-    ratio = ended["mel_error"] / ended["mel_error_griffin_lim"]
-    assert ended["share_of_griffin_lim"] == pytest.approx(ratio)
-
-
-@pytest.mark.parametrize("how", ["two processes", "two micro-batches"])
-def test_discriminators_judge_two_halves_as_the_whole(how: str, tmp_path: Path) -> None:
-    """In fp64; every loss is a mean over samples, that of the discriminators too."""
-    whole = recipe(precision="fp64", save_every=4)
-    two = 2 if "processes" in how else 1
-    halves = dataclasses.replace(whole, batch_size=2, accumulate=3 - two)
-    name = "speech/vocoder_tiny"
-    harness.run(whole, tmp_path / "whole", name=name, measured=False)
-    harness.run(halves, tmp_path / "halves", size=two, name=name, measured=False)
-    first, second = tensors(tmp_path / "whole", 4), tensors(tmp_path / "halves", 4)
-    assert {"period_discriminator", "resolution_discriminator"} <= {
-        key.split("/")[0].split(".")[0].split(":")[0] for key in first
-    }
-    for key, value in first.items():
-        torch.testing.assert_close(second[key], value, rtol=1e-7, atol=1e-9, msg=key)
+    ratios = [ended[name] / ended[f"{name}_griffin_lim"] for name in ("mel_error", "stft_error")]
+    assert ended["share_of_griffin_lim"] == pytest.approx(max(ratios))
 
 
 def test_a_perfect_copy_has_no_error_and_an_octave_is_1200_cents() -> None:
@@ -278,7 +267,7 @@ def test_judges_are_told_what_to_hear() -> None:
 
 def trained(path: Path, dataset: Any = None, **changes: Any) -> VocoderTrainer:
     torch.manual_seed(0)
-    settings = {"recordings": DATA, "discriminators": NETWORKS, "trackers": (), "workers": 0}
+    settings = {"recordings": DATA, "trackers": (), "workers": 0}
     settings |= {"steps": 2, "batch_size": 2, "device": "cpu", "progress": False, "run": path}
     trainer = VocoderTrainer(Vocoder(MODEL), dataset, **settings | changes)
     trainer.train()
@@ -355,6 +344,6 @@ def test_a_vocoder_is_asked_for_copies_only(
 def test_the_exported_network_is_that_of_the_model(model: Vocoder) -> None:
     (piece,) = pieces(model, None).pieces
     frames = piece.inputs["frames"].checked
-    for exported, own in zip(piece.network(frames), model.offsets(frames.mT), strict=True):
-        assert exported.shape == (3, 65, 257)
-        assert torch.equal(exported, own)
+    exported = piece.network(frames)
+    assert exported.shape == (3, 65, 257)
+    assert torch.equal(exported, model.offsets(frames.mT))

@@ -66,16 +66,20 @@ class GriffinLim(nn.Module):
         """`length` is in samples; frames define it only up to a hop."""
         with without_autocast(log_mels):
             magnitudes = self.magnitudes(full_precision(log_mels))
-            spectrum = torch.polar(magnitudes, self.initial_phases(magnitudes))
-            previous = torch.zeros_like(spectrum)
-            for _ in range(self.iterations):
-                projected = self.stft(self.to_sound(spectrum), magnitudes.shape[1])
-                ahead = projected + self.momentum * (projected - previous)
-                spectrum = magnitudes * ahead / ahead.abs().clamp_min(1e-12)
-                previous = projected
-            sound = self.to_sound(spectrum)
+            sound = self.retrieved(magnitudes, self.iterations)
             short = 0 if length is None else max(0, length - sound.shape[1])
             return F.pad(sound, (0, short))[:, :length]
+
+    def retrieved(self, magnitudes: Tensor, iterations: int) -> Tensor:
+        """(b, t, f) -> (b, (t - 1) hop): sounds with about these magnitudes."""
+        spectrum = torch.polar(magnitudes, self.initial_phases(magnitudes))
+        previous = torch.zeros_like(spectrum)
+        for _ in range(iterations):
+            projected = self.stft(self.to_sound(spectrum), magnitudes.shape[1])
+            ahead = projected + self.momentum * (projected - previous)
+            spectrum = magnitudes * ahead / ahead.abs().clamp_min(1e-12)
+            previous = projected
+        return self.to_sound(spectrum)
 
     def stft(self, sound: Tensor, count: int) -> Tensor:
         half, hop = self.mel.n_fft // 2, self.mel.hop_length
@@ -89,8 +93,10 @@ class GriffinLim(nn.Module):
         count = (spectrum.shape[1] - 1) * self.mel.hop_length
         return istft(spectrum, self.mel.window, self.mel.hop_length)[:, half : half + max(1, count)]
 
-    def magnitudes(self, log_mels: Tensor, iterations: int = 32) -> Tensor:
-        """(b, m, t) -> (b, t, f): non-negative spectra with these mels.
+    def magnitudes(
+        self, log_mels: Tensor, iterations: int = 32, start: Tensor | None = None
+    ) -> Tensor:
+        """(b, m, t) -> (b, t, f): non-negative spectra with these mels, near to `start`.
 
         Richardson-Lucy iterations (1972, 1974) from a smooth spectrum keep it smooth and positive.
         Least squares, dominated by the loudest mels, is less accurate.
@@ -99,7 +105,10 @@ class GriffinLim(nn.Module):
         bank = self.mel.bank / area
         mels = log_mels.mT.exp() / area
         share = bank.sum(1).clamp_min(1e-12)
-        spectra = mels @ bank.T / share
+        if start is None:
+            spectra = mels @ bank.T / share
+        else:
+            spectra = start[..., self.mel.first : self.mel.last] ** self.mel.power
         for _ in range(iterations):
             spectra = spectra * ((mels / (spectra @ bank).clamp_min(1e-20)) @ bank.T) / share
         above = self.mel.n_fft // 2 + 1 - self.mel.last

@@ -8,13 +8,13 @@ from quintet.speech.vocoder.model import MEAN, STD, Vocoder
 
 
 class Offsets(nn.Module):
-    """What the network adds to log-magnitudes and phases."""
+    """What the network adds to log-magnitudes."""
 
     def __init__(self, model: Vocoder) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, frames: Tensor) -> Tensor:
         return self.model.offsets(frames.mT)
 
 
@@ -27,15 +27,13 @@ def pieces(model: Vocoder) -> Exportable:
     description = f"(batch, frames, {config.n_mels}) float32: log-mels"
     inputs = {"frames": Input(traced, checked, description, ("batch", "frames"))}
     shape = f"(batch, frames, {config.n_fft // 2 + 1}) float32"
-    outputs = {
-        "log_magnitudes": f"{shape}: to be added to natural logarithms of magnitudes",
-        "phases": f"{shape}: to be added to phases, in radians",
-    }
+    added = "to be added to natural logarithms of magnitudes"
+    outputs = {"log_magnitudes": f"{shape}: {added}"}
     left_out = (
-        "The spectrogram, the magnitudes and phases that the network starts from, the inverse STFT"
-        " and the corrections are not exported: they loop over frames, and ONNX has no inverse FFT"
-        " of real signals."
+        "The spectrogram, the magnitudes that the network starts from, phase retrieval and"
+        " corrections are not exported: they loop over frames, and ONNX has no inverse FFT of real"
+        " signals."
     )
     return Exportable(
-        [Piece("offsets", "log-mels to a spectrum", Offsets(model), inputs, outputs)], left_out
+        [Piece("offsets", "log-mels to magnitudes", Offsets(model), inputs, outputs)], left_out
     )

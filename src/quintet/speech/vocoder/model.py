@@ -1,12 +1,15 @@
-"""Vocoder: log-mels to sounds, by a network in the manner of Vocos (arXiv 2306.00814).
+"""Vocoder: log-mels to sounds, by predicted magnitudes and phase retrieval.
 
 Shapes: b sounds of n samples, t frames, f frequencies, m mel bins.
 
-The network starts where Griffin-Lim does: at magnitudes deconvolved from the log-mels, and at
-phases integrated along the partials of these. It predicts what to add to the logarithms of
-the former and to the latter. The sound is then corrected towards the log-mels, several times:
-each magnitude of its spectrum by what its mel bins lack. Griffin-Lim would replace magnitudes by
-the deconvolved ones, which have no harmonics where mel bins are wide; a correction keeps them.
+Of a spectrum the log-mels lack two things: magnitudes within the mel bins, which are wide at high
+frequencies, and phases. Given the former, Griffin-Lim finds the latter within cents of the pitch.
+So the network, in the manner of Vocos (arXiv 2306.00814) but without phases, predicts magnitudes
+alone: what to add to the logarithms of those that are deconvolved from the log-mels. It learns from
+the spectra of recordings directly, without an inverse STFT, and so in minutes.
+
+After phase retrieval the sound is corrected towards the log-mels, several times: each magnitude of
+its spectrum by what its mel bins lack, which keeps phases and harmonics as they are.
 """
 
 from dataclasses import replace
@@ -18,23 +21,23 @@ from torch.nn import functional as F
 
 from quintet.compat.models import model_keywords
 from quintet.engine.models.pretrained import Pretrained
+from quintet.nn.adversarial.losses import per_sample
 from quintet.nn.precision import full_precision, without_autocast
-from quintet.nn.spectrogram import LogMel
-from quintet.nn.vocoder import GriffinLim, Vocos, VocosConfig
+from quintet.nn.vocoder import GriffinLim, VocosBackbone, VocosConfig
 from quintet.speech.features import log_mel
 from quintet.speech.vocoder.config import VocoderConfig
 
 MEAN, STD = -2.0, 2.2
 """Of the log-mels of speech, about."""
-LOUDEST = 100.0
-"""The largest magnitude that is predicted."""
 SMALLEST = 1e-7
-"""The smallest one before the network has its say."""
-DECONVOLUTIONS = 8
-"""Iterations of the deconvolution; more of them change little."""
+"""The smallest magnitude before the network has its say."""
+QUIET = 1e-3
+"""The least magnitude in the loss; quieter ones are all alike."""
+DECONVOLUTIONS = 4
+"""Iterations before the network and after it; more of them change little."""
 LARGEST = 4.0
 """A correction changes log-magnitudes by at most this."""
-AHEAD = 0.5
+AHEAD = 0.9
 """Momentum of the corrections, as of the fast Griffin-Lim algorithm."""
 
 
@@ -47,6 +50,9 @@ class Vocoder(Pretrained, nn.Module):
     Config = VocoderConfig
     spread: Tensor
     """(m, f): the share of each mel filter in what is known of a frequency."""
+    weights: Tensor
+    """(f,): of errors, 1 on average: as mel filters are dense, or hundreds of bins of noise would
+    outweigh the ten that hold the pitch."""
 
     def __init__(self, config: VocoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
@@ -54,7 +60,7 @@ class Vocoder(Pretrained, nn.Module):
         self.config = config = replace(config, **model_keywords({}, keywords, config))
         self.mel = log_mel(config.sample_rate, config.n_fft, config.hop_length, config.n_mels)
         self.griffin_lim = GriffinLim(self.mel)
-        self.vocos = Vocos(
+        self.backbone = VocosBackbone(
             VocosConfig(
                 sample_rate=config.sample_rate,
                 n_mels=config.n_mels,
@@ -65,36 +71,46 @@ class Vocoder(Pretrained, nn.Module):
                 hop_length=config.hop_length,
             )
         )
-        self.vocos.apply(_initialise)
-        nn.init.trunc_normal_(self.vocos.head.out.weight, std=0.002)  # nearly what it starts at
+        self.out = nn.Linear(config.dim, config.n_fft // 2 + 1)
+        self.backbone.apply(_initialise)
+        self.out.apply(_initialise)
+        nn.init.trunc_normal_(self.out.weight, std=0.002)  # nearly the deconvolved magnitudes
         bank = self.mel.bank
-        above = self.mel.n_fft // 2 + 1 - self.mel.last
-        spread = F.pad((bank / bank.sum(1, keepdim=True)).T, (self.mel.first, above))
+        outside = (self.mel.first, self.mel.n_fft // 2 + 1 - self.mel.last)
+        spread = F.pad((bank / bank.sum(1, keepdim=True)).T, outside)
+        density = F.pad((bank / bank.sum(0)).sum(1), outside)
         self.register_buffer("spread", spread, persistent=False)
+        self.register_buffer("weights", density / density.mean(), persistent=False)
 
     def regions(self) -> list[nn.Module]:
         """Regions to compile: the blocks, which share one graph."""
-        return list(self.vocos.backbone.convnext)
+        return list(self.backbone.convnext)
 
-    def forward(self, log_mels: Tensor) -> Tensor:
-        """(b, m, t) -> (b, (t - 1) hop)."""
+    def forward(self, log_mels: Tensor, sounds: Tensor | None = None) -> Tensor:
+        """(b, m, t) -> (b, (t - 1) hop); or, with the sounds (b, n) themselves, the error of the
+        predicted log-magnitudes of each: (b,)."""
         log_mels = full_precision(log_mels)
-        log_magnitudes, phases = self.offsets(log_mels)
+        logs = self.log_magnitudes(log_mels)
         with without_autocast(log_mels):
-            known = self.griffin_lim.magnitudes(log_mels, DECONVOLUTIONS).clamp_min(SMALLEST)
-            magnitudes = (known.log() + log_magnitudes).exp().clamp_max(LOUDEST)
-            # Of the known magnitudes: those of the predicted ones would change in all frames after
-            # a change in one, and the gradients are four times as large and lead nowhere.
-            phases = phases + self.griffin_lim.initial_phases(known)
-            sounds = self.griffin_lim.to_sound(torch.polar(magnitudes, phases))
-            return self.corrected(sounds, log_mels)
+            if sounds is not None:
+                real = self.griffin_lim.stft(full_precision(sounds), log_mels.shape[2]).abs()
+                least = torch.full_like(real, QUIET)
+                gaps = torch.maximum(logs, least.log()) - torch.maximum(real, least).log()
+                return per_sample(gaps.abs() * self.weights)
+            magnitudes = self.griffin_lim.magnitudes(log_mels, DECONVOLUTIONS, logs.exp())
+            found = self.griffin_lim.retrieved(magnitudes, self.config.retrievals)
+            return self.corrected(found, log_mels)
 
-    def offsets(self, log_mels: Tensor) -> tuple[Tensor, Tensor]:
-        """(b, m, t) -> (b, t, f) twice: what to add to log-magnitudes and phases."""
-        hidden = self.vocos.backbone((log_mels - MEAN) / STD)
-        with without_autocast(hidden):  # bf16 would round phases to a hundredth of a turn
-            first, second = self.vocos.head.out(full_precision(hidden)).chunk(2, -1)
-        return first, second
+    def log_magnitudes(self, log_mels: Tensor) -> Tensor:
+        """(b, m, t) -> (b, t, f), as predicted."""
+        offsets = self.offsets(log_mels)
+        with without_autocast(log_mels):
+            known = self.griffin_lim.magnitudes(log_mels, DECONVOLUTIONS)
+            return known.clamp_min(SMALLEST).log() + offsets
+
+    def offsets(self, log_mels: Tensor) -> Tensor:
+        """(b, m, t) -> (b, t, f): what to add to log-magnitudes."""
+        return full_precision(self.out(self.backbone((log_mels - MEAN) / STD)))
 
     def corrected(self, sounds: Tensor, log_mels: Tensor) -> Tensor:
         """Sounds (b, n) with log-mels closer to these."""
@@ -116,17 +132,6 @@ class Vocoder(Pretrained, nn.Module):
         whole = F.pad(batch.to(self.spread.device), (0, -length % hop))
         copies = self(self.mel(whole))[:, :length]
         return copies if sounds.ndim == 2 else copies[0]
-
-
-def log_mels(config: VocoderConfig) -> list[LogMel]:
-    """What copies are compared by: the log-mels that the vocoder is given, then those with a window
-    half and twice as long."""
-    own = log_mel(config.sample_rate, config.n_fft, config.hop_length, config.n_mels)
-    others = [
-        log_mel(config.sample_rate, window, window // 4, max(1, config.n_mels * share // 10))
-        for window, share in ((config.n_fft // 2, 4), (config.n_fft * 2, 10))
-    ]
-    return [own, *others]
 
 
 def _initialise(module: nn.Module) -> None:

@@ -1,18 +1,13 @@
-"""Training of a vocoder with two discriminators.
-
-real ─ log-mels ─ vocoder ─> copy ─ error of log-mels ───────────────────────────────┐
-                              ├─ discriminators, frozen ─ adversarial, feature matching ┴─> vocoder
-                              └─ detached ─> discriminator ─ hinge ─> its own update
-"""
+"""Training of a vocoder: the magnitudes that it predicts from the log-mels of recordings against
+those of the recordings."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quintet.engine.health import Monitor, PlateauMonitor, above
+from quintet.engine.health import above
 from quintet.engine.keys import fold, uniform
 from quintet.engine.task import (
     Batch,
@@ -27,21 +22,13 @@ from quintet.engine.task import (
     Update,
     each,
 )
-from quintet.engine.when import When
 from quintet.media.pitch import cents_apart, pitch
-from quintet.nn.adversarial.sounds import (
-    deception,
-    discrimination,
-    period_discriminator,
-    resolution_discriminator,
-)
-from quintet.nn.spectra import LogMels, errors, mel_errors, stft_errors
+from quintet.nn.spectra import mel_errors, stft_errors
 from quintet.shared import segments
 from quintet.shared.exhibits import Sounds
-from quintet.shared.tokenizer.task import channels_last
 from quintet.speech.vocoder import data
 from quintet.speech.vocoder.config import VocoderRecipe
-from quintet.speech.vocoder.model import Vocoder, log_mels
+from quintet.speech.vocoder.model import Vocoder
 
 NO_BETTER = (
     "copies are no closer to the recordings than those of Griffin-Lim; train longer, or raise the "
@@ -49,49 +36,23 @@ NO_BETTER = (
 )
 SHOWN = 3
 """Recordings in the exhibits of an evaluation."""
-PERIODS, WINDOWS = "period_discriminator", "resolution_discriminator"
 
 
 class VocoderTask(Task):
     main = "vocoder"
-    best = ("mel_error", "min")
+    best = ("stft_error", "min")
     capturable = True
 
     def __init__(self, recipe: VocoderRecipe, model: Vocoder | None = None, sets: Any = None):
-        self.recipe, self.losses, self.sets = recipe, recipe.losses, sets
+        self.recipe, self.sets = recipe, sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         self.model = model if model is not None else Vocoder(recipe.model)
         self.segments = data.segments(recipe)
         self.opened: dict[str, Any] = {}
         self.baselines: dict[int, Tensor] = {}
-        self.parts = {
-            self.main: Part(self.model, recipe.optim, compiles_captured=False),
-            "log_mels": Part(LogMels(log_mels(recipe.model)), compiles=False),
-        }
-        self.updates = [Update(self.main, each(self.vocoder_loss))]
-        # The discriminator updates and the adversarial loss share one When.
-        uses = self.losses.adversarial != "none"
-        self.adversarial = When(start=recipe.adversarial_start) if uses else When(every=0)
-        self.weights = {PERIODS: 1.0, WINDOWS: self.losses.resolution_share} if uses else {}
-        config = recipe.discriminators
-        networks = {
-            PERIODS: period_discriminator(config.periods, config.period_dim),
-            WINDOWS: resolution_discriminator(config.windows, config.window_dim),
-        }
-        for name in self.weights:
-            network = channels_last(networks[name])
-            self.parts[name] = Part(network, recipe.discriminator_optim, compiles=False)
-            loss = each(partial(self.discriminator_loss, name))
-            self.updates.append(Update(name, loss, self.adversarial))
-        self.monitors = self._monitors()
-
-    def _monitors(self) -> list[Monitor]:
-        monitors: list[Monitor] = [above("val/share_of_griffin_lim", 1.0, NO_BETTER, 3)]
-        begun = self.recipe.adversarial_start + self.recipe.discriminator_optim.warmup_steps
-        for name in self.weights:
-            won = f"the {name} has won; lower its learning rate"
-            monitors.append(PlateauMonitor(f"{name}/loss", won, -1.0, 0.01, 20, begun))
-        return monitors
+        self.parts = {self.main: Part(self.model, recipe.optim, compiles_captured=False)}
+        self.updates = [Update(self.main, each(self.loss))]
+        self.monitors = [above("val/share_of_griffin_lim", 1.0, NO_BETTER, 3)]
 
     # -- data -----------------------------------------------------------------------------------
 
@@ -113,38 +74,18 @@ class VocoderTask(Task):
                 "divide 16-bit integers by 32768"
             )
 
-    # -- updates --------------------------------------------------------------------------------
+    # -- the update -----------------------------------------------------------------------------
 
-    def vocoder_loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
-        real = self._amplified(batch)
-        frames = nets["log_mels"](real)
-        fake = nets[self.main](frames[0])
-        context.scratch.setdefault("pairs", []).append((real, fake.detach()))
-        mel, resolutions = (e.mean() for e in errors(frames, nets["log_mels"](fake)))
-        loss = self.losses.mel * mel + self.losses.resolutions * resolutions
-        metrics = {"mel": mel, "resolutions": resolutions}
-        if context.due(self.adversarial):
-            for name, weight in self.weights.items():
-                adversarial, matching = deception(nets[name], real, fake)
-                loss = loss + weight * self.losses.adversarial_weight * adversarial
-                loss = loss + weight * self.losses.matching_weight * matching
-                kind = name.partition("_")[0]
-                metrics |= {f"{kind}_adversarial": adversarial, f"{kind}_matching": matching}
-        return loss, {"loss": loss, **metrics}
+    def loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
+        sounds = self._amplified(batch)
+        loss = nets[self.main](self.model.mel(sounds), sounds).mean()
+        return loss, {"loss": loss}
 
     def _amplified(self, batch: Batch) -> Tensor:
         """Real sounds, at a loudness drawn by the keys of the samples."""
         sounds = batch.data["audio"]
-        decibels = (2 * uniform(batch.keys, "gain", ()) - 1) * self.losses.gain
+        decibels = (2 * uniform(batch.keys, "gain", ()) - 1) * self.recipe.recordings.gain
         return sounds * (10 ** (decibels / 20)).to(sounds.dtype)[:, None]
-
-    def discriminator_loss(
-        self, name: str, nets: Mapping[str, Any], batch: Batch, context: StepContext
-    ) -> Loss:
-        pairs = context.scratch.setdefault(name, list(context.scratch["pairs"]))
-        real, fake = pairs.pop(0)
-        loss, logit_gap = discrimination(nets[name], real, fake)
-        return loss, {"loss": loss, "logit_gap": logit_gap}
 
     # -- evaluation -----------------------------------------------------------------------------
 
@@ -184,8 +125,10 @@ class VocoderTask(Task):
     def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
         metrics = super().summarise(rows)
         if "mel_error" in metrics:
-            baseline = max(metrics["mel_error_griffin_lim"], 1e-12)
-            metrics["share_of_griffin_lim"] = metrics["mel_error"] / baseline
+            metrics["share_of_griffin_lim"] = max(
+                metrics[name] / max(metrics[f"{name}_griffin_lim"], 1e-12)
+                for name in ("mel_error", "stft_error")
+            )
         return metrics
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
