@@ -189,6 +189,18 @@ def test_captions_that_cannot_be_read_are_refused(
     assert model.generate(["x" * 23], steps=1, return_ids=True).shape == (1, 4, 6)
 
 
+def test_captions_of_words_are_read(model: MaskGit) -> None:
+    torch.manual_seed(0)
+    model = type(model)(replace(model.config, text="words", text_length=4))
+    made = model.generate(["red star", "star red"], steps=1, cond_scale=1.0, return_ids=True)
+    assert made.shape == (2, 4, 6)
+    contexts = model.encode_captions(["red star", "star red", "Red  star"]).values
+    assert torch.equal(contexts[0], contexts[2])
+    assert not torch.equal(contexts[0], contexts[1])
+    with pytest.raises(ValueError, match="has 4 words, but this model reads 3"):
+        model.generate(["a red, star"], return_ids=True)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
