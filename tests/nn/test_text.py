@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from quintet.nn.text import FIRST, PAD, VOCAB_SIZE, ByteTokenizer, FrozenText, TextEncoder
+from quintet.nn.text import (
+    FIRST,
+    PAD,
+    START,
+    VOCAB_SIZE,
+    VOCAB_SIZES,
+    ByteTokenizer,
+    FrozenText,
+    TextEncoder,
+    WordTokenizer,
+)
 
 
 def decoded(ids: torch.Tensor) -> str:
@@ -33,6 +43,15 @@ def test_a_text_that_is_too_long_is_cut_between_characters(text: str, length: in
     assert writable.startswith(actual)
     if len(actual) < len(writable):
         assert len(writable[: len(actual) + 1].encode()) > length - 1
+
+
+def test_a_word_has_the_same_id_wherever_it_stands() -> None:
+    first, second, empty = WordTokenizer(6).encode(["A red, red star", "star", "  "])
+    assert first[0] == START
+    assert first[2] == first[4] != first[3]  # red, comma, red; the star is cut off
+    assert (second[1], second[2]) == (WordTokenizer(9).encode(["A red, red star"])[0, 5], PAD)
+    assert empty.tolist() == [START, *[PAD] * 5]
+    assert FIRST <= first[1:].min() <= first.max() < VOCAB_SIZES["words"]
 
 
 def encoder() -> TextEncoder:

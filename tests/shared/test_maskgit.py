@@ -189,6 +189,18 @@ def test_captions_that_cannot_be_read_are_refused(
     assert model.generate(["x" * 23], steps=1, return_ids=True).shape == (1, 4, 6)
 
 
+def test_captions_of_words_are_read(model: MaskGit) -> None:
+    torch.manual_seed(0)
+    model = type(model)(replace(model.config, text="words", text_length=4))
+    made = model.generate(["red star", "star red"], steps=1, cond_scale=1.0, return_ids=True)
+    assert made.shape == (2, 4, 6)
+    contexts = model.encode_captions(["red star", "star red", "Red  star"]).values
+    assert torch.equal(contexts[0], contexts[2])
+    assert not torch.equal(contexts[0], contexts[1])
+    with pytest.raises(ValueError, match="has 4 words, but this model reads 3"):
+        model.generate(["a red, star"], return_ids=True)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -209,7 +221,7 @@ def test_settings_that_cannot_be_are_refused(
 def test_arguments_of_upstream_are_taken_or_refused(model: MaskGit) -> None:
     ids = model.generate(["a"], timesteps=2, seed=1, return_ids=True)
     assert torch.equal(ids, model.generate(["a"], steps=2, seed=1, return_ids=True))
-    with pytest.raises(TypeError, match="no super-resolution"):
+    with pytest.raises(TypeError, match="use MaskGitUp"):
         model.generate(["a"], cond_images=torch.zeros(1), return_ids=True)
     assert MaskGit(SMALL, depth=1, dim_head=8).config.layers == 1
     with pytest.raises(TypeError, match="text_drop"):

@@ -4,9 +4,11 @@ Bytes need no vocabulary file and cover every language (ByT5, arXiv 2105.13626).
 any T5-like model folder in `transformers` format (T5, arXiv 1910.10683), never downloaded.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -19,6 +21,8 @@ from quintet.nn.rope import rope_1d
 
 PAD, START, FIRST = 0, 1, 2
 VOCAB_SIZE = FIRST + 256
+WORDS = 8192
+"""Ids of hashed words."""
 
 
 class ByteTokenizer:
@@ -48,8 +52,37 @@ class ByteTokenizer:
         return torch.from_numpy(ids)
 
 
+class WordTokenizer:
+    """Words and signs as ids of fixed length: a start id, one hashed id each, padding.
+
+    For captions of few words. An encoder of bytes has to learn first how they are spelled; unknown
+    words mean nothing to this one, and of a thousand words one in nine shares its id.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def words_of(self, text: str) -> list[str]:
+        return re.findall(r"\w+|[^\w\s]", text.lower())
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """(b, length) int64."""
+        ids = torch.full((len(texts), self.length), PAD)
+        ids[:, 0] = START
+        for row, text in enumerate(texts):
+            words = self.words_of(text)[: self.length - 1]
+            numbers = [FIRST + crc32(word.encode("utf-8", "replace")) % WORDS for word in words]
+            ids[row, 1 : 1 + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
+        return ids
+
+
+TOKENIZERS = {"bytes": ByteTokenizer, "words": WordTokenizer}
+"""Of trained encoders."""
+VOCAB_SIZES = {"bytes": VOCAB_SIZE, "words": FIRST + WORDS}
+
+
 class TextEncoder(nn.Module):
-    """Bidirectional transformer: ids of `ByteTokenizer` (b, n) -> context (b, n, d)."""
+    """Bidirectional transformer: ids of a tokenizer (b, n) -> context (b, n, d)."""
 
     def __init__(
         self,

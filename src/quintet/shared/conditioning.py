@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quintet.nn.attention import Context, linear
 from quintet.nn.norms import RMSNorm
-from quintet.nn.text import ByteTokenizer, FrozenText, TextEncoder
+from quintet.nn.text import TOKENIZERS, VOCAB_SIZES, FrozenText, TextEncoder
 
 CONTEXT_ROWS = 32
 """Captions encoded together on CUDA; on a CPU each is encoded alone."""
@@ -51,9 +51,11 @@ class CaptionConditioned(nn.Module):
         dim = config.dim
         if config.text != "none":
             self.null_text = nn.Parameter(torch.randn(dim))
-        if config.text == "bytes":
-            heads = max(1, dim // 64)
-            self.text_encoder = TextEncoder(dim, config.text_layers, heads, dropout=config.dropout)
+        if config.text in TOKENIZERS:
+            size, heads = VOCAB_SIZES[config.text], max(1, dim // 64)
+            self.text_encoder = TextEncoder(
+                dim, config.text_layers, heads, dropout=config.dropout, vocab_size=size
+            )
         if config.text == "frozen":
             self.text_proj = nn.Sequential(linear(config.text_dim, dim), RMSNorm(dim))
 
@@ -86,7 +88,7 @@ class CaptionConditioned(nn.Module):
         return Context(torch.cat((null, features.values), 1), torch.cat((null_mask, visible), 1))
 
     def text_features(self, text: Tensor, mask: Tensor | None) -> Context:
-        if self.config.text == "bytes":
+        if self.config.text in TOKENIZERS:
             return self.text_encoder(text)
         if mask is None:
             mask = torch.ones(text.shape[:2], dtype=torch.bool, device=text.device)
@@ -101,12 +103,12 @@ class CaptionConditioned(nn.Module):
         return model.eval().requires_grad_(False)
 
     def tokenize_captions(self, captions: Sequence[str]) -> tuple[Tensor, Tensor | None]:
-        """Inputs of the text encoder: byte ids, or frozen embeddings and their mask."""
+        """Inputs of the text encoder: ids, or frozen embeddings and their mask."""
         device, length = self.weight.device, self.config.text_length
         if self.config.text == "none":
             raise ValueError("this model was trained without captions: drop texts")
-        if self.config.text == "bytes":
-            return ByteTokenizer(length).encode(captions).to(device), None
+        if self.config.text in TOKENIZERS:
+            return TOKENIZERS[self.config.text](length).encode(captions).to(device), None
         if self.config.text_path is None:
             raise ValueError("to generate from texts, set text_path to the encoder's folder")
         return FrozenText(self.config.text_path, length=length)(captions, device)

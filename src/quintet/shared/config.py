@@ -21,12 +21,12 @@ def require_fraction(config: Any, *names: str) -> None:
 class CaptionConfig:
     """A generator that attends to captions (shared/conditioning.py)."""
 
-    text: Literal["bytes", "frozen", "none"] = "bytes"
-    """Caption encoder: bytes (trained jointly), frozen (pretrained), or none."""
+    text: Literal["bytes", "words", "frozen", "none"] = "bytes"
+    """Caption encoder: bytes or hashed words (trained jointly), frozen (pretrained), or none."""
     text_length: int = 128
-    """Maximum caption length in bytes (frozen: tokens); longer captions are truncated."""
+    """Maximum caption length in bytes (words; frozen: tokens); longer captions are truncated."""
     text_layers: int = 2
-    """bytes: encoder layers."""
+    """bytes, words: encoder layers."""
     text_dim: int = 512
     """frozen: width of the embeddings."""
     text_path: str | None = setting(path=True, free=True)

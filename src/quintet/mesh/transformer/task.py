@@ -41,7 +41,7 @@ from quintet.mesh.measures import nearest, surface_points
 from quintet.mesh.transformer.codes import CodeData
 from quintet.mesh.transformer.generator import Sampling
 from quintet.mesh.transformer.model import MeshTransformer
-from quintet.nn.text import PAD, ByteTokenizer
+from quintet.nn.text import PAD, TOKENIZERS
 from quintet.shared.captions import TextTable
 from quintet.shared.codes import BlankCodes
 
@@ -157,8 +157,8 @@ class TransformerTask(Task):
         return LengthPlan(lengths, seed, batch_size=batch_size, window=WINDOW, even=True)
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        if self.config.text == "bytes":
-            ids = ByteTokenizer(self.config.text_length).encode(texts)
+        if self.config.text in TOKENIZERS:
+            ids = TOKENIZERS[self.config.text](self.config.text_length).encode(texts)
             longest = ids.shape[1] if self.fixed_shapes else int((ids != PAD).sum(1).max())
             return {"text": ids[:, :longest]}
         if self.texts is not None:

@@ -13,7 +13,7 @@ from quintet.engine.keys import uniform
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.attention import Context
 from quintet.nn.precision import without_autocast
-from quintet.nn.text import ByteTokenizer
+from quintet.nn.text import ByteTokenizer, WordTokenizer
 from quintet.shared.conditioning import in_blocks
 from quintet.shared.maskgit.config import MaskedConfig, digits_of
 from quintet.shared.maskgit.decoding import Decoding, generate_ids, rows_of, sample_keys
@@ -135,6 +135,13 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
                 if len(ByteTokenizer(limit).bytes_of(text)) < length:
                     raise ValueError(
                         f"the caption {text[:40]!r}… has {length} bytes, but this model reads"
+                        f" {limit - 1} (text_length): shorten it"
+                    )
+            if self.config.text == "words":
+                count = len(WordTokenizer(limit).words_of(text))
+                if count >= limit:
+                    raise ValueError(
+                        f"the caption {text[:40]!r}… has {count} words, but this model reads"
                         f" {limit - 1} (text_length): shorten it"
                     )
 

@@ -31,7 +31,7 @@ from quintet.engine.task import (
     Update,
 )
 from quintet.nn.attention import Context
-from quintet.nn.text import PAD, ByteTokenizer
+from quintet.nn.text import PAD, TOKENIZERS
 from quintet.shared.captions import TextTable
 from quintet.shared.codes import BlankCodes
 from quintet.shared.maskgit.config import MaskedRecipe
@@ -165,8 +165,8 @@ class MaskedTask(Task):
         return {"ids": ids, "caption": texts, **self._encode_captions(texts)}
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        if self.config.text == "bytes":
-            ids = ByteTokenizer(self.config.text_length).encode(texts)
+        if self.config.text in TOKENIZERS:
+            ids = TOKENIZERS[self.config.text](self.config.text_length).encode(texts)
             longest = ids.shape[1] if self.fixed_shapes else int((ids != PAD).sum(1).max())
             return {"text": ids[:, :longest]}
         return {} if self.texts is None else self.texts(texts)
