@@ -269,7 +269,7 @@ def test_painting_keeps_the_pixels_outside(sample: Callable[..., Any], tmp_path:
     ("words", "sentence"),
     [
         (["--text", " "], "a caption is empty"),
-        (["--text", "x" * 64], "has 64 bytes, but this model reads 63"),
+        (["--text", "x " * 16], "has 16 words, but this model reads 15"),
         (["--text", "a", "--steps", "0"], "steps must be 1 or more"),
         (["--text", "a", "--image", "IMAGE"], "takes --image and --mask; give both"),
         (["--text", "a", "--image", "IMAGE", "--mask", "SMALL"], "has 16 x 16 pixels, but"),
