@@ -141,7 +141,7 @@ def resume_help(recipe: Recipe, run: Path) -> str:
         [
             f"{examples('resume').replace('runs/b', shlex.quote(str(run)))}\n",
             f"{ABOUT}\n",
-            "usage: quintet resume RUN [--steps N …]\n",
+            "usage: quintet resume RUN [--steps N …]",
             "Flags and their defaults (quintet resume RUN --help shows those of the run):",
             *(row(f"{s.flag} {_shown(s.default)}", s.description) for s in free),
             row("--tracker.NAME …", f"In trackers: {names}."),

@@ -94,14 +94,16 @@ def run_of(name: str) -> Path:
 # -- help that fits a screen ----------------------------------------------------------------------
 
 WIDTH = 98
+UNNAMED = ("data", "planned_steps", "judge_count")
+"""Settings that --help-all alone names."""
 
 
 def recipe_examples(name: str, default: Recipe) -> str:
-    stages = "".join(f" --{stage} runs/a" for stage in default.stages)
+    stages = "".join(f" {flag(stage)} runs/{a}" for stage, a in zip(default.stages, "ab"))
     return "\n".join(
         [
-            f"  quintet train {name}{stages} --run runs/b",
-            f"  quintet train {name} DATA{stages} --run runs/c --steps 5000",
+            f"  quintet train {name}{stages} --run runs/new",
+            f"  quintet train {name} DATA{stages} --steps 5000",
         ]
     )
 
@@ -114,7 +116,7 @@ def recipe_help(name: str, default: Recipe) -> str:
     groups = [f.name for f in fields if dataclasses.is_dataclass(getattr(default, f.name))]
     single = [f for f in fields if f.name not in groups]
     shown = [f.name for f in single if f.metadata.get("common") or f.name not in shared]
-    rare = [flag(f.name) for f in single if f.name not in shown and f.name != "data"]
+    rare = [flag(f.name) for f in single if f.name not in (*shown, *UNNAMED)]
     run = f"{OWN['run'].rstrip('.')}; default: {run_of(name)}."
     own = {"DATA": OWN["data"], "--valid DIR": OWN["valid"]}
     own |= {"--run DIR": run, "--resume": OWN["resume"]}
@@ -130,7 +132,7 @@ def recipe_help(name: str, default: Recipe) -> str:
             ),
             "Groups of settings, as in --GROUP.NAME VALUE:",
             *(row(flag(g), group_line(sentences[g], getattr(default, g))) for g in groups),
-            f"\nquintet train {name} --help-all explains every setting.",
+            f"quintet train {name} --help-all explains every setting.",
         ]
     )
 
