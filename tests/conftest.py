@@ -1,3 +1,4 @@
+import gc
 import multiprocessing
 import os
 import sys
@@ -20,6 +21,13 @@ from quintet.cli import main
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The campaign first: it takes longest, and at the end one core would wait for it."""
     items.sort(key=lambda item: "test_campaign" not in item.nodeid)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all of torch stay to the end; no collection of garbage need visit
+    them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
