@@ -94,8 +94,6 @@ def run_of(name: str) -> Path:
 # -- help that fits a screen ----------------------------------------------------------------------
 
 WIDTH = 98
-UNNAMED = ("data", "planned_steps", "judge_count")
-"""Settings that --help-all alone names."""
 
 
 def recipe_examples(name: str, default: Recipe) -> str:
@@ -116,7 +114,7 @@ def recipe_help(name: str, default: Recipe) -> str:
     groups = [f.name for f in fields if dataclasses.is_dataclass(getattr(default, f.name))]
     single = [f for f in fields if f.name not in groups]
     shown = [f.name for f in single if f.metadata.get("common") or f.name not in shared]
-    rare = [flag(f.name) for f in single if f.name not in (*shown, *UNNAMED)]
+    rare = [flag(f.name) for f in single if f.name not in shown and f.name != "data"]
     run = f"{OWN['run'].rstrip('.')}; default: {run_of(name)}."
     own = {"DATA": OWN["data"], "--valid DIR": OWN["valid"]}
     own |= {"--run DIR": run, "--resume": OWN["resume"]}
@@ -124,7 +122,7 @@ def recipe_help(name: str, default: Recipe) -> str:
     return "\n".join(
         [
             f"{recipe_examples(name, default)}\n",
-            f"{rooms.recipe_function(name).__doc__}\n",
+            rooms.recipe_function(name).__doc__ or "",
             "Flags and their defaults:",
             *(row(first, text) for first, text in (own | flags).items()),
             textwrap.fill(
