@@ -6,7 +6,7 @@ Each is the CUDA implementation of a custom operation whose plain version stands
 from the device, so a CUDA graph can hold every launch.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -53,3 +53,15 @@ def compiled_together() -> Generator[None, None, None]:
             yield
         finally:
             _compiles_only = False
+
+
+_ready: set[Hashable] = set()
+
+
+def compile_first(key: Hashable, rehearse: Callable[[], object]) -> None:
+    """At the first call with this key, compile the kernels that `rehearse` launches, together: one
+    after the other, as a step meets them, they take up to a second each."""
+    if key not in _ready and not _compiles_only:
+        with compiled_together():
+            rehearse()
+        _ready.add(key)

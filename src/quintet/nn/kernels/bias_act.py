@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quintet.nn.kernels import FORMATS
+from quintet.nn.kernels import FORMATS, compile_first, launch
 from quintet.nn.kernels.norm_act import ACTIVATIONS, PROGRAMS
 
 ROWS, COLUMNS = 32, 64
@@ -80,14 +80,21 @@ def _backward_kernel(
 
 def forward(y: Tensor, bias: Tensor, skip: Tensor | None, activation: str) -> Tensor:
     """activation(y + bias) + skip."""
+
+    def rehearse() -> None:
+        out = forward(y, bias, skip, activation)
+        backward(out, None if activation == "none" else y, bias, activation)
+
+    dtypes = tuple(None if t is None else t.dtype for t in (y, bias, skip))
+    compile_first(("bias_act", y.device, y.shape[1] % 16, activation == "none", dtypes), rehearse)
     channels = y.shape[1]
     rows = y.numel() // channels
     dtype = y.dtype if skip is None else torch.result_type(y, skip)
     out = torch.empty_like(y, dtype=dtype, memory_format=FORMATS[y.ndim])
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(channels, COLUMNS))
-    _forward_kernel[grid](
-        y, bias, y if skip is None else skip, out, rows, channels, int(skip is not None),
-        ACTIVATIONS[activation], ROWS=ROWS, COLUMNS=COLUMNS,
+    launch(
+        _forward_kernel, grid, y, bias, y if skip is None else skip, out, rows, channels,
+        int(skip is not None), ACTIVATIONS[activation], ROWS=ROWS, COLUMNS=COLUMNS,
     )  # fmt: skip
     return out
 
@@ -105,8 +112,8 @@ def backward(
     chunks = triton.cdiv(rows, length)
     dy = dout.new_empty(0) if y is None else torch.empty_like(y)
     sums = dout.new_empty(chunks, channels, dtype=torch.float32)
-    _backward_kernel[(chunks, blocks)](
-        dout, dout if y is None else y, bias, dy, sums, rows, channels, length,
-        ACTIVATIONS[activation], ROWS=ROWS, COLUMNS=COLUMNS,
+    launch(
+        _backward_kernel, (chunks, blocks), dout, dout if y is None else y, bias, dy, sums, rows,
+        channels, length, ACTIVATIONS[activation], ROWS=ROWS, COLUMNS=COLUMNS,
     )  # fmt: skip
     return dy, sums.sum(0)

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quintet.nn.kernels import FORMATS
+from quintet.nn.kernels import FORMATS, compile_first, launch
 
 ACTIVATIONS = {"none": 0, "silu": 1, "leaky_relu": 2}
 PROGRAMS = 132 * 8
@@ -277,16 +277,25 @@ def forward(
     lead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output in this dtype, and means and reciprocal deviations (n, groups)."""
+
+    def rehearse() -> None:
+        y, mean, rstd = forward(
+            x, added, weight, bias, groups, eps, activation, dtype, frames, lead
+        )
+        backward(y, x, added, weight, bias, mean, rstd, activation, frames, lead)
+
+    dtypes = tuple(None if t is None else t.dtype for t in (x, added, weight, bias))
+    compile_first(("norm_act", x.device, x.shape[1], groups, dtypes, dtype), rehearse)
     grid, sizes, blocks = plan(x, groups, ELEMENTS)
     shape = (x.shape[0] // frames * (frames + lead), *x.shape[1:])
     y = torch.empty(shape, dtype=dtype, device=x.device, memory_format=FORMATS[x.ndim])
     sums = x.new_empty(grid[0], groups, grid[2], 2, dtype=torch.float32)
     mean, rstd = (x.new_empty(grid[0], groups, dtype=torch.float32) for _ in range(2))
     adds, added = (0, bias) if added is None else (1, added)
-    _sums_kernel[grid](x, added, sums, *sizes, adds, **blocks)
-    _apply_kernel[grid](
-        x, added, y, sums, weight, bias, mean, rstd, *sizes, adds, ACTIVATIONS[activation],
-        frames, lead, eps, CHUNKS=CHUNKS, **blocks,
+    launch(_sums_kernel, grid, x, added, sums, *sizes, adds, **blocks)
+    launch(
+        _apply_kernel, grid, x, added, y, sums, weight, bias, mean, rstd, *sizes, adds,
+        ACTIVATIONS[activation], frames, lead, eps, CHUNKS=CHUNKS, **blocks,
     )  # fmt: skip
     return y, mean, rstd
 
@@ -310,8 +319,10 @@ def backward(
     sums = x.new_empty(grid[0], grid[2], 2 + adds, x.shape[1], dtype=torch.float32)
     numbers = (*sizes, adds, ACTIVATIONS[activation], frames, lead)
     parameters = (weight, bias, mean, rstd)
-    _backward_sums_kernel[grid](x, added, dy, sums, *parameters, *numbers, **blocks)
-    _backward_apply_kernel[grid](
-        x, added, dy, dx, sums, *parameters, *numbers, CHUNKS=CHUNKS, **blocks
-    )
+    tensors = (x, added, dy)
+    launch(_backward_sums_kernel, grid, *tensors, sums, *parameters, *numbers, **blocks)
+    launch(
+        _backward_apply_kernel, grid, *tensors, dx, sums, *parameters, *numbers,
+        CHUNKS=CHUNKS, **blocks,
+    )  # fmt: skip
     return dx, sums.sum((0, 1))
