@@ -1,4 +1,5 @@
 import copy
+import itertools
 import math
 import subprocess
 import sys
@@ -252,6 +253,36 @@ def test_muon_equals_a_plain_reference_and_leaves_the_rest_to_adamw():
         adamw.step()
     for name, p in net.named_parameters():
         torch.testing.assert_close(p, plain.get_parameter(name), rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_muon_gives_the_same_in_any_memory_order_and_copies_nothing(taps):
+    """The state too, whose buffers may have been loaded in another order than the weights'."""
+    results = []
+    for weights, buffers in itertools.product(
+        [torch.contiguous_format, torch.channels_last], repeat=2
+    ):
+        torch.manual_seed(0)
+        net = nn.Sequential(*(nn.Conv2d(6, 6, taps, padding=taps // 2) for _ in range(3))).double()
+        for layer in net:
+            layer.weight.data = layer.weight.data.contiguous(memory_format=weights)
+        optimiser = build(config(optimizer="muon", weight_decay=0.1), net, dtype=torch.float64)
+        for step in range(3):
+            give_gradients(net, step)
+            for layer in net:  # as autograd leaves them
+                layer.weight.grad = layer.weight.grad.contiguous(memory_format=weights)
+            optimiser.step()
+            state = optimiser.state[net[1].weight]
+            state["momentum_buffer"] = state["momentum_buffer"].contiguous(memory_format=buffers)
+        results.append((net.state_dict(), state["momentum_buffer"]))
+        weight = net[1].weight
+        matrix = optim.as_matrix(weight, weight)
+        assert matrix.data_ptr() == weight.data_ptr()
+        assert optim.as_weight(matrix, weight).stride() == weight.stride()
+        assert torch.equal(optim.as_weight(matrix, weight), weight)
+    for weights, buffer in results[1:]:
+        torch.testing.assert_close(weights, results[0][0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(buffer, results[0][1], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("steps", [1, 10])

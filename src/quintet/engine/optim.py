@@ -165,7 +165,8 @@ class Muon(AdamW):
     2502.16982), so that one learning rate and one weight decay serve all groups. torch's own takes
     a matrix at a time, 15 products each, reads a rate that is a tensor on the host and has no
     `found_inf`; here matrices of one shape are stacked. A convolution's kernel is the matrix
-    (outputs, inputs x taps).
+    (outputs, inputs x taps), its columns in the order of memory: any order gives the same, and in
+    channels-last memory any other costs copies and a kernel for each weight.
     """
 
     grad_scale: Tensor | None = None
@@ -189,22 +190,40 @@ class Muon(AdamW):
             if not self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
         buffers = [self.state[p]["momentum_buffer"] for p in params]
-        grad = torch.stack([p.grad.flatten(1) for p in params if p.grad is not None])
+        grad = torch.stack([as_matrix(p.grad, p) for p in params if p.grad is not None])
         taken = grad.new_ones(())
         if self.grad_scale is not None:
             grad = grad / self.grad_scale
         if self.found_inf is not None:
             taken = taken - self.found_inf
             grad = torch.where(self.found_inf > 0, 0.0, grad)  # 0 x NaN would be NaN
-        momentum = torch.stack([buffer.flatten(1) for buffer in buffers])
+        momentum = torch.stack([as_matrix(buffer, p) for buffer, p in zip(buffers, params)])
         momentum.lerp_(grad, taken * (1 - MOMENTUM))
         direction = orthogonalised(grad.lerp(momentum, MOMENTUM).to(self.dtype)).to(grad.dtype)
         change = direction * (taken * -group["lr"] * RMS * max(grad.shape[1:]) ** 0.5)
         torch._foreach_mul_(params, 1 - taken * group["lr"] * group["weight_decay"])
-        torch._foreach_add_(params, [c.reshape(p.shape) for c, p in zip(change, params)])
-        torch._foreach_copy_(buffers, [m.view(p.shape) for m, p in zip(momentum, params)])
+        torch._foreach_add_(params, [as_weight(c, p) for c, p in zip(change, params)])
+        torch._foreach_copy_(buffers, [as_weight(m, p) for m, p in zip(momentum, params)])
         for p in params:
             p.grad = None  # AdamW leaves alone what has none
+
+
+def memory_order(weight: Tensor) -> list[int]:
+    """The first dimension, then the others as they lie in memory."""
+    return [0, *sorted(range(1, weight.ndim), key=lambda dim: -weight.stride(dim))]
+
+
+def as_matrix(tensor: Tensor, weight: Tensor) -> Tensor:
+    """(rows, columns), columns as they lie in the memory of this weight: a view, if the tensor lies
+    as the weight does."""
+    return tensor.permute(memory_order(weight)).flatten(1)
+
+
+def as_weight(matrix: Tensor, weight: Tensor) -> Tensor:
+    """The inverse of `as_matrix`, in the shape and memory order of the weight: always a view."""
+    order = memory_order(weight)
+    sizes = [weight.shape[dim] for dim in order]
+    return matrix.view(sizes).permute([order.index(dim) for dim in range(weight.ndim)])
 
 
 def orthogonalised(stack: Tensor) -> Tensor:
