@@ -221,8 +221,9 @@ def test_one_command_from_a_caption_to_a_large_image(
     assert status == 0
     path = Path(printed.split()[1])
     assert path.name == "00-a-star-001.png"
-    ids = base.generate(["a star"], count=2, steps=2, return_ids=True)
-    expected = model.generate(["a star"], ids, steps=2)[1]
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # as the command takes it
+    ids = base.to(device).generate(["a star"], count=2, steps=2, return_ids=True)
+    expected = model.to(device).generate(["a star"], ids, steps=2)[1].cpu()
     written = torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)
     assert (written - expected * 255).abs().max() <= 1
     assert sample(up, "--image", tmp_path / "a.png")[0] == 0

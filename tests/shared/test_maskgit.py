@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from quintet.image.config import MaskGitConfig
 from quintet.image.maskgit import MaskGit
+from quintet.nn.attention import Context
 from quintet.nn.quantisers.config import CodebookConfig
 from quintet.shared.maskgit.config import MAX_DIGIT, digits_of
 from quintet.shared.maskgit.decoding import (
@@ -226,6 +227,16 @@ def test_arguments_of_upstream_are_taken_or_refused(model: MaskGit) -> None:
     assert MaskGit(SMALL, depth=1, dim_head=8).config.layers == 1
     with pytest.raises(TypeError, match="text_drop"):
         MaskGit(SMALL, cond_drop_prob=0.25)
+
+
+@pytest.mark.parametrize("order", ["confidence", "halton"])
+def test_cast_weights_generate(model: MaskGit, order: Literal["confidence", "halton"]) -> None:
+    """As on CUDA, where generation casts them: no layer may meet another dtype than its own."""
+    context = model.encode_captions(["number 1", "number 2"])
+    context = Context(context.values.bfloat16(), context.mask)
+    cast, keys = model.cast_copy(torch.bfloat16), sample_keys(0, range(2))
+    ids = generate_ids(cast, model.blank_ids(2), keys, context, Decoding(steps=3, order=order))
+    assert int(ids.min()) >= 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

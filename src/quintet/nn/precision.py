@@ -14,7 +14,9 @@ def full_precision(tensor: Tensor) -> Tensor:
 def residual_stream(tensor: Tensor) -> Tensor:
     """The input of a stack of residual blocks: in the autocast dtype on CUDA, where reading and
     writing the stream costs a tenth of a step. The norms compute in fp32 all the same."""
-    narrow = tensor.is_cuda and torch.is_autocast_enabled("cuda") and tensor.dtype != torch.float64
+    if tensor.is_meta or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor  # as the weights are, which may have been cast
+    narrow = tensor.is_cuda and tensor.dtype != torch.float64
     return tensor.to(torch.get_autocast_dtype("cuda")) if narrow else full_precision(tensor)
 
 

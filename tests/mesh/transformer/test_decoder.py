@@ -7,6 +7,7 @@ process: see tests/nn/test_kernels.py.
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -78,6 +79,15 @@ def awake(config: MeshTransformerConfig, end_bias: float) -> MeshTransformer:
             parameter.data += 0.1 * torch.randn_like(parameter)
     nn.init.constant_(model.end_head.bias, end_bias)
     return model.to(DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def full_float32() -> Iterator[None]:
+    """A run in bf16 allows TF32 for the rest of its process; the kernels do not use it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 def small(end_bias: float = -2.0, **changes: Any) -> MeshTransformer:
