@@ -16,6 +16,8 @@ from curves import PANELS, Panel, picture, points, read
 from PIL import Image
 from provenance import ROOT
 
+from quintet import rooms
+
 DOCS = ROOT / "docs"
 SHOWN_PICTURES = 6
 SHOWN_SOUNDS = 3
@@ -58,7 +60,12 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
         Measure("codebook_usage", "codes in use", share=True),
     ),
     "mesh/transformer": (
-        Measure("loss", "loss, nats a code", "lower", {"loss_without_text": "without the caption"}),
+        Measure(
+            "loss",
+            "loss, nats a code",
+            "lower",
+            {"loss_without_text": "without the caption", "uniform": "any code as likely"},
+        ),
         Measure("valid", "valid meshes", share=True),
         Measure("closed", "closed edges", share=True),
         Measure("nearest_generated", "distance to the nearest training mesh", "–"),
@@ -130,6 +137,11 @@ class Result:
         metrics = self.facts["metrics"]
         if name == "chance":  # a random order of the pairs
             return min(1.0, 10 / metrics["samples"])
+        if name == "uniform":  # no recipe of these rows sets other codes than its stage
+            stage = rooms.recipe_function(
+                self.facts["recipe"].replace("transformer", "autoencoder")
+            )
+            return math.log(math.prod(stage().model.levels))  # type: ignore[attr-defined]
         return metrics.get(name)
 
 
