@@ -113,13 +113,15 @@ def busy(run: Run, ms: float, longest: int = 0, steps: int = 8) -> dict[str, Any
     }
 
 
-def counted_flops(run: Run, steps: int) -> float:
+def counted_flops(run: Run, steps: int, attention: bool = True) -> float:
     """Floating-point operations of a step and sample, counted by torch, averaged over these steps:
     penalties are due at some of them only."""
     with FlopCounterMode(display=False) as counter:
         for _ in range(steps):
             take_step(run)
-    return counter.get_total_flops() / steps / run.recipe.batch_size
+    counts = counter.get_flop_counts().get("Global", {}).items()
+    total = sum(n for operation, n in counts if attention or "attention" not in str(operation))
+    return total / steps / run.recipe.batch_size
 
 
 def last_json(command: list[str]) -> dict[str, Any]:
