@@ -37,7 +37,7 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 
 NAMES = [name for name in rooms.names() if name.endswith("_tiny")]
-ADOPTING = {name for name in NAMES if adopting.adopts(rooms.recipe_function(name)())}
+ADOPTING = [name for name in NAMES if adopting.adopts(rooms.recipe_function(name)())]
 
 
 class Variant(str):
@@ -65,6 +65,11 @@ MARKED = [
     for n in NAMES
 ]
 EVERY = pytest.mark.parametrize("name", [*MARKED, *VARIANTS], scope="module")
+# Every process would import the library of an adopted model, which takes longer than its steps.
+IMPORTING = [pytest.param(n, marks=[needs_diffusers, pytest.mark.slow]) for n in ADOPTING]
+IN_PROCESSES = pytest.mark.parametrize(
+    "name", [*(n for n in NAMES if n not in ADOPTING), *IMPORTING, *VARIANTS], scope="module"
+)
 
 # Where a recipe has such a field, a smaller value; the claims do not depend on it.
 SMALLER = {
@@ -83,6 +88,10 @@ SMALLER = {
     "count": 2,
     "compared": 8,
     "warm_discriminator": 1,
+    "sampling_steps": 3,
+    "valid_seconds": 0.5,
+    "retrievals": 2,
+    "corrections": 2,
 }
 OF_RECIPE: dict[str, dict[str, Any]] = {
     "music/adopt_tiny": {"train": "all"},
@@ -94,6 +103,12 @@ LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of
 
 
 taught = partial(harness.run, measured=False)
+
+
+def taught_here(name: str, recipe: Recipe, path: Path, mode: Any = "new") -> None:
+    """In this process, without evaluation: it changes nothing, see below."""
+    go = harness.task_of(name, measured=False)
+    start(go, recipe, path, name=name, mode=mode, load=rooms.load, progress=False)
 
 
 def small(name: str, **changes: Any) -> Recipe:
@@ -199,23 +214,11 @@ def test_every_setting_of_a_recipe_has_a_sentence(name: str) -> None:
 @EVERY
 def test_four_steps_are_two_and_two_more(name: str, tmp_path: Path) -> None:
     recipe = small(name, save_every=2, keep_last=5)
-
-    def go(path: str, mode: Any, **changes: Any) -> None:
-        start(
-            harness.task_of(name, measured=False),  # evaluation changes nothing: see below
-            dataclasses.replace(recipe, **changes),
-            tmp_path / path,
-            name=name,
-            mode=mode,
-            load=rooms.load,
-            progress=False,
-        )
-
-    go("straight", "new")
+    taught_here(name, recipe, tmp_path / "straight")
     for mode in ("new", "resume"):
         with pytest.raises(Stopped):
-            go("cut", mode, minutes=1e-9)
-    go("cut", "resume")
+            taught_here(name, dataclasses.replace(recipe, minutes=1e-9), tmp_path / "cut", mode)
+    taught_here(name, recipe, tmp_path / "cut", "resume")
     assert_same(tensors(tmp_path / "straight", 4), tensors(tmp_path / "cut", 4))
     assert trajectory(tmp_path / "straight") == trajectory(tmp_path / "cut")
 
@@ -225,26 +228,37 @@ def whole(name: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, 
     """A run of whole batches in fp64, and its settings."""
     recipe = replaced(small(name, precision="fp64"), PER_MICRO_BATCH | {"batch_size": 4})
     path = tmp_path_factory.mktemp("whole") / "run"
-    taught(recipe, path, name=name)
+    taught_here(name, recipe, path)
     return recipe, path
 
 
-@EVERY
-@pytest.mark.parametrize("how", ["two processes", "two micro-batches"])
-def test_a_batch_in_two_halves_gives_the_step_of_the_whole(
-    name: str, how: str, whole: tuple[Recipe, Path], tmp_path: Path
-) -> None:
+def assert_same_steps(whole: Path, halves: Path) -> None:
     """In fp64 nothing is left but the order of sums. The data, its keys and its order are equal."""
-    recipe, path = whole
-    halves = dataclasses.replace(recipe, batch_size=2, accumulate=1 if "processes" in how else 2)
-    taught(halves, tmp_path / "halves", size=2 if "processes" in how else 1, name=name)
-    first, second = tensors(path, 4), tensors(tmp_path / "halves", 4)
+    first, second = tensors(whole, 4), tensors(halves, 4)
     assert first.keys() == second.keys()
     for key, value in first.items():
         torch.testing.assert_close(second[key], value, rtol=1e-7, atol=1e-9, msg=key)
-    both = (path, tmp_path / "halves")
-    orders = [[r["order"] for r in harness.lines(one) if "order" in r] for one in both]
+    orders = [[r["order"] for r in harness.lines(run) if "order" in r] for run in (whole, halves)]
     assert orders[0] == orders[1]
+
+
+@EVERY
+def test_two_micro_batches_give_the_step_of_the_whole(
+    name: str, whole: tuple[Recipe, Path], tmp_path: Path
+) -> None:
+    recipe, path = whole
+    halves = dataclasses.replace(recipe, batch_size=2, accumulate=2)
+    taught_here(name, halves, tmp_path / "halves")
+    assert_same_steps(path, tmp_path / "halves")
+
+
+@IN_PROCESSES
+def test_two_processes_give_the_step_of_the_whole(
+    name: str, whole: tuple[Recipe, Path], tmp_path: Path
+) -> None:
+    recipe, path = whole
+    taught(dataclasses.replace(recipe, batch_size=2), tmp_path / "halves", size=2, name=name)
+    assert_same_steps(path, tmp_path / "halves")
 
 
 @pytest.mark.slow  # threads of several test processes spin against each other

@@ -17,12 +17,13 @@ FEW = "--workers 0 --device cpu --precision fp32 --trackers --log-every 1 --step
 MESHES = f"{FEW} --batch-size 4 --meshes.max-faces 12 --meshes.valid-limit 2"
 MESHES += " --meshes.builtin-count 16 --model.dim 32"
 SPEECH = f"speech/voicebox_tiny {FEW} --batch-size 2 --recordings.valid-limit 2 --sampling.count 1"
+SPEECH += " --recordings.max-seconds 1.5 --sampling.steps 2"
 SPEECH += " --recordings.builtin-count 16 --model.dim 32 --model.depth 1 --model.heads 1"
 AUTOENCODER = f"mesh/autoencoder_tiny {MESHES} --model.message-dim 16"
 TRANSFORMER = f"mesh/transformer_tiny {MESHES} --model.layers 1 --model.text-layers 1"
 TRANSFORMER += " --generation.count 1 --generation.reference-count 8"
 GENERATOR = f"{FEW} --batch-size 4 --model.dim 32 --model.layers 1 --generation.count 1"
-GENERATOR += " --generation.reference-count 4"
+GENERATOR += " --generation.reference-count 4 --generation.sampling-steps 2"
 RECIPES = {
     "image": f"image/vqgan_tiny {' '.join(TINY)}",
     "video": f"video/tokenizer_tiny {FEW} --batch-size 2 --videos.frames 5 --videos.size 16 16"

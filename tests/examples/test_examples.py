@@ -67,7 +67,7 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ("voicebox", "mesh_transformer", "maskgit", "video_maskgit")
+LONG = ("voicebox", "mesh_transformer", "maskgit", "video_maskgit", "vocoder")
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 
 

@@ -16,6 +16,7 @@ SETTINGS = {
     "--evaluate-every": "80",
     "--save-every": "0",
     "--losses.adversarial": "none",
+    "--model.dim": "32",
 }
 SMALL = [word for pair in SETTINGS.items() for word in pair]
 SMALL += ["--images.size", "32", "32", "--trackers"]

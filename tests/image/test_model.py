@@ -247,8 +247,15 @@ def test_tokenizing_while_training_collects_no_statistics() -> None:
     assert model.quantiser.new_counts.sum() == 0
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@QUANTISERS
+# The tokenizer of videos is compiled with the others; see tests/video/test_model.py.
+GRAPHS = [("lfq", True), ("bsq", True), ("fsq", False)]
+OTHER_GRAPHS = [("fsq", True), ("vq", True), ("vq", False), ("lfq", False), ("bsq", False)]
+
+
+@pytest.mark.parametrize(
+    ("quantiser", "training"),
+    [*GRAPHS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_GRAPHS)],
+)
 def test_forward_is_one_graph(quantiser: str, training: bool) -> None:
     torch.compiler.reset()
     model = small(quantiser=quantiser, channel_multipliers=(1, 2)).train(training)

@@ -147,7 +147,7 @@ def test_a_folder_is_read_with_the_channels_of_the_model(
 
 
 def test_built_in_scenes_are_grey_for_a_model_of_one_channel(tmp_path: Path) -> None:
-    actual = trainer(tmp_path / "run", vae(channels=1), steps=1, evaluate_every=0)
+    actual = trainer(tmp_path / "run", vae(channels=1), steps=1, valid_limit=8)
     assert actual.open(actual.recipe).keyed(0, None)["image"].shape == (1, 16, 16)
     assert actual.train() == 1
 
@@ -309,7 +309,10 @@ def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
     return note
 
 
-@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
+# Without statistics and with; the others are restored in test_task.py as well.
+@pytest.mark.parametrize(
+    "quantiser", ["fsq", "vq", *(pytest.param(q, marks=pytest.mark.slow) for q in ("lfq", "bsq"))]
+)
 def test_a_run_cut_short_resumes_bit_for_bit(quantiser: str, tmp_path: Path) -> None:
     choice = {"quantiser": quantiser, "codebook_bits": 4}
     data = Pictures("tensor")

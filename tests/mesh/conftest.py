@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+import harness
 import quintet
-from quintet import rooms
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.launch import start
 from quintet.media.meshes.files import write_mesh
@@ -72,9 +72,10 @@ def _transformer_recipe(autoencoder: Path | None, **changes: Any) -> MeshTransfo
     return MeshTransformerRecipe(**settings | changes)
 
 
-def _train(recipe: Any, path: Path, mode: Any = "new") -> int:
+def _train(recipe: Any, path: Path, mode: Any = "new", measured: bool = False) -> int:
+    """Without evaluation, which would generate meshes for most of the time."""
     name = AUTOENCODER if isinstance(recipe, MeshAutoencoderRecipe) else TRANSFORMER
-    go = lambda settings: rooms.build(name, settings)
+    go = harness.task_of(name, measured)
     return start(go, recipe, path, name=name, mode=mode, load=quintet.load, progress=False)
 
 
@@ -98,7 +99,7 @@ def train() -> Callable[..., int]:
 def autoencoder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of four steps. Never to be written to."""
     run = tmp_path_factory.mktemp("autoencoder") / "run"
-    _train(_autoencoder_recipe(), run)
+    _train(_autoencoder_recipe(), run, measured=True)
     return run
 
 

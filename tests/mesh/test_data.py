@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.media.errors import BadFile
-from quintet.media.splits import split_names
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.data import (
     BuiltinMeshes,
@@ -105,22 +104,6 @@ def test_train_and_valid_share_no_mesh_and_the_seed_chooses(folder):
     config = MeshDataConfig(valid_fraction=0.5)
     held = {frozenset(names(MeshFolder(folder, config, "valid", seed))) for seed in range(3)}
     assert len(held) == 3
-
-
-file_names = st.lists(st.text("abc/é\udcff", min_size=1, max_size=6), unique=True, max_size=60)
-
-
-@settings(deadline=None)
-@given(file_names, file_names, st.floats(0, 0.99), st.integers(-5, 5))
-def test_new_files_move_no_old_ones(old, new, fraction, seed):
-    train, held = split_names(old, fraction, seed)
-    train_later, held_later = split_names(
-        old + [name for name in new if name not in old], fraction, seed
-    )
-    assert sorted(train + held) == sorted(old)
-    # What a small folder holds out beyond its fraction may go back.
-    assert len(set(held) & set(train_later)) <= 8
-    assert len(set(train) & set(held_later)) <= 8
 
 
 def test_a_damaged_mesh_is_met_when_it_is_read_and_by_check(folder):

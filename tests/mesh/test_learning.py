@@ -62,6 +62,7 @@ def test_an_autoencoder_with_scarce_codes_learns_what_they_leave_out(tmp_path: P
     assert after["within_one"] > 0.99
 
 
+@pytest.mark.slow  # learned codes learn in autoencoder/test_model.py as well
 def test_an_autoencoder_with_a_learned_codebook_learns_from_nothing(tmp_path: Path) -> None:
     settings = {"quantiser": "vq", "codebook_bits": 8, "latent_dim": 16, "depth": 1}
     before, after = before_and_after(tmp_path / "run", 60, 1e-2, **settings)

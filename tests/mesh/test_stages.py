@@ -150,7 +150,7 @@ def alone(
     """A transformer's run whose autoencoder is gone, and whose codes are kept nowhere."""
     source = Path(shutil.copytree(autoencoder_run, tmp_path / "given"))
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "first cache"))
-    train(transformer_recipe(source), tmp_path / "run")
+    train(transformer_recipe(source), tmp_path / "run", measured=True)
     shutil.rmtree(source)
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / "second cache"))
     return tmp_path / "run"

@@ -299,7 +299,7 @@ def test_a_frozen_encoder_reads_each_caption_once(
 ) -> None:
     settings = {"text": "frozen", "text_dim": 12, "text_path": str(encoder), "text_length": 10}
     recipe = replaced(transformer_recipe(autoencoder_model, steps=2), model=settings)
-    train(recipe, tmp_path / "run")
+    train(recipe, tmp_path / "run", measured=True)
     assert math.isfinite(lines(tmp_path / "run")[0]["transformer/loss"])
     before = embeddings(cache)
     assert len(before) == 1
@@ -351,7 +351,7 @@ def test_no_text_at_all_is_a_choice(
     cli: Callable,
 ) -> None:
     recipe = replaced(transformer_recipe(autoencoder_model, steps=1), model={"text": "none"})
-    train(recipe, tmp_path / "run")
+    train(recipe, tmp_path / "run", measured=True)
     out = ["--count", 1, "--out", tmp_path / "out"]
     assert "--text" in cli("sample", tmp_path / "run", "--text", "a box", *out).sentence
     assert cli("sample", tmp_path / "run", *out).status == 0
@@ -461,10 +461,13 @@ def test_a_sheet_is_written_with_a_file_for_each_mesh(
     assert np.allclose(half.vertices, points / 2, atol=1e-5)
 
 
-def test_exhibits_of_both_stages_open_again(autoencoder_run: Path, transformer_run: Path) -> None:
+def test_exhibits_of_both_stages_open_again(
+    autoencoder_run: Path, train: Callable, transformer_recipe: Callable, tmp_path: Path
+) -> None:
+    train(transformer_recipe(autoencoder_run), tmp_path / "run", measured=True)
     for run, names in (
         (autoencoder_run, {"original", "reconstruction"}),
-        (transformer_run, {"validation"}),
+        (tmp_path / "run", {"validation"}),
     ):
         meshes = sorted((run / "exhibits/step-00000004").glob("*.glb"))
         assert meshes

@@ -137,7 +137,11 @@ def test_built_in_shapes_are_there_without_any_data(stage: Callable, tmp_path: P
     assert ("val/agrees" in last) == (stage is second_stage)
 
 
-@STAGES
+@pytest.mark.parametrize(
+    "stage",
+    # test_stages.py evaluates and resumes a run of the second stage as well.
+    [first_stage, pytest.param(second_stage, marks=pytest.mark.slow)],
+)
 def test_a_folder_trains_and_the_command_line_knows_the_run(
     stage: Callable, chairs: Path, tmp_path: Path, cli: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

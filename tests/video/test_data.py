@@ -5,13 +5,10 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.errors import BadFile
-from quintet.media.splits import split_names
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import (
     BuiltinClips,
@@ -186,22 +183,6 @@ def test_the_seed_chooses_the_validation_split(folder):
     config = VideoDataConfig(valid_fraction=0.5)
     held = {frozenset(names(VideoFolder(folder, config, "valid", seed))) for seed in range(3)}
     assert len(held) == 3
-
-
-file_names = st.lists(st.text("abc/é\udcff", min_size=1, max_size=6), unique=True, max_size=60)
-
-
-@settings(deadline=None)
-@given(file_names, file_names, st.floats(0, 0.99), st.integers(-5, 5))
-def test_new_files_move_no_old_ones(old, new, fraction, seed):
-    train, valid = split_names(old, fraction, seed)
-    more = old + [name for name in new if name not in old]
-    train_later, valid_later = split_names(more, fraction, seed)
-    assert sorted(train + valid) == sorted(old)
-    assert not set(train) & set(valid)
-    # A side that would have been empty borrows one name, which may go back.
-    assert len(set(valid) & set(train_later)) <= 1
-    assert len(set(train) & set(valid_later)) <= 1
 
 
 def test_a_missing_an_empty_and_a_wrong_folder_are_told_apart(tmp_path):

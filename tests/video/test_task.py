@@ -213,11 +213,16 @@ def test_discriminators_start_together_at_their_step(motion: bool, tmp_path: Pat
     run.close()
 
 
-@pytest.mark.parametrize("stop", [3, 4, 5])
+ONE, LECAM = {"motion": False}, {"penalty": "lecam"}
+RELATIVISTIC = {**LECAM, "adversarial": "relativistic"}
+STOPS = [(ONE, 3), (LECAM, 4), (RELATIVISTIC, 5)]
+OTHER_STOPS = [(ONE, 4), (ONE, 5), (LECAM, 3), (LECAM, 5), (RELATIVISTIC, 3), (RELATIVISTIC, 4)]
+
+
+# Before, at and after the start of the discriminators, each with one kind of loss.
 @pytest.mark.parametrize(
-    "losses",
-    [{"motion": False}, {"penalty": "lecam"}, {"penalty": "lecam", "adversarial": "relativistic"}],
-    ids=["one discriminator", "lecam", "relativistic"],
+    ("losses", "stop"),
+    [*STOPS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_STOPS)],
 )
 def test_a_restored_run_takes_the_steps_that_would_have_been_taken(
     losses: dict[str, Any], stop: int, tmp_path: Path
