@@ -38,6 +38,8 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 ELSEWHERE = (
     "kills: music/mulan_tiny, SIGKILL",  # another recipe is killed so
     "kills: mesh/autoencoder_tiny, SIGKILL, two processes",  # engine/test_resume.py
+    "kills: mesh/autoencoder_tiny, SIGTERM, two processes",  # engine/machine/test_signals.py
+    "kills: music/mulan_tiny, SIGINT",  # test_stops.py
     "mishap: a longer run",  # engine/test_resume.py
     "mishap: a terminal that is gone",  # test_stops.py
     "clock: resumed 5 times",  # contract/test_recipes.py

@@ -54,8 +54,16 @@ class Variant(str):
 # Settings that take another way through a step: keyed noise inside of the network, no ids.
 VARIANTS = [
     pytest.param(Variant("image/vqgan_tiny", quantiser="kl"), id="image/vqgan_tiny-kl"),
-    pytest.param(Variant("video/tokenizer_tiny", quantiser="kl"), id="video/tokenizer_tiny-kl"),
-    pytest.param(Variant("image/vqgan_tiny", quantiser="bounded"), id="image/vqgan_tiny-bounded"),
+    pytest.param(  # the code of images; so is the noise of the next
+        Variant("video/tokenizer_tiny", quantiser="kl"),
+        id="video/tokenizer_tiny-kl",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        Variant("image/vqgan_tiny", quantiser="bounded"),
+        id="image/vqgan_tiny-bounded",
+        marks=pytest.mark.slow,
+    ),
 ]
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
 # Of the recipes that adopt models, that of images: the others take the same code ten times longer.

@@ -90,7 +90,13 @@ def next_commands(out: str) -> list[str]:
     return [line.strip() for line in out.partition("Next:\n")[2].splitlines()]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# Each with the commands of another, less or more one flag.
+SLOW = {"mesh transformer without text", "speech without text", "video generator"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in RECIPES]
+)
 def test_the_commands_after_training_run_as_printed(
     name: str,
     folder: Path,

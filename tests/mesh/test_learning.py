@@ -71,6 +71,7 @@ def test_an_autoencoder_with_a_learned_codebook_learns_from_nothing(tmp_path: Pa
     assert after["chamfer_bins"] < 0.8 * before["chamfer_bins"]
 
 
+@pytest.mark.slow  # benchmarks/learning.py trains the recipe itself, mesh/autoencoder_compact_tiny
 def test_an_autoencoder_learns_the_bits_that_pointers_leave_out(tmp_path: Path) -> None:
     settings = {"quantiser": "pointer", "depth": 1, "cell_bits": 2, "pointers": (2, 16, 64)}
     before, after = before_and_after(tmp_path / "run", 60, 4e-3, **settings)

@@ -93,6 +93,7 @@ def test_time_follows_from_the_rate_and_memory_from_the_parameters() -> None:
     assert twice["bytes"]["weights"] == facts["bytes"]["weights"]
 
 
+@pytest.mark.slow  # the same count as above, with one flag
 def test_recomputed_activations_are_not_counted() -> None:
     changes = SMALLER | {"layers": 4, "text_layers": 4, "batch_size": 16}
     recipe = replaced(rooms.recipe_function("music/mulan_tiny")(), changes)
