@@ -1,25 +1,30 @@
 """Masked generators: masks, orders, digits, and what generation promises whatever the room."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from math import prod
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 
+from quintet.image import sample as image_sample
 from quintet.image.config import MaskGitConfig
 from quintet.image.maskgit import MaskGit
 from quintet.nn.attention import Context
 from quintet.nn.quantisers.config import CodebookConfig
-from quintet.shared.maskgit.config import MAX_DIGIT, digits_of
+from quintet.shared.maskgit.config import MAX_DIGIT, DecodingConfig, digits_of
 from quintet.shared.maskgit.decoding import (
     Decoder,
     Decoding,
+    decoding_of,
     generate_ids,
     halton_ranks,
     sample_keys,
 )
 from quintet.shared.maskgit.model import random_mask
+from quintet.video import sample as video_sample
 
 SMALL = MaskGitConfig(
     grid=(4, 6), digits=(8, 5), dim=32, layers=2, heads=2, head_dim=16, text_length=24
@@ -227,6 +232,19 @@ def test_arguments_of_upstream_are_taken_or_refused(model: MaskGit) -> None:
     assert MaskGit(SMALL, depth=1, dim_head=8).config.layers == 1
     with pytest.raises(TypeError, match="text_drop"):
         MaskGit(SMALL, cond_drop_prob=0.25)
+
+
+def test_samples_are_made_as_in_the_evaluations_of_the_run_unless_asked(tmp_path: Path) -> None:
+    flags = image_sample.Flags(order="halton", temperature=0.0)
+    given = {"order": "halton", "temperature": 0.0}
+    (tmp_path / "config.json").write_text('{"model_type": "an export"}')
+    assert decoding_of(tmp_path, flags) == given
+    generation = DecodingConfig(sampling_steps=9, temperature=0.7, choice_temperature=1.0)
+    settings = {"settings": {"generation": asdict(generation)}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    own = {"steps": 9, "choice_temperature": 1.0, "cond_scale": generation.cond_scale}
+    assert decoding_of(tmp_path, flags) == given | own
+    assert decoding_of(tmp_path, video_sample.Flags())["temperature"] == 0.7
 
 
 @pytest.mark.parametrize("order", ["confidence", "halton"])

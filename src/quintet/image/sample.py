@@ -50,13 +50,16 @@ class Flags:
     """Super-resolution: run or export of the generator of small images."""
     count: int = 8
     """Generator: images per caption. Tokenizer without inputs: number of validation images."""
-    steps: int = 12
-    """Generator: steps of generation, 8 to 64."""
-    order: Literal["confidence", "halton"] = "confidence"
+    steps: int | None = None
+    """Generator: steps of generation, 8 to 64. This and the next four are by default those of the
+    run's evaluations."""
+    order: Literal["confidence", "halton"] | None = None
     """Generator: which ids are fixed first, the most likely or those of a Halton sequence."""
-    temperature: float = 1.0
+    temperature: float | None = None
     """Generator: sampling temperature; 0 is greedy."""
-    cond_scale: float = 3.0
+    choice_temperature: float | None = None
+    """Generator: noise in the choice of the most likely ids, which falls to 0."""
+    cond_scale: float | None = None
     """Generator: classifier-free guidance scale; 1 disables guidance."""
     seed: int = 0
     """Generator: random seed."""
@@ -100,7 +103,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
             raise RunError(f"{run} is no super-resolution generator: drop --base")
         else:
             draw = _painting(model, flags)
-        return _generate(model, draw, out, flags)
+        return _generate(model, run, draw, out, flags)
     if flags.text or flags.image or flags.mask or flags.base:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text, --image or --mask")
     files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
@@ -124,13 +127,15 @@ Draw = Callable[..., "Tensor"]
 """Images of texts, or None, with the keywords of `MaskGit.generate`."""
 
 
-def _generate(model: "MaskGit", draw: Draw, out: Path, flags: Flags) -> list[Path]:
+def _generate(model: "MaskGit", run: Path, draw: Draw, out: Path, flags: Flags) -> list[Path]:
     from quintet.image.maskgit_task import PictureSheet
     from quintet.media.pixels import write_png
+    from quintet.shared.maskgit.decoding import decoding_of
     from quintet.shared.tokenizer.pixels import to_bytes
 
     if flags.text and model.config.text == "none":
         raise RunError("this generator was trained without captions; drop --text")
+    settings = decoding_of(run, flags)
     rows: list[Tensor] = []
     paths: list[Path] = []
     texts = [*flags.text] or [""]
@@ -140,11 +145,8 @@ def _generate(model: "MaskGit", draw: Draw, out: Path, flags: Flags) -> list[Pat
             images = draw(
                 [text] if flags.text else None,
                 count=flags.count,
-                steps=flags.steps,
-                order=flags.order,
-                temperature=flags.temperature,
-                cond_scale=flags.cond_scale,
                 seed=flags.seed + number,
+                **settings,
             )
         except ValueError as error:
             raise RunError(str(error)) from None

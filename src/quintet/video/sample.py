@@ -45,13 +45,16 @@ class Flags:
     """Generator: video or image to continue; resized and cropped to the size of the model."""
     frames: int | None = None
     """Generator: length in frames, --clip included; default: that of training."""
-    steps: int = 16
-    """Generator: steps of generation of each chunk, 8 to 64."""
-    order: Literal["confidence", "halton"] = "confidence"
+    steps: int | None = None
+    """Generator: steps of generation of each chunk, 8 to 64. This and the next four are by default
+    those of the run's evaluations."""
+    order: Literal["confidence", "halton"] | None = None
     """Generator: which ids are fixed first, the most likely or those of a Halton sequence."""
-    temperature: float = 1.0
+    temperature: float | None = None
     """Generator: sampling temperature; 0 is greedy."""
-    cond_scale: float = 3.0
+    choice_temperature: float | None = None
+    """Generator: noise in the choice of the most likely ids, which falls to 0."""
+    cond_scale: float | None = None
     """Generator: classifier-free guidance scale; 1 disables guidance."""
     seed: int = 0
     """Generator: random seed."""
@@ -99,7 +102,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     if isinstance(model, VideoMaskGit):
         if inputs:
             raise RunError(f"{run} is a generator: give --text or --clip, no files")
-        return _generate(model, out, flags)
+        return _generate(model, run, out, flags)
     if flags.text or flags.clip:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text or --clip")
     if not hasattr(model, "encode_chunks"):
@@ -148,13 +151,15 @@ def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Input]:
 # -- generation -----------------------------------------------------------------------------------
 
 
-def _generate(model: "VideoMaskGit", out: Path, flags: Flags) -> list[Path]:
+def _generate(model: "VideoMaskGit", run: Path, out: Path, flags: Flags) -> list[Path]:
     from quintet.media.clips.writer import write_mp4
+    from quintet.shared.maskgit.decoding import decoding_of
     from quintet.shared.tokenizer.pixels import displayed, to_bytes
     from quintet.video.exhibits import CaptionedClips
 
     if flags.text and model.config.text == "none":
         raise RunError("this generator was trained without captions; drop --text")
+    settings = decoding_of(run, flags)
     given = None if flags.clip is None else _read_start(model, flags.clip)
     rows: list[list[Tensor]] = []
     paths: list[Path] = []
@@ -167,11 +172,8 @@ def _generate(model: "VideoMaskGit", out: Path, flags: Flags) -> list[Path]:
                 count=flags.count,
                 clip=given,
                 frames=flags.frames,
-                steps=flags.steps,
-                order=flags.order,
-                temperature=flags.temperature,
-                cond_scale=flags.cond_scale,
                 seed=flags.seed + number,
+                **settings,
             )
         except ValueError as error:
             raise RunError(str(error)) from None
