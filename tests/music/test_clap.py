@@ -117,6 +117,17 @@ def test_the_loss_is_that_of_the_whole_batch() -> None:
     assert not torch.allclose(masked.model(*inputs).audio, outputs[0].audio, atol=1e-4)
 
 
+def test_recomputed_blocks_give_the_same_step(tmp_path: Path) -> None:
+    weights = []
+    for recomputes in (False, True):
+        recipe = small(checkpoint_activations=recomputes)
+        run = Run(ClapTask(recipe), recipe, World(recipe), RunFolder(tmp_path / str(recomputes)))
+        take_step(run)
+        run.close()
+        weights.append(run.parts["mulan"].module.state_dict())
+    assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
+
+
 @pytest.mark.parametrize("part", TOWERS)
 def test_a_step_moves_exactly_what_is_trained(part: Any, tmp_path: Path) -> None:
     recipe = small(train=part, learning_rate=1e-3, warmup_steps=0)

@@ -164,6 +164,12 @@ class AdoptedClap(Embeds, Pretrained, nn.Module):
 
     # -- training --------------------------------------------------------------------------------
 
+    def regions(self) -> list[nn.Module]:
+        """Blocks of both towers, which are recomputed or sharded one by one."""
+        stages = self.network.audio_model.audio_encoder.layers
+        audio = [block for stage in stages for block in stage.blocks]
+        return [*audio, *self.network.text_model.encoder.layer]
+
     def train_only(self, part: Trained) -> None:
         """Freeze what is not trained."""
         self.network.requires_grad_(False)
