@@ -142,6 +142,19 @@ def test_a_step_moves_exactly_what_is_trained(part: Any, tmp_path: Path) -> None
     assert moved == trained - norm | {"logit_scale_a"}
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_steps_on_a_gpu_are_equal_every_time(tmp_path: Path) -> None:
+    weights = []
+    for turn in "ab":
+        recipe = small(device="cuda", batch_size=4, accumulate=2)
+        run = Run(ClapTask(recipe), recipe, World(recipe), RunFolder(tmp_path / turn))
+        take_step(run)
+        take_step(run)
+        run.close()
+        weights.append(run.parts["mulan"].module.state_dict())
+    assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
+
+
 def test_an_export_without_training_is_the_original_to_the_byte(tmp_path: Path) -> None:
     original = tmp_path / "original"
     network("ClapModel").to(torch.bfloat16).save_pretrained(original)

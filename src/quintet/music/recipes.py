@@ -157,12 +157,7 @@ def clap() -> ClapRecipe:
         evaluate_every=500,
         save_every=500,
         sounds=MusicDataConfig(
-            sample_rate=48_000,
-            seconds=10.0,
-            min_seconds=10.0,
-            buckets=1,
-            builtin_count=20_000,
-            valid_limit=512,
+            sample_rate=48_000, buckets=1, builtin_count=20_000, valid_limit=512
         ),
         optim=OptimiserConfig(learning_rate=1e-5, warmup_steps=100, weight_decay=0.01),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, require_choices, setting
+from quintet.engine.config import OptimiserConfig, Recipe, setting
 from quintet.music.config import MusicDataConfig, MusicLossConfig
 from quintet.shared.adopt.config import OriginalConfig
 
@@ -64,17 +64,13 @@ class ClapRecipe(Recipe):
     """Folder of the ClapModel and its processor, or a run of this recipe; on the command line also
     --from."""
     train: Trained = "all"
-    """What is trained, beside the temperature: all, both projections, or one tower with its
-    projection. The rest stays to the bit: with audio, embeddings of texts do."""
+    """What is trained, beside the temperature: everything, both projections, or one tower with its
+    projection. The rest stays to the bit."""
     sounds: MusicDataConfig = field(
-        default_factory=lambda: MusicDataConfig(sample_rate=48_000, min_seconds=10.0, buckets=1)
+        default_factory=lambda: MusicDataConfig(sample_rate=48_000, buckets=1)
     )
     """Audio clips and captions; clips have the rate of the model, and at most its length."""
     losses: MusicLossConfig = field(default_factory=MusicLossConfig)
     """SpecAugment masks."""
     optim: OptimiserConfig = field(default_factory=OptimiserConfig)
     """Optimizer and learning rate schedule."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choices(self)

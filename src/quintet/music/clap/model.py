@@ -175,8 +175,8 @@ class AdoptedClap(Embeds, Pretrained, nn.Module):
         self.network.requires_grad_(False)
         for name in TOWERS[part]:
             getattr(self.network, name).requires_grad_(True)
-        # Its statistics are frozen as well. On a GPU the gradient would depend on the order of
-        # sums: that of the bicubic interpolation behind it has no deterministic kernel.
+        # Its statistics are frozen as well; and the gradient of the bicubic interpolation behind it
+        # has no deterministic kernel on a GPU.
         self.network.audio_model.audio_encoder.batch_norm.requires_grad_(False)
         getattr(self.network, SCALE).requires_grad_(True)
 
@@ -208,7 +208,7 @@ class AdoptedClap(Embeds, Pretrained, nn.Module):
         return model.eval()
 
     def read_stages(self, path: Path) -> None:
-        """The processor that a run, or its copy of the original, holds."""
+        """The processor in what a run keeps, or in the folder of what it keeps."""
         for kept in (path / PROCESSOR, path / "clap" / PROCESSOR):
             if kept.is_dir():
                 self.read_processor(kept)
