@@ -170,8 +170,34 @@ SOUNDS: dict[str, dict[str, Any]] = {
         "upsample_groups": 8,
     },
 }
-ADOPTED = {"image": "AutoencoderKL", "music": "DacModel", "video": "AutoencoderKLWan"}
+ADOPTED = {
+    "image/adopt_tiny": "AutoencoderKL",
+    "music/adopt_tiny": "DacModel",
+    "music/clap_tiny": "ClapModel",
+    "video/adopt_tiny": "AutoencoderKLWan",
+}
 """What tests of all recipes adopt."""
+CLAP: dict[str, dict[str, Any]] = {
+    "text_config": {
+        "vocab_size": 260,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 162,
+    },
+    "audio_config": {
+        "window_size": 4,
+        "num_mel_bins": 16,
+        "spec_size": 64,
+        "patch_embeds_hidden_size": 8,
+        "depths": [2, 1],
+        "num_attention_heads": [1, 2],
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+    },
+}
+CLAP_SOUNDS: dict[str, Any] = {"sampling_rate": 8000, "max_length_s": 1, "hop_length": 80}
 
 
 def network(name: str, **changes: Any) -> Any:
@@ -187,6 +213,8 @@ def _network(name: str, changes: dict[str, Any]) -> Any:
         return getattr(diffusers, name)(**{**IMAGES, **CLIPS, **SOUNDS}[name] | changes)
     import transformers
 
+    if name == "ClapModel":
+        return clap(transformers.ClapConfig(**CLAP, projection_dim=8, **changes))
     kind = getattr(transformers, name)
     made = kind(kind.config_class(**SOUNDS[name] | changes))
     for module in made.modules():
@@ -198,12 +226,53 @@ def _network(name: str, changes: dict[str, Any]) -> Any:
     return made
 
 
+def clap(config: Any) -> Any:
+    import transformers
+
+    made = transformers.ClapModel(config)
+    # As after training: statistics of dB, and no weight that is exactly 0.
+    made.audio_model.audio_encoder.batch_norm.running_mean.fill_(-30.0)
+    made.audio_model.audio_encoder.batch_norm.running_var.fill_(400.0)
+    for parameter in made.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.05
+    return made
+
+
+def clap_processor() -> Any:
+    """Log-mels of a second at 8 kHz, and a token for each byte."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    return transformers.ClapProcessor(
+        transformers.ClapFeatureExtractor(
+            feature_size=16,
+            fft_window_size=512,
+            frequency_min=50,
+            frequency_max=4000,
+            truncation="rand_trunc",
+            **CLAP_SOUNDS,
+        ),
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, unk_token="<unk>", model_max_length=160, **special
+        ),
+    )
+
+
 @lru_cache
 def folder(name: str) -> Path:
     """As its library writes it; do not change what is in it."""
     path = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, path)
     network(name).save_pretrained(path)
+    if name == "ClapModel":
+        with quiet():
+            clap_processor().save_pretrained(path)
     return path
 
 

@@ -67,7 +67,8 @@ VARIANTS = [
 ]
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
 # Of the recipes that adopt models, that of images: the others take the same code ten times longer.
-LONG = {name: [pytest.mark.slow] for name in ("video/adopt_tiny", "music/adopt_tiny")}
+SLOW = ("video/adopt_tiny", "music/adopt_tiny", "music/clap_tiny")
+LONG = {name: [pytest.mark.slow] for name in SLOW}
 MARKED = [
     pytest.param(n, marks=[needs_diffusers, *LONG.get(n, [])]) if n in ADOPTING else n
     for n in NAMES
@@ -103,6 +104,7 @@ SMALLER = {
 }
 OF_RECIPE: dict[str, dict[str, Any]] = {
     "music/adopt_tiny": {"train": "all"},
+    "music/clap_tiny": {"sample_rate": 8000, "seconds": 1.0, "min_seconds": 1.0},
     "video/adopt_tiny": {"train": "all"},
 }
 # Terms that are documented to be statistics of one micro-batch; without them halves are equal.
@@ -133,7 +135,7 @@ def stage(maker: str, name: str) -> Path:
     """A frozen model that a recipe is built on: four steps of the recipe that trains such, or a
     folder of another library."""
     if maker not in rooms.names():
-        return adopting.folder(adopting.ADOPTED[name.partition("/")[0]])
+        return adopting.folder(adopting.ADOPTED[name])
     name, place = f"{maker}_tiny", Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, place)
     go = lambda settings: rooms.build(name, settings)

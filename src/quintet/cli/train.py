@@ -4,7 +4,7 @@ import dataclasses
 import re
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -43,8 +43,9 @@ def train(given: list[str]) -> None:
         if not given or given[0] not in ASKING:
             raise RunError("name a recipe first, for example image/vqgan_tiny")
         return
-    name, rest = given[0], spell_out(given[1:])
+    name = given[0]
     default = rooms.recipe_function(name)()
+    rest = spell_out(given[1:], default.stages)
     if any(word in ASKING for word in rest):
         print(recipe_help(name, default))
         return
@@ -174,9 +175,10 @@ def with_valid_folder(recipe: Recipe, folder: str | None) -> Recipe:
     )
 
 
-def spell_out(given: list[str]) -> list[str]:
-    """--compile and --no-compile, for the setting that is also 'auto'; --from for --autoencoder,
-    because no field of Python can be called so."""
+def spell_out(given: list[str], stages: Iterable[str] = ()) -> list[str]:
+    """--compile and --no-compile, for the setting that is also 'auto'; --from for the first of the
+    stages, because no field of Python can be called so."""
+    first = next(iter(stages), "from").replace("_", "-")
     words: list[str] = []
     for index, word in enumerate(given):
         following = given[index + 1] if index + 1 < len(given) else ""
@@ -185,7 +187,7 @@ def spell_out(given: list[str]) -> list[str]:
         elif word == "--compile" and following not in ("on", "off", "auto"):
             words += ["--compile", "on"]
         elif word == "--from" or word.startswith("--from="):
-            words.append(word.replace("--from", "--autoencoder", 1))
+            words.append(word.replace("--from", f"--{first}", 1))
         else:
             words.append(word)
     return words

@@ -28,7 +28,7 @@ def embed_states(self: Any, states: Tensor, mask: Tensor) -> Tensor:
 
 def pieces(model: Any, recipe: Any) -> Exportable:
     if not isinstance(model, MuLaN):
-        return Exportable([], "an adopted codec is exported in its own format alone")
+        return Exportable([], "an adopted model is exported in its own format alone")
     excluded = (
         "Mixing to mono, resampling and tokenization (as the input describes) are not included."
         " The quantiser of embeddings is not exported."

@@ -11,7 +11,7 @@ condition a generator. Its codebooks are moving averages: it has no loss and no 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -75,7 +75,35 @@ def build_quantiser(config: MuLaNConfig) -> ResidualQuantiser | None:
     )
 
 
-class MuLaN(Pretrained, nn.Module):
+class Embeds:
+    """Embeddings of sounds and texts without gradients."""
+
+    get_audio_latents: Callable[..., Tensor]
+    get_text_latents: Callable[..., Tensor]
+
+    @torch.no_grad()
+    def embed_audio(self, wavs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(b, l) embeddings of audio (b, n), or (l,) of one clip (n,)."""
+        if wavs.ndim == 1:
+            return self.get_audio_latents(wavs[None])[0]
+        return self.get_audio_latents(wavs, lengths)
+
+    @torch.no_grad()
+    def embed_text(self, texts: str | Sequence[str]) -> Tensor:
+        """(b, l) embeddings of texts, or (l,) of one text."""
+        if isinstance(texts, str):
+            return self.get_text_latents(raw_texts=[texts])[0]
+        return self.get_text_latents(raw_texts=texts)
+
+    @torch.no_grad()
+    def similarity(
+        self, wavs: Tensor, raw_texts: Sequence[str], lengths: Tensor | None = None
+    ) -> Tensor:
+        """(clips, texts): cosine similarities."""
+        return similarities(self.embed_audio(wavs, lengths), self.embed_text(raw_texts))
+
+
+class MuLaN(Embeds, Pretrained, nn.Module):
     """Audio and text tower, built from a configuration or from its fields as keywords.
 
     `mulan(wavs, texts)`, of strings or ids, returns the loss of a batch, for custom training loops.
@@ -194,27 +222,6 @@ class MuLaN(Pretrained, nn.Module):
     ) -> Tensor:
         """(b, l) embeddings of ids or of strings."""
         return self.text(*self.tokenize(raw_texts, texts))
-
-    @torch.no_grad()
-    def embed_audio(self, wavs: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(b, l) embeddings of audio (b, n), or (l,) of one clip (n,)."""
-        if wavs.ndim == 1:
-            return self.get_audio_latents(wavs[None])[0]
-        return self.get_audio_latents(wavs, lengths)
-
-    @torch.no_grad()
-    def embed_text(self, texts: str | Sequence[str]) -> Tensor:
-        """(b, l) embeddings of texts, or (l,) of one text."""
-        if isinstance(texts, str):
-            return self.get_text_latents(raw_texts=[texts])[0]
-        return self.get_text_latents(raw_texts=texts)
-
-    @torch.no_grad()
-    def similarity(
-        self, wavs: Tensor, raw_texts: Sequence[str], lengths: Tensor | None = None
-    ) -> Tensor:
-        """(clips, texts): cosine similarities."""
-        return similarities(self.embed_audio(wavs, lengths), self.embed_text(raw_texts))
 
     @torch.no_grad()
     def quantize_latents(self, latents: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from quintet.engine.config import OptimiserConfig
 from quintet.music.adopt.config import CodecAdoptRecipe, CodecDataConfig
+from quintet.music.clap.config import ClapRecipe
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
 from quintet.shared.config import SoundDiscriminatorConfig
 
@@ -144,4 +145,34 @@ def adopt_tiny() -> CodecAdoptRecipe:
         optim=OptimiserConfig(
             learning_rate=3e-4, betas=(0.8, 0.99), warmup_steps=20, ema_decay=0.98
         ),
+    )
+
+
+def clap() -> ClapRecipe:
+    """Fine-tune a ClapModel of transformers on clips of 10 seconds with captions; for one GPU."""
+    return ClapRecipe(
+        steps=2000,
+        batch_size=64,
+        workers=12,
+        evaluate_every=500,
+        save_every=500,
+        sounds=MusicDataConfig(
+            sample_rate=48_000, buckets=1, builtin_count=20_000, valid_limit=512
+        ),
+        optim=OptimiserConfig(learning_rate=1e-5, warmup_steps=100, weight_decay=0.01),
+    )
+
+
+def clap_tiny() -> ClapRecipe:
+    """The same with 16 clips a step; for tries on a CPU."""
+    tried = clap()
+    return replace(
+        tried,
+        steps=50,
+        batch_size=16,
+        workers=1,
+        evaluate_every=50,
+        save_every=50,
+        sounds=replace(tried.sounds, builtin_count=1000, valid_limit=32),
+        optim=replace(tried.optim, warmup_steps=10, ema_decay=0.9),
     )

@@ -30,6 +30,7 @@ from quintet.engine.task import (
 from quintet.files import reading_once
 from quintet.music import data, tunes
 from quintet.music.adopt.config import CodecAdoptRecipe
+from quintet.music.clap.config import ClapRecipe
 from quintet.music.config import MuLaNRecipe
 from quintet.music.data import MusicData
 from quintet.music.exhibits import BestCaptions, SimilarityMatrix
@@ -124,9 +125,13 @@ class MuLaNTask(Task):
             batch["lengths"] = None  # no mask: attention is faster without one
         if tokens is not None:
             return {**batch, "text": pad_ids(tokens, self.config.text_length)}
+        return {**batch, **self.tokenized(batch["texts"])}
+
+    def tokenized(self, texts: list[str]) -> dict[str, Tensor]:
+        """`text`, and its `mask` where there is one: inputs of the text tower."""
         if self.texts is not None:
-            return {**batch, **self.texts(batch["texts"])}
-        return {**batch, "text": ByteTokenizer(self.text_length).encode(batch["texts"])}
+            return self.texts(texts)
+        return {"text": ByteTokenizer(self.text_length).encode(texts)}
 
     def check(self, data: Any) -> None:
         wavs, text = data["wavs"], data["text"]
@@ -166,11 +171,13 @@ class MuLaNTask(Task):
 
     def _inputs(self, batch: Batch, augment: bool = False) -> tuple[Any, ...]:
         """Arguments of `MuLaN.forward`."""
-        data, draws = batch.data, None
-        if augment:
-            samples = data["wavs"].shape[1]
-            draws = self.model.audio.draws(batch.keys, samples, self.recipe.losses)
+        data, draws = batch.data, self.draws(batch) if augment else None
         return data["wavs"], data["lengths"], data["text"], data.get("mask"), draws
+
+    def draws(self, batch: Batch) -> Any:
+        """Those of the augmentation, by the keys of the samples."""
+        samples = batch.data["wavs"].shape[1]
+        return self.model.audio.draws(batch.keys, samples, self.recipe.losses)
 
     # -- evaluation -----------------------------------------------------------------------------
 
@@ -219,6 +226,10 @@ def build(recipe: Any) -> Task:
         from quintet.music.adopt.task import CodecAdoptTask
 
         return CodecAdoptTask(recipe)
+    if isinstance(recipe, ClapRecipe):
+        from quintet.music.clap.task import ClapTask
+
+        return ClapTask(recipe)
     return MuLaNTask(recipe)
 
 

@@ -165,7 +165,7 @@ def parse_recipe(name: str, arguments: list[str]) -> Any:
         "    json_line: Print one line of JSON instead of the table.\n"
         "    settings: As for train."
     )
-    args = parse(kind, spell_out(arguments), f"doctor {name}")
+    args = parse(kind, spell_out(arguments, default.stages), f"doctor {name}")
     data = args.data if args.data is not None else args.settings.data
     recipe = dataclasses.replace(with_absolute_paths(args.settings), data=resolved(data))
     return dataclasses.replace(args, settings=recipe)

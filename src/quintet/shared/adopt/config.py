@@ -1,5 +1,5 @@
-"""Settings of recipes that adopt an autoencoder of diffusers or transformers. Imports no torch:
-help must be instant."""
+"""Settings of recipes that adopt a model of diffusers or transformers. Imports no torch: help must
+be instant."""
 
 import json
 import types
@@ -13,12 +13,14 @@ from quintet.shared.tokenizer.config import TokenizerRecipe
 Trained = Literal["decoder", "encoder", "all", "lora"]
 CODECS = ("AutoencoderOobleck", "DacModel", "EncodecModel", "MimiModel")
 """Classes of sounds."""
+CONTRASTIVE = ("ClapModel",)
+"""Classes of joint embeddings of sounds and text."""
 FOLDER = "a folder with config.json and safetensors, as diffusers or transformers writes it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdoptedConfig:
-    """What rebuilds an adopted autoencoder: its class and its own configuration."""
+class OriginalConfig:
+    """What rebuilds an adopted model: its class and its own configuration."""
 
     library: Literal["diffusers", "transformers"] = "diffusers"
     """The library of the class."""
@@ -28,16 +30,25 @@ class AdoptedConfig:
     """Text of its config.json, kept to the byte."""
     dtype: str = "float32"
     """Type of the weights in its files; training is in fp32."""
-    kl_weight: float = 1e-6
-    """Weight of the divergence from a standard normal, in nats per element of the latents."""
 
     def __post_init__(self) -> None:
         require_choices(self)
-        require(self.kl_weight >= 0, "kl_weight", self.kl_weight, "0 or more")
 
     @property
     def values(self) -> dict[str, Any]:
         return json.loads(self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedConfig(OriginalConfig):
+    """What rebuilds an adopted autoencoder."""
+
+    kl_weight: float = 1e-6
+    """Weight of the divergence from a standard normal, in nats per element of the latents."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.kl_weight >= 0, "kl_weight", self.kl_weight, "0 or more")
 
     @property
     def channels(self) -> int:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,12 @@ from quintet.engine.errors import RunError
 from quintet.engine.models.hub import CONFIG
 from quintet.engine.models.pretrained import read_about, refuse_outside_links
 from quintet.engine.runs.checkpoint import write_safetensors
-from quintet.shared.adopt.config import FOLDER, AdoptedConfig
+from quintet.shared.adopt.config import CONTRASTIVE, FOLDER, AdoptedConfig, OriginalConfig
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 """Name of the file of weights of diffusers."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+C = TypeVar("C", bound=OriginalConfig)
 
 
 def is_foreign(path: Path) -> bool:
@@ -37,15 +38,20 @@ def is_foreign(path: Path) -> bool:
     return "quintet" not in about and ("_class_name" in about or "architectures" in about)
 
 
-def load(path: Path) -> tuple[AdoptedConfig, nn.Module]:
+def class_named(about: Mapping[str, Any]) -> str:
+    """The class of a config.json."""
+    return str(about.get("_class_name") or (about.get("architectures") or [""])[0])
+
+
+def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Module]:
     """The network of a folder in fp32, and what rebuilds it."""
     about = read_about(path)
     library = "diffusers" if "_class_name" in about else "transformers"
-    named = about.get("_class_name") or (about.get("architectures") or [""])[0]
+    named = class_named(about)
     files = weight_files(path)
-    config = AdoptedConfig(
+    config = config_class(
         library=library,
-        class_name=str(named),
+        class_name=named,
         settings=(path / CONFIG).read_text(encoding="utf-8"),
         dtype=dtype_of(files),
     )
@@ -62,7 +68,7 @@ def load(path: Path) -> tuple[AdoptedConfig, nn.Module]:
     return config, network
 
 
-def build(config: AdoptedConfig) -> nn.Module:
+def build(config: OriginalConfig) -> nn.Module:
     """The network with arbitrary weights."""
     kind = class_of(config)
     with quiet():
@@ -71,7 +77,7 @@ def build(config: AdoptedConfig) -> nn.Module:
         return kind(kind.config_class.from_dict(config.values))
 
 
-def save(config: AdoptedConfig, network: Any, state: Mapping[str, Tensor], path: Path) -> None:
+def save(config: OriginalConfig, network: Any, state: Mapping[str, Tensor], path: Path) -> None:
     """In the original format; equal weights give an equal file."""
     weights = {name: value.cpu() for name, value in state.items()}
     if config.library == "diffusers":
@@ -82,7 +88,16 @@ def save(config: AdoptedConfig, network: Any, state: Mapping[str, Tensor], path:
     (path / CONFIG).write_text(config.settings, encoding="utf-8")
 
 
-def class_of(config: AdoptedConfig) -> Any:
+def in_type_of(config: OriginalConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights in the type of the original."""
+    dtype = getattr(torch, config.dtype)
+    return {
+        name: value.detach().to(dtype) if value.is_floating_point() else value.detach()
+        for name, value in state.items()
+    }
+
+
+def class_of(config: OriginalConfig) -> Any:
     try:
         library = importlib.import_module(config.library)
         base = library.ModelMixin if config.library == "diffusers" else library.PreTrainedModel
@@ -92,7 +107,8 @@ def class_of(config: AdoptedConfig) -> Any:
             f"a {config.class_name} needs {config.library}: pip install 'quintet[adopt]' ({error})"
         ) from None
     whole = isinstance(kind, type) and issubclass(kind, base)
-    if not whole or not hasattr(kind, "encode") or not hasattr(kind, "decode"):
+    embeds = config.class_name in CONTRASTIVE
+    if not whole or not (embeds or (hasattr(kind, "encode") and hasattr(kind, "decode"))):
         raise RunError(
             f"{config.class_name} is not an autoencoder of {config.library}"
             f" {library.__version__}; give {FOLDER}"

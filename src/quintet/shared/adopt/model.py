@@ -314,14 +314,10 @@ class AdoptedTokenizer(TokenizerModel):
 
     def _stored(self) -> dict[str, Tensor]:
         """The network's weights in the type of the original."""
-        dtype = getattr(torch, self.config.dtype)
         state = self.network.state_dict()
         if self.low_rank is not None:
             state |= self.low_rank.merged(state)
-        return {
-            name: value.detach().to(dtype) if value.is_floating_point() else value.detach()
-            for name, value in state.items()
-        }
+        return folder.in_type_of(self.config, state)
 
     def exported(self) -> dict[str, Tensor]:
         own = self.network.state_dict()
