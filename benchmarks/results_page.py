@@ -137,7 +137,7 @@ class Result:
         metrics = self.facts["metrics"]
         if name == "chance":  # a random order of the pairs
             return min(1.0, 10 / metrics["samples"])
-        if name == "uniform":  # no recipe of these rows sets other codes than its stage
+        if name == "uniform":  # of the codes of the recipe before
             stage = rooms.recipe_function(
                 self.facts["recipe"].replace("transformer", "autoencoder")
             )

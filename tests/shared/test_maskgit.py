@@ -18,12 +18,12 @@ from quintet.shared.maskgit.config import MAX_DIGIT, DecodingConfig, digits_of
 from quintet.shared.maskgit.decoding import (
     Decoder,
     Decoding,
-    decoding_of,
     generate_ids,
     halton_ranks,
     sample_keys,
 )
 from quintet.shared.maskgit.model import random_mask
+from quintet.shared.sampling import decoding_of
 from quintet.video import sample as video_sample
 
 SMALL = MaskGitConfig(
@@ -244,6 +244,7 @@ def test_samples_are_made_as_in_the_evaluations_of_the_run_unless_asked(tmp_path
     (tmp_path / "config.json").write_text(json.dumps(settings))
     own = {"steps": 9, "choice_temperature": 1.0, "cond_scale": generation.cond_scale}
     assert decoding_of(tmp_path, flags) == given | own
+    assert decoding_of(tmp_path.with_name(f"{tmp_path.name}@best"), flags) == given | own
     assert decoding_of(tmp_path, video_sample.Flags())["temperature"] == 0.7
 
 

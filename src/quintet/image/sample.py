@@ -12,6 +12,7 @@ from quintet.shared.sampling import (
     Device,
     Input,
     check_positive,
+    decoding_of,
     each_input,
     find_inputs,
     has_validation,
@@ -130,7 +131,6 @@ Draw = Callable[..., "Tensor"]
 def _generate(model: "MaskGit", run: Path, draw: Draw, out: Path, flags: Flags) -> list[Path]:
     from quintet.image.maskgit_task import PictureSheet
     from quintet.media.pixels import write_png
-    from quintet.shared.maskgit.decoding import decoding_of
     from quintet.shared.tokenizer.pixels import to_bytes
 
     if flags.text and model.config.text == "none":

@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO, TypeVar
 
@@ -171,6 +172,19 @@ def has_validation(run: Path) -> bool:
     about = RunFolder.open(run).about
     data = about.get("data") or {}
     return bool(data.get("valid")) and isinstance(about.get("recipe"), str)
+
+
+def decoding_of(run: Path, flags: Any) -> dict[str, Any]:
+    """How a masked generator makes samples: as the flags say where they are given, and else as in
+    the evaluations of the run. An export has none of these: then the defaults."""
+    from quintet.engine.runs.folder import RunFolder
+    from quintet.shared.maskgit.decoding import Decoding
+
+    own = dict(RunFolder.open(run).about.get("settings", {}).get("generation", {}))
+    own["steps"] = own.pop("sampling_steps", None)
+    asked = {field.name: getattr(flags, field.name) for field in fields(Decoding)}
+    chosen = {n: own.get(n) if value is None else value for n, value in asked.items()}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def readable(source: Any, count: int) -> Iterator[tuple[int, Any]]:

@@ -13,6 +13,7 @@ from quintet.shared.sampling import (
     Device,
     Input,
     check_positive,
+    decoding_of,
     each_input,
     find_inputs,
     has_validation,
@@ -153,7 +154,6 @@ def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Input]:
 
 def _generate(model: "VideoMaskGit", run: Path, out: Path, flags: Flags) -> list[Path]:
     from quintet.media.clips.writer import write_mp4
-    from quintet.shared.maskgit.decoding import decoding_of
     from quintet.shared.tokenizer.pixels import displayed, to_bytes
     from quintet.video.exhibits import CaptionedClips
 

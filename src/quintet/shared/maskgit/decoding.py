@@ -13,16 +13,14 @@ place in it.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from quintet.engine.keys import fold, uniform
-from quintet.engine.runs.folder import read_json
 from quintet.nn.attention import Context
 from quintet.shared.conditioning import pad_rows, with_null_text
 from quintet.shared.stepping import CapturedStep
@@ -65,17 +63,6 @@ class Decoding:
         for name in ("temperature", "choice_temperature"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
-
-
-def decoding_of(run: Path, flags: Any) -> dict[str, Any]:
-    """Settings of generation for `quintet sample`: those of the flags that are given, and else of
-    the run's own evaluations. An export has none of these: then the defaults."""
-    settings = read_json(run / "config.json").get("settings") or {}
-    chosen = dict(settings.get("generation") or {})
-    chosen["steps"] = chosen.get("sampling_steps")
-    given = {field.name: getattr(flags, field.name) for field in fields(Decoding)}
-    chosen |= {name: value for name, value in given.items() if value is not None}
-    return {name: chosen[name] for name in given if chosen.get(name) is not None}
 
 
 def rows_of(tokens: int, device: torch.device) -> int:
