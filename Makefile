@@ -43,12 +43,13 @@ tests: $(READY)  ## the default tests
 test-slow: $(READY)  ## the slow tests, one at a time: some train on all cores within a time limit
 	$(PYTEST) -n 1 -m slow
 
-test-latest:  ## readers, writers, Hub, trackers, judges, export and commands with the newest libraries
+test-latest:  ## readers, writers, Hub, trackers, judges, export, adopted models and commands, newest libraries
 	test -x $(LATEST)/bin/python || $(PYTHON) -m venv $(LATEST)
 	$(LATEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade \
 		--upgrade-strategy eager "$$(grep '^torch==' constraints.txt)" -e '.[dev]'
 	$(LATEST)/bin/python -m pytest -n 2 --dist loadfile -q tests/media tests/engine/models \
 		tests/engine/runs/test_sinks.py tests/test_fresh_process.py tests/judges/test_frechet.py \
+		tests/image/test_adopt.py tests/music/test_adopt.py tests/music/test_clap.py \
 		$(addprefix tests/end_to_end/test_, cli.py export.py import.py pack.py)
 
 campaign: $(READY)  ## fault injection against the real program; can be interrupted and resumed
