@@ -22,6 +22,7 @@ from quintet.nn import fused as fused_layers
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.adversarial.losses import r1_exact
 from quintet.nn.attention import (
+    Block,
     Context,
     CrossAttention,
     CrossKV,
@@ -30,7 +31,8 @@ from quintet.nn.attention import (
 )
 from quintet.nn.blocks import ResidualBlock
 from quintet.nn.fused import FusedSequential
-from quintet.nn.rope import rope_1d
+from quintet.nn.heads import _qkv_heads, _swiglu, norm_heads, split_heads
+from quintet.nn.rope import Rope, rope_1d
 from quintet.triton import HAS_TRITON
 
 CUDA = torch.cuda.is_available()
@@ -341,6 +343,87 @@ def test_a_fused_residual_is_the_plain_one_on_a_cpu() -> None:
 def test_an_unknown_activation_is_an_error() -> None:
     with pytest.raises(ValueError, match="silu or leaky_relu, not relu"):
         norms.group_norm_act(torch.randn(1, 16, 2, 2), norms.group_norm(16), "relu")
+
+
+# Heads and gated activations.
+
+
+def rotation(kind: str, b: int, n: int, head_dim: int) -> Rope | None:
+    """None, positions shared by all samples, or those of each sample."""
+    if kind == "none":
+        return None
+    rope = rope_1d(torch.arange(7, 7 + b * n, device=DEVICE), head_dim)
+    if kind == "shared":
+        return Rope(rope.cos[:n], rope.sin[:n])
+    return Rope(*(part.view(b, 1, n, -1) for part in rope))
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.float() - expected.float()).norm() / expected.float().norm())
+
+
+@runs_kernels
+@pytest.mark.parametrize("kind", ["none", "shared", "own"])
+@pytest.mark.parametrize("sizes", [(2, 5, 3, 8), (1, 70, 1, 12), (2, 65, 2, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_head_kernels_give_the_plain_output_and_gradients(
+    kind: str, sizes: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    b, n, heads, head_dim = sizes
+    torch.manual_seed(0)
+    qkv = torch.randn(b, n, 3 * heads * head_dim, device=DEVICE, dtype=dtype, requires_grad=True)
+    gains = [(1 + 0.5 * torch.randn(head_dim, device=DEVICE)).requires_grad_() for _ in range(2)]
+    rope = rotation(kind, b, n, head_dim)
+    q, k, v = (split_heads(part, head_dim) for part in qkv.chunk(3, dim=-1))
+    plain = norm_heads(q, gains[0], rope), norm_heads(k, gains[1], rope), v
+    fused = _qkv_heads(qkv, *gains, *(rope or (None, None)))
+    slopes = [torch.randn(b, n, heads, head_dim, device=DEVICE, dtype=dtype) for _ in range(3)]
+    leaves = [qkv, *gains]
+    expected = [*(part.transpose(1, 2) for part in plain)]
+    expected += torch.autograd.grad(expected, leaves, slopes)
+    actual = [*fused, *torch.autograd.grad(fused, leaves, slopes)]
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == e.dtype
+        assert relative_error(a, e) < (1e-6 if dtype == torch.float32 else 1e-2)
+
+
+@runs_kernels
+@pytest.mark.parametrize("shape", [(2, 5, 16), (11, 600), (1, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_swiglu_kernels_give_the_plain_output_and_gradient(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x = torch.randn(shape, device=DEVICE, dtype=dtype, requires_grad=True)
+    value, gate = x.chunk(2, dim=-1)
+    outputs = _swiglu(x), value * F.silu(gate)
+    slope = torch.randn_like(outputs[0])
+    gradients = [torch.autograd.grad(y, x, slope)[0] for y in outputs]
+    for pair in (outputs, gradients):
+        assert relative_error(*pair) < (1e-6 if dtype == torch.float32 else 1e-2)
+
+
+@runs_kernels
+def test_heads_and_gates_are_one_operation_each_to_the_compiler() -> None:
+    qkv = torch.randn(2, 3, 24, device=DEVICE, requires_grad=True)
+    gains = [torch.ones(4, device=DEVICE, requires_grad=True) for _ in range(2)]
+    rope = rope_1d(torch.arange(3, device=DEVICE), 4)
+    torch.library.opcheck(_qkv_heads, (qkv, *gains, *rope))
+    torch.library.opcheck(_swiglu, (qkv,))
+
+
+@on_gpu
+def test_a_block_on_a_gpu_uses_the_head_kernels_and_is_that_of_fp32() -> None:
+    block = Block(64, 2, 32).cuda()
+    for layer in (block.attention.to_out, block.feed_forward.to_out):
+        nn.init.normal_(layer.weight, std=0.1)
+    x = torch.randn(3, 40, 64, device="cuda")
+    rope = rope_1d(torch.arange(40, device="cuda"), 32)
+    with bf16():
+        actual = block(x, rope)
+        with torch.profiler.profile() as profile:
+            block(x, rope)
+    assert {"quintet::qkv_heads", "quintet::swiglu"} <= {e.key for e in profile.key_averages()}
+    assert relative_error(actual, block(x, rope)) < 0.01
 
 
 # Decoding.

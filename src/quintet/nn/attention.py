@@ -2,10 +2,9 @@
 
 Shapes: b samples, n positions, d width, h heads of e channels.
 
-QK-norm (arXiv 2010.04245) bounds the attention logits in bf16. Positions are rotary (RoFormer,
-arXiv 2104.09864) and the feed-forward is SwiGLU (arXiv 2002.05202). Residual branches end in a
-zero-initialised layer. The KV cache has a fixed length and is written at a position held on the
-device, so every decoding step runs the same kernels and can be captured as a CUDA graph.
+Positions are rotary (RoFormer, arXiv 2104.09864). Residual branches end in a zero-initialised
+layer. The KV cache has a fixed length and is written at a position held on the device, so every
+decoding step runs the same kernels and can be captured as a CUDA graph.
 """
 
 from typing import NamedTuple
@@ -14,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn.heads import QKNorm, merge_heads, qkv_heads, split_heads, swiglu
 from quintet.nn.norms import RMSNorm
 from quintet.nn.packing import Packing
 from quintet.nn.precision import full_precision
-from quintet.nn.rope import Rope, apply_rope, rope_1d
+from quintet.nn.rope import Rope, rope_1d
 
 SHORT = 16
 """Sequences up to this length use plain matrix products: fused kernels would mostly compute
@@ -76,15 +76,6 @@ def zero_init(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def split_heads(x: Tensor, head_dim: int) -> Tensor:
-    """(b, n, h e) -> (b, h, n, e)."""
-    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
-
-
-def merge_heads(heads: Tensor) -> Tensor:
-    return heads.transpose(1, 2).flatten(2)
-
-
 def short_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     scores = full_precision(q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
     weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
@@ -99,19 +90,6 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return short_attention(q, k, v, mask)
 
 
-class QKNorm(nn.Module):
-    """RMS norm of each query or key head with a learned gain, followed by RoPE."""
-
-    def __init__(self, head_dim: int) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(head_dim))
-
-    def forward(self, heads: Tensor, rope: Rope | None) -> Tensor:
-        normed = F.rms_norm(full_precision(heads), (heads.shape[-1],)) * self.gain
-        rotated = normed if rope is None else apply_rope(normed, rope)
-        return rotated.to(heads.dtype)
-
-
 class SelfAttention(nn.Module):
     def __init__(self, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -122,8 +100,8 @@ class SelfAttention(nn.Module):
         self.to_out = zero_init(linear(heads * head_dim, dim))
 
     def project(self, x: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = (split_heads(part, self.head_dim) for part in self.to_qkv(x).chunk(3, dim=-1))
-        return self.q_norm(q, rope), self.k_norm(k, rope), v
+        gains = self.q_norm.gain, self.k_norm.gain
+        return qkv_heads(self.to_qkv(x), self.head_dim, rope, *gains)
 
     def forward(
         self,
@@ -192,8 +170,7 @@ class FeedForward(nn.Module):
         self.to_out = zero_init(linear(hidden, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        value, gate = self.to_hidden(x).chunk(2, dim=-1)
-        return self.to_out(value * F.silu(gate))
+        return self.to_out(swiglu(self.to_hidden(x)))
 
 
 class Block(nn.Module):

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.fused import FusedSequential, conv_add
+from quintet.nn.heads import merge_heads, qkv_heads
 from quintet.nn.norms import group_norm, group_norm_act
-from quintet.nn.precision import full_precision
-from quintet.nn.rope import Rope, apply_rope, rope_2d
+from quintet.nn.rope import rope_2d
 
 
 def zeroed(conv: nn.Conv2d) -> nn.Conv2d:
@@ -161,16 +161,7 @@ class AttentionBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         size = x.shape[-2:]
         qkv = self.to_qkv(group_norm_act(x, self.norm)).flatten(2).transpose(1, 2)
-        q, k, v = qkv.unflatten(2, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
         rotation = rope_2d(size[0], size[1], self.head_dim, x.device)
-        attended = F.scaled_dot_product_attention(
-            normalise_and_rotate(q, rotation), normalise_and_rotate(k, rotation), v
-        )
-        out = attended.transpose(1, 2).flatten(2).transpose(1, 2).unflatten(2, size)
+        attended = F.scaled_dot_product_attention(*qkv_heads(qkv, self.head_dim, rotation))
+        out = merge_heads(attended).transpose(1, 2).unflatten(2, size)
         return conv_add(self.to_out, out, x)
-
-
-def normalise_and_rotate(heads: Tensor, rotation: Rope) -> Tensor:
-    """QK norm, which bounds the logits in bf16, and rotary embedding."""
-    normed = F.rms_norm(full_precision(heads), (heads.shape[-1],))
-    return apply_rope(normed, rotation).to(heads.dtype)

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.attention import QKNorm
 from quintet.nn.blocks import check_shortcut, choose_head_dim, match_channels, zeroed
 from quintet.nn.fused import FusedSequential, conv_add, run
+from quintet.nn.heads import QKNorm
 from quintet.nn.norms import Padding, group_norm, group_norm_act, pad_frames
 from quintet.nn.precision import full_precision
 

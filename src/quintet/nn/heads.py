@@ -1,0 +1,184 @@
+"""Heads of attention, and the gated activation of a feed-forward, in few passes.
+
+QK-norm (arXiv 2010.04245) bounds the attention logits in bf16; SwiGLU is arXiv 2002.05202. Around
+the matrix products of a transformer these two take a tenth of a step, if the compiler writes them:
+on CUDA in half precision they are one kernel each way, in steps that are compiled and that are not.
+
+Shapes: b samples, n positions, h heads of e channels.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from quintet.nn import kernels
+from quintet.nn.operations import without_compiler
+from quintet.nn.precision import full_precision
+from quintet.nn.rope import Rope, apply_rope
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """(b, n, h e) -> (b, h, n, e)."""
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def merge_heads(heads: Tensor) -> Tensor:
+    return heads.transpose(1, 2).flatten(2)
+
+
+def norm_heads(heads: Tensor, gain: Tensor | None, rope: Rope | None) -> Tensor:
+    """RMS norm of each query or key head (..., n, e), then RoPE."""
+    normed = F.rms_norm(full_precision(heads), (heads.shape[-1],))
+    normed = normed if gain is None else normed * gain
+    rotated = normed if rope is None else apply_rope(normed, rope)
+    return rotated.to(heads.dtype)
+
+
+class QKNorm(nn.Module):
+    """`norm_heads` with a learned gain."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(head_dim))
+
+    def forward(self, heads: Tensor, rope: Rope | None) -> Tensor:
+        return norm_heads(heads, self.gain, rope)
+
+
+def qkv_heads(
+    qkv: Tensor,
+    head_dim: int,
+    rope: Rope | None,
+    q_gain: Tensor | None = None,
+    k_gain: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(b, n, 3 h e) -> queries and keys, normed and rotated, and values: (b, h, n, e) each."""
+    if is_fused(qkv) and head_dim % 2 == 0:
+        cos, sin = (None, None) if rope is None else (part.contiguous() for part in rope)
+        ones = qkv.new_ones(head_dim, dtype=torch.float32)
+        gains = (ones if gain is None else gain for gain in (q_gain, k_gain))
+        q, k, v = _qkv_heads(qkv.contiguous(), *gains, cos, sin)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    q, k, v = (split_heads(part, head_dim) for part in qkv.chunk(3, dim=-1))
+    return norm_heads(q, q_gain, rope), norm_heads(k, k_gain, rope), v
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """(..., 2 f) values and gates -> (..., f)."""
+    if is_fused(x):
+        return _swiglu(x.contiguous())
+    value, gate = x.chunk(2, dim=-1)
+    return value * F.silu(gate)
+
+
+def is_fused(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) and kernels.fits(x)
+
+
+@without_compiler
+@torch.library.custom_op("quintet::qkv_heads", mutates_args=())
+def _qkv_heads(
+    qkv: Tensor, q_gain: Tensor, k_gain: Tensor, cos: Tensor | None, sin: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (b, n, h, e)."""
+    from quintet.nn.kernels import heads
+
+    with torch.cuda.device_of(qkv):
+        return heads.forward(qkv, q_gain, k_gain, cos, sin)
+
+
+@_qkv_heads.register_fake
+def _(
+    qkv: Tensor, q_gain: Tensor, k_gain: Tensor, cos: Tensor | None, sin: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    width = len(q_gain)
+    shape = (*qkv.shape[:2], qkv.shape[2] // (3 * width), width)
+    return qkv.new_empty(shape), qkv.new_empty(shape), qkv.new_empty(shape)
+
+
+@without_compiler
+@torch.library.custom_op("quintet::qkv_heads_backward", mutates_args=())
+def _qkv_heads_backward(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    qkv: Tensor,
+    q_gain: Tensor,
+    k_gain: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of qkv and, in fp32, (2, e) of the gains."""
+    from quintet.nn.kernels import heads
+
+    dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
+    with torch.cuda.device_of(qkv):
+        return heads.backward(dq, dk, dv, qkv, q_gain, k_gain, cos, sin)
+
+
+@_qkv_heads_backward.register_fake
+def _(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    qkv: Tensor,
+    q_gain: Tensor,
+    k_gain: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(qkv), qkv.new_empty(2, len(q_gain), dtype=torch.float32)
+
+
+def _setup_heads(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward_heads(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors
+    dqkv, d_gains = _qkv_heads_backward(*grads, *saved)
+    return dqkv, d_gains[0].to(saved[1].dtype), d_gains[1].to(saved[2].dtype), None, None
+
+
+_qkv_heads.register_autograd(_backward_heads, setup_context=_setup_heads)
+
+
+@without_compiler
+@torch.library.custom_op("quintet::swiglu", mutates_args=())
+def _swiglu(x: Tensor) -> Tensor:
+    from quintet.nn.kernels import swiglu
+
+    with torch.cuda.device_of(x):
+        return swiglu.forward(x)
+
+
+@_swiglu.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
+
+
+@without_compiler
+@torch.library.custom_op("quintet::swiglu_backward", mutates_args=())
+def _swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
+    from quintet.nn.kernels import swiglu
+
+    with torch.cuda.device_of(x):
+        return swiglu.backward(dy.contiguous(), x)
+
+
+@_swiglu_backward.register_fake
+def _(dy: Tensor, x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _setup_swiglu(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward_swiglu(ctx: Any, dy: Tensor) -> Tensor:
+    return _swiglu_backward(dy, *ctx.saved_tensors)
+
+
+_swiglu.register_autograd(_backward_swiglu, setup_context=_setup_swiglu)
