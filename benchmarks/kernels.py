@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/kernels.py --device cuda
 
-One JSON line per shape, in less than a minute. Norms are timed forward and backward under bf16
-autocast; errors are relative to the largest value of the plain version, for norms in fp32. On a CPU
+One JSON line per shape, in less than a minute. All but the aligners are timed forward and backward in
+bf16; errors are relative to the largest value of the plain version, for norms in fp32. On a CPU
 the plain versions are timed alone.
 """
 
@@ -15,11 +15,16 @@ from typing import Any
 import torch
 from timing import measured
 from torch import Tensor
+from torch.nn import functional as F
 
 from quintet.nn import alignment
+from quintet.nn.heads import norm_heads, qkv_heads, split_heads, swiglu
 from quintet.nn.norms import FORMATS, activate, group_norm, group_norm_act
+from quintet.nn.rope import rope_1d
 
 ALIGNERS = ((24, 471, 48), (64, 1000, 150), (8, 2000, 300))
+HEADS = ((64, 1000, 16, 64), (512, 200, 12, 64), (64, 256, 8, 64))
+GATES = ((64 * 1000, 1408), (512 * 200, 2048))
 NORMS = ((64, 128, 64, 64), (64, 256, 32, 32), (8 * 17, 64, 128, 128))
 
 
@@ -106,6 +111,55 @@ def benchmark_norm(shape: tuple[int, ...], device: torch.device, times: int) -> 
     print(json.dumps({"benchmark": "group_norm_silu", "shape": shape, **row}), flush=True)
 
 
+def benchmark_bf16(
+    name: str,
+    shape: tuple[int, ...],
+    leaves: list[Tensor],
+    ways: tuple[Callable[[], tuple[Tensor, ...]], Callable[[], tuple[Tensor, ...]]],
+    options: tuple[torch.device, int],
+) -> None:
+    """Plain and fused, forward and backward, and their largest difference."""
+    slopes = [torch.randn_like(y) for y in ways[0]()]
+
+    def step(way: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        outputs = way()
+        return *outputs, *torch.autograd.grad(outputs, leaves, slopes)
+
+    plain, fused = (lambda: step(ways[0])), (lambda: step(ways[1]))
+    worst = max(error(a, e) for a, e in zip(fused(), plain()))
+    row = timed(plain, fused, *options)
+    if options[0].type == "cuda":
+        row["plain_graph_ms"] = round(graph_milliseconds(plain, *options), 4)
+        compiled = torch.compile(ways[0])
+        row["compiled_graph_ms"] = round(graph_milliseconds(lambda: step(compiled), *options), 4)
+    print(json.dumps({"benchmark": name, "shape": shape, **row, "error": worst}), flush=True)
+
+
+def benchmark_heads(shape: tuple[int, int, int, int], options: tuple[torch.device, int]) -> None:
+    b, n, h, e = shape
+    qkv = torch.randn(b, n, 3 * h * e, device=options[0], dtype=torch.bfloat16, requires_grad=True)
+    gains = [torch.ones(e, device=options[0], requires_grad=True) for _ in range(2)]
+    rope = rope_1d(torch.arange(n, device=options[0]), e)
+
+    def plain() -> tuple[Tensor, ...]:
+        q, k, v = (split_heads(part, e) for part in qkv.chunk(3, dim=-1))
+        return norm_heads(q, gains[0], rope), norm_heads(k, gains[1], rope), v
+
+    fused = lambda: qkv_heads(qkv, e, rope, *gains)
+    benchmark_bf16("qkv_heads", shape, [qkv, *gains], (plain, fused), options)
+
+
+def benchmark_swiglu(shape: tuple[int, int], options: tuple[torch.device, int]) -> None:
+    rows, width = shape
+    x = torch.randn(rows, 2 * width, device=options[0], dtype=torch.bfloat16, requires_grad=True)
+
+    def plain() -> tuple[Tensor, ...]:
+        value, gate = x.chunk(2, dim=-1)
+        return (value * F.silu(gate),)
+
+    benchmark_bf16("swiglu", shape, [x], (plain, lambda: (swiglu(x),)), options)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
@@ -118,6 +172,10 @@ def main() -> None:
         benchmark_aligner(aligner, device, options.times)
     for shape in ((2, 32, 8, 8),) if options.tiny else NORMS:
         benchmark_norm(shape, device, options.times)
+    for heads in ((2, 5, 2, 8),) if options.tiny else HEADS:
+        benchmark_heads(heads, (device, options.times))
+    for gates in ((6, 32),) if options.tiny else GATES:
+        benchmark_swiglu(gates, (device, options.times))
 
 
 if __name__ == "__main__":

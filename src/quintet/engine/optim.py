@@ -11,6 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from quintet.engine.config import OptimiserConfig
 from quintet.engine.machine.regions import regions_of
+from quintet.triton import HAS_TRITON
 
 
 def learning_rate_at(config: OptimiserConfig, step: int, length: int) -> float:
@@ -186,11 +187,53 @@ class Muon(AdamW):
         super().step()
 
     def _step_stack(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        buffers = [self._momentum(p) for p in params]
+        grads = [as_matrix(p.grad, p) for p in params if p.grad is not None]
+        size = RMS * max(grads[0].shape) ** 0.5
+        if is_fused(params):
+            self._fused(params, grads, buffers, group, size)
+        else:
+            self._plain(params, torch.stack(grads), buffers, group, size)
         for p in params:
-            if not self.state[p]:
-                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        buffers = [self.state[p]["momentum_buffer"] for p in params]
-        grad = torch.stack([as_matrix(p.grad, p) for p in params if p.grad is not None])
+            p.grad = None  # AdamW leaves alone what has none
+
+    def _momentum(self, p: Tensor) -> Tensor:
+        """In the memory order of the weight; one that was loaded may have another."""
+        state = self.state[p]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(p)
+        elif state["momentum_buffer"].stride() != p.stride():
+            state["momentum_buffer"] = torch.empty_like(p).copy_(state["momentum_buffer"])
+        return state["momentum_buffer"]
+
+    def _fused(
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        buffers: list[Tensor],
+        group: dict[str, Any],
+        size: float,
+    ) -> None:
+        from quintet.engine.machine import muon
+
+        direction = grads[0].new_empty(len(grads), *grads[0].shape, dtype=self.dtype)
+        scale = direction.new_ones((), dtype=torch.float32)
+        scale = scale if self.grad_scale is None else self.grad_scale
+        found_inf = torch.zeros_like(scale) if self.found_inf is None else self.found_inf
+        rate = torch.as_tensor(group["lr"], device=direction.device, dtype=torch.float32)
+        grads = [grad.contiguous() for grad in grads]
+        muon.directions(grads, buffers, direction, scale, found_inf, MOMENTUM)
+        direction = orthogonalised(direction).contiguous()
+        muon.move(params, direction, rate, found_inf, group["weight_decay"], size)
+
+    def _plain(
+        self,
+        params: list[Tensor],
+        grad: Tensor,
+        buffers: list[Tensor],
+        group: dict[str, Any],
+        size: float,
+    ) -> None:
         taken = grad.new_ones(())
         if self.grad_scale is not None:
             grad = grad / self.grad_scale
@@ -200,12 +243,16 @@ class Muon(AdamW):
         momentum = torch.stack([as_matrix(buffer, p) for buffer, p in zip(buffers, params)])
         momentum.lerp_(grad, taken * (1 - MOMENTUM))
         direction = orthogonalised(grad.lerp(momentum, MOMENTUM).to(self.dtype)).to(grad.dtype)
-        change = direction * (taken * -group["lr"] * RMS * max(grad.shape[1:]) ** 0.5)
+        change = direction * (taken * -group["lr"] * size)
         torch._foreach_mul_(params, 1 - taken * group["lr"] * group["weight_decay"])
         torch._foreach_add_(params, [as_weight(c, p) for c, p in zip(change, params)])
         torch._foreach_copy_(buffers, [as_weight(m, p) for m, p in zip(momentum, params)])
-        for p in params:
-            p.grad = None  # AdamW leaves alone what has none
+
+
+def is_fused(params: list[Tensor]) -> bool:
+    return HAS_TRITON and all(
+        p.is_cuda and p.dtype == torch.float32 and as_matrix(p, p).is_contiguous() for p in params
+    )
 
 
 def memory_order(weight: Tensor) -> list[int]:
