@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/kernels.py --device cuda
 
-One JSON line per shape, in less than a minute. All but the aligners are timed forward and backward in
-bf16; errors are relative to the largest value of the plain version, for norms in fp32. On a CPU
+One JSON line per shape, in less than a minute. All but the aligners are timed forward and backward
+in bf16; errors are relative to the largest value of the plain version, for norms in fp32. On a CPU
 the plain versions are timed alone.
 """
 
