@@ -9,7 +9,6 @@ from quintet.cli.common import HELP, fail, say
 from quintet.console import protected
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError, Stopped
-from quintet.libraries import read_ahead
 from quintet.media.errors import BadFile, Incompatible
 
 COMMANDS = {
@@ -88,8 +87,6 @@ def run_command(given: list[str]) -> int:
         return 0
     if given[0] not in COMMANDS:
         raise RunError(f"there is no command '{given[0]}'; there are {', '.join(COMMANDS)}")
-    if given[0] in ("train", "resume"):
-        read_ahead()
     place, _, function = COMMANDS[given[0]].partition(":")
     module = importlib.import_module(f"quintet.cli.{place}")
     getattr(module, function or given[0])(given[1:])

@@ -25,7 +25,6 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp, rendezvous
 from quintet.engine.machine.regions import CompilesWhole, recompute, regions_of
 from quintet.files import private_cache
-from quintet.libraries import read_ahead
 from quintet.triton import has_compiler
 
 T = TypeVar("T")
@@ -43,8 +42,6 @@ class World:
         wants_cpu = recipe.device == "cpu" or not torch.cuda.is_available()
         if recipe.device == "cuda" and wants_cpu:
             raise ConfigError("device is 'cuda', but torch sees no GPU; use --device cpu or auto")
-        if not wants_cpu:
-            read_ahead()
         if PartialState._shared_state and not dist.is_initialized():
             AcceleratorState._reset_state(reset_partial_state=True)  # an earlier run's device
         options = DistributedDataParallelKwargs(
