@@ -285,6 +285,14 @@ def test_muon_gives_the_same_in_any_memory_order_and_copies_nothing(taps):
         torch.testing.assert_close(buffer, results[0][1], rtol=1e-12, atol=1e-12)
 
 
+def test_a_transposed_weight_is_no_matrix_in_memory():
+    weight = torch.zeros(8, 6, 3, 3)
+    assert optim.is_matrix_in_memory(weight)
+    assert optim.is_matrix_in_memory(weight.contiguous(memory_format=torch.channels_last))
+    assert not optim.is_matrix_in_memory(weight.transpose(0, 1))
+    assert not optim.is_matrix_in_memory(weight[:, :3])
+
+
 @pytest.mark.parametrize("steps", [1, 10])
 def test_muon_equals_that_of_torch_to_the_rounding_of_bf16(steps):
     ours, plain = network(), network()

@@ -251,8 +251,13 @@ class Muon(AdamW):
 
 def is_fused(params: list[Tensor]) -> bool:
     return HAS_TRITON and all(
-        p.is_cuda and p.dtype == torch.float32 and as_matrix(p, p).is_contiguous() for p in params
+        p.is_cuda and p.dtype == torch.float32 and is_matrix_in_memory(p) for p in params
     )
+
+
+def is_matrix_in_memory(weight: Tensor) -> bool:
+    """Whether `as_matrix` of it walks its memory from front to back."""
+    return weight.permute(memory_order(weight)).is_contiguous()
 
 
 def memory_order(weight: Tensor) -> list[int]:

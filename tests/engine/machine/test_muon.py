@@ -62,4 +62,3 @@ def test_weights_on_a_gpu_are_fused() -> None:
     weight = torch.zeros(8, 6, 3, 3, device=DEVICE)
     assert optim.is_fused([weight, weight.contiguous(memory_format=torch.channels_last)])
     assert not optim.is_fused([weight.double()])
-    assert not optim.is_fused([weight.transpose(0, 1)])
