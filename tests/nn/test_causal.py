@@ -19,6 +19,7 @@ from quintet.nn.causal import (
     TemporalUpsample,
     channels_to_frames,
     frames_to_channels,
+    mean_position,
     pad_time,
     windowed_attention,
 )
@@ -250,3 +251,14 @@ def test_padding_repeats_the_first_frame_and_so_do_its_gradients(count: int) -> 
     gradient = torch.randn_like(expected)
     slopes = [torch.autograd.grad(each, clip, gradient)[0] for each in (padded, expected)]
     torch.testing.assert_close(*slopes)
+
+
+def test_the_mean_of_positions_has_the_gradient_of_a_mean() -> None:
+    x = torch.randn(2, 6, 3, 5).contiguous(memory_format=torch.channels_last)
+    ours, plain = (x.detach().requires_grad_() for _ in range(2))
+    slope = torch.randn(2, 6, 1, 1)
+    torch.autograd.backward([mean_position(ours), ours.sin()], [slope, x])
+    torch.autograd.backward([plain.mean((2, 3), keepdim=True), plain.sin()], [slope, x])
+    torch.testing.assert_close(ours.grad, plain.grad)
+    assert ours.grad is not None
+    assert ours.grad.is_contiguous(memory_format=torch.channels_last)

@@ -132,7 +132,28 @@ class SqueezeExcite(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * (2 * torch.sigmoid(self.to_gates(x.mean((2, 3), keepdim=True))))
+        return x * (2 * torch.sigmoid(self.to_gates(mean_position(x))))
+
+
+def mean_position(x: Tensor) -> Tensor:
+    """(b, c, h, w) -> (b, c, 1, 1)."""
+    if torch.compiler.is_compiling():
+        return x.mean((2, 3), keepdim=True)
+    return _MeanPosition.apply(x)  # type: ignore[return-value]
+
+
+class _MeanPosition(torch.autograd.Function):
+    """Its gradient is a view; autograd writes it out, channels-first, to be added to one that is
+    channels-last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.shape = x.shape
+        return x.mean((2, 3), keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return (gradients[0] / ctx.shape[2:].numel()).expand(ctx.shape)
 
 
 class CausalResidualBlock(nn.Module):
@@ -151,10 +172,11 @@ class CausalResidualBlock(nn.Module):
         self.temporal = CausalConv(dim, dim, zero_init=True)
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
-        if state is None and isinstance(self.spatial[-1], nn.SiLU):
-            # The norm before it writes the padding.
+        if state is None:
+            # The second norm writes the padding: excitation gives a copy what it gives the frame.
             padding = Padding(clip.shape[1], self.temporal.kernel - 1)
-            frames = run(self.spatial, as_frames(clip), padding)
+            frames = run(self.spatial[:5], as_frames(clip), padding)
+            frames = run(self.spatial[5:], frames)
             return self.temporal.convolve(frames.unflatten(0, (len(clip), -1)), skip=clip), None
         return self.temporal(per_frame(self.spatial, clip), state, skip=clip)
 

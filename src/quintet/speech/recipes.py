@@ -15,7 +15,7 @@ from quintet.speech.vocoder.config import (
 
 
 def voicebox() -> VoiceBoxRecipe:
-    """Text to speech at 24 kHz, up to 5 seconds; for one GPU and seven minutes."""
+    """Text to speech at 24 kHz, up to 5 seconds; for one GPU and three minutes."""
     return VoiceBoxRecipe(
         steps=4400,
         batch_size=24,

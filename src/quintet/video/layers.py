@@ -20,6 +20,8 @@ from quintet.nn.causal import (
     TemporalDownsample,
     TemporalUpsample,
 )
+from quintet.nn.fused import conv_add
+from quintet.nn.heads import merge_heads, split_heads
 from quintet.nn.norms import group_norm, group_norm_act
 from quintet.nn.precision import full_precision
 from quintet.video.config import Layer, VideoTokenizerConfig
@@ -40,16 +42,12 @@ class LinearAttentionBlock(nn.Module):
         self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = (
-            self.to_qkv(group_norm_act(x, self.norm))
-            .flatten(2)
-            .unflatten(1, (3, -1, self.head_dim))
-        )
-        q, k, v = heads.unbind(1)  # (b, heads, e, positions)
-        context = full_precision(k).softmax(-1).to(v.dtype) @ v.transpose(-1, -2)
-        weights = full_precision(q).softmax(-2).to(v.dtype)
-        attended = context.transpose(-1, -2) @ weights
-        return x + self.to_out(attended.flatten(1, 2).unflatten(2, x.shape[2:]))
+        qkv = self.to_qkv(group_norm_act(x, self.norm)).flatten(2).transpose(1, 2)
+        q, k, v = (split_heads(part, self.head_dim) for part in qkv.chunk(3, dim=-1))
+        context = full_precision(k).softmax(-2).to(v.dtype).mT @ v  # (b, heads, e, e)
+        attended = full_precision(q).softmax(-1).to(v.dtype) @ context
+        out = merge_heads(attended).transpose(1, 2).unflatten(2, x.shape[2:])
+        return conv_add(self.to_out, out, x)
 
 
 def build_layer(layer: Layer, config: VideoTokenizerConfig, *, decoder: bool) -> nn.Module:
