@@ -17,10 +17,10 @@ from quintet.speech.vocoder.config import (
 def voicebox() -> VoiceBoxRecipe:
     """Text to speech at 24 kHz, up to 5 seconds; for one GPU and three minutes."""
     return VoiceBoxRecipe(
-        steps=4400,
+        steps=5200,
         batch_size=24,
         workers=14,
-        evaluate_every=4400,
+        evaluate_every=5200,
         judges=("all",),
         save_every=1800,
         model=VoiceBoxConfig(depth=10, edges=False),
