@@ -103,7 +103,7 @@ def measure(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]
     seconds, losses = trained(run, steps)
     row = {"variant": name, "recipe": asked.recipe, "commit": asked.commit, "steps": steps}
     row |= {"seconds": round(seconds, 1), "losses": losses, "metrics": run.evaluate()}
-    factor, count = rooms.recipe_function(asked.recipe)().model.factor, 0
+    factor, count = recipe.model.factor, 0
     for real, output in reconstructions(run):
         sets = {ORIGINALS: real, "bicubic": bicubic(real, factor), name: output}
         for folder, pictures in sets.items():
@@ -145,26 +145,24 @@ class Trunk:
         self.mean = torch.tensor(MEAN)[:, None, None]
 
     def __call__(self, pictures: Tensor) -> list[Tensor]:
-        values: dict[str, Tensor] = {}
-        x = pictures.flip(1) * 255 - self.mean
+        # The first node would transpose them to channels first, as they are here.
+        values = {**self.weights, self.nodes[0][0].output[0]: pictures.flip(1) * 255 - self.mean}
         features: dict[int, Tensor] = {}
-        for node, options in self.nodes:
-            given = [values.get(name, self.weights.get(name)) for name in node.input]
-            pads = options.get("pads", [0, 0, 0, 0])  # top, left, bottom, right
-            padding = (pads[1], pads[3], pads[0], pads[2])
-            if node.op_type == "Transpose":  # to channels first, as they are here
-                pass
-            elif node.op_type == "Conv":
-                x = F.conv2d(F.pad(given[0], padding), *given[1:], stride=options["strides"])
+        for node, options in self.nodes[1:]:
+            if node.op_type not in ("Conv", "MaxPool", "Add", "Relu"):  # the head
+                break
+            x, *others = (values[name] for name in node.input)
+            top, left, bottom, right = options.get("pads", [0, 0, 0, 0])
+            padding = (left, right, top, bottom)
+            if node.op_type == "Conv":
+                x = F.conv2d(F.pad(x, padding), *others, stride=options["strides"])
             elif node.op_type == "MaxPool":
-                x = F.pad(given[0], padding, value=-torch.inf)
+                x = F.pad(x, padding, value=-torch.inf)
                 x = F.max_pool2d(x, options["kernel_shape"], options["strides"])
             elif node.op_type == "Add":
-                x = given[0] + given[1]
-            elif node.op_type == "Relu":
-                x = features[given[0].shape[-1]] = given[0].relu()
-            else:  # the head
-                break
+                x = x + others[0]
+            else:
+                x = features[x.shape[-1]] = x.relu()
             values[node.output[0]] = x
         return list(features.values())
 
@@ -220,7 +218,7 @@ def judge(asked: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     verbs = parser.add_subparsers(required=True)
     training = verbs.add_parser("train")
     training.add_argument("train", type=Path, help="folder of pictures")
