@@ -22,6 +22,7 @@ published one: compare within a table only.
 """
 
 import argparse
+import gc
 import json
 import tempfile
 import traceback
@@ -30,13 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from optimisers import opened, trained
+from optimisers import opened, plain, trained
 from provenance import commit
 from torch import Tensor
 from torch.nn import functional as F
 
 from quintet import rooms
 from quintet.engine.evaluate import eval_mode
+from quintet.engine.launch import processor
 from quintet.engine.run import Run
 from quintet.engine.settings import updated
 from quintet.judges import images
@@ -67,6 +69,9 @@ def ms_of_a_step(asked: argparse.Namespace, recipe: Any, place: Path) -> float:
     trained(run, warm)
     seconds = trained(run, timed)[0]
     run.close()
+    del run
+    gc.collect()  # its graphs, and their memory, which other processes may need
+    torch.cuda.empty_cache()
     return seconds / timed * 1e3
 
 
@@ -96,13 +101,15 @@ def reconstructions(run: Run) -> Iterator[tuple[Tensor, Tensor]]:
 def measure(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]:
     data = {"data": str(asked.train), "images.valid_folder": str(asked.held)}
     changes = {**data, "device": asked.device, "workers": asked.workers, "trackers": ()}
+    changes |= {key: plain(value) for key, _, value in (s.partition("=") for s in asked.set)}
     recipe: Any = updated(rooms.recipe_function(asked.recipe)(), {**changes, **VARIANTS[name]})
     steps = steps_within(asked, recipe, place)
     length = {"steps": steps, "schedule_steps": steps, "planned_steps": steps}
     run = opened(asked.recipe, updated(recipe, length), place / "run")
     seconds, losses = trained(run, steps)
-    row = {"variant": name, "recipe": asked.recipe, "commit": asked.commit, "steps": steps}
-    row |= {"seconds": round(seconds, 1), "losses": losses, "metrics": run.evaluate()}
+    row = {"variant": name, "recipe": asked.recipe, "commit": asked.commit, "set": asked.set}
+    row |= {"steps": steps, "seconds": round(seconds, 1), "losses": losses}
+    row |= {"metrics": run.evaluate(), "device": processor(run.world.device)}
     factor, count = recipe.model.factor, 0
     for real, output in reconstructions(run):
         sets = {ORIGINALS: real, "bicubic": bicubic(real, factor), name: output}
@@ -227,6 +234,7 @@ def main() -> None:
     training.add_argument("--recipe", default="image/vqgan")
     training.add_argument("--seconds", type=float, default=120.0, help="of steps, for each variant")
     training.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    training.add_argument("--set", nargs="+", default=[], help="settings, as batch_size=32")
     training.add_argument("--workers", type=int, default=4)
     training.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     training.add_argument("--commit", default=commit(), help="of a copy without git's history")

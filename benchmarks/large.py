@@ -145,7 +145,7 @@ def train_for(command: list[str], run: Path, steps: int, seconds: float, memory:
                 reported, end = True, time.monotonic() + seconds
         process.send_signal(signal.SIGTERM)
         status = process.wait(120)
-    if status not in (0, 128 + signal.SIGTERM) or not reported:
+    if status not in (0, 128 + signal.SIGTERM) or last_step(run) == before:
         raise RuntimeError("\n".join(log.read_text().splitlines()[-15:]))
 
 
