@@ -38,7 +38,6 @@ from torch.nn import functional as F
 
 from quintet import rooms
 from quintet.engine.evaluate import eval_mode
-from quintet.engine.launch import processor
 from quintet.engine.run import Run
 from quintet.engine.settings import updated
 from quintet.judges import images
@@ -98,6 +97,10 @@ def reconstructions(run: Run) -> Iterator[tuple[Tensor, Tensor]]:
             yield real, network(real).output
 
 
+def device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else device
+
+
 def measure(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]:
     data = {"data": str(asked.train), "images.valid_folder": str(asked.held)}
     changes = {**data, "device": asked.device, "workers": asked.workers, "trackers": ()}
@@ -109,7 +112,7 @@ def measure(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]
     seconds, losses = trained(run, steps)
     row = {"variant": name, "recipe": asked.recipe, "commit": asked.commit, "set": asked.set}
     row |= {"steps": steps, "seconds": round(seconds, 1), "losses": losses}
-    row |= {"metrics": run.evaluate(), "device": processor(run.world.device)}
+    row |= {"metrics": run.evaluate(), "device": device_name(asked.device)}
     factor, count = recipe.model.factor, 0
     for real, output in reconstructions(run):
         sets = {ORIGINALS: real, "bicubic": bicubic(real, factor), name: output}
