@@ -4,16 +4,16 @@ with the doctor's plan.
     python benchmarks/large.py [RECIPE …] [--steps 200] [--seconds 100]
     python benchmarks/large.py mesh/transformer_large --autoencoder runs/codes
     python benchmarks/large.py --plan > plans.jsonl
-    python benchmarks/large.py --planned plans.jsonl --ahead 2 --seconds 25
+    python benchmarks/large.py --planned plans.jsonl --together 125 --seconds 10
     python benchmarks/large.py image/vqgan_tiny --steps 20 --seconds 60 --flags "--batch-size 4"
 
 A recipe is trained as it is, but with its discriminators on and its networks compiled from the
 first step, and a short warm-up, so that a few steps show whether its loss falls. It is stopped by
-SIGTERM at half of the steps or when its time is over, and resumed. All are started and stopped
-first (--ahead at a time: they compile, and fill the cache of compiled code), then resumed one by
-one: memory and speed are of a run that is alone. The time of each is limited from its first report
-on. The speed is the median of the faster half of the reports since the resumption, without the time
-that was spent waiting for data: others are of steps in which kernels are chosen.
+SIGTERM at half of the steps or a quarter of the seconds after its first report, and resumed alone:
+memory and speed are of that part. Compiling takes most of the time, and has filled a cache by then;
+--together begins recipes beside each other whose planned memory fits into so many GiB. The speed is
+the median of the faster half of the reports since the resumption, without the time that was spent
+waiting for data: others are of steps in which kernels are chosen.
 Built-in meshes have at most 250 faces and built-in utterances at most 5 seconds, so that files of
 the full size are written and trained on: tori of 600 to 800 faces, and utterances in a row.
 One JSON line for each recipe; the exit status is 1 if one failed.
@@ -23,6 +23,7 @@ import argparse
 import json
 import random
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -130,9 +131,10 @@ class Memory:
         self.peak = max(self.peak, self._used() - self.before)
 
 
-def train_for(command: list[str], run: Path, steps: int, seconds: float, memory: Memory) -> None:
-    """Runs a command until a report after so many steps, or for so long after its first report, and
-    stops it by SIGTERM."""
+def train_for(
+    command: list[str], run: Path, steps: int, seconds: float, memory: Memory, save: bool
+) -> None:
+    """Runs a command until a report after so many steps, or for so long after its first report."""
     log, before = run.with_suffix(".log"), last_step(run)
     with log.open("a") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -143,9 +145,10 @@ def train_for(command: list[str], run: Path, steps: int, seconds: float, memory:
             memory.look()
             if not reported and last_step(run) > before:
                 reported, end = True, time.monotonic() + seconds
-        process.send_signal(signal.SIGTERM)
+        failed = process.poll() not in (None, 0)
+        process.send_signal(signal.SIGTERM if save else signal.SIGKILL)
         status = process.wait(120)
-    if status not in (0, 128 + signal.SIGTERM) or last_step(run) == before:
+    if failed or last_step(run) == before or (save and status not in (0, 128 + signal.SIGTERM)):
         raise RuntimeError("\n".join(log.read_text().splitlines()[-15:]))
 
 
@@ -177,23 +180,23 @@ def plan_of(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]
 class Trial:
     """One recipe, begun and then resumed."""
 
-    def __init__(self, name: str, asked: argparse.Namespace, place: Path) -> None:
-        self.name, self.asked, self.place = name, asked, place
+    def __init__(
+        self, name: str, plan: dict[str, Any], asked: argparse.Namespace, place: Path
+    ) -> None:
+        self.name, self.plan, self.asked, self.place = name, plan, asked, place
         self.run = place / name.replace("/", "-")
         self.ready = threading.Event()
         """Set once there is a checkpoint, or none to be expected."""
 
     def begin(self, trials: "dict[str, Trial]") -> None:
+        shutil.rmtree(self.run, ignore_errors=True)
         try:
             with WRITING:
                 data = data_of(self.name, self.place)
-            self.plan = self.asked.plans.get(self.name) or plan_of(
-                self.name, self.asked, self.place
-            )
-            stage = self.stage(data, trials)
-            flags = [*flags_of(self.name, self.plan, self.asked), *stage]
+            flags = flags_of(self.name, self.plan, self.asked) + self.stage(data, trials)
             train = [*QUINTET, "train", self.name, *data, "--run", str(self.run), *flags]
-            train_for(train, self.run, self.asked.steps // 2, self.asked.seconds / 4, Memory())
+            steps, seconds = self.asked.steps // 2, self.asked.seconds / 4
+            train_for(train, self.run, steps, seconds, Memory(), save=True)
             self.before = reports(self.run)
         finally:
             self.ready.set()
@@ -219,7 +222,7 @@ class Trial:
         memory, asked, plan = Memory(), self.asked, self.plan
         begun = time.monotonic()
         resume = [*QUINTET, "resume", str(self.run)]
-        train_for(resume, self.run, asked.steps // 2, asked.seconds, memory)
+        train_for(resume, self.run, asked.steps // 2, asked.seconds, memory, save=False)
         rows = reports(self.run)
         stopped, later = self.before[-1]["step"], rows[len(self.before) :]
         rates = sorted(r["samples_per_second"] / max(1 - r["waiting"], 0.01) for r in later)
@@ -256,16 +259,37 @@ def attempt(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return {"benchmark": "large", "recipe": name, "error": str(error)[-600:]}
 
 
+def grouped(trials: list[Trial], gib: float) -> Iterator[list[Trial]]:
+    """Neighbours whose planned memory fits, at least one."""
+    group: list[Trial] = []
+    for trial in trials:
+        if group and sum(one.plan["peak"] for one in [*group, trial]) > gib:
+            yield group
+            group = []
+        group.append(trial)
+    yield group
+
+
 def rows_of(asked: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
+    staged = lambda name: bool(rooms.recipe_function(name)().stages)
+    names = sorted(asked.recipes, key=staged)  # after those that they need
+    known = asked.plans
+    plans = {n: known.get(n) or attempt(n, plan_of, n, asked, place) for n in names}
     if asked.plan:
-        yield from (attempt(name, plan_of, name, asked, place) for name in asked.recipes)
+        yield from plans.values()
         return
-    stages = lambda name: bool(rooms.recipe_function(name)().stages)
-    trials = {name: Trial(name, asked, place) for name in sorted(asked.recipes, key=stages)}
-    with ThreadPoolExecutor(asked.ahead) as pool:
-        begun = {n: pool.submit(attempt, n, t.begin, trials) for n, t in trials.items()}
-    for name, trial in trials.items():
-        yield begun[name].result() or attempt(name, trial.finish)
+    yield from (plan for plan in plans.values() if "error" in plan)
+    trials = {n: Trial(n, p, asked, place) for n, p in plans.items() if "error" not in p}
+    for group in grouped([*trials.values()], asked.together):
+        with ThreadPoolExecutor(len(group)) as pool:
+            begun = [pool.submit(attempt, trial.name, trial.begin, trials) for trial in group]
+        for trial, job in zip(group, begun):
+            error = job.result()
+            if error and len(group) > 1:  # perhaps for want of memory: again, alone
+                error = attempt(trial.name, trial.begin, trials)
+            yield error or attempt(trial.name, trial.finish)
+            if not trial.name.startswith("mesh/"):  # an autoencoder is needed later
+                shutil.rmtree(trial.run, ignore_errors=True)
 
 
 def main() -> None:
@@ -273,7 +297,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=LARGE)
     parser.add_argument("--steps", type=int, default=200, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=100.0, help="of steps once resumed")
-    parser.add_argument("--ahead", type=int, default=1, help="recipes begun at a time")
+    parser.add_argument("--together", type=float, default=0, help="GiB for recipes being begun")
     parser.add_argument("--autoencoder", help="a trained run, for mesh/transformer_large")
     parser.add_argument("--plan", action="store_true", help="plan only: needs no GPU")
     parser.add_argument("--planned", type=Path, help="what --plan printed, instead of planning")
