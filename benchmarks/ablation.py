@@ -2,6 +2,8 @@
 
     python benchmarks/ablation.py train TRAIN HELD --out DIR --seconds 120
     python benchmarks/ablation.py train TRAIN HELD --out DIR --only pixels      one of the variants
+    python benchmarks/ablation.py train TRAIN HELD --out DIR --only both --name strong
+        --init-from RUN --set losses.adversarial_share=1          of a trained run, other settings
     python benchmarks/ablation.py judge DIR --network open-nsfw.onnx
 
 `train` gives every variant the same seconds: timed steps, with and without discriminators, say how
@@ -36,8 +38,10 @@ from provenance import commit
 from torch import Tensor
 from torch.nn import functional as F
 
+import quintet
 from quintet import rooms
 from quintet.engine.evaluate import eval_mode
+from quintet.engine.part import load_strictly
 from quintet.engine.run import Run
 from quintet.engine.settings import updated
 from quintet.judges import images
@@ -101,6 +105,15 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else device
 
 
+def started(asked: argparse.Namespace, recipe: Any, place: Path) -> Run:
+    run = opened(asked.recipe, recipe, place)
+    if asked.init_from:
+        state, part = quintet.load(asked.init_from).state_dict(), run.parts["vae"]
+        load_strictly(part.module, state, asked.init_from)
+        part.load_average(state)
+    return run
+
+
 def measure(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]:
     data = {"data": str(asked.train), "images.valid_folder": str(asked.held)}
     changes = {**data, "device": asked.device, "workers": asked.workers, "trackers": ()}
@@ -108,9 +121,11 @@ def measure(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]
     recipe: Any = updated(rooms.recipe_function(asked.recipe)(), {**changes, **VARIANTS[name]})
     steps = steps_within(asked, recipe, place)
     length = {"steps": steps, "schedule_steps": steps, "planned_steps": steps}
-    run = opened(asked.recipe, updated(recipe, length), place / "run")
+    run = started(asked, updated(recipe, length), place / "run")
     seconds, losses = trained(run, steps)
+    name = asked.name or name
     row = {"variant": name, "recipe": asked.recipe, "commit": asked.commit, "set": asked.set}
+    row["init_from"] = asked.init_from
     row |= {"steps": steps, "seconds": round(seconds, 1), "losses": losses}
     row |= {"metrics": run.evaluate(), "device": device_name(asked.device)}
     factor, count = recipe.model.factor, 0
@@ -134,7 +149,7 @@ def train(asked: argparse.Namespace) -> None:
                 traceback.print_exc()
                 print(json.dumps({"variant": name, "error": repr(error)[:600]}), flush=True)
                 continue
-        (asked.out / f"{name}.json").write_text(json.dumps(row), encoding="utf-8")
+        (asked.out / f"{row['variant']}.json").write_text(json.dumps(row), encoding="utf-8")
         print(json.dumps(row), flush=True)
 
 
@@ -203,7 +218,7 @@ def pictures(folder: Path) -> list[Tensor]:
 @torch.no_grad()
 def judge(asked: argparse.Namespace) -> None:
     rows = {path.stem: json.loads(path.read_text()) for path in asked.folder.glob("*.json")}
-    names = ["bicubic", *(name for name in VARIANTS if name in rows)]
+    names = ["bicubic", *sorted(rows, key=lambda name: [*VARIANTS, name].index(name))]
     real = pictures(asked.folder / ORIGINALS)
     judges = [judge() for judge in images.JUDGES]
     judges = [judge for judge in judges if judge.problem() is None]
@@ -237,6 +252,8 @@ def main() -> None:
     training.add_argument("--recipe", default="image/vqgan")
     training.add_argument("--seconds", type=float, default=120.0, help="of steps, for each variant")
     training.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    training.add_argument("--name", help="of the row, for other settings of one variant")
+    training.add_argument("--init-from", help="a trained run: weights to begin with")
     training.add_argument("--set", nargs="+", default=[], help="settings, as batch_size=32")
     training.add_argument("--workers", type=int, default=4)
     training.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

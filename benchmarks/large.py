@@ -227,7 +227,8 @@ class Trial:
         stopped, later = self.before[-1]["step"], rows[len(self.before) :]
         rates = sorted(r["samples_per_second"] / max(1 - r["waiting"], 0.01) for r in later)
         rate = statistics.median(rates[len(rates) // 2 :]) if rates else 0.0
-        loss = next(key for key in rows[0] if key.endswith("/loss"))
+        losses = [key for key in rows[0] if key.endswith(("/l1", "/loss"))]
+        loss = min(losses, key=lambda key: key.endswith("/loss"))  # of a GAN, the reconstruction's
         few = max(1, len(rows) // 4)
         first, last = (statistics.mean(r[loss] for r in part) for part in (rows[:few], rows[-few:]))
         return {
