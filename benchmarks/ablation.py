@@ -80,12 +80,12 @@ def ms_of_a_step(asked: argparse.Namespace, recipe: Any, place: Path) -> float:
 
 def steps_within(asked: argparse.Namespace, recipe: Any, place: Path) -> int:
     """As many as take the seconds, discriminators from their share of the run on."""
-    plain = ms_of_a_step(asked, updated(recipe, PLAIN), place / "plain")
-    if recipe.losses.adversarial == "none":
-        return max(1, round(asked.seconds * 1e3 / plain))
-    early = updated(recipe, {"losses.adversarial_from": 0.0})
-    start, both = recipe.losses.adversarial_from, ms_of_a_step(asked, early, place / "both")
-    return max(1, round(asked.seconds * 1e3 / (start * plain + (1 - start) * both)))
+    ms = ms_of_a_step(asked, updated(recipe, PLAIN), place / "without")
+    if recipe.losses.adversarial != "none":
+        early = updated(recipe, {"losses.adversarial_from": 0.0})
+        start = recipe.losses.adversarial_from
+        ms = start * ms + (1 - start) * ms_of_a_step(asked, early, place / "with")
+    return max(1, round(asked.seconds * 1e3 / ms))
 
 
 @torch.no_grad()
@@ -124,9 +124,8 @@ def measure(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]
     run = started(asked, updated(recipe, length), place / "run")
     seconds, losses = trained(run, steps)
     name = asked.name or name
-    row = {"variant": name, "recipe": asked.recipe, "commit": asked.commit, "set": asked.set}
-    row["init_from"] = asked.init_from
-    row |= {"steps": steps, "seconds": round(seconds, 1), "losses": losses}
+    row = {"variant": name, "recipe": asked.recipe, "set": asked.set, "init_from": asked.init_from}
+    row |= {"commit": asked.commit, "steps": steps, "seconds": round(seconds, 1), "losses": losses}
     row |= {"metrics": run.evaluate(), "device": device_name(asked.device)}
     factor, count = recipe.model.factor, 0
     for real, output in reconstructions(run):

@@ -274,11 +274,11 @@ def grouped(trials: list[Trial], gib: float) -> Iterator[list[Trial]]:
 def rows_of(asked: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     staged = lambda name: bool(rooms.recipe_function(name)().stages)
     names = sorted(asked.recipes, key=staged)  # after those that they need
+    if asked.plan:
+        yield from (attempt(name, plan_of, name, asked, place) for name in names)
+        return
     known = asked.plans
     plans = {n: known.get(n) or attempt(n, plan_of, n, asked, place) for n in names}
-    if asked.plan:
-        yield from plans.values()
-        return
     yield from (plan for plan in plans.values() if "error" in plan)
     trials = {n: Trial(n, p, asked, place) for n, p in plans.items() if "error" not in p}
     for group in grouped([*trials.values()], asked.together):
