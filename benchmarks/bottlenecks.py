@@ -8,7 +8,8 @@ Trains the recipe once for each bottleneck on the pictures of one folder and mea
 weights on those of another. Flags that are not listed here are settings of the recipe. With
 --seconds runs are cut at equal training time, wherever the schedule of the learning rate stands;
 without it all take the same steps. With --jobs several train at once on one device, each more
-slowly: compare seconds with --jobs 1 only. Prints a Markdown table and one line of JSON.
+slowly: compare seconds with --jobs 1 only. Prints the rows of a Markdown table as they come, and
+one line of JSON.
 """
 
 import argparse
