@@ -8,7 +8,8 @@ Trains the recipe once for each bottleneck on the pictures of one folder and mea
 weights on those of another. Flags that are not listed here are settings of the recipe. With
 --seconds runs are cut at equal training time, wherever the schedule of the learning rate stands;
 without it all take the same steps. With --jobs several train at once on one device, each more
-slowly: compare seconds with --jobs 1 only. Prints a Markdown table and one line of JSON.
+slowly: compare seconds with --jobs 1 only. Prints the rows of a Markdown table as they come, and
+one line of JSON.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -103,25 +104,25 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
     parser.add_argument("--commit", default=commit(), help="of a copy without git's history")
     options, flags = parser.parse_known_args()
+    header = ["bottleneck", "per position", *(heading for heading, _ in COLUMNS.values())]
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
+    about = {"benchmark": "bottlenecks", "recipe": options.recipe, "flags": flags}
+    about |= {"commit": options.commit, "seconds": options.seconds, "jobs": options.jobs}
+    rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.jobs) as pool:
         runs = {name: (options.keep or Path(place)) / name for name in options.only}
-        waiting = {n: pool.submit(measured, n, run, options, flags) for n, run in runs.items()}
-        rows: dict[str, dict[str, Any]] = {}
-        for name, result in waiting.items():
+        jobs = {pool.submit(measured, n, run, options, flags): n for n, run in runs.items()}
+        for job in as_completed(jobs):
+            name = jobs[job]
             try:
-                rows[name] = result.result()
+                rows[name] = job.result()
             except (RuntimeError, OSError, ValueError) as error:
-                print(f"{name} failed: {error}", file=sys.stderr)
-        about = {"benchmark": "bottlenecks", "recipe": options.recipe, "flags": flags}
-        about |= {"commit": options.commit, "seconds": options.seconds, "jobs": options.jobs}
-        if rows:
-            about |= machine(runs[next(iter(rows))])
-    header = ["bottleneck", "per position", *(heading for heading, _ in COLUMNS.values())]
-    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
-    for name, metrics in rows.items():
-        print(row(name, metrics))
+                print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+                continue
+            about |= machine(runs[name])
+            print(row(name, rows[name]), flush=True)
     print(json.dumps({**about, "rows": rows}))
-    sys.exit(len(rows) < len(waiting))
+    sys.exit(len(rows) < len(runs))
 
 
 if __name__ == "__main__":

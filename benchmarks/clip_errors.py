@@ -26,12 +26,12 @@ SPATIAL = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1.0)
 TEMPORAL = (0.0, 1e-6, 1 / 8, 1 / 4, 1.0)
 
 
-def clips(folder: str | None, args: argparse.Namespace) -> Tensor:
+def clips(folder: str | None, count: int, frames: int, size: int) -> Tensor:
     """The middle of every file of a folder, or built-in validation clips, in 0..1."""
-    size = (args.size, args.size)
-    config = VideoDataConfig(frames=args.frames, size=size, valid_fraction=0.0 if folder else 0.05)
+    valid = 0.0 if folder else 0.05
+    config = VideoDataConfig(frames=frames, size=(size, size), valid_fraction=valid)
     data = open_data(folder, config, "train" if folder else "valid", 0)
-    taken = range(min(args.count, len(data)))
+    taken = range(min(count, len(data)))
     return torch.stack([data.keyed(index, None)["video"] for index in taken]) / 255
 
 
@@ -45,6 +45,36 @@ def bands(error: Tensor, real: Tensor, frequency: Tensor, edges: tuple[float, ..
         yield f"{low:.3g}..{high:.3g}", (lost / total).item(), (lost / there).item()
 
 
+def frequencies(real: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the bins of a spectrum of clips (b, c, t, h, w): radial in space, and in time."""
+    frames, height, width = real.shape[2:]
+    down, across = (torch.fft.fftfreq(n, device=real.device) for n in (height, width))
+    temporal = torch.fft.fftfreq(frames, device=real.device).abs()
+    return torch.hypot(down[:, None], across), temporal[:, None, None]
+
+
+def summary(output: Tensor, real: Tensor) -> dict[str, float]:
+    """The error of clips (b, c, t, h, w) in one row. Relative errors are those of bands: coarse and
+    fine are below and above an eighth of a cycle per pixel."""
+    frames = psnr(*(x.transpose(1, 2).flatten(0, 1) for x in (output, real))).view(len(real), -1)
+    radial, temporal = frequencies(real)
+    error, still = output - real, real.mean(2, keepdim=True).expand_as(real)
+    coarse, fine = (row[2] for row in bands(error, real, radial, (0.0, 1 / 8, 1.0), (3, 4)))
+    resting, moving = (row[2] for row in bands(error, real, temporal, (0.0, 1e-6, 1.0), (2,)))
+    motion = temporal_error(output, real).mean() / temporal_error(still, real).mean()
+    return {
+        "psnr": psnr(output, real).mean().item(),
+        "psnr_mean_frame": psnr(still, real).mean().item(),
+        "motion_error_over_still": motion.item(),
+        "psnr_first_frame": frames[:, 0].mean().item(),
+        "psnr_worst_frame": frames.mean(0).min().item(),
+        "relative_error_coarse": coarse,
+        "relative_error_fine": fine,
+        "relative_error_still": resting,
+        "relative_error_moving": moving,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run")
@@ -55,7 +85,7 @@ def main() -> None:
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = VideoTokenizer.from_pretrained(args.run).to(device)
-    real = clips(args.folder, args).to(device)
+    real = clips(args.folder, args.count, args.frames, args.size).to(device)
     output = torch.cat([model.reconstruct(part) for part in real.split(8)])
     error = output - real
     print(
@@ -79,11 +109,7 @@ def main() -> None:
     for frame in range(real.shape[2]):
         value = psnr(output[:, :, frame : frame + 1], real[:, :, frame : frame + 1]).mean().item()
         print(f"| {frame} | {value:.2f} |")
-    height, width = real.shape[-2:]
-    radial = torch.hypot(
-        torch.fft.fftfreq(height, device=device)[:, None], torch.fft.fftfreq(width, device=device)
-    )
-    temporal = torch.fft.fftfreq(real.shape[2], device=device).abs()[:, None, None]
+    radial, temporal = frequencies(real)
     for what, frequency, edges, dims in (
         ("cycles per pixel", radial, SPATIAL, (3, 4)),
         ("cycles per frame", temporal, TEMPORAL, (2,)),

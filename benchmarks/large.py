@@ -1,14 +1,19 @@
 """The `_large` recipes on this machine: trained by the command line, stopped, resumed, and compared
 with the doctor's plan.
 
-    python benchmarks/large.py [RECIPE …] [--steps 300] [--seconds 100]
+    python benchmarks/large.py [RECIPE …] [--steps 200] [--seconds 100]
     python benchmarks/large.py mesh/transformer_large --autoencoder runs/codes
-    python benchmarks/large.py --plan
+    python benchmarks/large.py --plan > plans.jsonl
+    python benchmarks/large.py --planned plans.jsonl --together 125 --seconds 10
     python benchmarks/large.py image/vqgan_tiny --steps 20 --seconds 60 --flags "--batch-size 4"
 
-A recipe is trained as it is, but with its discriminators on from the first step. Half-way through
-the steps or the seconds it is stopped by SIGTERM and resumed. The rate is the median of the faster
-half of the reports since then: others are of steps in which kernels are chosen or compiled.
+A recipe is trained as it is, but with its discriminators on and its networks compiled from the
+first step, and a short warm-up, so that a few steps show whether its loss falls. It is stopped by
+SIGTERM at half of the steps or a quarter of the seconds after its first report, and resumed alone:
+memory and speed are of that part. Compiling takes most of the time, and has filled a cache by then;
+--together begins recipes beside each other whose planned memory fits into so many GiB. The speed is
+the median of the faster half of the reports since the resumption, without the time that was spent
+waiting for data: others are of steps in which kernels are chosen.
 Built-in meshes have at most 250 faces and built-in utterances at most 5 seconds, so that files of
 the full size are written and trained on: tori of 600 to 800 faces, and utterances in a row.
 One JSON line for each recipe; the exit status is 1 if one failed.
@@ -18,12 +23,17 @@ import argparse
 import json
 import random
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +49,10 @@ from quintet.speech import voices
 
 LARGE = [name for name in rooms.names() if "_large" in name]
 QUINTET = [sys.executable, "-m", "quintet"]
+START_SECONDS = 240.0
+"""At most until the first report: imports, data, kernels and compilation."""
+WRITING = threading.Lock()
+"""Recipes of one room share their files."""
 FILES = 256
 SECONDS_OF_SPEECH = 11.5
 """At least; the last utterance takes up to 4.4 seconds more."""
@@ -117,52 +131,43 @@ class Memory:
         self.peak = max(self.peak, self._used() - self.before)
 
 
-def train_until(command: list[str], run: Path, step: int, seconds: float, memory: Memory) -> int:
-    """Runs a command until a report of the step or the end of the time, stops it by SIGTERM, and
-    returns its exit status."""
-    log = run.with_suffix(".log")
+def train_for(
+    command: list[str], run: Path, steps: int, seconds: float, memory: Memory, save: bool
+) -> None:
+    """Runs a command until a report after so many steps, or for so long after its first report."""
+    log, before = run.with_suffix(".log"), last_step(run)
     with log.open("a") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        end = time.monotonic() + seconds
-        while process.poll() is None and time.monotonic() < end and last_step(run) < step:
-            time.sleep(0.5)
+        end = time.monotonic() + START_SECONDS
+        reported = False
+        while process.poll() is None and time.monotonic() < end and last_step(run) < before + steps:
+            time.sleep(0.2)
             memory.look()
-        process.send_signal(signal.SIGTERM)
+            if not reported and last_step(run) > before:
+                reported, end = True, time.monotonic() + seconds
+        failed = process.poll() not in (None, 0)
+        process.send_signal(signal.SIGTERM if save else signal.SIGKILL)
         status = process.wait(120)
-    if status not in (0, 128 + signal.SIGTERM):
-        print("\n".join(log.read_text().splitlines()[-15:]), file=sys.stderr)
-    return status
+    if failed or last_step(run) == before or (save and status not in (0, 128 + signal.SIGTERM)):
+        raise RuntimeError("\n".join(log.read_text().splitlines()[-15:]))
 
 
-def flags_of(name: str, asked: argparse.Namespace) -> list[str]:
-    gan = hasattr(rooms.recipe_function(name)(), "discriminator_optim")
-    early = ["--losses.adversarial-from", "0"] if gan else []
+def flags_of(name: str, plan: dict[str, Any], asked: argparse.Namespace) -> list[str]:
+    recipe = rooms.recipe_function(name)()
+    gan = hasattr(recipe, "discriminator_optim")
+    seconds = recipe.batch_size * recipe.accumulate / plan["samples_per_second"]
+    every = max(1, min(10, round(1 / seconds)))  # about one report a second
+    # Tokenizers are captured as they are, the others faster when compiled.
+    early = ["--losses.adversarial-from", "0"] if gan else ["--compile", "on"]
+    early += ["--optim.warmup-steps", "20", "--log-every", str(every)]
     return [*early, *shlex.split(asked.flags)]
 
 
-def stage_of(name: str, data: list[str], asked: argparse.Namespace, place: Path) -> list[str]:
-    """A trained autoencoder for a recipe that needs one: that of an earlier row, or a short run."""
-    if not rooms.recipe_function(name)().stages:
-        return []
-    if asked.autoencoder is None:
-        maker = f"mesh/autoencoder{name[len('mesh/transformer') :]}"
-        run = place / maker.replace("/", "-")
-        if not run.exists():
-            short = ["--steps", "20", "--evaluate-every", "0", "--meshes.valid-limit", "8"]
-            command = [*QUINTET, "train", maker, *data, "--run", str(run), *short]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        asked.autoencoder = str(run)
-    return ["--autoencoder", asked.autoencoder]
-
-
-def doctor(name: str, data: list[str], flags: list[str]) -> "subprocess.Popen[str]":
-    command = [*QUINTET, "doctor", name, *data, "--plan", "h200", "--gpus", "8", "--json-line"]
-    return subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
-
-
 def plan_of(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]:
-    """The plan of the whole run, discriminators from their own step on."""
-    found = doctor(name, data_of(name, place), shlex.split(asked.flags)).communicate()[0]
+    """The doctor's plan of the whole run on an H200; its speed is that with discriminators."""
+    data, flags = data_of(name, place), shlex.split(asked.flags)
+    command = [*QUINTET, "doctor", name, *data, "--plan", "h200", "--gpus", "8", "--json-line"]
+    found = subprocess.run([*command, *flags], stdout=subprocess.PIPE, text=True, check=True).stdout
     plan = json.loads(found.splitlines()[-1])
     return {
         "recipe": name,
@@ -172,57 +177,140 @@ def plan_of(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]
     }
 
 
-def row_of(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]:
-    data, run, memory = data_of(name, place), place / name.replace("/", "-"), Memory()
-    flags = [*flags_of(name, asked), *stage_of(name, data, asked, place)]
-    planning = doctor(name, data, flags)  # while it trains
-    train = [*QUINTET, "train", name, *data, "--run", str(run), "--log-every", "10", *flags]
-    begin = time.monotonic()
-    statuses = [train_until(train, run, asked.steps // 2, 0.6 * asked.seconds, memory)]
-    stopped = last_step(run)
-    left = asked.seconds - (time.monotonic() - begin)
-    resume = [*QUINTET, "resume", str(run)]
-    statuses.append(train_until(resume, run, asked.steps, left, memory))
-    plan = json.loads(planning.communicate()[0].splitlines()[-1])
-    rows = reports(run)
-    later = [row for row in rows if row["step"] > stopped]
-    rates = sorted(row["samples_per_second"] for row in later or rows)
-    rate = statistics.median(rates[len(rates) // 2 :]) if rates else 0.0
-    loss = next((key for key in (rows[0] if rows else {}) if key.endswith("/loss")), "loss")
-    return {
-        "benchmark": "large",
-        "recipe": name,
-        "parameters_m": round(sum(plan["parameters"].values()) / 1e6, 1),
-        "gib": round(memory.peak, 1),
-        "gib_planned": round(plan["peak"] / 2**30, 1),
-        "samples_per_second": round(rate, 1),
-        "planned_samples_per_second": round(plan["samples_per_second"], 1),
-        "measured_over_planned": round(rate / plan["samples_per_second"], 2),
-        "waiting": rows[-1]["waiting"] if rows else None,
-        "steps": last_step(run),
-        "loss": [rows[0][loss], rows[-1][loss]] if rows else None,
-        "stopped_at": stopped,
-        "resumed": bool(later) and all(status in (0, 143) for status in statuses),
-        "seconds": round(time.monotonic() - begin, 1),
-        **machine(run),
-    }
+class Trial:
+    """One recipe, begun and then resumed."""
+
+    def __init__(
+        self, name: str, plan: dict[str, Any], asked: argparse.Namespace, place: Path
+    ) -> None:
+        self.name, self.plan, self.asked, self.place = name, plan, asked, place
+        self.run = place / name.replace("/", "-")
+        self.ready = threading.Event()
+        """Set once there is a checkpoint, or none to be expected."""
+
+    def begin(self, trials: "dict[str, Trial]") -> None:
+        shutil.rmtree(self.run, ignore_errors=True)
+        try:
+            with WRITING:
+                data = data_of(self.name, self.place)
+            flags = flags_of(self.name, self.plan, self.asked) + self.stage(data, trials)
+            train = [*QUINTET, "train", self.name, *data, "--run", str(self.run), *flags]
+            steps, seconds = self.asked.steps // 2, self.asked.seconds / 4
+            train_for(train, self.run, steps, seconds, Memory(), save=True)
+            self.before = reports(self.run)
+        finally:
+            self.ready.set()
+
+    def stage(self, data: list[str], trials: "dict[str, Trial]") -> list[str]:
+        """An autoencoder for a recipe that needs one: that of another row, or of a short run."""
+        if not rooms.recipe_function(self.name)().stages:
+            return []
+        maker = f"mesh/autoencoder{self.name[len('mesh/transformer') :]}"
+        run = self.place / maker.replace("/", "-")
+        if self.asked.autoencoder:
+            run = self.asked.autoencoder
+        elif maker in trials:
+            trials[maker].ready.wait()
+        else:
+            short = ["--steps", "20", "--evaluate-every", "0", "--meshes.valid-limit", "8"]
+            command = [*QUINTET, "train", maker, *data, "--run", str(run), *short]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return ["--autoencoder", str(run)]
+
+    def finish(self) -> dict[str, Any]:
+        """Resumes it, and says how it went."""
+        memory, asked, plan = Memory(), self.asked, self.plan
+        begun = time.monotonic()
+        resume = [*QUINTET, "resume", str(self.run)]
+        train_for(resume, self.run, asked.steps // 2, asked.seconds, memory, save=False)
+        rows = reports(self.run)
+        stopped, later = self.before[-1]["step"], rows[len(self.before) :]
+        rates = sorted(r["samples_per_second"] / max(1 - r["waiting"], 0.01) for r in later)
+        rate = statistics.median(rates[len(rates) // 2 :]) if rates else 0.0
+        losses = [key for key in rows[0] if key.endswith(("/l1", "/loss"))]
+        loss = min(losses, key=lambda key: key.endswith("/loss"))  # of a GAN, the reconstruction's
+        few = max(1, len(rows) // 4)
+        first, last = (statistics.mean(r[loss] for r in part) for part in (rows[:few], rows[-few:]))
+        return {
+            "benchmark": "large",
+            "recipe": self.name,
+            "parameters_m": plan["parameters_m"],
+            "gib": round(memory.peak, 1),
+            "gib_planned": plan["peak"],
+            "samples_per_second": round(rate, 1),
+            "planned_samples_per_second": plan["samples_per_second"],
+            "measured_over_planned": round(rate / plan["samples_per_second"], 2),
+            "waiting": round(statistics.mean(r["waiting"] for r in later or rows), 3),
+            "steps": last_step(self.run),
+            "loss": [round(first, 4), round(last, 4)],
+            "falls": last < first,
+            "stopped_at": stopped,
+            "resumed": bool(later) and later[0]["step"] > stopped,
+            "seconds": round(time.monotonic() - begun, 1),
+            **machine(self.run),
+        }
+
+
+def attempt(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A recipe that fails must not take the others with it."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        traceback.print_exc()
+        return {"benchmark": "large", "recipe": name, "error": str(error)[-600:]}
+
+
+def grouped(trials: list[Trial], gib: float) -> Iterator[list[Trial]]:
+    """Neighbours whose planned memory fits, at least one."""
+    group: list[Trial] = []
+    for trial in trials:
+        if group and sum(one.plan["peak"] for one in [*group, trial]) > gib:
+            yield group
+            group = []
+        group.append(trial)
+    yield group
+
+
+def rows_of(asked: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
+    staged = lambda name: bool(rooms.recipe_function(name)().stages)
+    names = sorted(asked.recipes, key=staged)  # after those that they need
+    if asked.plan:
+        yield from (attempt(name, plan_of, name, asked, place) for name in names)
+        return
+    known = asked.plans
+    plans = {n: known.get(n) or attempt(n, plan_of, n, asked, place) for n in names}
+    yield from (plan for plan in plans.values() if "error" in plan)
+    trials = {n: Trial(n, p, asked, place) for n, p in plans.items() if "error" not in p}
+    for group in grouped([*trials.values()], asked.together):
+        with ThreadPoolExecutor(len(group)) as pool:
+            begun = [pool.submit(attempt, trial.name, trial.begin, trials) for trial in group]
+        for trial, job in zip(group, begun):
+            error = job.result()
+            if error and len(group) > 1:  # perhaps for want of memory: again, alone
+                error = attempt(trial.name, trial.begin, trials)
+            yield error or attempt(trial.name, trial.finish)
+            if not trial.name.startswith("mesh/"):  # an autoencoder is needed later
+                shutil.rmtree(trial.run, ignore_errors=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("recipes", nargs="*", default=LARGE)
-    parser.add_argument("--steps", type=int, default=300, help="stop after so many steps")
-    parser.add_argument("--seconds", type=float, default=100.0, help="time limit of a recipe")
+    parser.add_argument("--steps", type=int, default=200, help="stop after so many steps")
+    parser.add_argument("--seconds", type=float, default=100.0, help="of steps once resumed")
+    parser.add_argument("--together", type=float, default=0, help="GiB for recipes being begun")
     parser.add_argument("--autoencoder", help="a trained run, for mesh/transformer_large")
     parser.add_argument("--plan", action="store_true", help="plan only: needs no GPU")
+    parser.add_argument("--planned", type=Path, help="what --plan printed, instead of planning")
     parser.add_argument("--flags", default="", help="further flags of train")
     asked = parser.parse_args()
+    lines = asked.planned.read_text().splitlines() if asked.planned else []
+    asked.plans = {plan["recipe"]: plan for plan in map(json.loads, lines)}
     failed = False
     with tempfile.TemporaryDirectory() as place:
-        for name in asked.recipes:
-            row = (plan_of if asked.plan else row_of)(name, asked, Path(place))
+        for row in rows_of(asked, Path(place)):
             print(json.dumps(row), flush=True)
-            failed = failed or row.get("resumed") is False
+            failed = failed or "error" in row or row.get("resumed") is False
     sys.exit(failed)
 
 

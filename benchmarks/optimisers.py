@@ -107,7 +107,7 @@ def recipe_of(name: str, asked: argparse.Namespace, place: Path) -> Any:
     recipe = rooms.recipe_function(name)()
     recipe = each_setting(recipe, lambda field, value: limit.get(field.name, value))
     changes = {"device": asked.device, "workers": asked.workers, "trackers": ()}
-    changes |= {key: _plain(value) for key, _, value in (s.partition("=") for s in asked.set)}
+    changes |= {key: plain(value) for key, _, value in (s.partition("=") for s in asked.set)}
     for stage, trained_by in recipe.stages.items():
         if stage not in changes:
             changes[stage] = str(stage_of(f"{trained_by}_tiny", place))
@@ -132,7 +132,7 @@ def main() -> None:
                 torch.compiler.reset()
 
 
-def _plain(value: str) -> Any:
+def plain(value: str) -> Any:
     """A number or a list as JSON has it, or a text."""
     try:
         return json.loads(value)

@@ -51,7 +51,8 @@ class Variant(str):
         return variant
 
 
-# Settings that take another way through a step: keyed noise inside of the network, no ids.
+# Settings that take another way through a step: keyed noise inside of the network, no ids; losses
+# of another quantiser; another optimiser.
 VARIANTS = [
     pytest.param(Variant("image/vqgan_tiny", quantiser="kl"), id="image/vqgan_tiny-kl"),
     pytest.param(  # the code of images; so is the noise of the next
@@ -62,6 +63,16 @@ VARIANTS = [
     pytest.param(
         Variant("image/vqgan_tiny", quantiser="bounded"),
         id="image/vqgan_tiny-bounded",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        Variant("image/vqgan_tiny", quantiser="bsq"),
+        id="image/vqgan_tiny-bsq",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(  # as the recipes for a GPU
+        Variant("image/vqgan_tiny", optimizer="muon"),
+        id="image/vqgan_tiny-muon",
         marks=pytest.mark.slow,
     ),
 ]
@@ -108,7 +119,7 @@ OF_RECIPE: dict[str, dict[str, Any]] = {
     "video/adopt_tiny": {"train": "all"},
 }
 # Terms that are documented to be statistics of one micro-batch; without them halves are equal.
-PER_MICRO_BATCH = {"decorrelation_weight": 0.0, "adversarial": "none"}
+PER_MICRO_BATCH = {"decorrelation_weight": 0.0, "entropy_weight": 0.0, "adversarial": "none"}
 LATE = {"adversarial_from": 0.5}  # a part that starts late must start inside of four steps
 
 
