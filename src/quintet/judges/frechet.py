@@ -3,6 +3,8 @@
 |m - n|^2 + tr S + tr T - 2 tr (S T)^(1/2), with means m, n and covariances S, T of the features.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -12,14 +14,23 @@ from quintet.judges.base import Array
 
 def frechet_distance(references: Array, candidates: Array) -> float:
     """Of features (n, d) and (m, d), in fp64; never negative."""
-    means, factors = zip(*(_gaussian(torch.from_numpy(x)) for x in (references, candidates)))
-    first, second = factors
-    # With S = A'A and T = B'B the eigenvalues of ST are those of the symmetric AT A', the squared
-    # singular values of AB'. Squaring nothing keeps all digits of small ones, which are most where
-    # there are fewer samples than dimensions.
-    shared = torch.linalg.svdvals(first @ second.T).sum()
-    spread = first.square().sum() + second.square().sum() - 2 * shared
-    return max(0.0, float((means[0] - means[1]).square().sum() + spread))
+    return frechet_from(references)(candidates)
+
+
+def frechet_from(references: Array) -> Callable[[Array], float]:
+    """The distance of any candidates from these."""
+    mean, first = _gaussian(torch.from_numpy(references))
+
+    def distance(candidates: Array) -> float:
+        other, second = _gaussian(torch.from_numpy(candidates))
+        # With S = A'A and T = B'B the eigenvalues of ST are those of the symmetric AT A', the
+        # squared singular values of AB'. Squaring nothing keeps all digits of small ones, which are
+        # most where there are fewer samples than dimensions.
+        shared = torch.linalg.svdvals(first @ second.T).sum()
+        spread = first.square().sum() + second.square().sum() - 2 * shared
+        return max(0.0, float((mean - other).square().sum() + spread))
+
+    return distance
 
 
 def _gaussian(features: Tensor) -> tuple[Tensor, Tensor]:

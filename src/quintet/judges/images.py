@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from quintet.engine.errors import RunError
 from quintet.judges import networks, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
-from quintet.judges.frechet import frechet_distance
+from quintet.judges.frechet import frechet_from
 from quintet.judges.inception import Inception
 from quintet.judges.networks import batches, device, eight_bit, exact
 from quintet.media import pixels
@@ -193,9 +193,6 @@ class FeatureSets(SetJudge):
     """The Fréchet distance on features of a network."""
 
     better = "lower"
-    resamples = 0
-    """A resampled set repeats samples, and that alone raises the distance: bounds would lie above
-    the value."""
     batch: ClassVar[int] = networks.BATCH
     file: ClassVar[str]
     what: ClassVar[str]
@@ -219,7 +216,10 @@ class FeatureSets(SetJudge):
         return np.asarray(torch.cat(rows).numpy())
 
     def distance(self, references: Array, candidates: Array) -> float:
-        return frechet_distance(references, candidates)
+        return self.distance_from(references)(candidates)
+
+    def distance_from(self, references: Array) -> Callable[[Array], float]:
+        return frechet_from(references)
 
 
 class Fid(FeatureSets):
