@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from quintet.judges import weights
+from quintet.engine.errors import RunError
+from quintet.judges import images, media, music, speech, videos, weights
+from quintet.judges.base import Judge
 
 
 @pytest.mark.parametrize("archive", [True, False], ids=["archive", "before torch 1.6"])
@@ -19,3 +22,33 @@ def test_a_pt_file_is_read_as_safetensors(
     tensors, digest = weights.load("heads", "heads")
     assert tensors["lin0.weight"].equal(content["lin0.weight"])
     assert weights.load("heads", "heads")[1] == digest
+
+
+FILES: dict[type[Judge], str] = {
+    images.LpipsVgg: "lpips_vgg",
+    images.LpipsAlex: "lpips_alex",
+    images.Fid: "inception",
+    images.FrechetVgg: "vgg16",
+    videos.Fvd: "i3d",
+    speech.Speaker: "resemblyzer",
+    music.AudioDistance: "vggish",
+}
+
+
+@pytest.mark.parametrize("judge", FILES)
+def test_the_file_of_another_network_is_refused(
+    judge: type[Judge], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUINTET_JUDGES", str(tmp_path))
+    path = tmp_path / f"{FILES[judge]}.safetensors"
+    save_file({"features.0.weight": torch.zeros(300_000)}, path)
+    with pytest.raises(RunError, match=FILES[judge]):
+        judge().facts()
+    path.write_bytes(b"<html>not found</html>" * 60_000)
+    with pytest.raises(RunError, match=f"{path} is not a safetensors file"):
+        judge().facts()
+
+
+def test_no_judge_with_weights_is_forgotten_above() -> None:
+    asked = {judge for judge in media.all_judges() if "weights" in judge.needs}
+    assert asked - {videos.LpipsVgg, videos.LpipsAlex} == set(FILES)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.judges import vggish, weights
+from quintet.judges import networks, vggish, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.media import audio
 from quintet.media.audio import Samples, read_audio
@@ -98,10 +98,8 @@ def _windows(recording: Recording) -> Tensor:
 @cache
 def _network() -> tuple[vggish.VGGish, str]:
     tensors, _ = weights.load(WEIGHTS, WEIGHTS_ARE)
-    with torch.device("meta"):
-        network = vggish.VGGish()
-    network.load_state_dict(tensors, assign=True)
-    return network.eval().requires_grad_(False), weights.digest_of_tensors(tensors)
+    network = networks.filled(vggish.VGGish, tensors, str(weights.find(WEIGHTS)))
+    return network, weights.digest_of_tensors(tensors)
 
 
 class AudioDistance(_FrechetJudge):

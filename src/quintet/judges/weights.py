@@ -40,6 +40,7 @@ def missing(name: str, what: str) -> str | None:
 
 def load(name: str, what: str) -> tuple[dict[str, Tensor], str]:
     """The tensors by name, and the digest of the file as the user has it."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = find(name)
@@ -48,7 +49,10 @@ def load(name: str, what: str) -> tuple[dict[str, Tensor], str]:
     digest = files.digest_of(path)[:16]
     if path.suffix != ".safetensors":
         path = _converted(path, digest)
-    return load_file(path), digest
+    try:
+        return load_file(path), digest
+    except SafetensorError as error:
+        raise RunError(f"{path} is not a safetensors file ({error}); copy it again") from error
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
