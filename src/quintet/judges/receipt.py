@@ -6,7 +6,7 @@ contents, in any order of files.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,14 @@ class Score:
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "digest": self.receipt.digest}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Score":
+        """KeyError or TypeError if it is none; ValueError if its receipt was changed."""
+        receipt = Receipt(**content["receipt"])
+        if receipt.digest != content["digest"]:
+            raise ValueError(f"the receipt of {receipt.judge} has another digest: it was changed")
+        return cls(content["value"], content["low"], content["high"], receipt)
 
 
 def set_digest(files: Iterable[Path]) -> str:
