@@ -12,7 +12,7 @@ import torch
 from quintet.engine.errors import RunError
 from quintet.judges import images, meshes, runs, speech, videos
 from quintet.judges.base import Array, Options, PairJudge, SetJudge
-from quintet.judges.media import chosen
+from quintet.judges.media import chosen, medium_of
 from quintet.judges.receipt import check_comparable, content_digest
 from quintet.media.meshes.files import Mesh
 from quintet.shared.candidates import Group, Sound, eight_bits, sixteen_bits
@@ -165,6 +165,17 @@ def test_all_are_those_that_work_and_the_others_are_named(no_weights: Path) -> N
         "recall_at_10",
     ]
     assert [judge.name for judge in chosen("image", "ssim, psnr,ssim")[0]] == ["ssim", "psnr"]
+
+
+def test_names_of_papers_are_those_of_judges(weights: Path) -> None:
+    judges, _ = chosen("image", "lpips,rfid,fid")
+    assert [judge.name for judge in judges] == ["lpips_alex", "fid"]
+
+
+def test_sounds_are_of_the_medium_that_has_the_judges(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    assert medium_of(tmp_path) == medium_of(tmp_path, "pitch,wer") == "speech"
+    assert medium_of(tmp_path, "fad_mel") == "music"
 
 
 @pytest.mark.parametrize(

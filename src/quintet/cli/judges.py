@@ -50,7 +50,7 @@ class Pair:
     judges: str | None = None
     """Names of judges, separated by commas; the default, all, is those that work here."""
     medium: Medium | None = None
-    """The medium; the default follows from the files, sounds being speech."""
+    """The medium; the default follows from the files and the judges, sounds being speech."""
     size: int | None = None
     """Resize and crop pictures and frames to squares of this side; the default is as they are."""
     frames: int | None = None
@@ -70,7 +70,7 @@ def pair(asked: Pair) -> None:
 
     for flag in ("size", "frames", "rate"):
         check_positive(f"--{flag}", getattr(asked, flag))
-    medium = asked.medium or media.medium_of(asked.pair[0])
+    medium = asked.medium or media.medium_of(asked.pair[0], asked.judges)
     module = media.module_of(medium)
     chosen, silent = media.chosen(medium, asked.judges)
     read, preparation = module.reader(Options(asked.size, asked.frames, asked.rate))
