@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.judges import i3d, inception, vggish
+from quintet.judges import weights as judge_weights
 from quintet.judges.voice import VoiceEncoder
 from quintet.nn.lpips import alexnet_features, vgg16_features
 
@@ -77,6 +78,7 @@ def weights(all_weights: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QUINTET_JUDGES", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(judge_weights, "find_spec", lambda package: None)  # whatever is installed
     return tmp_path / "nowhere"
 
 

@@ -161,7 +161,8 @@ def test_heads_alone_need_the_trunk_too(weights: Path, no_weights: Path) -> None
     path.write_bytes((weights / path.name).read_bytes())
     problem = images.LpipsVgg().problem()
     assert problem is not None
-    assert f"torchvision's VGG16 as {no_weights / 'vgg16'}" in problem
+    assert "torchvision's VGG16 (https:" in problem
+    assert f" as {no_weights / 'vgg16'}" in problem
     with pytest.raises(RunError, match="the judge lpips_vgg needs torchvision's VGG16"):
         images.LpipsVgg().facts()
 

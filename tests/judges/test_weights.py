@@ -24,6 +24,20 @@ def test_a_pt_file_is_read_as_safetensors(
     assert weights.load("heads", "heads")[1] == digest
 
 
+def test_weights_of_an_installed_package_are_found_and_the_users_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / "resemblyzer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('librosa')")
+    (package / "pretrained.pt").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("QUINTET_JUDGES", str(tmp_path))
+    assert weights.find("resemblyzer") == package / "pretrained.pt"
+    (tmp_path / "resemblyzer.pth").touch()
+    assert weights.find("resemblyzer") == tmp_path / "resemblyzer.pth"
+
+
 FILES: dict[type[Judge], str] = {
     images.LpipsVgg: "lpips_vgg",
     images.LpipsAlex: "lpips_alex",

@@ -36,6 +36,11 @@ from quintet.nn.lpips import (
 from quintet.nn.similarity import psnr, ssim
 
 SUFFIXES = pixels.SUFFIXES
+TRUNKS = {
+    "vgg16": "torchvision's VGG16 (https://download.pytorch.org/models/vgg16-397923af.pth)",
+    "alexnet": "torchvision's AlexNet "
+    "(https://download.pytorch.org/models/alexnet-owt-7be5be79.pth)",
+}
 
 
 def read(path: Path | str, size: int | None) -> Tensor:
@@ -142,11 +147,11 @@ class Lpips(PicturePairs):
     def problem(self) -> str | None:
         path = weights.find(self.file)
         if path is None:
-            what = f"the LPIPS heads of {self.trunk.name} (version 0.1), alone or with the trunk,"
+            what = f"the LPIPS heads of {self.trunk.name} (version 0.1), alone or with the trunk"
             return weights.missing(self.file, what)
         # Heads are 1,472 numbers at most, trunks millions: no need to open the file.
         if path.stat().st_size < 1_000_000:
-            return weights.missing(self.trunk_file, f"torchvision's {self.trunk.name}")
+            return weights.missing(self.trunk_file, TRUNKS[self.trunk_file])
         return None
 
     @cached_property
@@ -156,7 +161,7 @@ class Lpips(PicturePairs):
         tensors, digest = weights.load(self.file, "")
         tensors = plain_names(tensors)
         if not any(name.startswith("features.") for name in tensors):
-            trunk, other = weights.load(self.trunk_file, f"torchvision's {self.trunk.name}")
+            trunk, other = weights.load(self.trunk_file, TRUNKS[self.trunk_file])
             tensors, digest = {**plain_names(trunk), **tensors}, f"{digest} on {other}"
         try:
             if heads_of(tensors, self.trunk, self.file) is None:
@@ -236,7 +241,10 @@ class Fid(FeatureSets):
     about = "Fréchet Inception distance; rFID if the candidates are reconstructions."
     needs = "weights inception"
     file = "inception"
-    what = "the Inception-v3 of FID (pt_inception-2015-12-05-6726825d.pth)"
+    what = (
+        "the Inception-v3 of FID (https://github.com/mseitzer/pytorch-fid/releases/download/"
+        "fid_weights/pt_inception-2015-12-05-6726825d.pth)"
+    )
 
     def facts(self) -> dict[str, str]:
         return {
@@ -271,7 +279,7 @@ class FrechetVgg(FeatureSets):
     name, medium = "frechet_vgg", "image"
     about = "Fréchet distance on the last features of VGG16; no published convention."
     needs = "weights vgg16"
-    file, what = "vgg16", "torchvision's VGG16"
+    file, what = "vgg16", TRUNKS["vgg16"]
 
     def facts(self) -> dict[str, str]:
         return {

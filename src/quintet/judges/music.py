@@ -25,7 +25,10 @@ from quintet.shared.candidates import Caption
 RATE = vggish.RATE
 SUFFIXES = audio.SUFFIXES
 WEIGHTS = "vggish"
-WEIGHTS_ARE = "VGGish with the names of its port to PyTorch (vggish-10086976.pth)"
+WEIGHTS_ARE = (
+    "VGGish with the names of its port to PyTorch "
+    "(https://github.com/harritaylor/torchvggish/releases/download/v0.1/vggish-10086976.pth)"
+)
 
 
 # -- files ----------------------------------------------------------------------------------

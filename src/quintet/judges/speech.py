@@ -226,7 +226,7 @@ def _counted(result: Any) -> tuple[int, int]:
 # -- voice ----------------------------------------------------------------------------------
 
 WEIGHTS = "resemblyzer"
-WEIGHTS_ARE = "resemblyzer/pretrained.pt of the wheel of resemblyzer 0.1.4"
+WEIGHTS_ARE = "the voice encoder of resemblyzer 0.1.4"
 
 
 @cache

