@@ -1,8 +1,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -40,6 +42,29 @@ def heads(widths: tuple[int, ...]) -> dict[str, Tensor]:
     return {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
 
 
+def onnx_features(path: Path, shape: list[int | str]) -> None:
+    """A network of one convolution, of the rank of its inputs, and the mean of its activations."""
+    generator = np.random.default_rng(0)
+    kernel = generator.normal(size=(16, 3, *[3] * (len(shape) - 2))).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["maps"]),
+        helper.make_node("Relu", ["maps"], ["active"]),
+        helper.make_node("GlobalAveragePool", ["active"], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["features"]),
+    ]
+    taken = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    given = helper.make_tensor_value_info("features", TensorProto.FLOAT, ["b", 16])
+    tensors = [numpy_helper.from_array(kernel, "kernel")]
+    graph = helper.make_graph(nodes, "features", [taken], [given], tensors)
+    versions = {"opset_imports": [helper.make_opsetid("", 17)], "ir_version": 8}
+    path.write_bytes(helper.make_model(graph, **versions).SerializeToString())
+
+
+@pytest.fixture(scope="session")
+def write_onnx() -> Callable[[Path, list[int | str]], None]:
+    return onnx_features
+
+
 VGG_WIDTHS = (64, 128, 256, 512, 512)
 ALEX_WIDTHS = (64, 192, 384, 256, 256)
 
@@ -54,6 +79,8 @@ def all_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file(alexnet | heads(ALEX_WIDTHS), folder / "lpips_alex.safetensors")
     save_file(random_like(inception.Inception), folder / "inception.safetensors")
     save_file(random_like(i3d.I3D), folder / "i3d.safetensors")
+    onnx_features(folder / "features.onnx", ["b", 3, "h", "w"])
+    onnx_features(folder / "clip_features.onnx", ["b", 3, "t", "h", "w"])
     return folder
 
 

@@ -20,6 +20,7 @@ LEARNED = {
     "lpips_alex": "lpips_alex",
     "fid": "inception",
     "frechet_vgg": "vgg16",
+    "frechet_onnx": "features.onnx",
 }
 
 
@@ -139,7 +140,7 @@ def test_without_weights_a_sentence_names_the_file(judge: type, no_weights: Path
         return
     file = no_weights / LEARNED[judge.name]
     assert problem is not None
-    assert problem.endswith(f" as {file}.safetensors (or .pt, .pth)")
+    assert problem.removesuffix(".safetensors (or .pt, .pth)").endswith(f" as {file}")
     assert LEARNED[judge.name] in judge.needs
     with pytest.raises(RunError, match=LEARNED[judge.name]):
         judge().facts()

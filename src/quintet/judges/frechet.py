@@ -3,8 +3,9 @@
 |m - n|^2 + tr S + tr T - 2 tr (S T)^(1/2), with means m, n and covariances S, T of the features.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,19 @@ def frechet_from(references: Array) -> Callable[[Array], float]:
         return max(0.0, float((mean - other).square().sum() + spread))
 
     return distance
+
+
+def ragged(features: Sequence[Array]) -> Array:
+    """(n, w, d) of several calls as those of one, for samples of several rows each; NaN where a
+    sample has fewer than the longest."""
+    longest = max(rows.shape[1] for rows in features)
+    padding = [((0, 0), (0, longest - rows.shape[1]), (0, 0)) for rows in features]
+    return np.concatenate([np.pad(*p, constant_values=np.nan) for p in zip(features, padding)])
+
+
+def rows_of(features: Array) -> Array:
+    """(n, w, d) of `ragged` -> (rows, d)."""
+    return features[~np.isnan(features).any(-1)]
 
 
 def _gaussian(features: Tensor) -> tuple[Tensor, Tensor]:

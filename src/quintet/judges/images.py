@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
-from quintet.judges import networks, weights
+from quintet.judges import networks, onnx, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.judges.frechet import frechet_from
 from quintet.judges.inception import Inception
@@ -194,10 +194,19 @@ class LpipsAlex(Lpips):
 # -- sets -----------------------------------------------------------------------------------
 
 
-class FeatureSets(SetJudge):
+class FrechetSets(SetJudge):
+    better = "lower"
+
+    def distance(self, references: Array, candidates: Array) -> float:
+        return self.distance_from(references)(candidates)
+
+    def distance_from(self, references: Array) -> Callable[[Array], float]:
+        return frechet_from(references)
+
+
+class FeatureSets(FrechetSets):
     """The Fréchet distance on features of a network."""
 
-    better = "lower"
     batch: ClassVar[int] = networks.BATCH
     file: ClassVar[str]
     what: ClassVar[str]
@@ -219,12 +228,6 @@ class FeatureSets(SetJudge):
         with exact():
             rows = [network(eight_bit(x.to(device()))).cpu() for x in batches(samples, self.batch)]
         return np.asarray(torch.cat(rows).numpy())
-
-    def distance(self, references: Array, candidates: Array) -> float:
-        return self.distance_from(references)(candidates)
-
-    def distance_from(self, references: Array) -> Callable[[Array], float]:
-        return frechet_from(references)
 
 
 class Fid(FeatureSets):
@@ -296,5 +299,30 @@ class FrechetVgg(FeatureSets):
             raise RunError(str(error)) from error
 
 
-JUDGES: tuple[type[Judge], ...] = (Psnr, Ssim, LpipsVgg, LpipsAlex, Fid, FrechetVgg)
+class FrechetOnnx(FrechetSets):
+    name, medium = "frechet_onnx", "image"
+    about = "Fréchet distance on features of any network, an ONNX file; no published convention."
+    needs = "weights features.onnx, and quintet[onnx]"
+    file: ClassVar[str] = "features.onnx"
+    shape: ClassVar[str] = "pictures (b, 3, h, w)"
+    rank: ClassVar[int] = 4
+
+    def problem(self) -> str | None:
+        return onnx.problem(weights.folder() / self.file, self.shape)
+
+    @cached_property
+    def network(self) -> onnx.OnnxNetwork:
+        if problem := self.problem():
+            raise RunError(f"the judge {self.name} {problem}")
+        return onnx.OnnxNetwork(weights.folder() / self.file, self.rank)
+
+    def facts(self) -> dict[str, str]:
+        return dict(self.network.facts())
+
+    def features(self, samples: Sequence[Any]) -> Array:
+        rows = [self.network(eight_bit(sample)) for sample in samples]
+        return np.asarray(torch.cat(rows).numpy())
+
+
+JUDGES: tuple[type[Judge], ...] = (Psnr, Ssim, LpipsVgg, LpipsAlex, Fid, FrechetVgg, FrechetOnnx)
 """Classes: a judge is made without arguments, and loads its weights on first use."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from quintet.engine.errors import RunError
 from quintet.judges import networks, vggish, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.judges.frechet import frechet_distance, ragged, rows_of
 from quintet.media import audio
 from quintet.media.audio import Samples, read_audio
 from quintet.shared.candidates import Caption
@@ -75,14 +76,10 @@ class _FrechetJudge(SetJudge):
         return self.joined([self.embed(_windows(one)).double().numpy()[None] for one in samples])
 
     def joined(self, features: Sequence[Array]) -> Array:
-        longest = max(rows.shape[1] for rows in features)
-        padding = [((0, 0), (0, longest - rows.shape[1]), (0, 0)) for rows in features]
-        return np.concatenate([np.pad(*p, constant_values=np.nan) for p in zip(features, padding)])
+        return ragged(features)
 
     def distance(self, references: Array, candidates: Array) -> float:
-        from quintet.judges.frechet import frechet_distance
-
-        first, second = (rows[~np.isnan(rows).any(-1)] for rows in (references, candidates))
+        first, second = rows_of(references), rows_of(candidates)
         if min(len(first), len(second)) < 2:
             raise RunError(f"{self.name} needs two windows of 0.96 s or more in each set")
         return frechet_distance(first, second)
