@@ -123,7 +123,8 @@ def of_music(name: str, fixture: Fixture) -> dict[str, Ladder]:
             "noise": ladder(chords(), hissing, 0.001, 0.02),
             "low-pass": ladder(chords(), low_passed, 4000, 500),
         }
-    return {name: {"exchanged": exchanged()} for name in ("recall_at_1", "recall_at_10")}[name]
+    recall = [judge.name for judge in music.EMBEDDING_JUDGES]
+    return {name: {"exchanged": exchanged()} for name in recall}[name]
 
 
 def exchanged() -> Ladder:

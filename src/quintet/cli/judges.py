@@ -34,9 +34,9 @@ def judges(given: list[str]) -> None:
         print(medium)
         for judge in media.of_medium(medium).values():
             problem = judge().problem()
-            print(f"  {judge.name:<18} {judge.about}")
+            print(f"  {judge.name:<21} {judge.about}")
             if problem:
-                print(f"  {'':<18} {problem}")
+                print(f"  {'':<21} {problem}")
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -216,7 +216,43 @@ class RecallAt10(_RecallJudge):
     k = 10
 
 
-EMBEDDING_JUDGES: tuple[type[Judge], ...] = (RecallAt1, RecallAt10)
+class _OfText:
+    """Of sounds, whose texts are to be found."""
+
+    def mean(self, rows: Array) -> float:
+        return float(rows[:, 0].mean())
+
+
+class _OfAudio:
+    """Of texts, whose sounds are to be found."""
+
+    def mean(self, rows: Array) -> float:
+        return float(rows[:, 1].mean())
+
+
+class RecallAt1OfText(_OfText, RecallAt1):
+    name = "recall_at_1_of_text"
+    about = "Share of sounds whose text is the nearest."
+
+
+class RecallAt1OfAudio(_OfAudio, RecallAt1):
+    name = "recall_at_1_of_audio"
+    about = "Share of texts whose sound is the nearest."
+
+
+class RecallAt10OfText(_OfText, RecallAt10):
+    name = "recall_at_10_of_text"
+    about = "Share of sounds whose text is among the ten nearest."
+
+
+class RecallAt10OfAudio(_OfAudio, RecallAt10):
+    name = "recall_at_10_of_audio"
+    about = "Share of texts whose sound is among the ten nearest."
+
+
+EMBEDDING_JUDGES: tuple[type[Judge], ...] = (
+    RecallAt1, RecallAt1OfText, RecallAt1OfAudio, RecallAt10, RecallAt10OfText, RecallAt10OfAudio,
+)  # fmt: skip
 
 
 def reader(options: Options) -> tuple[Callable[[Path], Recording], dict[str, str]]:
