@@ -30,8 +30,8 @@ ABSENT = {"bits_per_pixel": "continuous"}
 
 @dataclasses.dataclass(kw_only=True)
 class Compare:
-    """Image tokenizers side by side on the same pictures: PSNR, SSIM, bits per pixel, time and use
-    of codes, each with a receipt. Prints a table and one line of JSON.
+    """Image tokenizers side by side on the same pictures: PSNR, SSIM, LPIPS, bits per pixel, time
+    and use of codes, each with a receipt. Prints a table and one line of JSON.
 
     The pictures are cropped to the largest common size that suits all tokenizers, or resampled to
     --size. The table is sorted by rate, and by PSNR among tokenizers of similar rate. Continuous
