@@ -82,6 +82,7 @@ def test_numbers_of_one_receipt_stand_side_by_side_and_others_are_refused(
     Path(files["small"]).write_text(changed)
     answer = quintet("compare", files["jpeg"], files["small"])
     assert "the receipt of psnr has another digest" in answer.err
+    assert "--page is for tokenizers" in quintet("compare", files["jpeg"], "--page=a.html").err
     Path(files["small"]).write_text("[1]")
     assert "does not end with a line of scores" in quintet("compare", files["small"]).err
 

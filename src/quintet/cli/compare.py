@@ -61,6 +61,8 @@ class Compare:
 def compare(given: list[str]) -> None:
     asked = parse(Compare, given, "compare")
     if all(path.suffix == ".json" for path in (asked.data, *asked.models)):
+        if asked.page is not None:
+            raise RunError("--page is for tokenizers on pictures; drop it")
         side_by_side((asked.data, *asked.models))
         return
     check_positive("--count", asked.count)
