@@ -283,7 +283,11 @@ def beside(package: str) -> Path:
 
 # -- groups ---------------------------------------------------------------------------------
 
-SETS = [judge for judge in all_judges() if issubclass(judge, SetJudge)]
+SETS = [
+    pytest.param(judge, marks=pytest.mark.slow) if by_name(judge) in LONG else judge
+    for judge in all_judges()
+    if issubclass(judge, SetJudge)
+]
 
 
 @pytest.mark.parametrize("judge", SETS, ids=by_name)
