@@ -118,7 +118,8 @@ RECORDS = """## Speed records
 
 The time to a fixed bar on built-in data, seed 0, from the start of the command to its end: imports,
 compilation, training, evaluation. A record counts if `quintet replay RUN --verify 3` confirms its
-log ([verified logs](resume.md#verified-logs))."""
+log ([verified logs](resume.md#verified-logs)); `python benchmarks/learning.py RECIPE --verify 3`
+does both."""
 
 
 @dataclass
@@ -294,6 +295,7 @@ def section(result: Result) -> str:
         about,
         metrics,
         judged(result),
+        not_judged(result),
         *pictures(result),
         sounds(result),
         curve(result),
@@ -336,6 +338,13 @@ def judged(result: Result) -> str:
         )
     head = ["judge", "better", "value (95 %)", "other sets", "samples", "receipt"]
     return table(head, rows) if rows else ""
+
+
+def not_judged(result: Result) -> str:
+    """Judges that the row would have been asked, had their weights been on the machine."""
+    asked = result.facts["metrics"].get("judges", {})
+    missing = [f"`{name}`" for name in result.facts["judges"] if name not in asked]
+    return f"Not judged, without their weights: {', '.join(missing)}." if missing else ""
 
 
 def interval(score: dict[str, Any]) -> str:

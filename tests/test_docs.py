@@ -152,7 +152,9 @@ def test_the_page_of_a_room_states_the_length_of_each_recipe(name: str) -> None:
 OTHER_PROGRAMS = {"python3", ".venv/bin/pip", ".", "make"}
 """Programs on the pages beside `quintet` and launchers."""
 PLACEHOLDERS = {"RUN": "runs/first", "ROOM/NAME": "image/vqgan", "FOLDER": "photos", "N": "3"}
-QUINTET = re.compile(r"(?:quintet|(?:torchrun|accelerate launch) .*quintet(?: --)?) (.*)")
+QUINTET = re.compile(
+    r"(?:quintet|(?:torchrun|accelerate launch) .*quintet(?: --)?) (.*?)(?: > \S+)?"
+)
 
 
 def commands() -> list[Command]:

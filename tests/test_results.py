@@ -73,11 +73,13 @@ def test_the_page_shows_the_numbers_of_the_files_and_names_failures(
     others = {"baselines": {"bicubic": {"psnr": score(23.75)}, "limit": {"psnr": score(50.0)}}}
     measured = {"psnr": 21.53, "psnr_bicubic": 23.71, "psnr_mean_colour": 12.25}
     facts = row("image/vqgan", **measured, **judges, **others)
+    facts["judges"]["fid"] = {"about": "", "better": "lower", "unit": ""}
     pack(tmp_path, facts, {"vae/loss": 0.5}, tmp_path / "reconstructions.png")
     assert page.write_page(tmp_path, RECIPES) == 0
     text = (tmp_path / "docs/results.md").read_text()
     assert "| 21.53 (**not better than bicubic**) | bicubic 23.71, mean colour 12.25 |" in text
     assert "| 21.5 (20.5 to 22.5) (**not better than bicubic**) | bicubic 23.75, limit 50 |" in text
+    assert "Not judged, without their weights: `fid`." in text
     assert "1,234 steps of 8 samples on a GPU" in text
     assert "40 (`feedbeef`)" in text
     assert "kit 80 (CC0)" in text

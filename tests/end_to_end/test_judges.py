@@ -61,6 +61,32 @@ def test_the_receipt_says_how_pictures_were_prepared(
     assert scores[0]["digest"] != scores[1]["digest"]
 
 
+def test_numbers_of_one_receipt_stand_side_by_side_and_others_are_refused(
+    quintet: Quintet, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    originals, copies = map(str, folders)
+    calls = {"jpeg": [copies], "itself": [originals], "small": [copies, "--size", "32"]}
+    files: dict[str, str] = {}
+    for name, words in calls.items():
+        answer = quintet("evaluate", "--pair", originals, *words, "--judges=psnr", "--json-line")
+        files[name] = str(tmp_path / f"{name}.json")
+        Path(files[name]).write_text(answer.out)
+    answer = quintet("compare", files["jpeg"], files["itself"])
+    assert answer.status == 0, answer.err
+    assert "100" in answer.out
+    answer = quintet("compare", files["jpeg"], files["small"])
+    assert answer.status == 2
+    assert "cannot stand side by side" in answer.err
+    assert "size is as stored and 32 x 32" in answer.err
+    changed = Path(files["small"]).read_text().replace("32 x 32", "as stored")
+    Path(files["small"]).write_text(changed)
+    answer = quintet("compare", files["jpeg"], files["small"])
+    assert "the receipt of psnr has another digest" in answer.err
+    assert "--page is for tokenizers" in quintet("compare", files["jpeg"], "--page=a.html").err
+    Path(files["small"]).write_text("[1]")
+    assert "does not end with a line of scores" in quintet("compare", files["small"]).err
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

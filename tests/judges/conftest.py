@@ -1,6 +1,8 @@
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.judges import i3d, inception, vggish
+from quintet.judges import weights as judge_weights
 from quintet.judges.voice import VoiceEncoder
 from quintet.nn.lpips import alexnet_features, vgg16_features
 
@@ -39,6 +42,31 @@ def heads(widths: tuple[int, ...]) -> dict[str, Tensor]:
     return {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
 
 
+def onnx_features(path: Path, shape: list[int | str]) -> None:
+    """A network of one convolution, of the rank of its inputs, and the mean of its activations."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    generator = np.random.default_rng(0)
+    kernel = generator.normal(size=(16, 3, *[3] * (len(shape) - 2))).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["maps"]),
+        helper.make_node("Relu", ["maps"], ["active"]),
+        helper.make_node("GlobalAveragePool", ["active"], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["features"]),
+    ]
+    taken = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    given = helper.make_tensor_value_info("features", TensorProto.FLOAT, ["b", 16])
+    tensors = [numpy_helper.from_array(kernel, "kernel")]
+    graph = helper.make_graph(nodes, "features", [taken], [given], tensors)
+    versions = {"opset_imports": [helper.make_opsetid("", 17)], "ir_version": 8}
+    path.write_bytes(helper.make_model(graph, **versions).SerializeToString())
+
+
+@pytest.fixture(scope="session")
+def write_onnx() -> Callable[[Path, list[int | str]], None]:
+    return onnx_features
+
+
 VGG_WIDTHS = (64, 128, 256, 512, 512)
 ALEX_WIDTHS = (64, 192, 384, 256, 256)
 
@@ -53,6 +81,9 @@ def all_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file(alexnet | heads(ALEX_WIDTHS), folder / "lpips_alex.safetensors")
     save_file(random_like(inception.Inception), folder / "inception.safetensors")
     save_file(random_like(i3d.I3D), folder / "i3d.safetensors")
+    if find_spec("onnx"):  # a machine with a GPU may have torch alone
+        onnx_features(folder / "features.onnx", ["b", 3, "h", "w"])
+        onnx_features(folder / "clip_features.onnx", ["b", 3, "t", "h", "w"])
     return folder
 
 
@@ -77,6 +108,7 @@ def weights(all_weights: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QUINTET_JUDGES", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(judge_weights, "find_spec", lambda package: None)  # whatever is installed
     return tmp_path / "nowhere"
 
 

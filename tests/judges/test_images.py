@@ -20,6 +20,7 @@ LEARNED = {
     "lpips_alex": "lpips_alex",
     "fid": "inception",
     "frechet_vgg": "vgg16",
+    "frechet_onnx": "features.onnx",
 }
 
 
@@ -139,7 +140,7 @@ def test_without_weights_a_sentence_names_the_file(judge: type, no_weights: Path
         return
     file = no_weights / LEARNED[judge.name]
     assert problem is not None
-    assert problem.endswith(f" as {file}.safetensors (or .pt, .pth)")
+    assert problem.removesuffix(".safetensors (or .pt, .pth)").endswith(f" as {file}")
     assert LEARNED[judge.name] in judge.needs
     with pytest.raises(RunError, match=LEARNED[judge.name]):
         judge().facts()
@@ -161,7 +162,8 @@ def test_heads_alone_need_the_trunk_too(weights: Path, no_weights: Path) -> None
     path.write_bytes((weights / path.name).read_bytes())
     problem = images.LpipsVgg().problem()
     assert problem is not None
-    assert f"torchvision's VGG16 as {no_weights / 'vgg16'}" in problem
+    assert "torchvision's VGG16 (https:" in problem
+    assert f" as {no_weights / 'vgg16'}" in problem
     with pytest.raises(RunError, match="the judge lpips_vgg needs torchvision's VGG16"):
         images.LpipsVgg().facts()
 

@@ -123,7 +123,8 @@ def of_music(name: str, fixture: Fixture) -> dict[str, Ladder]:
             "noise": ladder(chords(), hissing, 0.001, 0.02),
             "low-pass": ladder(chords(), low_passed, 4000, 500),
         }
-    return {name: {"exchanged": exchanged()} for name in ("recall_at_1", "recall_at_10")}[name]
+    recall = [judge.name for judge in music.EMBEDDING_JUDGES]
+    return {name: {"exchanged": exchanged()} for name in recall}[name]
 
 
 def exchanged() -> Ladder:
@@ -222,7 +223,7 @@ def check(judge: Judge, steps: Ladder) -> None:
 
 
 # Networks over clips and seconds of sound; as judges of pairs and sets they are those of pictures.
-LONG = {"video-lpips_vgg", "video-lpips_alex", "video-fvd", "music-fad"}
+LONG = {"video-lpips_vgg", "video-lpips_alex", "video-fvd", "video-fid", "music-fad"}
 # The same code with another network than that of lpips_alex and of fid.
 LONG |= {"image-lpips_vgg", "image-frechet_vgg"}
 MARKED = [
@@ -282,7 +283,11 @@ def beside(package: str) -> Path:
 
 # -- groups ---------------------------------------------------------------------------------
 
-SETS = [judge for judge in all_judges() if issubclass(judge, SetJudge)]
+SETS = [
+    pytest.param(judge, marks=pytest.mark.slow) if by_name(judge) in LONG else judge
+    for judge in all_judges()
+    if issubclass(judge, SetJudge)
+]
 
 
 @pytest.mark.parametrize("judge", SETS, ids=by_name)

@@ -12,6 +12,8 @@ from quintet.judges.receipt import Receipt, of_sets
 from quintet.media.errors import BadFile
 from quintet.media.meshes.files import write_mesh
 
+SETS = [meshes.Coverage, meshes.MinimumMatching, meshes.NearestNeighbour]
+
 
 def mesh_of(shape) -> Mesh:
     return Mesh(np.array(shape.vertices, np.float64), np.array(shape.faces, np.int64))
@@ -212,13 +214,13 @@ def test_sets_of_unequal_size_are_refused_where_that_decides(few_points):
         set_value(meshes.NearestNeighbour, shapes(3), shapes(2))
 
 
-def test_set_judges_have_no_interval(few_points):
-    own = shapes(3)
-    receipt = Receipt("coverage", meshes.Coverage().facts(), "", meshes.preparation(), 3)
-    judge = meshes.Coverage()
-    features = judge.features(own)
-    result = of_sets(judge, features, features, receipt)
-    assert (result.value, result.low, result.high) == (1, None, None)
+@pytest.mark.parametrize("judge", SETS)
+def test_intervals_of_sets_are_over_shapes(few_points, judge):
+    first, second = judge().features(shapes(8)), judge().features(shapes(8, 0.31))
+    receipt = Receipt(judge.name, judge().facts(), "", meshes.preparation(), 8)
+    same, other = (of_sets(judge(), first, features, receipt) for features in (first, second))
+    assert same.low == pytest.approx(same.value) == same.high
+    assert other.low < other.value < other.high
 
 
 # -- files ----------------------------------------------------------------------------------

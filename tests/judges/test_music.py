@@ -58,6 +58,9 @@ def test_directions_differ():
     audio = np.array([[1.0, 0.0], [0.9, 0.1]])
     text = np.array([[1.0, 0.0], [0.0, 1.0]])
     assert retrieval(audio, text, 1) == (0.5, 1)
+    captions = [Caption(str(number), vector) for number, vector in enumerate(text)]
+    judges = (music.RecallAt1OfText(), music.RecallAt1OfAudio(), music.RecallAt1())
+    assert [one.mean(one.rows(captions, [*audio])) for one in judges] == [0.5, 1, 0.75]
 
 
 def test_ranks_are_those_of_sorting_across_chunks(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from quintet.engine.errors import RunError
 from quintet.judges.base import Array, PairJudge, SetJudge
 from quintet.judges.folders import files_in, judged
-from quintet.judges.receipt import Receipt, Score, check_comparable, interval, set_digest
+from quintet.judges.receipt import Receipt, Score, check_comparable, interval, of_sets, set_digest
 
 
 class Difference(PairJudge):
@@ -115,6 +115,23 @@ def test_the_interval_is_the_same_each_time_and_covers_the_mean() -> None:
     assert bounds[0] is not None
     assert abs(bounds[0] - (rows.mean() - 1.96 / 20)) < 0.03
     assert interval(rows[:1], lambda r: float(r.mean()), 1000) == (None, None)
+
+
+class Spread(Shift):
+    """Repeated samples raise it, as they do Fréchet distances."""
+
+    def distance(self, references: Array, candidates: Array) -> float:
+        missing = len(references) - len(np.unique(candidates))
+        return super().distance(references, candidates) + missing
+
+
+def test_the_interval_of_a_distance_of_sets_holds_the_value() -> None:
+    references = np.random.default_rng(1).normal(0, 1, 40)
+    score = of_sets(Spread(), references, references + 0.5, Receipt("spread", {}, "", {}, 40))
+    assert score.low is not None
+    assert score.high is not None
+    assert score.value == pytest.approx(0.5)
+    assert 0 <= score.low < score.value < score.high < 10
 
 
 def test_the_digest_of_a_receipt_follows_its_facts() -> None:

@@ -12,7 +12,7 @@ import torch
 from quintet.engine.errors import RunError
 from quintet.judges import images, meshes, runs, speech, videos
 from quintet.judges.base import Array, Options, PairJudge, SetJudge
-from quintet.judges.media import chosen
+from quintet.judges.media import chosen, medium_of
 from quintet.judges.receipt import check_comparable, content_digest
 from quintet.media.meshes.files import Mesh
 from quintet.shared.candidates import Group, Sound, eight_bits, sixteen_bits
@@ -159,12 +159,22 @@ def test_the_digest_of_a_sample_is_of_kind_shape_and_values() -> None:
 def test_all_are_those_that_work_and_the_others_are_named(no_weights: Path) -> None:
     judges, silent = chosen("image", "all")
     assert [judge.name for judge in judges] == ["psnr", "ssim"]
-    assert silent == ["lpips_vgg", "lpips_alex", "fid", "frechet_vgg"]
-    assert [judge.name for judge in chosen("music", "all", "embeddings")[0]] == [
-        "recall_at_1",
-        "recall_at_10",
-    ]
+    assert silent == ["lpips_vgg", "lpips_alex", "fid", "frechet_vgg", "frechet_onnx"]
+    assert {judge.name for judge in chosen("music", "all", "embeddings")[0]} == {
+        f"recall_at_{k}{of}" for k in (1, 10) for of in ("", "_of_text", "_of_audio")
+    }
     assert [judge.name for judge in chosen("image", "ssim, psnr,ssim")[0]] == ["ssim", "psnr"]
+
+
+def test_names_of_papers_are_those_of_judges(weights: Path) -> None:
+    judges, _ = chosen("image", "lpips,rfid,fid")
+    assert [judge.name for judge in judges] == ["lpips_alex", "fid"]
+
+
+def test_sounds_are_of_the_medium_that_has_the_judges(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    assert medium_of(tmp_path) == medium_of(tmp_path, "pitch,wer") == "speech"
+    assert medium_of(tmp_path, "fad_mel") == "music"
 
 
 @pytest.mark.parametrize(

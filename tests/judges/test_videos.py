@@ -17,7 +17,13 @@ from quintet.media.errors import BadFile
 
 FRAMEWISE = [judge for judge in videos.JUDGES if issubclass(judge, videos.FramePairs)]
 MOTION = [judge for judge in videos.JUDGES if issubclass(judge, videos.MotionPairs)]
-FILES = {"lpips_vgg": "lpips_vgg", "lpips_alex": "lpips_alex", "fvd": "i3d"}
+FILES = {
+    "lpips_vgg": "lpips_vgg.safetensors (or .pt, .pth)",
+    "lpips_alex": "lpips_alex.safetensors (or .pt, .pth)",
+    "fid": "inception.safetensors (or .pt, .pth)",
+    "fvd": "i3d.safetensors (or .pt, .pth)",
+    "frechet_onnx": "clip_features.onnx",
+}
 
 
 def by_name(judge: type) -> str:
@@ -173,7 +179,7 @@ def test_without_weights_a_sentence_names_the_file(judge: type, no_weights: Path
         assert problem is None
         return
     assert problem is not None
-    assert problem.endswith(f" as {no_weights / FILES[judge.name]}.safetensors (or .pt, .pth)")
+    assert problem.endswith(f" as {no_weights / FILES[judge.name]}")
 
 
 @pytest.mark.parametrize("judge", videos.JUDGES, ids=by_name)

@@ -33,6 +33,7 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
   quintet sample runs/f --text "ba do ki" --voice me.wav --out spoken.wav
   quintet compare PHOTOS runs/a runs/b           image tokenizers: PSNR, bits per pixel, time
+  quintet compare a.json b.json                  numbers of evaluate --json-line side by side
   quintet pack PHOTOS packed                     pack a folder into few large files to train from
   quintet import old.pt looked-at                the tensors of an old .pt file, and nothing else
   quintet export runs/b model                    weights, configuration and a model card

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from quintet.cli.common import check_positive, parse, say
+from quintet.cli.judges import side_by_side
 from quintet.engine.errors import RunError
 
 if TYPE_CHECKING:
@@ -29,18 +30,22 @@ ABSENT = {"bits_per_pixel": "continuous"}
 
 @dataclasses.dataclass(kw_only=True)
 class Compare:
-    """Image tokenizers side by side on the same pictures: PSNR, SSIM, bits per pixel, time and use
-    of codes, each with a receipt. Prints a table and one line of JSON.
+    """Image tokenizers side by side on the same pictures: PSNR, SSIM, LPIPS, bits per pixel, time
+    and use of codes, each with a receipt. Prints a table and one line of JSON.
 
     The pictures are cropped to the largest common size that suits all tokenizers, or resampled to
     --size. The table is sorted by rate, and by PSNR among tokenizers of similar rate. Continuous
     latents have channels per position, and no bits; they come last.
+
+    Files that end in .json, to which quintet evaluate --json-line was written, stand side by side
+    as they are, in any medium; numbers with different receipts are refused.
     """
 
     data: tyro.conf.Positional[Path]
-    """Folder of pictures, or one picture."""
+    """Folder of pictures, one picture, or a .json file of scores."""
     models: tyro.conf.Positional[tuple[Path, ...]]
-    """Runs (also RUN@STEP, RUN@best), exported folders, and folders of diffusers."""
+    """Runs (also RUN@STEP, RUN@best), exported folders, and folders of diffusers; or further files
+    of scores."""
     size: tuple[int, int] | None = None
     """Resize and crop pictures to this height and width."""
     count: int | None = None
@@ -55,6 +60,11 @@ class Compare:
 
 def compare(given: list[str]) -> None:
     asked = parse(Compare, given, "compare")
+    if all(path.suffix == ".json" for path in (asked.data, *asked.models)):
+        if asked.page is not None:
+            raise RunError("--page is for tokenizers on pictures; drop it")
+        side_by_side((asked.data, *asked.models))
+        return
     check_positive("--count", asked.count)
     check_positive("--batch-size", asked.batch_size)
     if asked.page is not None:

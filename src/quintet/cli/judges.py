@@ -3,9 +3,10 @@ that train."""
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -13,6 +14,9 @@ from quintet import rooms
 from quintet.cli.common import check_positive, parse, say
 from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError
+
+if TYPE_CHECKING:
+    from quintet.judges.receipt import Score
 
 Medium = Literal["image", "video", "speech", "music", "mesh"]
 
@@ -30,9 +34,9 @@ def judges(given: list[str]) -> None:
         print(medium)
         for judge in media.of_medium(medium).values():
             problem = judge().problem()
-            print(f"  {judge.name:<18} {judge.about}")
+            print(f"  {judge.name:<21} {judge.about}")
             if problem:
-                print(f"  {'':<18} {problem}")
+                print(f"  {'':<21} {problem}")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -46,13 +50,15 @@ class Pair:
     judges: str | None = None
     """Names of judges, separated by commas; the default, all, is those that work here."""
     medium: Medium | None = None
-    """The medium; the default follows from the files, sounds being speech."""
+    """The medium; the default follows from the files and the judges, sounds being speech."""
     size: int | None = None
     """Resize and crop pictures and frames to squares of this side; the default is as they are."""
     frames: int | None = None
     """Judge this many frames of each clip; the default is all."""
     rate: int | None = None
     """Sample rate of sounds; the default is that of the judge."""
+    json_line: bool = False
+    """Print the line of JSON alone."""
 
 
 def pair(asked: Pair) -> None:
@@ -64,7 +70,7 @@ def pair(asked: Pair) -> None:
 
     for flag in ("size", "frames", "rate"):
         check_positive(f"--{flag}", getattr(asked, flag))
-    medium = asked.medium or media.medium_of(asked.pair[0])
+    medium = asked.medium or media.medium_of(asked.pair[0], asked.judges)
     module = media.module_of(medium)
     chosen, silent = media.chosen(medium, asked.judges)
     read, preparation = module.reader(Options(asked.size, asked.frames, asked.rate))
@@ -72,7 +78,8 @@ def pair(asked: Pair) -> None:
     with reading_once():  # transcripts of a folder
         track = partial(with_progress, what="judging")
         scores = judged(chosen, originals, others, read, preparation, track)
-    show(scores)
+    if not asked.json_line:
+        show(scores)
     say_silent(silent)
     print(json.dumps({name: score.as_json() for name, score in scores.items()}, allow_nan=False))
 
@@ -183,3 +190,45 @@ def show(scores: dict[str, Any], baselines: dict[str, dict[str, Any]] | None = N
         for other, baseline in others.items():
             row(f"  {other}", baseline)
     Console().print(table)
+
+
+# -- numbers of earlier calls ---------------------------------------------------------------
+
+
+def side_by_side(paths: Sequence[Path]) -> None:
+    """What `quintet evaluate` printed into files, in one table; an error if receipts differ."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from quintet.judges.receipt import check_comparable
+
+    found = {str(path): read_scores(path) for path in dict.fromkeys(paths)}
+    shown = Table("judge", *found, "receipt")
+    for judge in {name: None for scores in found.values() for name in scores}:
+        scores = {path: scores[judge] for path, scores in found.items() if judge in scores}
+        check_comparable(scores)
+        cells = [_cell(scores.get(path)) for path in found]
+        shown.add_row(judge, *cells, next(iter(scores.values())).receipt.digest)
+    Console().print(shown)
+
+
+def _cell(score: "Score | None") -> str:
+    if score is None:
+        return "–"
+    bounds = "" if score.low is None else rf" \[{score.low:.4g}, {score.high:.4g}]"
+    return f"{score.value:.5g}{bounds}"
+
+
+def read_scores(path: Path) -> "dict[str, Score]":
+    """By judge, from the last line of a file: its others are the table, if it was printed too."""
+    from quintet.judges.receipt import Score
+
+    try:
+        line = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        scores = line.get("judges", line)
+        return {name: Score.from_json(score) for name, score in scores.items()}
+    except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError):
+        remedy = f"quintet evaluate … --judges … --json-line > {path}"
+        raise RunError(f"{path} does not end with a line of scores; write it by {remedy}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: {error}") from error

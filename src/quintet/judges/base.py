@@ -1,8 +1,9 @@
 """What a judge is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -64,9 +65,6 @@ class PairJudge(Judge):
 class SetJudge(Judge):
     """Compares two sets; their order and their pairing do not count."""
 
-    resamples: ClassVar[int] = 20
-    """For the interval."""
-
     @abstractmethod
     def features(self, samples: Sequence[Any]) -> Array:
         """(n, ...): what is kept of each sample, independent of the batch that it is in."""
@@ -77,3 +75,12 @@ class SetJudge(Judge):
 
     @abstractmethod
     def distance(self, references: Array, candidates: Array) -> float: ...
+
+    def distance_from(self, references: Array) -> Callable[[Array], float]:
+        """Of one set after another from the same references."""
+        return partial(self.distance, references)
+
+    def shares(self, references: Array, candidates: Array) -> Array | None:
+        """Values whose mean is the distance, where it is one: the interval is theirs. None: that of
+        sets drawn from the candidates."""
+        return None

@@ -3,6 +3,9 @@
 |m - n|^2 + tr S + tr T - 2 tr (S T)^(1/2), with means m, n and covariances S, T of the features.
 """
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,14 +15,36 @@ from quintet.judges.base import Array
 
 def frechet_distance(references: Array, candidates: Array) -> float:
     """Of features (n, d) and (m, d), in fp64; never negative."""
-    means, factors = zip(*(_gaussian(torch.from_numpy(x)) for x in (references, candidates)))
-    first, second = factors
-    # With S = A'A and T = B'B the eigenvalues of ST are those of the symmetric AT A', the squared
-    # singular values of AB'. Squaring nothing keeps all digits of small ones, which are most where
-    # there are fewer samples than dimensions.
-    shared = torch.linalg.svdvals(first @ second.T).sum()
-    spread = first.square().sum() + second.square().sum() - 2 * shared
-    return max(0.0, float((means[0] - means[1]).square().sum() + spread))
+    return frechet_from(references)(candidates)
+
+
+def frechet_from(references: Array) -> Callable[[Array], float]:
+    """The distance of any candidates from these."""
+    mean, first = _gaussian(torch.from_numpy(references))
+
+    def distance(candidates: Array) -> float:
+        other, second = _gaussian(torch.from_numpy(candidates))
+        # With S = A'A and T = B'B the eigenvalues of ST are those of the symmetric AT A', the
+        # squared singular values of AB'. Squaring nothing keeps all digits of small ones, which are
+        # most where there are fewer samples than dimensions.
+        shared = torch.linalg.svdvals(first @ second.T).sum()
+        spread = first.square().sum() + second.square().sum() - 2 * shared
+        return max(0.0, float((mean - other).square().sum() + spread))
+
+    return distance
+
+
+def ragged(features: Sequence[Array]) -> Array:
+    """(n, w, d) of several calls as those of one, for samples of several rows each; NaN where a
+    sample has fewer than the longest."""
+    longest = max(rows.shape[1] for rows in features)
+    padding = [((0, 0), (0, longest - rows.shape[1]), (0, 0)) for rows in features]
+    return np.concatenate([np.pad(*p, constant_values=np.nan) for p in zip(features, padding)])
+
+
+def rows_of(features: Array) -> Array:
+    """(n, w, d) of `ragged` -> (rows, d)."""
+    return features[~np.isnan(features).any(-1)]
 
 
 def _gaussian(features: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
-from quintet.judges import networks, weights
+from quintet.judges import networks, onnx, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
-from quintet.judges.frechet import frechet_distance
+from quintet.judges.frechet import frechet_from
 from quintet.judges.inception import Inception
 from quintet.judges.networks import batches, device, eight_bit, exact
 from quintet.media import pixels
@@ -36,6 +36,11 @@ from quintet.nn.lpips import (
 from quintet.nn.similarity import psnr, ssim
 
 SUFFIXES = pixels.SUFFIXES
+TRUNKS = {
+    "vgg16": "torchvision's VGG16 (https://download.pytorch.org/models/vgg16-397923af.pth)",
+    "alexnet": "torchvision's AlexNet "
+    "(https://download.pytorch.org/models/alexnet-owt-7be5be79.pth)",
+}
 
 
 def read(path: Path | str, size: int | None) -> Tensor:
@@ -142,11 +147,11 @@ class Lpips(PicturePairs):
     def problem(self) -> str | None:
         path = weights.find(self.file)
         if path is None:
-            what = f"the LPIPS heads of {self.trunk.name} (version 0.1), alone or with the trunk,"
+            what = f"the LPIPS heads of {self.trunk.name} (version 0.1), alone or with the trunk"
             return weights.missing(self.file, what)
         # Heads are 1,472 numbers at most, trunks millions: no need to open the file.
         if path.stat().st_size < 1_000_000:
-            return weights.missing(self.trunk_file, f"torchvision's {self.trunk.name}")
+            return weights.missing(self.trunk_file, TRUNKS[self.trunk_file])
         return None
 
     @cached_property
@@ -156,7 +161,7 @@ class Lpips(PicturePairs):
         tensors, digest = weights.load(self.file, "")
         tensors = plain_names(tensors)
         if not any(name.startswith("features.") for name in tensors):
-            trunk, other = weights.load(self.trunk_file, f"torchvision's {self.trunk.name}")
+            trunk, other = weights.load(self.trunk_file, TRUNKS[self.trunk_file])
             tensors, digest = {**plain_names(trunk), **tensors}, f"{digest} on {other}"
         try:
             if heads_of(tensors, self.trunk, self.file) is None:
@@ -189,13 +194,19 @@ class LpipsAlex(Lpips):
 # -- sets -----------------------------------------------------------------------------------
 
 
-class FeatureSets(SetJudge):
+class FrechetSets(SetJudge):
+    better = "lower"
+
+    def distance(self, references: Array, candidates: Array) -> float:
+        return self.distance_from(references)(candidates)
+
+    def distance_from(self, references: Array) -> Callable[[Array], float]:
+        return frechet_from(references)
+
+
+class FeatureSets(FrechetSets):
     """The Fréchet distance on features of a network."""
 
-    better = "lower"
-    resamples = 0
-    """A resampled set repeats samples, and that alone raises the distance: bounds would lie above
-    the value."""
     batch: ClassVar[int] = networks.BATCH
     file: ClassVar[str]
     what: ClassVar[str]
@@ -218,9 +229,6 @@ class FeatureSets(SetJudge):
             rows = [network(eight_bit(x.to(device()))).cpu() for x in batches(samples, self.batch)]
         return np.asarray(torch.cat(rows).numpy())
 
-    def distance(self, references: Array, candidates: Array) -> float:
-        return frechet_distance(references, candidates)
-
 
 class Fid(FeatureSets):
     """Network, resize and range are those of torch-fidelity and of the evaluator of ADM (arXiv
@@ -236,7 +244,10 @@ class Fid(FeatureSets):
     about = "Fréchet Inception distance; rFID if the candidates are reconstructions."
     needs = "weights inception"
     file = "inception"
-    what = "the Inception-v3 of FID (pt_inception-2015-12-05-6726825d.pth)"
+    what = (
+        "the Inception-v3 of FID (https://github.com/mseitzer/pytorch-fid/releases/download/"
+        "fid_weights/pt_inception-2015-12-05-6726825d.pth)"
+    )
 
     def facts(self) -> dict[str, str]:
         return {
@@ -271,7 +282,7 @@ class FrechetVgg(FeatureSets):
     name, medium = "frechet_vgg", "image"
     about = "Fréchet distance on the last features of VGG16; no published convention."
     needs = "weights vgg16"
-    file, what = "vgg16", "torchvision's VGG16"
+    file, what = "vgg16", TRUNKS["vgg16"]
 
     def facts(self) -> dict[str, str]:
         return {
@@ -288,5 +299,30 @@ class FrechetVgg(FeatureSets):
             raise RunError(str(error)) from error
 
 
-JUDGES: tuple[type[Judge], ...] = (Psnr, Ssim, LpipsVgg, LpipsAlex, Fid, FrechetVgg)
+class FrechetOnnx(FrechetSets):
+    name, medium = "frechet_onnx", "image"
+    about = "Fréchet distance on features of any network, an ONNX file; no published convention."
+    needs = "weights features.onnx, and quintet[onnx]"
+    file: ClassVar[str] = "features.onnx"
+    shape: ClassVar[str] = "pictures (b, 3, h, w)"
+    rank: ClassVar[int] = 4
+
+    def problem(self) -> str | None:
+        return onnx.problem(weights.folder() / self.file, self.shape)
+
+    @cached_property
+    def network(self) -> onnx.OnnxNetwork:
+        if problem := self.problem():
+            raise RunError(f"the judge {self.name} {problem}")
+        return onnx.OnnxNetwork(weights.folder() / self.file, self.rank)
+
+    def facts(self) -> dict[str, str]:
+        return dict(self.network.facts())
+
+    def features(self, samples: Sequence[Any]) -> Array:
+        rows = [self.network(eight_bit(sample)) for sample in samples]
+        return np.asarray(torch.cat(rows).numpy())
+
+
+JUDGES: tuple[type[Judge], ...] = (Psnr, Ssim, LpipsVgg, LpipsAlex, Fid, FrechetVgg, FrechetOnnx)
 """Classes: a judge is made without arguments, and loads its weights on first use."""

@@ -17,6 +17,8 @@ MEDIA = {
     "mesh": "meshes",
 }
 """Each medium, and the module here that has its judges."""
+ALIASES = {"lpips": "lpips_alex", "rfid": "fid"}
+"""Names of papers: the default network of the lpips package, and the FID of reconstructions."""
 
 
 class MediumModule(Protocol):
@@ -49,14 +51,16 @@ def of_medium(medium: str) -> dict[str, type[Judge]]:
     return {**judges_of(medium), **judges_of(medium, "embeddings")}
 
 
-def medium_of(folder: Path) -> str:
-    """By the first file that some medium knows; sounds are speech unless said otherwise."""
+def medium_of(folder: Path, names: str | None = None) -> str:
+    """By the first file that some medium knows. Sounds are music if the judges named are of music
+    and not of speech, else speech."""
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}")
+    asked = set(_split(names or ""))
     for path in sorted(folder.rglob("*")):
-        for medium in MEDIA:
-            if path.suffix.lower() in module_of(medium).SUFFIXES:
-                return medium
+        fitting = [name for name in MEDIA if path.suffix.lower() in module_of(name).SUFFIXES]
+        if fitting:
+            return next((name for name in fitting if asked & {*judges_of(name)}), fitting[0])
     raise RunError(f"{folder} has no pictures, videos, sounds or meshes; name the right folder")
 
 
@@ -84,7 +88,7 @@ def chosen(
             raise RunError(f"no judge of {medium} works on this machine; quintet judges says why")
         return working, [name for name in known if all(name != judge.name for judge in working)]
     judges = []
-    for name in dict.fromkeys(word.strip() for word in names.split(",")):
+    for name in _split(names):
         if name not in known:
             raise RunError(_unknown(name, medium, known))
         judge = known[name]()
@@ -92,6 +96,11 @@ def chosen(
             raise RunError(f"the judge {name} {problem}")
         judges.append(judge)
     return judges, []
+
+
+def _split(names: str) -> list[str]:
+    words = (word.strip() for word in names.split(","))
+    return list(dict.fromkeys(ALIASES.get(word, word) for word in words))
 
 
 def _unknown(name: str, medium: str, known: Mapping[str, Any]) -> str:

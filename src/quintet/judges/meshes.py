@@ -244,8 +244,6 @@ class ClosedEdges(PairJudge):
 
 class _ShapesJudge(SetJudge):
     medium = "mesh"
-    # Candidates drawn twice would be each other's neighbours and lower coverage: no interval.
-    resamples = 0
     convention: str
 
     def facts(self) -> dict[str, str]:
@@ -260,6 +258,13 @@ class _ShapesJudge(SetJudge):
         """(n, p, 3): points on the surface of each mesh."""
         return np.stack([sample(mesh, SET_POINTS).positions.numpy() for mesh in samples])
 
+    def distance(self, references: Array, candidates: Array) -> float:
+        return float(self.shares(references, candidates).mean())
+
+    @abstractmethod
+    def shares(self, references: Array, candidates: Array) -> Array:
+        """Of each shape, given its neighbours: shapes drawn twice would be each other's."""
+
 
 class Coverage(_ShapesJudge):
     name = "coverage"
@@ -267,9 +272,9 @@ class Coverage(_ShapesJudge):
     better = "higher"
     convention = "arXiv 1707.02392; of equal distances, the first reference"
 
-    def distance(self, references: Array, candidates: Array) -> float:
+    def shares(self, references: Array, candidates: Array) -> Array:
         matched = _once(squared_chamfer, references, candidates).argmin(0)
-        return len(np.unique(matched)) / len(references)
+        return np.isin(np.arange(len(references)), matched).astype(np.float64)
 
 
 class MinimumMatching(_ShapesJudge):
@@ -279,8 +284,8 @@ class MinimumMatching(_ShapesJudge):
     unit = "squared sides of the unit cube"
     convention = "arXiv 1707.02392"
 
-    def distance(self, references: Array, candidates: Array) -> float:
-        return float(_once(squared_chamfer, references, candidates).min(1).mean())
+    def shares(self, references: Array, candidates: Array) -> Array:
+        return _once(squared_chamfer, references, candidates).min(1)
 
 
 class NearestNeighbour(_ShapesJudge):
@@ -292,7 +297,7 @@ class NearestNeighbour(_ShapesJudge):
     better = "lower"
     convention = "arXiv 1906.12320; leave one out, sets of equal size"
 
-    def distance(self, references: Array, candidates: Array) -> float:
+    def shares(self, references: Array, candidates: Array) -> Array:
         count = len(references)
         if len(candidates) != count:
             raise RunError(
@@ -306,7 +311,7 @@ class NearestNeighbour(_ShapesJudge):
         distances = np.block([[first, across], [across.T, second]])
         np.fill_diagonal(distances, np.inf)
         is_candidate = np.arange(2 * count) >= count
-        return float((is_candidate[distances.argmin(1)] == is_candidate).mean())
+        return (is_candidate[distances.argmin(1)] == is_candidate).astype(np.float64)
 
 
 def squared_chamfer(a: Array, b: Array) -> Array:

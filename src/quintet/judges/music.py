@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.judges import vggish, weights
+from quintet.judges import networks, vggish, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.judges.frechet import frechet_distance, ragged, rows_of
 from quintet.media import audio
 from quintet.media.audio import Samples, read_audio
 from quintet.shared.candidates import Caption
@@ -25,7 +26,10 @@ from quintet.shared.candidates import Caption
 RATE = vggish.RATE
 SUFFIXES = audio.SUFFIXES
 WEIGHTS = "vggish"
-WEIGHTS_ARE = "VGGish with the names of its port to PyTorch (vggish-10086976.pth)"
+WEIGHTS_ARE = (
+    "VGGish with the names of its port to PyTorch "
+    "(https://github.com/harritaylor/torchvggish/releases/download/v0.1/vggish-10086976.pth)"
+)
 
 
 # -- files ----------------------------------------------------------------------------------
@@ -72,14 +76,10 @@ class _FrechetJudge(SetJudge):
         return self.joined([self.embed(_windows(one)).double().numpy()[None] for one in samples])
 
     def joined(self, features: Sequence[Array]) -> Array:
-        longest = max(rows.shape[1] for rows in features)
-        padding = [((0, 0), (0, longest - rows.shape[1]), (0, 0)) for rows in features]
-        return np.concatenate([np.pad(*p, constant_values=np.nan) for p in zip(features, padding)])
+        return ragged(features)
 
     def distance(self, references: Array, candidates: Array) -> float:
-        from quintet.judges.frechet import frechet_distance
-
-        first, second = (rows[~np.isnan(rows).any(-1)] for rows in (references, candidates))
+        first, second = rows_of(references), rows_of(candidates)
         if min(len(first), len(second)) < 2:
             raise RunError(f"{self.name} needs two windows of 0.96 s or more in each set")
         return frechet_distance(first, second)
@@ -98,10 +98,8 @@ def _windows(recording: Recording) -> Tensor:
 @cache
 def _network() -> tuple[vggish.VGGish, str]:
     tensors, _ = weights.load(WEIGHTS, WEIGHTS_ARE)
-    with torch.device("meta"):
-        network = vggish.VGGish()
-    network.load_state_dict(tensors, assign=True)
-    return network.eval().requires_grad_(False), weights.digest_of_tensors(tensors)
+    network = networks.filled(vggish.VGGish, tensors, str(weights.find(WEIGHTS)))
+    return network, weights.digest_of_tensors(tensors)
 
 
 class AudioDistance(_FrechetJudge):
@@ -218,7 +216,43 @@ class RecallAt10(_RecallJudge):
     k = 10
 
 
-EMBEDDING_JUDGES: tuple[type[Judge], ...] = (RecallAt1, RecallAt10)
+class _OfText:
+    """Of sounds, whose texts are to be found."""
+
+    def mean(self, rows: Array) -> float:
+        return float(rows[:, 0].mean())
+
+
+class _OfAudio:
+    """Of texts, whose sounds are to be found."""
+
+    def mean(self, rows: Array) -> float:
+        return float(rows[:, 1].mean())
+
+
+class RecallAt1OfText(_OfText, RecallAt1):
+    name = "recall_at_1_of_text"
+    about = "Share of sounds whose text is the nearest."
+
+
+class RecallAt1OfAudio(_OfAudio, RecallAt1):
+    name = "recall_at_1_of_audio"
+    about = "Share of texts whose sound is the nearest."
+
+
+class RecallAt10OfText(_OfText, RecallAt10):
+    name = "recall_at_10_of_text"
+    about = "Share of sounds whose text is among the ten nearest."
+
+
+class RecallAt10OfAudio(_OfAudio, RecallAt10):
+    name = "recall_at_10_of_audio"
+    about = "Share of texts whose sound is among the ten nearest."
+
+
+EMBEDDING_JUDGES: tuple[type[Judge], ...] = (
+    RecallAt1, RecallAt1OfText, RecallAt1OfAudio, RecallAt10, RecallAt10OfText, RecallAt10OfAudio,
+)  # fmt: skip
 
 
 def reader(options: Options) -> tuple[Callable[[Path], Recording], dict[str, str]]:

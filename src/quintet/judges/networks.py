@@ -23,6 +23,12 @@ def filled(build: Callable[[], M], tensors: Mapping[str, Tensor], source: str) -
     """The network in eval mode; tensors that it does not have are ignored."""
     with torch.device("meta"):
         network = build()
+    network.load_state_dict(values_for(network, tensors, source), assign=True)
+    return network.requires_grad_(False).eval()
+
+
+def values_for(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """All that the network has, in fp32; refused if it is another network's file."""
     expected = network.state_dict()
     values = {
         name: torch.zeros((), dtype=torch.long)  # a counter of training, often left out
@@ -38,8 +44,7 @@ def filled(build: Callable[[], M], tensors: Mapping[str, Tensor], source: str) -
             if values[name].shape != like.shape:
                 shapes = f"{tuple(values[name].shape)}, not {tuple(like.shape)}"
                 raise RunError(f"{source} has {name} of shape {shapes}")
-    network.load_state_dict(values, assign=True)
-    return network.requires_grad_(False).eval()
+    return values
 
 
 @contextmanager

@@ -6,7 +6,7 @@ contents, in any order of files.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,10 @@ from quintet.files import digest_of
 from quintet.judges.base import Array, PairJudge, SetJudge
 
 RESAMPLES = 1000
+SET_RESAMPLES = 20
+"""Each is a distance of whole sets, which takes time; a deviation needs fewer than percentiles."""
 LEVEL = 0.95
+Bounds = tuple[float, float] | tuple[None, None]
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,20 @@ class Receipt:
 class Score:
     value: float
     low: float | None
-    """Bounds of a bootstrap interval of 95 %; None if the judge has none."""
+    """Bounds of a bootstrap interval of 95 %; None of a single sample, and of what is counted."""
     high: float | None
     receipt: Receipt
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "digest": self.receipt.digest}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Score":
+        """KeyError or TypeError if it is none; ValueError if its receipt was changed."""
+        receipt = Receipt(**content["receipt"])
+        if receipt.digest != content["digest"]:
+            raise ValueError(f"the receipt of {receipt.judge} has another digest: it was changed")
+        return cls(content["value"], content["low"], content["high"], receipt)
 
 
 def set_digest(files: Iterable[Path]) -> str:
@@ -77,22 +88,37 @@ def of_rows(judge: PairJudge, rows: Array, receipt: Receipt) -> Score:
 
 
 def of_sets(judge: SetJudge, references: Array, candidates: Array, receipt: Receipt) -> Score:
-    """The interval is over candidates; the references are the same for all."""
-    distance = lambda rows: judge.distance(references, rows)
-    bounds = interval(candidates, distance, judge.resamples)
-    return Score(distance(candidates), *bounds, receipt)
+    distance = judge.distance_from(references)
+    value, shares = distance(candidates), judge.shares(references, candidates)
+    if shares is not None:
+        return Score(value, *interval(shares, np.mean, RESAMPLES), receipt)
+    return Score(value, *around(value, candidates, distance), receipt)
 
 
-def interval(
-    rows: Array, statistic: Callable[[Array], float], resamples: int
-) -> tuple[float, float] | tuple[None, None]:
+def interval(rows: Array, statistic: Callable[[Array], Any], resamples: int) -> Bounds:
     """Percentile bootstrap over samples, with a fixed seed: the same rows give the same bounds."""
-    if resamples == 0 or len(rows) < 2:
+    if len(rows) < 2:
         return None, None
-    draw = np.random.default_rng(0)
-    values = [statistic(rows[draw.integers(len(rows), size=len(rows))]) for _ in range(resamples)]
+    values = [statistic(drawn) for drawn in _resampled(rows, resamples)]
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
+
+
+def around(value: float, candidates: Array, distance: Callable[[Array], float]) -> Bounds:
+    """A normal interval with the deviation of resampled candidates. Not their percentiles: a
+    resampled set repeats samples, and that alone raises a distance of sets, so that bounds would
+    lie above the value."""
+    if len(candidates) < 2:
+        return None, None
+    values = [distance(drawn) for drawn in _resampled(candidates, SET_RESAMPLES)]
+    reach = 1.96 * float(np.std(values, ddof=1))
+    return max(0.0, value - reach), value + reach
+
+
+def _resampled(rows: Array, count: int) -> Iterator[Array]:
+    draw = np.random.default_rng(0)
+    for _ in range(count):
+        yield rows[draw.integers(len(rows), size=len(rows))]
 
 
 def check_comparable(scores: dict[str, Score]) -> None:

