@@ -17,10 +17,10 @@ from quintet.speech.vocoder.config import (
 def voicebox() -> VoiceBoxRecipe:
     """Text to speech at 24 kHz, up to 5 seconds; for one GPU and three minutes."""
     return VoiceBoxRecipe(
-        steps=5200,
+        steps=4400,
         batch_size=24,
         workers=14,
-        evaluate_every=5200,
+        evaluate_every=4400,
         judges=("all",),
         save_every=1800,
         model=VoiceBoxConfig(depth=10, edges=False),
