@@ -1,0 +1,94 @@
+"""Captioned small pictures: emoji of four vendors, by the names that Unicode has for them."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from naming import Sample, copied, found, in_letters
+from pictures import on_white
+from PIL import Image
+
+PACKAGES = (
+    "npm:openmoji@17.0.0",
+    "npm:@twemoji/svg@15.0.0",
+    "npm:@svgmoji/noto@3.2.0",
+    "npm:@lobehub/fluent-emoji-3d@1.1.0",
+)
+SIDE = 128
+SKIN = re.compile(r"1f3f[b-f]")
+"""Code points of skin tones, whose names say the same as those without."""
+
+
+class Vendor(NamedTuple):
+    name: str
+    license: str
+    style: str
+    place: str
+    """Folder of its files, or a file with all of them."""
+
+
+VENDORS = (
+    Vendor("openmoji", "CC-BY-SA-4.0", "outlined flat emoji", "openmoji/package/color/svg"),
+    Vendor("twemoji", "CC-BY-4.0", "flat emoji", "twemoji-svg/package"),
+    Vendor("noto", "Apache-2.0", "shaded emoji", "svgmoji-noto/package/sprites/all.svg"),
+    Vendor("fluent-3d", "MIT", "3D emoji", "lobehub-fluent-emoji-3d/package/assets"),
+)
+
+
+def samples(raw: Path, scratch: Path) -> Iterator[Sample]:
+    known = names(raw)
+    for vendor in VENDORS:
+        for code, drawing in drawings(raw / vendor.place):
+            name = known.get(key_of(code))
+            if name is None or SKIN.search(code.lower()):
+                continue
+            path = scratch / f"{vendor.name}-{code}.png"
+            try:
+                drawn(drawing).save(path, optimize=True)
+            except ValueError:  # a drawing that resvg refuses
+                continue
+            about = {"source": vendor.name, "license": vendor.license, "style": vendor.style}
+            unique = f"{vendor.name}/{in_letters(name)}-{code}.png"
+            yield Sample(unique, name, key_of(code), about, path)
+
+
+write = copied
+
+
+def names(raw: Path) -> dict[str, str]:
+    """By code points, from OpenMoji's table."""
+    table = (raw / "openmoji/package/data/openmoji.json").read_text(encoding="utf-8")
+    rows = [row for row in json.loads(table) if not row["skintone"]]
+    return {key_of(row["hexcode"]): row["annotation"] for row in rows}
+
+
+def key_of(code: str) -> str:
+    """Vendors do not agree on the selector of coloured glyphs."""
+    return code.lower().replace("-fe0f", "")
+
+
+def drawings(place: Path) -> Iterator[tuple[str, Path | str]]:
+    """Code points, and a file or the text of an SVG."""
+    if place.is_dir():
+        yield from ((path.stem, path) for path in found(place, (".svg", ".webp")))
+        return
+    text = place.read_text(encoding="utf-8")
+    for drawing in re.findall(r'<svg [^>]*id="[0-9A-F]{4}[^>]*>.*?</svg>', text, re.DOTALL):
+        code = re.search(r'id="([0-9A-F-]+)"', drawing)
+        assert code is not None
+        linked = "" if "xmlns:xlink" in drawing else ' xmlns:xlink="http://www.w3.org/1999/xlink"'
+        yield code[1], f"<svg{linked}{drawing.removeprefix('<svg')}"
+
+
+def drawn(drawing: Path | str) -> Image.Image:
+    if isinstance(drawing, Path) and drawing.suffix != ".svg":
+        with Image.open(drawing) as opened:
+            return on_white(opened.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+    import resvg_py  # pyright: ignore[reportMissingImports]
+
+    svg = drawing.read_text(encoding="utf-8") if isinstance(drawing, Path) else drawing
+    png = bytes(resvg_py.svg_to_bytes(svg_string=svg, width=SIDE, height=SIDE))
+    return on_white(Image.open(io.BytesIO(png)))
