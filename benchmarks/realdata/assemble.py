@@ -56,7 +56,7 @@ class Kind:
 
 KINDS = {
     "images": Kind(pictures.PACKAGES, pictures.samples, pictures.write, "jpg", 18),
-    "emoji": Kind(emoji.PACKAGES, emoji.samples, emoji.write, "png", 40),
+    "emoji": Kind(emoji.PACKAGES, emoji.samples, emoji.write, "png", 60),
     "meshes": Kind(meshes.PACKAGES, meshes.samples, meshes.write, "ply", 40),
     "video": Kind(videos.PACKAGES, videos.samples, videos.write, "mp4", 10),
     "music": Kind(tunes.PACKAGES, tunes.samples, tunes.write, "ogg", 40),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from naming import Sample, copied, found, in_letters
 from pictures import on_white
-from PIL import Image
+from PIL import Image, ImageOps
 
 PACKAGES = (
     "npm:openmoji@17.0.0",
@@ -84,11 +84,17 @@ def drawings(place: Path) -> Iterator[tuple[str, Path | str]]:
 
 
 def drawn(drawing: Path | str) -> Image.Image:
+    """A square; flags are centred in it."""
     if isinstance(drawing, Path) and drawing.suffix != ".svg":
-        with Image.open(drawing) as opened:
-            return on_white(opened.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+        return square(drawing)
     import resvg_py  # pyright: ignore[reportMissingImports]
 
     svg = drawing.read_text(encoding="utf-8") if isinstance(drawing, Path) else drawing
     png = bytes(resvg_py.svg_to_bytes(svg_string=svg, width=SIDE, height=SIDE))
-    return on_white(Image.open(io.BytesIO(png)))
+    return square(io.BytesIO(png))
+
+
+def square(file: Path | io.BytesIO) -> Image.Image:
+    with Image.open(file) as opened:
+        picture = on_white(opened)
+    return ImageOps.pad(picture, (SIDE, SIDE), Image.Resampling.LANCZOS, color="white")
