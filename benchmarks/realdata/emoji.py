@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from naming import Sample, copied, found, in_letters
+from naming import Sample, found, in_letters
 from pictures import on_white
 from PIL import Image, ImageOps
 
@@ -41,21 +41,13 @@ VENDORS = (
 def samples(raw: Path, scratch: Path) -> Iterator[Sample]:
     known = names(raw)
     for vendor in VENDORS:
-        for code, drawing in drawings(raw / vendor.place):
-            name = known.get(key_of(code))
-            if name is None or SKIN.search(code.lower()):
-                continue
-            path = scratch / f"{vendor.name}-{code}.png"
-            try:
-                drawn(drawing).save(path, optimize=True)
-            except ValueError:  # a drawing that resvg refuses
+        for path in drawings(raw / vendor.place, scratch):
+            name = known.get(key_of(path.stem))
+            if name is None or SKIN.search(path.stem.lower()):
                 continue
             about = {"source": vendor.name, "license": vendor.license, "style": vendor.style}
-            unique = f"{vendor.name}/{in_letters(name)}-{code}.png"
-            yield Sample(unique, name, key_of(code), about, path)
-
-
-write = copied
+            unique = f"{vendor.name}/{in_letters(name)}-{path.stem}.png"
+            yield Sample(unique, name, key_of(path.stem), about, path)
 
 
 def names(raw: Path) -> dict[str, str]:
@@ -70,31 +62,33 @@ def key_of(code: str) -> str:
     return code.lower().replace("-fe0f", "")
 
 
-def drawings(place: Path) -> Iterator[tuple[str, Path | str]]:
-    """Code points, and a file or the text of an SVG."""
+def drawings(place: Path, scratch: Path) -> Iterator[Path]:
+    """Files that are named by code points."""
     if place.is_dir():
-        yield from ((path.stem, path) for path in found(place, (".svg", ".webp")))
+        yield from found(place, (".svg", ".webp"))
         return
     text = place.read_text(encoding="utf-8")
     for drawing in re.findall(r'<svg [^>]*id="[0-9A-F]{4}[^>]*>.*?</svg>', text, re.DOTALL):
         code = re.search(r'id="([0-9A-F-]+)"', drawing)
         assert code is not None
         linked = "" if "xmlns:xlink" in drawing else ' xmlns:xlink="http://www.w3.org/1999/xlink"'
-        yield code[1], f"<svg{linked}{drawing.removeprefix('<svg')}"
+        path = scratch / f"{code[1]}.svg"
+        path.write_text(f"<svg{linked}{drawing.removeprefix('<svg')}", encoding="utf-8")
+        yield path
 
 
-def drawn(drawing: Path | str) -> Image.Image:
+def write(sample: Sample, path: Path) -> None:
     """A square; flags are centred in it."""
-    if isinstance(drawing, Path) and drawing.suffix != ".svg":
-        return square(drawing)
+    with Image.open(rasterised(sample.path)) as opened:
+        picture = on_white(opened)
+    square = ImageOps.pad(picture, (SIDE, SIDE), Image.Resampling.LANCZOS, color="white")
+    square.save(path, optimize=True)
+
+
+def rasterised(path: Path) -> Path | io.BytesIO:
+    if path.suffix != ".svg":
+        return path
     import resvg_py  # pyright: ignore[reportMissingImports]
 
-    svg = drawing.read_text(encoding="utf-8") if isinstance(drawing, Path) else drawing
-    png = bytes(resvg_py.svg_to_bytes(svg_string=svg, width=SIDE, height=SIDE))
-    return square(io.BytesIO(png))
-
-
-def square(file: Path | io.BytesIO) -> Image.Image:
-    with Image.open(file) as opened:
-        picture = on_white(opened)
-    return ImageOps.pad(picture, (SIDE, SIDE), Image.Resampling.LANCZOS, color="white")
+    svg = path.read_text(encoding="utf-8")
+    return io.BytesIO(bytes(resvg_py.svg_to_bytes(svg_string=svg, width=SIDE, height=SIDE)))
