@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 from naming import Sample, found, in_letters
 from pictures import on_white
@@ -67,14 +68,11 @@ def drawings(place: Path, scratch: Path) -> Iterator[Path]:
     if place.is_dir():
         yield from found(place, (".svg", ".webp"))
         return
-    text = place.read_text(encoding="utf-8")
-    for drawing in re.findall(r'<svg [^>]*id="[0-9A-F]{4}[^>]*>.*?</svg>', text, re.DOTALL):
-        code = re.search(r'id="([0-9A-F-]+)"', drawing)
-        assert code is not None
-        linked = "" if "xmlns:xlink" in drawing else ' xmlns:xlink="http://www.w3.org/1999/xlink"'
-        path = scratch / f"{code[1]}.svg"
-        path.write_text(f"<svg{linked}{drawing.removeprefix('<svg')}", encoding="utf-8")
-        yield path
+    for drawing in ElementTree.parse(place).getroot():
+        if code := drawing.get("id"):
+            path = scratch / f"{code}.svg"
+            path.write_bytes(ElementTree.tostring(drawing))
+            yield path
 
 
 def write(sample: Sample, path: Path) -> None:
