@@ -34,6 +34,7 @@ from quintet.media.audio import (
 )
 from quintet.media.folder import METADATA, files, relative_name
 from quintet.media.sidecars import REMEDY, read_beside
+from quintet.mel import mel_filterbank
 from quintet.shared.candidates import Sound
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def sample_of(sound: Sound) -> Recording:
 
 def write(stem: Path, sound: Sound) -> None:
     """The sound, and its transcript beside it."""
-    write_wav(stem.with_suffix(".wav"), sound.wav.astype(np.float32) / 32767, sound.rate)
+    write_wav(stem.with_suffix(".wav"), sound.wav, sound.rate)
     atomic_write(stem.with_suffix(".txt"), sound.text.encode())
 
 
@@ -281,6 +282,12 @@ class Speaker(PairJudge):
 # -- spectrum, pitch and duration -----------------------------------------------------------
 
 
+WINDOW = 1024
+"""Samples, 64 ms."""
+QUIET = 1e-5
+"""The least magnitude; quieter ones are all alike."""
+
+
 class MelError(PairJudge):
     name = "mel"
     medium = "speech"
@@ -291,8 +298,8 @@ class MelError(PairJudge):
         return {
             "convention": "mean absolute difference over bands and frames, mean over recordings",
             "alignment": "linear to the reference's length",
-            "log-mels": "natural logarithms of magnitudes, at least 1e-5; windows of 64 ms every "
-            "16 ms; 80 bands of equal area to 8 kHz, on Slaney's scale",
+            "log-mels": f"natural logarithms of magnitudes, at least {QUIET:g}; windows of 64 ms "
+            "every 16 ms; 80 bands of equal area to 8 kHz, on Slaney's scale",
         }
 
     def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
@@ -305,18 +312,17 @@ class MelError(PairJudge):
 
 
 def _log_mels(recording: Recording) -> Array:
-    """(frames, bands)"""
-    import torch
-
+    """(frames, bands), in fp64."""
     _require_rate(recording, "the judge mel")
-    return _spectrogram()(torch.from_numpy(recording.wav)[None])[0].mT.numpy()
+    samples = np.pad(recording.wav.astype(np.float64), WINDOW // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[:: WINDOW // 4]
+    magnitudes = np.abs(np.fft.rfft(frames * np.hanning(WINDOW + 1)[:-1]))
+    return np.log(np.maximum(magnitudes @ _filters(), QUIET))
 
 
 @cache
-def _spectrogram() -> Any:
-    from quintet.nn.spectrogram import LogMel
-
-    return LogMel(RATE, 1024, 256, 80, power=1.0, floor=1e-5)
+def _filters() -> Array:
+    return mel_filterbank(RATE, WINDOW, 80).T
 
 
 OCTAVE = 1200.0
