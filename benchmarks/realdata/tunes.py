@@ -60,6 +60,8 @@ def samples(raw: Path, scratch: Path) -> Iterator[Sample]:
             text = f'"{track.title}"{by}, {album.genre}'
             about = {"source": album.package, "license": album.license}
             for start in starts(track):
+                if is_silent(track.path, start):
+                    continue
                 name = f"{album.package}/{in_letters(track.title)}-{start:.0f}s"
                 unique, group = untaken(name, taken), f"{album.package}/{track.title}"
                 yield Sample(f"{unique}.ogg", text, group, about, track.path, start=start)
@@ -106,12 +108,21 @@ def starts(track: Track) -> list[float]:
     return [n * (length - SECONDS) / max(1, count - 1) for n in range(count)]
 
 
-def write(sample: Sample, path: Path) -> None:
-    together: Any = 0
-    for file in files(sample.path):
+def stems(path: Path, start: float) -> Iterator[tuple[Any, int]]:
+    """What plays together from there on, mono, each with its rate."""
+    for file in files(path):
         with soundfile.SoundFile(file) as opened:
             rate = opened.samplerate
-            opened.seek(int(sample.start * rate))
-            sound = opened.read(int(SECONDS * rate), dtype="float32", always_2d=True).mean(1)
-        together = together + soxr.resample(sound, rate, RATE)
-    write_vorbis(path, together * min(1.0, 0.95 / max(np.abs(together).max(), 1e-9)), RATE)
+            opened.seek(int(start * rate))
+            sound = opened.read(int(SECONDS * rate), dtype="float32", always_2d=True)
+            yield sound.mean(1), rate
+
+
+def is_silent(path: Path, start: float) -> bool:
+    return all(np.abs(sound).max(initial=0) < 0.02 for sound, _ in stems(path, start))
+
+
+def write(sample: Sample, path: Path) -> None:
+    parts = [soxr.resample(*stem, RATE) for stem in stems(sample.path, sample.start)]
+    sound = np.sum(parts, axis=0)
+    write_vorbis(path, sound * min(1.0, 0.95 / np.abs(sound).max()), RATE)
