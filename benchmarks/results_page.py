@@ -106,7 +106,8 @@ by several voices) is in both splits. A value that is not better than a trivial 
 How judges work and what a receipt is: [judges.md](judges.md).
 
 Pictures, sounds and meshes on this page come from the files below, under their licences.
-Those of pictures and of speech are assembled by `benchmarks/realdata/assemble.py`."""
+All but the rendered scores can be assembled again from the same packages:
+`benchmarks/realdata/assemble.py`."""
 SMALL = """
 
 **Rows named `_tiny` are what small networks learn on a CPU in the time shown; the recipe for a GPU

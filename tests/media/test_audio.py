@@ -287,6 +287,12 @@ def test_what_is_written_is_read_back(place, values):
     np.testing.assert_allclose(found, np.clip(values, -1, 1), atol=1e-4)
 
 
+def test_samples_of_16_bits_are_written_as_they_are(tmp_path):
+    wav = np.array([-32768, -1, 0, 1, 32767], np.int16)
+    assert write_wav(tmp_path / "a.wav", wav, 8_000) is None
+    assert (read_audio(tmp_path / "a.wav", rate=8_000, narrow=True) == wav).all()
+
+
 def test_clipped_samples_are_counted(tmp_path):
     assert write_wav(tmp_path / "a.wav", np.array([-1.0, 0.5, 1.0]), 8_000) is None
     clipping = write_wav(tmp_path / "a.wav", np.array([-2.5, 0.5, 1.1]), 8_000)

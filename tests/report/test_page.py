@@ -8,6 +8,7 @@ import re
 import time
 import wave
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from PIL import Image
 from harness import Said
 from harness import run as run_in_a_process
 from quintet.engine.errors import RunError
+from quintet.judges.receipt import Receipt
 from quintet.media.audio import write_wav
 from quintet.media.meshes.files import write_mesh
 from quintet.mesh.exhibits import MeshSheet
@@ -27,8 +29,9 @@ from quintet.report.curves import Line, assign_plots, build_plots, svg, thin
 from quintet.report.exhibits import MAX_FILE_BYTES, MAX_FILES, MAX_MESHES
 from quintet.report.markup import is_finite
 from quintet.report.page import event_list
+from quintet.report.receipts import apart
 from quintet.report.sound import apply_colormap, log_mel, spectrogram_png
-from quintet.report.source import Source
+from quintet.report.source import Source, load
 from toy import ToyRecipe
 
 EVIL = "</script><script>alert('x')</script>"
@@ -415,6 +418,50 @@ def test_a_comparison_begins_with_configuration_differences(tmp_path: Path) -> N
     assert "steps" not in differs
     assert '<th scope="row">psnr</th><td>20</td><td>30</td>' in page
     assert page.index("<p>Hello.</p>") < page.index("<h2>Configuration differences</h2>")
+
+
+def judged(step: int, value: float, receipt: Receipt | None) -> dict[str, Any]:
+    numbers = {"step": step, "val/judge/psnr": value, "val/judge/psnr/bicubic": value - 1}
+    return numbers | ({"receipts": {"psnr": receipt.as_json()}} if receipt else {})
+
+
+EIGHT = Receipt("psnr", {"convention": "8 bits"}, "0123456789abcdef", {"size": "32 x 32"}, 8)
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (EIGHT, None),
+        (replace(EIGHT, count=6), "the count is 8 and 6"),
+        (replace(EIGHT, preparation={"size": "64 x 64"}), "size is 32 x 32 and 64 x 64"),
+        (None, "a receipt is missing"),
+    ],
+)
+def test_numbers_of_different_receipts_are_shown_apart(
+    other: Receipt | None, difference: str | None, tmp_path: Path
+) -> None:
+    runs = [make_run(tmp_path / name) for name in ("a", "b")]
+    for run, receipt in zip(runs, (EIGHT, other)):
+        write(run / "metrics.jsonl", judged(2, 20.0, receipt), judged(4, 21.0, receipt))
+    page = write_page(runs, tmp_path / "both.html").read_text(encoding="utf-8")
+    plots = re.findall(r"<figcaption><b>(judge/psnr(?:, receipt [^<]*)?)</b>", page)
+    if difference is None:
+        assert plots == ["judge/psnr"]
+        assert "cannot stand side by side" not in page
+        return
+    names = [EIGHT.digest, other.digest if other else "of b missing"]
+    assert plots == [f"judge/psnr, receipt {name}" for name in names]
+    assert f"psnr of a (step 2) and of b (step 2) cannot stand side by side: {difference}" in page
+    row = r"judge/psnr/bicubic, receipt [^<]*</th><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td>"
+    assert re.findall(row, page) == [("20", "–"), ("–", "20")]
+
+
+def test_runs_without_receipts_are_not_compared(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name) for name in ("a", "b")]
+    for run in runs:
+        write(run / "metrics.jsonl", judged(2, 20.0, None), judged(4, 21.0, None))
+    assert len(build_plots(apart(load(runs))[0])) == 4
+    assert apart(load(runs[:1]))[1] == []
 
 
 def test_runs_of_different_recipes_get_separate_sections(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from quintet import rooms
 from quintet.engine.config import ConfigError, OptimiserConfig
 from quintet.engine.data.wire import widened
 from quintet.engine.errors import RunError
+from quintet.engine.evaluate import ConcatData
 from quintet.engine.keys import Key
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
@@ -257,9 +258,25 @@ def test_exhibits_are_originals_copies_and_griffin_lim(tmp_path: Path) -> None:
     assert len({probe(tmp_path / name).frames for name in names}) == 1
 
 
-def test_judges_are_told_what_to_hear() -> None:
-    with pytest.raises(RunError, match="this run is a vocoder"):
-        candidates(VocoderTask(recipe()))
+def test_whole_recordings_are_copied_for_judges(tmp_path: Path) -> None:
+    for number, seconds in enumerate((0.3, 0.7, 3.0)):
+        sound = spoken(number).repeat(9)[: round(seconds * RATE)]
+        write_wav(tmp_path / f"{number}.wav", sound.numpy(), RATE)
+    task = VocoderTask(recipe(data=str(tmp_path)))
+    copies = candidates(task)
+    assert copies.compares == "sounds"
+    (tmp_path / "metadata.csv").write_text("\n".join(f"{n}|text of {n}" for n in range(3)))
+    copies = candidates(task)
+    assert copies.compares == "both"
+    whole = ConcatData([task.data("train"), task.data("valid")])
+    source = copies.open({"vocoder": task.model.eval()}, whole)
+    items = [source.keyed(index, None) for index in range(3)]
+    group = copies.make(items, Batch(copies.collate(items), [0, 1, 2], torch.zeros(3)))
+    assert sorted(len(sound.wav) for sound in group.originals) == [2400, 5600, 24_000]
+    for index, original in enumerate(group.originals):
+        assert original.text == f"text of {Path(source.name(index)).stem}"
+        sets = (group.candidates, group.baselines["griffin_lim"], group.baselines["recordings"])
+        assert {len(sounds[index].wav) for sounds in sets} == {len(original.wav)}
 
 
 # -- Python and the command line ------------------------------------------------------------------

@@ -150,8 +150,9 @@ def outside(room: rooms.Room, task: Any, recipe: Recipe) -> Any:
         return None
     say_silent(bench.silent)
 
-    def judge(nets: Any, source: Any, world: Any) -> dict[str, float]:
+    def judge(nets: Any, source: Any, world: Any) -> Any:
         from quintet.engine.evaluate import Opened
+        from quintet.engine.run import Judged
         from quintet.judges.runs import judge_run
 
         opened, count = Opened(0, dict(nets), source), recipe.judge_count
@@ -159,7 +160,8 @@ def outside(room: rooms.Room, task: Any, recipe: Recipe) -> Any:
         values = {name: score.value for name, score in found.judges.items()}
         for baseline, scores in found.baselines.items():
             values |= {f"{name}/{baseline}": score.value for name, score in scores.items()}
-        return {f"judge/{name}": value for name, value in values.items()}
+        metrics = {f"judge/{name}": value for name, value in values.items()}
+        return Judged(metrics, {name: s.receipt.as_json() for name, s in found.judges.items()})
 
     return judge
 

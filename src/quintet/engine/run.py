@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -32,8 +32,17 @@ from quintet.engine.when import When
 from quintet.files import reading_once
 from quintet.version import __version__
 
-Outside = Callable[[Mapping[str, Any], Source, World], dict[str, float]]
-"""Outside judges: networks and validation samples to metrics."""
+
+class Judged(NamedTuple):
+    """What outside judges say at one evaluation."""
+
+    metrics: dict[str, float]
+    receipts: dict[str, Any]
+    """By judge: what its number is a number of."""
+
+
+Outside = Callable[[Mapping[str, Any], Source, World], Judged]
+"""Outside judges, of networks and validation samples."""
 
 
 class Run:
@@ -152,7 +161,7 @@ class Run:
         nets = {**self.frozen, **{name: part.module for name, part in self.parts.items()}}
         parts = list(self.parts.values())
         sides = [partial(evaluate.eval_mode, parts, averaged) for averaged in (True, False)]
-        judged: dict[str, float] = {}
+        judged = Judged({}, {})
         show = partial(self._show, nets, judged) if self.world.is_main else None
         measured = (self.task, nets, self.fixed, self.world, show)
         try:
@@ -162,7 +171,7 @@ class Run:
                 metrics, live = evaluate.measure_in_contexts(sides, *measured)
         except EvaluationFailed as failure:
             self._keep_after(failure)
-        metrics |= judged
+        metrics |= judged.metrics
         last = self.step - 1
         ratios = {f"{n}/update_ratio": part.update_ratio(last) for n, part in self.parts.items()}
         record = {
@@ -170,6 +179,7 @@ class Run:
             **{f"val/{name}": value for name, value in metrics.items()},
             **{f"val_live/{name}": value for name, value in live.items()},
             **{name: value for name, value in ratios.items() if value is not None},
+            **({"receipts": judged.receipts} if judged.receipts else {}),
         }
         self.reporter.record(record)
         for message in health.nonfinite_metrics(record):
@@ -384,10 +394,13 @@ class Run:
     def _exhibit(self, nets: Mapping[str, Any], batch: Batch) -> None:
         self.reporter.exhibit(self.step, self.folder.exhibits, self.task.exhibit(nets, batch))
 
-    def _show(self, nets: Mapping[str, Any], judged: dict[str, float], batch: Batch) -> None:
+    def _show(self, nets: Mapping[str, Any], judged: Judged, batch: Batch) -> None:
         self._exhibit(nets, batch)
         if self.outside is not None and self.fixed is not None:
             with torch.autocast(self.world.device.type, enabled=False):
-                judged |= self.outside(nets, self.fixed.samples.source, self.world)
-            values = (f"{n.removeprefix('judge/')} {value:.4g}" for n, value in judged.items())
+                found = self.outside(nets, self.fixed.samples.source, self.world)
+            judged.metrics.update(found.metrics)
+            judged.receipts.update(found.receipts)
+            metrics = found.metrics.items()
+            values = (f"{name.removeprefix('judge/')} {value:.4g}" for name, value in metrics)
             self.say(f"judged: {', '.join(values)}")

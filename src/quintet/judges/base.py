@@ -33,6 +33,8 @@ class Judge(ABC):
     """One sentence."""
     better: ClassVar[Literal["higher", "lower"]]
     unit: ClassVar[str] = ""
+    reads_text: ClassVar[bool] = False
+    """Whether references must have a text."""
     needs: ClassVar[str] = ""
     """An extra (`quintet[judges]`) or a file of weights, in words; empty if it needs nothing."""
 

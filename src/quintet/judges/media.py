@@ -65,11 +65,14 @@ def medium_of(folder: Path, names: str | None = None) -> str:
 
 
 def judges_of(medium: str, compares: Compares = "both") -> dict[str, type[Judge]]:
-    """By name; of pairs or of sets alone, or those that take embeddings."""
+    """By name; of pairs or of sets alone, those that need no texts, or those that take
+    embeddings."""
     module = module_of(medium)
     judges: Sequence[type[Judge]] = module.JUDGES
     if compares == "embeddings":
         judges = getattr(module, "EMBEDDING_JUDGES", ())
+    elif compares == "sounds":
+        judges = [judge for judge in judges if not judge.reads_text]
     elif compares != "both":
         kind = PairJudge if compares == "pairs" else SetJudge
         judges = [judge for judge in judges if issubclass(judge, kind)]
@@ -107,7 +110,7 @@ def _unknown(name: str, medium: str, known: Mapping[str, Any]) -> str:
     there = f"there are {', '.join(known)}"
     if kind := of_medium(medium).get(name):
         what = "embeddings" if name not in judges_of(medium) else "pairs"
-        what = "sets" if issubclass(kind, SetJudge) else what
+        what = "sets" if issubclass(kind, SetJudge) else "texts" if kind.reads_text else what
         return f"{name} compares {what}, which there are none of here; {there}"
     others = [other for other in MEDIA if name in of_medium(other)]
     if others:

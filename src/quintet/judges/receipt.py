@@ -7,7 +7,7 @@ contents, in any order of files.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,19 @@ class Receipt:
         text = repr(sorted(asdict(self).items(), key=lambda item: item[0]))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "digest": self.digest}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Receipt":
+        """KeyError or TypeError if it is none; ValueError if it was changed."""
+        if not all(isinstance(content[name], dict) for name in ("facts", "preparation")):
+            raise TypeError("facts and preparation must be objects")
+        receipt = cls(**{field.name: content[field.name] for field in fields(cls)})
+        if receipt.digest != content["digest"]:
+            raise ValueError(f"the receipt of {receipt.judge} has another digest: it was changed")
+        return receipt
+
 
 @dataclass(frozen=True)
 class Score:
@@ -55,9 +68,7 @@ class Score:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Score":
         """KeyError or TypeError if it is none; ValueError if its receipt was changed."""
-        receipt = Receipt(**content["receipt"])
-        if receipt.digest != content["digest"]:
-            raise ValueError(f"the receipt of {receipt.judge} has another digest: it was changed")
+        receipt = Receipt.from_json({**content["receipt"], "digest": content["digest"]})
         return cls(content["value"], content["low"], content["high"], receipt)
 
 

@@ -1,4 +1,5 @@
-"""Judges of speech: what an outside recogniser understands, whose voice it is, pitch and duration.
+"""Judges of speech: what an outside recogniser understands, whose voice it is, spectrum, pitch and
+duration.
 
 Words are recognised by PocketSphinx, whose package carries an English model, and errors counted by
 jiwer (`quintet[judges]`): the number depends on the recogniser and compares only with itself. The
@@ -33,6 +34,7 @@ from quintet.media.audio import (
 )
 from quintet.media.folder import METADATA, files, relative_name
 from quintet.media.sidecars import REMEDY, read_beside
+from quintet.mel import mel_filterbank
 from quintet.shared.candidates import Sound
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def sample_of(sound: Sound) -> Recording:
 
 def write(stem: Path, sound: Sound) -> None:
     """The sound, and its transcript beside it."""
-    write_wav(stem.with_suffix(".wav"), sound.wav.astype(np.float32) / 32767, sound.rate)
+    write_wav(stem.with_suffix(".wav"), sound.wav, sound.rate)
     atomic_write(stem.with_suffix(".txt"), sound.text.encode())
 
 
@@ -97,6 +99,11 @@ def preparation(rate: int = RATE) -> dict[str, str]:
     }
 
 
+def _require_rate(recording: Recording, who: str) -> None:
+    if recording.rate != RATE:
+        raise RunError(f"{who} needs {RATE} Hz, and {recording.path} has another rate")
+
+
 # -- words ----------------------------------------------------------------------------------
 
 PACKAGES = ("pocketsphinx", "jiwer")
@@ -124,8 +131,7 @@ class _Recogniser:
         self.heard: dict[str, str] = {}
 
     def text(self, recording: Recording) -> str:
-        if recording.rate != RATE:
-            raise RunError(f"the recogniser needs {RATE} Hz, and {recording.path} has another rate")
+        _require_rate(recording, "the recogniser")
         content = to_16_bits(recording.wav).tobytes()
         key = hashlib.sha256(content).hexdigest()
         if key not in self.heard:
@@ -145,6 +151,7 @@ _recogniser = cache(_Recogniser)
 class _RecognitionJudge(PairJudge):
     medium = "speech"
     better = "lower"
+    reads_text = True
     needs = "quintet[judges]"
     convention: str
 
@@ -266,14 +273,57 @@ class Speaker(PairJudge):
     def embed(self, recording: Recording) -> Array:
         import torch
 
-        if recording.rate != RATE:
-            raise RunError(f"the encoder needs {RATE} Hz, and {recording.path} has another rate")
+        _require_rate(recording, "the encoder")
         with torch.no_grad():
             embedding = _encoder()[0](torch.from_numpy(recording.wav)).double().numpy()
         return embedding / np.linalg.norm(embedding)
 
 
-# -- pitch and duration ---------------------------------------------------------------------
+# -- spectrum, pitch and duration -----------------------------------------------------------
+
+
+WINDOW = 1024
+"""Samples, 64 ms."""
+QUIET = 1e-5
+"""The least magnitude; quieter ones are all alike."""
+
+
+class MelError(PairJudge):
+    name = "mel"
+    medium = "speech"
+    about = "Distance of the candidate's log-mels from the reference's; for copies of recordings."
+    better = "lower"
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "convention": "mean absolute difference over bands and frames, mean over recordings",
+            "alignment": "linear to the reference's length",
+            "log-mels": f"natural logarithms of magnitudes, at least {QUIET:g}; windows of 64 ms "
+            "every 16 ms; 80 bands of equal area to 8 kHz, on Slaney's scale",
+        }
+
+    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+        pairs = zip(references, candidates, strict=True)
+        return np.array([self.apart(*map(_log_mels, pair)) for pair in pairs], np.float64)
+
+    def apart(self, reference: Array, candidate: Array) -> float:
+        index = np.rint(np.linspace(0, len(candidate) - 1, len(reference))).astype(int)
+        return float(np.abs(candidate[index] - reference).mean())
+
+
+def _log_mels(recording: Recording) -> Array:
+    """(frames, bands), in fp64."""
+    _require_rate(recording, "the judge mel")
+    samples = np.pad(recording.wav.astype(np.float64), WINDOW // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[:: WINDOW // 4]
+    magnitudes = np.abs(np.fft.rfft(frames * np.hanning(WINDOW + 1)[:-1]))
+    return np.log(np.maximum(magnitudes @ _filters(), QUIET))
+
+
+@cache
+def _filters() -> Array:
+    return mel_filterbank(RATE, WINDOW, 80).T
+
 
 OCTAVE = 1200.0
 
@@ -319,7 +369,14 @@ class Duration(PairJudge):
         return np.abs(second - first) / first
 
 
-JUDGES: tuple[type[Judge], ...] = (WordErrors, CharacterErrors, Speaker, Pitch, Duration)
+JUDGES: tuple[type[Judge], ...] = (
+    WordErrors,
+    CharacterErrors,
+    Speaker,
+    MelError,
+    Pitch,
+    Duration,
+)
 
 
 def reader(options: Options) -> tuple[Callable[[Path], Recording], dict[str, str]]:

@@ -317,10 +317,13 @@ class Clipping(NamedTuple):
         )
 
 
-def write_wav(path: Path | str, samples: npt.NDArray[np.floating], rate: int) -> Clipping | None:
-    """Write mono (n,) as 16-bit WAV, clipped at full scale: returns what was, if anything. The
-    file is complete or absent."""
-    values = np.asarray(samples, np.float32)
+def write_wav(
+    path: Path | str, samples: npt.NDArray[np.floating] | Samples16, rate: int
+) -> Clipping | None:
+    """Write mono (n,) as 16-bit WAV, clipped at full scale: returns what was, if anything. Samples
+    of 16 bits are written as they are. The file is complete or absent."""
+    narrow = np.asarray(samples).dtype == np.int16
+    values = np.asarray(samples, np.float32) / (32768 if narrow else 1)
     if values.ndim != 1 or not np.isfinite(values).all():
         raise ValueError(f"samples of shape {values.shape}: give finite numbers of shape (n,)")
     content = BytesIO()
@@ -328,7 +331,8 @@ def write_wav(path: Path | str, samples: npt.NDArray[np.floating], rate: int) ->
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
-        file.writeframes(np.rint(np.clip(values, -1, 1) * 32767).astype("<i2").tobytes())
+        scaled = samples if narrow else np.rint(np.clip(values, -1, 1) * 32767)
+        file.writeframes(scaled.astype("<i2").tobytes())
     atomic_write(path, content.getvalue())
     beyond = np.abs(values) > 1
     if not beyond.any():

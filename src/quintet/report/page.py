@@ -16,6 +16,7 @@ from quintet.report import script
 from quintet.report.curves import curves, run_label
 from quintet.report.exhibits import exhibits
 from quintet.report.markup import details, number, table, text
+from quintet.report.receipts import apart
 from quintet.report.source import Source, content, load, mapping, summary
 
 MARKER = "<!-- quintet report -->"
@@ -160,8 +161,11 @@ def overview(groups: Sequence[Sequence[Source]]) -> str:
 
 def runs_section(group: Sequence[Source], index: int | None, num_runs: int) -> str:
     head = "" if index is None else f'<h2 id="g{index}" class="kind">{heading(group)}</h2>'
+    group, incomparable = apart(group)
     samples = section("Samples", side_by_side(group, [exhibits(s, num_runs) for s in group]))
-    metrics = section("Validation metrics", validation(group))
+    notes = "".join(f"<li>{text(note)}</li>" for note in incomparable[:MAX_EVENTS])
+    warning = f'<div class="warn"><ul>{notes}</ul></div>' if notes else ""
+    metrics = section("Validation metrics", warning + validation(group))
     parts = [
         differences(group),
         progress(group),

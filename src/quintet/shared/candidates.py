@@ -19,7 +19,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
 from quintet.media.audio import Samples16, to_16_bits
 
-Compares = Literal["both", "pairs", "sets", "embeddings"]
+Compares = Literal["both", "pairs", "sets", "sounds", "embeddings"]
 
 
 class Sound(NamedTuple):
@@ -51,8 +51,9 @@ class Candidates(ABC):
     """Makes candidates with the networks of a run. What it makes of a sample depends neither on
     the batch size of the run nor on the number of processes: groups have a size of their own."""
 
-    compares: ClassVar[Compares] = "both"
-    """Judges that make sense: of pairs, of sets, of both, or of embeddings."""
+    compares: Compares = "both"
+    """Judges that make sense: of pairs, of sets, of both, of sounds without texts, or of
+    embeddings."""
     size: ClassVar[int] = 8
     """Samples of a group."""
     limit: int | None = None

@@ -1,4 +1,5 @@
-"""Candidates of VoiceBox: held-out transcripts, spoken in the voice of other held-out speech."""
+"""Candidates of VoiceBox: held-out transcripts, spoken in the voice of other held-out speech; and
+of a vocoder."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from quintet.speech.data import SpeechFolder
 from quintet.speech.inference import infill, segment_layout
 from quintet.speech.model import VoiceBox
 from quintet.speech.task import VoiceBoxTask
+from quintet.speech.vocoder.candidates import Copies
 from quintet.speech.vocoder.task import VocoderTask
 
 
@@ -24,11 +26,6 @@ class Spoken(Candidates):
     task: VoiceBoxTask
 
     def __init__(self, task: Any) -> None:
-        if isinstance(task, VocoderTask):
-            raise RunError(
-                "judges hear spoken texts, and this run is a vocoder; judge the copies of a "
-                "VoiceBox run: quintet train speech/voicebox … --sampling.vocoder RUN"
-            )
         super().__init__(task)
         if task.config.features != "mel" or task.config.text != "learned":
             raise RunError(
@@ -101,4 +98,5 @@ def _voice(source: Source, index: int) -> tuple[str, str]:
     return "folder", str(PurePath(source.name(index)).parent)
 
 
-candidates = Spoken
+def candidates(task: Any) -> Candidates:
+    return Copies(task) if isinstance(task, VocoderTask) else Spoken(task)

@@ -12,6 +12,7 @@ After phase retrieval the sound is corrected towards the log-mels, several times
 its spectrum by what its mel bins lack, which keeps phases and harmonics as they are.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -125,12 +126,13 @@ class Vocoder(Pretrained, nn.Module):
         return sounds
 
     @torch.no_grad()
-    def copy(self, sounds: Tensor) -> Tensor:
-        """Sounds (b, n) or (n,) through log-mels, of the same length."""
+    def copy(self, sounds: Tensor, invert: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Sounds (b, n) or (n,) through log-mels, of the same length; `invert` is another way back
+        from log-mels."""
         batch = sounds if sounds.ndim == 2 else sounds[None]
         hop, length = self.config.hop_length, batch.shape[1]
         whole = F.pad(batch.to(self.spread.device), (0, -length % hop))
-        copies = self(self.mel(whole))[:, :length]
+        copies = (invert or self)(self.mel(whole))[:, :length]
         return copies if sounds.ndim == 2 else copies[0]
 
 
