@@ -1,6 +1,7 @@
 import gc
 import multiprocessing
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,12 @@ if os.environ.get("PYTEST_XDIST_WORKER_COUNT") != "1":
     # Before torch is imported, here and in every program that a test starts: two processes of two
     # threads each spin against each other on two cores, and take three to five times as long.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    # Runs wait for the disk after every file of a checkpoint, some milliseconds each time, and
+    # tests write tens of thousands. A killed process loses nothing that it has written there.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 sys.path.insert(0, str(Path(__file__).parent))
 
