@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,8 +22,8 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import Said
-from quintet.cli import main
+if TYPE_CHECKING:  # xdist's own process collects nothing, and the others would wait for its torch
+    from harness import Said
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,8 +56,10 @@ def _preloaded() -> None:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def cli(capsys: pytest.CaptureFixture[str]) -> "Callable[..., Said]":
     """Calls `quintet …`; an exception other than SystemExit is a failure of the test."""
+    from harness import Said
+    from quintet.cli import main
 
     def call(*words: object) -> Said:
         capsys.readouterr()
