@@ -78,7 +78,7 @@ VARIANTS = [
 ]
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
 # Of the recipes that adopt models, that of images: the others take the same code ten times longer.
-# Tasks that another recipe has as well: image/maskgit_up_tiny and mesh/autoencoder_tiny.
+# The tasks of two more are those of image/maskgit_up_tiny and mesh/autoencoder_tiny.
 SLOW = ("video/adopt_tiny", "music/adopt_tiny", "music/clap_tiny")
 SHARED = ("image/maskgit_tiny", "mesh/autoencoder_compact_tiny")
 MARKED = [
