@@ -2,9 +2,11 @@
 them."""
 
 import atexit
+import importlib
 import shutil
 import tempfile
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,22 @@ from torch.nn.modules.conv import _ConvNd
 from quintet import rooms
 from quintet.engine.config import Recipe
 from quintet.shared.adopt.folder import quiet
+
+
+class Library:
+    """Imported at its first use, by the process that runs its tests: each one collects all tests,
+    and would take seconds more. Where it is not installed, the file that asks for it is skipped."""
+
+    def __init__(self, name: str) -> None:
+        import pytest
+
+        if find_spec(name) is None:
+            pytest.skip(f"needs {name}", allow_module_level=True)
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
 
 TWO_BLOCKS: dict[str, Any] = {
     "down_block_types": ("DownEncoderBlock2D",) * 2,

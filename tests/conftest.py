@@ -1,9 +1,11 @@
 import gc
 import multiprocessing
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,10 +14,16 @@ if os.environ.get("PYTEST_XDIST_WORKER_COUNT") != "1":
     # threads each spin against each other on two cores, and take three to five times as long.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    # Runs wait for the disk after every file of a checkpoint, some milliseconds each time, and
+    # tests write tens of thousands. A killed process loses nothing that it has written there.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import Said
-from quintet.cli import main
+if TYPE_CHECKING:  # xdist's own process collects nothing, and the others would wait for its torch
+    from harness import Said
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,8 +56,10 @@ def _preloaded() -> None:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def cli(capsys: pytest.CaptureFixture[str]) -> "Callable[..., Said]":
     """Calls `quintet …`; an exception other than SystemExit is a failure of the test."""
+    from harness import Said
+    from quintet.cli import main
 
     def call(*words: object) -> Said:
         capsys.readouterr()

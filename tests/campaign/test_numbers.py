@@ -6,8 +6,17 @@ from campaign import numbers, subjects
 from campaign.numbers import NAN, Attempt, Fault
 from campaign.table import Case
 
+# Left to the slow tests: engine/machine/test_fsdp.py skips a step that is bad on one process.
+ELSEWHERE = "bad numbers in one step: inf in loss of vae of process 1"
+SHORT = [
+    pytest.param(
+        case, id=case.name, marks=pytest.mark.slow if case.name.startswith(ELSEWHERE) else ()
+    )
+    for case in numbers.cases(False, 0)
+]
 
-@pytest.mark.parametrize("case", list(numbers.cases(False, 0)), ids=lambda case: case.name)
+
+@pytest.mark.parametrize("case", SHORT)
 def test_it_survives(case: Case) -> None:
     result = case.run()
     assert result.survived, result.note

@@ -78,18 +78,24 @@ VARIANTS = [
 ]
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
 # Of the recipes that adopt models, that of images: the others take the same code ten times longer.
+# The tasks of two more are those of image/maskgit_up_tiny and mesh/autoencoder_tiny.
 SLOW = ("video/adopt_tiny", "music/adopt_tiny", "music/clap_tiny")
-LONG = {name: [pytest.mark.slow] for name in SLOW}
+SHARED = ("image/maskgit_tiny", "mesh/autoencoder_compact_tiny")
 MARKED = [
-    pytest.param(n, marks=[needs_diffusers, *LONG.get(n, [])]) if n in ADOPTING else n
-    for n in NAMES
+    pytest.param(
+        name,
+        marks=[
+            *([needs_diffusers] if name in ADOPTING else []),
+            *([pytest.mark.slow] if name in (*SLOW, *SHARED) else []),
+        ],
+    )
+    for name in NAMES
 ]
 EVERY = pytest.mark.parametrize("name", [*MARKED, *VARIANTS], scope="module")
 # Every process would import the library of an adopted model, which takes longer than its steps.
 IMPORTING = [pytest.param(n, marks=[needs_diffusers, pytest.mark.slow]) for n in ADOPTING]
-IN_PROCESSES = pytest.mark.parametrize(
-    "name", [*(n for n in NAMES if n not in ADOPTING), *IMPORTING, *VARIANTS], scope="module"
-)
+OWN = [param for param in MARKED if param.values[0] not in ADOPTING]
+IN_PROCESSES = pytest.mark.parametrize("name", [*OWN, *IMPORTING, *VARIANTS], scope="module")
 
 # Where a recipe has such a field, a smaller value; the claims do not depend on it.
 SMALLER = {

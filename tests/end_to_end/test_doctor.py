@@ -82,6 +82,7 @@ def test_a_recipe_with_stages_requires_them(quintet: Quintet) -> None:
 
 def test_a_recipe_is_planned_for_a_gpu_that_is_not_here(quintet: Quintet) -> None:
     small = ["--model.dim", 32, "--batch-size", 4, "--workers", 0, "--images.builtin-count", 64]
+    small += ["--losses.perceptual", 0, "--losses.adversarial", "none"]  # a quarter of the trace
     named = ("image/vqgan_tiny", *small, "--plan", "h100", "--gpus", 4)
     said = quintet("doctor", *named, "--price", 3)
     assert said.status == 0, said
@@ -96,7 +97,8 @@ def test_a_recipe_is_planned_for_a_gpu_that_is_not_here(quintet: Quintet) -> Non
 
 
 def test_a_plan_needs_no_trained_stage_and_reports_what_does_not_fit(quintet: Quintet) -> None:
-    said = quintet("doctor", "mesh/transformer_tiny", "--plan", "h200", "--json-line")
+    shallow = ["--model.layers", 1, "--model.text-layers", 1]
+    said = quintet("doctor", "mesh/transformer_tiny", *shallow, "--plan", "h200", "--json-line")
     assert said.status == 0, said
     assert json.loads(said.out)["parameters"]["transformer"] > 1e6
     wide = ["--model.message-dim", 65536, "--batch-size", 256, "--meshes.builtin-count", 256]

@@ -22,7 +22,7 @@ from quintet.image.adopt.task import ImageAdoptTask
 from quintet.image.recipes import adopt_tiny
 from quintet.video.adopt.model import AdoptedClips
 
-diffusers = pytest.importorskip("diffusers")
+diffusers: Any = adopting.Library("diffusers")
 
 SIZE = 32
 FRAMES = {"AutoencoderKLMochi": 7}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import harness
 import quintet
-from adopting import SOUNDS, folder
+from adopting import SOUNDS, Library, folder
 from campaign.subjects import replaced
 from quintet import rooms
 from quintet.engine.errors import RunError
@@ -21,8 +21,8 @@ from quintet.music.adopt.task import CodecAdoptTask, si_sdr
 from quintet.music.recipes import adopt_tiny
 from quintet.shared.adopt.folder import quiet
 
-diffusers = pytest.importorskip("diffusers")
-transformers = pytest.importorskip("transformers")
+diffusers: Any = Library("diffusers")
+transformers: Any = Library("transformers")
 
 RATE, LENGTH = 8000, 2000
 EVERY = pytest.mark.parametrize("name", SOUNDS)

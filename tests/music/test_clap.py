@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import quintet
-from adopting import CLAP_SOUNDS, clap_processor, folder, network
+from adopting import CLAP_SOUNDS, Library, clap_processor, folder, network
 from campaign.subjects import replaced
 from quintet.engine.errors import RunError
 from quintet.engine.loop import take_step
@@ -25,7 +25,7 @@ from quintet.music.recipes import clap_tiny
 from quintet.nn.contrastive import global_loss
 from quintet.shared.adopt.folder import quiet
 
-transformers = pytest.importorskip("transformers")
+transformers: Any = Library("transformers")
 
 RATE, TEXTS = CLAP_SOUNDS["sampling_rate"], ["a slow melody on strings", "drums", "a", "fast"]
 

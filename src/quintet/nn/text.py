@@ -4,6 +4,7 @@ Bytes need no vocabulary file and cover every language (ByT5, arXiv 2105.13626).
 any T5-like model folder in `transformers` format (T5, arXiv 1910.10683), never downloaded.
 """
 
+import importlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,16 +143,17 @@ class FrozenText:
 def load_encoder(path: Path) -> tuple[Any, Any]:
     """Tokenizer and model from a local folder: no download, no pickle, no remote code."""
     try:
-        from transformers import AutoModelForTextEncoding, AutoTokenizer
+        # By name: else the type checker reads 2,600 files of it.
+        transformers: Any = importlib.import_module("transformers")
     except ImportError:
         raise ImportError(
             f"the text encoder at {path} needs transformers: pip install 'quintet[text]'"
         ) from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             path, local_files_only=True, trust_remote_code=False
         )
-        model = AutoModelForTextEncoding.from_pretrained(
+        model = transformers.AutoModelForTextEncoding.from_pretrained(
             path, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ Shapes: b samples, n audio samples, f frames, m mel bins, t tokens, l dimensions
 """
 
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -265,32 +266,33 @@ def check_class(config: ClapConfig) -> None:
         )
 
 
-def extractor_of(settings: dict[str, Any]) -> Any:
-    from transformers import ClapFeatureExtractor
+def _transformers() -> Any:
+    """By name: else the type checker reads 2,600 files of it."""
+    return importlib.import_module("transformers")
 
-    return ClapFeatureExtractor.from_dict(settings)
+
+def extractor_of(settings: dict[str, Any]) -> Any:
+    return _transformers().ClapFeatureExtractor.from_dict(settings)
 
 
 def read_extractor(path: Path) -> str:
     """Settings of the feature extractor, wherever this version of transformers looks for them."""
-    from transformers import ClapFeatureExtractor
-
     with folder.quiet():
         try:
-            extractor = ClapFeatureExtractor.from_pretrained(path, local_files_only=True)
+            extractor = _transformers().ClapFeatureExtractor.from_pretrained(
+                path, local_files_only=True
+            )
         except (OSError, ValueError) as error:
             raise RunError(f"{path} has no feature extractor; give {FOLDER} ({error})") from None
     return json.dumps(extractor.to_dict(), sort_keys=True)
 
 
 def read_tokenizer(path: Path) -> Any:
-    from transformers import AutoTokenizer
-
     # The workers of the data are forked, which its threads would not survive.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with folder.quiet():
         try:
-            return AutoTokenizer.from_pretrained(
+            return _transformers().AutoTokenizer.from_pretrained(
                 path, local_files_only=True, trust_remote_code=False
             )
         except (OSError, ValueError) as error:

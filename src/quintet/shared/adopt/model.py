@@ -63,7 +63,8 @@ class AdoptedTokenizer(TokenizerModel):
         shape = self.example()
         encoded = self._try(lambda: passes.encode(self, shape))
         self.quantiser = bottleneck_of(self.network, encoded, self.config.kl_weight)
-        positions = self.latent_shape(shape)[1:]
+        self._latents[shape] = self._latent_shape(shape, encoded)
+        positions = self._latents[shape][1:]
         self.factor = shape[-1] // positions[-1]
         later = positions[0] - 1 if self.axes == 5 else 0
         self.time_factor = max(1, (FRAMES - 1) // later) if later else 1
@@ -156,11 +157,13 @@ class AdoptedTokenizer(TokenizerModel):
     def latent_shape(self, shape: Shape) -> Shape:
         """Channels and positions of the latents of pixels of a shape, both without the batch."""
         if shape not in self._latents:
-            encoded = as_tensor(passes.encode(self, shape))
-            latents = self.from_network(encoded, shape[1] if self.axes == 5 else 1)
-            channels = getattr(self.quantiser, "channels", latents.shape[1])
-            self._latents[shape] = (channels, *latents.shape[2:])
+            self._latents[shape] = self._latent_shape(shape, passes.encode(self, shape))
         return self._latents[shape]
+
+    def _latent_shape(self, shape: Shape, encoded: Any) -> Shape:
+        latents = self.from_network(as_tensor(encoded), shape[1] if self.axes == 5 else 1)
+        channels = getattr(self.quantiser, "channels", latents.shape[1])
+        return (channels, *latents.shape[2:])
 
     def grid(self, pixels: Tensor) -> tuple[int, ...]:
         return self.latent_shape(tuple(pixels.shape[1:]))[1:]
