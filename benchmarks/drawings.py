@@ -1,17 +1,17 @@
 """Text to image on real drawings: emoji by several vendors, captioned by their names.
 
-    python benchmarks/drawings.py prepare KIT DATA [--side 128] [--vendors openmoji twemoji]
+    python benchmarks/drawings.py prepare EMOJI DATA [--side 128] [--vendors openmoji twemoji]
     python benchmarks/drawings.py train DATA --out DIR [--tokenizer-steps 1500] [--steps 3000]
     python benchmarks/drawings.py train DATA --out DIR --tiny --tokenizer-steps 20 --steps 20
     python benchmarks/drawings.py sample DATA --out DIR [--count 512]
     python benchmarks/drawings.py judge DATA --out DIR --network open-nsfw.onnx
 
-KIT is the folder of development data with emoji/metadata.jsonl. A caption is the name and the style
-of the vendor; a name is in training with all its vendors, or held out with all of them. `sample`
-writes a sheet: held-out names whose words all occur in training, and names seen in training, each
-with a real drawing and three generated ones. It also draws one picture for each of `--count`
-held-out captions, and `judge` prints their Fréchet distance from held-out drawings beside that of
-held-out drawings from as many of training, on the network of benchmarks/ablation.py.
+EMOJI is the folder of emoji that benchmarks/realdata/assemble.py writes. A caption is the name and
+the style of the vendor; a name is in training with all its vendors, or held out with all of them.
+`sample` writes a sheet: held-out names whose words all occur in training, and names seen in
+training, each with a real drawing and three generated ones. It also draws one picture for each of
+`--count` held-out captions, and `judge` prints their Fréchet distance from held-out drawings beside
+that of held-out drawings from as many of training, on the network of benchmarks/ablation.py.
 """
 
 import argparse
@@ -50,16 +50,15 @@ ROWS = 8
 
 
 def prepare(asked: argparse.Namespace) -> None:
-    kit = asked.kit / "emoji"
     for split in ("train", "held"):
         folder = asked.data / split
         folder.mkdir(parents=True)
         rows = []
-        for row in metadata(kit):
-            if row["split"] != split or (asked.vendors and row["source"] not in asked.vendors):
+        for row in metadata(asked.emoji / split):
+            if asked.vendors and row["source"] not in asked.vendors:
                 continue
             name = f"{len(rows):05d}.jpg"
-            with Image.open(kit / row["file_name"]) as picture:
+            with Image.open(asked.emoji / split / row["file_name"]) as picture:
                 small = picture.convert("RGB").resize((asked.side,) * 2, Image.Resampling.LANCZOS)
             small.save(folder / name, quality=92)
             kept = {key: row[key] for key in ("source", "license", "group")}
@@ -186,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     verbs = parser.add_subparsers(required=True)
     preparing = verbs.add_parser("prepare")
-    preparing.add_argument("kit", type=Path)
+    preparing.add_argument("emoji", type=Path)
     preparing.add_argument("data", type=Path, help="written; must not exist")
     preparing.add_argument("--side", type=int, default=128)
     preparing.add_argument("--vendors", nargs="+", default=[])

@@ -73,8 +73,10 @@ class RandomImages:
 
 
 def operations(recipe: VQGanRecipe) -> dict[str, float]:
-    """Per image: the whole step's operations, and the tokenizer's forward alone."""
-    small = dataclasses.replace(recipe, batch_size=2, compile="off", workers=0)
+    """Per image: the whole step's operations, without the products of Muon, which are the same for
+    any batch, and the tokenizer's forward alone."""
+    optim = dataclasses.replace(recipe.optim, optimizer="adamw")
+    small = dataclasses.replace(recipe, batch_size=2, compile="off", workers=0, optim=optim)
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(small, Path(folder) / "run")
         step = counted_flops(run, recipe.losses.penalty_every)

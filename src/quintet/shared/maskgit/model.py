@@ -3,13 +3,16 @@
 Shapes: b samples, n ids in row-major order of their grid, d width.
 
     ids (b, n), -1 where masked -> sum of embeddings of their digits, or the mask embedding
-                                -> bidirectional blocks with cross-attention to the caption
+                                -> bidirectional blocks with cross-attention to the caption, each
+                                   after a scale and a shift by the mean of the caption
                                 -> a softmax over each digit, given the digits before it
 
 64,000 codes are two digits of base 512 and 125, of which each has an embedding table and a softmax
 (as the sub-tokens of Open-MAGVIT2, arXiv 2409.04410): 637 rows instead of 64,000, of which each is
-seen a hundred times as often. The second digit is drawn given the first, so that the factorisation
-is exact; independent digits would be drawn from different patches where several are likely.
+seen a hundred times as often. The mean of a caption is a short way to every position, as the pooled
+text of aMUSEd (arXiv 2401.01808): small networks learn with it what cross-attention learns late.
+The second digit is drawn given the first, so that the factorisation is exact; independent digits
+would be drawn from different patches where several are likely.
 """
 
 import math
@@ -56,6 +59,10 @@ class MaskedTransformer(CaptionConditioned):
         self.norm = RMSNorm(dim)
         self.head = DigitHead(dim, config.digits, 1)
         self.init_text(config)
+        if config.text != "none":
+            self.modulation = nn.Linear(dim, 2 * config.layers * dim)
+            nn.init.normal_(self.modulation.weight, std=0.02)
+            nn.init.zeros_(self.modulation.bias)
 
     def block(self, index: int) -> Block:
         config = self.config
@@ -95,9 +102,18 @@ class MaskedTransformer(CaptionConditioned):
     def transform(self, x: Tensor, context: Context | None) -> Tensor:
         x = residual_stream(x)
         rope = self.rope(x.device)
-        for block in self.blocks:
+        for block, modulation in zip(self.blocks, self.modulations(x, context)):
+            x = x if modulation is None else scale_shift(x, modulation)
             x = block(x, rope, context=context)
         return self.norm(x)
+
+    def modulations(self, x: Tensor, context: Context | None) -> Sequence[Tensor | None]:
+        """(b, 1, 2 d) for each block, of the mean of the visible caption."""
+        if context is None:
+            return [None] * len(self.blocks)
+        weights = context.mask.to(context.values.dtype)[:, None]
+        pooled = (weights @ context.values) / weights.sum(-1, keepdim=True)
+        return self.modulation(pooled).to(x.dtype).chunk(len(self.blocks), -1)
 
     def embed(self, ids: Tensor) -> Tensor:
         x = embed_digits(ids.clamp_min(0), self.digit_embed)
@@ -114,6 +130,11 @@ class MaskedTransformer(CaptionConditioned):
 
     def rope(self, device: torch.device) -> Rope:
         return rope_grid(self.config.grid, self.config.head_dim, device)
+
+
+def scale_shift(x: Tensor, modulation: Tensor) -> Tensor:
+    scale, shift = modulation.chunk(2, -1)
+    return torch.addcmul(x + shift, x, scale)
 
 
 def embed_digits(codes: Tensor, tables: nn.ParameterList) -> Tensor:
