@@ -175,8 +175,8 @@ class CausalResidualBlock(nn.Module):
         if state is None:
             # The second norm writes the padding: excitation gives a copy what it gives the frame.
             padding = Padding(clip.shape[1], self.temporal.kernel - 1)
-            frames = run(self.spatial[:5], as_frames(clip), padding)
-            frames = run(self.spatial[5:], frames)
+            layers = list(self.spatial)
+            frames = run(layers[5:], run(layers[:5], as_frames(clip), padding))
             return self.temporal.convolve(frames.unflatten(0, (len(clip), -1)), skip=clip), None
         return self.temporal(per_frame(self.spatial, clip), state, skip=clip)
 

@@ -10,6 +10,8 @@ gradients of the gains are added up in a fixed order, without atomics.
 # pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
 # pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -129,8 +131,16 @@ def _backward_kernel(
         _store_pair(sums, at, columns < E // 2, tl.sum(total_a, 0), tl.sum(total_b, 0), E)
 
 
-def plan(qkv: Tensor, head_dim: int, cos: Tensor | None) -> tuple[tuple[int, int], list, dict]:
-    """Grid, numbers and constants."""
+class Plan(NamedTuple):
+    grid: tuple[int, int]
+    """Chunks of rows; heads of queries, keys and values."""
+    heads: int
+    numbers: tuple[int | float, ...]
+    """Rows, heads, rows of a chunk, positions that rotate alike, eps."""
+    constants: dict[str, int]
+
+
+def plan(qkv: Tensor, head_dim: int, cos: Tensor | None) -> Plan:
     heads = qkv.shape[-1] // (3 * head_dim)
     rows = qkv.numel() // qkv.shape[-1]
     chunks = max(1, min(triton.cdiv(PROGRAMS, 3 * heads), triton.cdiv(rows, ROWS)))
@@ -138,7 +148,8 @@ def plan(qkv: Tensor, head_dim: int, cos: Tensor | None) -> tuple[tuple[int, int
     period = 1 if cos is None else cos.numel() // cos.shape[-1]
     constants = {"E": head_dim, "HALF": power_of_two(head_dim // 2), "ROWS": ROWS}
     constants["ROTATES"] = cos is not None
-    return (triton.cdiv(rows, length), 3 * heads), [rows, heads, length, period, EPS], constants
+    grid = (triton.cdiv(rows, length), 3 * heads)
+    return Plan(grid, heads, (rows, heads, length, period, EPS), constants)
 
 
 def forward(
@@ -154,8 +165,8 @@ def forward(
     head_dim = len(q_gain)
     dtypes = qkv.dtype, q_gain.dtype, cos is None
     compile_first(("heads", qkv.device, head_dim, dtypes), rehearse)
-    grid, numbers, constants = plan(qkv, head_dim, cos)
-    shape = (*qkv.shape[:2], numbers[1], head_dim)
+    grid, heads, numbers, constants = plan(qkv, head_dim, cos)
+    shape = (*qkv.shape[:2], heads, head_dim)
     q, k, v = (qkv.new_empty(shape) for _ in range(3))
     rotation = (q_gain, q_gain) if cos is None else (cos, sin)
     launch(
@@ -176,9 +187,9 @@ def backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of qkv and, in fp32, (2, e) of the gains."""
     head_dim = len(q_gain)
-    grid, numbers, constants = plan(qkv, head_dim, cos)
+    grid, heads, numbers, constants = plan(qkv, head_dim, cos)
     dqkv = torch.empty_like(qkv)
-    sums = qkv.new_empty(grid[0], 2, numbers[1], head_dim, dtype=torch.float32)
+    sums = qkv.new_empty(grid[0], 2, heads, head_dim, dtype=torch.float32)
     rotation = (q_gain, q_gain) if cos is None else (cos, sin)
     launch(
         _backward_kernel, grid, dq, dk, dv, qkv, dqkv, sums, q_gain, k_gain, *rotation, *numbers,
