@@ -1,7 +1,6 @@
 """Speed of a masked generator: generation, and training as a share of the matrix rate.
 
     python benchmarks/maskgit_speed.py sample                     # 128 x 128 pictures a second
-    python benchmarks/maskgit_speed.py sample --compile
     python benchmarks/maskgit_speed.py train --batch-size 128     # share of the matrix rate
     python benchmarks/maskgit_speed.py train --compile
     python benchmarks/maskgit_speed.py sample --tiny --device cpu --count 4 --repeats 1
@@ -87,13 +86,6 @@ def products(model: nn.Module, tokens: int, text: int, count: int) -> float:
 
 def sample(asked: argparse.Namespace, device: torch.device) -> dict[str, object]:
     model = build(asked.tiny, device).eval().requires_grad_(False)
-    if device.type == "cuda":
-        tokenizer = model.tokenizer
-        model = model.cast_copy(torch.bfloat16)
-        model.set_tokenizer(tokenizer)
-    if asked.compile:
-        for block in model.regions():
-            block.compile()
     texts = [CAPTION] * asked.count
 
     def work() -> torch.Tensor:
@@ -101,6 +93,7 @@ def sample(asked: argparse.Namespace, device: torch.device) -> dict[str, object]
             return model.generate(texts, steps=asked.steps, order=asked.order, cond_scale=3.0)
 
     taken = seconds(work, asked.repeats, device)
+    kernels = {} if device.type != "cuda" else {"longest": longest(work)}
     return {
         "pictures_per_second": round(asked.count / taken, 1),
         "milliseconds_per_batch": round(1000 * taken, 1),
@@ -109,7 +102,18 @@ def sample(asked: argparse.Namespace, device: torch.device) -> dict[str, object]
         "order": asked.order,
         "size": model.image_size,
         "parameters": sum(p.numel() for p in model.parameters()),
+        **kernels,
     }
+
+
+def longest(work: Callable[[], object], count: int = 16) -> list[tuple[float, int, str]]:
+    """Kernels of a call: milliseconds, launches and name, after the sum of all."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        work()
+        torch.cuda.synchronize()
+    rows = [(e.device_time_total / 1e3, e.count, e.key[:100]) for e in profiled.key_averages()]
+    rows.sort(reverse=True)
+    return [(sum(row[0] for row in rows), sum(row[1] for row in rows), "all"), *rows[:count]]
 
 
 def train(asked: argparse.Namespace, device: torch.device) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Masked generators: masks, orders, digits, and what generation promises whatever the room."""
 
 import json
+from copy import deepcopy
 from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
@@ -18,6 +19,7 @@ from quintet.shared.maskgit.config import MAX_DIGIT, DecodingConfig, digits_of
 from quintet.shared.maskgit.decoding import (
     Decoder,
     Decoding,
+    Kept,
     generate_ids,
     halton_ranks,
     sample_keys,
@@ -258,6 +260,32 @@ def test_cast_weights_generate(model: MaskGit, order: Literal["confidence", "hal
     assert int(ids.min()) >= 0
 
 
+def test_a_kept_decoder_follows_the_weights_and_the_captions(model: MaskGit) -> None:
+    """As on CUDA, where it holds the graph of a step."""
+    model, kept, keys = deepcopy(model), Kept(), sample_keys(0, range(3))
+
+    def made(text: str, kept: Kept | None, **settings: Any) -> torch.Tensor:
+        context, decoding = model.encode_captions([text] * 3), Decoding(steps=3, **settings)
+        network = model if kept is None else kept.weights(model, torch.float32)
+        return generate_ids(network, model.blank_ids(3), keys, context, decoding, kept)
+
+    first = made("number 1", kept)
+    decoder = kept.latest
+    for text in ("number 1", "number 2"):
+        assert torch.equal(made(text, kept), made(text, None))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    changed = made("number 1", kept)
+    assert kept.latest is decoder
+    assert torch.equal(changed, made("number 1", None))
+    assert not torch.equal(changed, first)
+    assert torch.equal(
+        made("number 1", kept, order="halton"), made("number 1", None, order="halton")
+    )
+    assert kept.latest is not decoder
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("order", ["confidence", "halton"])
 def test_captured_steps_make_the_ids_of_eager_ones(
@@ -269,5 +297,7 @@ def test_captured_steps_make_the_ids_of_eager_ones(
     settings: dict[str, Any] = {"steps": 8, "order": order, "return_ids": True}
     captured = model.generate(texts, **settings)
     assert torch.equal(captured[3:], model.generate(texts[3:], first=3, **settings))
+    assert torch.equal(captured, model.generate(texts, **settings))  # by the graph of that call
+    decoding.KEPT.clear()
     monkeypatch.setattr(decoding, "CapturedStep", lambda step: step)
     assert torch.equal(captured, model.generate(texts, **settings))

@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -197,12 +198,49 @@ class Decoder:
         return (logits / temperature + noise).argmax(-1)
 
 
+class Kept:
+    """What is kept of a model between calls: its weights in the dtype of generation, always in the
+    same memory, and the decoder of the latest call with its graph."""
+
+    def __init__(self) -> None:
+        self.model: MaskedTransformer | None = None
+        self.key: tuple[Any, ...] = ()
+        self.latest: Decoder | None = None
+
+    def weights(self, model: "MaskedTransformer", dtype: torch.dtype) -> "MaskedTransformer":
+        """A copy of the model with its weights as they are now."""
+        own = model.state_dict()
+        if self.model is None or self.key[:2] != (dtype, model.weight.device):
+            self.key, self.latest = (dtype, model.weight.device), None
+            self.model = model.cast_copy(dtype)
+            # Weights that are in this dtype already must not be shared with the model.
+            apart = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self.model.load_state_dict(apart, assign=True)
+        else:
+            kept = self.model.state_dict()
+            torch._foreach_copy_([*kept.values()], [own[name] for name in kept])
+        return self.model
+
+    def decoder(self, decoding: Decoding, rows: int, context: Context | None) -> Decoder:
+        shape = None if context is None else tuple(context.values.shape)
+        key = (*self.key[:2], decoding, rows, shape)
+        if self.latest is None or self.key != key:
+            self.latest = None  # its memory is free for the next one's
+            assert self.model is not None
+            self.key, self.latest = key, Decoder(self.model, decoding, rows, context)
+        return self.latest
+
+
+KEPT: WeakKeyDictionary["MaskedTransformer", Kept] = WeakKeyDictionary()
+
+
 def generate_ids(
     model: "MaskedTransformer",
     ids: Tensor,
     keys: Tensor,
     context: Context | None,
     decoding: Decoding,
+    kept: Kept | None = None,
 ) -> Tensor:
     """Ids (b, n) with the masked ones (-1) generated, a block of samples at a time."""
     rows = rows_of(ids.shape[1], ids.device)
@@ -211,6 +249,8 @@ def generate_ids(
     for numbers in torch.arange(len(ids), device=ids.device).split(rows):
         numbers = pad_rows(numbers, rows)
         part = None if context is None else Context(*(each[numbers] for each in context))
+        if kept is not None:
+            decoder = kept.decoder(decoding, rows, part)
         decoder = decoder or Decoder(model, decoding, rows, part)
         blocks.append(decoder.run(ids[numbers], keys[numbers], part))
     return torch.cat(blocks)[: len(ids)] if blocks else ids

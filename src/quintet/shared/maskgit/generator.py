@@ -16,7 +16,14 @@ from quintet.nn.precision import without_autocast
 from quintet.nn.text import ByteTokenizer, WordTokenizer
 from quintet.shared.conditioning import in_blocks
 from quintet.shared.maskgit.config import MaskedConfig, digits_of
-from quintet.shared.maskgit.decoding import Decoding, generate_ids, rows_of, sample_keys
+from quintet.shared.maskgit.decoding import (
+    KEPT,
+    Decoding,
+    Kept,
+    generate_ids,
+    rows_of,
+    sample_keys,
+)
 from quintet.shared.maskgit.model import MaskedTransformer, random_mask
 
 WITH_IDS = ("fsq", "lfq", "bsq", "vq")
@@ -114,15 +121,20 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
     def complete(
         self, ids: Tensor, keys: Tensor, context: Context | None, decoding: Decoding
     ) -> Tensor:
-        """Generate the masked ones (-1) of ids (b, n). On CUDA weights are cast to bf16."""
-        own = self.weight.dtype
-        dtype = torch.bfloat16 if self.weight.is_cuda and own == torch.float32 else own
-        as_it_is = dtype == own and not (self.training and self.config.dropout)
-        model = self if as_it_is else self.cast_copy(dtype)
+        """Generate the masked ones (-1) of ids (b, n). On CUDA weights are cast to bf16, and the
+        graph of a step is kept for the next call."""
+        dtype, keys = self.weight.dtype, keys.to(ids.device)
+        kept = KEPT.setdefault(self, Kept()) if self.weight.is_cuda else None
+        if kept is not None:
+            dtype = torch.bfloat16 if dtype == torch.float32 else dtype
+            model = kept.weights(self, dtype)
+        else:
+            drops = self.training and self.config.dropout
+            model = self.cast_copy(dtype) if drops else self
         if context is not None:
             context = Context(context.values.to(dtype), context.mask)
         with without_autocast(self.weight):
-            return generate_ids(model, ids, keys.to(ids.device), context, decoding)
+            return generate_ids(model, ids, keys, context, decoding, kept)
 
     def check_captions(self, texts: Sequence[str]) -> None:
         """Captions of a user: one that is empty or cut off would be a surprise."""
