@@ -359,7 +359,8 @@ def rotation(kind: str, b: int, n: int, head_dim: int) -> Rope | None:
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    return float((actual.float() - expected.float()).norm() / expected.float().norm())
+    actual, expected = actual.detach().float(), expected.detach().float()
+    return float((actual - expected).norm() / expected.norm())
 
 
 @runs_kernels
@@ -385,6 +386,28 @@ def test_the_head_kernels_give_the_plain_output_and_gradients(
     for a, e in zip(actual, expected, strict=True):
         assert a.dtype == e.dtype
         assert relative_error(a, e) < (1e-6 if dtype == torch.float32 else 1e-2)
+
+
+@runs_kernels
+def test_the_head_kernels_take_gradients_in_any_memory() -> None:
+    b, n, heads, head_dim = shape = 2, 37, 3, 8
+    torch.manual_seed(0)
+    qkv = torch.randn(b, n, 3 * heads * head_dim, device=DEVICE, requires_grad=True)
+    gains = [(1 + 0.5 * torch.randn(head_dim, device=DEVICE)).requires_grad_() for _ in range(2)]
+    rope = rope_1d(torch.arange(n, device=DEVICE), head_dim)
+    outputs = _qkv_heads(qkv, *gains, *rope)
+    leaves = [qkv, *gains]
+    slopes = [torch.randn(shape, device=DEVICE) for _ in range(3)]
+    expected = torch.autograd.grad(outputs, leaves, slopes, retain_graph=True)
+    by_head = [slope.transpose(1, 2).contiguous().transpose(1, 2) for slope in slopes]
+    sliced = [torch.cat((slope, slope), -1)[..., :head_dim] for slope in slopes]
+    reversed_ = [slope.transpose(1, 3).contiguous().transpose(1, 3) for slope in slopes]
+    for memory in (by_head, sliced, reversed_, [slopes[0], by_head[1], sliced[2]]):
+        actual = torch.autograd.grad(outputs, leaves, memory, retain_graph=True)
+        assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+    ones = torch.autograd.grad(outputs, leaves, [torch.ones_like(o) for o in outputs], True)
+    summed = torch.autograd.grad([output.sum() for output in outputs], leaves)
+    assert all(torch.equal(a, e) for a, e in zip(summed, ones, strict=True))
 
 
 @runs_kernels

@@ -113,7 +113,6 @@ def _qkv_heads_backward(
     """The gradients of qkv and, in fp32, (2, e) of the gains."""
     from quintet.nn.kernels import heads
 
-    dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
     with torch.cuda.device_of(qkv):
         return heads.backward(dq, dk, dv, qkv, q_gain, k_gain, cos, sin)
 
