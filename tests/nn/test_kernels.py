@@ -31,7 +31,7 @@ from quintet.nn.attention import (
 )
 from quintet.nn.blocks import ResidualBlock
 from quintet.nn.fused import FusedSequential
-from quintet.nn.heads import _qkv_heads, _swiglu, norm_heads, split_heads
+from quintet.nn.heads import _gated, _qkv_heads, geglu, norm_heads, split_heads, swiglu
 from quintet.nn.rope import Rope, rope_1d
 from quintet.triton import HAS_TRITON
 
@@ -411,18 +411,22 @@ def test_the_head_kernels_take_gradients_in_any_memory() -> None:
 
 
 @runs_kernels
+@pytest.mark.parametrize("kind", [swiglu, geglu])
 @pytest.mark.parametrize("shape", [(2, 5, 16), (11, 600), (1, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_swiglu_kernels_give_the_plain_output_and_gradient(
-    shape: tuple[int, ...], dtype: torch.dtype
+def test_the_gate_kernels_give_the_plain_output_and_gradient(
+    kind: Callable[[Tensor], Tensor], shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    x = torch.randn(shape, device=DEVICE, dtype=dtype, requires_grad=True)
-    value, gate = x.chunk(2, dim=-1)
-    outputs = _swiglu(x), value * F.silu(gate)
-    slope = torch.randn_like(outputs[0])
-    gradients = [torch.autograd.grad(y, x, slope)[0] for y in outputs]
-    for pair in (outputs, gradients):
-        assert relative_error(*pair) < (1e-6 if dtype == torch.float32 else 1e-2)
+    """The plain versions in fp64."""
+    x = (2 * torch.randn(shape, device=DEVICE)).to(dtype).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    actual, expected = _gated(x, kind.__name__), kind(exact)
+    slope = torch.randn_like(actual)
+    (gradient,) = torch.autograd.grad(actual, x, slope)
+    (expected_gradient,) = torch.autograd.grad(expected, exact, slope.double())
+    for a, e in ((actual, expected), (gradient, expected_gradient)):
+        assert a.dtype == dtype
+        assert relative_error(a, e) < (1e-6 if dtype == torch.float32 else 1e-2)
 
 
 @runs_kernels
@@ -431,7 +435,8 @@ def test_heads_and_gates_are_one_operation_each_to_the_compiler() -> None:
     gains = [torch.ones(4, device=DEVICE, requires_grad=True) for _ in range(2)]
     rope = rope_1d(torch.arange(3, device=DEVICE), 4)
     torch.library.opcheck(_qkv_heads, (qkv, *gains, *rope))
-    torch.library.opcheck(_swiglu, (qkv,))
+    for kind in ("swiglu", "geglu"):
+        torch.library.opcheck(_gated, (qkv, kind))
 
 
 @on_gpu
@@ -445,7 +450,7 @@ def test_a_block_on_a_gpu_uses_the_head_kernels_and_is_that_of_fp32() -> None:
         actual = block(x, rope)
         with torch.profiler.profile() as profile:
             block(x, rope)
-    assert {"quintet::qkv_heads", "quintet::swiglu"} <= {e.key for e in profile.key_averages()}
+    assert {"quintet::qkv_heads", "quintet::gated"} <= {e.key for e in profile.key_averages()}
     assert relative_error(actual, block(x, rope)) < 0.01
 
 
