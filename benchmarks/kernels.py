@@ -18,13 +18,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.nn import alignment
-from quintet.nn.heads import norm_heads, qkv_heads, split_heads, swiglu
+from quintet.nn.attention import causal_attention, short_attention
+from quintet.nn.heads import geglu, norm_heads, qkv_heads, split_heads, swiglu
 from quintet.nn.norms import FORMATS, activate, group_norm, group_norm_act
 from quintet.nn.rope import rope_1d
 
 ALIGNERS = ((24, 471, 48), (64, 1000, 150), (8, 2000, 300))
 HEADS = ((64, 1000, 16, 64), (512, 200, 12, 64), (64, 256, 8, 64))
-GATES = ((64 * 1000, 1408), (512 * 200, 2048))
+GATES = ((64 * 1000, 1408), (512 * 200, 2048), (256 * 700, 512))
+SHORT = ((22_500, 6, 8, 32), (16_000, 9, 8, 32))
 NORMS = ((64, 128, 64, 64), (64, 256, 32, 32), (8 * 17, 64, 128, 128))
 
 
@@ -149,15 +151,32 @@ def benchmark_heads(shape: tuple[int, int, int, int], options: tuple[torch.devic
     benchmark_bf16("qkv_heads", shape, [qkv, *gains], (plain, fused), options)
 
 
-def benchmark_swiglu(shape: tuple[int, int], options: tuple[torch.device, int]) -> None:
+def benchmark_gates(shape: tuple[int, int], options: tuple[torch.device, int]) -> None:
     rows, width = shape
     x = torch.randn(rows, 2 * width, device=options[0], dtype=torch.bfloat16, requires_grad=True)
 
-    def plain() -> tuple[Tensor, ...]:
+    def plain_swiglu() -> tuple[Tensor, ...]:
         value, gate = x.chunk(2, dim=-1)
         return (value * F.silu(gate),)
 
-    benchmark_bf16("swiglu", shape, [x], (plain, lambda: (swiglu(x),)), options)
+    def plain_geglu() -> tuple[Tensor, ...]:
+        gate, value = x.chunk(2, dim=-1)
+        return (F.gelu(gate) * value,)
+
+    benchmark_bf16("swiglu", shape, [x], (plain_swiglu, lambda: (swiglu(x),)), options)
+    benchmark_bf16("geglu", shape, [x], (plain_geglu, lambda: (geglu(x),)), options)
+
+
+def benchmark_short(shape: tuple[int, int, int, int], options: tuple[torch.device, int]) -> None:
+    heads = [
+        torch.randn(shape, device=options[0], dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    ]
+    mask = torch.ones(shape[1], shape[1], dtype=torch.bool, device=options[0]).tril()
+    q, k, v = (each.transpose(1, 2) for each in heads)
+    plain = lambda: (short_attention(q, k, v, mask).transpose(1, 2),)
+    fused = lambda: (causal_attention(q, k, v).transpose(1, 2),)
+    benchmark_bf16("short_attention", shape, heads, (plain, fused), options)
 
 
 def main() -> None:
@@ -175,7 +194,9 @@ def main() -> None:
     for heads in ((2, 5, 2, 8),) if options.tiny else HEADS:
         benchmark_heads(heads, (device, options.times))
     for gates in ((6, 32),) if options.tiny else GATES:
-        benchmark_swiglu(gates, (device, options.times))
+        benchmark_gates(gates, (device, options.times))
+    for short in ((5, 3, 2, 8),) if options.tiny else SHORT:
+        benchmark_short(short, (device, options.times))
 
 
 if __name__ == "__main__":

@@ -27,11 +27,13 @@ from quintet.nn.attention import (
     CrossAttention,
     CrossKV,
     SelfAttention,
+    _short_attention,
     cache_position,
+    causal_attention,
 )
 from quintet.nn.blocks import ResidualBlock
 from quintet.nn.fused import FusedSequential
-from quintet.nn.heads import _qkv_heads, _swiglu, norm_heads, split_heads
+from quintet.nn.heads import _gated, _qkv_heads, geglu, norm_heads, split_heads, swiglu
 from quintet.nn.rope import Rope, rope_1d
 from quintet.triton import HAS_TRITON
 
@@ -359,7 +361,8 @@ def rotation(kind: str, b: int, n: int, head_dim: int) -> Rope | None:
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    return float((actual.float() - expected.float()).norm() / expected.float().norm())
+    actual, expected = actual.detach().float(), expected.detach().float()
+    return float((actual - expected).norm() / expected.norm())
 
 
 @runs_kernels
@@ -388,18 +391,44 @@ def test_the_head_kernels_give_the_plain_output_and_gradients(
 
 
 @runs_kernels
+def test_the_head_kernels_take_gradients_in_any_memory() -> None:
+    b, n, heads, head_dim = shape = 2, 37, 3, 8
+    torch.manual_seed(0)
+    qkv = torch.randn(b, n, 3 * heads * head_dim, device=DEVICE, requires_grad=True)
+    gains = [(1 + 0.5 * torch.randn(head_dim, device=DEVICE)).requires_grad_() for _ in range(2)]
+    rope = rope_1d(torch.arange(n, device=DEVICE), head_dim)
+    outputs = _qkv_heads(qkv, *gains, *rope)
+    leaves = [qkv, *gains]
+    slopes = [torch.randn(shape, device=DEVICE) for _ in range(3)]
+    expected = torch.autograd.grad(outputs, leaves, slopes, retain_graph=True)
+    by_head = [slope.transpose(1, 2).contiguous().transpose(1, 2) for slope in slopes]
+    sliced = [torch.cat((slope, slope), -1)[..., :head_dim] for slope in slopes]
+    reversed_ = [slope.transpose(1, 3).contiguous().transpose(1, 3) for slope in slopes]
+    for memory in (by_head, sliced, reversed_, [slopes[0], by_head[1], sliced[2]]):
+        actual = torch.autograd.grad(outputs, leaves, memory, retain_graph=True)
+        assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+    ones = torch.autograd.grad(outputs, leaves, [torch.ones_like(o) for o in outputs], True)
+    summed = torch.autograd.grad([output.sum() for output in outputs], leaves)
+    assert all(torch.equal(a, e) for a, e in zip(summed, ones, strict=True))
+
+
+@runs_kernels
+@pytest.mark.parametrize("kind", [swiglu, geglu])
 @pytest.mark.parametrize("shape", [(2, 5, 16), (11, 600), (1, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_swiglu_kernels_give_the_plain_output_and_gradient(
-    shape: tuple[int, ...], dtype: torch.dtype
+def test_the_gate_kernels_give_the_plain_output_and_gradient(
+    kind: Callable[[Tensor], Tensor], shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    x = torch.randn(shape, device=DEVICE, dtype=dtype, requires_grad=True)
-    value, gate = x.chunk(2, dim=-1)
-    outputs = _swiglu(x), value * F.silu(gate)
-    slope = torch.randn_like(outputs[0])
-    gradients = [torch.autograd.grad(y, x, slope)[0] for y in outputs]
-    for pair in (outputs, gradients):
-        assert relative_error(*pair) < (1e-6 if dtype == torch.float32 else 1e-2)
+    """The plain versions in fp64."""
+    x = (2 * torch.randn(shape, device=DEVICE)).to(dtype).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    actual, expected = _gated(x, kind.__name__), kind(exact)
+    slope = torch.randn_like(actual)
+    (gradient,) = torch.autograd.grad(actual, x, slope)
+    (expected_gradient,) = torch.autograd.grad(expected, exact, slope.double())
+    for a, e in ((actual, expected), (gradient, expected_gradient)):
+        assert a.dtype == dtype
+        assert relative_error(a, e) < (1e-6 if dtype == torch.float32 else 1e-2)
 
 
 @runs_kernels
@@ -408,7 +437,8 @@ def test_heads_and_gates_are_one_operation_each_to_the_compiler() -> None:
     gains = [torch.ones(4, device=DEVICE, requires_grad=True) for _ in range(2)]
     rope = rope_1d(torch.arange(3, device=DEVICE), 4)
     torch.library.opcheck(_qkv_heads, (qkv, *gains, *rope))
-    torch.library.opcheck(_swiglu, (qkv,))
+    for kind in ("swiglu", "geglu"):
+        torch.library.opcheck(_gated, (qkv, kind))
 
 
 @on_gpu
@@ -422,8 +452,121 @@ def test_a_block_on_a_gpu_uses_the_head_kernels_and_is_that_of_fp32() -> None:
         actual = block(x, rope)
         with torch.profiler.profile() as profile:
             block(x, rope)
-    assert {"quintet::qkv_heads", "quintet::swiglu"} <= {e.key for e in profile.key_averages()}
+    assert {"quintet::qkv_heads", "quintet::gated"} <= {e.key for e in profile.key_averages()}
     assert relative_error(actual, block(x, rope)) < 0.01
+
+
+# Attention over a few positions.
+
+
+def random_heads(
+    shape: tuple[int, int, int, int], dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """Queries, keys and values (b, n, h, e); weights far from uniform."""
+    torch.manual_seed(0)
+    return [(2 * torch.randn(shape, device=DEVICE)).to(dtype).requires_grad_() for _ in range(3)]
+
+
+def attended(inputs: list[Tensor], slope: Tensor) -> list[Tensor]:
+    """The plain output, and gradients, (b, n, h, e)."""
+    out = causal_attention(*(each.transpose(1, 2) for each in inputs)).transpose(1, 2)
+    return [out, *torch.autograd.grad(out, inputs, slope)]
+
+
+@runs_kernels
+@pytest.mark.parametrize("shape", [(5, 6, 3, 32), (3, 1, 1, 8), (2, 9, 2, 20), (41, 2, 1, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_short_attention_kernels_give_the_plain_output_and_gradients(
+    shape: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    inputs = random_heads(shape, dtype)
+    slope = torch.randn(shape, device=DEVICE).to(dtype)
+    out = _short_attention(*inputs)
+    actual = [out, *torch.autograd.grad(out, inputs, slope)]
+    exact = [each.detach().double().requires_grad_() for each in inputs]
+    for a, e in zip(actual, attended(exact, slope.double()), strict=True):
+        assert a.dtype == dtype
+        assert a.is_contiguous()
+        rounding = 1e-6 if dtype == torch.float32 else 1e-2
+        # A single position has a weight of 1, whose gradient is 0.
+        assert (a - e).norm() <= rounding * max(e.norm(), rounding)
+
+
+@runs_kernels
+def test_the_short_attention_kernels_take_any_memory() -> None:
+    shape = (3, 5, 2, 8)
+    inputs = random_heads(shape)
+    slope = torch.randn(shape, device=DEVICE)
+    expected = attended(inputs, slope)
+    by_head = [each.detach().transpose(1, 2).contiguous().transpose(1, 2) for each in inputs]
+    sliced = list(torch.cat([each.detach() for each in inputs], -1).chunk(3, -1))
+    slopes = [slope, slope.transpose(1, 2).contiguous().transpose(1, 2)]
+    for memory in (by_head, sliced, [by_head[0], sliced[1], sliced[2]]):
+        leaves = [each.requires_grad_() for each in memory]
+        for given in slopes:
+            out = _short_attention(*leaves)
+            actual = [out, *torch.autograd.grad(out, leaves, given)]
+            for a, e in zip(actual, expected, strict=True):
+                assert relative_error(a, e) < 1e-6
+
+
+@runs_kernels
+def test_short_attention_is_one_operation_to_the_compiler() -> None:
+    q, k, v = random_heads((2, 4, 2, 8))
+    torch.library.opcheck(_short_attention, (q, k, v))
+    by_head = (each.detach().transpose(1, 2).contiguous().transpose(1, 2) for each in (q, k, v))
+    torch.library.opcheck(_short_attention, tuple(by_head))
+
+
+@runs_kernels
+def test_short_attention_hides_no_number_that_is_not_one() -> None:
+    q, k, v = (each.detach() for each in random_heads((2, 3, 1, 8)))
+    k[0, 1, 0, 2] = float("nan")
+    rows = _short_attention(q, k, v).isnan().any(-1).flatten(1)
+    assert rows.tolist() == [[False, True, True], [False, False, False]]
+
+
+@on_gpu
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_causal_block_on_a_gpu_uses_the_kernel_and_is_that_of_fp32(compiles: bool) -> None:
+    block = Block(64, 4, 32).cuda()
+    for layer in (block.attention.to_out, block.feed_forward.to_out):
+        nn.init.normal_(layer.weight, std=0.1)
+    x = torch.randn(700, 6, 64, device="cuda", requires_grad=True)
+    leaves = [x, *block.parameters()]
+    expected = block(x, causal=True)
+    called: Any = torch.compile(block, fullgraph=True) if compiles else block
+    with bf16(), torch.profiler.profile() as profile:
+        actual = called(x, causal=True)
+    assert "quintet::short_attention" in {event.key for event in profile.key_averages()}
+    assert relative_error(actual, expected) < 0.01
+    slope = torch.randn_like(expected)
+    slopes = [torch.autograd.grad(y, leaves, slope.to(y.dtype)) for y in (actual, expected)]
+    for a, e in zip(*slopes, strict=True):
+        assert relative_error(a, e) < 0.03
+
+
+@on_gpu
+@torch.no_grad()
+def test_a_decoding_step_on_a_gpu_stays_plain() -> None:
+    attention = SelfAttention(64, 2, 32).cuda().bfloat16()
+    x = torch.randn(3, 1, 64, device="cuda", dtype=torch.bfloat16)
+    position = torch.zeros(1, dtype=torch.long, device="cuda")
+    with torch.profiler.profile() as profile:
+        attention.step(x, cache_position(position, 6, 32, x.device), attention.kv_cache(3, 6))
+    assert "quintet::short_attention" not in {event.key for event in profile.key_averages()}
+
+
+@on_gpu
+def test_captured_short_attention_is_the_eager_one_bit_for_bit() -> None:
+    inputs = random_heads((500, 6, 4, 32), torch.bfloat16)
+    slope = torch.randn_like(inputs[0])
+
+    def step() -> tuple[Tensor, ...]:
+        out = _short_attention(*inputs)
+        return out, *torch.autograd.grad(out, inputs, slope)
+
+    check_capture(step)
 
 
 # Decoding.

@@ -7,21 +7,25 @@ layer. The KV cache has a fixed length and is written at a position held on the 
 decoding step runs the same kernels and can be captured as a CUDA graph.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.heads import QKNorm, merge_heads, qkv_heads, split_heads, swiglu
+from quintet.nn.heads import QKNorm, is_fused, merge_heads, qkv_heads, split_heads, swiglu
 from quintet.nn.norms import RMSNorm
+from quintet.nn.operations import without_compiler
 from quintet.nn.packing import Packing
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, rope_1d
 
 SHORT = 16
-"""Sequences up to this length use plain matrix products: fused kernels would mostly compute
-padding."""
+"""Sequences up to this length use plain matrix products: the library's fused kernels would mostly
+compute padding."""
+UNROLLED = 12
+"""Causal attention up to this length is one kernel each way on CUDA in half precision. Compiling it
+takes a time that grows with the square of the length."""
 
 
 class KVCache(NamedTuple):
@@ -86,8 +90,52 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     length = q.shape[-2]
     if length > SHORT:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    if length <= UNROLLED and is_fused(q) and q.dtype == k.dtype == v.dtype:
+        return _short_attention(*(heads.transpose(1, 2) for heads in (q, k, v))).transpose(1, 2)
     mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
     return short_attention(q, k, v, mask)
+
+
+@without_compiler
+@torch.library.custom_op("quintet::short_attention", mutates_args=())
+def _short_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal; (b, n, h, e)."""
+    from quintet.nn.kernels import short_attention
+
+    with torch.cuda.device_of(q):
+        return short_attention.forward(q, k, v)
+
+
+@_short_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+@without_compiler
+@torch.library.custom_op("quintet::short_attention_backward", mutates_args=())
+def _short_attention_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    from quintet.nn.kernels import short_attention
+
+    with torch.cuda.device_of(q):
+        return short_attention.backward(dout.contiguous(), q, k, v)
+
+
+@_short_attention_backward.register_fake
+def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape), q.new_empty(q.shape)
+
+
+def _setup_short(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward_short(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _short_attention_backward(dout, *ctx.saved_tensors)
+
+
+_short_attention.register_autograd(_backward_short, setup_context=_setup_short)
 
 
 class SelfAttention(nn.Module):

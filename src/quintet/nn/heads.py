@@ -1,8 +1,9 @@
 """Heads of attention, and the gated activation of a feed-forward, in few passes.
 
-QK-norm (arXiv 2010.04245) bounds the attention logits in bf16; SwiGLU is arXiv 2002.05202. Around
-the matrix products of a transformer these two take a tenth of a step, if the compiler writes them:
-on CUDA in half precision they are one kernel each way, in steps that are compiled and that are not.
+QK-norm (arXiv 2010.04245) bounds the attention logits in bf16; SwiGLU and GEGLU are arXiv
+2002.05202. Around the matrix products of a transformer heads and gates take a tenth of a step, if
+the compiler writes them: on CUDA in half precision they are one kernel each way, in steps that are
+compiled and that are not.
 
 Shapes: b samples, n positions, h heads of e channels.
 """
@@ -68,9 +69,17 @@ def qkv_heads(
 def swiglu(x: Tensor) -> Tensor:
     """(..., 2 f) values and gates -> (..., f)."""
     if is_fused(x):
-        return _swiglu(x.contiguous())
+        return _gated(x.contiguous(), "swiglu")
     value, gate = x.chunk(2, dim=-1)
     return value * F.silu(gate)
+
+
+def geglu(x: Tensor) -> Tensor:
+    """(..., 2 f) gates and values -> (..., f)."""
+    if is_fused(x):
+        return _gated(x.contiguous(), "geglu")
+    gate, value = x.chunk(2, dim=-1)
+    return F.gelu(gate) * value
 
 
 def is_fused(x: Tensor) -> bool:
@@ -113,7 +122,6 @@ def _qkv_heads_backward(
     """The gradients of qkv and, in fp32, (2, e) of the gains."""
     from quintet.nn.kernels import heads
 
-    dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
     with torch.cuda.device_of(qkv):
         return heads.backward(dq, dk, dv, qkv, q_gain, k_gain, cos, sin)
 
@@ -146,39 +154,40 @@ _qkv_heads.register_autograd(_backward_heads, setup_context=_setup_heads)
 
 
 @without_compiler
-@torch.library.custom_op("quintet::swiglu", mutates_args=())
-def _swiglu(x: Tensor) -> Tensor:
-    from quintet.nn.kernels import swiglu
+@torch.library.custom_op("quintet::gated", mutates_args=())
+def _gated(x: Tensor, kind: str) -> Tensor:
+    from quintet.nn.kernels import gated
 
     with torch.cuda.device_of(x):
-        return swiglu.forward(x)
+        return gated.forward(x, kind)
 
 
-@_swiglu.register_fake
-def _(x: Tensor) -> Tensor:
+@_gated.register_fake
+def _(x: Tensor, kind: str) -> Tensor:
     return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
 
 
 @without_compiler
-@torch.library.custom_op("quintet::swiglu_backward", mutates_args=())
-def _swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
-    from quintet.nn.kernels import swiglu
+@torch.library.custom_op("quintet::gated_backward", mutates_args=())
+def _gated_backward(dy: Tensor, x: Tensor, kind: str) -> Tensor:
+    from quintet.nn.kernels import gated
 
     with torch.cuda.device_of(x):
-        return swiglu.backward(dy.contiguous(), x)
+        return gated.backward(dy.contiguous(), x, kind)
 
 
-@_swiglu_backward.register_fake
-def _(dy: Tensor, x: Tensor) -> Tensor:
+@_gated_backward.register_fake
+def _(dy: Tensor, x: Tensor, kind: str) -> Tensor:
     return torch.empty_like(x)
 
 
-def _setup_swiglu(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _setup_gated(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.kind = inputs
+    ctx.save_for_backward(x)
 
 
-def _backward_swiglu(ctx: Any, dy: Tensor) -> Tensor:
-    return _swiglu_backward(dy, *ctx.saved_tensors)
+def _backward_gated(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+    return _gated_backward(dy, *ctx.saved_tensors, ctx.kind), None
 
 
-_swiglu.register_autograd(_backward_swiglu, setup_context=_setup_swiglu)
+_gated.register_autograd(_backward_gated, setup_context=_setup_gated)

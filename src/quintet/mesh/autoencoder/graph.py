@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.attention import zero_init
+from quintet.nn.heads import geglu
 from quintet.nn.norms import RMSNorm
 
 Aggregate = Callable[[Tensor], Tensor]
@@ -115,5 +116,4 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, aggregate: Aggregate) -> Tensor:
         messages = F.gelu(self.to_message(self.message_norm(x)))
         x = x + self.from_messages(aggregate(messages))
-        gate, value = self.mlp_in(self.mlp_norm(x)).chunk(2, -1)
-        return x + self.mlp_out(F.gelu(gate) * value)
+        return x + self.mlp_out(geglu(self.mlp_in(self.mlp_norm(x))))

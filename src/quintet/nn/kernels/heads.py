@@ -1,9 +1,9 @@
 """Queries, keys and values of self-attention from their joint projection: one kernel each way.
 
 x (rows, 3, h, e) are positions; queries and keys are normed over e, scaled by a gain and rotated,
-values are copied. A program takes one head and a chunk of rows. The backward pass writes the
-gradient of x whole, where that of three slices would be joined by another pass. Sums for the
-gradients of the gains are added up in a fixed order, without atomics.
+values are copied. A program takes one head and a chunk of rows. The backward pass takes gradients
+in any memory, and writes that of x whole, where that of three slices would be joined by another
+pass. Sums for the gradients of the gains are added up in a fixed order, without atomics.
 """
 
 # Triton is installed on CUDA machines only.
@@ -22,7 +22,8 @@ from quintet.nn.kernels.norm_act import PROGRAMS
 
 ROWS = 64
 EPS = torch.finfo(torch.float32).eps
-PLAIN = ["P", "H", "length", "period"]
+PLAIN = ["P", "H", "length", "period", "positions"]
+"""Not strides: that they are multiples of 16 lets a thread load 16 bytes at a time."""
 
 
 @triton.jit
@@ -93,9 +94,11 @@ def _forward_kernel(
 @triton.jit(do_not_specialize=PLAIN)
 def _backward_kernel(
     dq, dk, dv, x, dx, sums, q_gain, k_gain, cos, sin, P, H, length, period, eps,
+    positions, sample_stride, position_stride, head_stride,
     E: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, ROTATES: tl.constexpr,
 ):  # fmt: skip
-    """dx, and sums (chunks, 2, h, e) for the gradients of the gains."""
+    """dx, and sums (chunks, 2, h, e) for the gradients of the gains. Strides are of dq, dk and dv
+    (b, n, h, e)."""
     chunk, index = tl.program_id(0), tl.program_id(1)
     part, head = index // H, index % H
     columns = tl.arange(0, HALF)
@@ -104,9 +107,12 @@ def _backward_kernel(
     total_a = tl.zeros([ROWS, HALF], tl.float32)
     total_b = tl.zeros([ROWS, HALF], tl.float32)
     for start in range(chunk * length, last, ROWS):
-        rows = start + tl.arange(0, ROWS).to(tl.int64)
+        row = start + tl.arange(0, ROWS)
+        rows = row.to(tl.int64)
         inside = (rows < last)[:, None] & (columns < E // 2)[None, :]
-        at = (rows * H + head)[:, None] * E + columns[None, :]
+        sample, position = (row // positions).to(tl.int64), (row % positions).to(tl.int64)
+        at = sample * sample_stride + position * position_stride + head * head_stride
+        at = at[:, None] + columns[None, :]
         to = (rows * 3 * H + index)[:, None] * E + columns[None, :]
         if part == 2:
             a, b = _load_pair(dv, at, inside, E)
@@ -186,6 +192,8 @@ def backward(
     sin: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of qkv and, in fp32, (2, e) of the gains."""
+    if not dq.stride() == dk.stride() == dv.stride() or dq.stride(-1) != 1:
+        dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
     head_dim = len(q_gain)
     grid, heads, numbers, constants = plan(qkv, head_dim, cos)
     dqkv = torch.empty_like(qkv)
@@ -193,6 +201,6 @@ def backward(
     rotation = (q_gain, q_gain) if cos is None else (cos, sin)
     launch(
         _backward_kernel, grid, dq, dk, dv, qkv, dqkv, sums, q_gain, k_gain, *rotation, *numbers,
-        **constants,
+        qkv.shape[1], *dq.stride()[:3], **constants,
     )  # fmt: skip
     return dqkv, sums.sum((0, 2))
