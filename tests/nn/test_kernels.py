@@ -33,7 +33,7 @@ from quintet.nn.attention import (
 )
 from quintet.nn.blocks import ResidualBlock
 from quintet.nn.fused import FusedSequential
-from quintet.nn.heads import _gated, _qkv_heads, geglu, norm_heads, split_heads, swiglu
+from quintet.nn.heads import _gated, _q_heads, _qkv_heads, geglu, norm_heads, split_heads, swiglu
 from quintet.nn.rope import Rope, rope_1d
 from quintet.triton import HAS_TRITON
 
@@ -391,6 +391,26 @@ def test_the_head_kernels_give_the_plain_output_and_gradients(
 
 
 @runs_kernels
+@pytest.mark.parametrize("sizes", [(2, 5, 3, 8), (1, 70, 1, 12), (2, 65, 2, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_queries_alone_are_normed_by_the_same_kernels(
+    sizes: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    b, n, heads, head_dim = sizes
+    torch.manual_seed(0)
+    x = torch.randn(b, n, heads * head_dim, device=DEVICE, dtype=dtype, requires_grad=True)
+    gain = (1 + 0.5 * torch.randn(head_dim, device=DEVICE)).requires_grad_()
+    plain = norm_heads(split_heads(x, head_dim), gain, None)
+    fused = _q_heads(x, gain).transpose(1, 2)
+    slope = torch.randn_like(plain)  # in another memory than the kernel's output
+    expected = [plain, *torch.autograd.grad(plain, [x, gain], slope)]
+    actual = [fused, *torch.autograd.grad(fused, [x, gain], slope)]
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == e.dtype
+        assert relative_error(a, e) < (1e-6 if dtype == torch.float32 else 1e-2)
+
+
+@runs_kernels
 def test_the_head_kernels_take_gradients_in_any_memory() -> None:
     b, n, heads, head_dim = shape = 2, 37, 3, 8
     torch.manual_seed(0)
@@ -437,6 +457,7 @@ def test_heads_and_gates_are_one_operation_each_to_the_compiler() -> None:
     gains = [torch.ones(4, device=DEVICE, requires_grad=True) for _ in range(2)]
     rope = rope_1d(torch.arange(3, device=DEVICE), 4)
     torch.library.opcheck(_qkv_heads, (qkv, *gains, *rope))
+    torch.library.opcheck(_q_heads, (qkv, gains[0]))
     for kind in ("swiglu", "geglu"):
         torch.library.opcheck(_gated, (qkv, kind))
 

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.heads import QKNorm, is_fused, merge_heads, qkv_heads, split_heads, swiglu
+from quintet.nn.heads import (
+    QKNorm,
+    is_fused,
+    merge_heads,
+    q_heads,
+    qkv_heads,
+    split_heads,
+    swiglu,
+)
 from quintet.nn.norms import RMSNorm
 from quintet.nn.operations import without_compiler
 from quintet.nn.packing import Packing
@@ -204,7 +212,7 @@ class CrossAttention(nn.Module):
         return CrossKV(self.k_norm(k, None), v, context.mask[:, None, None, :])
 
     def forward(self, x: Tensor, kv: CrossKV, packing: Packing | None = None) -> Tensor:
-        q = self.q_norm(split_heads(self.to_q(x), self.head_dim), None)
+        q = q_heads(self.to_q(x), self.head_dim, self.q_norm.gain)
         q = q if packing is None else packing.pad_heads(q)
         out = F.scaled_dot_product_attention(q, kv.keys, kv.values, attn_mask=kv.mask)
         return self.to_out(merge_heads(out if packing is None else packing.unpad_heads(out)))

@@ -66,6 +66,13 @@ def qkv_heads(
     return norm_heads(q, q_gain, rope), norm_heads(k, k_gain, rope), v
 
 
+def q_heads(x: Tensor, head_dim: int, gain: Tensor) -> Tensor:
+    """(b, n, h e) -> queries of cross-attention (b, h, n, e), normed."""
+    if is_fused(x) and head_dim % 2 == 0:
+        return _q_heads(x.contiguous(), gain).transpose(1, 2)
+    return norm_heads(split_heads(x, head_dim), gain, None)
+
+
 def swiglu(x: Tensor) -> Tensor:
     """(..., 2 f) values and gates -> (..., f)."""
     if is_fused(x):
@@ -151,6 +158,45 @@ def _backward_heads(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _qkv_heads.register_autograd(_backward_heads, setup_context=_setup_heads)
+
+
+@without_compiler
+@torch.library.custom_op("quintet::q_heads", mutates_args=())
+def _q_heads(x: Tensor, gain: Tensor) -> Tensor:
+    """Queries (b, n, h, e)."""
+    from quintet.nn.kernels import heads
+
+    with torch.cuda.device_of(x):
+        return heads.forward_queries(x, gain)
+
+
+@_q_heads.register_fake
+def _(x: Tensor, gain: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:2], x.shape[2] // len(gain), len(gain))
+
+
+@without_compiler
+@torch.library.custom_op("quintet::q_heads_backward", mutates_args=())
+def _q_heads_backward(dq: Tensor, x: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x and, in fp32, of the gain."""
+    from quintet.nn.kernels import heads
+
+    with torch.cuda.device_of(x):
+        return heads.backward_queries(dq, x, gain)
+
+
+@_q_heads_backward.register_fake
+def _(dq: Tensor, x: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), gain.new_empty(gain.shape, dtype=torch.float32)
+
+
+def _backward_queries(ctx: Any, dq: Tensor) -> tuple[Tensor, Tensor]:
+    x, gain = ctx.saved_tensors
+    dx, d_gain = _q_heads_backward(dq, x, gain)
+    return dx, d_gain.to(gain.dtype)
+
+
+_q_heads.register_autograd(_backward_queries, setup_context=_setup_heads)
 
 
 @without_compiler

@@ -1,7 +1,8 @@
 """Queries, keys and values of self-attention from their joint projection: one kernel each way.
 
 x (rows, 3, h, e) are positions; queries and keys are normed over e, scaled by a gain and rotated,
-values are copied. A program takes one head and a chunk of rows. The backward pass takes gradients
+values are copied. Queries alone (rows, 1, h, e) are those of cross-attention. A program takes one
+head and a chunk of rows. The backward pass takes gradients
 in any memory, and writes that of x whole, where that of three slices would be joined by another
 pass. Sums for the gradients of the gains are added up in a fixed order, without atomics.
 """
@@ -76,7 +77,8 @@ def _forward_kernel(
     for start in range(chunk * length, last, ROWS):
         rows = start + tl.arange(0, ROWS).to(tl.int64)
         inside = (rows < last)[:, None] & (columns < E // 2)[None, :]
-        a, b = _load_pair(x, (rows * 3 * H + index)[:, None] * E + columns[None, :], inside, E)
+        to = (rows * tl.num_programs(1) + index)[:, None] * E + columns[None, :]
+        a, b = _load_pair(x, to, inside, E)
         at = (rows * H + head)[:, None] * E + columns[None, :]
         if part == 2:
             _store_pair(v, at, inside, a, b, E)
@@ -113,7 +115,7 @@ def _backward_kernel(
         sample, position = (row // positions).to(tl.int64), (row % positions).to(tl.int64)
         at = sample * sample_stride + position * position_stride + head * head_stride
         at = at[:, None] + columns[None, :]
-        to = (rows * 3 * H + index)[:, None] * E + columns[None, :]
+        to = (rows * tl.num_programs(1) + index)[:, None] * E + columns[None, :]
         if part == 2:
             a, b = _load_pair(dv, at, inside, E)
             _store_pair(dx, to, inside, a, b, E)
@@ -139,22 +141,22 @@ def _backward_kernel(
 
 class Plan(NamedTuple):
     grid: tuple[int, int]
-    """Chunks of rows; heads of queries, keys and values."""
+    """Chunks of rows; heads of queries, and of keys and values."""
     heads: int
     numbers: tuple[int | float, ...]
     """Rows, heads, rows of a chunk, positions that rotate alike, eps."""
     constants: dict[str, int]
 
 
-def plan(qkv: Tensor, head_dim: int, cos: Tensor | None) -> Plan:
-    heads = qkv.shape[-1] // (3 * head_dim)
-    rows = qkv.numel() // qkv.shape[-1]
-    chunks = max(1, min(triton.cdiv(PROGRAMS, 3 * heads), triton.cdiv(rows, ROWS)))
+def plan(x: Tensor, head_dim: int, cos: Tensor | None, parts: int = 3) -> Plan:
+    heads = x.shape[-1] // (parts * head_dim)
+    rows = x.numel() // x.shape[-1]
+    chunks = max(1, min(triton.cdiv(PROGRAMS, parts * heads), triton.cdiv(rows, ROWS)))
     length = triton.cdiv(triton.cdiv(rows, chunks), ROWS) * ROWS
     period = 1 if cos is None else cos.numel() // cos.shape[-1]
     constants = {"E": head_dim, "HALF": power_of_two(head_dim // 2), "ROWS": ROWS}
     constants["ROTATES"] = cos is not None
-    grid = (triton.cdiv(rows, length), 3 * heads)
+    grid = (triton.cdiv(rows, length), parts * heads)
     return Plan(grid, heads, (rows, heads, length, period, EPS), constants)
 
 
@@ -204,3 +206,29 @@ def backward(
         qkv.shape[1], *dq.stride()[:3], **constants,
     )  # fmt: skip
     return dqkv, sums.sum((0, 2))
+
+
+def forward_queries(x: Tensor, gain: Tensor) -> Tensor:
+    """x (b, n, h e) -> queries (b, n, h, e), normed."""
+
+    def rehearse() -> None:
+        backward_queries(forward_queries(x, gain), x, gain)
+
+    compile_first(("queries", x.device, len(gain), x.dtype, gain.dtype), rehearse)
+    grid, heads, numbers, constants = plan(x, len(gain), None, parts=1)
+    q = x.new_empty(*x.shape[:2], heads, len(gain))
+    launch(_forward_kernel, grid, x, q, q, q, *[gain] * 4, *numbers, **constants)
+    return q
+
+
+def backward_queries(dq: Tensor, x: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x and, in fp32, of the gain."""
+    dq = dq if dq.stride(-1) == 1 else dq.contiguous()
+    grid, heads, numbers, constants = plan(x, len(gain), None, parts=1)
+    dx = torch.empty_like(x)
+    sums = x.new_empty(grid[0], 2, heads, len(gain), dtype=torch.float32)
+    launch(
+        _backward_kernel, grid, dq, dq, dq, x, dx, sums, *[gain] * 4, *numbers,
+        x.shape[1], *dq.stride()[:3], **constants,
+    )  # fmt: skip
+    return dx, sums[:, 0].sum((0, 1))
