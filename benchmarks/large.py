@@ -119,20 +119,27 @@ class Memory:
 
     def __init__(self) -> None:
         self.peak = 0.0
-        self.before = self._used()  # that of this process, which asks
-
-    def _used(self) -> float:
-        if not torch.cuda.is_available():
-            return 0.0
-        free, total = torch.cuda.mem_get_info()
-        return (total - free) / 2**30
+        end = time.monotonic() + 20
+        while used() > OWN + 0.5 and time.monotonic() < end:  # of a process that has just ended
+            time.sleep(0.1)
 
     def look(self) -> None:
-        self.peak = max(self.peak, self._used() - self.before)
+        self.peak = max(self.peak, used() - OWN)
+
+
+def used() -> float:
+    if not torch.cuda.is_available():
+        return 0.0
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 2**30
+
+
+OWN = used()
+"""GiB of this process, which asks."""
 
 
 def train_for(
-    command: list[str], run: Path, steps: int, seconds: float, memory: Memory, save: bool
+    command: list[str], run: Path, steps: int, seconds: float, memory: Memory | None, save: bool
 ) -> None:
     """Runs a command until a report after so many steps, or for so long after its first report."""
     log, before = run.with_suffix(".log"), last_step(run)
@@ -142,7 +149,8 @@ def train_for(
         reported = False
         while process.poll() is None and time.monotonic() < end and last_step(run) < before + steps:
             time.sleep(0.2)
-            memory.look()
+            if memory is not None:
+                memory.look()
             if not reported and last_step(run) > before:
                 reported, end = True, time.monotonic() + seconds
         failed = process.poll() not in (None, 0)
@@ -196,7 +204,7 @@ class Trial:
             flags = flags_of(self.name, self.plan, self.asked) + self.stage(data, trials)
             train = [*QUINTET, "train", self.name, *data, "--run", str(self.run), *flags]
             steps, seconds = self.asked.steps // 2, self.asked.seconds / 4
-            train_for(train, self.run, steps, seconds, Memory(), save=True)
+            train_for(train, self.run, steps, seconds, None, save=True)
             self.before = reports(self.run)
         finally:
             self.ready.set()

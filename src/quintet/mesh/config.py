@@ -218,6 +218,8 @@ class MeshTransformerConfig(CaptionConfig):
 class MeshAutoencoderRecipe(Recipe):
     """Complete configuration of an autoencoder run."""
 
+    matmul_share: ClassVar[float] = 0.45
+    """Of the matmul rate, reached by a step of `mesh/autoencoder_large`."""
     model: MeshAutoencoderConfig = field(default_factory=MeshAutoencoderConfig)
     """Autoencoder."""
     meshes: MeshDataConfig = field(default_factory=MeshDataConfig)
