@@ -17,6 +17,7 @@ from timing import measured
 from torch import Tensor
 from torch.nn import functional as F
 
+from quintet.mesh.autoencoder.graph import plain_windows, windows
 from quintet.nn import alignment
 from quintet.nn.attention import causal_attention, short_attention
 from quintet.nn.heads import geglu, norm_heads, qkv_heads, split_heads, swiglu
@@ -27,6 +28,7 @@ ALIGNERS = ((24, 471, 48), (64, 1000, 150), (8, 2000, 300))
 HEADS = ((64, 1000, 16, 64), (512, 200, 12, 64), (64, 256, 8, 64))
 GATES = ((64 * 1000, 1408), (512 * 200, 2048), (256 * 700, 512))
 SHORT = ((22_500, 6, 8, 32), (16_000, 9, 8, 32))
+WINDOWS = ((1, 256 * 700, 128),)
 NORMS = ((64, 128, 64, 64), (64, 256, 32, 32), (8 * 17, 64, 128, 128))
 
 
@@ -179,6 +181,14 @@ def benchmark_short(shape: tuple[int, int, int, int], options: tuple[torch.devic
     benchmark_bf16("short_attention", shape, heads, (plain, fused), options)
 
 
+def benchmark_windows(shape: tuple[int, int, int], options: tuple[torch.device, int]) -> None:
+    """Faces of meshes of 700, with two before and after."""
+    x = torch.randn(shape, device=options[0], dtype=torch.bfloat16, requires_grad=True)
+    owner = (torch.arange(shape[1], device=options[0]) // 700).expand(shape[:2])
+    plain, fused = (lambda: (plain_windows(x, owner, 2),)), (lambda: (windows(x, owner, 2),))
+    benchmark_bf16("windows", shape, [x], (plain, fused), options)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
@@ -197,6 +207,8 @@ def main() -> None:
         benchmark_gates(gates, (device, options.times))
     for short in ((5, 3, 2, 8),) if options.tiny else SHORT:
         benchmark_short(short, (device, options.times))
+    for faces in ((1, 20, 8),) if options.tiny else WINDOWS:
+        benchmark_windows(faces, (device, options.times))
 
 
 if __name__ == "__main__":

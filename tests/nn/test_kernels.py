@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.mesh.autoencoder.graph import Layer, _windows, window_aggregate, windows
 from quintet.nn import alignment, norms
 from quintet.nn import fused as fused_layers
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
@@ -586,6 +587,78 @@ def test_captured_short_attention_is_the_eager_one_bit_for_bit() -> None:
     def step() -> tuple[Tensor, ...]:
         out = _short_attention(*inputs)
         return out, *torch.autograd.grad(out, inputs, slope)
+
+    check_capture(step)
+
+
+# Windows of rows.
+
+
+def random_owners(b: int, n: int) -> Tensor:
+    """Meshes of a few faces one after the other, with padding behind them and between."""
+    owner = torch.randint(0, 3, (b, n)).cumsum(1) // 3
+    owner[:, n - n // 4 :] = -1
+    owner[torch.rand(b, n) < 0.1] = -1
+    return owner.to(DEVICE)
+
+
+@runs_kernels
+@pytest.mark.parametrize("shape", [(2, 37, 16, 2), (1, 300, 20, 1), (3, 1, 8, 3), (2, 5, 300, 0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_window_kernels_give_the_plain_output_and_gradient(
+    shape: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    b, n, width, radius = shape
+    torch.manual_seed(0)
+    for owner in (random_owners(b, n), torch.zeros(b, n, dtype=torch.int32, device=DEVICE)):
+        messages = torch.randn(b, n, width, device=DEVICE).to(dtype).requires_grad_()
+        exact = messages.detach().double().requires_grad_()
+        actual, expected = _windows(messages, owner, radius), windows(exact, owner, radius)
+        assert torch.equal(actual.double(), expected)
+        slope = torch.randn_like(actual)
+        (gradient,) = torch.autograd.grad(actual, messages, slope)
+        (expected,) = torch.autograd.grad(expected, exact, slope.double())
+        rounding = 1e-6 if dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(gradient.double(), expected, rtol=rounding, atol=rounding)
+
+
+@runs_kernels
+def test_windows_are_one_operation_to_the_compiler() -> None:
+    messages = torch.randn(2, 9, 8, device=DEVICE, requires_grad=True)
+    torch.library.opcheck(_windows, (messages, random_owners(2, 9), 2))
+
+
+@on_gpu
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_layer_of_faces_on_a_gpu_uses_the_kernels_and_is_that_of_fp32(compiles: bool) -> None:
+    layer = Layer(64, 32, 5).cuda()
+    for linear in (layer.from_messages, layer.mlp_out):
+        nn.init.normal_(linear.weight, std=0.1)
+    x = torch.randn(3, 200, 64, device="cuda", requires_grad=True)
+    owner = random_owners(3, 200)
+    leaves = [x, *layer.parameters()]
+    call: Any = lambda x, owner: layer(x, window_aggregate(owner, 2))
+    expected = call(x, owner)
+    called = torch.compile(call, fullgraph=True) if compiles else call
+    with bf16(), torch.profiler.profile() as profile:
+        actual = called(x, owner)
+    assert {"quintet::windows", "quintet::gated"} <= {e.key for e in profile.key_averages()}
+    assert relative_error(actual, expected) < 0.01
+    slope = torch.randn_like(expected)
+    slopes = [torch.autograd.grad(y, leaves, slope.to(y.dtype)) for y in (actual, expected)]
+    for a, e in zip(*slopes, strict=True):
+        assert relative_error(a, e) < 0.03
+
+
+@on_gpu
+def test_captured_windows_are_the_eager_ones_bit_for_bit() -> None:
+    messages = torch.randn(3, 200, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    owner = random_owners(3, 200)
+    slope = torch.randn(3, 200, 640, device="cuda", dtype=torch.bfloat16)
+
+    def step() -> tuple[Tensor, ...]:
+        out = windows(messages, owner, 2)
+        return out, *torch.autograd.grad(out, messages, slope)
 
     check_capture(step)
 

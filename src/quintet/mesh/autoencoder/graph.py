@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.attention import zero_init
-from quintet.nn.heads import geglu
+from quintet.nn.heads import geglu, is_fused
 from quintet.nn.norms import RMSNorm
+from quintet.nn.operations import without_compiler
 
 Aggregate = Callable[[Tensor], Tensor]
 
@@ -74,19 +75,68 @@ def neighbour_aggregate(edges: Adjacency) -> Aggregate:
     return aggregate
 
 
+def windows(messages: Tensor, owner: Tensor, radius: int) -> Tensor:
+    """(b, f, w) -> (b, f, (2 radius + 1) w)."""
+    if is_fused(messages):
+        return _windows(messages.contiguous(), owner.contiguous(), radius)
+    return plain_windows(messages, owner, radius)
+
+
+def plain_windows(messages: Tensor, owner: Tensor, radius: int) -> Tensor:
+    count = owner.shape[1]
+    around = F.pad(owner, (radius, radius), value=-1)
+    padded = F.pad(messages, (0, 0, radius, radius))
+    parts: list[Tensor] = []
+    for i in range(2 * radius + 1):
+        same = (around[:, i : i + count] == owner) & (owner >= 0)
+        parts.append(torch.where(same[..., None], padded[:, i : i + count], 0))
+    return torch.cat(parts, -1)
+
+
 def window_aggregate(owner: Tensor, radius: int) -> Aggregate:
     """Messages of the faces up to `radius` before and after, concatenated; zero if they are of
     another mesh. `owner` (b, f): the mesh of each face, -1 in padding."""
-    count = owner.shape[1]
-    around = F.pad(owner, (radius, radius), value=-1)
-    offsets = range(2 * radius + 1)
-    same = [((around[:, i : i + count] == owner) & (owner >= 0))[..., None] for i in offsets]
+    return lambda messages: windows(messages, owner, radius)
 
-    def aggregate(messages: Tensor) -> Tensor:
-        padded = F.pad(messages, (0, 0, radius, radius))
-        return torch.cat([torch.where(same[i], padded[:, i : i + count], 0) for i in offsets], -1)
 
-    return aggregate
+@without_compiler
+@torch.library.custom_op("quintet::windows", mutates_args=())
+def _windows(messages: Tensor, owner: Tensor, radius: int) -> Tensor:
+    from quintet.nn.kernels import windows
+
+    with torch.cuda.device_of(messages):
+        return windows.forward(messages, owner, radius)
+
+
+@_windows.register_fake
+def _(messages: Tensor, owner: Tensor, radius: int) -> Tensor:
+    return messages.new_empty(*messages.shape[:2], (2 * radius + 1) * messages.shape[2])
+
+
+@without_compiler
+@torch.library.custom_op("quintet::windows_backward", mutates_args=())
+def _windows_backward(gradient: Tensor, owner: Tensor, radius: int) -> Tensor:
+    from quintet.nn.kernels import windows
+
+    with torch.cuda.device_of(gradient):
+        return windows.backward(gradient.contiguous(), owner, radius)
+
+
+@_windows_backward.register_fake
+def _(gradient: Tensor, owner: Tensor, radius: int) -> Tensor:
+    return gradient.new_empty(*gradient.shape[:2], gradient.shape[2] // (2 * radius + 1))
+
+
+def _setup_windows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, owner, ctx.radius = inputs
+    ctx.save_for_backward(owner)
+
+
+def _backward_windows(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    return _windows_backward(gradient, *ctx.saved_tensors, ctx.radius), None, None
+
+
+_windows.register_autograd(_backward_windows, setup_context=_setup_windows)
 
 
 class Stem(nn.Linear):
