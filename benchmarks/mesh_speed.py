@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +114,31 @@ def timed_run(task: Any, recipe: Any, place: Path, steps: int) -> dict[str, Any]
     return row
 
 
-def step_operations(task: Any, recipe: Any, place: Path) -> float:
+def step_operations(task: Callable[[Any], Any], recipe: Any, place: Path) -> float:
     """Floating-point operations of a step for one mesh, counted by torch on the eager network and
-    on a CPU, where a batch has no spare rows. Without attention, a tenth of the transformer's:
-    whether torch counts its kernels for a CPU, and how, differs between versions."""
-    small = dataclasses.replace(recipe, device="cpu", batch_size=2, compile="off", workers=0)
-    run = Run(task, small, World(small), RunFolder.create(place, {}))
+    on a CPU, where a batch has no spare rows. Without the products of Muon, which are the same for
+    any batch, and without fused attention: whether torch counts it on a CPU, and how, differs
+    between versions."""
+    optim = dataclasses.replace(recipe.optim, optimizer="adamw")
+    small = dataclasses.replace(
+        recipe, device="cpu", batch_size=2, compile="off", workers=0, optim=optim
+    )
+    run = Run(task(small), small, World(small), RunFolder.create(place, {}))
     operations = counted_flops(run, 1, attention=False)
     run.close()
     return operations
+
+
+def attention_operations(recipe: Any, data: Sheets) -> float:
+    """Of the transformer's attention over n faces, in a step for one mesh: forward two products of
+    n x n x e for each head, of which causal attention needs half, and backward twice as many. The
+    attention over the codes of a face are plain products on a CPU, and counted there (in full:
+    less than 0.1 % of a step)."""
+    model = recipe.model
+    rows = [min(len(item["faces"]) + 1, recipe.meshes.max_faces) for item in data.items]
+    product = 2 * sum(n**2 for n in rows) / len(rows) * model.head_dim
+    forward = 2 * product / 2
+    return model.layers * model.heads * 3 * forward
 
 
 def autoencoder(asked: argparse.Namespace, place: Path, rate: float) -> dict[str, Any]:
@@ -131,11 +148,11 @@ def autoencoder(asked: argparse.Namespace, place: Path, rate: float) -> dict[str
         base, meshes=meshes, batch_size=256 if asked.size == "peer" else 16, **settings(asked)
     )
 
-    def task() -> AutoencoderTask:
+    def task(recipe: Any) -> AutoencoderTask:
         return AutoencoderTask(recipe, sets={"train": data, "valid": None})
 
-    operations = step_operations(task(), recipe, place / "count")
-    row = timed_run(task(), recipe, place / "run", asked.steps)
+    operations = step_operations(task, recipe, place / "count")
+    row = timed_run(task(recipe), recipe, place / "run", asked.steps)
     share = row["meshes_per_second"] * operations / rate
     return row | {"step_gflop": operations / 1e9, "share_of_matrix_rate": share}
 
@@ -158,14 +175,17 @@ def transformer(asked: argparse.Namespace, place: Path, rate: float) -> dict[str
         **settings(asked),
     )
 
-    def task() -> TransformerTask:
+    def task(recipe: Any) -> TransformerTask:
         return TransformerTask(recipe, sets={"train": data, "valid": None})
 
-    operations = step_operations(task(), recipe, place / "count")
-    row = timed_run(task(), recipe, place / "run", asked.steps)
+    operations = step_operations(task, recipe, place / "count")
+    attention = attention_operations(recipe, data)
+    operations += attention
+    row = timed_run(task(recipe), recipe, place / "run", asked.steps)
     share = row["meshes_per_second"] * operations / rate
-    encode = encoding_seconds(task(), data, recipe)
-    row |= {"step_gflop": operations / 1e9, "share_of_matrix_rate": share}
+    encode = encoding_seconds(task(recipe), data, recipe)
+    row |= {"step_gflop": operations / 1e9, "attention_gflop": attention / 1e9}
+    row["share_of_matrix_rate"] = share
     without = recipe.batch_size / (row["ms_per_step"] / 1e3 + encode)
     return row | {"encode_ms": encode * 1e3, "meshes_per_second_without_cache": without}
 
