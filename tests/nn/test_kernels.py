@@ -319,8 +319,10 @@ def test_the_bias_kernels_give_the_plain_output_and_gradients(
 
 @runs_kernels
 def test_the_bias_is_one_operation_to_the_compiler() -> None:
-    y, skip = (torch.randn(2, 32, 4, 4, device=DEVICE, requires_grad=True) for _ in range(2))
-    y, skip = (each.contiguous(memory_format=torch.channels_last) for each in (y, skip))
+    y, skip = (torch.randn(2, 32, 4, 4, device=DEVICE) for _ in range(2))
+    y, skip = (
+        each.contiguous(memory_format=torch.channels_last).requires_grad_() for each in (y, skip)
+    )
     bias = torch.randn(32, device=DEVICE, requires_grad=True)
     for args in ((y, bias, skip, "none"), (y, bias, None, "leaky_relu")):
         torch.library.opcheck(torch.ops.quintet.bias_act.default, args)

@@ -113,7 +113,7 @@ def _backward_kernel(
         rows = row.to(tl.int64)
         inside = (rows < last)[:, None] & (columns < E // 2)[None, :]
         sample, position = (row // positions).to(tl.int64), (row % positions).to(tl.int64)
-        at = sample * sample_stride + position * position_stride + head * head_stride
+        at = sample * sample_stride + position * position_stride + head.to(tl.int64) * head_stride
         at = at[:, None] + columns[None, :]
         to = (rows * tl.num_programs(1) + index)[:, None] * E + columns[None, :]
         if part == 2:

@@ -157,8 +157,9 @@ def plan(q: Tensor) -> tuple[tuple[int], tuple[int | float, ...], dict[str, int]
 
 
 def alike(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In memory with the same strides."""
-    if q.stride() == k.stride() == v.stride() and q.stride(-1) == 1:
+    """In memory with the same strides. Offsets within a sample are 32-bit."""
+    near = all(stride * size < 2**31 for stride, size in zip(q.stride()[1:], q.shape[1:]))
+    if near and q.stride() == k.stride() == v.stride() and q.stride(-1) == 1:
         return q, k, v
     return q.contiguous(), k.contiguous(), v.contiguous()
 
