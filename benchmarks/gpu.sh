@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The figures that only a GPU can give, of all rooms; each part has its limit and its own empty caches.
-#   benchmarks/gpu.sh                      all parts: about half an hour
-#   benchmarks/gpu.sh steps peers          some of: steps peers generation engine resume
+#   benchmarks/gpu.sh                      the first five: about half an hour
+#   benchmarks/gpu.sh steps peers          some of: steps peers generation engine resume text codes large
 #   PEERS="python bench_peers.py" benchmarks/gpu.sh peers    and the other packages in the same call
 set -u
 cd "$(dirname "$0")/.."
@@ -53,10 +53,25 @@ resume() { # a deterministic run once more from its middle: the end must be the 
   cmp "$run"/checkpoints/step-00000150/vae.safetensors \
     "$run.again"/checkpoints/step-00000150/vae.safetensors && printf 'equal byte for byte\n'
 }
+text() { # text to image: speed, and the share of pictures that show their held-out captions
+  local tokenizer
+  tokenizer=$(mktemp -d)/tokenizer
+  part 60 "generation of images" "$python" benchmarks/maskgit_speed.py sample
+  part 80 "training, share of the matmul rate" "$python" benchmarks/maskgit_speed.py train
+  part 90 "tokenizer" "$python" -m quintet train image/vqgan --images.builtin figures --steps 900 \
+    --losses.adversarial none --evaluate-every 0 --run "$tokenizer"
+  part 450 "text to image" "$python" benchmarks/learning.py image/maskgit --flags "--tokenizer $tokenizer"
+}
+codes() { # which codes the mesh transformer should use
+  part 600 "codes of meshes" "$python" benchmarks/mesh_codes.py --seconds 100
+}
+large() { # recipes for real projects: begun, stopped, resumed, and compared with their plan
+  part 900 "large recipes" "$python" benchmarks/large.py --together 125 --seconds 10
+}
 for name in "${@:-steps peers generation engine resume}"; do
   for chosen in $name; do
     case $chosen in
-      steps | peers | generation | engine | resume) "$chosen" ;;
+      steps | peers | generation | engine | resume | text | codes | large) "$chosen" ;;
       *) printf 'there is no part %s\n' "$chosen" && exit 2 ;;
     esac
   done
