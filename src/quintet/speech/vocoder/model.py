@@ -24,7 +24,7 @@ from quintet.compat.models import model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.adversarial.losses import per_sample
 from quintet.nn.precision import full_precision, without_autocast
-from quintet.nn.vocoder import GriffinLim, VocosBackbone, VocosConfig
+from quintet.nn.vocoder import GriffinLim, VocosBackbone, VocosConfig, power
 from quintet.speech.features import log_mel
 from quintet.speech.vocoder.config import VocoderConfig
 
@@ -118,8 +118,8 @@ class Vocoder(Pretrained, nn.Module):
         previous: Tensor | None = None
         for _ in range(self.config.corrections):
             spectrum = self.griffin_lim.stft(sounds, log_mels.shape[2])
-            ahead = spectrum if previous is None else spectrum + AHEAD * (spectrum - previous)
-            magnitudes = ahead[..., self.mel.first : self.mel.last].abs()
+            ahead = spectrum if previous is None else torch.lerp(previous, spectrum, 1 + AHEAD)
+            magnitudes = power(ahead[..., self.mel.first : self.mel.last]).sqrt()
             present = self.mel.to_mel(magnitudes).clamp_min(self.mel.floor).log()
             gain = (log_mels.mT - present).clamp(-LARGEST, LARGEST) @ self.spread
             sounds, previous = self.griffin_lim.to_sound(ahead * gain.exp()), spectrum
