@@ -326,7 +326,7 @@ def test_a_tokenizer_of_another_room_is_named_by_its_folder(
 
 
 @pytest.mark.parametrize(
-    ("builtin", "text"), [("figure", "a large red star"), ("figures", "two red stars")]
+    ("builtin", "text"), [("figure", "a large yellow ring"), ("figures", "two red stars")]
 )
 def test_the_suggested_caption_is_one_of_the_data(builtin: Any, text: str) -> None:
     images = dataclasses.replace(recipes.maskgit_tiny().images, builtin=builtin)

@@ -62,6 +62,6 @@ STAGES = (
         ),
         depends_on={"tokenizer": "image"},
         draw=generated,
-        next_arguments='--text "a large red star in the middle on white" --count 4 --out pictures',
+        next_arguments='--text "a large yellow ring in the middle on purple" --out pictures',
     ),
 )

@@ -81,7 +81,7 @@ def example(recipe: Any, run: Path) -> list[str]:
         return []  # takes a run of the base generator
     if isinstance(recipe, MaskGitRecipe):
         one = recipe.images.builtin == "figure"
-        text = "a large red star in the middle on white" if one else "two red stars on white"
+        text = "a large yellow ring in the middle on purple" if one else "two red stars on white"
         captioned = [] if recipe.model.text == "none" else ["--text", text]
         return [*captioned, "--count", "4", "--out", "out"]
     return ["--out", "out"] if has_validation(run) else []
