@@ -122,7 +122,7 @@ def test_the_page_shows_pictures_for_captions_and_their_nearest_training_picture
     page: str, finished: Finished
 ) -> None:
     section = page.split("<h3>Text to image ")[1].split("<h3>")[0]
-    assert "training picture nearest to the first" in section
+    assert "the training picture nearest to the first generated one" in section
     (sheet,) = (finished.path / "pictures/exhibits").glob("step-*/generated.png")
     assert base64.b64encode(sheet.read_bytes()).decode() in section
 

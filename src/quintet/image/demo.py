@@ -9,8 +9,8 @@ def generated(run: Path, _: Path) -> list[Sample]:
     """The last exhibit: its captions are held out of training."""
     sheets = sorted((run / "exhibits").glob("step-*/generated.png"))
     note = (
-        "for captions that training has not seen: the real picture, three generated ones, and the"
-        " training picture nearest to the first of them"
+        "for captions that training has not seen: the real picture, the training picture nearest to"
+        " the first generated one, and three generated ones"
     )
     return [Sample(prompt="", file=file, note=note) for file in sheets[-1:]]
 
