@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train all six on built-in data, on the CPU, in about twelve minutes
+demo: $(READY)  ## train seven small models on built-in data, on the CPU, in about sixteen minutes
 	$(BIN)/quintet demo
 
 test: lint  ## lint, types and tests; required for every change

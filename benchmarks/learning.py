@@ -5,6 +5,7 @@
     python benchmarks/learning.py image/vqgan                 one GPU, at most 5 minutes
     python benchmarks/learning.py mesh/autoencoder_tiny --keep A
     python benchmarks/learning.py mesh/transformer_tiny --flags "--autoencoder A"
+    python benchmarks/learning.py image/maskgit_tiny --flags "--tokenizer RUN"  CPU, 5 minutes
     python benchmarks/learning.py image/maskgit --flags "--tokenizer RUN"   one GPU, 7 minutes
     python benchmarks/learning.py video/tokenizer             one GPU, at most 6 minutes
     python benchmarks/learning.py music/mulan                 one GPU, at most 6 minutes
@@ -12,13 +13,15 @@
     python benchmarks/learning.py image/vqgan --verify 3 >> results/records/image.jsonl
 
 All metrics are of the EMA weights on validation data; the time includes imports, compilation,
-evaluation and, for the mesh transformer, encoding. Exits with 1 if a requirement is missed.
+evaluation and, for generators over ids, encoding; `cpu_seconds` is user and system time, for shared
+machines. Exits with 1 if a requirement is missed.
 With `--verify N` the log of the run is compared with a replay of N of its reports (docs/resume.md),
 not counted in the time. The last line is JSON; benchmarks/results.py makes tables of such lines.
 """
 
 import argparse
 import json
+import resource
 import shlex
 import statistics
 import subprocess
@@ -114,10 +117,10 @@ BARS: dict[str, dict[str, float]] = {
 
 
 def train(recipe: str, folder: Path, *flags: str) -> dict[str, Any]:
-    begin = time.monotonic()
+    begin, used = time.monotonic(), cpu_seconds()
     command = [sys.executable, "-m", "quintet", "train", recipe, "--run", str(folder), *flags]
     subprocess.run(command, check=True)
-    seconds = time.monotonic() - begin
+    seconds, used = time.monotonic() - begin, cpu_seconds() - used
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if any(name.startswith("val/") for name in line)][-1]
     measured = {n.removeprefix("val/"): v for n, v in last.items() if n.startswith("val/")}
@@ -129,7 +132,14 @@ def train(recipe: str, folder: Path, *flags: str) -> dict[str, Any]:
     if "psnr_mean_frame" in measured:
         measured["over_frame"] = measured["psnr"] - measured["psnr_mean_frame"]
     waiting = statistics.mean(line["waiting"] for line in lines if "waiting" in line)
-    return {"seconds": round(seconds, 1), "alarms": alarms, "waiting": waiting, **measured}
+    clock = {"seconds": round(seconds, 1), "cpu_seconds": round(used, 1)}
+    return {**clock, "alarms": alarms, "waiting": waiting, **measured}
+
+
+def cpu_seconds() -> float:
+    """User and system time of the programs that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 def short_of(floors: dict[str, float], row: dict[str, Any]) -> list[str]:

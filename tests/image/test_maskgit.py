@@ -19,7 +19,8 @@ from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.image import recipes
 from quintet.image.candidates import candidates
-from quintet.image.maskgit_task import MaskGitTask
+from quintet.image.maskgit_task import MaskGitTask, PictureSheet
+from quintet.image.sample import example
 from quintet.shared.maskgit.data import in_floats
 
 MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
@@ -32,6 +33,7 @@ FEW: dict[str, Any] = {
     "compile": "off",
     "trackers": (),
 }
+GENERATION = recipes.maskgit_tiny().generation
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +130,8 @@ def test_a_tokenizer_of_another_kind_is_refused(vae: VQGanVAE, tmp_path: Path) -
         quintet.VideoMaskGit(vae, image_size=16, frames=5)
     video = quintet.VideoTokenizer(init_dim=16, max_dim=16, layers=("residual",), levels=(8, 5))
     path = video.save_pretrained(tmp_path / "video")
-    with pytest.raises(RunError, match="holds a video/VideoTokenizer, not a image/VQGanVAE"):
+    sentence = "is video/VideoTokenizer, not image/VQGanVAE: set --tokenizer to a run of 'quintet"
+    with pytest.raises(RunError, match=sentence):
         MaskGitTask(recipe(path))
 
 
@@ -140,6 +143,25 @@ def test_a_tokenizer_without_ids_is_refused(quantiser: Any, tmp_path: Path) -> N
         MaskGit(continuous, image_size=16)
     with pytest.raises(RunError, match=sentence):
         MaskGitTask(recipe(continuous.save_pretrained(tmp_path / "vae")))
+
+
+def test_exhibits_show_the_nearest_training_picture(saved: Path) -> None:
+    settings = recipe(saved, generation=dataclasses.replace(GENERATION, reference_count=12))
+    task = MaskGitTask(settings)
+    task.prepare(World(settings))
+    train, valid = task.data("train"), task.data("valid")
+    known = torch.stack([train.codes_of(index) for index in (3, 11)])
+    nearest = task._nearest(task.decode(known))
+    assert torch.equal(nearest.codes, known)
+    assert nearest.distances.max() < 1e-3
+    batch = Batch(task.collate([valid.keyed(n, None) for n in range(2)]), [0, 1], torch.zeros(2))
+    (sheet,) = task.exhibit({}, batch)
+    assert isinstance(sheet, PictureSheet)
+    assert sheet.titles == ["validation", "nearest to 1", *(f"generated {n}" for n in (1, 2, 3))]
+    for row, caption, number in zip(sheet.rows, sheet.texts, batch.ids, strict=True):
+        (again,) = task.generate([caption], [number])
+        assert torch.equal(row[2], again)
+        assert torch.equal(row[1], task.decode(task._nearest(again[None]).codes)[0])
 
 
 def test_a_size_that_does_not_fit_the_tokenizer_is_refused(vae: VQGanVAE) -> None:
@@ -273,6 +295,7 @@ def test_painting_keeps_the_pixels_outside(sample: Callable[..., Any], tmp_path:
         (["--text", "a", "--steps", "0"], "steps must be 1 or more"),
         (["--text", "a", "--image", "IMAGE"], "takes --image and --mask; give both"),
         (["--text", "a", "--image", "IMAGE", "--mask", "SMALL"], "has 16 x 16 pixels, but"),
+        (["--text", "a", "--image", "IMAGE", "--mask", "BLACK"], "make white what is to be"),
         (["IMAGE"], "is a generator: give --text"),
     ],
 )
@@ -281,7 +304,32 @@ def test_bad_input_is_answered_by_one_sentence(
 ) -> None:
     files = {"IMAGE": image_file(tmp_path / "a.png", (32, 32))}
     files["SMALL"] = image_file(tmp_path / "m.png", (16, 16))
+    files["BLACK"] = image_file(tmp_path / "b.png", (32, 32), (0, 0, 0, 0))
     status, _, err = sample(*[files.get(word, word) for word in words])
     assert status == 2
     assert sentence in " ".join(err.split())
     assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_of_another_room_is_named_by_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not by its copy in a run that was never made."""
+    mesh = quintet.MeshAutoencoder(dim=16).save_pretrained(tmp_path / "mesh")
+    words = ["train", "image/maskgit_tiny", "--tokenizer", mesh, "--run", tmp_path / "run"]
+    with pytest.raises(SystemExit, match="2"):
+        main([str(word) for word in words])
+    err = " ".join(capsys.readouterr().err.split())
+    assert f"{mesh} holds mesh/MeshAutoencoder: set --tokenizer to a run of 'quintet train" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("builtin", "text"), [("figure", "a large yellow ring"), ("figures", "two red stars")]
+)
+def test_the_suggested_caption_is_one_of_the_data(builtin: Any, text: str) -> None:
+    images = dataclasses.replace(recipes.maskgit_tiny().images, builtin=builtin)
+    words = example(dataclasses.replace(recipes.maskgit_tiny(), images=images), Path("run"))
+    assert words[0] == "--text"
+    assert words[1].startswith(text)

@@ -1,14 +1,20 @@
 """The clip generator on a small tokenizer: from text, from a first frame, and in chunks."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from quintet import VideoMaskGit, VideoMaskGitTrainer, VideoTokenizer
+from quintet.cli import main
 from quintet.engine.machine.world import World
+from quintet.media.clips.reader import frames_of, probe
+from quintet.media.clips.writer import write_mp4
 from quintet.shared.maskgit.data import in_floats
 from quintet.video import recipes
 from quintet.video.maskgit_task import VideoMaskGitTask
@@ -100,6 +106,7 @@ def test_a_clip_does_not_depend_on_its_batch(model: VideoMaskGit) -> None:
         ({"clip": torch.rand(3, 16, 8)}, "continues clips of 8 x 8 pixels"),
         ({"clip": torch.rand(1, 4, 8, 8)}, "continues clips of 8 x 8 pixels"),
         ({"clip": torch.rand(3, 12, 8, 8)}, "the clip has 12 frames already; frames is 9"),
+        ({"frames": 0}, "frames is 0; it must be 1 or more"),
         ({"overlap": 8}, "overlap is 8; it must be 0 to 6 frames"),
     ],
 )
@@ -137,3 +144,71 @@ def test_the_trainer_learns_a_data_set_of_clips(tokenizer: VideoTokenizer, tmp_p
     trainer = VideoMaskGitTrainer(model, items, **keywords)
     assert trainer.train() == 2
     assert trainer.generate(["number 3"], steps=2, frames=13).shape == (1, 3, 13, 8, 8)
+
+
+# -- the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sample(
+    model: VideoMaskGit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    folder = model.save_pretrained(tmp_path / "model")
+
+    def call(*words: Any) -> tuple[int, str, str]:
+        status = 0
+        capsys.readouterr()
+        try:
+            main(["sample", str(folder), *map(str, words), "--out", str(tmp_path / "out")])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        said = capsys.readouterr()
+        return status, said.out, " ".join(said.err.split())
+
+    return call
+
+
+def clip_file(path: Path, frames: int, rate: float) -> Path:
+    values = np.random.default_rng(0).integers(0, 255, (frames, 16, 16, 3), np.uint8)
+    write_mp4(path, values, rate)
+    return path
+
+
+def test_a_first_frame_and_a_clip_are_continued(
+    sample: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """At the rate of the clip; to the length that is asked for."""
+    frame = tmp_path / "a.png"
+    Image.fromarray(np.full((16, 16, 3), 200, np.uint8)).save(frame)
+    clip = clip_file(tmp_path / "a.mp4", 3, 5.0)
+    for start, frames, rate in ((frame, 13, 16), (clip, 11, 5)):
+        status, out, err = sample("--text", "a", "--clip", start, "--frames", frames, "--count", 1)
+        assert status == 0, err
+        made = probe(Path(out.split()[0]))
+        assert (made.frames, made.rate) == (frames, rate)
+    first = next(frames_of(Path(out.split()[0])))
+    given = next(frames_of(clip))
+    assert first.shape == (8, 8, 3)
+    assert abs(first.mean() - given.mean()) < 40  # neither is stored without loss
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--text", " "], "a caption is empty"),
+        (["--text", "x" * 64], "has 64 bytes, but this model reads 63"),
+        (["--text", "a", "--frames", "0"], "frames is 0; it must be 1 or more"),
+        (["--text", "a", "--clip", "CLIP", "--frames", "2"], "has 3 frames already; frames is 2"),
+        (["--text", "a", "--clip", "none.mp4"], "none.mp4: cannot be read"),
+        (["CLIP"], "is a generator: give --text or --clip, no files"),
+    ],
+)
+def test_bad_input_is_answered_by_one_sentence(
+    sample: Callable[..., tuple[int, str, str]], tmp_path: Path, words: list[str], sentence: str
+) -> None:
+    clip = clip_file(tmp_path / "a.mp4", 3, 5.0)
+    status, _, err = sample(*[clip if word == "CLIP" else word for word in words])
+    assert status == 2
+    assert sentence in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()

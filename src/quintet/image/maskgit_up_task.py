@@ -18,6 +18,7 @@ from quintet.image.maskgit_task import MaskGitTask, PictureSheet
 from quintet.image.maskgit_up import MaskGitUp, TwoTokenizers
 from quintet.nn.attention import Context
 from quintet.shared.maskgit.data import in_floats
+from quintet.shared.maskgit.task import open_stage
 
 
 class MaskGitUpTask(MaskGitTask):
@@ -27,7 +28,7 @@ class MaskGitUpTask(MaskGitTask):
 
     def __init__(self, recipe: MaskGitUpRecipe, model: MaskGitUp | None = None, sets: Any = None):
         assert recipe.coarse_tokenizer is not None, "resolved by the engine"
-        coarse = MaskGitUp.tokenizer_class().from_pretrained(recipe.coarse_tokenizer)
+        coarse = open_stage(recipe, "coarse_tokenizer", MaskGitUp.tokenizer_class())
         self.coarse_tokenizer = coarse
         super().__init__(recipe, model, sets)
         self.model.set_coarse_tokenizer(coarse)

@@ -105,7 +105,11 @@ def maskgit_tiny() -> MaskGitRecipe:
             size=(64, 64), builtin="figure", builtin_count=4000, valid_limit=128
         ),
         generation=DecodingConfig(
-            count=64, temperature=0.7, choice_temperature=1.0, reference_count=512
+            count=64,
+            temperature=0.4,
+            choice_temperature=1.0,
+            cond_scale=2.0,
+            reference_count=512,
         ),
         # Muon would add a third to the time of so small a step.
         optim=OptimiserConfig(learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99),

@@ -12,6 +12,7 @@ from quintet.shared.sampling import (
     Device,
     Input,
     check_positive,
+    check_texts,
     decoding_of,
     each_input,
     find_inputs,
@@ -79,8 +80,10 @@ def example(recipe: Any, run: Path) -> list[str]:
     if isinstance(recipe, MaskGitUpRecipe):
         return []  # takes a run of the base generator
     if isinstance(recipe, MaskGitRecipe):
-        text = [] if recipe.model.text == "none" else ["--text", "two red stars on white"]
-        return [*text, "--count", "4", "--out", "out"]
+        one = recipe.images.builtin == "figure"
+        text = "a large yellow ring in the middle on purple" if one else "two red stars on white"
+        captioned = [] if recipe.model.text == "none" else ["--text", text]
+        return [*captioned, "--count", "4", "--out", "out"]
     return ["--out", "out"] if has_validation(run) else []
 
 
@@ -133,13 +136,11 @@ def _generate(model: "MaskGit", run: Path, draw: Draw, out: Path, flags: Flags) 
     from quintet.media.pixels import write_png
     from quintet.shared.tokenizer.pixels import to_bytes
 
-    if flags.text and model.config.text == "none":
-        raise RunError("this generator was trained without captions; drop --text")
+    check_texts(model, flags.text)
     settings = decoding_of(run, flags)
     rows: list[Tensor] = []
     paths: list[Path] = []
     texts = [*flags.text] or [""]
-    out.mkdir(parents=True, exist_ok=True)
     for number, text in enumerate(texts):
         try:
             images = draw(
@@ -150,6 +151,7 @@ def _generate(model: "MaskGit", run: Path, draw: Draw, out: Path, flags: Flags) 
             )
         except ValueError as error:
             raise RunError(str(error)) from None
+        out.mkdir(parents=True, exist_ok=True)
         for index, picture in enumerate(images):
             path = out / f"{stem_of(text, number)}-{index:03d}.png"
             write_png(path, to_bytes(picture))
@@ -233,7 +235,10 @@ def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
     if model.image_size != image.shape[:2]:
         image, mask = (resize_crop(each, model.image_size) for each in (image, mask))
     pixels = torch.from_numpy(in_channels(image, channels).copy()).permute(2, 0, 1).float() / 255
-    return pixels, torch.from_numpy(mask.max(-1) > 127)
+    inside = torch.from_numpy(mask.max(-1) > 127)
+    if not inside.any():
+        raise RunError(f"{flags.mask} is black where it is used: make white what is to be painted")
+    return pixels, inside
 
 
 def _pixels(path: Path, size: tuple[int, int], tokenizer: "VQGanVAE") -> "Tensor":

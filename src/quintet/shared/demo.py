@@ -31,10 +31,12 @@ class Stage:
     """By length."""
     seconds: Mapping[str, int]
     """Duration on two CPU cores, evaluation included, to estimate the remaining time."""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Settings by dotted name that differ from the recipe's in demos of any length."""
     quick_settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Settings by dotted name for a quick demo: less warm-up, preparation and evaluation."""
+    """Further settings for a quick demo: less warm-up, preparation and evaluation."""
     minimal_settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further settings for a test of the installation."""
+    """And further ones for a test of the installation."""
     summarise: Callable[[Metrics, Any], str]
     """Format the metrics and their baselines as a sentence, given the recipe."""
     evaluate_halfway: bool = False

@@ -174,6 +174,16 @@ def has_validation(run: Path) -> bool:
     return bool(data.get("valid")) and isinstance(about.get("recipe"), str)
 
 
+def check_texts(model: Any, texts: Sequence[str]) -> None:
+    """Captions for a masked generator, before anything is written."""
+    if texts and model.config.text == "none":
+        raise RunError("this generator was trained without captions; drop --text")
+    try:
+        model.check_captions(texts)
+    except ValueError as error:
+        raise RunError(str(error)) from None
+
+
 def decoding_of(run: Path, flags: Any) -> dict[str, Any]:
     """How a masked generator makes samples: as the flags say where they are given, and else as in
     the evaluations of the run. An export has none of these: then the defaults."""

@@ -78,8 +78,13 @@ class VideoMaskGit(MaskedGenerator):
             made = self.checked(clip).expand(number, -1, -1, -1, -1)
         if frames > length == 1:
             raise ValueError("this model generates single frames; train it with frames above 1")
+        if frames < 1:
+            raise ValueError(f"frames is {frames}; it must be 1 or more")
         if frames <= made.shape[2]:
-            raise ValueError(f"the clip has {made.shape[2]} frames already; frames is {frames}")
+            raise ValueError(
+                f"the clip has {made.shape[2]} frames already; frames is {frames}: give a larger"
+                " number, or a shorter clip"
+            )
         overlap = self.checked_overlap(overlap)
         numbers = range(first, first + number)
         while made.shape[2] < frames:

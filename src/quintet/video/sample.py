@@ -13,6 +13,7 @@ from quintet.shared.sampling import (
     Device,
     Input,
     check_positive,
+    check_texts,
     decoding_of,
     each_input,
     find_inputs,
@@ -64,8 +65,8 @@ class Flags:
     chunk: int = 32
     """Frames per chunk; rounded down to a multiple of the tokenizer's time factor."""
     fps: float | None = None
-    """Frames per second of decoded and of validation clips; unset: those of the file of ids,
-    16 where it names none."""
+    """Frames per second of clips that are written; unset: those of the file of ids or of --clip,
+    16 where there is none."""
     count: int = 4
     """Generator: clips per caption. Tokenizer without inputs: number of validation clips."""
     any_model: bool = False
@@ -153,18 +154,19 @@ def _validation_clips(run: Path, out: Path, flags: Flags) -> list[Input]:
 
 
 def _generate(model: "VideoMaskGit", run: Path, out: Path, flags: Flags) -> list[Path]:
+    from quintet.media.clips.reader import SUFFIXES, probe
     from quintet.media.clips.writer import write_mp4
     from quintet.shared.tokenizer.pixels import displayed, to_bytes
     from quintet.video.exhibits import CaptionedClips
 
-    if flags.text and model.config.text == "none":
-        raise RunError("this generator was trained without captions; drop --text")
+    check_texts(model, flags.text)
     settings = decoding_of(run, flags)
     given = None if flags.clip is None else _read_start(model, flags.clip)
     rows: list[list[Tensor]] = []
     paths: list[Path] = []
     texts = [*flags.text] or [""]
-    out.mkdir(parents=True, exist_ok=True)
+    moving = flags.clip is not None and flags.clip.suffix.lower() in SUFFIXES
+    fps = flags.fps or (probe(flags.clip).rate if flags.clip and moving else FPS)
     for number, text in enumerate(texts):
         try:
             clips = model.generate(
@@ -177,9 +179,10 @@ def _generate(model: "VideoMaskGit", run: Path, out: Path, flags: Flags) -> list
             )
         except ValueError as error:
             raise RunError(str(error)) from None
+        out.mkdir(parents=True, exist_ok=True)
         for index, clip in enumerate(clips):
             path = out / f"{stem_of(text, number)}-{index:03d}.mp4"
-            write_mp4(path, displayed(to_bytes(clip)), flags.fps or FPS)
+            write_mp4(path, displayed(to_bytes(clip)), fps)
             paths.append(path)
         rows.append([*clips])
     titles = [f"{index:03d}" for index in range(flags.count)]

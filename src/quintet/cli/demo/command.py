@@ -26,13 +26,13 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 @dataclasses.dataclass(kw_only=True)
 class Demo:
-    """Train every tiny recipe on built-in data on the CPU, in about twelve minutes, and write
+    """Train every tiny recipe on built-in data on the CPU, in about sixteen minutes, and write
     one page with the results. An interrupted demo resumes."""
 
     run: Path = Path("runs/demo")
     """Folder of the demo; each stage has a run folder in it."""
     quick: Flag = False
-    """Shorter training, about three minutes, with worse results."""
+    """Shorter training, about four minutes, with worse results."""
     resume: Flag = False
     """Resume the demo in the folder, or start it; this is the default."""
     steps: int | None = None

@@ -64,6 +64,7 @@ def settings_of(stage: Stage, length: Length, demo: Path, steps: int | None = No
         else 0,
         "trackers": [],
         **{name: str((demo / folder).resolve()) for name, folder in stage.depends_on.items()},
+        **stage.settings,
     }
     if length != "full":
         changes |= stage.quick_settings

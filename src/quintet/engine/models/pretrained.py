@@ -130,7 +130,7 @@ class Pretrained:
         """The averaged weights of a checkpoint, and the model configuration of the run."""
         main = about.get("main") or {}
         if main.get("model") != cls.label():
-            raise RunError(f"{path} is a run of a {main.get('model')}, not a {cls.label()}")
+            raise RunError(f"{path} is a run of {main.get('model')}, not of {cls.label()}")
         model = cls(from_json(cls.Config, main["config"]))  # type: ignore[call-arg]
         weights = weights_of(at_step(path, step), main["part"])
         load_strictly(model, weights, str(path))  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ class Pretrained:
         """The configuration of an exported folder; RunError if it is of another class."""
         about = read_about(path)
         if about.get("model") != cls.label():
-            raise RunError(f"{path} holds a {about.get('model')}, not a {cls.label()}")
+            raise RunError(f"{path} holds {about.get('model')}, not {cls.label()}")
         try:
             return from_json(cls.Config, about.get("config"))
         except ConfigError as error:

@@ -33,13 +33,11 @@ def keep(
         if name not in digests:
             source = getattr(recipe, name)
             if source is None:
-                flag, made = name.replace("_", "-"), trained_by
-                if "/" in trained_by.split()[0]:
-                    made = f"a run of 'quintet train {trained_by}' or its export"
-                raise RunError(f"this recipe needs a trained {name}: set --{flag} to {made}")
+                raise RunError(f"this recipe needs a trained {name}: {_remedy(name, trained_by)}")
             model = live.get(name)
             if model is None and load is not None:
                 model = load(source)
+                _check_room(model, name, source, trained_by)
             if model is None:
                 raise RunError(f"{name} is {source!r}, which cannot be loaded here; pass the model")
             _copy(model, path)
@@ -47,6 +45,21 @@ def keep(
     if digests:
         check(folder.path, digests)
         folder.write_config({**folder.about, "frozen": digests})
+
+
+def _remedy(name: str, trained_by: str) -> str:
+    made = trained_by
+    if "/" in trained_by.split()[0]:
+        made = f"a run of 'quintet train {trained_by}' or its export"
+    return f"set --{name.replace('_', '-')} to {made}"
+
+
+def _check_room(model: Pretrained, name: str, source: str, trained_by: str) -> None:
+    """Here, where the folder that was given is known; the task checks the class."""
+    room, _, of_a_room = trained_by.split()[0].partition("/")
+    label = model.label()
+    if of_a_room and label.partition("/")[0] != room:
+        raise RunError(f"{source} holds {label}: {_remedy(name, trained_by)}")
 
 
 def _copy(model: Pretrained, path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold, uniform
 from quintet.engine.machine.world import World
+from quintet.engine.runs.folder import read_json
 from quintet.engine.runs.frozen import digest
 from quintet.engine.task import (
     Batch,
@@ -62,7 +63,7 @@ class MaskedTask(Task):
         self.recipe, self.sets = recipe, sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         kind = self.Model.tokenizer_class()
-        self.tokenizer = kind.from_pretrained(recipe.tokenizer)
+        self.tokenizer = open_stage(recipe, "tokenizer", kind)
         self.weights = digest(Path(recipe.tokenizer))
         try:
             check_tokenizer(self.tokenizer, kind)
@@ -85,7 +86,7 @@ class MaskedTask(Task):
         self.blank: BlankCodes | None = None
         self.fixed_shapes = False
         self.texts: TextTable | None = None
-        self.references: Tensor | None = None
+        self.references: tuple[Tensor, Tensor] | None = None
 
     # -- what a room says -----------------------------------------------------------------------
 
@@ -218,8 +219,8 @@ class MaskedTask(Task):
         generated = self.generate(captions, [batch.ids[row] for row in rows], codes=codes)
         originals = self.decode(codes)
         values = {
-            "nearest_generated": self._nearest(generated),
-            "nearest_validation": self._nearest(originals),
+            "nearest_generated": self._nearest(generated).distances,
+            "nearest_validation": self._nearest(originals).distances,
         }
         if self.judged:
             agree = [float(self.agrees(*pair)) for pair in zip(captions, generated)]
@@ -264,8 +265,15 @@ class MaskedTask(Task):
         """Pixels in 0..1 of ids (b, n)."""
         return self.model.decode_ids(ids.long().to(self.device)).float()
 
-    def _nearest(self, pixels: Tensor) -> Tensor:
-        """Distance of each sample from the nearest training sample, both through the tokenizer."""
+    def _nearest(self, pixels: Tensor) -> "Nearest":
+        """The nearest training sample of each sample, both through the tokenizer."""
+        codes, references = self._references()
+        points = thumbnails(pixels)
+        distances, rows = torch.cdist(points, references).min(1)
+        return Nearest(distances.cpu() / points.shape[1] ** 0.5, codes[rows.cpu()])
+
+    def _references(self) -> tuple[Tensor, Tensor]:
+        """Codes and thumbnails of training samples."""
         if self.references is None:
             train = self.ids["train"]
             assert train is not None
@@ -273,20 +281,43 @@ class MaskedTask(Task):
             chosen = islice(
                 (row for row in rows if len(row)), self.recipe.generation.reference_count
             )
-            parts = torch.stack([*chosen]).split(DECODED)
-            self.references = torch.cat([thumbnails(self.decode(part)) for part in parts])
-        points = thumbnails(pixels)
-        return torch.cdist(points, self.references).amin(1).cpu() / points.shape[1] ** 0.5
+            codes = torch.stack([*chosen])
+            parts = [thumbnails(self.decode(part)) for part in codes.split(DECODED)]
+            self.references = codes, torch.cat(parts)
+        return self.references
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
+        """For the first captions: the real sample, generated ones, and the training sample that the
+        first of these is nearest to, to tell what was learned from what was remembered."""
         captions, numbers = list(batch.data["caption"][:SHOWN]), batch.ids[:SHOWN]
         with torch.autocast(self.device.type, enabled=False):
             codes = batch.data["ids"][:SHOWN]
             originals = self.decode(codes)
             draws = [self.generate(captions, numbers, seed, codes) for seed in range(DRAWS)]
-        rows = [[real, *(draw[i] for draw in draws)] for i, real in enumerate(originals)]
-        titles = ["validation", *(f"generated {n + 1}" for n in range(DRAWS))]
+            nearest = self.decode(self._nearest(draws[0]).codes)
+        columns = [originals, nearest, *draws]
+        rows = [[column[i] for column in columns] for i in range(len(captions))]
+        titles = ["validation", "nearest to 1", *(f"generated {n + 1}" for n in range(DRAWS))]
         return [self.sheet(rows, titles, captions)]
+
+
+def open_stage(recipe: MaskedRecipe, name: str, kind: type[Any]) -> Any:
+    """The frozen model of a setting; the copy in the run says nothing to who gave another kind."""
+    path = getattr(recipe, name)
+    label = read_json(Path(path) / "config.json").get("model", kind.label())
+    if label != kind.label():
+        raise RunError(
+            f"the {name} is {label}, not {kind.label()}: set --{name.replace('_', '-')} to a run of"
+            f" 'quintet train {recipe.stages[name]}' or its export"
+        )
+    return kind.from_pretrained(path)
+
+
+class Nearest(NamedTuple):
+    """Training samples that some samples are nearest to."""
+
+    distances: Tensor
+    codes: Tensor
 
 
 def thumbnails(pixels: Tensor) -> Tensor:
