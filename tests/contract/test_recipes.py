@@ -120,6 +120,7 @@ SMALLER = {
     "corrections": 2,
 }
 OF_RECIPE: dict[str, dict[str, Any]] = {
+    "image/clip_tiny": {"size": (32, 32)},
     "music/adopt_tiny": {"train": "all"},
     "music/clap_tiny": {"sample_rate": 8000, "seconds": 1.0, "min_seconds": 1.0},
     "video/adopt_tiny": {"train": "all"},

@@ -1,4 +1,5 @@
-"""Folders of diffusers and transformers: config.json names the class, safetensors hold the weights.
+"""Folders of diffusers and transformers: config.json names the class, safetensors hold the weights;
+and of open_clip, whose files are open_clip.py's.
 
 Loading runs no code of the folder: the class is looked up in the library, custom code (auto_map)
 and pickles are refused.
@@ -18,9 +19,17 @@ from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
 from quintet.engine.models.hub import CONFIG
-from quintet.engine.models.pretrained import read_about, refuse_outside_links
+from quintet.engine.models.pretrained import read_about, read_weights, refuse_outside_links
 from quintet.engine.runs.checkpoint import write_safetensors
-from quintet.shared.adopt.config import CONTRASTIVE, FOLDER, AdoptedConfig, OriginalConfig
+from quintet.engine.runs.folder import read_json
+from quintet.shared.adopt import open_clip
+from quintet.shared.adopt.config import (
+    CONTRASTIVE,
+    FOLDER,
+    OPEN_CLIP,
+    AdoptedConfig,
+    OriginalConfig,
+)
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 """Name of the file of weights of diffusers."""
@@ -29,25 +38,34 @@ C = TypeVar("C", bound=OriginalConfig)
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a folder is one of diffusers or transformers, and not a run or an export."""
+    """Whether a folder is one of another library, and not a run or an export."""
     if (path / "model_index.json").is_file():
         raise RunError(f"{path} is a pipeline; name the folder of its autoencoder: {path / 'vae'}")
     if not (path / CONFIG).is_file():
-        return False
+        return (path / OPEN_CLIP).is_file()
     about = read_about(path)
     return "quintet" not in about and ("_class_name" in about or "architectures" in about)
 
 
-def class_named(about: Mapping[str, Any]) -> str:
-    """The class of a config.json."""
+def class_in(path: Path) -> str:
+    """The class that the config.json of a folder names; a folder of open_clip has none."""
+    if not (path / CONFIG).is_file() and (path / OPEN_CLIP).is_file():
+        return "CLIPModel"
+    about = read_about(path)
     return str(about.get("_class_name") or (about.get("architectures") or [""])[0])
+
+
+def kept_class(about: Mapping[str, Any]) -> str:
+    """The class of a model that a run or an export names; of one of Quintet's own, its label."""
+    return str((about.get("config") or {}).get("class_name") or about.get("model"))
 
 
 def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Module]:
     """The network of a folder in fp32, and what rebuilds it."""
-    about = read_about(path)
+    if not (path / CONFIG).is_file():
+        return _load_open_clip(path, config_class)
+    about, named = read_about(path), class_in(path)
     library = "diffusers" if "_class_name" in about else "transformers"
-    named = class_named(about)
     files = weight_files(path)
     config = config_class(
         library=library,
@@ -68,10 +86,36 @@ def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Modul
     return config, network
 
 
+def _load_open_clip(path: Path, config_class: type[C]) -> tuple[C, nn.Module]:
+    refuse_outside_links(path, path / OPEN_CLIP)
+    text, files = (path / OPEN_CLIP).read_text(encoding="utf-8"), weight_files(path)
+    if len(files) > 1:
+        files = [file for file in files if file.name == open_clip.WEIGHTS] or files
+    config = config_class(
+        library="open_clip", class_name="CLIPModel", settings=text, dtype=dtype_of(files)
+    )
+    settings = open_clip.settings_of(read_json(path / OPEN_CLIP))
+    weights = {name: value.float() for name, value in read_weights(files[0]).items()}
+    state = open_clip.to_transformers(weights, settings)
+    with torch.device("meta"):  # before memory is allocated for what a configuration says
+        expected = {name: value.shape for name, value in build(config).state_dict().items()}
+    for name, value in state.items():
+        if value.shape != expected.get(name):
+            raise RunError(
+                f"{files[0]} does not hold the model of {OPEN_CLIP}: {name} (as transformers calls"
+                f" it) has shape {tuple(value.shape)}, not {tuple(expected.get(name, ()))}"
+            )
+    network = build(config)
+    network.load_state_dict(state)
+    return config, network
+
+
 def build(config: OriginalConfig) -> nn.Module:
     """The network with arbitrary weights."""
     kind = class_of(config)
     with quiet():
+        if config.library == "open_clip":
+            return kind(kind.config_class(**open_clip.settings_of(config.values)))
         if config.library == "diffusers":
             return kind.from_config(config.values)
         return kind(kind.config_class.from_dict(config.values))
@@ -80,12 +124,23 @@ def build(config: OriginalConfig) -> nn.Module:
 def save(config: OriginalConfig, network: Any, state: Mapping[str, Tensor], path: Path) -> None:
     """In the original format; equal weights give an equal file."""
     weights = {name: value.cpu() for name, value in state.items()}
+    if config.library == "open_clip":
+        _save_open_clip(config, weights, path)
+        return
     if config.library == "diffusers":
         write_safetensors(path / WEIGHTS, weights)
     else:  # transformers gives some weights other names in files
         with quiet():
             network.save_pretrained(path, state_dict=weights, max_shard_size="1TB")
     (path / CONFIG).write_text(config.settings, encoding="utf-8")
+
+
+def _save_open_clip(config: OriginalConfig, state: Mapping[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file  # as open_clip writes it, without metadata
+
+    weights = open_clip.from_transformers(state, open_clip.settings_of(config.values))
+    save_file(weights, path / open_clip.WEIGHTS)
+    (path / OPEN_CLIP).write_text(config.settings, encoding="utf-8")
 
 
 def in_type_of(config: OriginalConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -98,19 +153,20 @@ def in_type_of(config: OriginalConfig, state: Mapping[str, Tensor]) -> dict[str,
 
 
 def class_of(config: OriginalConfig) -> Any:
+    name = "diffusers" if config.library == "diffusers" else "transformers"
     try:
-        library = importlib.import_module(config.library)
-        base = library.ModelMixin if config.library == "diffusers" else library.PreTrainedModel
+        library = importlib.import_module(name)
+        base = library.ModelMixin if name == "diffusers" else library.PreTrainedModel
         kind = getattr(library, config.class_name, None)
     except (ImportError, RuntimeError) as error:
         raise RunError(
-            f"a {config.class_name} needs {config.library}: pip install 'quintet[adopt]' ({error})"
+            f"a {config.class_name} needs {name}: pip install 'quintet[adopt]' ({error})"
         ) from None
     whole = isinstance(kind, type) and issubclass(kind, base)
     embeds = config.class_name in CONTRASTIVE
     if not whole or not (embeds or (hasattr(kind, "encode") and hasattr(kind, "decode"))):
         raise RunError(
-            f"{config.class_name} is not an autoencoder of {config.library}"
+            f"{config.class_name} is not an autoencoder of {name}"
             f" {library.__version__}; give {FOLDER}"
         )
     return kind

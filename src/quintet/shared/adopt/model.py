@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from quintet.engine.errors import RunError
-from quintet.engine.models.pretrained import Pretrained, weights_of
+from quintet.engine.models.pretrained import Pretrained, read_about, weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.runs.folder import at_step
 from quintet.nn.precision import full_precision
 from quintet.shared.adopt import folder, passes
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
-from quintet.shared.adopt.config import AdoptedConfig, Trained
+from quintet.shared.adopt.config import CODECS, FOLDER, AdoptedConfig, Trained
 from quintet.shared.adopt.low_rank import PREFIX, LowRank, adaptable
 from quintet.shared.adopt.passes import Shape
 from quintet.shared.tokenizer.model import (
@@ -60,6 +60,11 @@ class AdoptedTokenizer(TokenizerModel):
 
     def find_latents(self) -> None:
         """The bottleneck, and how much smaller than samples latents are."""
+        if self.config.class_name in CODECS:
+            raise RunError(
+                f"a {self.config.class_name} is a codec of sounds, not of {self.what}; adopt it"
+                " with music/adopt"
+            )
         shape = self.example()
         encoded = self._try(lambda: passes.encode(self, shape))
         self.quantiser = bottleneck_of(self.network, encoded, self.config.kl_weight)
@@ -284,6 +289,14 @@ class AdoptedTokenizer(TokenizerModel):
         if not folder.is_foreign(Path(source)):
             return super().from_pretrained(source, **how)
         return cls(*folder.load(Path(source))).eval()
+
+    @classmethod
+    def _about(cls, path: Path) -> Any:
+        about = read_about(path)
+        if about.get("model") != cls.label():
+            named = folder.kept_class(about)
+            raise RunError(f"a {named} cannot be adopted for {cls.what}; give {FOLDER}")
+        return super()._about(path)
 
     @classmethod
     def _from_run(cls, path: Path, step: int | str | None, about: Mapping[str, Any]) -> Self:
