@@ -1,6 +1,8 @@
 """Autoencoders of diffusers, adopted: what is trained, what is exported, what is refused."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,20 @@ def test_caches_of_a_class_are_cleared_after_each_call() -> None:
         model(1 - batch)
         assert model(batch).output.equal(first)
     assert not any(isinstance(kept, Tensor) for kept in model.network._feat_map)
+
+
+def test_a_class_first_imported_where_tensors_have_no_values_gets_its_constants() -> None:
+    """As in a fresh process that resumes a run: Cosmos has wavelets in its module."""
+    code = """
+import torch
+from quintet.shared.adopt.config import OriginalConfig
+from quintet.shared.adopt.folder import class_of
+with torch.device("meta"):
+    kind = class_of(OriginalConfig(class_name="AutoencoderKLCosmos"))
+import diffusers.models.autoencoders.autoencoder_kl_cosmos as cosmos
+assert not any(value.is_meta for value in cosmos._WAVELETS.values())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_batch_norms_and_the_frozen_half_stay_in_eval() -> None:
@@ -336,6 +352,23 @@ def test_a_pipeline_is_refused_with_the_folder_to_name(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(RunError, match="is a pipeline; name the folder of its autoencoder"):
         quintet.load(tmp_path)
+
+
+def test_models_of_another_kind_are_refused_with_their_class(tmp_path: Path, cli: Any) -> None:
+    for name, why in {
+        "CLIPModel": "a CLIPModel cannot be adopted for images; give a folder",
+        "DacModel": "a DacModel is a codec of sounds, not of images; adopt it with music/adopt",
+    }.items():
+        said = cli("train", "image/adopt_tiny", "--from", folder(name), "--run", tmp_path / name)
+        assert said.status == 2
+        assert why in said.err
+
+
+def test_an_adopted_model_has_no_exported_graph(tmp_path: Path, cli: Any) -> None:
+    run = trained("AutoencoderTiny", tmp_path / "run", steps=1)
+    said = cli("export", run, tmp_path / "out", "--format", "onnx")
+    assert said.status == 2
+    assert "an adopted model is exported in its own format alone" in said.err
 
 
 def test_other_models_and_custom_code_are_refused(tmp_path: Path) -> None:

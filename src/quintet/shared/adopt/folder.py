@@ -155,9 +155,12 @@ def in_type_of(config: OriginalConfig, state: Mapping[str, Tensor]) -> dict[str,
 def class_of(config: OriginalConfig) -> Any:
     name = "diffusers" if config.library == "diffusers" else "transformers"
     try:
-        library = importlib.import_module(name)
-        base = library.ModelMixin if name == "diffusers" else library.PreTrainedModel
-        kind = getattr(library, config.class_name, None)
+        # Modules of some classes hold tensors (Cosmos), which must have values: a first import may
+        # come where a model is built without.
+        with torch.device("cpu"):
+            library = importlib.import_module(name)
+            base = library.ModelMixin if name == "diffusers" else library.PreTrainedModel
+            kind = getattr(library, config.class_name, None)
     except (ImportError, RuntimeError) as error:
         raise RunError(
             f"a {config.class_name} needs {name}: pip install 'quintet[adopt]' ({error})"

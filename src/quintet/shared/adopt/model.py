@@ -67,7 +67,9 @@ class AdoptedTokenizer(TokenizerModel):
             )
         shape = self.example()
         encoded = self._try(lambda: passes.encode(self, shape))
-        self.quantiser = bottleneck_of(self.network, encoded, self.config.kl_weight)
+        self.quantiser = bottleneck_of(
+            self.network, encoded.gaussian, encoded.shape[1], self.config.kl_weight
+        )
         self._latents[shape] = self._latent_shape(shape, encoded)
         positions = self._latents[shape][1:]
         self.factor = shape[-1] // positions[-1]
@@ -165,8 +167,9 @@ class AdoptedTokenizer(TokenizerModel):
             self._latents[shape] = self._latent_shape(shape, passes.encode(self, shape))
         return self._latents[shape]
 
-    def _latent_shape(self, shape: Shape, encoded: Any) -> Shape:
-        latents = self.from_network(as_tensor(encoded), shape[1] if self.axes == 5 else 1)
+    def _latent_shape(self, shape: Shape, encoded: passes.Encoded) -> Shape:
+        values = torch.empty(encoded.shape, device="meta")
+        latents = self.from_network(values, shape[1] if self.axes == 5 else 1)
         channels = getattr(self.quantiser, "channels", latents.shape[1])
         return (channels, *latents.shape[2:])
 
