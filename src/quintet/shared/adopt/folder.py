@@ -33,6 +33,8 @@ from quintet.shared.adopt.config import (
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 """Name of the file of weights of diffusers."""
+MODEL = "model.safetensors"
+"""That of transformers."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 C = TypeVar("C", bound=OriginalConfig)
 
@@ -66,7 +68,7 @@ def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Modul
         return _load_open_clip(path, config_class)
     about, named = read_about(path), class_in(path)
     library = "diffusers" if "_class_name" in about else "transformers"
-    files = weight_files(path)
+    files = weight_files(path, WEIGHTS if library == "diffusers" else MODEL)
     config = config_class(
         library=library,
         class_name=named,
@@ -88,7 +90,10 @@ def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Modul
 
 def _load_open_clip(path: Path, config_class: type[C]) -> tuple[C, nn.Module]:
     refuse_outside_links(path, path / OPEN_CLIP)
-    text, files = (path / OPEN_CLIP).read_text(encoding="utf-8"), weight_files(path)
+    text, files = (
+        (path / OPEN_CLIP).read_text(encoding="utf-8"),
+        weight_files(path, open_clip.WEIGHTS),
+    )
     if len(files) > 1:
         files = [file for file in files if file.name == open_clip.WEIGHTS] or files
     config = config_class(
@@ -175,14 +180,15 @@ def class_of(config: OriginalConfig) -> Any:
     return kind
 
 
-def weight_files(path: Path) -> list[Path]:
-    """The safetensors of a folder; RunError if there are none."""
+def weight_files(path: Path, name: str) -> list[Path]:
+    """The safetensors of a folder; RunError if there are none. `name` is what they are called."""
     files = sorted(path.glob("*.safetensors"))
     pickles = sorted(p.name for p in path.iterdir() if p.suffix in PICKLES)
     if not files and pickles:
         raise RunError(
             f"{path} holds {', '.join(pickles)}, which is not read, because a pickle can run code;"
-            f" 'quintet import {path / pickles[0]} FOLDER' writes its tensors as safetensors"
+            f" 'quintet import {path / pickles[0]} FOLDER' writes its tensors as safetensors: copy"
+            f" FOLDER/tensors.safetensors to {path / name}"
         )
     if not files:
         raise RunError(f"{path} holds no safetensors; give {FOLDER}")
