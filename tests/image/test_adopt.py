@@ -113,8 +113,8 @@ def test_what_is_trained_gets_gradients_and_the_rest_none(name: str) -> None:
 def test_an_export_is_what_diffusers_wrote_byte_for_byte(name: str, tmp_path: Path) -> None:
     model, _ = adopted(name)
     model.save_pretrained(tmp_path)
-    config = (tmp_path / "config.json").read_bytes()
-    assert config == (folder(name) / "config.json").read_bytes()
+    for file in folder(name).iterdir():
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
     assert_equal_states(
         getattr(diffusers, name).from_pretrained(folder(name)),
         getattr(diffusers, name).from_pretrained(tmp_path),
@@ -137,6 +137,25 @@ def test_half_precision_weights_come_back_in_half_precision(tmp_path: Path) -> N
     assert {t.dtype for t in second.values()} == {torch.float16}
     assert first.keys() == second.keys()
     assert all(first[name].equal(second[name]) for name in first)
+
+
+def test_files_that_mix_types_come_back_with_the_type_of_each_tensor(tmp_path: Path) -> None:
+    mixed = adopting.network("AutoencoderKL")
+    mixed.encoder.half()
+    mixed.decoder.to(torch.bfloat16)
+    mixed.save_pretrained(tmp_path / "mixed")
+    AdoptedImages.from_pretrained(tmp_path / "mixed").save_pretrained(tmp_path / "again")
+    file = "diffusion_pytorch_model.safetensors"
+    first, second = (read_weights(tmp_path / at / file) for at in ("mixed", "again"))
+    assert {value.dtype for value in first.values()} == {
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+    }
+    assert first.keys() == second.keys()
+    assert all(
+        value.equal(second[n]) and value.dtype == second[n].dtype for n, value in first.items()
+    )
 
 
 def test_caches_of_a_class_are_cleared_after_each_call() -> None:

@@ -32,6 +32,8 @@ class OriginalConfig:
     """Text of its config.json, or of its open_clip_config.json, kept to the byte."""
     dtype: str = "float32"
     """Type of the weights in its files; training is in fp32."""
+    dtypes: str = "{}"
+    """Where files mix several: types by the names of tensors, as JSON."""
 
     def __post_init__(self) -> None:
         require_choices(self)

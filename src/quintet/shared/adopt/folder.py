@@ -6,6 +6,7 @@ and pickles are refused.
 """
 
 import importlib
+import json
 import logging
 import sys
 import warnings
@@ -73,7 +74,7 @@ def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Modul
         library=library,
         class_name=named,
         settings=(path / CONFIG).read_text(encoding="utf-8"),
-        dtype=dtype_of(files),
+        **types_of(files),
     )
     kind = class_of(config)
     variant = next((f.name.split(".")[1] for f in files if f.name.count(".") > 1), None)
@@ -97,7 +98,7 @@ def _load_open_clip(path: Path, config_class: type[C]) -> tuple[C, nn.Module]:
     if len(files) > 1:
         files = [file for file in files if file.name == open_clip.WEIGHTS] or files
     config = config_class(
-        library="open_clip", class_name="CLIPModel", settings=text, dtype=dtype_of(files)
+        library="open_clip", class_name="CLIPModel", settings=text, **types_of(files)
     )
     settings = open_clip.settings_of(read_json(path / OPEN_CLIP))
     weights = {name: value.float() for name, value in read_weights(files[0]).items()}
@@ -149,10 +150,12 @@ def _save_open_clip(config: OriginalConfig, state: Mapping[str, Tensor], path: P
 
 
 def in_type_of(config: OriginalConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights in the type of the original."""
-    dtype = getattr(torch, config.dtype)
+    """Weights in the types of the original."""
+    types = json.loads(config.dtypes)
     return {
-        name: value.detach().to(dtype) if value.is_floating_point() else value.detach()
+        name: value.detach().to(getattr(torch, types.get(name, config.dtype)))
+        if value.is_floating_point()
+        else value.detach()
         for name, value in state.items()
     }
 
@@ -198,22 +201,25 @@ def weight_files(path: Path, name: str) -> list[Path]:
     return whole or files
 
 
-def dtype_of(files: list[Path]) -> str:
-    """The type of the weights; fp32 where files mix several."""
+def types_of(files: list[Path]) -> dict[str, str]:
+    """`dtype` of the weights; where files mix several, fp32, and `dtypes` of the others."""
     from safetensors import SafetensorError, safe_open
 
     names = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
     try:
         types = {
-            weights.get_slice(name).get_dtype()
+            name: weights.get_slice(name).get_dtype()
             for file in files
             for weights in [safe_open(file, framework="pt")]
             for name in weights.keys()  # noqa: SIM118
         }
     except (OSError, SafetensorError) as error:
         raise RunError(f"{files[0].parent}: {error}") from None
-    floating = types & set(names)
-    return names[floating.pop()] if len(floating) == 1 else "float32"
+    floating = {name: names[kind] for name, kind in types.items() if kind in names}
+    if len(kinds := set(floating.values())) == 1:
+        return {"dtype": kinds.pop()}
+    others = {name: kind for name, kind in sorted(floating.items()) if kind != "float32"}
+    return {"dtypes": json.dumps(others)}
 
 
 @contextmanager
