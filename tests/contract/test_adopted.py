@@ -122,6 +122,8 @@ def test_an_export_is_read_by_its_library_with_the_encoder_of_the_original(
     with torch.no_grad():
         codes = model.to_codes(batch)
         assert codes.equal(original.to_codes(batch))
+        model.to_codes(1 - batch)  # nothing of it is kept
+        assert model.to_codes(batch).equal(codes)
         torch.testing.assert_close(model.decode_from_codes(codes), kept.decode_from_codes(codes))
         assert not model.decode_from_codes(codes).equal(original.decode_from_codes(codes))
 
