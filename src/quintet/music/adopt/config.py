@@ -31,8 +31,9 @@ class CodecLossConfig:
     adversarial_share: float = 0.3
     """Gradient norm of the losses by discriminators at the copy, relative to that of the others;
     the balancer adapts their weight to it."""
-    adversarial_cap: float = 1.0
-    """Upper bound of that weight."""
+    adversarial_cap: float = 0.1
+    """Upper bound of that weight, which rises to it where discriminators are at chance and have
+    hardly a gradient."""
     matching_weight: float = 1.0
     """Weight of the distance of the discriminators' features (feature matching), relative to the
     adversarial loss."""
