@@ -3,6 +3,7 @@ them."""
 
 import atexit
 import importlib
+import json
 import shutil
 import tempfile
 from functools import lru_cache
@@ -190,6 +191,7 @@ SOUNDS: dict[str, dict[str, Any]] = {
 }
 ADOPTED = {
     "image/adopt_tiny": "AutoencoderKL",
+    "image/clip_tiny": "CLIPModel",
     "music/adopt_tiny": "DacModel",
     "music/clap_tiny": "ClapModel",
     "video/adopt_tiny": "AutoencoderKLWan",
@@ -215,6 +217,27 @@ CLAP: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
     },
 }
+CLIP: dict[str, dict[str, Any]] = {
+    "text_config": {
+        "vocab_size": 258,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+        "bos_token_id": 256,
+        "eos_token_id": 257,
+        "pad_token_id": 257,
+    },
+    "vision_config": {
+        "image_size": 32,
+        "patch_size": 8,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    },
+}
 CLAP_SOUNDS: dict[str, Any] = {"sampling_rate": 8000, "max_length_s": 1, "hop_length": 80}
 
 
@@ -233,6 +256,11 @@ def _network(name: str, changes: dict[str, Any]) -> Any:
 
     if name == "ClapModel":
         return clap(transformers.ClapConfig(**CLAP, projection_dim=8, **changes))
+    if name == "CLIPModel":
+        made = transformers.CLIPModel(transformers.CLIPConfig(**CLIP, projection_dim=8, **changes))
+        for parameter in made.parameters():  # as after training: no weight that is exactly 0
+            parameter.data += torch.randn_like(parameter) * 0.05
+        return made
     kind = getattr(transformers, name)
     made = kind(kind.config_class(**SOUNDS[name] | changes))
     for module in made.modules():
@@ -282,12 +310,46 @@ def clap_processor() -> Any:
     )
 
 
+def clip_tokenizer() -> Any:
+    """A token for each byte; the last one ends a text, and pads it."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "</s>"]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 257), ("<s>", 256))
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=64, **special
+    )
+
+
+def write_clip_processor(path: Path, pixels: bool = True) -> None:
+    import open_clips
+
+    with quiet():
+        clip_tokenizer().save_pretrained(path)
+    if pixels:  # its class in transformers needs torchvision
+        values = {"image_mean": open_clips.PIXELS["mean"], "image_std": open_clips.PIXELS["std"]}
+        (path / "preprocessor_config.json").write_text(json.dumps(values), encoding="utf-8")
+
+
 @lru_cache
 def folder(name: str) -> Path:
     """As its library writes it; do not change what is in it."""
     path = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, path)
+    if name == "open_clip":
+        import open_clips
+
+        open_clips.write(path, open_clips.network())
+        write_clip_processor(path, pixels=False)
+        return path
     network(name).save_pretrained(path)
+    if name == "CLIPModel":
+        write_clip_processor(path)
     if name == "ClapModel":
         with quiet():
             clap_processor().save_pretrained(path)

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +56,23 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
+def _prepare(rank: int, size: int, port: int, log: Path) -> None:
+    """Of a child: what it says goes to a file, and the others are found."""
+    handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    if size > 1:
+        os.environ |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+    torch.set_num_threads(1)
+
+
 def _child(
     rank: int,
     size: int,
@@ -68,20 +85,8 @@ def _child(
     measured: bool,
 ) -> None:
     os.setsid()  # so that a kill reaches the workers of the data loader too
-    handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
     os.environ["TOY_FOLDER"] = str(path)
-    if size > 1:
-        os.environ |= {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(size),
-            "LOCAL_WORLD_SIZE": str(size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-    torch.set_num_threads(1)
+    _prepare(rank, size, port, log)
     status = 0
     try:
         start(task_of(name, measured), recipe, path, name=name, mode=mode, load=rooms.load)  # type: ignore[arg-type]
@@ -167,6 +172,32 @@ def run(
     statuses = processes.wait()
     assert statuses == [0] * size, processes.said()
     return processes.said()
+
+
+def run_each(runs: Sequence[tuple[Recipe, Path, str]], size: int = 1, seconds: float = 600) -> None:
+    """Several runs (recipe, folder, name), one after another, by the same processes."""
+    port, log = free_port(), runs[0][1].parent / "each.log"
+    children = [
+        _context.Process(target=_each, args=(r, size, port, runs, log)) for r in range(size)
+    ]
+    for child in children:
+        child.start()
+    deadline = time.monotonic() + seconds
+    for child in children:
+        child.join(max(0.1, deadline - time.monotonic()))
+    statuses = [child.exitcode for child in children]
+    for child in children:
+        child.kill()
+    assert statuses == [0] * size, log.read_text()
+
+
+def _each(
+    rank: int, size: int, port: int, runs: Sequence[tuple[Recipe, Path, str]], log: Path
+) -> None:
+    _prepare(rank, size, port, log)
+    for recipe, path, name in runs:
+        start(task_of(name, False), recipe, path, name=name, load=rooms.load, progress=False)
+    shut_down()
 
 
 def lines(path: Path, kind: str = "metrics") -> list[dict[str, Any]]:

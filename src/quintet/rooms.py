@@ -197,7 +197,7 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
 
 def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
     """A model ready to use, with averaged weights, from a run, an exported folder, or a folder of
-    an autoencoder of diffusers or transformers, or of a ClapModel.
+    an autoencoder of diffusers or transformers, of a ClapModel, or of a CLIP.
 
     `step` names a checkpoint of the run, as does a source `RUN@STEP` or `RUN@best`; the default is
     the newest one.
@@ -222,8 +222,8 @@ def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
 
 def adopted(path: Path) -> Any:
     """A model of another library, in the room of its medium."""
-    from quintet.engine.models.pretrained import read_about
     from quintet.image.adopt.model import AdoptedImages
+    from quintet.image.clip.model import AdoptedClip
     from quintet.music.adopt.model import AdoptedCodec
     from quintet.music.clap.model import AdoptedClap
     from quintet.shared.adopt import folder
@@ -231,8 +231,9 @@ def adopted(path: Path) -> Any:
     from quintet.shared.adopt.model import takes_clips
     from quintet.video.adopt.model import AdoptedClips
 
-    if folder.class_named(read_about(path)) in CONTRASTIVE:
-        return AdoptedClap.from_pretrained(path)
+    named = folder.class_in(path)
+    if named in CONTRASTIVE:
+        return (AdoptedClap if named == "ClapModel" else AdoptedClip).from_pretrained(path)
     config, network = folder.load(path)
     if config.class_name in CODECS:
         return AdoptedCodec(config, network).eval()

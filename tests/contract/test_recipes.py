@@ -120,6 +120,7 @@ SMALLER = {
     "corrections": 2,
 }
 OF_RECIPE: dict[str, dict[str, Any]] = {
+    "image/clip_tiny": {"size": (32, 32)},
     "music/adopt_tiny": {"train": "all"},
     "music/clap_tiny": {"sample_rate": 8000, "seconds": 1.0, "min_seconds": 1.0},
     "video/adopt_tiny": {"train": "all"},
@@ -431,7 +432,14 @@ def test_every_part_reports_its_loss(name: str, run: Run) -> None:
 
 # One in a few steps; the others, and longer runs, are slow tests.
 SHARDED = [("music/mulan_tiny", "fp64", 6)]
-LONGER = [(name, precision, 20) for name in NAMES for precision in ("fp64", "fp32")]
+# Rounding grows from step to step in discriminators at chance, until an id of the codec is another
+# one. In fp64 it takes as many steps as the others.
+FEWER = {("music/adopt_tiny", "fp32"): 8}
+LONGER = [
+    (name, precision, FEWER.get((name, precision), 20))
+    for name in NAMES
+    for precision in ("fp64", "fp32")
+]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_what_cannot_be_compared_is_a_sentence(
     (tmp_path / "empty").mkdir()
     for words, answer in (
         ((pictures,), "name a run or a model"),
-        ((pictures, tmp_path / "video"), "only image tokenizers can be compared"),
+        ((pictures, tmp_path / "video"), "only image tokenizers and audio codecs can be compared"),
         ((pictures, tmp_path / "grey"), "has 1 channels"),
         ((pictures, tmp_path / "none"), "none"),
         ((tmp_path / "empty", trained), "holds no pictures"),

@@ -1,6 +1,10 @@
 """Autoencoders of diffusers, adopted: what is trained, what is exported, what is refused."""
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,8 +113,8 @@ def test_what_is_trained_gets_gradients_and_the_rest_none(name: str) -> None:
 def test_an_export_is_what_diffusers_wrote_byte_for_byte(name: str, tmp_path: Path) -> None:
     model, _ = adopted(name)
     model.save_pretrained(tmp_path)
-    config = (tmp_path / "config.json").read_bytes()
-    assert config == (folder(name) / "config.json").read_bytes()
+    for file in folder(name).iterdir():
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
     assert_equal_states(
         getattr(diffusers, name).from_pretrained(folder(name)),
         getattr(diffusers, name).from_pretrained(tmp_path),
@@ -135,6 +139,25 @@ def test_half_precision_weights_come_back_in_half_precision(tmp_path: Path) -> N
     assert all(first[name].equal(second[name]) for name in first)
 
 
+def test_files_that_mix_types_come_back_with_the_type_of_each_tensor(tmp_path: Path) -> None:
+    mixed = adopting.network("AutoencoderKL")
+    mixed.encoder.half()
+    mixed.decoder.to(torch.bfloat16)
+    mixed.save_pretrained(tmp_path / "mixed")
+    AdoptedImages.from_pretrained(tmp_path / "mixed").save_pretrained(tmp_path / "again")
+    file = "diffusion_pytorch_model.safetensors"
+    first, second = (read_weights(tmp_path / at / file) for at in ("mixed", "again"))
+    assert {value.dtype for value in first.values()} == {
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+    }
+    assert first.keys() == second.keys()
+    assert all(
+        value.equal(second[n]) and value.dtype == second[n].dtype for n, value in first.items()
+    )
+
+
 def test_caches_of_a_class_are_cleared_after_each_call() -> None:
     model, batch = adopted("AutoencoderKLWan")
     with torch.no_grad():
@@ -142,6 +165,20 @@ def test_caches_of_a_class_are_cleared_after_each_call() -> None:
         model(1 - batch)
         assert model(batch).output.equal(first)
     assert not any(isinstance(kept, Tensor) for kept in model.network._feat_map)
+
+
+def test_a_class_first_imported_where_tensors_have_no_values_gets_its_constants() -> None:
+    """As in a fresh process that resumes a run: Cosmos has wavelets in its module."""
+    code = """
+import torch
+from quintet.shared.adopt.config import OriginalConfig
+from quintet.shared.adopt.folder import class_of
+with torch.device("meta"):
+    kind = class_of(OriginalConfig(class_name="AutoencoderKLCosmos"))
+import diffusers.models.autoencoders.autoencoder_kl_cosmos as cosmos
+assert not any(value.is_meta for value in cosmos._WAVELETS.values())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_batch_norms_and_the_frozen_half_stay_in_eval() -> None:
@@ -240,8 +277,65 @@ def test_a_lora_leaves_the_original_and_resumes_bit_for_bit(tmp_path: Path, cli:
     assert all(stage[f"network.{name}"].equal(value) for name, value in after.items())
 
 
+@pytest.fixture(scope="module")
+def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a LoRA, its export `merged`, and its `adapter` for peft."""
+    path = tmp_path_factory.mktemp("lora")
+    run = trained("AutoencoderKL", path / "run", train="lora", lora_rank=4, steps=2)
+    model = AdoptedImages.from_pretrained(run)
+    (path / "adapter").mkdir()
+    model.save_peft(path / "adapter")
+    model.save_pretrained(path / "merged")
+    return path
+
+
+def test_an_adapter_for_peft_is_the_change_of_an_export(lora: Path, cli: Any) -> None:
+    about = json.loads((lora / "adapter/adapter_config.json").read_text())
+    factors = read_weights(lora / "adapter/adapter_model.safetensors")
+    before, after = (
+        AdoptedImages.from_pretrained(path).network.state_dict()
+        for path in (folder("AutoencoderKL"), lora / "merged")
+    )
+    assert min(about["rank_pattern"].values()) < 4  # of the last layer, with three outputs
+    for layer in about["target_modules"]:
+        down, up = (factors[f"base_model.model.{layer}.lora_{half}.weight"] for half in "AB")
+        rank = about["rank_pattern"].get(layer, about["r"])
+        scale = about["alpha_pattern"].get(layer, about["lora_alpha"]) / rank
+        assert len(down) == rank
+        before[f"{layer}.weight"] += scale * (up.flatten(1) @ down.flatten(1)).view_as(
+            before[f"{layer}.weight"]
+        )
+    for name, value in after.items():
+        torch.testing.assert_close(before[name], value)
+    assert cli("export", lora / "run", lora / "again", "--format", "peft").status == 0
+    again = read_weights(lora / "again/adapter_model.safetensors")
+    assert all(again[name].equal(value) for name, value in factors.items())
+
+
+def test_peft_reconstructs_with_the_adapter_as_the_export_does(lora: Path) -> None:
+    peft = pytest.importorskip("peft")
+    before, after = (
+        diffusers.AutoencoderKL.from_pretrained(path)
+        for path in (folder("AutoencoderKL"), lora / "merged")
+    )
+    network = peft.PeftModel.from_pretrained(before, lora / "adapter").base_model.model
+    with torch.no_grad():
+        batch = pixels(1, 3, SIZE, SIZE)
+        first, second = (own_reconstruction("", each, batch) for each in (network, after))
+    torch.testing.assert_close(first, second)
+
+
+def test_what_peft_has_no_layers_for_is_refused(tmp_path: Path, cli: Any) -> None:
+    whole = trained("AutoencoderTiny", tmp_path / "whole", steps=1)
+    said = cli("export", whole, tmp_path / "out", "--format", "peft")
+    assert "only a run with --train lora has an adapter" in said.err
+    model = AdoptedImages.from_pretrained(folder("AutoencoderDC"))
+    model.train_only("lora", (3, SIZE, SIZE), rank=2)
+    with pytest.raises(RunError, match=r"peft has no layer for decoder.* \(Conv2d\); drop"):
+        model.save_peft(tmp_path)
+
+
 def test_a_run_needs_the_original_no_more_and_can_be_adopted(tmp_path: Path) -> None:
-    import shutil
 
     original = tmp_path / "original"
     shutil.copytree(folder("AutoencoderKL"), original)
@@ -325,6 +419,23 @@ def test_pickled_weights_are_refused_with_the_importer(tmp_path: Path) -> None:
         quintet.load(tmp_path)
 
 
+def test_the_importer_makes_of_pickled_weights_a_folder_that_is_adopted(
+    tmp_path: Path, cli: Any
+) -> None:
+    original = adopting.network("AutoencoderKL")
+    original.save_pretrained(tmp_path, safe_serialization=False)
+    with pytest.raises(RunError) as refused:
+        quintet.load(tmp_path)
+    said = re.search(
+        r"'quintet import (\S+) FOLDER' .* copy FOLDER/(\S+) to (\S+)", str(refused.value)
+    )
+    assert said is not None
+    pickled, file, goal = said.groups()
+    assert cli("import", pickled, tmp_path / "tensors").status == 0
+    shutil.copyfile(tmp_path / "tensors" / file, goal)
+    assert_equal_states(original, quintet.load(tmp_path).network)
+
+
 def test_a_class_that_only_tiles_is_refused(tmp_path: Path) -> None:
     small = {"block_out_channels": (8, 8, 8, 8), "latent_channels": 4, "norm_num_groups": 2}
     diffusers.AutoencoderKLAllegro(**small, layers_per_block=1).save_pretrained(tmp_path)
@@ -336,6 +447,23 @@ def test_a_pipeline_is_refused_with_the_folder_to_name(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(RunError, match="is a pipeline; name the folder of its autoencoder"):
         quintet.load(tmp_path)
+
+
+def test_models_of_another_kind_are_refused_with_their_class(tmp_path: Path, cli: Any) -> None:
+    for name, why in {
+        "CLIPModel": "a CLIPModel cannot be adopted for images; give a folder",
+        "DacModel": "a DacModel is a codec of sounds, not of images; adopt it with music/adopt",
+    }.items():
+        said = cli("train", "image/adopt_tiny", "--from", folder(name), "--run", tmp_path / name)
+        assert said.status == 2
+        assert why in said.err
+
+
+def test_an_adopted_model_has_no_exported_graph(tmp_path: Path, cli: Any) -> None:
+    run = trained("AutoencoderTiny", tmp_path / "run", steps=1)
+    said = cli("export", run, tmp_path / "out", "--format", "onnx")
+    assert said.status == 2
+    assert "an adopted model is exported in its own format alone" in said.err
 
 
 def test_other_models_and_custom_code_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Audio codecs of diffusers and transformers, adopted."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from campaign.subjects import replaced
 from quintet import rooms
 from quintet.engine.errors import RunError
 from quintet.engine.launch import start
+from quintet.judges.codecs import compare_codecs
 from quintet.media.audio import read_audio
 from quintet.music.adopt.model import AdoptedCodec
-from quintet.music.adopt.task import CodecAdoptTask, si_sdr
+from quintet.music.adopt.task import CodecAdoptTask
 from quintet.music.recipes import adopt_tiny
+from quintet.nn.spectra import si_sdr
 from quintet.shared.adopt.folder import quiet
 
 diffusers: Any = Library("diffusers")
@@ -82,8 +85,8 @@ def test_what_is_trained_gets_gradients_and_the_rest_none(name: str) -> None:
 @EVERY
 def test_an_export_is_what_the_library_wrote(name: str, tmp_path: Path) -> None:
     quintet.load(folder(name)).save_pretrained(tmp_path)
-    config = (tmp_path / "config.json").read_bytes()
-    assert config == (folder(name) / "config.json").read_bytes()
+    for file in folder(name).iterdir():
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
     one, other = (library(name, path).state_dict() for path in (folder(name), tmp_path))
     assert one.keys() == other.keys()
     assert all(one[n].dtype == other[n].dtype and one[n].equal(other[n]) for n in one)
@@ -105,6 +108,69 @@ def stereo(tmp_path: Path) -> Path:
         pair = np.random.default_rng(number).normal(scale=0.1, size=(RATE, 2))
         soundfile.write(path / f"{number}.wav", pair, RATE)
     return path
+
+
+def test_discriminators_join_through_the_balancer(tmp_path: Path) -> None:
+    """Its weight starts at its floor and follows the ratio of gradients, which is saved."""
+    recipe = small("DacModel", steps=4, save_every=1, keep_last=9, warm_discriminator=2)
+    task = harness.task_of("music/adopt_tiny", measured=False)
+    start(task, recipe, tmp_path / "run", name="music/adopt_tiny", load=rooms.load, progress=False)
+    reports = [line for line in harness.lines(tmp_path / "run") if "codec/loss" in line]
+    assert [line["step"] for line in reports] == [3, 4]
+    assert reports[0]["codec/adversarial_weight"] == pytest.approx(1e-4)
+    assert reports[1]["codec/adversarial_weight"] > 1e-4
+    weights = [harness.tensors(tmp_path / "run", step) for step in (2, 4)]
+    saved = next(name for name in weights[0] if name.endswith(":weight") and "extra" in name)
+    assert weights[0][saved] < weights[1][saved]
+
+
+def test_silent_copies_and_discriminators_at_chance_are_watched() -> None:
+    watched = {monitor.metric for monitor in CodecAdoptTask(small("DacModel")).monitors}
+    discriminators = ("period_discriminator", "resolution_discriminator")
+    gaps = {f"{name}/{metric}" for name in discriminators for metric in ("loss", "logit_gap")}
+    assert watched == {"codec/loudness", *gaps}
+
+
+def test_compare_takes_codecs_of_any_rate(stereo: Path, tmp_path: Path, cli: Any) -> None:
+    names = ["DacModel", "EncodecModel", "AutoencoderOobleck"]
+    said = cli("compare", stereo, *map(folder, names), "--seconds", "0.5", "--count", "3")
+    assert said.status == 0, said
+    result = json.loads(said.out.splitlines()[-1])
+    assert [one["name"] for one in result["tokenizers"]] == [str(folder(n)) for n in names]
+    scores = [one["scores"] for one in result["tokenizers"]]
+    # Three codebooks of 16 codes, 400 frames a second; and as many codebooks as bandwidth allows.
+    assert scores[0]["kbit_per_second"]["value"] == pytest.approx(3 * 4 * 400 / 1000)
+    assert scores[2]["latents_per_second"]["value"] == pytest.approx(4 * 1000)
+    assert scores[0]["mel_error"]["receipt"]["count"] == 3
+    assert all(
+        {"mel_error", "stft_error", "si_sdr", "ms_per_second"} <= one.keys() for one in scores
+    )
+    mixed = cli("compare", stereo, folder("DacModel"), folder("VQModel"))
+    assert "is a codec of sounds" in mixed.err
+    assert (
+        "--page and --size are for tokenizers of pictures"
+        in cli("compare", stereo, folder("DacModel"), "--size", "64", "64").err
+    )
+
+
+def test_a_comparison_of_codecs_scores_what_its_library_makes(stereo: Path) -> None:
+    """At one rate: the copies of the library, as mono."""
+    codec = AdoptedCodec.from_pretrained(folder("AutoencoderOobleck"))
+    files = sorted(stereo.iterdir())[:2]
+    result = compare_codecs(files, {"a": codec}, seconds=0.5)
+    ratios = []
+    for file in files:
+        pair = torch.from_numpy(read_audio(file, rate=RATE, seconds=0.5, channels=2).T)[None]
+        with torch.no_grad():
+            copy = own_copy(
+                "AutoencoderOobleck",
+                library("AutoencoderOobleck", folder("AutoencoderOobleck")),
+                pair,
+            )
+        real = torch.from_numpy(read_audio(file, rate=RATE, seconds=0.5))[None]
+        ratios.append(si_sdr(real, copy.mean(1), torch.tensor([real.shape[1]])).item())
+    found = result.tokenizers[0].scores["si_sdr"].value
+    assert found == pytest.approx(sum(ratios) / 2, abs=0.05)
 
 
 @pytest.mark.parametrize("train", ["decoder", "lora"])

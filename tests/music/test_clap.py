@@ -105,7 +105,7 @@ def batch(task: ClapTask, rows: slice) -> Batch:
 def test_the_loss_is_that_of_the_whole_batch() -> None:
     task = ClapTask(small(time_masks=0, freq_masks=0))
     halves = [batch(task, slice(0, 2)), batch(task, slice(2, 4))]
-    outputs = [task.model(*task._inputs(half, augment=True)).pairs for half in halves]
+    outputs = [task.model(*task.inputs(half, augment=True)).pairs for half in halves]
     loss = global_loss("softmax", outputs, lambda value: value, 0).loss
     audio, text = own_embeds(folder("ClapModel"))
     logits = audio @ text.T * library(folder("ClapModel")).logit_scale_a.detach().exp()
@@ -113,7 +113,7 @@ def test_the_loss_is_that_of_the_whole_batch() -> None:
     expected = (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
     torch.testing.assert_close(loss, expected)
     masked = ClapTask(small(time_mask_ratio=0.5))
-    inputs = masked._inputs(halves[0], augment=True)
+    inputs = masked.inputs(halves[0], augment=True)
     assert not torch.allclose(masked.model(*inputs).audio, outputs[0].audio, atol=1e-4)
 
 

@@ -17,9 +17,11 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Sink
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
-from quintet.music.exhibits import BestCaptions, SimilarityMatrix, colour_map
-from quintet.music.task import MuLaNTask, retrieval
+from quintet.music.exhibits import BestCaptions
+from quintet.music.task import MuLaNTask
 from quintet.nn.text import ByteTokenizer
+from quintet.shared.contrastive import retrieval
+from quintet.shared.exhibits import SimilarityMatrix, colour_map
 
 MODEL: dict[str, Any] = {
     "sample_rate": 4000,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,7 @@ from quintet.cli.judges import side_by_side
 from quintet.engine.errors import RunError
 
 if TYPE_CHECKING:
+    from quintet.judges.codecs import SoundComparison
     from quintet.judges.receipt import Score
     from quintet.judges.tokenizers import Comparison
 
@@ -22,16 +24,23 @@ COLUMNS = {
     "ms_per_picture": ("ms/picture", 1, 2),
     "codes_used": ("codes used, %", 100, 1),
     "channels_per_position": ("channels/position", 1, 0),
+    "mel_error": ("mel error", 1, 3),
+    "stft_error": ("STFT error", 1, 3),
+    "si_sdr": ("SI-SDR, dB", 1, 2),
+    "kbit_per_second": ("kbit/s", 1, 2),
+    "latents_per_second": ("latents/s", 1, 0),
+    "ms_per_second": ("ms/s", 1, 1),
 }
 """Heading, scale and digits; other judges show their name and four digits."""
-ABSENT = {"bits_per_pixel": "continuous"}
+ABSENT = {"bits_per_pixel": "continuous", "kbit_per_second": "continuous"}
 """In place of a score that a tokenizer does not have; a dash of others."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Compare:
     """Image tokenizers side by side on the same pictures: PSNR, SSIM, LPIPS, bits per pixel, time
-    and use of codes, each with a receipt. Prints a table and one line of JSON.
+    and use of codes, each with a receipt; or audio codecs on the same sounds: errors of log-mels
+    and STFT, SI-SDR, kbit/s. Prints a table and one line of JSON.
 
     The pictures are cropped to the largest common size that suits all tokenizers, or resampled to
     --size. The table is sorted by rate, and by PSNR among tokenizers of similar rate. Continuous
@@ -42,14 +51,16 @@ class Compare:
     """
 
     data: tyro.conf.Positional[Path]
-    """Folder of pictures, one picture, or a .json file of scores."""
+    """Folder of pictures or sounds, one of them, or a .json file of scores."""
     models: tyro.conf.Positional[tuple[Path, ...]]
-    """Runs (also RUN@STEP, RUN@best), exported folders, and folders of diffusers; or further files
-    of scores."""
+    """Runs (also RUN@STEP, RUN@best), exported folders, and folders of diffusers or transformers;
+    or further files of scores."""
     size: tuple[int, int] | None = None
     """Resize and crop pictures to this height and width."""
     count: int | None = None
-    """Use only so many pictures, the first by name."""
+    """Use only so many files, the first by name."""
+    seconds: float = 10.0
+    """Sounds: length of the centre crop of each file."""
     batch_size: int = 8
     """Pictures per batch; the time depends on it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -71,15 +82,48 @@ def compare(given: list[str]) -> None:
         from quintet.report.page import check_output
 
         check_output(asked.page, "--page")
-    files = pictures(asked.data)[: asked.count]
-    tokenizers = {str(path): image_tokenizer(path, asked.device) for path in asked.models}
-    if not tokenizers:
+    if not asked.seconds > 0:
+        raise RunError(f"--seconds is {asked.seconds:g}; it must be above 0")
+    models = {str(path): loaded_model(path, asked.device) for path in asked.models}
+    if not models:
         raise RunError("name a run or a model, for example: quintet compare photos runs/a runs/b")
+    codecs = [name for name, model in models.items() if is_codec(model)]
+    if codecs:
+        compare_sounds(asked, models, codecs)
+    else:
+        compare_pictures(asked, models)
+
+
+def compare_sounds(asked: Compare, models: dict[str, Any], codecs: list[str]) -> None:
+    from quintet.judges.codecs import compare_codecs
+    from quintet.media.audio import SUFFIXES
+
+    others = [name for name in models if name not in codecs]
+    if others:
+        raise RunError(
+            f"{codecs[0]} is a codec of sounds, {others[0]} is not; compare like with like"
+        )
+    if asked.page is not None or asked.size is not None:
+        raise RunError("--page and --size are for tokenizers of pictures; drop them")
+    files = found(asked.data, SUFFIXES, "sounds")[: asked.count]
+    result = compare_codecs(files, models, asked.seconds)
+    for problem in result.skipped:
+        say(f"skipped: {problem}")
+    print("\n".join([*aligned(table(result)), "", *sound_notes(result)]))
+    print(json.dumps(sounds_as_json(result), allow_nan=False))
+
+
+def compare_pictures(asked: Compare, models: dict[str, Any]) -> None:
+    from quintet.media.pixels import SUFFIXES
+
+    for name, model in models.items():
+        check_image_tokenizer(name, model)
+    files = found(asked.data, SUFFIXES, "pictures")[: asked.count]
 
     from quintet.judges.tokenizers import compare as judge
     from quintet.report.tokenizers import write_comparison
 
-    result = judge(files, tokenizers, size=asked.size, batch_size=asked.batch_size)
+    result = judge(files, models, size=asked.size, batch_size=asked.batch_size)
     for problem in result.skipped:
         say(f"skipped: {problem}")
     for problem in result.missing:
@@ -92,41 +136,55 @@ def compare(given: list[str]) -> None:
     print(json.dumps(as_json(result), allow_nan=False))
 
 
-def pictures(data: Path) -> list[Path]:
+def found(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
     from quintet.media.folder import listing
-    from quintet.media.pixels import SUFFIXES
 
     if data.is_file():
         return [data]
     if not data.is_dir():
-        raise RunError(f"{data} is not a file or a folder; give a folder of pictures")
-    names = listing(data, SUFFIXES).names
+        raise RunError(f"{data} is not a file or a folder; give a folder of {what}")
+    names = listing(data, suffixes).names
     if not names:
-        raise RunError(f"{data} holds no pictures ({', '.join(SUFFIXES)})")
+        raise RunError(f"{data} holds no {what} ({', '.join(suffixes)})")
     return [data / name for name in names]
 
 
-def image_tokenizer(path: Path, device: Any) -> Any:
+def loaded_model(path: Path, device: Any) -> Any:
+    """Autoencoders of clips as tokenizers of pictures."""
     from quintet.image.adopt.model import AdoptedImages
-    from quintet.image.model import VQGanVAE
-    from quintet.shared.adopt.folder import is_foreign
+    from quintet.shared.adopt.config import CODECS, CONTRASTIVE
+    from quintet.shared.adopt.folder import class_in, is_foreign
     from quintet.shared.sampling import loaded, on_device
 
-    model = AdoptedImages.from_pretrained(path) if is_foreign(path) else loaded(path, device)
-    model = model.to(on_device(device))
+    if not is_foreign(path) or class_in(path) in (*CODECS, *CONTRASTIVE):
+        return loaded(path, device)
+    return AdoptedImages.from_pretrained(path).to(on_device(device))
+
+
+def is_codec(model: Any) -> bool:
+    from quintet.music.adopt.model import AdoptedCodec
+
+    return isinstance(model, AdoptedCodec)
+
+
+def check_image_tokenizer(name: str, model: Any) -> None:
+    from quintet.image.adopt.model import AdoptedImages
+    from quintet.image.model import VQGanVAE
+
     if not isinstance(model, (VQGanVAE, AdoptedImages)):
         kind = type(model).__name__
-        raise RunError(f"{path} holds a {kind}; only image tokenizers can be compared")
+        raise RunError(
+            f"{name} holds a {kind}; only image tokenizers and audio codecs can be compared"
+        )
     if model.config.channels != 3:
         channels = model.config.channels
-        raise RunError(f"{path} has {channels} channels; tokenizers of RGB pictures are compared")
-    return model
+        raise RunError(f"{name} has {channels} channels; tokenizers of RGB pictures are compared")
 
 
 # -- what is shown --------------------------------------------------------------------------
 
 
-def table(result: "Comparison") -> list[list[str]]:
+def table(result: "Comparison | SoundComparison") -> list[list[str]]:
     """A header and a row for each tokenizer."""
     measures = list(result.receipts)
     header = ["", "tokenizer", *(heading(measure) for measure in measures)]
@@ -179,6 +237,28 @@ def notes(result: "Comparison") -> list[str]:
         f"{time.facts['device']}",
         f"receipts: {receipts}",
     ]
+
+
+def sound_notes(result: "SoundComparison") -> list[str]:
+    time = result.receipts["ms_per_second"]
+    receipts = ", ".join(f"{name} {receipt.digest}" for name, receipt in result.receipts.items())
+    return [
+        f"{time.count} sounds, the middle {result.seconds:g} s at most; copies compared as mono at"
+        f" {result.rate} Hz, the lowest rate of the codecs",
+        "sorted by kbit/s, continuous latents last; by mel error where equal",
+        "in brackets: 95 % bootstrap interval over sounds",
+        f"time: encode and decode of a second, {time.facts['precision']}, {time.facts['device']}",
+        f"receipts: {receipts}",
+    ]
+
+
+def sounds_as_json(result: "SoundComparison") -> dict[str, Any]:
+    return {
+        "rate": result.rate,
+        "seconds": result.seconds,
+        "skipped": len(result.skipped),
+        "tokenizers": [one.as_json() for one in result.tokenizers],
+    }
 
 
 def as_json(result: "Comparison") -> dict[str, Any]:

@@ -6,10 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
 from quintet.image.maskgit_task import MaskGitTask
 from quintet.image.task import VQGanTask
 from quintet.shared.candidates import Candidates, Group, cropped, eight_bits
+from quintet.shared.contrastive import ContrastiveTask
 from quintet.shared.maskgit.candidates import Generated
 from quintet.shared.tokenizer.pixels import bicubic, three_channels
 
@@ -38,4 +40,6 @@ class GeneratedImages(Generated):
 
 
 def candidates(task: Any) -> Candidates:
+    if isinstance(task, ContrastiveTask):
+        raise RunError("an adopted CLIP has no judges; see the metrics of its run")
     return GeneratedImages(task) if isinstance(task, MaskGitTask) else Reconstructions(task)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from quintet.engine.config import OptimiserConfig
 from quintet.image.adopt.config import ImageAdoptRecipe
+from quintet.image.clip.config import CaptionedDataConfig, ClipRecipe
 from quintet.image.config import (
     ImageDataConfig,
     MaskGitConfig,
@@ -236,4 +237,32 @@ def adopt_tiny() -> ImageAdoptRecipe:
         discriminator=DiscriminatorConfig(dim=32, layers=2),
         images=ImageDataConfig(size=(64, 64), builtin_count=20_000, valid_limit=64),
         optim=OptimiserConfig(learning_rate=3e-4, warmup_steps=20, ema_decay=0.98),
+    )
+
+
+def clip() -> ClipRecipe:
+    """Fine-tune a CLIP of transformers or open_clip on images with captions; for one GPU."""
+    return ClipRecipe(
+        steps=2000,
+        batch_size=256,
+        workers=12,
+        evaluate_every=500,
+        save_every=500,
+        images=CaptionedDataConfig(builtin_count=1_000_000, valid_limit=1024),
+        optim=OptimiserConfig(learning_rate=1e-5, warmup_steps=100, weight_decay=0.05),
+    )
+
+
+def clip_tiny() -> ClipRecipe:
+    """The same with 16 images a step; for tries on a CPU."""
+    tried = clip()
+    return replace(
+        tried,
+        steps=50,
+        batch_size=16,
+        workers=1,
+        evaluate_every=50,
+        save_every=50,
+        images=replace(tried.images, builtin_count=1000, valid_limit=32),
+        optim=replace(tried.optim, warmup_steps=10, ema_decay=0.9),
     )

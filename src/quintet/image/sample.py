@@ -1,5 +1,5 @@
-"""`quintet sample` for images: generate from captions, paint into an image, reconstruct images, or
-decode ids or latents."""
+"""`quintet sample` for images: generate from captions, paint into an image, reconstruct images,
+decode ids or latents, or rank images by texts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,10 +39,10 @@ class Flags:
     """A tokenizer takes images to reconstruct, folders of them, or .safetensors files of ids or
     latents from an earlier call. A generator makes images of --text, and paints into --image where
     --mask is white. A super-resolution generator makes large images of those that --base makes of
-    --text, or of --image."""
+    --text, or of --image. A CLIP ranks images, or folders of them, by --text."""
 
     text: tuple[str, ...] = ()
-    """Generator: captions to generate images from."""
+    """Generator: captions to generate images from. CLIP: texts to rank images by."""
     image: Path | None = None
     """Generator: image to paint into, or to enlarge; resized and cropped to the size of the
     model."""
@@ -51,7 +51,7 @@ class Flags:
     base: Path | None = None
     """Super-resolution: run or export of the generator of small images."""
     count: int = 8
-    """Generator: images per caption. Tokenizer without inputs: number of validation images."""
+    """Generator: images per caption. Others without inputs: number of validation images."""
     steps: int | None = None
     """Generator: steps of generation, 8 to 64. This and the next four are by default those of the
     run's evaluations."""
@@ -75,8 +75,11 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
+    from quintet.image.clip.config import ClipRecipe
     from quintet.image.config import MaskGitRecipe, MaskGitUpRecipe
 
+    if isinstance(recipe, ClipRecipe):
+        return ["--text", "two red stars on white", "--out", "found"] if has_validation(run) else []
     if isinstance(recipe, MaskGitUpRecipe):
         return []  # takes a run of the base generator
     if isinstance(recipe, MaskGitRecipe):
@@ -87,10 +90,11 @@ def example(recipe: Any, run: Path) -> list[str]:
     return ["--out", "out"] if has_validation(run) else []
 
 
-def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
+def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:
     """Write NAME.reconstruction.png, NAME.comparison.png and NAME.ids.safetensors
     (NAME.latents.safetensors of a continuous bottleneck); for such a file, NAME.decoded.png; for
-    captions, CAPTION-000.png and so on, and a sheet of all."""
+    captions, CAPTION-000.png and so on, and a sheet of all; for texts to rank by, ranking.json."""
+    from quintet.image.clip.model import AdoptedClip
     from quintet.image.maskgit import MaskGit
     from quintet.image.maskgit_up import MaskGitUp
     from quintet.media.pixels import SUFFIXES
@@ -98,6 +102,12 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
 
     check_positive(flags, "count")
     model: Any = loaded(run, flags.device)
+    if isinstance(model, AdoptedClip):
+        from quintet.image.clip.search import search
+
+        out.mkdir(parents=True, exist_ok=True)
+        files = find_inputs(inputs, (SUFFIXES,), "images", out)
+        return search(model, files or _validation_images(run, out, flags.count), out, flags)
     if isinstance(model, MaskGit):
         if inputs:
             raise RunError(f"{run} is a generator: give --text, or --image and --mask, no files")
@@ -107,7 +117,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
             raise RunError(f"{run} is no super-resolution generator: drop --base")
         else:
             draw = _painting(model, flags)
-        return _generate(model, run, draw, out, flags)
+        return [*_generate(model, run, draw, out, flags)]
     if flags.text or flags.image or flags.mask or flags.base:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text, --image or --mask")
     files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
@@ -121,7 +131,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
             return _decode(model, item, out, None if flags.any_model else digest)
         return _reconstruct(model, item, out, flags, digest)
 
-    return each_input(files or _validation_images(run, out, flags.count), work)
+    return [*each_input(files or _validation_images(run, out, flags.count), work)]
 
 
 # -- generation -----------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from quintet.engine.keys import fold
-from quintet.engine.task import Batch, Exhibit, Measured, Rows
+from quintet.engine.task import Batch, Exhibit, Measured, Rows, Task
 from quintet.image import data
 from quintet.image.adopt.config import ImageAdoptRecipe
+from quintet.image.clip.config import ClipRecipe
 from quintet.image.config import MaskGitRecipe, MaskGitUpRecipe, VQGanRecipe
 from quintet.image.maskgit_task import MaskGitTask
 from quintet.image.maskgit_up_task import MaskGitUpTask
@@ -73,7 +74,11 @@ class VQGanTask(TokenizerTask):
         return [ReconstructionSheet("reconstructions", real[:8], reconstruction[:8])]
 
 
-def build(recipe: Any) -> VQGanTask | MaskGitTask:
+def build(recipe: Any) -> Task:
+    if isinstance(recipe, ClipRecipe):
+        from quintet.image.clip.task import ClipTask
+
+        return ClipTask(recipe)
     if isinstance(recipe, ImageAdoptRecipe):
         from quintet.image.adopt.task import ImageAdoptTask
 

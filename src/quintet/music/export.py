@@ -8,7 +8,7 @@ from torch import Tensor
 from quintet.engine.models.export import Exportable, Input, Piece
 from quintet.music.config import MuLaNRecipe
 from quintet.music.model import MuLaN
-from quintet.shared.export import graph
+from quintet.shared.export import ADOPTED, graph
 
 
 def embed_audio(self: Any, sounds: Tensor, lengths: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def embed_states(self: Any, states: Tensor, mask: Tensor) -> Tensor:
 
 def pieces(model: Any, recipe: Any) -> Exportable:
     if not isinstance(model, MuLaN):
-        return Exportable([], "an adopted model is exported in its own format alone")
+        return Exportable([], ADOPTED)
     excluded = (
         "Mixing to mono, resampling and tokenization (as the input describes) are not included."
         " The quantiser of embeddings is not exported."

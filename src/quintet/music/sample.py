@@ -1,6 +1,5 @@
 """`quintet sample` for music: text-to-audio and audio-to-text retrieval."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quintet.engine.errors import RunError
+from quintet.shared.ranking import embed_texts, formatted, rank, read_captions, written
 from quintet.shared.sampling import (
     Device,
     check_positive,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from quintet.music.model import MuLaN
 
 BATCH = 16
-MAX_BYTES = 16_000_000
 
 
 EXAMPLE = 'songs --text "a slow minor melody on strings" --top 5 --out found'
@@ -65,7 +64,7 @@ class Clip(NamedTuple):
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:
     """Write ranking.json; returns lines with the best matches and the unreadable files."""
     _check(inputs, flags)
-    captions = _read_captions(flags.captions) if flags.captions else []
+    captions = read_captions(flags.captions) if flags.captions else []
     model: MuLaN = loaded(run, flags.device)
     if not hasattr(model, "get_text_latents"):
         raise RunError(
@@ -81,12 +80,10 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         clips, captions = iter(valid_clips), captions or valid_captions
     names, embeds = _embed_clips(model, clips, skipped)
     if flags.text:
-        ranking = _rank(list(flags.text), _embed_texts(model, flags.text), names, embeds)
+        ranking = rank(list(flags.text), embed_texts(model, flags.text), names, embeds)
     else:
-        ranking = _rank(names, embeds, captions, _embed_texts(model, captions))
-    path = out / "ranking.json"
-    path.write_text(json.dumps(ranking, indent=1, ensure_ascii=False), encoding="utf-8")
-    return [*skipped, *_format(ranking, flags.top), path]
+        ranking = rank(names, embeds, captions, embed_texts(model, captions))
+    return [*skipped, *formatted(ranking, flags.top), written(ranking, out)]
 
 
 def _check(inputs: Sequence[Path], flags: Flags) -> None:
@@ -98,19 +95,6 @@ def _check(inputs: Sequence[Path], flags: Flags) -> None:
 
 
 # -- inputs ---------------------------------------------------------------------------------------
-
-
-def _read_captions(path: Path) -> list[str]:
-    if not path.is_file() or path.stat().st_size > MAX_BYTES:
-        raise RunError(f"{path} is not a file of at most {MAX_BYTES:,} bytes; give a text file")
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is not UTF-8 ({error.reason}); save it as UTF-8") from None
-    captions = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
-    if not captions:
-        raise RunError(f"{path} is empty; write one caption per line")
-    return captions
 
 
 def _files(inputs: Sequence[Path]) -> list[Path]:
@@ -183,34 +167,3 @@ def _embed_clips(
     if not embeds:
         raise RunError(f"no audio file is readable; the first: {skipped[0]}")
     return names, torch.cat(embeds)
-
-
-def _embed_texts(model: "MuLaN", texts: Sequence[str]) -> "Tensor":
-    import torch
-
-    chunks = (list(texts[i : i + 256]) for i in range(0, len(texts), 256))
-    return torch.cat([model.embed_text(chunk) for chunk in chunks])
-
-
-def _rank(
-    queries: Sequence[str], query_embeds: "Tensor", names: Sequence[str], embeds: "Tensor"
-) -> list[dict[str, Any]]:
-    """For each query all names with their similarity, the most similar first."""
-    similarity = (query_embeds.float() @ embeds.float().T).cpu()
-    values, order = similarity.sort(dim=1, descending=True, stable=True)
-    return [
-        {
-            "of": query,
-            "best": [{"name": names[i], "similarity": round(v, 4)} for v, i in zip(row, indices)],
-        }
-        for query, row, indices in zip(queries, values.tolist(), order.tolist())
-    ]
-
-
-def _format(ranking: Sequence[dict[str, Any]], top: int) -> Iterator[str]:
-    from quintet.media.errors import printable
-
-    for entry in ranking:
-        yield printable(entry["of"])
-        for rank, match in enumerate(entry["best"][:top], 1):
-            yield f"  {rank}. {match['similarity']:+.3f}  {printable(match['name'])}"

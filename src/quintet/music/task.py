@@ -1,10 +1,7 @@
-"""MuLaN task: two towers, one update, and a contrastive loss over the global batch.
+"""MuLaN task: two towers, one update, and a contrastive loss over the global batch
+(shared/contrastive.py)."""
 
-micro-batches ─ towers ─> embeddings ─ gathered over micro-batches and processes ─> loss
-                             its gradient at the embeddings ─> surrogate loss of each micro-batch
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -13,17 +10,14 @@ from torch import Tensor
 
 from quintet.engine.data.plans import Plan
 from quintet.engine.errors import RunError
-from quintet.engine.health import PlateauMonitor
 from quintet.engine.keys import fold
 from quintet.engine.machine.world import World
 from quintet.engine.task import (
     Batch,
     Exhibit,
-    Loss,
     Measured,
     Part,
     Rows,
-    StepContext,
     Task,
     Update,
 )
@@ -33,32 +27,23 @@ from quintet.music.adopt.config import CodecAdoptRecipe
 from quintet.music.clap.config import ClapRecipe
 from quintet.music.config import MuLaNRecipe
 from quintet.music.data import MusicData
-from quintet.music.exhibits import BestCaptions, SimilarityMatrix
+from quintet.music.exhibits import BestCaptions
 from quintet.music.model import MuLaN, MuLaNOutput, pad_ids
-from quintet.nn.contrastive import (
-    Pairs,
-    chance_loss,
-    contrastive_loss,
-    global_loss,
-    retrieval_ranks,
-    similarities,
-)
+from quintet.nn.contrastive import similarities
 from quintet.nn.text import ByteTokenizer
 from quintet.shared.captions import TextTable
+from quintet.shared.contrastive import ContrastiveTask
+from quintet.shared.exhibits import SimilarityMatrix
 
-COLLAPSED = (
-    "the embeddings have collapsed: all clips are equally similar to all captions; "
-    "lower the learning rate, warm up longer, or check that captions match their clips"
-)
 MATRIX_SIZE = 64
 """Pairs in the similarity matrix."""
 EXHIBITED_CLIPS = 6
 """Clips written at each evaluation."""
 
 
-class MuLaNTask(Task):
+class MuLaNTask(ContrastiveTask):
     main = "mulan"
-    best = ("recall_at_10", "max")
+    medium = "audio"
     capturable = True
 
     def __init__(self, recipe: MuLaNRecipe, model: MuLaN | None = None, sets: Any = None):
@@ -77,18 +62,7 @@ class MuLaNTask(Task):
     def prepare(self, world: World) -> None:
         """Set up the collapse monitor, the length of texts, and the caption embeddings of a frozen
         encoder."""
-        recipe = self.recipe
-        count = recipe.batch_size * recipe.accumulate * world.size
-        if count < 2:
-            raise RunError(
-                "a contrastive loss needs two or more pairs in a global batch; raise --batch-size"
-            )
-        loss = chance_loss(self.config.loss, count)
-        self.monitors = [
-            PlateauMonitor(
-                "mulan/loss", COLLAPSED, loss - 0.02, loss + 0.02, 10, recipe.optim.warmup_steps
-            )
-        ]
+        self.watch(world)
         with reading_once():
             sources = [s for split in ("train", "valid") if (s := self.data(split)) is not None]
         self.text_length = data.text_length(sources, self.config.text_length)
@@ -149,27 +123,10 @@ class MuLaNTask(Task):
 
     # -- the update -----------------------------------------------------------------------------
 
-    def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
-        """Gradient caching: embed all micro-batches without gradients, then each again with them.
-        A single micro-batch keeps its graph and is computed once."""
-        inputs = [self._inputs(batch, augment=True) for batch in batches]
-        with torch.set_grad_enabled(len(batches) == 1):
-            first: list[MuLaNOutput] = [nets["mulan"](*each) for each in inputs]
-        pairs = [output.pairs for output in first]
-        total = global_loss(self.config.loss, pairs, context.gather, context.world.rank)
-        for index, each in enumerate(inputs):
-            output: MuLaNOutput = first[0] if len(inputs) == 1 else nets["mulan"](*each)
-            yield (
-                total.surrogate(index, output.pairs),
-                {
-                    "loss": total.loss,
-                    "accuracy": total.accuracy,
-                    "temperature": output.log_temperature.detach().exp(),
-                    "quantiser_error": output.quantiser_error,
-                },
-            )
+    def reported(self, output: MuLaNOutput) -> dict[str, Tensor]:
+        return {"quantiser_error": output.quantiser_error}
 
-    def _inputs(self, batch: Batch, augment: bool = False) -> tuple[Any, ...]:
+    def inputs(self, batch: Batch, augment: bool = False) -> tuple[Any, ...]:
         """Arguments of `MuLaN.forward`."""
         data, draws = batch.data, self.draws(batch) if augment else None
         return data["wavs"], data["lengths"], data["text"], data.get("mask"), draws
@@ -184,7 +141,7 @@ class MuLaNTask(Task):
     def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
         network: MuLaN = nets["mulan"]
         # Not compiled: a few batches finish before the compiler does.
-        output = network.forward(*self._inputs(batch))
+        output = network.forward(*self.inputs(batch))
         captions = [fold(text) for text in batch.data["texts"]]
         rows = {"audio": output.audio, "text": output.text}
         rows["caption"] = torch.tensor(captions, device=output.audio.device)
@@ -196,20 +153,15 @@ class MuLaNTask(Task):
         return {name: Rows(values) for name, values in rows.items()}
 
     def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
-        audio, text = rows["audio"], rows["text"]
-        scalars = [rows[name][0] for name in ("log_temperature", "bias") if name in rows]
         hits = {name: v for name, v in rows.items() if name.startswith("zero_shot")}
         metrics = {name: values.double().mean().item() for name, values in hits.items()}
         if metrics:
             metrics["zero_shot"] = sum(metrics.values()) / len(metrics)
-        if self.config.loss != "decoupled" or len(audio) > 1:
-            pairs = Pairs(audio, text, *scalars)
-            metrics["loss"] = contrastive_loss(self.config.loss, pairs).item()
-        return metrics | retrieval(audio, text, rows["caption"])
+        return metrics | self.compared(rows)
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         network: MuLaN = nets["mulan"]
-        output = network.forward(*self._inputs(batch))
+        output = network.forward(*self.inputs(batch))
         similarity = similarities(output.audio, output.text).cpu()
         wavs, lengths = batch.data["wavs"][:EXHIBITED_CLIPS], batch.data["lengths"]
         ends = [wavs.shape[1]] * len(wavs) if lengths is None else lengths.tolist()
@@ -242,20 +194,3 @@ def zero_shot(network: MuLaN, audio: Tensor, labels: Tensor) -> dict[str, Tensor
     predictions = [similarities(audio, each).argmax(1) for each in classes]
     hits = ((pred == label).float() for pred, label in zip(predictions, labels.unbind(1)))
     return dict(zip((f"zero_shot_{name}" for name in prompts), hits))
-
-
-def retrieval(audio: Tensor, text: Tensor, captions: Tensor) -> dict[str, float]:
-    """Recall at 1, 5 and 10 in both directions and their mean, and the median rank (1 is best).
-    Sounds with equal captions are equally right."""
-    ranks = {
-        "text": retrieval_ranks(audio, text, captions),
-        "audio": retrieval_ranks(text, audio, captions),
-    }
-    metrics: dict[str, float] = {}
-    for k in (1, 5, 10):
-        recall = {name: (rank < k).double().mean().item() for name, rank in ranks.items()}
-        metrics |= {f"recall_at_{k}_of_{name}": value for name, value in recall.items()}
-        metrics[f"recall_at_{k}"] = sum(recall.values()) / 2
-    for name, rank in ranks.items():
-        metrics[f"median_rank_of_{name}"] = rank.double().median().item() + 1
-    return metrics

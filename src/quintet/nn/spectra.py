@@ -53,6 +53,16 @@ def stft_errors(real: Tensor, fake: Tensor, lengths: Tensor) -> Tensor:
     return torch.stack(rows).mean(0)
 
 
+def si_sdr(real: Tensor, fake: Tensor, lengths: Tensor) -> Tensor:
+    """(b,): scale-invariant ratio of signal and distortion of padded sounds (b, n), in dB."""
+    mask = inside(lengths, real.shape[1])
+    real, fake = real * mask, fake * mask
+    scale = (real * fake).sum(1) / real.square().sum(1).clamp_min(1e-8)
+    target = scale[:, None] * real
+    signal, distortion = (x.square().sum(1).clamp_min(1e-8) for x in (target, target - fake))
+    return 10 * (signal / distortion).log10()
+
+
 def _stft_errors(real: Tensor, fake: Tensor, lengths: Tensor, size: int) -> Tensor:
     window = torch.hann_window(size, device=real.device, dtype=real.dtype)
     hop, half = size // 4, size // 2

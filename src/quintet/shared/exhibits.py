@@ -1,4 +1,5 @@
-"""Exhibits of sounds: files, and their log-mels side by side."""
+"""Exhibits of sounds: files, and their log-mels side by side; and of joint embeddings: a matrix of
+similarities, and the best captions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,3 +62,49 @@ class Sounds:
         write_png(picture, side_by_side([mel.float().cpu().numpy() for mel in self.log_mels]))
         page.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return [*paths, picture, page]
+
+
+BLUE, WHITE, RED = (33, 102, 172), (247, 247, 247), (178, 24, 43)
+"""Colours of similarities -1, 0 and 1."""
+
+
+def colour_map(values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """(h, w) in [-1, 1] -> RGB (h, w, 3), with a diverging colour map."""
+    share = np.abs(values).clip(0, 1)[..., None]
+    ends = np.where(values[..., None] < 0, np.array(BLUE), np.array(RED))
+    return np.rint(np.array(WHITE) * (1 - share) + ends * share).astype(np.uint8)
+
+
+@dataclass
+class SimilarityMatrix:
+    """One row per sample and one column per caption; matching pairs are on the diagonal."""
+
+    name: str
+    similarity: Tensor
+
+    def write(self, folder: Path) -> list[Path]:
+        cells = colour_map(self.similarity.float().cpu().numpy())
+        side = max(4, 512 // max(cells.shape[:2]))
+        path = folder / f"{self.name}.png"
+        write_png(path, cells.repeat(side, axis=0).repeat(side, axis=1))
+        return [path]
+
+
+@dataclass
+class Lines:
+    """A text file."""
+
+    name: str
+    lines: Sequence[str]
+
+    def write(self, folder: Path) -> list[Path]:
+        path = folder / f"{self.name}.txt"
+        path.write_text("\n".join(self.lines), encoding="utf-8")
+        return [path]
+
+
+def best_captions(similarity: Tensor, captions: Sequence[str], top: int) -> list[str]:
+    """The most similar captions of a sample, with their similarities (captions,)."""
+    values, order = similarity.float().sort(descending=True, stable=True)
+    best = zip(range(1, top + 1), values.tolist(), order.tolist())
+    return [f"{n}. {v:+.3f}  {printable(captions[i])}" for n, v, i in best]

@@ -3,15 +3,19 @@
 from typing import Any
 
 from quintet.engine.models.export import Exportable
+from quintet.shared.export import ADOPTED
 from quintet.shared.maskgit.export import NOT_EXPORTABLE
 from quintet.shared.tokenizer.export import tokenizer_pieces
 from quintet.video.config import VideoRecipe
+from quintet.video.maskgit import VideoMaskGit
 from quintet.video.model import VideoTokenizer
 
 
 def pieces(model: Any, recipe: VideoRecipe) -> Exportable:
-    if not isinstance(model, VideoTokenizer):
+    if isinstance(model, VideoMaskGit):
         return Exportable([], NOT_EXPORTABLE)
+    if not isinstance(model, VideoTokenizer):
+        return Exportable([], ADOPTED)
     frames = recipe.videos.frames
     exportable = tokenizer_pieces(
         model, "videos", (model.config.channels, frames, *recipe.videos.size)

@@ -94,6 +94,28 @@ def test_time_follows_from_the_rate_and_memory_from_the_parameters() -> None:
     assert facts["peak"] == sum(facts["bytes"].values())
 
 
+def test_what_is_frozen_in_a_part_has_weights_and_no_gradients() -> None:
+    pytest.importorskip("diffusers")
+    import adopting
+
+    folder = str(adopting.folder("AutoencoderKL"))
+    small = {"size": (32, 32), "autoencoder": folder, "warm_discriminator": 0}
+    recipe = replaced(rooms.recipe_function("image/adopt_tiny")(), PLAIN | small)
+    facts = {
+        train: planned("image/adopt_tiny", dataclasses.replace(recipe, train=train))
+        for train in ("decoder", "all", "lora")
+    }
+    whole = 4 * sum(p.numel() for p in adopting.network("AutoencoderKL").parameters())
+    for train, one in facts.items():
+        trained = 4 * one["parameters"]["vae"]
+        added = trained if train == "lora" else 0
+        assert one["bytes"]["weights"] == whole + added
+        assert one["bytes"]["gradients"] == trained
+        assert one["checkpoint"] == (trained if train == "lora" else whole) + 3 * trained
+    operations = {train: one["phases"][0]["operations"] for train, one in facts.items()}
+    assert operations["decoder"] < operations["all"]
+
+
 def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
     recipe = replaced(rooms.recipe_function("image/vqgan_tiny")(), PLAIN | {"batch_size": 8})
     once = planned("image/vqgan_tiny", recipe)

@@ -82,7 +82,7 @@ def plan(build: Callable[[Any], Task], recipe: Recipe, gpu: str) -> dict[str, An
         "peak": sum(state.values()) + activations,
         "bytes": {**state, "activations": activations},
         "memory": MEMORY[gpu],
-        "checkpoint": 4 * sum(parameters.values()) + state["moments"] + state["averages"],
+        "checkpoint": saved_bytes(task) + state["moments"] + state["averages"],
         "phases": [
             {"start": start, "seconds": count / rate, "samples": samples, "operations": count}
             for start, count in phases
@@ -111,14 +111,29 @@ def state_bytes(task: Task) -> dict[str, int]:
     """Of one process, in fp32. One part learns at a time, so gradients of the others are freed."""
     size = {name: 4 * count for name, count in counts(task).items()}
     learning = {n: part.optimiser for n, part in task.parts.items() if part.optimiser is not None}
-    frozen = (part.network for part in task.parts.values() if part.optimiser is None)
+    networks = [(part.network, part.optimiser is None) for part in task.parts.values()]
     return {
-        "weights": sum(size.values())
-        + sum(p.numel() * p.element_size() for network in frozen for p in network.parameters()),
+        "weights": sum(
+            p.numel() * (p.element_size() if frozen else 4)
+            for network, frozen in networks
+            for p in network.parameters()
+        ),
         "gradients": max(size.values()),
         "moments": sum(MOMENTS[config.optimizer] * size[n] for n, config in learning.items()),
         "averages": sum(size[n] for n, config in learning.items() if config.ema_decay),
     }
+
+
+def saved_bytes(task: Task) -> int:
+    """Weights in a checkpoint: those of learning parts, also what is frozen in them."""
+    networks = [part.network for part in task.parts.values() if part.optimiser is not None]
+    return 4 * sum(
+        parameter.numel()
+        for network in networks
+        for names in [network.state_dict().keys()]
+        for name, parameter in network.named_parameters()
+        if name in names
+    )
 
 
 class Trace:
@@ -128,6 +143,10 @@ class Trace:
         self.task, self.world, self.seed = task, world, recipe.seed
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.samples = sum(batch.size for batch in batches)
+        self.trained = {
+            name: {n for n, p in part.network.named_parameters() if p.requires_grad}
+            for name, part in task.parts.items()
+        }
         with self.mode:
             for part in task.parts.values():
                 if part.optimiser is not None:
@@ -190,7 +209,9 @@ class Trace:
         nets: dict[str, Any] = {}
         for name, part in self.task.parts.items():
             live = name == update.part
-            nets[name] = part.network.train(live).requires_grad_(live)
+            nets[name] = part.network.train(live)
+            for own, parameter in part.network.named_parameters():
+                parameter.requires_grad_(live and own in self.trained[name])
         nets[update.part] = LiveHandle(update.part, nets[update.part], nets[update.part])
         context.turn += 1
         losses = update.losses(nets, self.batches, context)

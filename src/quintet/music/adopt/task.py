@@ -2,7 +2,7 @@
 judged one by one.
 
 real ─ codec ─> copy ─ error of log-mels and samples, loss of the codebooks ──────────────┐
-                 ├─ discriminators, frozen ─ adversarial, feature matching ──────────────┴─> codec
+                 ├─ discriminators, frozen ─ adversarial, feature matching ─ balancer ───┴─> codec
                  └─ detached ─> discriminator ─ hinge ─> its own update
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.engine.health import Monitor, PlateauMonitor
+from quintet.engine.health import Monitor, PlateauMonitor, below
 from quintet.engine.keys import fold, normal
 from quintet.engine.task import (
     Batch,
@@ -31,14 +31,14 @@ from quintet.engine.when import When
 from quintet.music.adopt import data
 from quintet.music.adopt.config import CodecAdoptRecipe
 from quintet.music.adopt.model import AdoptedCodec
+from quintet.nn.adversarial.balancer import Balancer
 from quintet.nn.adversarial.sounds import (
     deception,
     discrimination,
     period_discriminator,
     resolution_discriminator,
 )
-from quintet.nn.alignment import inside
-from quintet.nn.spectra import LogMels, mel_errors, stft_errors
+from quintet.nn.spectra import LogMels, mel_errors, si_sdr, stft_errors
 from quintet.nn.spectrogram import LogMel
 from quintet.shared import segments
 from quintet.shared.adopt.task import Adopting, adopted
@@ -72,8 +72,10 @@ class CodecAdoptTask(Adopting):
             LogMel(rate, size, size // 4, size // 16, power=1.0, floor=FLOOR) for size in SCALES
         ]
         self.mel = scales[-1]
+        share, cap = self.losses.adversarial_share, self.losses.adversarial_cap
+        self.balancer = Balancer(share=share, cap=cap)
         self.parts = {
-            self.main: Part(self.model, recipe.optim),
+            self.main: Part(self.model, recipe.optim, extra_state=self.balancer),
             "log_mels": Part(LogMels(scales), compiles=False),
         }
         self.leave_eager()
@@ -114,18 +116,16 @@ class CodecAdoptTask(Adopting):
         return length
 
     def _monitors(self) -> list[Monitor]:
+        begun = self.recipe.codec_start + self.recipe.optim.warmup_steps
+        silent = "copies are silent; check the originals, or lower the learning rate"
+        monitors: list[Monitor] = [below(f"{self.main}/loudness", 0.01, silent, 5, after=begun)]
         begun = self.recipe.adversarial_start + self.recipe.discriminator_optim.warmup_steps
-        return [
-            PlateauMonitor(
-                f"{name}/loss",
-                f"the {name} has won; lower its learning rate",
-                -1.0,
-                0.01,
-                20,
-                begun,
-            )
-            for name in self.weights
-        ]
+        for name in self.weights:
+            won = f"the {name} has won; lower its learning rate"
+            chance = f"the {name} is at chance; raise its learning rate"
+            monitors.append(PlateauMonitor(f"{name}/loss", won, -1.0, 0.01, 20, begun))
+            monitors.append(PlateauMonitor(f"{name}/logit_gap", chance, -1e-3, 1e-3, 40, begun))
+        return monitors
 
     # -- data -----------------------------------------------------------------------------------
 
@@ -149,21 +149,35 @@ class CodecAdoptTask(Adopting):
         copy = nets[self.main](real, self._noise(real, batch))
         real, fake = real.flatten(0, 1), copy.output.flatten(0, 1)
         context.scratch.setdefault("pairs", []).append((real, fake.detach()))
+        deceived: dict[str, Tensor] = {}
+        loudness = _rms(fake.detach()) / _rms(real).clamp_min(1e-8)
+        if context.due(self.adversarial):
+            fake, judged = self.balancer.split(fake)
+            deceived = self._deception(nets, real, judged)
         pairs = zip(nets["log_mels"](real), nets["log_mels"](fake))
         mel = torch.stack([(a - b).abs().mean() for a, b in pairs]).mean()
         waveform = (real - fake).abs().mean()
         loss = self.losses.mel * mel + self.losses.waveform * waveform + copy.quantiser_loss
         metrics = {"mel": mel, "waveform": waveform, "quantiser": copy.quantiser_loss}
+        metrics |= {"loudness": loudness, **deceived}
         if copy.kl is not None:
             metrics["kl"] = copy.kl.mean()
-        if context.due(self.adversarial):
-            for name, weight in self.weights.items():
-                adversarial, matching = deception(nets[name], real, fake)
-                loss = loss + weight * self.losses.adversarial_weight * adversarial
-                loss = loss + weight * self.losses.matching_weight * matching
-                kind = name.partition("_")[0]
-                metrics |= {f"{kind}_adversarial": adversarial, f"{kind}_matching": matching}
+        if deceived:
+            weight = self.balancer.effective_weight()
+            loss = loss + weight * deceived["adversarial"]
+            metrics["adversarial_weight"] = weight
         return loss, {"loss": loss, **metrics}
+
+    def _deception(self, nets: Mapping[str, Any], real: Tensor, fake: Tensor) -> dict[str, Tensor]:
+        """`adversarial`, the loss by all discriminators, and its terms."""
+        terms: dict[str, Tensor] = {}
+        losses: list[Tensor] = []
+        for name, weight in self.weights.items():
+            adversarial, matching = deception(nets[name], real, fake)
+            losses.append(weight * (adversarial + self.losses.matching_weight * matching))
+            kind = name.partition("_")[0]
+            terms |= {f"{kind}_adversarial": adversarial, f"{kind}_matching": matching}
+        return {"adversarial": torch.stack(losses).sum(), **terms}
 
     def _noise(self, real: Tensor, batch: Batch) -> Tensor | None:
         """For Gaussian latents, by the keys of the samples."""
@@ -222,11 +236,5 @@ class CodecAdoptTask(Adopting):
         return exhibits
 
 
-def si_sdr(real: Tensor, fake: Tensor, lengths: Tensor) -> Tensor:
-    """(b,): scale-invariant ratio of signal and distortion of padded sounds (b, n), in dB."""
-    mask = inside(lengths, real.shape[1])
-    real, fake = real * mask, fake * mask
-    scale = (real * fake).sum(1) / real.square().sum(1).clamp_min(1e-8)
-    target = scale[:, None] * real
-    signal, distortion = (x.square().sum(1).clamp_min(1e-8) for x in (target, target - fake))
-    return 10 * (signal / distortion).log10()
+def _rms(sounds: Tensor) -> Tensor:
+    return sounds.square().mean().sqrt()

@@ -8,23 +8,18 @@ from typing import Any, ClassVar, Literal
 
 from quintet.engine.config import OptimiserConfig, Recipe, setting
 from quintet.music.config import MusicDataConfig, MusicLossConfig
-from quintet.shared.adopt.config import OriginalConfig
+from quintet.shared.adopt.config import PairConfig
 
 Trained = Literal["all", "projections", "audio", "text"]
 FOLDER = "a folder of a transformers ClapModel: config.json, safetensors, and its processor's files"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClapConfig(OriginalConfig):
+class ClapConfig(PairConfig):
     """What rebuilds an adopted ClapModel, but for its tokenizer."""
 
     extractor: str = "{}"
     """Settings of its feature extractor, as JSON."""
-    processor: str = ""
-    """Digest of the files of its tokenizer and feature extractor."""
-
-    loss: ClassVar[Literal["softmax"]] = "softmax"
-    text: ClassVar[str] = "tokens"
 
     @property
     def front_end(self) -> dict[str, Any]:

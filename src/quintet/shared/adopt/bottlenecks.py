@@ -73,13 +73,13 @@ class AdoptedCodebook(DiscreteBottleneck):
         return self.network.embedding(ids).movedim(-1, 1)
 
 
-def bottleneck_of(network: nn.Module, example: Any, kl_weight: float) -> Bottleneck:
-    """For what the network's `encode` returned: a distribution, or latents."""
+def bottleneck_of(
+    network: nn.Module, gaussian: bool, channels: int, kl_weight: float
+) -> Bottleneck:
+    """For what the network's `encode` returns: a distribution, or latents."""
     if hasattr(network, "quantize"):
         return AdoptedCodebook(network.quantize)
-    if is_gaussian(example):
-        return AdoptedGaussian(example.mean.shape[1], kl_weight)
-    return AdoptedLatents(as_tensor(example).shape[1])
+    return AdoptedGaussian(channels // 2, kl_weight) if gaussian else AdoptedLatents(channels)
 
 
 def is_gaussian(encoded: Any) -> bool:

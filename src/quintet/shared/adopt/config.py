@@ -13,8 +13,10 @@ from quintet.shared.tokenizer.config import TokenizerRecipe
 Trained = Literal["decoder", "encoder", "all", "lora"]
 CODECS = ("AutoencoderOobleck", "DacModel", "EncodecModel", "MimiModel")
 """Classes of sounds."""
-CONTRASTIVE = ("ClapModel",)
-"""Classes of joint embeddings of sounds and text."""
+CONTRASTIVE = ("ClapModel", "CLIPModel")
+"""Classes of joint embeddings with text, of sounds and of images."""
+OPEN_CLIP = "open_clip_config.json"
+"""The configuration of a folder of open_clip."""
 FOLDER = "a folder with config.json and safetensors, as diffusers or transformers writes it"
 
 
@@ -22,14 +24,16 @@ FOLDER = "a folder with config.json and safetensors, as diffusers or transformer
 class OriginalConfig:
     """What rebuilds an adopted model: its class and its own configuration."""
 
-    library: Literal["diffusers", "transformers"] = "diffusers"
-    """The library of the class."""
+    library: Literal["diffusers", "transformers", "open_clip"] = "diffusers"
+    """The library of the format of its files. Models of open_clip are built by transformers."""
     class_name: str = "AutoencoderKL"
     """The class."""
     settings: str = "{}"
-    """Text of its config.json, kept to the byte."""
+    """Text of its config.json, or of its open_clip_config.json, kept to the byte."""
     dtype: str = "float32"
     """Type of the weights in its files; training is in fp32."""
+    dtypes: str = "{}"
+    """Where files mix several: types by the names of tensors, as JSON."""
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -37,6 +41,26 @@ class OriginalConfig:
     @property
     def values(self) -> dict[str, Any]:
         return json.loads(self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairConfig(OriginalConfig):
+    """What rebuilds an adopted joint embedding with text, but for its tokenizer."""
+
+    processor: str = ""
+    """Digest of the files of its tokenizer and feature extractor."""
+
+    loss: ClassVar[Literal["softmax"]] = "softmax"
+    text: ClassVar[str] = "tokens"
+
+    @property
+    def vocab_size(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def text_length(self) -> int:
+        """The most tokens that have positions."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

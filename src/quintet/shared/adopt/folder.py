@@ -1,10 +1,12 @@
-"""Folders of diffusers and transformers: config.json names the class, safetensors hold the weights.
+"""Folders of diffusers and transformers: config.json names the class, safetensors hold the weights;
+and of open_clip, whose files are open_clip.py's.
 
 Loading runs no code of the folder: the class is looked up in the library, custom code (auto_map)
 and pickles are refused.
 """
 
 import importlib
+import json
 import logging
 import sys
 import warnings
@@ -18,42 +20,61 @@ from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
 from quintet.engine.models.hub import CONFIG
-from quintet.engine.models.pretrained import read_about, refuse_outside_links
+from quintet.engine.models.pretrained import read_about, read_weights, refuse_outside_links
 from quintet.engine.runs.checkpoint import write_safetensors
-from quintet.shared.adopt.config import CONTRASTIVE, FOLDER, AdoptedConfig, OriginalConfig
+from quintet.engine.runs.folder import read_json
+from quintet.shared.adopt import open_clip
+from quintet.shared.adopt.config import (
+    CONTRASTIVE,
+    FOLDER,
+    OPEN_CLIP,
+    AdoptedConfig,
+    OriginalConfig,
+)
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 """Name of the file of weights of diffusers."""
+MODEL = "model.safetensors"
+"""That of transformers."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 C = TypeVar("C", bound=OriginalConfig)
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a folder is one of diffusers or transformers, and not a run or an export."""
+    """Whether a folder is one of another library, and not a run or an export."""
     if (path / "model_index.json").is_file():
         raise RunError(f"{path} is a pipeline; name the folder of its autoencoder: {path / 'vae'}")
     if not (path / CONFIG).is_file():
-        return False
+        return (path / OPEN_CLIP).is_file()
     about = read_about(path)
     return "quintet" not in about and ("_class_name" in about or "architectures" in about)
 
 
-def class_named(about: Mapping[str, Any]) -> str:
-    """The class of a config.json."""
+def class_in(path: Path) -> str:
+    """The class that the config.json of a folder names; a folder of open_clip has none."""
+    if not (path / CONFIG).is_file() and (path / OPEN_CLIP).is_file():
+        return "CLIPModel"
+    about = read_about(path)
     return str(about.get("_class_name") or (about.get("architectures") or [""])[0])
+
+
+def kept_class(about: Mapping[str, Any]) -> str:
+    """The class of a model that a run or an export names; of one of Quintet's own, its label."""
+    return str((about.get("config") or {}).get("class_name") or about.get("model"))
 
 
 def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Module]:
     """The network of a folder in fp32, and what rebuilds it."""
-    about = read_about(path)
+    if not (path / CONFIG).is_file():
+        return _load_open_clip(path, config_class)
+    about, named = read_about(path), class_in(path)
     library = "diffusers" if "_class_name" in about else "transformers"
-    named = class_named(about)
-    files = weight_files(path)
+    files = weight_files(path, WEIGHTS if library == "diffusers" else MODEL)
     config = config_class(
         library=library,
         class_name=named,
         settings=(path / CONFIG).read_text(encoding="utf-8"),
-        dtype=dtype_of(files),
+        **types_of(files),
     )
     kind = class_of(config)
     variant = next((f.name.split(".")[1] for f in files if f.name.count(".") > 1), None)
@@ -68,10 +89,39 @@ def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Modul
     return config, network
 
 
+def _load_open_clip(path: Path, config_class: type[C]) -> tuple[C, nn.Module]:
+    refuse_outside_links(path, path / OPEN_CLIP)
+    text, files = (
+        (path / OPEN_CLIP).read_text(encoding="utf-8"),
+        weight_files(path, open_clip.WEIGHTS),
+    )
+    if len(files) > 1:
+        files = [file for file in files if file.name == open_clip.WEIGHTS] or files
+    config = config_class(
+        library="open_clip", class_name="CLIPModel", settings=text, **types_of(files)
+    )
+    settings = open_clip.settings_of(read_json(path / OPEN_CLIP))
+    weights = {name: value.float() for name, value in read_weights(files[0]).items()}
+    state = open_clip.to_transformers(weights, settings)
+    with torch.device("meta"):  # before memory is allocated for what a configuration says
+        expected = {name: value.shape for name, value in build(config).state_dict().items()}
+    for name, value in state.items():
+        if value.shape != expected.get(name):
+            raise RunError(
+                f"{files[0]} does not hold the model of {OPEN_CLIP}: {name} (as transformers calls"
+                f" it) has shape {tuple(value.shape)}, not {tuple(expected.get(name, ()))}"
+            )
+    network = build(config)
+    network.load_state_dict(state)
+    return config, network
+
+
 def build(config: OriginalConfig) -> nn.Module:
     """The network with arbitrary weights."""
     kind = class_of(config)
     with quiet():
+        if config.library == "open_clip":
+            return kind(kind.config_class(**open_clip.settings_of(config.values)))
         if config.library == "diffusers":
             return kind.from_config(config.values)
         return kind(kind.config_class.from_dict(config.values))
@@ -80,6 +130,9 @@ def build(config: OriginalConfig) -> nn.Module:
 def save(config: OriginalConfig, network: Any, state: Mapping[str, Tensor], path: Path) -> None:
     """In the original format; equal weights give an equal file."""
     weights = {name: value.cpu() for name, value in state.items()}
+    if config.library == "open_clip":
+        _save_open_clip(config, weights, path)
+        return
     if config.library == "diffusers":
         write_safetensors(path / WEIGHTS, weights)
     else:  # transformers gives some weights other names in files
@@ -88,42 +141,57 @@ def save(config: OriginalConfig, network: Any, state: Mapping[str, Tensor], path
     (path / CONFIG).write_text(config.settings, encoding="utf-8")
 
 
+def _save_open_clip(config: OriginalConfig, state: Mapping[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file  # as open_clip writes it, without metadata
+
+    weights = open_clip.from_transformers(state, open_clip.settings_of(config.values))
+    save_file(weights, path / open_clip.WEIGHTS)
+    (path / OPEN_CLIP).write_text(config.settings, encoding="utf-8")
+
+
 def in_type_of(config: OriginalConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights in the type of the original."""
-    dtype = getattr(torch, config.dtype)
+    """Weights in the types of the original."""
+    types = json.loads(config.dtypes)
     return {
-        name: value.detach().to(dtype) if value.is_floating_point() else value.detach()
+        name: value.detach().to(getattr(torch, types.get(name, config.dtype)))
+        if value.is_floating_point()
+        else value.detach()
         for name, value in state.items()
     }
 
 
 def class_of(config: OriginalConfig) -> Any:
+    name = "diffusers" if config.library == "diffusers" else "transformers"
     try:
-        library = importlib.import_module(config.library)
-        base = library.ModelMixin if config.library == "diffusers" else library.PreTrainedModel
-        kind = getattr(library, config.class_name, None)
+        # Modules of some classes hold tensors (Cosmos), which must have values: a first import may
+        # come where a model is built without.
+        with torch.device("cpu"):
+            library = importlib.import_module(name)
+            base = library.ModelMixin if name == "diffusers" else library.PreTrainedModel
+            kind = getattr(library, config.class_name, None)
     except (ImportError, RuntimeError) as error:
         raise RunError(
-            f"a {config.class_name} needs {config.library}: pip install 'quintet[adopt]' ({error})"
+            f"a {config.class_name} needs {name}: pip install 'quintet[adopt]' ({error})"
         ) from None
     whole = isinstance(kind, type) and issubclass(kind, base)
     embeds = config.class_name in CONTRASTIVE
     if not whole or not (embeds or (hasattr(kind, "encode") and hasattr(kind, "decode"))):
         raise RunError(
-            f"{config.class_name} is not an autoencoder of {config.library}"
+            f"{config.class_name} is not an autoencoder of {name}"
             f" {library.__version__}; give {FOLDER}"
         )
     return kind
 
 
-def weight_files(path: Path) -> list[Path]:
-    """The safetensors of a folder; RunError if there are none."""
+def weight_files(path: Path, name: str) -> list[Path]:
+    """The safetensors of a folder; RunError if there are none. `name` is what they are called."""
     files = sorted(path.glob("*.safetensors"))
     pickles = sorted(p.name for p in path.iterdir() if p.suffix in PICKLES)
     if not files and pickles:
         raise RunError(
             f"{path} holds {', '.join(pickles)}, which is not read, because a pickle can run code;"
-            f" 'quintet import {path / pickles[0]} FOLDER' writes its tensors as safetensors"
+            f" 'quintet import {path / pickles[0]} FOLDER' writes its tensors as safetensors: copy"
+            f" FOLDER/tensors.safetensors to {path / name}"
         )
     if not files:
         raise RunError(f"{path} holds no safetensors; give {FOLDER}")
@@ -133,22 +201,25 @@ def weight_files(path: Path) -> list[Path]:
     return whole or files
 
 
-def dtype_of(files: list[Path]) -> str:
-    """The type of the weights; fp32 where files mix several."""
+def types_of(files: list[Path]) -> dict[str, str]:
+    """`dtype` of the weights; where files mix several, fp32, and `dtypes` of the others."""
     from safetensors import SafetensorError, safe_open
 
     names = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
     try:
         types = {
-            weights.get_slice(name).get_dtype()
+            name: weights.get_slice(name).get_dtype()
             for file in files
             for weights in [safe_open(file, framework="pt")]
             for name in weights.keys()  # noqa: SIM118
         }
     except (OSError, SafetensorError) as error:
         raise RunError(f"{files[0].parent}: {error}") from None
-    floating = types & set(names)
-    return names[floating.pop()] if len(floating) == 1 else "float32"
+    floating = {name: names[kind] for name, kind in types.items() if kind in names}
+    if len(kinds := set(floating.values())) == 1:
+        return {"dtype": kinds.pop()}
+    others = {name: kind for name, kind in sorted(floating.items()) if kind != "float32"}
+    return {"dtypes": json.dumps(others)}
 
 
 @contextmanager

@@ -47,6 +47,10 @@ class LowRank(nn.Module):
         shapes = {n: p.shape for n, p in network.named_parameters() if _key(n) in keys}
         return cls(shapes, max(len(value) for name, value in state.items() if ".down." in name))
 
+    def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """`down` and `up` by the name of the weight."""
+        return {name: (self.down[_key(name)], self.up[_key(name)]) for name in self.shapes}
+
     def merged(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The changed ones among the weights of a network."""
         with without_autocast(next(iter(self.up.values()))):

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from quintet.engine.errors import RunError
-from quintet.engine.models.pretrained import Pretrained, weights_of
+from quintet.engine.models.pretrained import Pretrained, read_about, weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.runs.folder import at_step
 from quintet.nn.precision import full_precision
-from quintet.shared.adopt import folder, passes
+from quintet.shared.adopt import folder, passes, peft_files
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
-from quintet.shared.adopt.config import AdoptedConfig, Trained
+from quintet.shared.adopt.config import CODECS, FOLDER, AdoptedConfig, Trained
 from quintet.shared.adopt.low_rank import PREFIX, LowRank, adaptable
 from quintet.shared.adopt.passes import Shape
 from quintet.shared.tokenizer.model import (
@@ -60,9 +60,16 @@ class AdoptedTokenizer(TokenizerModel):
 
     def find_latents(self) -> None:
         """The bottleneck, and how much smaller than samples latents are."""
+        if self.config.class_name in CODECS:
+            raise RunError(
+                f"a {self.config.class_name} is a codec of sounds, not of {self.what}; adopt it"
+                " with music/adopt"
+            )
         shape = self.example()
         encoded = self._try(lambda: passes.encode(self, shape))
-        self.quantiser = bottleneck_of(self.network, encoded, self.config.kl_weight)
+        self.quantiser = bottleneck_of(
+            self.network, encoded.gaussian, encoded.shape[1], self.config.kl_weight
+        )
         self._latents[shape] = self._latent_shape(shape, encoded)
         positions = self._latents[shape][1:]
         self.factor = shape[-1] // positions[-1]
@@ -160,8 +167,9 @@ class AdoptedTokenizer(TokenizerModel):
             self._latents[shape] = self._latent_shape(shape, passes.encode(self, shape))
         return self._latents[shape]
 
-    def _latent_shape(self, shape: Shape, encoded: Any) -> Shape:
-        latents = self.from_network(as_tensor(encoded), shape[1] if self.axes == 5 else 1)
+    def _latent_shape(self, shape: Shape, encoded: passes.Encoded) -> Shape:
+        values = torch.empty(encoded.shape, device="meta")
+        latents = self.from_network(values, shape[1] if self.axes == 5 else 1)
         channels = getattr(self.quantiser, "channels", latents.shape[1])
         return (channels, *latents.shape[2:])
 
@@ -286,6 +294,14 @@ class AdoptedTokenizer(TokenizerModel):
         return cls(*folder.load(Path(source))).eval()
 
     @classmethod
+    def _about(cls, path: Path) -> Any:
+        about = read_about(path)
+        if about.get("model") != cls.label():
+            named = folder.kept_class(about)
+            raise RunError(f"a {named} cannot be adopted for {cls.what}; give {FOLDER}")
+        return super()._about(path)
+
+    @classmethod
     def _from_run(cls, path: Path, step: int | str | None, about: Mapping[str, Any]) -> Self:
         weights = weights_of(at_step(path, step), about["main"]["part"])
         if not all(name.startswith(PREFIX) for name in weights):
@@ -310,6 +326,14 @@ class AdoptedTokenizer(TokenizerModel):
                 for name, value in self.low_rank.merged(weights).items():
                     weights[name].copy_(value)
             self.low_rank = None
+
+    def save_peft(self, path: Path) -> str:
+        """Write a LoRA as an adapter of peft; returns how it is loaded."""
+        if self.low_rank is None:
+            raise RunError("only a run with --train lora has an adapter for peft; drop --format")
+        count = peft_files.save(self.network, self.low_rank, path)
+        original = f"{self.config.class_name}.from_pretrained(ORIGINAL)"
+        return f"{count} tensors; load them with peft.PeftModel.from_pretrained({original}, FOLDER)"
 
     def _write(self, path: Path) -> None:
         """In the format of the original, and in its type of weights."""

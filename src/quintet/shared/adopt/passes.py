@@ -1,17 +1,31 @@
-"""Passes of an adopted network over tensors that have shapes and no values: they cost no memory and
-hardly any time, whatever the size of the network."""
+"""Passes of an adopted network over tensors that have shapes and no values: they cost no memory,
+and seconds at most, whatever the size of the network. A process makes each once."""
 
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
-from quintet.shared.adopt.bottlenecks import AdoptedGaussian
+from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, is_gaussian
 
 Shape = tuple[int, ...]
+T = TypeVar("T")
+MADE: OrderedDict[Any, Any] = OrderedDict()
+"""Results by what they depend on."""
+LIMIT = 256
+
+
+class Encoded(NamedTuple):
+    """What the network's `encode` makes of one sample."""
+
+    gaussian: bool
+    """Whether these are means and log-variances."""
+    shape: Shape
+    """With the batch, as the network has it."""
 
 
 class Pass(NamedTuple):
@@ -36,19 +50,41 @@ class _Call(nn.Module):
         return self.function(self.model, pixels)
 
 
-def encode(model: Any, shape: Shape) -> Any:
-    """What the network's `encode` returns for pixels of this shape."""
-    with torch.no_grad():
-        return _run(model, lambda model, pixels: model.encoded(pixels), shape)[0]
+def encode(model: Any, shape: Shape) -> Encoded:
+    """Of pixels of this shape."""
+
+    def make() -> Encoded:
+        with torch.no_grad():
+            found = _run(model, lambda model, pixels: model.encoded(pixels), shape)[0]
+        return Encoded(is_gaussian(found), tuple(as_tensor(found).shape))
+
+    return _once(("encode", *_key(model, shape)), make)
+
+
+def _key(model: Any, shape: Shape) -> tuple[Any, ...]:
+    return type(model), model.config.class_name, model.config.settings, shape
+
+
+def _once(key: Any, make: Callable[[], T]) -> T:
+    if key not in MADE:
+        MADE[key] = make()
+        if len(MADE) > LIMIT:
+            MADE.popitem(last=False)
+    return MADE[key]
 
 
 def both(model: Any, shape: Shape) -> Pass:
     """Leaves no parameter frozen."""
     model.requires_grad_(True)
-    with torch.enable_grad():
-        (latents, output), weights = _run(model, _halves, shape)
-    depend = [_dependencies(half, weights) for half in (latents, output)]
-    return Pass(tuple(output.shape[1:]), *depend)
+
+    def make() -> Pass:
+        with torch.enable_grad():
+            (latents, output), weights = _run(model, _halves, shape)
+        depend = [_dependencies(half, weights) for half in (latents, output)]
+        return Pass(tuple(output.shape[1:]), *depend)
+
+    codebooks = getattr(model.quantiser, "count", None)
+    return _once(("both", codebooks, *_key(model, shape)), make)
 
 
 def _halves(model: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:

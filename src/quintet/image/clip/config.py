@@ -1,0 +1,91 @@
+"""Settings of image/clip. Plain values only, and no torch: help must be instant."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from quintet.engine.config import OptimiserConfig, Recipe, require, setting
+from quintet.image.config import ImageDataConfig
+from quintet.shared.adopt.config import PairConfig
+
+Trained = Literal["all", "projections", "image", "text"]
+FOLDER = (
+    "a folder of a transformers CLIPModel (config.json, safetensors) or of open_clip"
+    " (open_clip_config.json, open_clip_model.safetensors), with the files of its tokenizer"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipConfig(PairConfig):
+    """What rebuilds an adopted CLIP, but for its tokenizer."""
+
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """Of each colour channel in 0..1, subtracted from pixels."""
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    """Deviation of each channel, by which they are divided."""
+
+    @property
+    def image_size(self) -> int:
+        if self.library == "open_clip":
+            size = self._of_open_clip("vision_cfg", "image_size", 224)
+            return size if isinstance(size, int) else size[0]
+        return self._of("vision_config", "image_size", 224)
+
+    @property
+    def vocab_size(self) -> int:
+        if self.library == "open_clip":
+            return self._of_open_clip("text_cfg", "vocab_size", 49_408)
+        return self._of("text_config", "vocab_size", 49_408)
+
+    @property
+    def text_length(self) -> int:
+        if self.library == "open_clip":
+            return self._of_open_clip("text_cfg", "context_length", 77)
+        return self._of("text_config", "max_position_embeddings", 77)
+
+    def _of(self, tower: str, name: str, default: int) -> int:
+        """config.json may leave out what is the default of the class."""
+        return (self.values.get(tower) or {}).get(name, default)
+
+    def _of_open_clip(self, tower: str, name: str, default: int) -> Any:
+        return (self.values["model_cfg"].get(tower) or {}).get(name, default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionedDataConfig(ImageDataConfig):
+    """Images with captions. They have the size of the model."""
+
+    size: tuple[int, int] = (224, 224)
+    """Height and width that images are resized and cropped to: those of the model."""
+    builtin: Literal["scenes", "figures", "figure"] = "figures"
+    """Built-in images: scenes of many textured shapes; or up to four plain figures, or a single
+    large one, whose captions say all."""
+    flip: bool = False
+    """Random horizontal flip in training; captions that say left or right would be wrong."""
+    min_crop: float = 0.9
+    """Smallest random crop, as a fraction of the shorter side; 1: the largest crop."""
+    max_missing: float = 0.5
+    """Largest fraction of images without a caption, which are skipped with a warning."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.max_missing <= 1, "max_missing", self.max_missing, "between 0 and 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipRecipe(Recipe):
+    """All settings of a run that adopts a CLIP."""
+
+    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"clip": FOLDER})
+    """The original, which the run keeps a copy of."""
+    clip: str | None = setting(path=True)
+    """Folder of the model and its tokenizer, or a run of this recipe; on the command line also
+    --from."""
+    train: Trained = "all"
+    """What is trained, beside the temperature: everything, both projections, or one tower with its
+    projection. The rest stays to the bit."""
+    images: CaptionedDataConfig = field(default_factory=CaptionedDataConfig)
+    """Images and captions."""
+    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """Optimizer and learning rate schedule."""

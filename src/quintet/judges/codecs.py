@@ -1,0 +1,195 @@
+"""Audio codecs side by side: distortion, rate, speed and use of codes, on the same sounds.
+
+files -> centre of each, at the rate and channels of a codec -> copy -> mono at the lowest rate
+of all codecs -> scores with receipts
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quintet.engine.errors import RunError
+from quintet.engine.launch import processor
+from quintet.judges.base import Array
+from quintet.judges.receipt import RESAMPLES, Receipt, Score, check_comparable, interval, set_digest
+from quintet.judges.tokenizers import Judged
+from quintet.media.audio import Samples, read_audio, resampled
+from quintet.media.errors import BadFile
+from quintet.nn.spectra import mel_errors, si_sdr, stft_errors
+from quintet.nn.spectrogram import LogMel
+from quintet.shared.tokenizer.codes import weights_digest
+
+WINDOW = 2048
+"""Of the log-mels, in samples at the common rate; there are a sixteenth as many bins."""
+FLOOR = 1e-5
+FACTS = {
+    "mel_error": {
+        "what": "L1 of natural log-mels",
+        "window": f"{WINDOW}, hop {WINDOW // 4}",
+        "bins": str(WINDOW // 16),
+        "floor": str(FLOOR),
+    },
+    "stft_error": {"what": "L1 of natural log-magnitudes, windows of 512, 1024 and 2048"},
+    "si_sdr": {"what": "scale-invariant signal-to-distortion ratio, dB"},
+    "kbit_per_second": {"bits": "log2(codebook size) for each id, without entropy coding"},
+    "latents_per_second": {"numbers": "continuous, fp32; bits are not counted"},
+    "codes_used": {"share": "codes that occur in any sound, of all codebooks"},
+}
+
+
+@dataclass(frozen=True)
+class SoundComparison:
+    rate: int
+    """Samples per second at which copies are compared."""
+    seconds: float
+    tokenizers: list[Judged]
+    """By kbit/s, continuous ones last; by mel_error among equals."""
+    skipped: list[str]
+    """Files that cannot be read, and why."""
+
+    @property
+    def receipts(self) -> dict[str, Receipt]:
+        scores = (one.scores for one in self.tokenizers)
+        return {name: score.receipt for one in scores for name, score in one.items()}
+
+
+def compare_codecs(
+    files: Sequence[Path], codecs: Mapping[str, Any], seconds: float
+) -> SoundComparison:
+    """Codecs have `sample_rate`, `channels` and `chunk`, and are judged on their devices."""
+    rate = min(codec.sample_rate for codec in codecs.values())
+    mel = LogMel(rate, WINDOW, WINDOW // 4, WINDOW // 16, power=1.0, floor=FLOOR)
+    trials = [_Trial(name, codec) for name, codec in codecs.items()]
+    usable: list[Path] = []
+    skipped: list[str] = []
+    for path in files:
+        try:
+            reference = read_audio(path, rate=rate, seconds=seconds)
+            for trial in trials:
+                trial.add(path, seconds, reference, mel, rate)
+        except BadFile as error:
+            skipped.append(str(error))
+            continue
+        usable.append(path)
+    if not usable:
+        first = f"; the first: {skipped[0]}" if skipped else ""
+        raise RunError(f"none of {len(files)} sounds can be read{first}")
+    preparation = {
+        "rate": f"{rate} Hz, resampled by soxr",
+        "channels": "mono, copies too",
+        "length": f"at most {seconds:g} s, from the middle",
+    }
+    reference = set_digest(usable)
+
+    def receipt(name: str, facts: dict[str, str]) -> Receipt:
+        return Receipt(name, facts, reference, preparation, len(usable))
+
+    judged = [trial.judged(receipt) for trial in trials]
+    for measure in {measure: None for one in judged for measure in one.scores}:
+        check_comparable({one.name: one.scores[measure] for one in judged if measure in one.scores})
+    return SoundComparison(rate, seconds, sorted(judged, key=_order), skipped)
+
+
+def _order(one: Judged) -> tuple[bool, float, float]:
+    discrete = one.codebook_size is not None
+    rate = one.scores["kbit_per_second" if discrete else "latents_per_second"].value
+    return not discrete, rate, one.scores["mel_error"].value
+
+
+@dataclass
+class _Trial:
+    """A codec at work, and what is kept of it."""
+
+    name: str
+    codec: Any
+    rows: dict[str, list[Array]] = field(default_factory=dict[str, list[Array]])
+    seconds: float = 0.0
+    """Of all sounds."""
+    spent: list[float] = field(default_factory=list[float])
+    """Milliseconds for a second of each sound."""
+    numbers: int = 0
+    """Ids or latents of all sounds."""
+
+    def __post_init__(self) -> None:
+        self.device = next(self.codec.parameters()).device
+        quantiser = self.codec.quantiser
+        shape = (quantiser.count, quantiser.codebook_size) if quantiser.discrete else (0, 0)
+        self.used = torch.zeros(shape, dtype=torch.bool, device=self.device)
+
+    def add(self, path: Path, seconds: float, reference: Samples, mel: LogMel, rate: int) -> None:
+        codec = self.codec
+        sound = read_audio(path, rate=codec.sample_rate, seconds=seconds, channels=codec.channels)
+        given = torch.from_numpy(np.atleast_2d(sound.T)).to(self.device)[None]
+        if not self.spent:
+            self.copy(given)  # the first call also chooses kernels
+        start = time.perf_counter()
+        copy = self.copy(given, counted=True)
+        length = given.shape[-1] / codec.sample_rate
+        self.spent.append(1000 * (time.perf_counter() - start) / length)
+        self.seconds += length
+        if not copy.isfinite().all():
+            raise RunError(f"copies of {self.name} are not finite; name another checkpoint")
+        mono = resampled(copy[0].mean(0).cpu().numpy(), codec.sample_rate, rate)
+        size = min(len(mono), len(reference))
+        real, fake = (torch.from_numpy(x[:size].copy())[None] for x in (reference, mono))
+        lengths = torch.tensor([size])
+        scores = {
+            "mel_error": mel_errors(real, fake, lengths, mel),
+            "stft_error": stft_errors(real, fake, lengths),
+            "si_sdr": si_sdr(real, fake, lengths),
+        }
+        for name, value in scores.items():
+            self.rows.setdefault(name, []).append(value.double().numpy())
+
+    @torch.no_grad()
+    def copy(self, sound: Tensor, counted: bool = False) -> Tensor:
+        """In chunks where the codec takes no more at once."""
+        parts: list[Tensor] = []
+        for part in sound.split(self.codec.chunk or sound.shape[-1], dim=-1):
+            result = self.codec(part)
+            parts.append(result.output)
+            if counted and self.codec.quantiser.discrete:
+                self.numbers += result.ids.numel()
+                for row, ids in zip(self.used, result.ids[0]):
+                    row[ids] = True
+            elif counted:
+                self.numbers += math.prod(self.codec.latent_shape(tuple(part.shape[1:])))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return torch.cat(parts, -1)
+
+    def judged(self, receipt: Callable[[str, dict[str, str]], Receipt]) -> Judged:
+        scores: dict[str, Score] = {}
+        for name, values in self.rows.items():
+            rows = np.concatenate(values)
+            low, high = interval(rows, lambda drawn: float(drawn.mean()), RESAMPLES)
+            scores[name] = Score(float(rows.mean()), low, high, receipt(name, FACTS[name]))
+        for name, value in self.values().items():
+            facts = FACTS.get(name) or self.timing()
+            scores[name] = Score(value, None, None, receipt(name, facts))
+        weights = bytes(weights_digest(self.codec).tolist()).hex()[:16]
+        size = self.used.shape[1] or None
+        return Judged(self.name, weights, self.codec.hop, size, scores)
+
+    def values(self) -> dict[str, float]:
+        speed = {"ms_per_second": float(np.median(self.spent))}
+        rate = self.numbers / self.seconds
+        if not self.codec.quantiser.discrete:
+            return {"latents_per_second": rate, **speed}
+        bits = rate * math.log2(self.used.shape[1])
+        used = self.used.float().mean().item()
+        return {"kbit_per_second": bits / 1000, **speed, "codes_used": used}
+
+    def timing(self) -> dict[str, str]:
+        on_gpu = self.device.type == "cuda"
+        name = torch.cuda.get_device_name(self.device) if on_gpu else processor()
+        threads = {} if on_gpu else {"threads": str(torch.get_num_threads())}
+        what = {"what": "encode and decode, median over sounds", "device": name}
+        return {**what, **threads, "precision": "fp32", "torch": torch.__version__}
