@@ -13,10 +13,12 @@ backward, without what is computed again.
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 
 import torch
+from goals import missed
 from torch import nn
 
 from quintet import MaskGit, VQGanVAE
@@ -178,7 +180,10 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     asked = parser.parse_args()
     work = {"sample": sample, "train": train}[asked.what]
-    print(json.dumps(work(asked, torch.device(asked.device))))
+    row = work(asked, torch.device(asked.device))
+    lacking = [] if asked.tiny else missed(f"maskgit {asked.what}", row)
+    print(json.dumps({**row, "missed": lacking}))
+    sys.exit(1 if lacking else 0)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ the tenth step (after imports), the share of the time in which the GPU is busy, 
 import argparse
 import dataclasses
 import json
+import math
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from goals import missed
 from timing import busy
 
 from quintet import rooms
@@ -145,8 +147,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--longest", type=int, default=0, help="kernels to list, longest first")
     asked = parser.parse_args()
+    lacking = False
     with tempfile.TemporaryDirectory() as place:
         for name in asked.recipes:
+            best: dict[str, Any] = {}
             for way in asked.ways:
                 torch._dynamo.reset()
                 folder = Path(place)
@@ -161,7 +165,11 @@ def main() -> None:
                 print(json.dumps(row), flush=True)
                 if asked.device == "cuda":
                     torch.cuda.empty_cache()
-    sys.stdout.flush()
+                best = min(best or row, row, key=lambda each: each.get("ms", math.inf))
+            found = [] if asked.batch_size else missed(name, best)
+            lacking = lacking or bool(found)
+            print(json.dumps({"recipe": name, "missed": found}), flush=True)
+    sys.exit(1 if lacking else 0)
 
 
 if __name__ == "__main__":

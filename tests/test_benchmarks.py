@@ -25,3 +25,16 @@ def test_a_speed_benchmark_prints_a_row(name: str) -> None:
     for row in rows:
         assert row["ms_per_step"] > 0
         assert row["seconds_to_tenth_step"] > 0
+
+
+def test_a_missed_goal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from goals import short_of  # type: ignore[import-not-found]
+
+    assert short_of("image/vqgan", {"ms": 28.2, "seconds_to_tenth_step": 8.2}) == []
+    late = short_of("image/vqgan", {"ms": 28.2, "seconds_to_tenth_step": 20.5})
+    assert late == ["image/vqgan: seconds_to_tenth_step is 20.5, to reach 15"]
+    assert len(short_of("video/tokenizer", {"error": "out of memory"})) == 2
+    codes = {"batch_1": 5_603, "batch_8": 44_830, "batch_32": 100_000}
+    assert short_of("generation", codes) == ["generation: batch_32 is 100000, to reach 130000"]
+    assert short_of("image/vqgan_tiny", {"ms": 1e9}) == []
