@@ -27,9 +27,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def prompts(folder: Path) -> dict[str, str]:
+def prompts(folder: Path, **settings: Any) -> dict[str, str]:
     """What is said before each text."""
-    source = SpeechFolder(folder, small_buckets(valid_fraction=0.0), "train", 0)
+    source = SpeechFolder(folder, small_buckets(valid_fraction=0.0, **settings), "train", 0)
     task: Any = SimpleNamespace(config=SimpleNamespace(features="mel", text="learned"))
     spoken = Spoken(task)
     spoken.open({}, source)
@@ -86,3 +86,12 @@ def test_shards_keep_the_speaker(folder: Path, tmp_path_factory: pytest.TempPath
     out = tmp_path_factory.mktemp("packed") / "shards"
     pack(folder, [folder / name for name in names], out, described(folder, names), 10**6)
     assert prompts(out) == {"a": "c", "c": "a", "b": "d", "d": "b"}
+
+
+def test_a_prompt_lasts_three_to_six_seconds_where_one_does(tmp_path: Path) -> None:
+    long = {"a": 1, "b": 7, "c": 4, "d": 2, "e": 5}
+    for name, seconds in long.items():
+        write_wav(tmp_path / f"{name}.wav", np.full(RATE * seconds, 0.1, np.float32), RATE)
+        (tmp_path / f"{name}.txt").write_text(name, encoding="utf-8")
+    found = prompts(tmp_path, max_seconds=8.0)
+    assert found == {"a": "c", "b": "c", "c": "e", "d": "e", "e": "c"}

@@ -218,3 +218,17 @@ def test_a_file_without_lines_is_refused(cli: Cli, run: Path, tmp_path: Path) ->
     (tmp_path / "empty.txt").write_text("\n\n")
     said = cli("sample", run, "--text-file", tmp_path / "empty.txt", "--out", tmp_path)
     assert "is empty" in said.sentence
+
+
+def test_a_folder_is_read_as_phonemes(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader")
+    folder, trained = tmp_path / "voices", tmp_path / "run"
+    folder.mkdir()
+    for number in range(6):
+        write_wav(folder / f"{number}.wav", speak(compose(number), 16_000), 16_000)
+        (folder / f"{number}.txt").write_text("good morning", encoding="utf-8")
+    flags = ("--model.phonemes", "en-us", "--steps", 1, "--evaluate-every", 0, "--run", trained)
+    result = cli("train", "speech/voicebox_tiny", folder, *FEW, *flags)
+    assert result.status == 0, result.err
+    out = tmp_path / "out.wav"
+    assert cli("sample", trained, "--text", "good day", *QUICK, "--out", out).status == 0

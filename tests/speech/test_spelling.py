@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quintet.engine.config import ConfigError
 from quintet.speech import phonemes as ipa
 from quintet.speech.characters import FIRST, clean, encode
-from quintet.speech.config import VoiceBoxConfig, VoiceBoxRecipe
+from quintet.speech.config import VoiceBoxConfig
 from quintet.speech.data import Buckets, SpeechFolder, collate
 from quintet.speech.english import cardinal, ordinal, spelled_out, year
 from quintet.speech.spelling import passages, spell, to_ids
@@ -91,11 +90,6 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     with pytest.raises(ImportError, match=r"quintet\[phonemes\]"):
         ipa.phonemes("a text that is in no cache", "en-us")
-
-
-def test_built_in_speech_has_no_phonemes():
-    with pytest.raises(ConfigError, match="phonemes"):
-        VoiceBoxRecipe(model=VoiceBoxConfig(phonemes="en-us"))
 
 
 class TestEspeak:

@@ -175,10 +175,14 @@ def test_a_first_batch_that_cannot_be_is_refused(change, message):
 def test_rates_of_model_and_recordings_agree():
     with pytest.raises(ConfigError, match=r"model\.sample_rate, 8000"):
         recipe(recordings=SpeechDataConfig(**DATA | {"sample_rate": 16_000}))
-    with pytest.raises(ConfigError, match="built-in speech"):
-        recipe(model=VoiceBoxConfig(**MODEL | {"text": "given"}))
     with pytest.raises(ConfigError, match="mask_fraction"):
         VoiceBoxLossConfig(mask_fraction=(0.9, 0.2))
+
+
+@pytest.mark.parametrize("change", [{"text": "given"}, {"phonemes": "en-us"}])
+def test_built_in_speech_has_neither_ids_nor_a_language(change):
+    with pytest.raises(ConfigError, match="built-in speech"):
+        VoiceBoxTask(recipe(model=VoiceBoxConfig(**MODEL | change))).data("train")
 
 
 def test_a_vocoder_that_is_not_there_is_named(tmp_path):

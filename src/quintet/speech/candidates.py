@@ -20,8 +20,9 @@ from quintet.speech.vocoder.task import VocoderTask
 
 
 class Spoken(Candidates):
-    """The prompt of a transcript is the next recording of its speaker, with its transcript. Where
-    the metadata does not name speakers, each folder counts as one."""
+    """The prompt of a transcript is the next recording of its speaker that lasts three to six
+    seconds, with its transcript; where none does, the next. Where the metadata does not name
+    speakers, each folder counts as one."""
 
     task: VoiceBoxTask
 
@@ -43,16 +44,22 @@ class Spoken(Candidates):
         return super().open(nets, source)
 
     def prompt(self, index: int) -> Mapping[str, Any] | None:
-        """The next readable recording of the voice, the first one after the last; None if there
-        is no other."""
+        """Of the readable recordings of the voice, in order from this one on and round, the first
+        of a good length; None if there is no other."""
         others = self.neighbours[index]
         place = others.index(index)
-        for other in (*others[place + 1 :], *others[:place]):
+        in_order = (*others[place + 1 :], *others[:place])
+        for other in sorted(in_order, key=lambda i: not self.fits(i)):
             try:
                 return self.source.keyed(other, None)
             except DAMAGE:
                 continue
         return None
+
+    def fits(self, index: int) -> bool:
+        """As a prompt: longer ones leave little of the length that training knows."""
+        extent = getattr(self.source, "extent", None)
+        return extent is not None and 3.0 <= extent(index) <= 6.0
 
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
         network: VoiceBox = self.nets["voicebox"]

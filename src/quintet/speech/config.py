@@ -201,12 +201,6 @@ class VoiceBoxRecipe(Recipe):
         model, rate = self.model, self.recordings.sample_rate
         matched = model.features == "latents" or rate == model.sample_rate
         require(matched, "recordings.sample_rate", rate, f"model.sample_rate, {model.sample_rate}")
-        built_in = self.data is not None or (model.features == "mel" and model.text != "given")
-        require(
-            built_in, "data", self.data, "set: built-in speech has log-mels, and no ids per frame"
-        )
-        spoken = self.data is not None or model.phonemes is None
-        require(spoken, "data", self.data, "set: built-in speech is in no language with phonemes")
 
 
 def frames_in(seconds: float, rate: int, hop: int) -> int:

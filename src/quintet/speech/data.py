@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from quintet.engine.config import require
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
@@ -394,7 +395,12 @@ class BuiltinVoices(Builtin):
 
     def __init__(self, buckets: Buckets, split: Split) -> None:
         super().__init__(buckets.config, split)
-        self.buckets = buckets
+        self.buckets, model = buckets, buckets.model
+        plain = model.features == "mel" and model.text != "given"
+        require(plain, "data", None, "set: built-in speech has log-mels, and no ids per frame")
+        require(
+            model.phonemes is None, "data", None, "set: built-in speech is in no language of espeak"
+        )
         self.wavs = SharedRows(len(self), round(self.config.max_seconds * self.config.sample_rate))
         """Sounds of earlier epochs: to synthesise one takes milliseconds, to copy it none."""
 
