@@ -36,7 +36,12 @@ def vqgan() -> VQGanRecipe:
         ),
         discriminator=DiscriminatorConfig(dim=64, layers=3),
         images=ImageDataConfig(size=(128, 128), builtin_count=1_000_000, valid_limit=5120),
-        losses=TokenizerLossConfig(perceptual=0.2, adversarial_from=0.7, adversarial_share=0.3),
+        losses=TokenizerLossConfig(
+            perceptual=0.2,
+            adversarial_from=0.7,
+            adversarial_share=0.1,
+            adversarial_warmup_steps=500,
+        ),
         optim=OptimiserConfig(optimizer="muon", learning_rate=5e-4, warmup_steps=200),
         discriminator_optim=OptimiserConfig(
             learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
@@ -177,7 +182,12 @@ def vqgan_large() -> VQGanRecipe:
         ),
         discriminator=DiscriminatorConfig(dim=64, layers=4),
         images=ImageDataConfig(size=(256, 256), builtin_count=1_000_000, valid_limit=5120),
-        losses=TokenizerLossConfig(perceptual=0.2, adversarial_from=0.4, adversarial_share=0.3),
+        losses=TokenizerLossConfig(
+            perceptual=0.2,
+            adversarial_from=0.4,
+            adversarial_share=0.1,
+            adversarial_warmup_steps=500,
+        ),
         optim=OptimiserConfig(
             optimizer="muon",
             learning_rate=3e-4,
@@ -216,7 +226,7 @@ def adopt() -> ImageAdoptRecipe:
         save_every=1000,
         warm_discriminator=500,
         images=ImageDataConfig(size=(256, 256), builtin_count=1_000_000),
-        losses=TokenizerLossConfig(perceptual=0.2, adversarial_share=0.3),
+        losses=TokenizerLossConfig(perceptual=0.2, adversarial_share=0.1),
         optim=OptimiserConfig(learning_rate=5e-5, warmup_steps=100),
         discriminator_optim=OptimiserConfig(
             learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0

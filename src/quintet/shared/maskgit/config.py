@@ -89,7 +89,7 @@ class DecodingConfig:
     """Steps of generation, 8 to 64: in each, more of the ids are fixed."""
     order: Literal["confidence", "halton"] = "confidence"
     """Which ids are fixed first: the most likely ones, or those of a Halton sequence."""
-    temperature: float = 1.0
+    temperature: float = 0.7
     """Sampling temperature; 0 is greedy."""
     choice_temperature: float = 4.5
     """confidence: noise in the choice of ids, which falls to 0 in the last step."""

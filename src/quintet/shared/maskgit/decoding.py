@@ -47,7 +47,7 @@ class Decoding:
     """Steps; in each, more of the ids are fixed."""
     order: Literal["confidence", "halton"] = "confidence"
     """Which ids are fixed first."""
-    temperature: float = 1.0
+    temperature: float = 0.7
     """Sampling temperature; 0 is greedy."""
     choice_temperature: float = 4.5
     """confidence: noise in the choice of ids, which falls to 0 in the last step."""
