@@ -303,8 +303,15 @@ def test_clipped_samples_are_counted(tmp_path):
     np.testing.assert_allclose(found, [-1, 0.5, 1], atol=1e-4)
 
 
+def test_channels_come_back(tmp_path):
+    pair = np.random.default_rng(0).uniform(-0.5, 0.5, (800, 2))
+    assert write_wav(tmp_path / "a.wav", pair, 8_000) is None
+    back = read_audio(tmp_path / "a.wav", rate=8_000, channels=2)
+    np.testing.assert_allclose(back, pair, atol=1e-4)
+
+
 def test_invalid_samples_are_not_written(tmp_path):
-    for wrong in (np.zeros((2, 4)), np.array([np.nan])):
+    for wrong in (np.zeros((2, 400)), np.zeros((4, 2, 1)), np.array([np.nan])):
         with pytest.raises(ValueError, match="finite numbers"):
             write_wav(tmp_path / "a.wav", wrong, 8_000)
     assert not list(tmp_path.iterdir())

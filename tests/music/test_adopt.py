@@ -229,3 +229,37 @@ def test_si_sdr_ignores_loudness_and_padding() -> None:
     noise *= (real.norm(dim=1) / noise.norm(dim=1) / 10)[:, None]  # 20 dB
     values = si_sdr(real, 3 * (real + noise), lengths)
     torch.testing.assert_close(values, torch.full((2,), 20.0), atol=0.5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["DacModel", "AutoencoderOobleck"])
+def test_a_run_copies_sounds(name: str, stereo: Path, tmp_path: Path, cli: Any) -> None:
+    recipe, run, out = small(name), tmp_path / "run", tmp_path / "out"
+    task = harness.task_of("music/adopt_tiny", measured=False)
+    start(task, recipe, run, name="music/adopt_tiny", load=rooms.load, progress=False)
+    assert cli("sample", run, stereo, "--text", "slow", "--out", out).status == 2
+    assert cli("sample", run, "--out", out).status == 2
+    result = cli("sample", run, stereo, "--seconds", 0.5, "--out", out)
+    assert result.status == 0, result.err
+    names = {path.name for path in out.iterdir()}
+    assert names == {f"{n}.{kind}.wav" for n in range(4) for kind in ("original", "copy")}
+    model = quintet.load(run)
+    pair = [
+        read_audio(out / f"0.{kind}.wav", rate=RATE, channels=model.channels, silent=True)
+        for kind in ("original", "copy")
+    ]
+    assert pair[0].shape == pair[1].shape
+    expected = model.reconstruct(torch.from_numpy(pair[0]).view(-1, model.channels).T[None])
+    copy = torch.from_numpy(pair[1]).view(-1, model.channels).T[None]
+    torch.testing.assert_close(copy, expected.clamp(-1, 1), atol=1e-3, rtol=0.0)
+
+
+def test_a_codec_of_chunks_copies_a_longer_sound_one_by_one() -> None:
+    model = AdoptedCodec.from_pretrained(folder("EncodecModel"))
+    model.network.config.chunk_length_s = 0.1
+    assert model.chunk is not None
+    sound = torch.randn(1, model.channels, 5 * model.chunk // 2)
+    copy = model.reconstruct(sound)
+    assert copy.shape == sound.shape
+    torch.testing.assert_close(
+        copy[..., : model.chunk], model.reconstruct(sound[..., : model.chunk])
+    )

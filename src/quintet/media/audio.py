@@ -303,6 +303,10 @@ def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  
         return info
 
 
+MOST_CHANNELS = 8
+"""Of a file that is written: more are samples that were taken for channels."""
+
+
 class Clipping(NamedTuple):
     """Samples beyond full scale, limited to it in the file."""
 
@@ -320,15 +324,17 @@ class Clipping(NamedTuple):
 def write_wav(
     path: Path | str, samples: npt.NDArray[np.floating] | Samples16, rate: int
 ) -> Clipping | None:
-    """Write mono (n,) as 16-bit WAV, clipped at full scale: returns what was, if anything. Samples
-    of 16 bits are written as they are. The file is complete or absent."""
+    """Write (n,) or (n, channels) as 16-bit WAV, clipped at full scale: returns what was, if
+    anything. Samples of 16 bits are written as they are. The file is complete or absent."""
     narrow = np.asarray(samples).dtype == np.int16
     values = np.asarray(samples, np.float32) / (32768 if narrow else 1)
-    if values.ndim != 1 or not np.isfinite(values).all():
-        raise ValueError(f"samples of shape {values.shape}: give finite numbers of shape (n,)")
+    channels = 1 if values.ndim == 1 else values.shape[-1]
+    if values.ndim not in (1, 2) or channels > MOST_CHANNELS or not np.isfinite(values).all():
+        known = f"(n,) or (n, channels), of at most {MOST_CHANNELS}"
+        raise ValueError(f"samples of shape {values.shape}: give finite numbers of shape {known}")
     content = BytesIO()
     with wave.open(content, "wb") as file:
-        file.setnchannels(1)
+        file.setnchannels(channels)
         file.setsampwidth(2)
         file.setframerate(rate)
         scaled = samples if narrow else np.rint(np.clip(values, -1, 1) * 32767)
@@ -337,4 +343,4 @@ def write_wav(
     beyond = np.abs(values) > 1
     if not beyond.any():
         return None
-    return Clipping(int(beyond.sum()), len(values), float(np.abs(values).max()))
+    return Clipping(int(beyond.sum()), values.size, float(np.abs(values).max()))

@@ -1,4 +1,4 @@
-"""`quintet sample` for music: text-to-audio and audio-to-text retrieval."""
+"""`quintet sample` for music: text-to-audio and audio-to-text retrieval, and copies by a codec."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ EXAMPLE = 'songs --text "a slow minor melody on strings" --top 5 --out found'
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """Rank audio files (or folders of them) by --text, or rank --captions for each audio file.
-    Default input: the validation clips of the run."""
+    Default input: the validation clips of the run. An adopted codec copies the files."""
 
     text: tuple[str, ...] = ()
     """Text queries to rank the audio files by."""
@@ -63,14 +63,15 @@ class Clip(NamedTuple):
 
 def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:
     """Write ranking.json; returns lines with the best matches and the unreadable files."""
+    from quintet.music.adopt.copying import copy_sounds
+    from quintet.music.adopt.model import AdoptedCodec
+
+    check_positive(flags, "top", "count", "seconds")
+    model: Any = loaded(run, flags.device)
+    if isinstance(model, AdoptedCodec):
+        return [*copy_sounds(model, run, inputs, out, flags)]
     _check(inputs, flags)
     captions = read_captions(flags.captions) if flags.captions else []
-    model: MuLaN = loaded(run, flags.device)
-    if not hasattr(model, "get_text_latents"):
-        raise RunError(
-            f"{run} holds an adopted codec: 'quintet export', then load the export with its own"
-            " library"
-        )
     out.mkdir(parents=True, exist_ok=True)
     skipped: list[str] = []
     if inputs:
@@ -91,7 +92,6 @@ def _check(inputs: Sequence[Path], flags: Flags) -> None:
         raise RunError("give --text to rank audio files or --captions to rank captions, not both")
     if inputs and not flags.text and not flags.captions:
         raise RunError('give --text "a slow melody" or --captions FILE.txt to rank by')
-    check_positive(flags, "top", "count", "seconds")
 
 
 # -- inputs ---------------------------------------------------------------------------------------

@@ -89,6 +89,8 @@ class VideoTokenizer(TokenizerModel):
     positions: ClassVar[str] = "t, h, w"
     compiles_whole = True
     """Few layers are alike: compiling by block takes longer, and steps take a third longer."""
+    chunks_apart: ClassVar[bool] = False
+    """Whether each chunk of a video is encoded on its own; here layers remember the last frames."""
 
     def __init__(self, config: VideoTokenizerConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)

@@ -38,7 +38,8 @@ EXAMPLE = "clip.mp4 --out out"
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """A tokenizer takes videos or images to reconstruct, folders of them, or .safetensors files of
-    ids or latents from an earlier call. Videos may be of any length: they are processed in chunks.
+    ids or latents from an earlier call. Videos may be of any length: they are processed in chunks,
+    by an adopted autoencoder each on its own, so that it has seams, and without files of latents.
     A generator makes clips of --text, and continues --clip."""
 
     text: tuple[str, ...] = ()
@@ -95,6 +96,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     from quintet.media.clips.reader import SUFFIXES as CLIPS
     from quintet.media.pixels import SUFFIXES as IMAGES
     from quintet.shared.tokenizer.codes import weights_digest
+    from quintet.video.adopt.model import AdoptedClips
     from quintet.video.maskgit import VideoMaskGit
 
     check_positive(flags, "chunk", "count")
@@ -107,13 +109,10 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
         return _generate(model, run, out, flags)
     if flags.text or flags.clip:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text or --clip")
-    if not hasattr(model, "encode_chunks"):
-        raise RunError(
-            f"{run} holds an adopted autoencoder, which takes whole clips: 'quintet export', then"
-            " load the export with its own library"
-        )
-    what = "videos, images, or ids or latents as .safetensors"
-    files = find_inputs(inputs, ((*CLIPS, *IMAGES), IDS), what, out)
+    what, kinds = "videos, images, or ids or latents as .safetensors", ((*CLIPS, *IMAGES), IDS)
+    if isinstance(model, AdoptedClips):
+        what, kinds = "videos or images", kinds[:1]
+    files = find_inputs(inputs, kinds, what, out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
         raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
     digest = weights_digest(model)
@@ -121,6 +120,8 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
 
     def work(item: Input) -> list[Path]:
         if item.path.suffix in IDS:
+            if isinstance(model, AdoptedClips):
+                raise RunError(f"{item.path}: an adopted autoencoder takes {what}")
             return _decode(model, item, out, flags, None if flags.any_model else digest)
         return _reconstruct(model, item, out, flags, digest)
 
@@ -252,6 +253,8 @@ def _reconstruct(
         write_png(target, chunk.reconstruction[0])
         pair = [chunk.original[0], chunk.reconstruction[0]]
         write_png(comparison, grid([pair], ["original", "reconstruction"]))
+    if model.chunks_apart:
+        return [target, comparison]
     write_codes(code_file, model, codes, digest, frames=torch.tensor([count]), **more)
     return [target, comparison, code_file]
 
@@ -279,7 +282,7 @@ def _write_clips(
 def _chunks(
     model: "VideoTokenizer", path: Path, frames: Iterator["Pixels"], flags: Flags
 ) -> Iterator[Chunk]:
-    """1 + k s frames, then k s at a time, cropped to a valid size."""
+    """1 + k s frames, then k s at a time (1 + k s if chunks are apart), cropped to a valid size."""
     import numpy as np
 
     from quintet.media.pixels import middle, resize_crop
@@ -288,6 +291,7 @@ def _chunks(
     size = max(flags.chunk // step, 1) * step
     buffer: list[Pixels] = []
     length, shape = 1 + size, flags.size
+    later = 1 + size if model.chunks_apart else size
     for frame in frames:
         if shape is None:
             height, width = (side // model.factor * model.factor for side in frame.shape[:2])
@@ -297,7 +301,7 @@ def _chunks(
         buffer.append(resize_crop(frame, shape) if flags.size else middle(frame, shape))
         if len(buffer) == length:
             yield Chunk(np.stack(buffer), length)
-            buffer, length = [], size
+            buffer, length = [], later
     if buffer:
         first_chunk = length == 1 + size
         padding = [buffer[-1]] * (-(len(buffer) - first_chunk) % step)
