@@ -79,7 +79,8 @@ def example(recipe: Any, run: Path) -> list[str]:
     if recipe.model.features != "mel":
         return []
     if recipe.model.text != "none":
-        return ["--text", "ba do ki", "--out", "spoken.wav"]
+        text = "ba do ki" if recipe.data is None else "good morning"
+        return ["--text", text, "--out", "spoken.wav"]
     if not originals:
         return []
     return [str(originals[-1]), "--from", "0.2", "--to", "0.4", "--out", "infilled.wav"]
