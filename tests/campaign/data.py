@@ -43,7 +43,7 @@ FILES = {
     "shards": 1000,
 }
 """Mutated files of the full campaign."""
-SHORT = 25
+SHORT = 12
 """Those of the short one, of each kind."""
 RECIPES = {
     "images": "image/vqgan_tiny",

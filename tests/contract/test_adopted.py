@@ -19,20 +19,22 @@ from campaign.subjects import replaced
 from quintet import rooms
 from quintet.engine.errors import Stopped
 from quintet.engine.launch import start
+from quintet.media.clips.reader import frames_of
+from quintet.media.clips.writer import write_mp4
 from quintet.shared.adopt.folder import quiet
+from video.test_cli import waves
 
 diffusers: Any = adopting.Library("diffusers")
 transformers: Any = adopting.Library("transformers")
 
 CLASSES = [*IMAGES, *CLIPS, *SOUNDS]
-# One of each kind: continuous latents, ids, cached features, convolutions over time, and residual
-# codebooks with and without losses. The others take the same code.
-QUICK = ("AutoencoderKL", "VQModel", "AutoencoderKLWan")
-QUICK += ("AutoencoderOobleck", "DacModel", "MimiModel")
-EVERY = pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=() if k in QUICK else pytest.mark.slow) for k in CLASSES],
-    scope="module",
+# Continuous latents with cached features, and residual codebooks; images are those of the recipes'
+# own contract. The others take the same code.
+QUICK = ("AutoencoderKLWan", "DacModel")
+MARKED = [pytest.param(k, marks=() if k in QUICK else pytest.mark.slow) for k in CLASSES]
+EVERY = pytest.mark.parametrize("kind", MARKED, scope="module")
+EVERY_CLIP = pytest.mark.parametrize(
+    "kind", MARKED[len(IMAGES) : len(IMAGES) + len(CLIPS)], scope="module"
 )
 FRAMES = {"AutoencoderKLMochi": 7, "AutoencoderKLWan": 5, "AutoencoderKLTemporalDecoder": 3}
 SMALL = {
@@ -126,6 +128,24 @@ def test_an_export_is_read_by_its_library_with_the_encoder_of_the_original(
         assert model.to_codes(batch).equal(codes)
         torch.testing.assert_close(model.decode_from_codes(codes), kept.decode_from_codes(codes))
         assert not model.decode_from_codes(codes).equal(original.decode_from_codes(codes))
+
+
+@EVERY_CLIP
+def test_videos_of_any_length_are_reconstructed_in_parts(
+    kind: str, decoder: Path, tmp_path: Path, cli: Any
+) -> None:
+    clip, out = tmp_path / "clip.mp4", tmp_path / "out"
+    write_mp4(clip, waves(14, 32, 32), 12)
+    result = cli("sample", decoder, clip, "--chunk", 8, "--out", out)
+    assert result.status == 0, result.err
+    names = ["clip.comparison.mp4", "clip.reconstruction.mp4"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert len([*frames_of(out / "clip.reconstruction.mp4")]) == 14
+    latents = tmp_path / "a.latents.safetensors"
+    latents.touch()
+    refused = cli("sample", decoder, latents, "--out", out)
+    assert refused.status == 2
+    assert "videos or images" in refused.err
 
 
 def samples(kind: str) -> Tensor:

@@ -73,6 +73,7 @@ def test_every_way_of_running_goes_on_from_every_other(first: How, tmp_path: Pat
         assert orders(tmp_path / f"{index}") == orders(tmp_path / "straight")
 
 
+@pytest.mark.slow  # as test_resume.py does to copies, and the test above to shards
 def test_one_sharded_run_is_killed_and_resumed_bit_for_bit(tmp_path: Path) -> None:
     how = How(2, True)
     recipe = dataclasses.replace(how.recipe(12), save_every=3)

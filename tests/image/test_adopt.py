@@ -167,6 +167,7 @@ def test_caches_of_a_class_are_cleared_after_each_call() -> None:
     assert not any(isinstance(kept, Tensor) for kept in model.network._feat_map)
 
 
+@pytest.mark.slow
 def test_a_class_first_imported_where_tensors_have_no_values_gets_its_constants() -> None:
     """As in a fresh process that resumes a run: Cosmos has wavelets in its module."""
     code = """

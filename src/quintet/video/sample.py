@@ -96,7 +96,6 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     from quintet.media.clips.reader import SUFFIXES as CLIPS
     from quintet.media.pixels import SUFFIXES as IMAGES
     from quintet.shared.tokenizer.codes import weights_digest
-    from quintet.video.adopt.model import AdoptedClips
     from quintet.video.maskgit import VideoMaskGit
 
     check_positive(flags, "chunk", "count")
@@ -110,7 +109,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     if flags.text or flags.clip:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text or --clip")
     what, kinds = "videos, images, or ids or latents as .safetensors", ((*CLIPS, *IMAGES), IDS)
-    if isinstance(model, AdoptedClips):
+    if model.chunks_apart:
         what, kinds = "videos or images", kinds[:1]
     files = find_inputs(inputs, kinds, what, out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
@@ -120,7 +119,7 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
 
     def work(item: Input) -> list[Path]:
         if item.path.suffix in IDS:
-            if isinstance(model, AdoptedClips):
+            if model.chunks_apart:
                 raise RunError(f"{item.path}: an adopted autoencoder takes {what}")
             return _decode(model, item, out, flags, None if flags.any_model else digest)
         return _reconstruct(model, item, out, flags, digest)

@@ -64,7 +64,11 @@ def numbers(report: dict[str, Any]) -> dict[str, float]:
             id="adam",
             marks=pytest.mark.slow,
         ),
-        pytest.param(dataclasses.replace(TIGHT, optimizer="lion", weight_decay=0.1), id="lion"),
+        pytest.param(
+            dataclasses.replace(TIGHT, optimizer="lion", weight_decay=0.1),
+            id="lion",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_shards_give_what_copies_give(optimiser: OptimiserConfig, tmp_path: Path) -> None:

@@ -73,8 +73,6 @@ class AdoptedTokenizer(TokenizerModel):
         self._latents[shape] = self._latent_shape(shape, encoded)
         positions = self._latents[shape][1:]
         self.factor = shape[-1] // positions[-1]
-        later = positions[0] - 1 if self.axes == 5 else 0
-        self.time_factor = max(1, (FRAMES - 1) // later) if later else 1
 
     def example(self) -> Shape:
         """The shape of a sample that every class takes."""

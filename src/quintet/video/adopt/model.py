@@ -1,15 +1,19 @@
 """An adopted autoencoder of clips."""
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor
 
-from quintet.shared.adopt.model import AdoptedTokenizer
+from quintet.shared.adopt.model import SIDE, AdoptedTokenizer
 from quintet.shared.tokenizer.config import TokenizerLossConfig
 from quintet.shared.tokenizer.model import PixelLoss
 from quintet.video.config import VideoLossConfig
 from quintet.video.model import with_temporal
+
+LATER = 64
+"""Frames after the first of a clip that shows how much shorter latents are."""
 
 
 class AdoptedClips(AdoptedTokenizer):
@@ -25,6 +29,12 @@ class AdoptedClips(AdoptedTokenizer):
 
     def from_network(self, values: Tensor, frames: int) -> Tensor:
         return values if self.takes_clips else values.unflatten(0, (-1, frames)).transpose(1, 2)
+
+    @cached_property
+    def time_factor(self) -> int:
+        """Frames of a position in time, but for the first; of enough frames to tell 6 from 8."""
+        positions = self.latent_shape((self.config.channels, 1 + LATER, SIDE, SIDE))[1:]
+        return max(1, LATER // max(1, positions[0] - 1))
 
     def encode_chunks(self, clips: Iterable[Tensor]) -> Iterator[Tensor]:
         """Latents of each chunk on its own, as `VideoTokenizer` has them of a whole video."""
