@@ -90,6 +90,7 @@ def of_speech(name: str, fixture: Fixture) -> dict[str, Ladder]:
             "noise": ladder([glide(0)], hissing, 0.01, 0.3),
             "low-pass": ladder([glide(0)], low_passed, 400, 150),
         },
+        "own_voice": {"exchanged": of_two_speakers()},
         "mel": {
             "noise": ladder([glide(0)], hissing, 0.001, 0.03),
             "low-pass": ladder([glide(0)], low_passed, 2000, 300),
@@ -97,6 +98,14 @@ def of_speech(name: str, fixture: Fixture) -> dict[str, Ladder]:
         "pitch": {"raised": ([glide(0)], [glide(30)], [glide(300)])},
         "duration": {"shorter": ladder([glide(0)], shortened, 0.9, 0.5)},
     }[name]
+
+
+def of_two_speakers() -> Ladder:
+    """For none, some and most of the texts the wrong one speaks."""
+    low = [glide(cents)._replace(speaker="low") for cents in (0, 20, 40)]
+    noisy = [hissing(one, 0.5)._replace(speaker="noisy") for one in low]
+    own = [*low, *noisy]
+    return own, [noisy[0], *own[1:]], [*noisy, *low]
 
 
 def _utterance() -> speech.Recording:

@@ -1,5 +1,6 @@
 """Judges of speech: known answers; with pocketsphinx, jiwer and the weights, the outside ones."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from safetensors.torch import save_file
 
 from quintet.engine.errors import RunError
 from quintet.files import reading_once
-from quintet.judges import speech
+from quintet.judges import folders, speech
 from quintet.judges.speech import Recording
 from quintet.judges.voice import VoiceEncoder, window_starts
 from quintet.judges.weights import digest_of_tensors
@@ -283,3 +284,36 @@ def test_recordings_are_resampled_as_asked(tmp_path):
     assert (one.rate, len(one.wav), one.text) == (16_000, 8000, "")
     assert len(speech.read(tmp_path / "a.wav", 8000).wav) == 4000
     assert "16000 Hz" in speech.preparation()["rate"]
+
+
+@pytest.mark.parametrize("chunk", [1, 8])
+def test_the_own_speaker_is_told_from_all_others_by_folder_or_metadata(
+    weights, tmp_path, monkeypatch, chunk
+):
+    torch.manual_seed(0)
+    save_file(VoiceEncoder().state_dict(), weights / "resemblyzer.safetensors")
+    monkeypatch.setattr(folders, "CHUNK", chunk)
+    sounds = {"ann": tone(120, 2), "bob": noise(2)}
+    for kind, exchanged in (("recorded", False), ("spoken", True)):
+        for name, wav in sounds.items():
+            for number in range(2):
+                other = sounds["bob" if name == "ann" else "ann"] if exchanged and number else wav
+                path = tmp_path / kind / name / f"{number}.wav"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_wav(path, other * (1 - 0.1 * number), speech.RATE)
+    names = {
+        kind: folders.files_in(tmp_path / kind, speech.SUFFIXES) for kind in ("recorded", "spoken")
+    }
+    ask = lambda kind: (
+        folders.judged([speech.OwnVoice()], names["recorded"], names[kind], speech.read, {})[
+            "own_voice"
+        ].value
+    )
+    assert ask("recorded") == 1
+    assert ask("spoken") == 0.5
+    rows = [
+        {"file_name": f"{n}/{i}.wav", "text": "a", "speaker": "c"} for n in sounds for i in (0, 1)
+    ]
+    metadata = tmp_path / "recorded/metadata.jsonl"
+    metadata.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert speech.read(tmp_path / "recorded/ann/0.wav").speaker == "c"

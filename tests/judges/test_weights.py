@@ -48,6 +48,7 @@ FILES: dict[type[Judge], str] = {
     images.FrechetVgg: "vgg16",
     videos.Fvd: "i3d",
     speech.Speaker: "resemblyzer",
+    speech.OwnVoice: "resemblyzer",
     music.AudioDistance: "vggish",
 }
 

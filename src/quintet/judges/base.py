@@ -35,6 +35,8 @@ class Judge(ABC):
     unit: ClassVar[str] = ""
     reads_text: ClassVar[bool] = False
     """Whether references must have a text."""
+    reads_speaker: ClassVar[bool] = False
+    """Whether references must tell who speaks."""
     needs: ClassVar[str] = ""
     """An extra (`quintet[judges]`) or a file of weights, in words; empty if it needs nothing."""
 

@@ -66,13 +66,21 @@ def judged(
     sets = [judge for judge in judges if isinstance(judge, SetJudge)]
     reference = set_digest(references.values())
     rows: dict[str, list[Array]] = defaultdict(list)
+    kept: dict[str, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
     if paired:
         names = matched(references, candidates)
         for chunk in track(_chunks(names)):
             originals = [read(references[name]) for name in chunk]
             others = [read(candidates[name]) for name in chunk]
             for judge in paired:
-                rows[judge.name].append(judge.rows(originals, others))
+                if judge.joint:
+                    kept[judge.name][0].extend(originals)
+                    kept[judge.name][1].extend(others)
+                else:
+                    rows[judge.name].append(judge.rows(originals, others))
+        for judge in paired:
+            if judge.joint:
+                rows[judge.name].append(judge.rows(*kept[judge.name]))
     features = {
         judge.name: [_features(judge, files, read, track) for files in (references, candidates)]
         for judge in sets

@@ -65,14 +65,14 @@ def medium_of(folder: Path, names: str | None = None) -> str:
 
 
 def judges_of(medium: str, compares: Compares = "both") -> dict[str, type[Judge]]:
-    """By name; of pairs or of sets alone, those that need no texts, or those that take
-    embeddings."""
+    """By name; of pairs or of sets alone, those that need neither texts nor speakers, or those that
+    take embeddings."""
     module = module_of(medium)
     judges: Sequence[type[Judge]] = module.JUDGES
     if compares == "embeddings":
         judges = getattr(module, "EMBEDDING_JUDGES", ())
     elif compares == "sounds":
-        judges = [judge for judge in judges if not judge.reads_text]
+        judges = [judge for judge in judges if not (judge.reads_text or judge.reads_speaker)]
     elif compares != "both":
         kind = PairJudge if compares == "pairs" else SetJudge
         judges = [judge for judge in judges if issubclass(judge, kind)]

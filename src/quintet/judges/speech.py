@@ -39,6 +39,7 @@ from quintet.shared.candidates import Sound
 
 if TYPE_CHECKING:
     from quintet.judges.voice import VoiceEncoder
+    from quintet.shared.transcripts import Transcripts
 
 RATE = 16_000
 """Of the recogniser and of the voice encoder."""
@@ -53,17 +54,21 @@ class Recording(NamedTuple):
     text: str
     """The transcript as written, or empty."""
     path: Path
+    speaker: str = ""
+    """A name, or that of the folder where none is given."""
 
 
 def read(path: Path | str, rate: int = RATE) -> Recording:
     path = Path(path)
-    return Recording(read_audio(path, rate=rate), rate, transcript(path), path)
+    text, speaker = transcript(path)
+    return Recording(read_audio(path, rate=rate), rate, text, path, speaker)
 
 
 def sample_of(sound: Sound) -> Recording:
     """What `read` gives of the files that `write` writes."""
     wav = sound.wav.astype(np.float32) / np.float32(32768)
-    return Recording(resampled(wav, sound.rate, RATE), RATE, sound.text, Path("held-out speech"))
+    wav = resampled(wav, sound.rate, RATE)
+    return Recording(wav, RATE, sound.text, Path("held-out speech"), sound.speaker)
 
 
 def write(stem: Path, sound: Sound) -> None:
@@ -72,23 +77,26 @@ def write(stem: Path, sound: Sound) -> None:
     atomic_write(stem.with_suffix(".txt"), sound.text.encode())
 
 
-def transcript(path: Path) -> str:
-    """From `metadata.jsonl` or `metadata.csv` (also LJSpeech's), in the folder of the file or the
-    one above, else from `a.txt` beside `a.wav`; empty without either."""
+def transcript(path: Path) -> tuple[str, str]:
+    """Text and speaker, from `metadata.jsonl` or `metadata.csv` (also LJSpeech's), in the folder of
+    the file or the one above, else from `a.txt` beside `a.wav`; without either, no text and the
+    name of the folder."""
     for folder in (path.parent, path.parent.parent):
         if any((folder / name).is_file() for name in METADATA):
             texts = once(("transcripts", folder), lambda folder=folder: _transcripts(folder))
-            if found := texts.get(relative_name(folder, path)):
-                return found
+            name = relative_name(folder, path)
+            if found := texts.rows.get(name):
+                return found, texts.about(name).speaker or path.parent.name
     beside = path.with_suffix(".txt")
-    return read_beside(beside, "the transcript").strip() if beside.is_file() else ""
+    text = read_beside(beside, "the transcript").strip() if beside.is_file() else ""
+    return text, path.parent.name
 
 
-def _transcripts(folder: Path) -> dict[str, str]:
+def _transcripts(folder: Path) -> "Transcripts":
     from quintet.shared.transcripts import Transcripts
 
     names = [relative_name(folder, path) for path in files(folder, SUFFIXES)]
-    return dict(Transcripts(folder, names).rows)
+    return Transcripts(folder, names)
 
 
 def preparation(rate: int = RATE) -> dict[str, str]:
@@ -279,6 +287,31 @@ class Speaker(PairJudge):
         return embedding / np.linalg.norm(embedding)
 
 
+class OwnVoice(Speaker):
+    """Of one speaker alone all are right."""
+
+    name = "own_voice"
+    about = "Share of candidates that sound more like their own speaker than like any other."
+    joint = True
+    reads_speaker = True
+
+    def facts(self) -> dict[str, str]:
+        voices = "a speaker is the mean of its references, without that of the candidate"
+        return super().facts() | {"convention": f"largest cosine of embeddings; {voices}"}
+
+    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+        known = np.array([self.embed(reference) for reference in references])
+        heard = np.array([self.embed(candidate) for candidate in candidates])
+        names, speakers = np.unique([one.speaker for one in references], return_inverse=True)
+        belongs = (speakers == np.arange(len(names))[:, None]).astype(np.float64)
+        sums = (belongs @ known)[None].repeat(len(known), 0)
+        alone = belongs.sum(1)[speakers] == 1  # then its reference is all there is of the speaker
+        pairs = np.arange(len(known)), speakers
+        sums[pairs] -= np.where(alone[:, None], 0.0, known)
+        alike = np.einsum("nsd,nd->ns", sums, heard) / np.linalg.norm(sums, axis=2)
+        return (alike.argmax(1) == speakers).astype(np.float64)
+
+
 # -- spectrum, pitch and duration -----------------------------------------------------------
 
 
@@ -373,6 +406,7 @@ JUDGES: tuple[type[Judge], ...] = (
     WordErrors,
     CharacterErrors,
     Speaker,
+    OwnVoice,
     MelError,
     Pitch,
     Duration,

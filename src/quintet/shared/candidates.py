@@ -26,6 +26,7 @@ class Sound(NamedTuple):
     wav: Samples16
     rate: int
     text: str
+    speaker: str = ""
 
 
 class Caption(NamedTuple):

@@ -72,8 +72,9 @@ class Spoken(Candidates):
             "candidates": self.speak(network, items, batch),
             "copies": copies,  # what the vocoder alone does to recordings
         }
+        speakers = ["/".join(_voice(self.source, index)) for index in batch.ids]
         sounds = {
-            name: [Sound(sixteen_bits(wav), rate, text) for wav, text in zip(wavs, texts)]
+            name: [Sound(sixteen_bits(wav), rate, *of) for wav, *of in zip(wavs, texts, speakers)]
             for name, wavs in sets.items()
         }
         originals = sounds.pop("originals")
