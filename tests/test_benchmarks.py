@@ -38,3 +38,14 @@ def test_a_missed_goal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = {"batch_1": 5_603, "batch_8": 44_830, "batch_32": 100_000}
     assert short_of("generation", codes) == ["generation: batch_32 is 100000, to reach 130000"]
     assert short_of("image/vqgan_tiny", {"ms": 1e9}) == []
+
+
+@pytest.mark.slow
+def test_a_new_voice_is_measured_beside_the_others(tmp_path: Path) -> None:
+    few = ["--minutes", "0.2", "--steps", "2", "--fine-steps", "1", "--flags", "--batch-size 4"]
+    command = [sys.executable, "benchmarks/new_voice.py", "--out", str(tmp_path / "out"), *few]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["run"] for row in rows] == ["others", "new", "new-and-others", "without"]
+    assert all(row["new_share_of_copying"] > 0 < row["others_share_of_copying"] for row in rows)
