@@ -15,8 +15,8 @@ the built-in voices, and minutes of the eighth.
 
 import argparse
 import json
-import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -61,11 +61,12 @@ def joined(folder: Path, new: Path, others: Path) -> Path:
     texts = [(one / "train/metadata.jsonl").read_text(encoding="utf-8") for one in (new, others)]
     rows = [[json.loads(line) for line in text.splitlines()] for text in texts]
     chosen = [("new", new, row) for row in rows[0]]
-    chosen += [("other", others, row) for row in rows[1][: len(rows[0])]]
+    apart = max(1, len(rows[1]) // len(rows[0]))  # of all voices, also if they are sorted
+    chosen += [("other", others, row) for row in rows[1][::apart][: len(rows[0])]]
     lines: list[str] = []
     for kind, source, row in chosen:
         name = f"{kind}-{row['file_name'].replace('/', '-')}"
-        os.link(source / "train" / row["file_name"], folder / "train" / name)
+        shutil.copyfile(source / "train" / row["file_name"], folder / "train" / name)
         lines.append(json.dumps(row | {"file_name": name}))
     (folder / "train/metadata.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return folder

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from quintet.engine.errors import RunError
 from quintet.files import reading_once
-from quintet.judges import folders, speech
+from quintet.judges import folders, media, speech
 from quintet.judges.speech import Recording
 from quintet.judges.voice import VoiceEncoder, window_starts
 from quintet.judges.weights import digest_of_tensors
@@ -317,3 +317,6 @@ def test_the_own_speaker_is_told_from_all_others_by_folder_or_metadata(
     metadata = tmp_path / "recorded/metadata.jsonl"
     metadata.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     assert speech.read(tmp_path / "recorded/ann/0.wav").speaker == "c"
+    with pytest.raises(RunError, match="two speakers"):
+        ask("recorded")
+    assert "own_voice" not in {judge.name for judge in media.chosen("speech", None)[0]}

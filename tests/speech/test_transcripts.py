@@ -17,7 +17,7 @@ from quintet.speech.model import VoiceBox
 from quintet.speech.transcripts import doubtful
 from speech.small import DATA, MODEL
 
-COUNT, EXCHANGED = 120, 6
+COUNT, EXCHANGED = 200, 10
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     config = VoiceBoxConfig(**MODEL | {"n_mels": 40, "align_dim": 32})
     model = VoiceBox(config)
-    data = SpeechDataConfig(**DATA | {"builtin_count": 240, "max_seconds": 3.0, "text_length": 36})
+    data = SpeechDataConfig(**DATA | {"builtin_count": 360, "max_seconds": 3.0, "text_length": 36})
     buckets = Buckets(data, config)
     source = BuiltinVoices(buckets, "train")
     items = [source.keyed(index, None) for index in range(len(source))]
@@ -41,7 +41,7 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert model.align_embedding is not None
     parameters = [*model.aligner.parameters(), *model.align_embedding.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=5e-3)
-    for _ in range(5):
+    for _ in range(4):
         for x, num_frames, ids, num_tokens in inputs:
             aligned = model.align(x, num_frames, ids, num_tokens)
             losses = forward_sum(aligned.log_probs, num_frames, num_tokens)

@@ -83,9 +83,11 @@ def chosen(
     medium: str, names: str | None, compares: Compares = "both"
 ) -> tuple[list[Judge], list[str]]:
     """The judges of a comma-separated list, which must all work. Without one, or with `all`: those
-    that work on this machine, and the names of the others."""
+    that work on this machine, and the names of the others; without those that must be told who
+    speaks."""
     known = judges_of(medium, compares)
     if names is None or names == "all":
+        known = {name: kind for name, kind in known.items() if not kind.reads_speaker}
         working = [judge for kind in known.values() if (judge := kind()).problem() is None]
         if not working:
             raise RunError(f"no judge of {medium} works on this machine; quintet judges says why")

@@ -288,8 +288,6 @@ class Speaker(PairJudge):
 
 
 class OwnVoice(Speaker):
-    """Of one speaker alone all are right."""
-
     name = "own_voice"
     about = "Share of candidates that sound more like their own speaker than like any other."
     joint = True
@@ -303,6 +301,11 @@ class OwnVoice(Speaker):
         known = np.array([self.embed(reference) for reference in references])
         heard = np.array([self.embed(candidate) for candidate in candidates])
         names, speakers = np.unique([one.speaker for one in references], return_inverse=True)
+        if len(names) < 2:
+            raise RunError(
+                "own_voice needs recordings of two speakers or more; name them in the metadata"
+                " (speaker), or give each a folder"
+            )
         belongs = (speakers == np.arange(len(names))[:, None]).astype(np.float64)
         sums = (belongs @ known)[None].repeat(len(known), 0)
         alone = belongs.sum(1)[speakers] == 1  # then its reference is all there is of the speaker
