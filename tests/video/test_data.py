@@ -109,6 +109,22 @@ def test_an_image_is_a_clip_of_equal_frames(folder):
         assert torch.equal(video, video[:, :1].expand_as(video))
 
 
+def test_a_panned_image_moves_in_training_only(folder):
+    config = VideoDataConfig(frames=5, size=(16, 16), pan=1.0, flip=False)
+    ramp = np.zeros((64, 128, 3), np.uint8)
+    ramp[:] = np.arange(128)[None, :, None]
+    Image.fromarray(ramp).save(folder / "ramp.png")
+    seen = [sample(folder, "ramp.png", Key(k), config) for k in range(8)]
+    assert not any(actual["still"] for actual in seen)
+    centres = torch.stack([a["video"].float().mean((0, 2, 3)) for a in seen]).diff(dim=1)
+    assert centres.abs().max() > 2  # the camera pans over the ramp
+    assert (centres.sign().amax(1) - centres.sign().amin(1) <= 1).all()  # and never turns back
+    assert (centres - centres.mean(1, keepdim=True)).abs().max() < 1  # at one speed
+    without = sample(folder, "ramp.png", None, config)
+    assert without["still"]
+    assert torch.equal(without["video"], sample(folder, "ramp.png", None)["video"])
+
+
 def test_without_a_key_the_middle_of_the_clip_and_the_largest_centre_crop_are_taken(folder):
     config = VideoDataConfig(frames=5, size=(24, 24))
     video = sample(folder, "part0/0.mp4", None, config)["video"]
@@ -209,6 +225,8 @@ def test_metadata_that_fits_no_file_is_rejected(folder):
         ("fps", 0.0),
         ("min_rate_factor", 0.0),
         ("min_rate_factor", 1.5),
+        ("pan", -0.1),
+        ("pan", 1.5),
         ("min_crop", 0.0),
         ("valid_fraction", 1.0),
         ("valid_limit", 0),

@@ -163,6 +163,9 @@ class VideoDataConfig(PixelDataConfig):
     """Frames per second; None keeps the rate of each file. Files with fewer repeat frames."""
     min_rate_factor: float = 0.5
     """Training clips may skip frames, down to this fraction of the rate; 1 skips none."""
+    pan: float = 0.0
+    """The crop of a training image glides and zooms by up to this share of its range, so that the
+    image becomes a clip of a moving camera; 0 keeps it static."""
     builtin: Literal["scenes", "figures"] = "scenes"
     """Built-in clips: scenes of many moving shapes, or one plain figure whose caption says all (it
     is never flipped)."""
@@ -184,6 +187,7 @@ class VideoDataConfig(PixelDataConfig):
         require(self.fps is None or self.fps > 0, "fps", self.fps, "above 0, or None")
         factor = self.min_rate_factor
         require(0 < factor <= 1, "min_rate_factor", factor, "above 0 and at most 1")
+        require(0 <= self.pan <= 1, "pan", self.pan, "0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Clips and images from a folder, and the built-in procedural clips.
 
 A sample is {"video": uint8 (c, t, h, w), "still": bool, "text": str}. An image is a static clip,
-marked by `still`. The augmentation of a sample is drawn from its key; without a key it is the
-middle of the clip, the largest centre crop, not flipped.
+marked by `still`, unless `pan` moves the crop over it. The augmentation of a sample is drawn from
+its key; without a key it is the middle of the clip, the largest centre crop, not flipped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +63,10 @@ class VideoFolder(InFolder):
         path = self.path(index)
         still = _is_still(path, self.config)
         frames = _read_still(path, self.config) if still else _read_clip(path, self.config, key)
-        cropped = _crop(frames, self.config, key)
+        if still and self.config.pan and key is not None:
+            still, cropped = False, _pan(frames[0], self.config, key)
+        else:
+            cropped = _crop(frames, self.config, key)
         if still:
             cropped = np.broadcast_to(cropped, (self.config.frames, *cropped.shape[1:]))
         return _sample(cropped, key, self.config, still, self.text(index))
@@ -119,6 +122,20 @@ def _crop(frames: Pixels, config: VideoDataConfig, key: Key | None) -> Pixels:
         draw = key.random("crop")
         scale, top, left = draw.uniform(config.min_crop, 1), draw.random(), draw.random()
     return clips.resize_crop_clip(frames, config.size, scale=scale, top=top, left=left)
+
+
+def _pan(image: Pixels, config: VideoDataConfig, key: Key) -> Pixels:
+    """A moving camera: crops on the way from one random crop towards another."""
+    draw = key.random("crop")
+    ends = [(draw.uniform(config.min_crop, 1), draw.random(), draw.random()) for _ in range(2)]
+    glide = np.linspace(0, config.pan * draw.random(), config.frames)[:, None]
+    crops = (1 - glide) * ends[0] + glide * ends[1]
+    return np.stack(
+        [
+            pixels.resize_crop(image, config.size, scale=scale, top=top, left=left)
+            for scale, top, left in crops.tolist()
+        ]
+    )
 
 
 def check(
