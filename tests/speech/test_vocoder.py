@@ -29,6 +29,7 @@ from quintet.speech import voices
 from quintet.speech.candidates import candidates
 from quintet.speech.config import VoiceBoxConfig
 from quintet.speech.export import pieces
+from quintet.speech.vocoder import model as vocoder_model
 from quintet.speech.vocoder.config import (
     VocoderConfig,
     VocoderDataConfig,
@@ -119,6 +120,22 @@ def test_corrections_bring_the_log_mels_of_any_network_closer() -> None:
         found.append((model.mel(model(log_mels)) - log_mels).abs().mean().item())
     assert found == sorted(found, reverse=True)
     assert found[-1] < 0.3 * found[0]
+
+
+def test_over_relaxed_corrections_are_faster_and_do_not_diverge(monkeypatch) -> None:
+    log_mels = Vocoder(MODEL).mel(spoken()[: 128 * 60][None])
+
+    def error(pull: float, corrections: int) -> float:
+        monkeypatch.setattr(vocoder_model, "PULL", pull)
+        torch.manual_seed(0)
+        model = Vocoder(dataclasses.replace(MODEL, corrections=corrections)).eval()
+        return (model.mel(model(log_mels)) - log_mels).abs().mean().item()
+
+    chosen, limit = vocoder_model.PULL, 1 + 1 / (1 + 2 * vocoder_model.AHEAD)
+    assert 1 < chosen < limit
+    assert error(chosen, 32) < error(1.0, 32)
+    assert error(chosen, 200) < error(chosen, 32)
+    assert error(limit + 0.2, 200) > 10 * error(chosen, 200)  # the limit is one
 
 
 def test_silence_stays_silent(model: Vocoder) -> None:
