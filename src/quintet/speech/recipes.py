@@ -62,6 +62,26 @@ def voicebox_tiny() -> VoiceBoxRecipe:
     )
 
 
+def voicebox_hour() -> VoiceBoxRecipe:
+    """Sentences of up to 10 seconds, from an hour or two of recordings; for one GPU."""
+    return VoiceBoxRecipe(
+        steps=13_000,
+        batch_size=24,
+        workers=14,
+        evaluate_every=6500,
+        judges=("all",),
+        save_every=3250,
+        model=VoiceBoxConfig(depth=10),
+        recordings=SpeechDataConfig(
+            max_seconds=10.0, text_length=224, buckets=3, builtin_count=40_000, valid_limit=256
+        ),
+        sampling=SamplingConfig(count=64),
+        optim=OptimiserConfig(
+            optimizer="muon", learning_rate=5e-4, warmup_steps=300, ema_decay=0.998
+        ),
+    )
+
+
 def voicebox_large() -> VoiceBoxRecipe:
     """Text to speech at 24 kHz, up to 16 seconds; a day on one H200 (215 M)."""
     return VoiceBoxRecipe(
