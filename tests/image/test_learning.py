@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from quintet import rooms
 from quintet.cli import main
 
 SETTINGS = {
@@ -41,9 +40,3 @@ def test_the_tiny_recipe_reaches_its_floors(tmp_path: Path) -> None:
 
     script = Path(__file__).parents[2] / "benchmarks/learning.py"
     subprocess.run([sys.executable, str(script), "image/vqgan_tiny"], check=True)
-
-
-def test_every_recipe_has_a_tiny_twin() -> None:
-    names = set(rooms.names())
-    twins = {name for name in names if "_tiny" not in name and "_large" not in name}
-    assert {name for name in twins if f"{name}_tiny" not in names} == set()
