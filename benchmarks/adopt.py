@@ -1,24 +1,27 @@
 """An autoencoder of diffusers adopted on real pictures, beside a plain loop at equal seconds.
 
-    python benchmarks/adopt.py TRAIN HELD --shape sd --first-seconds 120 --seconds 120
-    python benchmarks/adopt.py TRAIN HELD --shape tiny --size 32 --batch-size 2 --seconds 5
+    python benchmarks/adopt.py TRAIN HELD --shape sd --first-seconds 110 --steps 2200
+    python benchmarks/adopt.py TRAIN HELD --shape tiny --size 32 --batch-size 2 --steps 5
 
 An AutoencoderKL (as large as Stable Diffusion's with --shape sd) is first trained on built-in
 scenes: published weights are not needed. Then its decoder is trained on the pictures of one folder,
-twice for the same seconds: by image/adopt (with --part lora, a LoRA), and by a loop in the manner
-of the training script of diffusers (mean squared error and KL, AdamW at a constant learning rate,
-bf16 autocast; the same crops and batches, fed by the same loader). All are measured on the pictures
-of the other folder: PSNR, and the perceptual distance of Quintet, which image/adopt trains with and
-the loop does not. The seconds of image/adopt include its start and its warm-up steps. Prints a line
-of JSON for each.
+twice: by --steps of image/adopt (with --part lora, a LoRA; with several --flags, a run for each),
+and by a loop in the manner of the training script of diffusers (mean squared error and KL, AdamW at
+a constant learning rate, bf16 autocast; the same crops and batches, fed by the same loader), for as
+many seconds as the last command of image/adopt took, with its start and warm-up steps. Nothing is
+compiled: in minutes it does not pay. All are measured on the pictures of the other folder: PSNR,
+and the perceptual distance of Quintet, which image/adopt trains with and the loop does not. Prints
+a line of JSON for each.
 """
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +59,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         write_original(work / "random", SHAPES[asked.shape])
-        scenes = trained(asked, work / "random", work / "scenes", None, asked.first_seconds, "all")
-        report(asked, "before", scenes, {})
-        started = time.perf_counter()
-        adopted = trained(asked, scenes, work / "adopted", asked.train, asked.seconds, asked.part)
-        seconds = time.perf_counter() - started
-        spent = {"steps": steps_of(work / "adopted"), "with_start_and_export": round(seconds, 1)}
-        report(asked, "image/adopt", adopted, spent)
-        steps = plain_loop(asked, scenes, work / "loop")
-        report(asked, "plain loop", work / "loop", {"steps": steps})
+        flags = {
+            "--train": "all",
+            "--minutes": str(asked.first_seconds / 60),
+            "--steps": "1000000",
+            "--optim.learning-rate": "3e-4",
+            "--optim.scheduler": "constant",
+            "--warm-discriminator": "0",
+            "--losses.adversarial": "none",
+        }
+        seconds = train(asked, work / "random", work / "scenes", flags)
+        scenes = exported(work / "scenes")
+        spent = {"steps": steps_of(work / "scenes"), "seconds": round(seconds, 1)}
+        report(asked, "before", scenes, spent)
+        for number, words in enumerate(asked.flags):
+            flags = {
+                "--train": asked.part,
+                "--steps": str(asked.steps),
+                "--optim.learning-rate": str(asked.learning_rate),
+                "--warm-discriminator": str(asked.warm),
+            }
+            run = work / f"adopted-{number}"
+            seconds = train(asked, scenes, run, flags, [str(asked.train), *shlex.split(words)])
+            spent = {"steps": asked.steps, "seconds": round(seconds, 1), "flags": words}
+            report(asked, "image/adopt", exported(run), spent)
+        spent = {"seconds": round(seconds, 1)}
+        spent["steps"] = plain_loop(asked, scenes, work / "loop", seconds)
+        report(asked, "plain loop", work / "loop", spent)
 
 
 def arguments() -> argparse.Namespace:
@@ -75,10 +96,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shape", choices=SHAPES, default="sd")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--first-seconds", type=float, default=120)
-    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--first-seconds", type=float, default=110)
+    parser.add_argument("--steps", type=int, default=2200)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--warm", type=int, default=100, help="steps of --warm-discriminator")
+    parser.add_argument("--flags", nargs="*", default=[""], help="more flags of image/adopt")
     parser.add_argument("--workers", type=int, default=8)
     return parser.parse_args()
 
@@ -90,44 +112,46 @@ def write_original(path: Path, settings: dict[str, Any]) -> None:
     diffusers.AutoencoderKL(latent_channels=4, **settings).save_pretrained(path)
 
 
-def trained(
-    asked: argparse.Namespace, source: Path, run: Path, data: Path | None, seconds: float, part: str
-) -> Path:
-    """The export of a run of so many seconds of training."""
-    base = [sys.executable, "-m", "quintet"]
-    size, many = str(asked.size), "1000000"
-    flags = {
+def train(
+    asked: argparse.Namespace,
+    source: Path,
+    run: Path,
+    more: dict[str, str],
+    data: Sequence[str] = (),
+) -> float:
+    """Seconds that `quintet train image/adopt` took; data: a folder, and flags if any."""
+    flags = more | {
         "--from": str(source),
         "--run": str(run),
-        "--train": part,
-        "--minutes": str(seconds / 60),
-        "--steps": many,
-        "--schedule-steps": many,
-        "--planned-steps": many,
+        "--compile": "off",
         "--batch-size": str(asked.batch_size),
         "--workers": str(asked.workers),
         "--evaluate-every": "0",
         "--save-every": "0",
         "--log-every": "50",
-        "--optim.learning-rate": str(asked.learning_rate if data else 3e-4),
-        "--optim.scheduler": "constant",
-        "--warm-discriminator": "0" if data is None else str(asked.warm),
-        "--losses.adversarial": "none" if data is None else "hinge",
     }
     words = [word for pair in flags.items() for word in pair]
-    words += ["--images.size", size, size, "--trackers"]
-    folder = [str(data)] if data else []
-    subprocess.run([*base, "train", "image/adopt", *folder, *words], check=True, stdout=sys.stderr)
+    words += ["--images.size", str(asked.size), str(asked.size), "--trackers"]
+    started = time.perf_counter()
+    quintet("train", "image/adopt", *data, *words)
+    return time.perf_counter() - started
+
+
+def exported(run: Path) -> Path:
     export = run.with_name(f"{run.name}-export")
-    subprocess.run([*base, "export", str(run), str(export)], check=True, stdout=sys.stderr)
+    quintet("export", str(run), str(export))
     return export
+
+
+def quintet(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "quintet", *words], check=True, stdout=sys.stderr)
 
 
 def steps_of(run: Path) -> int:
     return max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
 
 
-def plain_loop(asked: argparse.Namespace, source: Path, out: Path) -> int:
+def plain_loop(asked: argparse.Namespace, source: Path, out: Path, seconds: float) -> int:
     """Steps taken in the seconds, by the classes of diffusers alone."""
     import diffusers
 
@@ -138,7 +162,7 @@ def plain_loop(asked: argparse.Namespace, source: Path, out: Path) -> int:
     optimizer = torch.optim.AdamW(learned, lr=asked.learning_rate)
     steps, started = 0, time.perf_counter()
     for images in batches(asked):
-        if time.perf_counter() - started > asked.seconds:
+        if time.perf_counter() - started > seconds:
             break
         pixels = images.to(DEVICE, non_blocking=True).float() / 127.5 - 1
         with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
@@ -198,8 +222,7 @@ def report(asked: argparse.Namespace, name: str, folder: Path, more: dict[str, A
         "size": asked.size,
         "batch_size": asked.batch_size,
     }
-    seconds = {"first_seconds": asked.first_seconds, "seconds": asked.seconds}
-    line = {"name": name, **figures, "pictures": len(source), **about, **seconds, **more}
+    line = {"name": name, **figures, "pictures": len(source), **about, **more}
     about_run = machine(folder.parent / "scenes")
     print(json.dumps({**line, **about_run, "commit": commit()}), flush=True)
 
