@@ -164,6 +164,20 @@ def test_exhibits_show_the_nearest_training_picture(saved: Path) -> None:
         assert torch.equal(row[1], task.decode(task._nearest(again[None]).codes)[0])
 
 
+def test_a_generated_picture_is_compared_with_the_held_out_one_of_its_caption(saved: Path) -> None:
+    task = MaskGitTask(recipe(saved, generation=dataclasses.replace(GENERATION, count=5)))
+    task.prepare(World(task.recipe))
+    # A training picture among held-out ones: nothing generated is nearer than it.
+    items = [task.data("train").keyed(0, None)]
+    items += [task.data("valid").keyed(number, None) for number in range(4)]
+    batch = Batch(task.collate(items), list(range(5)), torch.zeros(5))
+    rows = {n: m.values for n, m in task._evaluate_generation(batch, list(range(5))).items()}
+    assert rows["nearest_validation"][0] < 1e-3
+    assert rows["nearer"][0] == 0
+    expected = rows["nearest_generated"] < rows["nearest_validation"]
+    assert torch.equal(rows["nearer"], expected.float())
+
+
 def test_a_size_that_does_not_fit_the_tokenizer_is_refused(vae: VQGanVAE) -> None:
     with pytest.raises(ValueError, match="not divisible by the downsampling factor 4"):
         MaskGit(vae, image_size=18)

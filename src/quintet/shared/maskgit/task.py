@@ -218,9 +218,11 @@ class MaskedTask(Task):
         codes = batch.data["ids"][rows]
         generated = self.generate(captions, [batch.ids[row] for row in rows], codes=codes)
         originals = self.decode(codes)
+        near, expected = (self._nearest(pixels).distances for pixels in (generated, originals))
         values = {
-            "nearest_generated": self._nearest(generated).distances,
-            "nearest_validation": self._nearest(originals).distances,
+            "nearest_generated": near,
+            "nearest_validation": expected,
+            "nearer": (near < expected).float(),
         }
         if self.judged:
             agree = [float(self.agrees(*pair)) for pair in zip(captions, generated)]
