@@ -101,6 +101,9 @@ def test_forward_sum_is_that_of_ctc_in_which_no_token_comes_twice(blank: float):
     rounded = forward_sum(values.float().log_softmax(-1), frames, tokens, blank)
     assert rounded.dtype == torch.float32
     assert torch.allclose(rounded.double(), known, rtol=1e-6)
+    as_tensor = forward_sum(values.log_softmax(-1), frames, tokens, torch.tensor(blank))
+    assert torch.allclose(as_tensor, known)
+    assert torch.allclose(torch.autograd.grad(as_tensor.sum(), values)[0], slopes[0], atol=1e-8)
 
 
 def test_half_precision_inputs_are_summed_in_full():
@@ -111,10 +114,11 @@ def test_half_precision_inputs_are_summed_in_full():
     )
 
 
-def test_more_tokens_than_frames_cost_nothing_and_teach_nothing():
+@pytest.mark.parametrize("blank", [0.0, torch.tensor(-4.0)])
+def test_more_tokens_than_frames_cost_nothing_and_teach_nothing(blank: float | Tensor):
     values = torch.randn(2, 3, 5, requires_grad=True)
     frames, tokens = torch.tensor([3, 3]), torch.tensor([5, 2])
-    loss = forward_sum(values, frames, tokens)
+    loss = forward_sum(values, frames, tokens, blank)
     loss.sum().backward()
     assert loss[0] == 0
     assert values.grad is not None

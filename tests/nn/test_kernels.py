@@ -165,6 +165,9 @@ def test_the_aligner_on_a_gpu_computes_what_the_plain_one_does(
     expected, posterior = alignment.plain_forward_sum(values.detach(), frames, tokens, 0.0)
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
     torch.testing.assert_close(gradient, -posterior, rtol=1e-4, atol=1e-4)
+    lowered = alignment.forward_sum(values, frames, tokens, torch.tensor(-8.0, device=DEVICE))
+    expected, _ = alignment.plain_forward_sum(values.detach(), frames, tokens, -8.0)
+    torch.testing.assert_close(lowered, expected, rtol=1e-4, atol=0)
 
 
 @on_gpu

@@ -116,16 +116,24 @@ def _(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
 
 
 def forward_sum(
-    log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor, blank: float = 0.0
+    log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor, blank: float | Tensor = 0.0
 ) -> Tensor:
     """(b,), fp32: negative log-likelihood of all alignments.
 
     log_probs (b, t, n) are those of the tokens in each frame. Between tokens, and at both ends, a
     frame may also be blank; a blank logit of 0 is as likely as all tokens together. Without a
     blank, an untrained aligner collapses to a few tokens and stays there; with -1 it converges
-    several times more slowly. A sample with more tokens than frames has loss and gradient 0.
+    several times more slowly. With a blank of 0 to the end, tokens keep to their middles, and
+    boundaries are vague: lower it later. A tensor (0-dim) may differ between replays of a step.
+    A sample with more tokens than frames has loss and gradient 0.
     """
-    return _forward_sum(full_precision(log_probs), num_frames, num_tokens, blank)[0]
+    scores = full_precision(log_probs)
+    if not isinstance(blank, Tensor):
+        return _forward_sum(scores, num_frames, num_tokens, blank)[0]
+    # Tokens raised by as much as the blank is to be lowered; then the normaliser of each frame.
+    loss = _forward_sum(scores - blank, num_frames, num_tokens, 0.0)[0]
+    possible = (num_tokens <= num_frames) & (num_tokens > 0)
+    return loss + num_frames * possible * (F.softplus(blank) - blank - math.log(2))
 
 
 def plain_forward_sum(

@@ -136,6 +136,9 @@ class VoiceBoxLossConfig:
     """Fraction of samples without text outside of the span, for voices without a transcript."""
     alignment_weight: float = 1.0
     """Weight of the forward-sum alignment loss, per frame."""
+    blank: float = -8.0
+    """Logit of frames without a character in the alignment loss, at the end: 0 until 30 % of the
+    run, so that alignments are found, this from 80 % on, so that their boundaries are sharp."""
     binarization_weight: float = 0.1
     """Weight of the binarization loss (likelihood of the best alignment), per frame."""
     duration_weight: float = 0.1

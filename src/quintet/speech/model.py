@@ -101,10 +101,12 @@ class VoiceBox(Pretrained, nn.Module):
         num_tokens: Tensor,
         draws: Draws,
         padded: bool = True,
+        blank: float | Tensor = 0.0,
     ) -> LossSums:
         """`audio` (b, samples), or latents; `ids` (b, n), `num_tokens` (b,) without padding.
 
-        If no recording is `padded`, attention runs without a mask, which is faster.
+        If no recording is `padded`, attention runs without a mask, which is faster. `blank` is the
+        logit of frames without a token in the alignment loss.
         """
         x1, num_frames = self.features(audio), self.features.num_frames(lengths)
         mask = inside(num_frames, x1.shape[1])
@@ -112,7 +114,9 @@ class VoiceBox(Pretrained, nn.Module):
         frame_ids, text_losses = ids, (x1.new_zeros(()),) * 3
         if self.config.text == "learned":
             alignment = self.align(x1, num_frames, ids, num_tokens)
-            text_losses = self._text_losses(alignment, infill_mask, num_frames, ids, num_tokens)
+            text_losses = self._text_losses(
+                alignment, infill_mask, num_frames, ids, num_tokens, blank
+            )
             frame_ids = expand(ids, alignment.durations, x1.shape[1])
         elif self.config.text == "none":
             frame_ids = torch.where(mask, UNKNOWN, PAD)
@@ -170,6 +174,7 @@ class VoiceBox(Pretrained, nn.Module):
         num_frames: Tensor,
         ids: Tensor,
         num_tokens: Tensor,
+        blank: float | Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         assert self.durations is not None
         known = fully_visible(alignment.durations, infill_mask)
@@ -178,7 +183,7 @@ class VoiceBox(Pretrained, nn.Module):
         alignable = num_tokens <= num_frames
         target_mask = inside(num_tokens, ids.shape[1]) & ~known & alignable[:, None]
         return (
-            forward_sum(alignment.log_probs, num_frames, num_tokens).sum(),
+            forward_sum(alignment.log_probs, num_frames, num_tokens, blank).sum(),
             torch.where(alignable, binarization_loss(*alignment), 0.0).sum(),
             duration_loss(predicted, alignment.durations, target_mask),
         )

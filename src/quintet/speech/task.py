@@ -42,6 +42,8 @@ NO_BETTER = (
     "infilled frames are no closer to the recording than copies of the adjacent frames; "
     "train longer, or check that texts match their recordings"
 )
+FALLING = 0.3, 0.8
+"""Shares of a run between which the blank of alignments falls from 0 to its end."""
 SHOWN = 3
 """Recordings in the exhibits of an evaluation."""
 
@@ -107,15 +109,20 @@ class VoiceBoxTask(Task):
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
         """Every masked frame of the step has equal weight, across micro-batches and processes."""
         calls = [self._call(batch) for batch in batches]
+        blank = context.dial("blank", self._blank)
         local = torch.stack([torch.stack(self._counts(call)) for call in calls]).sum(0)
         over = Counts(*context.sum(local).unbind())
         for batch, call in zip(batches, calls):
-            sums = nets["voicebox"](*call)
+            sums = nets["voicebox"](*call, blank)
             loss = total_loss(sums, over, self.recipe.losses)
             # Reports weight metrics by their share of samples, which these sums already include.
             share = batch.size / context.samples
             terms = {"loss": loss, **means(sums, over)}
             yield loss, {name: value.detach() / share for name, value in terms.items()}
+
+    def _blank(self, step: int) -> float:
+        begin, end = (share * (self.recipe.planned_steps or self.recipe.steps) for share in FALLING)
+        return self.recipe.losses.blank * min(1.0, max(0.0, (step - begin) / max(1, end - begin)))
 
     def _call(self, batch: Batch) -> tuple[Any, ...]:
         num_frames, size = self._num_frames(batch.data)
