@@ -17,15 +17,13 @@ a line of JSON for each.
 import argparse
 import json
 import shlex
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from command import quintet
 from provenance import commit, machine
 from torch import Tensor
 
@@ -61,11 +59,11 @@ def main() -> None:
         write_original(work / "random", SHAPES[asked.shape])
         flags = {
             "--train": "all",
-            "--minutes": str(asked.first_seconds / 60),
-            "--steps": "1000000",
-            "--optim.learning-rate": "3e-4",
+            "--minutes": asked.first_seconds / 60,
+            "--steps": 1_000_000,
+            "--optim.learning-rate": 3e-4,
             "--optim.scheduler": "constant",
-            "--warm-discriminator": "0",
+            "--warm-discriminator": 0,
             "--losses.adversarial": "none",
         }
         seconds = train(asked, work / "random", work / "scenes", flags)
@@ -75,12 +73,12 @@ def main() -> None:
         for number, words in enumerate(asked.flags):
             flags = {
                 "--train": asked.part,
-                "--steps": str(asked.steps),
-                "--optim.learning-rate": str(asked.learning_rate),
-                "--warm-discriminator": str(asked.warm),
+                "--steps": asked.steps,
+                "--optim.learning-rate": asked.learning_rate,
+                "--warm-discriminator": asked.warm,
             }
             run = work / f"adopted-{number}"
-            seconds = train(asked, scenes, run, flags, [str(asked.train), *shlex.split(words)])
+            seconds = train(asked, scenes, run, flags, asked.train, *shlex.split(words))
             spent = {"steps": asked.steps, "seconds": round(seconds, 1), "flags": words}
             report(asked, "image/adopt", exported(run), spent)
         spent = {"seconds": round(seconds, 1)}
@@ -116,35 +114,32 @@ def train(
     asked: argparse.Namespace,
     source: Path,
     run: Path,
-    more: dict[str, str],
-    data: Sequence[str] = (),
+    flags: dict[str, Any],
+    data: Path | None = None,
+    *more: str,
 ) -> float:
-    """Seconds that `quintet train image/adopt` took; data: a folder, and flags if any."""
-    flags = more | {
-        "--from": str(source),
-        "--run": str(run),
+    """Seconds that `quintet train image/adopt` took, on built-in scenes or on a folder."""
+    flags = flags | {
+        "--from": source,
+        "--run": run,
         "--compile": "off",
-        "--batch-size": str(asked.batch_size),
-        "--workers": str(asked.workers),
-        "--evaluate-every": "0",
-        "--save-every": "0",
-        "--log-every": "50",
+        "--batch-size": asked.batch_size,
+        "--workers": asked.workers,
+        "--evaluate-every": 0,
+        "--save-every": 0,
+        "--log-every": 50,
     }
     words = [word for pair in flags.items() for word in pair]
-    words += ["--images.size", str(asked.size), str(asked.size), "--trackers"]
+    words += ["--images.size", asked.size, asked.size, *more, "--trackers"]
     started = time.perf_counter()
-    quintet("train", "image/adopt", *data, *words)
+    quintet("train", "image/adopt", *([data] if data else []), *words)
     return time.perf_counter() - started
 
 
 def exported(run: Path) -> Path:
     export = run.with_name(f"{run.name}-export")
-    quintet("export", str(run), str(export))
+    quintet("export", run, export)
     return export
-
-
-def quintet(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "quintet", *words], check=True, stdout=sys.stderr)
 
 
 def steps_of(run: Path) -> int:

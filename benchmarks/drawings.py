@@ -19,8 +19,6 @@ import json
 import random
 import re
 import shlex
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -29,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from ablation import Trunk
+from command import quintet
 from PIL import Image
 from provenance import commit, machine
 from torch import Tensor
@@ -88,11 +87,6 @@ def train(asked: argparse.Namespace) -> None:
     text = json.dumps({**row, **machine(asked.out / "generator")})
     (asked.out / "row.json").write_text(text, encoding="utf-8")
     print(text)
-
-
-def quintet(*words: Any) -> None:
-    command = [sys.executable, "-m", "quintet", *map(str, words)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 # -- what it draws --------------------------------------------------------------------------------

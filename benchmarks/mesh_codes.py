@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from command import quintet
 from provenance import commit, machine
 
 CODES = {
@@ -35,8 +36,7 @@ CODES = {
 
 
 def train(recipe: str, run: Path, *flags: object) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "quintet", "train", recipe, "--run", run, *flags]
-    subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
+    quintet("train", recipe, "--run", run, *flags)
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 

@@ -77,6 +77,25 @@ def test_a_run_learns_what_is_said_when(tmp_path):
     assert ended["duration_error"] < begun["duration_error"]
 
 
+def test_the_blank_of_alignments_falls_in_the_course_of_the_planned_run(tmp_path):
+    settings = recipe(steps=10, planned_steps=100, losses=VoiceBoxLossConfig(blank=-6.0))
+    task = VoiceBoxTask(settings)
+    assert [task._blank(step) for step in (0, 30, 55, 80, 99)] == [0, 0, -3, -6, -6]
+
+    def alignment_loss(blank: float, name: str) -> float:
+        losses = VoiceBoxLossConfig(blank=blank)
+        run = opened(recipe(planned_steps=1, losses=losses), tmp_path / name)
+        for _ in range(2):  # the second is past the end of the plan
+            run.meters.entries.clear()
+            take_step(run)
+        (loss,) = [e.value for e in run.meters.entries if e.name.endswith("alignment")]
+        run.close()
+        return float(loss)
+
+    # A frame that may not be blank must be explained by its characters.
+    assert alignment_loss(-6.0, "low") != alignment_loss(0.0, "zero")
+
+
 def test_what_is_measured_does_not_see_what_is_hidden():
     """The error of what is filled in changes with the recording, but what is filled in does not."""
     task = VoiceBoxTask(recipe(), voicebox())
@@ -175,6 +194,8 @@ def test_a_first_batch_that_cannot_be_is_refused(change, message):
 def test_rates_of_model_and_recordings_agree():
     with pytest.raises(ConfigError, match=r"model\.sample_rate, 8000"):
         recipe(recordings=SpeechDataConfig(**DATA | {"sample_rate": 16_000}))
+    with pytest.raises(ConfigError, match=r"blank.*0 or less"):
+        VoiceBoxLossConfig(blank=1.0)
     with pytest.raises(ConfigError, match="mask_fraction"):
         VoiceBoxLossConfig(mask_fraction=(0.9, 0.2))
 

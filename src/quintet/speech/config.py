@@ -151,6 +151,7 @@ class VoiceBoxLossConfig:
         for name in ("drop_context", "drop_text", "drop_context_text"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
         require_at_least(0, self, "alignment_weight", "binarization_weight", "duration_weight")
+        require(self.blank <= 0, "blank", self.blank, "0 or less")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Recipes of the speech room: `quintet train speech/NAME` calls the function NAME."""
 
+from dataclasses import replace
+
 from quintet.engine.config import OptimiserConfig
 from quintet.speech.config import (
     SamplingConfig,
@@ -64,21 +66,16 @@ def voicebox_tiny() -> VoiceBoxRecipe:
 
 def voicebox_hour() -> VoiceBoxRecipe:
     """Sentences of up to 10 seconds, from an hour or two of recordings; for one GPU."""
-    return VoiceBoxRecipe(
+    short = voicebox()
+    return replace(
+        short,
         steps=13_000,
-        batch_size=24,
-        workers=14,
         evaluate_every=6500,
-        judges=("all",),
         save_every=3250,
         model=VoiceBoxConfig(depth=10),
-        recordings=SpeechDataConfig(
-            max_seconds=10.0, text_length=224, buckets=3, builtin_count=40_000, valid_limit=256
-        ),
+        recordings=replace(short.recordings, max_seconds=10.0, text_length=224),
         sampling=SamplingConfig(count=64),
-        optim=OptimiserConfig(
-            optimizer="muon", learning_rate=5e-4, warmup_steps=300, ema_decay=0.998
-        ),
+        optim=replace(short.optim, optimizer="muon"),
     )
 
 
