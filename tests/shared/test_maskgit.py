@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from quintet.engine.config import ConfigError
 from quintet.image import sample as image_sample
 from quintet.image.config import MaskGitConfig
 from quintet.image.maskgit import MaskGit
@@ -58,6 +59,12 @@ def model() -> MaskGit:
 def test_digits_are_few_and_small(config: CodebookConfig, digits: tuple[int, ...]) -> None:
     assert digits_of(config) == digits
     assert config.quantiser == "vq" or max(digits) <= max(MAX_DIGIT, *config.levels)
+
+
+def test_codes_that_do_not_fit_into_32_bits_are_refused() -> None:
+    digits = digits_of(CodebookConfig(levels=(8,) * 11))
+    with pytest.raises(ConfigError, match=r"at most 2 \*\* 31 codes"):
+        replace(SMALL, digits=digits)
 
 
 def test_embeddings_and_head_take_a_code_apart_alike(model: MaskGit) -> None:

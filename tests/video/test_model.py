@@ -452,6 +452,7 @@ def test_codebook_size_is_that_of_every_quantiser(bits: int, quantiser: str) -> 
         ({"patch_size": 0}, "patch_size is 0"),
         ({"time_window": 0}, "time_window is 0"),
         ({"levels": (8, 1)}, "2 or more each"),
+        ({"levels": (8,) * 21}, r"at most 2 \*\* 62"),
         ({"quantiser": "lfq", "codebook_bits": 40}, "between 1 and 30"),
         ({"quantiser": "bsq", "codebook_bits": 1}, "between 2 and 30"),
         ({"quantiser": "none"}, "'fsq', 'lfq', 'bsq', 'vq'"),

@@ -235,8 +235,9 @@ class _Trial:
 
     def __post_init__(self) -> None:
         self.device = next(self.model.parameters()).device
-        size = self.model.codebook_size if self.model.quantiser.discrete else 0
-        self.used = torch.zeros(size, dtype=torch.bool, device=self.device)
+        self.codebook_size = self.model.codebook_size if self.model.quantiser.discrete else None
+        self.used = torch.zeros(0, dtype=torch.int64, device=self.device)
+        """Distinct ids."""
 
     def add(self, originals: Tensor, shown: int) -> None:
         pictures = originals.to(self.device)
@@ -252,7 +253,7 @@ class _Trial:
             )
         self.codes = codes[0]
         if self.model.quantiser.discrete:
-            self.used[codes.flatten()] = True
+            self.used = torch.cat([self.used, codes.flatten()]).unique()
         output = (output * 255).round().cpu() / 255
         self.shown += _to_bytes(output[: shown - len(self.shown)])
         for judge in self.judges:
@@ -275,17 +276,17 @@ class _Trial:
         for measure, value in self.values(size).items():
             scores[measure] = Score(value, None, None, receipt(measure, self.facts(measure)))
         weights = bytes(weights_digest(self.model).tolist()).hex()[:16]
-        return Judged(self.name, weights, self.model.factor, len(self.used) or None, scores)
+        return Judged(self.name, weights, self.model.factor, self.codebook_size, scores)
 
     def values(self, size: Size) -> dict[str, float]:
         assert self.codes is not None
-        if not self.model.quantiser.discrete:
+        if self.codebook_size is None:
             return {"channels_per_position": len(self.codes), "ms_per_picture": self.speed}
-        bits = self.codes.numel() * math.log2(len(self.used))
+        bits = self.codes.numel() * math.log2(self.codebook_size)
         return {
             "bits_per_pixel": bits / math.prod(size),
             "ms_per_picture": self.speed,
-            "codes_used": self.used.float().mean().item(),
+            "codes_used": len(self.used) / self.codebook_size,
         }
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import adopting
 from quintet import rooms
 from quintet.engine.loop import take_step
 from quintet.engine.machine.capture import EAGER, Dials, shapes, tensors
@@ -41,6 +42,10 @@ RECIPES = (
     "speech/voicebox_tiny",
     "speech/vocoder_tiny",
 )
+
+
+REFUSED: set[str] = set()
+"""Adopted classes whose steps read tensors on the host, or draw from generators."""
 
 
 def run_of(
@@ -114,6 +119,32 @@ def test_codes_are_revived_and_noise_is_drawn_alike(
     finally:
         eager.close()
         captured.close()
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", [*adopting.IMAGES, *adopting.CLIPS, *adopting.SOUNDS])
+def test_steps_of_an_adopted_class_are_captured_or_refused_and_equal(
+    kind: str, tmp_path: Path
+) -> None:
+    medium = "image" if kind in adopting.IMAGES else "video" if kind in adopting.CLIPS else "music"
+    changes = {
+        "autoencoder": str(adopting.folder(kind)),
+        "warm_discriminator": EAGER + 2,
+        "steps": 4 * EAGER,
+        "size": (32, 32),
+        "frames": {"AutoencoderKLMochi": 7}.get(kind, 9),
+        "seconds": 0.25,
+        "valid_seconds": 0.25,
+    }
+    runs = [run_of(f"{medium}/adopt_tiny", tmp_path / str(f), f, **changes) for f in (False, True)]
+    try:
+        assert_same(*(trajectory(run, 4 * EAGER) for run in runs))
+        capture = runs[1].capture
+        assert capture is not None
+        assert bool(capture.refused) == (kind in REFUSED), capture.refused
+    finally:
+        for run in runs:
+            run.close()
 
 
 @needs_gpu

@@ -36,6 +36,18 @@ def test_ids_decode_to_exactly_the_values_of_forward(build: int, shape: tuple[in
     assert torch.equal(quantiser.to_ids(latents), out.ids)
 
 
+def test_ids_of_48_bits_decode_exactly_and_are_counted() -> None:
+    """Their codebook has no table anywhere."""
+    quantiser = FSQ(16, (8,) * 16).eval()
+    out = quantiser(torch.randn(4, 16, 8, 8))
+    assert out.ids.max() > 2**40
+    assert torch.equal(quantiser.ids_to_values(out.ids), out.values)
+    metrics = quantiser.summarise({"ids": out.ids.fill_(2**47 + 1)})
+    assert metrics["codebook_usage"] == pytest.approx(2**-48)
+    assert metrics["perplexity"] == pytest.approx(1)
+    assert metrics["codebook_coverage"] == pytest.approx(1 / out.ids.numel())
+
+
 @each
 def test_every_code_is_its_own_nearest(build: int) -> None:
     quantiser = every_quantiser()[build].eval()

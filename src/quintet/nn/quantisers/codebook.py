@@ -26,9 +26,9 @@ def expected_usage(draws: int, codebook_size: int) -> float:
 def codebook_usage(ids: Tensor, codebook_size: int) -> CodebookUsage:
     """Usage of a codebook by these ids; the fraction is meaningful with many more ids than codes,
     the coverage with twenty or more."""
-    counts = torch.bincount(ids.flatten(), minlength=codebook_size).float()
-    frequencies = counts / counts.sum()
+    counts = ids.unique(return_counts=True)[1]  # a table of all codes might not fit into memory
+    frequencies = counts / ids.numel()
     entropy = -torch.special.xlogy(frequencies, frequencies).sum()
-    fraction = (counts > 0).float().mean()
+    fraction = frequencies.new_tensor(len(counts) / codebook_size)
     coverage = fraction / expected_usage(ids.numel(), codebook_size)
     return CodebookUsage(fraction, entropy.exp(), coverage)

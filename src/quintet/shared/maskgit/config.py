@@ -65,6 +65,10 @@ class MaskedConfig(CaptionConfig):
         require(valid, "grid", self.grid, "1 or more ids along each axis")
         valid = bool(self.digits) and min(self.digits) >= 2
         require(valid, "digits", self.digits, "2 or more each")
+        fits = self.codebook_size <= 2**31
+        require(
+            fits, "digits", self.digits, "at most 2 ** 31 codes (fewer levels of the tokenizer)"
+        )
         require_at_least(1, self, "dim", "layers", "heads")
         divisible = self.head_dim >= 4 and self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "a multiple of 4 (rotary embedding)")

@@ -1,6 +1,7 @@
 """Settings of tokenizer training with discriminators. Imports no torch: help must be instant."""
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal
 
 from quintet.engine.config import OptimiserConfig, Recipe, require, setting
@@ -107,6 +108,8 @@ def require_quantiser(config: QuantiserConfig) -> None:
     if config.quantiser == "fsq":
         valid = bool(config.levels) and min(config.levels) >= 2
         require(valid, "levels", config.levels, "2 or more each")
+        codes = prod(config.levels)
+        require(codes <= 2**62, "levels", config.levels, "at most 2 ** 62 when multiplied (an id)")
     elif config.quantiser in ("kl", "bounded"):
         channels, least = config.latent_channels, 2 if config.quantiser == "bounded" else 1
         require(channels >= least, "latent_channels", channels, f"{least} or more")
