@@ -55,6 +55,8 @@ PERIODS, WINDOWS = "period_discriminator", "resolution_discriminator"
 
 
 class CodecAdoptTask(Adopting):
+    """Steps are not captured as CUDA graphs: those of Oobleck and Mimi cannot be."""
+
     main = "codec"
     best = ("mel_error", "min")
 

@@ -35,10 +35,9 @@ def adopted(
 
 
 class Adopting(Task):
-    """Mixed into the task of a room. Steps are captured, or left eager where code of others reads
-    tensors on the host or draws from generators, but not compiled."""
+    """Mixed into the task of a room. Networks are not compiled: code of others may read tensors on
+    the host, or keep state between calls."""
 
-    capturable = True
     unused: list[str]
 
     def leave_eager(self) -> None:
