@@ -6,6 +6,7 @@
     python benchmarks/learning.py mesh/autoencoder_tiny --keep A
     python benchmarks/learning.py mesh/transformer_tiny --flags "--autoencoder A"
     python benchmarks/learning.py image/maskgit_tiny --flags "--tokenizer RUN"  CPU, 5 minutes
+    python benchmarks/learning.py video/maskgit_tiny --flags "--tokenizer RUN"  CPU, 5 minutes
     python benchmarks/learning.py image/maskgit --flags "--tokenizer RUN"   one GPU, 7 minutes
     python benchmarks/learning.py video/tokenizer             one GPU, at most 4 minutes
     python benchmarks/learning.py music/mulan                 one GPU, at most 6 minutes
@@ -58,6 +59,7 @@ FLOORS: dict[str, dict[str, float]] = {
     },
     "image/maskgit_tiny": {"agrees": 0.5, "seconds": 300},
     "image/maskgit": {"agrees": 0.9, "seconds": 420},
+    "video/maskgit_tiny": {"agrees": 0.5, "seconds": 300},
     "mesh/autoencoder_tiny": {
         "within_one": 0.95,
         "exact": 0.7,

@@ -23,9 +23,11 @@ def test_the_judge_is_right_on_recorded_pictures(side: int) -> None:
     assert judge.share_right([c for c, _ in pairs], [p for _, p in pairs]) >= 0.98
 
 
-@pytest.mark.parametrize(("frames", "side"), [(9, 32), (17, 64)])
-def test_the_judge_is_right_on_recorded_clips(frames: int, side: int) -> None:
-    scenes = [compose(40_001 + 2 * index, moving=True) for index in range(60)]
+@pytest.mark.parametrize(
+    ("frames", "side", "single"), [(9, 32, False), (17, 64, False), (5, 64, True)]
+)
+def test_the_judge_is_right_on_recorded_clips(frames: int, side: int, single: bool) -> None:
+    scenes = [compose(40_001 + 2 * index, moving=True, single=single) for index in range(60)]
     clips = [draw_clip(scene, frames, side, side) for scene in scenes]
     assert judge.share_right([scene.caption for scene in scenes], clips) >= 0.98
 
@@ -75,10 +77,12 @@ def test_a_caption_of_another_form_is_an_error() -> None:
         judge.agrees("a dog", np.zeros((64, 64, 3), np.uint8))
 
 
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("moving", [False, True])
-def test_captions_of_validation_are_never_trained_on(moving: bool) -> None:
-    train = {compose(2 * index, moving=moving).caption for index in range(500)}
-    valid = {compose(2 * index + 1, moving=moving).caption for index in range(200)}
+def test_captions_of_validation_are_never_trained_on(moving: bool, single: bool) -> None:
+    how = {"moving": moving, "single": single}
+    train = {compose(2 * index, **how).caption for index in range(500)}
+    valid = {compose(2 * index + 1, **how).caption for index in range(200)}
     assert not train & valid
     assert all(map(is_held_out, valid))
 

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.errors import BadFile
+from quintet.shared.scenes.judge import share_right
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import (
     BuiltinClips,
@@ -322,6 +324,16 @@ def test_builtin_clips_are_all_different_and_move_in_both_splits():
     assert len({video.numpy().tobytes() for video in videos}) == 50
     assert all(video.shape == (3, 5, 16, 16) for video in videos)
     assert all(not torch.equal(video[:, 0], video[:, -1]) for video in videos)
+
+
+@pytest.mark.parametrize("builtin", ["figures", "figure"])
+def test_builtin_figures_show_their_captions(builtin: Any) -> None:
+    config = VideoDataConfig(frames=5, size=(48, 48), builtin=builtin, builtin_count=12)
+    data = open_data(None, config, "train", 0)
+    items = [data.keyed(index, None) for index in range(len(data))]
+    clips = [item["video"].permute(1, 2, 3, 0).numpy() for item in items]
+    assert share_right([item["text"] for item in items], clips) == 1
+    assert builtin == "figures" or all("moves quickly" in item["text"] for item in items)
 
 
 def test_builtin_clips_depend_on_nothing_but_split_and_index():

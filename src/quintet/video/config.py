@@ -166,9 +166,9 @@ class VideoDataConfig(PixelDataConfig):
     pan: float = 0.0
     """The crop of a training image glides and zooms by up to this share of its range, so that the
     image becomes a clip of a moving camera; 0 keeps it static."""
-    builtin: Literal["scenes", "figures"] = "scenes"
-    """Built-in clips: scenes of many moving shapes, or one plain figure whose caption says all (it
-    is never flipped)."""
+    builtin: Literal["scenes", "figures", "figure"] = "scenes"
+    """Built-in clips: scenes of many moving shapes; or one plain figure, of one size or a large one
+    that crosses the picture, whose caption says all (it is never flipped)."""
     valid_limit: int = 128
     """Maximum number of validation clips per evaluation."""
     max_pixels: int = 36_000_000

@@ -180,7 +180,8 @@ class BuiltinFigures(Builtin):
 
     def scene(self, index: int) -> figures.Picture:
         """The description of the clip."""
-        return figures.compose(self.number(index), self.seed, moving=True)
+        single = self.config.builtin == "figure"
+        return figures.compose(self.number(index), self.seed, moving=True, single=single)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The clip, never flipped, and its caption."""
@@ -212,7 +213,7 @@ def open_data(
     """
     check_channels(config.channels, (1, 3), "clips from files")
     if folder is None:
-        return (BuiltinFigures if config.builtin == "figures" else BuiltinClips)(config, split)
+        return (BuiltinClips if config.builtin == "scenes" else BuiltinFigures)(config, split)
     return VideoFolder(folder, config, split, seed)
 
 

@@ -72,6 +72,8 @@ FIRST, APART = 0.34, 0.16
 """Grid of the places."""
 SPEEDS = {"slowly": (0.16, 0.22), "quickly": (0.4, 0.5)}
 """Way of a figure over the whole clip."""
+CROSSING = (0.4, 0.44)
+"""Way of a large figure."""
 HELD_OUT = 8
 """One in so many captions."""
 
@@ -162,7 +164,22 @@ def _pair(random: Random) -> Drawn:
     return shapes, ground, f"{named[0]} {RELATIONS[direction]} {named[1]} on {ground}"
 
 
-def _moving(random: Random) -> tuple[list[Shape], str, str, tuple[float, float]]:
+Moving = tuple[list[Shape], str, str, tuple[float, float]]
+"""The same, and the way."""
+
+
+def _crossing(random: Random) -> Moving:
+    """A large figure on white or black, from one side to the other."""
+    colour, ground = random.choice(list(COLOURS)[:-2]), random.choice(("white", "black"))
+    kind, radius = random.choice(list(KINDS)), random.uniform(0.23, 0.25)
+    at = random.uniform(0.48, 0.52), random.uniform(0.48, 0.52)
+    (dx, dy), direction = random.choice(list(DIRECTIONS.items()))
+    length = random.uniform(*CROSSING)
+    caption = f"{article(f'{colour} {kind}')} moves quickly {direction} on {ground}"
+    return [_shape(random, kind, colour, at, radius)], ground, caption, (length * dx, length * dy)
+
+
+def _moving(random: Random) -> Moving:
     colour, ground = _colours(random, 2)
     kind, radius = random.choice(list(KINDS)), random.uniform(0.19, 0.22)
     at = random.uniform(0.44, 0.56), random.uniform(0.44, 0.56)
@@ -185,7 +202,7 @@ def compose(number: int, seed: int = 0, moving: bool = False, single: bool = Fal
         random = Random(int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big"))
         way = (0.0, 0.0)
         if moving:
-            shapes, ground, caption, way = _moving(random)
+            shapes, ground, caption, way = (_crossing if single else _moving)(random)
         else:
             forms = (_large,) if single else (_one, _alike, _pair)
             shapes, ground, caption = random.choice(forms)(random)
