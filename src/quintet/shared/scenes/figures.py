@@ -29,6 +29,8 @@ COLOURS: dict[str, Colour] = {
     name: HUES[name]
     for name in ("red", "orange", "yellow", "green", "blue", "purple", "white", "black")
 }
+PLAIN = ("white", "black")
+"""Grounds of a large figure that moves."""
 KINDS = {
     "circle": "circles",
     "square": "squares",
@@ -170,7 +172,8 @@ Moving = tuple[list[Shape], str, str, tuple[float, float]]
 
 def _crossing(random: Random) -> Moving:
     """A large figure on white or black, from one side to the other."""
-    colour, ground = random.choice(list(COLOURS)[:-2]), random.choice(("white", "black"))
+    colour = random.choice([name for name in COLOURS if name not in PLAIN])
+    ground = random.choice(PLAIN)
     kind, radius = random.choice(list(KINDS)), random.uniform(0.23, 0.25)
     at = random.uniform(0.48, 0.52), random.uniform(0.48, 0.52)
     (dx, dy), direction = random.choice(list(DIRECTIONS.items()))
