@@ -11,12 +11,14 @@ a constant learning rate, bf16 autocast; the same crops and batches, fed by the 
 many seconds as the last command of image/adopt took, with its start and warm-up steps. Nothing is
 compiled: in minutes it does not pay. All are measured on the pictures of the other folder: PSNR,
 and the perceptual distance of Quintet, which image/adopt trains with and the loop does not. Prints
-a line of JSON for each.
+a line of JSON for each. Exits with 1 unless the last image/adopt gains GAIN dB and a better
+distance than before, and is ahead of the loop in both.
 """
 
 import argparse
 import json
 import shlex
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -49,6 +51,9 @@ SHAPES: dict[str, dict[str, Any]] = {
         "norm_num_groups": 4,
     },
 }
+GAIN = 2.0
+"""Decibels."""
+Figures = dict[str, float]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -69,7 +74,7 @@ def main() -> None:
         seconds = train(asked, work / "random", work / "scenes", flags)
         scenes = exported(work / "scenes")
         spent = {"steps": steps_of(work / "scenes"), "seconds": round(seconds, 1)}
-        report(asked, "before", scenes, spent)
+        before = report(asked, "before", scenes, spent)
         for number, words in enumerate(asked.flags):
             flags = {
                 "--train": asked.part,
@@ -80,10 +85,23 @@ def main() -> None:
             run = work / f"adopted-{number}"
             seconds = train(asked, scenes, run, flags, asked.train, *shlex.split(words))
             spent = {"steps": asked.steps, "seconds": round(seconds, 1), "flags": words}
-            report(asked, "image/adopt", exported(run), spent)
+            adopted = report(asked, "image/adopt", exported(run), spent)
         spent = {"seconds": round(seconds, 1)}
         spent["steps"] = plain_loop(asked, scenes, work / "loop", seconds)
-        report(asked, "plain loop", work / "loop", spent)
+        loop = report(asked, "plain loop", work / "loop", spent)
+    missed = shortfalls(before, adopted, loop)
+    print(f"missed: {', '.join(missed) or 'nothing'}", file=sys.stderr)
+    sys.exit(bool(missed))
+
+
+def shortfalls(before: Figures, adopted: Figures, loop: Figures) -> list[str]:
+    reached = {
+        f"{GAIN:g} dB over before": adopted["psnr"] >= before["psnr"] + GAIN,
+        "a better distance than before": adopted["perceptual"] < before["perceptual"],
+        "PSNR ahead of the loop": adopted["psnr"] > loop["psnr"],
+        "distance ahead of the loop": adopted["perceptual"] < loop["perceptual"],
+    }
+    return [name for name, is_reached in reached.items() if not is_reached]
 
 
 def arguments() -> argparse.Namespace:
@@ -98,7 +116,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2200)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--warm", type=int, default=100, help="steps of --warm-discriminator")
-    parser.add_argument("--flags", nargs="*", default=[""], help="more flags of image/adopt")
+    parser.add_argument("--flags", nargs="+", default=[""], help="more flags of image/adopt")
     parser.add_argument("--workers", type=int, default=8)
     return parser.parse_args()
 
@@ -197,7 +215,7 @@ def batches(asked: argparse.Namespace) -> Any:
 
 
 @torch.no_grad()
-def report(asked: argparse.Namespace, name: str, folder: Path, more: dict[str, Any]) -> None:
+def report(asked: argparse.Namespace, name: str, folder: Path, more: dict[str, Any]) -> Figures:
     model = AdoptedImages.from_pretrained(folder).to(DEVICE)
     config = ImageDataConfig(size=(asked.size, asked.size), valid_fraction=0.0)
     source = open_data(asked.held, config, "train", 0)
@@ -220,6 +238,7 @@ def report(asked: argparse.Namespace, name: str, folder: Path, more: dict[str, A
     line = {"name": name, **figures, "pictures": len(source), **about, **more}
     about_run = machine(folder.parent / "scenes")
     print(json.dumps({**line, **about_run, "commit": commit()}), flush=True)
+    return figures
 
 
 if __name__ == "__main__":

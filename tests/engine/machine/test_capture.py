@@ -121,6 +121,7 @@ def test_codes_are_revived_and_noise_is_drawn_alike(
 @pytest.mark.parametrize("kind", [*adopting.IMAGES, *adopting.CLIPS])
 def test_steps_of_an_adopted_class_are_captured_and_equal(kind: str, tmp_path: Path) -> None:
     """The discriminator alone at first, then both."""
+    pytest.importorskip("diffusers")
     medium = "image" if kind in adopting.IMAGES else "video"
     changes = {
         "autoencoder": str(adopting.folder(kind)),
