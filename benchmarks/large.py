@@ -170,7 +170,7 @@ def flags_of(name: str, plan: dict[str, Any], asked: argparse.Namespace) -> list
     every = max(1, min(10, round(1 / seconds)))  # about one report a second
     # Tokenizers are captured as they are, the others faster when compiled.
     early = ["--losses.adversarial-from", "0"] if gan else ["--compile", "on"]
-    # In 20 steps of warm-up, towers of 14 blocks fell to the loss of guessing and stayed there.
+    # In 20 steps of warm-up, towers of 14 blocks collapse: all pairs are alike, for good.
     warm = asked.steps // 2 if chance_of(name) < math.inf else 20
     early += ["--optim.warmup-steps", str(warm), "--log-every", str(every)]
     return [*early, *shlex.split(asked.flags)]

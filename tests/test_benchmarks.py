@@ -40,6 +40,30 @@ def test_a_missed_goal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert short_of("image/vqgan_tiny", {"ms": 1e9}) == []
 
 
+def test_goals_of_real_data_can_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from learning import REAL, misses  # type: ignore[import-not-found]
+
+    goals = REAL["video/tokenizer"].floors
+    row = {"over_frame": 2.36, "over_bicubic": 11.5, "share_of_still": 0.56, "seconds": 243.3}
+    assert misses(goals, {**row, "alarms": []}) == []
+    assert misses(goals, {**row, "over_frame": 1.88, "alarms": []}) == ["over_frame"]
+    assert misses(goals, {**row, "share_of_still": 0.71, "alarms": ["x"]}) == [
+        "share_of_still",
+        "alarms",
+    ]
+    unjudged = {"duration_error": 0.1, "seconds": 1, "alarms": []}
+    assert len(misses(REAL["speech/voicebox_hour"].floors, unjudged)) == 3  # not there: missed
+
+
+@pytest.mark.parametrize("words", [["--real", "a", "b", "music/mulan"], ["speech/voicebox_hour"]])
+def test_a_recipe_without_goals_is_refused(words: list[str]) -> None:
+    command = [sys.executable, "benchmarks/learning.py", *words]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "has goals of" in result.stderr
+
+
 @pytest.mark.slow
 def test_a_new_voice_is_measured_beside_the_others(tmp_path: Path) -> None:
     few = ["--minutes", "0.2", "--steps", "2", "--fine-steps", "1", "--flags", "--batch-size 4"]

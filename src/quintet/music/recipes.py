@@ -102,6 +102,7 @@ def mulan_large() -> MuLaNRecipe:
             partial_captions=0.3,
         ),
         optim=OptimiserConfig(
+            optimizer="muon",
             learning_rate=5e-4,
             warmup_steps=2000,
             weight_decay=0.1,
