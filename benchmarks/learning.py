@@ -238,9 +238,10 @@ def main() -> None:
         flags = [train_on, "--valid", held, *shlex.split(real)]
     elif options.real or required is None:
         parser.error(f"{options.recipe} has goals of {'built-in' if options.real else 'real'} data")
+    flags += shlex.split(options.flags)
     with tempfile.TemporaryDirectory() as place:
         run = options.keep or Path(place) / "run"
-        row = train(options.recipe, run, *flags, *shlex.split(options.flags))
+        row = train(options.recipe, run, *flags)
         missed = misses(required, row)
         if options.compare:
             without = (*flags, "--losses.adversarial", "none")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from curves import PANELS, Panel, picture, points, read
+from learning import LIMITS
 from PIL import Image
 from provenance import ROOT
 
@@ -115,6 +116,10 @@ has not been trained on their files.**"""
 BUILTIN = """## Built-in data
 
 `benchmarks/learning.py`, seed 0: measured values and, in brackets, what is required."""
+REAL = """## Goals on real data
+
+`benchmarks/learning.py RECIPE --real TRAIN HELD`, seed 0, in the same way, with the flags that are
+shown."""
 RECORDS = """## Speed records
 
 The time to a fixed bar on built-in data, seed 0, from the start of the command to its end: imports,
@@ -148,8 +153,9 @@ class Result:
 
 
 def write_page(folder: Path, recipes: Sequence[str]) -> int:
-    for stale in (*DOCS.glob("images/results-*"), *DOCS.glob("sounds/*"), *DOCS.glob("results/*")):
-        stale.unlink()
+    for pattern in ("images/results-*", "sounds/results-*", "results/*"):
+        for stale in DOCS.glob(pattern):
+            stale.unlink()
     (DOCS / "sounds").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         results = [unpacked(path, recipe, Path(place)) for path, recipe in tars(folder, recipes)]
@@ -158,7 +164,7 @@ def write_page(folder: Path, recipes: Sequence[str]) -> int:
             data_table(results),
             summary(results),
             *(section(result) for result in results),
-            *builtin(records(folder)),
+            *learned(records(folder)),
         ]
     (DOCS / "results.md").write_text("\n\n".join(filter(None, sections)) + "\n", encoding="utf-8")
     print(DOCS / "results.md")
@@ -445,32 +451,35 @@ def curve(result: Result) -> str:
     return f"![{text}](images/{path.name})"
 
 
-# -- built-in data --------------------------------------------------------------------------------
+# -- benchmarks/learning.py -----------------------------------------------------------------------
 
 
-def builtin(rows: Sequence[dict[str, Any]]) -> list[str]:
-    if not rows:
-        return []
-    limits = ("seconds", "waiting", "chamfer_bins", "share_of_copying", "duration_error")
-    required = [
+def learned(rows: Sequence[dict[str, Any]]) -> list[str]:
+    real, builtin = ([row for row in rows if ("data" in row) is wanted] for wanted in (True, False))
+    head = ["recipe", "bar", "reached", "seconds, all told", "device", "commit", "replay"]
+    records = [speedrun(row) for row in builtin if "bar" in row]
+    return [
+        *([REAL, requirements(real)] if real else []),
+        *([BUILTIN, requirements(builtin)] if builtin else []),
+        *([RECORDS, table(head, records)] if records else []),
+    ]
+
+
+def requirements(rows: Sequence[dict[str, Any]]) -> str:
+    def measured(row: dict[str, Any], name: str, least: float) -> str:
+        sign = "≤" if name in LIMITS else "≥"
+        return f"{name} {number(row.get(name))} ({sign} {number(least)})"
+
+    cells = [
         [
-            f"`{row['recipe']}`",
-            ", ".join(
-                f"{name} {number(row[name])} ({'≤' if name in limits else '≥'} {number(least)})"
-                for name, least in row["required"].items()
-            ),
+            " ".join(f"`{row[name]}`" for name in ("recipe", "flags") if row.get(name)),
+            ", ".join(measured(row, *goal) for goal in row["required"].items()),
             ", ".join(row["missed"]) or "none",
             row["device"],
         ]
         for row in rows
     ]
-    records = [speedrun(row) for row in rows if "bar" in row]
-    head = ["recipe", "bar", "reached", "seconds, all told", "device", "commit", "replay"]
-    return [
-        BUILTIN,
-        table(["recipe", "measured (required)", "missed", "device"], required),
-        *([RECORDS, table(head, records)] if records else []),
-    ]
+    return table(["recipe", "measured (required)", "missed", "device"], cells)
 
 
 def speedrun(row: dict[str, Any]) -> list[str]:

@@ -118,11 +118,20 @@ def test_a_record_that_was_not_verified_or_misses_its_bar_says_so(
     facts |= {"seconds": 250.0, "bar": {"psnr": 27.65}, "reached": False}
     checked = {"verified": False, "steps": [7, 9], "largest_difference": 0.5, "differs": ["x"]}
     (tmp_path / "records").mkdir()
-    lines = ["a line of a log", json.dumps({**facts, "verification": checked})]
+    goals = {"required": {"over_bicubic": 5.5, "share_of_still": 0.7}, "over_bicubic": 5.6}
+    real = {**facts, "data": "real", "flags": "--steps 9", "missed": ["share_of_still"], **goals}
+    lines = ["a line of a log", json.dumps({**facts, "verification": checked}), json.dumps(real)]
     (tmp_path / "records/image.jsonl").write_text("\n".join(lines))
+    (tmp_path / "docs/sounds").mkdir()
+    for name in ("voice-0.ogg", "results-old.ogg"):
+        (tmp_path / "docs/sounds" / name).write_bytes(b"")
     page.write_page(tmp_path, RECIPES)
+    kept = [path.name for path in (tmp_path / "docs/sounds").iterdir()]
+    assert kept == ["voice-0.ogg"]  # of another page
     text = (tmp_path / "docs/results.md").read_text()
     assert "psnr 27.1 (≥ 27), seconds 250 (≤ 300)" in text
+    goal = "| `image/vqgan` `--steps 9` | over_bicubic 5.6 (≥ 5.5), share_of_still – (≤ 0.7) |"
+    assert goal in text.partition("## Built-in data")[0]
     assert (
         "psnr 27.1 (**bar missed**) | 250 | a GPU | `abc123` | **differs**: x (steps 7, 9" in text
     )
