@@ -62,7 +62,7 @@ def flag(name: str) -> str:
 def settings_of(recipe: Any, prefix: str = "") -> Iterator[Setting]:
     """Every leaf of a recipe, in the order of the fields."""
     kind = type(recipe)
-    hints, sentences = typing.get_type_hints(kind), descriptions(kind)
+    hints, sentences = _hints(kind), descriptions(kind)
     for field in dataclasses.fields(recipe):
         name, value = dotted(prefix, field.name), getattr(recipe, field.name)
         if dataclasses.is_dataclass(value):
@@ -84,7 +84,11 @@ def asked_changes(old: Any, recipe: Recipe) -> dict[str, Any]:
     return {name: now for name, (_, now) in found.items() if name in recorded}
 
 
-def descriptions(kind: type) -> dict[str, str]:
+_hints = functools.cache(typing.get_type_hints)
+
+
+@functools.cache
+def descriptions(kind: type) -> Mapping[str, str]:
     """The sentence under each field of a dataclass, inherited ones included."""
     sentences: dict[str, str] = {}
     for owner in reversed(kind.__mro__):

@@ -110,7 +110,11 @@ def write_gif(path: Path | str, frames: Pixels, rate: float) -> None:
     from PIL import Image
 
     _check_frames(frames, rate)
-    first, *rest = (Image.fromarray(np.ascontiguousarray(frame)) for frame in frames)
+    # The median cut, Pillow's default, takes seventeen times as long: 7 s for 17 frames of a sheet.
+    first, *rest = (
+        Image.fromarray(np.ascontiguousarray(frame)).quantize(method=Image.Quantize.FASTOCTREE)
+        for frame in frames
+    )
     content = BytesIO()
     first.save(
         content,
