@@ -197,6 +197,31 @@ def test_segments_follow_from_the_key_and_pauses_are_kept(folder: Path) -> None:
     assert all(len(s) == settings.segment for s in segments)
 
 
+def test_recordings_are_played_faster_and_slower_in_training_alone(tmp_path: Path) -> None:
+    for number in range(10):
+        tone = 0.5 * np.sin(2 * np.pi * 1000 * np.arange(4 * RATE) / RATE)
+        write_wav(tmp_path / f"{number}.wav", tone.astype(np.float32), RATE)
+    changed = dataclasses.replace(DATA, speed=0.5)
+    settings = recipe(data=str(tmp_path), recordings=changed)
+    train, valid = (open_data(settings, split) for split in ("train", "valid"))
+
+    def pitch(source: Any, key: Key | None) -> float:
+        audio = source.keyed(0, key)["audio"].float()
+        assert len(audio) == settings.segment if key else len(audio) == settings.valid_segment
+        spectrum = torch.fft.rfft(audio * torch.hann_window(len(audio)), 1 << 16).abs()
+        return spectrum.argmax().item() * RATE / (1 << 16)
+
+    heard = [pitch(train, Key(0, epoch, 0)) for epoch in range(40)]
+    assert heard[7] == pitch(train, Key(0, 7, 0))
+    assert 1000 / 1.51 < min(heard) < 750
+    assert 1333 < max(heard) < 1510
+    assert pitch(valid, None) == pytest.approx(1000, abs=1)
+    plain = open_data(recipe(data=str(tmp_path)), "train")
+    assert pitch(plain, Key(0, 7, 0)) == pytest.approx(1000, abs=3)
+    with pytest.raises(ConfigError, match="speed"):
+        dataclasses.replace(DATA, speed=1.5)
+
+
 def test_a_run_trains_on_a_folder_without_transcripts(folder: Path, tmp_path: Path) -> None:
     run = opened(recipe(data=str(folder)), tmp_path / "run")
     take_step(run)

@@ -48,12 +48,30 @@ def power(spectrum: Tensor) -> Tensor:
     return spectrum.real.square() + spectrum.imag.square()
 
 
-def istft(spectrum: Tensor, window: Tensor, hop: int) -> Tensor:
-    """(b, t, f) -> (b, (t - 1) hop + n_fft): the least-squares inverse."""
-    size = len(window)
-    pieces = torch.fft.irfft(spectrum, size) * window
-    weights = overlap_add(window.square().expand(1, pieces.shape[1], size), hop)
-    return overlap_add(pieces, hop) / weights.clamp_min(1e-8)
+def scaled(spectrum: Tensor, factors: Tensor) -> Tensor:
+    """Times real factors, which `*` would first make complex."""
+    return torch.view_as_complex(torch.view_as_real(spectrum) * factors[..., None])
+
+
+def beyond(previous: Tensor, spectrum: Tensor, momentum: float) -> Tensor:
+    """Past a spectrum, by a share of the way to it. `lerp` of complex numbers takes longer."""
+    parts = torch.view_as_real(previous), torch.view_as_real(spectrum)
+    return torch.view_as_complex(torch.lerp(*parts, 1 + momentum))
+
+
+def envelope(window: Tensor, count: int, hop: int) -> Tensor:
+    """(1, (count - 1) hop + n_fft): sums of the squares of windows that overlap."""
+    squares = window.square().expand(1, count, len(window))
+    return overlap_add(squares, hop).clamp_min(1e-8)
+
+
+def istft(spectrum: Tensor, window: Tensor, hop: int, weights: Tensor | None = None) -> Tensor:
+    """(b, t, f) -> (b, (t - 1) hop + n_fft): the least-squares inverse; `weights` is the envelope,
+    where it is known."""
+    pieces = torch.fft.irfft(spectrum, len(window)) * window
+    if weights is None:
+        weights = envelope(window, pieces.shape[1], hop)
+    return overlap_add(pieces, hop) / weights
 
 
 def running_sum(values: Tensor) -> Tensor:
@@ -84,14 +102,17 @@ class GriffinLim(nn.Module):
 
     def retrieved(self, magnitudes: Tensor, iterations: int) -> Tensor:
         """(b, t, f) -> (b, (t - 1) hop): sounds with about these magnitudes."""
+        count = magnitudes.shape[1]
+        weights = self.envelope(count)
         spectrum = torch.polar(magnitudes, self.initial_phases(magnitudes))
         previous = torch.zeros_like(spectrum)
         for _ in range(iterations):
-            projected = self.stft(self.to_sound(spectrum), magnitudes.shape[1])
-            ahead = torch.lerp(previous, projected, 1 + self.momentum)
-            spectrum = ahead * (magnitudes * power(ahead).clamp_min(1e-24).rsqrt())
+            # Momentum of sounds would do the same, but its rounding is heard where it is quiet.
+            projected = self.stft(self.to_sound(spectrum, weights), count)
+            ahead = beyond(previous, projected, self.momentum)
+            spectrum = scaled(ahead, magnitudes * power(ahead).clamp_min(1e-24).rsqrt())
             previous = projected
-        return self.to_sound(spectrum)
+        return self.to_sound(spectrum, weights)
 
     def stft(self, sound: Tensor, count: int) -> Tensor:
         half, hop = self.mel.n_fft // 2, self.mel.hop_length
@@ -99,11 +120,16 @@ class GriffinLim(nn.Module):
         pieces = F.pad(sound, (half, rest)).unfold(-1, self.mel.n_fft, hop)
         return torch.fft.rfft(pieces * self.mel.window)
 
-    def to_sound(self, spectrum: Tensor) -> Tensor:
+    def envelope(self, count: int) -> Tensor:
+        """What `to_sound` divides by, for sounds of so many frames."""
+        return envelope(self.mel.window, count, self.mel.hop_length)
+
+    def to_sound(self, spectrum: Tensor, weights: Tensor) -> Tensor:
         """(b, t, f) -> (b, (t - 1) hop), without the padding of half a window."""
         half = self.mel.n_fft // 2
         count = (spectrum.shape[1] - 1) * self.mel.hop_length
-        return istft(spectrum, self.mel.window, self.mel.hop_length)[:, half : half + max(1, count)]
+        sound = istft(spectrum, self.mel.window, self.mel.hop_length, weights)
+        return sound[:, half : half + max(1, count)]
 
     def magnitudes(
         self, log_mels: Tensor, iterations: int = 32, start: Tensor | None = None

@@ -114,6 +114,9 @@ class SegmentDataConfig(SoundFileConfig):
     """Length of the random segments of training; shorter recordings are padded with silence."""
     valid_seconds: float = 4.0
     """Validation takes the middle of a recording, at most so many seconds."""
+    speed: float = 0.0
+    """Recordings are played faster or slower in training by a factor of up to 1 plus this, and
+    higher or lower with it."""
     max_seconds: float = 7200.0
     """Longer files are skipped before they are decoded."""
     valid_limit: int = 128
@@ -123,6 +126,7 @@ class SegmentDataConfig(SoundFileConfig):
         super().__post_init__()
         for name in ("seconds", "valid_seconds", "max_seconds"):
             require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
+        require(0 <= self.speed <= 1, "speed", self.speed, "between 0 (off) and 1 (twice as fast)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,12 +73,19 @@ class Recordings(InFolder):
     def text(self, index: int) -> str:
         return ""
 
+    def rate(self, key: Key | None) -> int:
+        """What is read at another rate, and taken for the right one, is faster or slower."""
+        if key is None or not self.config.speed:
+            return self.segments.rate
+        power = key.random("speed").uniform(-1, 1)
+        return round(self.segments.rate * (1 + self.config.speed) ** power)
+
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        segments = self.segments
+        segments, rate = self.segments, self.rate(key)
         wav = read_audio(
             self.path(index),
-            rate=segments.rate,
-            seconds=segments.length(key) / segments.rate,
+            rate=rate,
+            seconds=segments.length(key) / rate,
             start=segments.start(key),
             caps=self._caps,
             narrow=True,

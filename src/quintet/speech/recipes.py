@@ -108,7 +108,7 @@ def vocoder() -> VocoderRecipe:
         workers=14,
         evaluate_every=6000,
         save_every=3000,
-        recordings=VocoderDataConfig(builtin_count=20_000),
+        recordings=VocoderDataConfig(builtin_count=20_000, speed=0.25),
         optim=OptimiserConfig(learning_rate=5e-4, betas=(0.8, 0.99), ema_decay=0.998),
     )
 

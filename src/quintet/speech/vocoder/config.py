@@ -24,9 +24,9 @@ class VocoderConfig:
     """Number of ConvNeXt blocks."""
     expansion: int = 3
     """Width inside a block, relative to dim."""
-    retrievals: int = 20
+    retrievals: int = 32
     """Iterations of Griffin-Lim that find the phases of the predicted magnitudes."""
-    corrections: int = 64
+    corrections: int = 60
     """Corrections of the magnitudes of the output towards the given log-mels, after these."""
 
     def __post_init__(self) -> None:

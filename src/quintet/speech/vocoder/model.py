@@ -24,7 +24,7 @@ from quintet.compat.models import model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.adversarial.losses import per_sample
 from quintet.nn.precision import full_precision, without_autocast
-from quintet.nn.vocoder import GriffinLim, VocosBackbone, VocosConfig, power
+from quintet.nn.vocoder import GriffinLim, VocosBackbone, VocosConfig, beyond, power, scaled
 from quintet.speech.features import log_mel
 from quintet.speech.vocoder.config import VocoderConfig
 
@@ -118,14 +118,17 @@ class Vocoder(Pretrained, nn.Module):
 
     def corrected(self, sounds: Tensor, log_mels: Tensor) -> Tensor:
         """Sounds (b, n) with log-mels closer to these."""
+        wanted = log_mels.mT.contiguous()
+        weights = self.griffin_lim.envelope(wanted.shape[1])
         previous: Tensor | None = None
         for _ in range(self.config.corrections):
-            spectrum = self.griffin_lim.stft(sounds, log_mels.shape[2])
-            ahead = spectrum if previous is None else torch.lerp(previous, spectrum, 1 + AHEAD)
+            spectrum = self.griffin_lim.stft(sounds, wanted.shape[1])
+            ahead = spectrum if previous is None else beyond(previous, spectrum, AHEAD)
             magnitudes = power(ahead[..., self.mel.first : self.mel.last]).sqrt()
             present = self.mel.to_mel(magnitudes).clamp_min(self.mel.floor).log()
-            gain = (PULL * (log_mels.mT - present)).clamp(-LARGEST, LARGEST) @ self.spread
-            sounds, previous = self.griffin_lim.to_sound(ahead * gain.exp()), spectrum
+            gain = (PULL * (wanted - present)).clamp(-LARGEST, LARGEST) @ self.spread
+            sounds = self.griffin_lim.to_sound(scaled(ahead, gain.exp()), weights)
+            previous = spectrum
         return sounds
 
     @torch.no_grad()
