@@ -22,7 +22,9 @@ REASON = {
     TERMINATED: "SIGTERM",
     INTERRUPTED: "an interrupt",
 }
-SAVING = b"\nquintet: saving after this step; press Ctrl-C again to stop without saving\n"
+SAVING = (
+    b"\nquintet: saving after this step or evaluation; press Ctrl-C again to stop without saving\n"
+)
 
 
 class Signals:
