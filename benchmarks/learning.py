@@ -113,6 +113,7 @@ FLOORS: dict[str, dict[str, float]] = {
 
 
 class Real(NamedTuple):
+    steps: int
     flags: str
     floors: dict[str, float]
 
@@ -121,18 +122,22 @@ class Real(NamedTuple):
 # folder that a camera moves over. Speech: a sentence each, with the names of its speakers.
 REAL = {
     "image/vqgan": Real(
-        "--model.levels 8 8 8 8 8 8 --losses.adversarial none --steps 4900",
+        4900,
+        "--model.levels 8 8 8 8 8 8 --losses.adversarial none",
         {"over_bicubic": 5.5, "seconds": 150},
     ),
     "video/tokenizer": Real(
-        "--videos.pan 1 --losses.adversarial none --steps 8300 --model.levels " + "8 " * 20,
+        8300,
+        "--videos.pan 1 --losses.adversarial none --model.levels" + " 8" * 20,
         {"over_frame": 2.0, "over_bicubic": 5.0, "share_of_still": 0.7, "seconds": 300},
     ),
     "speech/vocoder": Real(
-        "--steps 20000",
+        20_000,
+        "",
         {"share_of_mel_error": 0.5, "share_of_pitch_error": 0.5, "seconds": 600},
     ),
     "speech/voicebox_hour": Real(
+        13_000,
         "--model.phonemes en-us --judges cer own_voice duration",
         {
             "share_of_cer": 1.5,
@@ -234,8 +239,8 @@ def main() -> None:
     flags, required = [], FLOORS.get(options.recipe)
     if options.real and options.recipe in REAL:
         train_on, held = options.real
-        real, required = REAL[options.recipe]
-        flags = [train_on, "--valid", held, *shlex.split(real)]
+        steps, real, required = REAL[options.recipe]
+        flags = [train_on, "--valid", held, "--steps", str(steps), *shlex.split(real)]
     elif options.real or required is None:
         parser.error(f"{options.recipe} has goals of {'built-in' if options.real else 'real'} data")
     flags += shlex.split(options.flags)

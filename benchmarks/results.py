@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from learning import REAL
 from provenance import commit, machine
 from results_page import write_page
 
@@ -48,6 +49,10 @@ class Row:
     """Those that need weights are asked where the weights are."""
     settings: str = ""
     """Flags where the recipe's own settings do not fit the data."""
+    steps: int | None = None
+    """The same of its steps."""
+    variant: str = ""
+    """The recipe, where it is another than that of the row."""
     tiny: str = ""
     """The same, of the tiny recipe."""
     stage: tuple[str, str] | None = None
@@ -72,11 +77,19 @@ SIMPLIFY = "--meshes.too-large simplify"
 ROWS = {
     row.recipe: row
     for row in (
-        Row("image/vqgan", "images", ("psnr", "ssim", "lpips_alex", "fid")),
+        Row(
+            "image/vqgan",
+            "images",
+            ("psnr", "ssim", "lpips_alex", "fid"),
+            settings=REAL["image/vqgan"].flags,
+            steps=REAL["image/vqgan"].steps,
+        ),
         Row(
             "video/tokenizer",
             "video",
             ("psnr", "ssim", "lpips_alex", "temporal", "temporal_relative", "fvd"),
+            settings=REAL["video/tokenizer"].flags,
+            steps=REAL["video/tokenizer"].steps,
         ),
         Row(
             "mesh/autoencoder",
@@ -102,8 +115,9 @@ ROWS = {
         Row(
             "speech/voicebox",
             "speech",
-            ("speaker", "pitch", "duration"),
-            settings="--recordings.max-seconds 10 --recordings.text-length 200",  # of sentences
+            ("cer", "speaker", "own_voice", "pitch", "duration"),
+            settings="--model.phonemes en-us",
+            variant="speech/voicebox_hour",  # of sentences
         ),
     )
 }
@@ -148,13 +162,14 @@ class Campaign:
 
     def train_command(self, row: Row) -> list[str]:
         folder = self.data / row.folder
-        recipe = f"{row.recipe}_tiny" if self.tiny else row.recipe
+        recipe = f"{row.recipe}_tiny" if self.tiny else row.variant or row.recipe
         command = ["train", recipe, str(folder / "train"), "--valid", str(folder / "held")]
         if row.stage:
             command += [row.stage[0], str(self.run_of(ROWS[row.stage[1]]))]
         settings = row.tiny if self.tiny else row.settings
         command += ["--run", str(self.run_of(row)), *settings.split()]
-        steps = self.steps or rooms.recipe_function(recipe)().steps
+        own = None if self.tiny else row.steps
+        steps = self.steps or own or rooms.recipe_function(recipe)().steps
         command += ["--steps", str(steps), "--evaluate-every", str(math.ceil(steps / 4))]
         return [*command, *self.flags]
 
