@@ -65,13 +65,10 @@ def envelope(window: Tensor, count: int, hop: int) -> Tensor:
     return overlap_add(squares, hop).clamp_min(1e-8)
 
 
-def istft(spectrum: Tensor, window: Tensor, hop: int, weights: Tensor | None = None) -> Tensor:
+def istft(spectrum: Tensor, window: Tensor, hop: int, weights: Tensor) -> Tensor:
     """(b, t, f) -> (b, (t - 1) hop + n_fft): the least-squares inverse; `weights` is the envelope,
-    where it is known."""
-    pieces = torch.fft.irfft(spectrum, len(window)) * window
-    if weights is None:
-        weights = envelope(window, pieces.shape[1], hop)
-    return overlap_add(pieces, hop) / weights
+    which is the same for all sounds of a length."""
+    return overlap_add(torch.fft.irfft(spectrum, len(window)) * window, hop) / weights
 
 
 def running_sum(values: Tensor) -> Tensor:
@@ -240,7 +237,8 @@ class VocosHead(nn.Module):
         log_magnitude, phase = full_precision(self.out(hidden)).chunk(2, -1)
         with without_autocast(hidden):
             magnitude = log_magnitude.exp().clamp_max(100)  # as in its training
-            sound = istft(torch.polar(magnitude, phase), self.window, self.hop_length)
+            weights = envelope(self.window, hidden.shape[1], self.hop_length)
+            sound = istft(torch.polar(magnitude, phase), self.window, self.hop_length, weights)
             return sound[:, self.trim : sound.shape[1] - self.trim]
 
 

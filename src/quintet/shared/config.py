@@ -115,8 +115,8 @@ class SegmentDataConfig(SoundFileConfig):
     valid_seconds: float = 4.0
     """Validation takes the middle of a recording, at most so many seconds."""
     speed: float = 0.0
-    """Recordings are played faster or slower in training by a factor of up to 1 plus this, and
-    higher or lower with it."""
+    """Recordings of a folder are played faster or slower in training, by a factor of up to 1 plus
+    this, and higher or lower with it."""
     max_seconds: float = 7200.0
     """Longer files are skipped before they are decoded."""
     valid_limit: int = 128

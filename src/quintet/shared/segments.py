@@ -74,11 +74,12 @@ class Recordings(InFolder):
         return ""
 
     def rate(self, key: Key | None) -> int:
-        """What is read at another rate, and taken for the right one, is faster or slower."""
+        """What is read at another rate, and taken for the right one, is faster or slower. Hundreds
+        of Hz, because resampling to odd rates takes twice as long."""
         if key is None or not self.config.speed:
             return self.segments.rate
         power = key.random("speed").uniform(-1, 1)
-        return round(self.segments.rate * (1 + self.config.speed) ** power)
+        return round(self.segments.rate * (1 + self.config.speed) ** power, -2)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         segments, rate = self.segments, self.rate(key)
