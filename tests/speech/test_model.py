@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from quintet.engine.config import ConfigError
 from quintet.nn.alignment import inside
@@ -10,7 +10,12 @@ from quintet.nn.vocoder import GriffinLim
 from quintet.speech.backbone import sinusoidal_embedding
 from quintet.speech.characters import UNKNOWN
 from quintet.speech.config import VoiceBoxConfig, VoiceBoxLossConfig
-from quintet.speech.durations import fully_visible, masked_frames, round_durations
+from quintet.speech.durations import (
+    fully_visible,
+    masked_frames,
+    round_durations,
+    voice_of,
+)
 from quintet.speech.features import log_mel
 from quintet.speech.inference import (
     Segment,
@@ -26,7 +31,7 @@ from quintet.speech.inference import (
 from quintet.speech.masking import draw, span_mask
 from quintet.speech.measures import copied, interpolated, mean_error, true_durations
 from quintet.speech.model import VoiceBox, counts, total_loss
-from speech.small import voicebox
+from speech.small import MODEL, voicebox
 
 RATE, HOP = 8_000, 128
 LOSSES = VoiceBoxLossConfig()
@@ -185,6 +190,51 @@ def test_characters_are_heard_whole_or_not():
     infill_mask[0, 2:4] = True
     assert masked_frames(durations, infill_mask).tolist() == [[0, 2, 0, 0]]
     assert fully_visible(durations, infill_mask).tolist() == [[True, False, True, True]]
+
+
+def test_a_voice_is_the_mean_and_deviation_of_what_is_heard():
+    frames = torch.tensor([[1.0, 3.0, 100.0], [5.0, 7.0, 9.0]])[..., None]
+    visible = torch.tensor([[True, True, False], [False] * 3])
+    assert voice_of(frames, visible).tolist() == [[2.0, 1.0], [0.0, 0.0]]
+    assert voice_of(frames[:1, :0], visible[:1, :0]).tolist() == [[0.0, 0.0]]
+
+
+@torch.no_grad()
+def test_durations_follow_the_voice_of_the_reference(model):
+    nn.init.normal_(model.durations.proj_voice.weight)
+    nn.init.normal_(model.durations.proj_out.weight)
+    references = [
+        align_reference(model, model.features(sound[None])[0], None)
+        for sound in sounds(6_000, 6_000)
+    ]
+    lengths = [
+        segment_layout(model, [Segment(model.encode("kitubala"), reference)]).infill_mask.sum()
+        for reference in (*references, None)
+    ]
+    assert len(set(map(int, lengths))) == 3
+
+
+def test_dropout_of_durations_is_drawn_by_key_and_only_in_training():
+    durations = VoiceBox(**MODEL, duration_dropout=0.5).durations
+    nn.init.normal_(durations.proj_out.weight)
+    ids, count = torch.randint(2, 200, (2, 7)), torch.tensor([7, 7])
+    heard = (
+        torch.zeros(2, 7),
+        torch.zeros(2, 7, dtype=torch.bool),
+        torch.zeros(2, 2 * MODEL["n_mels"]),
+    )
+    first, other = torch.tensor([1, 2]), torch.tensor([1, 3])
+
+    def predicted(keys: Tensor | None) -> Tensor:
+        return durations(ids, count, *heard, keys)
+
+    assert torch.equal(predicted(first), predicted(first))
+    assert torch.equal(predicted(first)[0], predicted(other)[0])
+    assert not torch.equal(predicted(first)[1], predicted(other)[1])
+    whole = predicted(None)
+    assert not torch.equal(predicted(first), whole)
+    durations.eval()
+    assert torch.equal(predicted(first), whole)
 
 
 def test_a_filled_hole_keeps_the_length_of_the_recording(model):

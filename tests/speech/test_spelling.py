@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quintet.speech import phonemes as ipa
-from quintet.speech.characters import FIRST, clean, encode
+from quintet.speech.characters import FIRST, PAD, VOCABULARY, clean, encode
 from quintet.speech.config import VoiceBoxConfig
 from quintet.speech.data import Buckets, SpeechFolder, collate
 from quintet.speech.english import cardinal, ordinal, spelled_out, year
 from quintet.speech.spelling import passages, spell, to_ids
+from quintet.speech.tokens import MOST, TokenEmbedding, pack, unpack
 from speech.small import MODEL, small_buckets
 from speech.test_corpora import record, write
 
@@ -77,12 +78,36 @@ def test_bytes_are_the_default():
 
 def test_every_symbol_has_its_own_id_in_the_vocabulary_of_bytes():
     symbols = [chr(code) for code in (*range(128), *ipa.IPA)] + list(ipa.MODIFIERS)
-    ids = ipa.encode_phonemes("".join(symbols)).tolist()
+    ids = ipa.encode_phonemes(symbols).tolist()
     assert len(set(ids)) == len(symbols) == 256
     assert max(ids) < VoiceBoxConfig().vocabulary
     assert min(ids) == FIRST
     with pytest.raises(ValueError, match=r"U\+4E16"):
         ipa.encode_phonemes("世")
+
+
+@given(st.lists(st.integers(FIRST, VOCABULARY - 1), min_size=1, max_size=MOST))
+def test_the_id_of_a_token_holds_its_symbols(symbols):
+    unpacked = unpack(torch.tensor([pack(symbols)]))
+    assert unpacked[0, : len(symbols)].tolist() == symbols
+    assert not unpacked[0, len(symbols) :].any()
+    assert pack(symbols[:1]) == symbols[0]
+
+
+def test_symbols_beyond_the_most_are_left_out():
+    assert pack([2] * (MOST + 1)) == pack([2] * MOST) < 2**63
+
+
+def test_the_embedding_of_a_token_is_the_sum_of_its_symbols():
+    embedding = TokenEmbedding(VoiceBoxConfig(**MODEL, phonemes="en-us"), 4)
+    stressed, plain = ipa.encode_phonemes(["ˈa", "a"]).tolist()
+    vectors = embedding(torch.tensor([[stressed, plain, PAD]]))[0]
+    (mark,) = embedding(ipa.encode_phonemes(["ˈ"]))
+    torch.testing.assert_close(vectors[0], vectors[1] + mark)
+    assert not vectors[2].any()
+    of_bytes = TokenEmbedding(VoiceBoxConfig(**MODEL), 4)
+    ids = torch.arange(VOCABULARY)
+    assert torch.equal(of_bytes(ids), of_bytes.weight)
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -101,14 +126,18 @@ class TestEspeak:
     @pytest.mark.parametrize(
         ("text", "language", "expected"),
         [
-            ("Hello world, this is a test!", "en-us", "həlˈoʊ wˈɜːld, ðɪs ɪz ɐ tˈɛst!"),
-            ("Guten Morgen.", "de_DE", "ɡˈuːtən mˈɔɾɡən."),
-            ("你好，世界。", "zh-CN", "ni2χˈɑu2, s.ˈi.5 tɕˈiɛ5."),
+            ("Hello world, a test!", "en-us", " h/ə/l/ˈoʊ/ w/ˈɜː/l/d/,/ ɐ/ t/ˈɛ/s/t/!"),
+            ("Guten Morgen...", "de_DE", " ɡ/ˈuː/t/ə/n/ m/ˈɔ/ɾ/ɡ/ə/n/."),
+            ("你好，世界。", "zh-CN", " n/i2/χ/ˈɑu2/,/ s./ˈi.5/ tɕ/ˈiɛ5/."),
+            ("Что?! iPhone", "ru", " ʃ/t/o/?!/ ˈaɪ/ f/ˈəʊ/n"),
+            ("les enfants", "fr", " l/e-/z/ ɑ̃/f/ˈɑ̃"),
+            ('"', "en-us", ""),
         ],
     )
-    def test_texts_become_phonemes_with_punctuation(self, text, language, expected):
-        assert ipa.phonemes(text, language) == expected
-        ipa.encode_phonemes(expected)
+    def test_a_token_is_a_phoneme_or_a_run_of_punctuation(self, text, language, expected):
+        tokens = ipa.phonemes(text, language)
+        assert "/".join(tokens) == expected
+        assert len(ipa.encode_phonemes(tokens, edges=True)) == len(tokens) + 2
 
     def test_an_unknown_language_is_named(self):
         with pytest.raises(ValueError, match="'xq'"):

@@ -79,16 +79,19 @@ def vqgan_tiny() -> VQGanRecipe:
 def maskgit() -> MaskGitRecipe:
     """Text to 128 x 128 images over the ids of a trained tokenizer; for one GPU."""
     return MaskGitRecipe(
-        steps=5000,
+        steps=2500,
         batch_size=128,
         workers=12,
-        evaluate_every=5000,
-        save_every=2500,
+        evaluate_every=2500,
+        save_every=1250,
         model=MaskGitConfig(dim=768, layers=8, heads=12, text_length=96),
         images=ImageDataConfig(
             size=(128, 128), builtin="figures", builtin_count=60_000, valid_limit=512
         ),
-        generation=DecodingConfig(count=256),
+        # Fewer steps, more guidance or less noise: samples are more typical than data.
+        generation=DecodingConfig(
+            count=256, sampling_steps=64, temperature=1.0, choice_temperature=9.0, cond_scale=2.0
+        ),
         optim=OptimiserConfig(
             learning_rate=6e-4, warmup_steps=300, weight_decay=0.03, ema_decay=0.998
         ),

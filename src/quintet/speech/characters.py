@@ -12,6 +12,7 @@ from torch import Tensor
 
 PAD, UNKNOWN, FIRST = 0, 1, 2
 """Padding; a frame or character of unknown text; the first byte."""
+VOCABULARY = FIRST + 256
 
 UNSPEAKABLE = {
     "So": "a symbol",

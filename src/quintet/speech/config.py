@@ -100,6 +100,8 @@ class VoiceBoxConfig:
     """learned: width of the duration model."""
     duration_depth: int = 3
     """learned: layers of the duration model."""
+    duration_dropout: float = 0.0
+    """learned: dropout of the duration model, for few recordings."""
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -116,6 +118,7 @@ class VoiceBoxConfig:
         for name in ("std", "prior_scale"):
             require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
         require_fraction(self, "dropout")
+        require_fraction(self, "duration_dropout")
         least = 258 if self.text == "learned" else 3
         require(self.vocabulary >= least, "vocabulary", self.vocabulary, f"{least} or more")
         fits = self.hop_length <= self.n_fft // 2

@@ -95,7 +95,7 @@ class Buckets:
         if self.model.text == "none":
             return 1
         spelled = spell(text, self.model, language)
-        count = len(spelled if self.model.phonemes else spelled.encode("utf-8"))
+        count = len(spelled.encode("utf-8") if isinstance(spelled, str) else spelled)
         return count + (2 if self.model.edges else 0)
 
     def index(self, frames: int, tokens: int) -> int:

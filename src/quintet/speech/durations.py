@@ -1,18 +1,22 @@
 """Duration model: frames of each character, by a small transformer (as in arXiv 2306.15687).
 
 It is conditioned on the known durations, those of characters in the audio context, and so follows
-their speaking rate. Shapes: b samples, n characters.
+their speaking rate, and on the sound of the context: a voice has its habits. Shapes: b samples,
+n characters, t frames of c features.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.engine.keys import uniform
 from quintet.nn.alignment import inside
 from quintet.nn.attention import Block
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import rope_1d
+from quintet.speech.characters import PAD
 from quintet.speech.config import VoiceBoxConfig
+from quintet.speech.tokens import TokenEmbedding
 
 HEAD_DIM = 64
 LOG_TYPICAL = 2.0
@@ -20,28 +24,60 @@ LOG_TYPICAL = 2.0
 
 
 class DurationModel(nn.Module):
-    """Ids (b, n), durations (b, n) in frames and which are `known` -> log-durations (b, n)."""
+    """Ids (b, n), durations (b, n) in frames, which are `known`, and the voice (b, 2 c) -> log-
+    durations (b, n)."""
 
     def __init__(self, config: VoiceBoxConfig) -> None:
         super().__init__()
         dim = config.duration_dim
-        self.embedding = nn.Embedding(config.vocabulary, dim)
+        self.embedding = TokenEmbedding(config, dim)
         self.proj_in = nn.Linear(2, dim)
         blocks = (Block(dim, dim // HEAD_DIM, HEAD_DIM) for _ in range(config.duration_depth))
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(dim)
         self.proj_out = nn.Linear(dim, 1)
-        nn.init.normal_(self.embedding.weight, std=0.5)
+        self.dropout = config.duration_dropout
+        self.proj_voice = nn.Linear(2 * config.n_mels, dim, bias=False)
+        nn.init.normal_(self.embedding.weight[PAD + 1 :], std=0.5)
+        nn.init.zeros_(self.proj_voice.weight)
 
-    def forward(self, ids: Tensor, num_tokens: Tensor, durations: Tensor, known: Tensor) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        num_tokens: Tensor,
+        durations: Tensor,
+        known: Tensor,
+        voice: Tensor,
+        keys: Tensor | None = None,
+    ) -> Tensor:
+        """`keys` (b,) draw the dropout of training."""
         logs = durations.clamp_min(1).to(self.proj_in.weight.dtype).log() - LOG_TYPICAL
         weight = known.to(logs.dtype)
-        hidden = self.embedding(ids) + self.proj_in(torch.stack((logs * weight, weight), -1))
+        hidden = self.embedding(ids)
+        hidden = self._drop(hidden, torch.zeros_like(hidden), keys, "ids")
+        hidden = hidden + self.proj_in(torch.stack((logs * weight, weight), -1))
+        hidden = hidden + self.proj_voice(voice.to(logs.dtype))[:, None]
         positions = torch.arange(ids.shape[1], device=ids.device)
         rope, mask = rope_1d(positions, HEAD_DIM), inside(num_tokens, ids.shape[1])
-        for block in self.blocks:
-            hidden = block(hidden, rope, mask=mask)
+        for place, block in enumerate(self.blocks):
+            hidden = self._drop(block(hidden, rope, mask=mask), hidden, keys, f"block {place}")
         return full_precision(self.proj_out(self.norm(hidden)))[..., 0] + LOG_TYPICAL
+
+    def _drop(self, new: Tensor, old: Tensor, keys: Tensor | None, name: str) -> Tensor:
+        """Dropout of a change, by key: a captured step may not draw from generators of PyTorch."""
+        if keys is None or not self.dropout or not self.training:
+            return new
+        kept = uniform(keys, f"durations/{name}", tuple(new.shape[1:])) >= self.dropout
+        return torch.where(kept, old + (new - old) / (1 - self.dropout), old)
+
+
+def voice_of(frames: Tensor, visible: Tensor) -> Tensor:
+    """(b, 2 c): mean and deviation of the visible frames (b, t, c); zeros if there are none."""
+    weights = visible.to(torch.float32)[..., None]
+    weights = weights / weights.sum(1, keepdim=True).clamp_min(1)
+    mean = (full_precision(frames) * weights).sum(1)
+    square = (full_precision(frames).square() * weights).sum(1)
+    return torch.cat((mean, (square - mean.square()).clamp_min(0).sqrt()), 1)
 
 
 def duration_loss(predicted: Tensor, durations: Tensor, mask: Tensor) -> Tensor:

@@ -52,13 +52,15 @@ def examples(model: VoiceBox, batch: int, frames: int) -> dict[str, Tensor]:
 def pieces(model: VoiceBox | Vocoder, recipe: Any) -> Exportable:
     if isinstance(model, Vocoder):
         return vocoder_pieces(model)
-    channels, vocabulary = model.config.n_mels, model.config.vocabulary
+    config = model.config
+    channels, packed = config.n_mels, config.phonemes is not None
+    token = "phoneme, its symbols packed," if packed else f"id below {config.vocabulary}"
     descriptions = {
         "x": f"(batch, frames, {channels}) float32: the state of the flow",
         "time": "(batch) float32 from 0 (noise) to 1 (data)",
         "context": f"(batch, frames, {channels}) float32: known frames, zeros elsewhere",
         "infill_mask": "(batch, frames) bool: frames to infill",
-        "frame_ids": f"(batch, frames) int64 below {vocabulary}: the character of each frame",
+        "frame_ids": f"(batch, frames) int64: the {token} of each frame",
         "mask": "(batch, frames) bool: false for padding",
     }
     traced, checked = examples(model, 2, 48), examples(model, 3, 65)

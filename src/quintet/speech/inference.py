@@ -14,7 +14,7 @@ from quintet.engine.keys import fold, normal
 from quintet.nn.alignment import expand, inside
 from quintet.nn.flow import Method, guided, integrate
 from quintet.speech.characters import PAD, UNKNOWN, stack
-from quintet.speech.durations import masked_frames, round_durations
+from quintet.speech.durations import masked_frames, round_durations, voice_of
 
 if TYPE_CHECKING:
     from quintet.speech.model import VoiceBox
@@ -113,7 +113,8 @@ def infill_layout(
     aligned = model.align(context, num_frames, ids, num_tokens, infill_mask).durations
     uncertain = may_overlap(aligned, infill_mask)
     visible = aligned - masked_frames(aligned, infill_mask)
-    predicted = model.durations(ids, num_tokens, aligned, ~uncertain).exp()
+    voice = voice_of(context, mask & ~infill_mask)
+    predicted = model.durations(ids, num_tokens, aligned, ~uncertain, voice).exp()
     # A character at the edge of the mask gets the rest of its predicted duration inside.
     rest = (predicted - visible).clamp_min(0.1) * uncertain
     durations = visible + round_durations(rest, infill_mask.sum(1))
@@ -203,6 +204,13 @@ def _all_ids(segment: Segment) -> Tensor:
     return torch.cat([*before, segment.ids, *after])
 
 
+def _voice(model: "VoiceBox", segment: Segment) -> Tensor:
+    heard = [part.frames for part in (segment.before, segment.after) if part is not None]
+    nothing = model.text_embedding.weight.new_zeros(0, model.config.n_mels)
+    frames = torch.cat([nothing, *heard])[None]
+    return voice_of(frames, torch.ones(frames.shape[:2], dtype=torch.bool, device=model.device))
+
+
 def _predict_durations(
     model: "VoiceBox",
     segments: Sequence[Segment],
@@ -213,7 +221,8 @@ def _predict_durations(
 ) -> Tensor:
     assert model.durations is not None
     known = inside(num_tokens, ids.shape[1]) & ~new & (ids != UNKNOWN)
-    predicted = model.durations(ids, num_tokens, durations, known).exp().clamp_min(1) * new
+    voice = torch.cat([_voice(model, segment) for segment in segments])
+    predicted = model.durations(ids, num_tokens, durations, known, voice).exp().clamp_min(1) * new
     rounded = round_durations(predicted)
     if all(segment.length is None for segment in segments):
         return rounded

@@ -19,6 +19,8 @@ class Draws(NamedTuple):
     """(b, t) booleans: the span to infill."""
     text_dropped: Tensor
     """(b, t) booleans: frames whose character is dropped."""
+    keys: Tensor
+    """(b,): for the dropout of the duration model."""
 
 
 def draw(
@@ -33,7 +35,7 @@ def draw(
     outside = (chance[:, 4] < losses.drop_context_text)[:, None] & ~infill_mask
     text_dropped = (chance[:, 3] < losses.drop_text)[:, None] | outside
     noise = normal(keys, "noise", size)
-    return Draws(uniform(keys, "time", ()), noise, infill_mask, text_dropped)
+    return Draws(uniform(keys, "time", ()), noise, infill_mask, text_dropped, keys)
 
 
 def span_mask(num_frames: Tensor, fraction: Tensor | float, position: Tensor, size: int) -> Tensor:

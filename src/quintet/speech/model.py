@@ -36,7 +36,7 @@ from quintet.nn.vocoder import GriffinLim
 from quintet.speech.backbone import Backbone
 from quintet.speech.characters import FIRST, PAD, UNKNOWN, clean, stack
 from quintet.speech.config import VoiceBoxConfig, VoiceBoxLossConfig
-from quintet.speech.durations import DurationModel, duration_loss, fully_visible
+from quintet.speech.durations import DurationModel, duration_loss, fully_visible, voice_of
 from quintet.speech.features import FeatureExtractor
 from quintet.speech.inference import (
     Layout,
@@ -54,6 +54,7 @@ from quintet.speech.inference import (
 from quintet.speech.losses import LossSums, counts, total_loss
 from quintet.speech.masking import Draws, draw
 from quintet.speech.spelling import to_ids
+from quintet.speech.tokens import TokenEmbedding
 from quintet.speech.vocoder.model import Vocoder
 
 __all__ = ["Vocoder", "VoiceBox"]
@@ -80,10 +81,10 @@ class VoiceBox(Pretrained, nn.Module):
         config = config or VoiceBoxConfig()
         self.config = config = replace(config, **model_keywords(VOICEBOX, keywords, config))
         self.features = FeatureExtractor(config)
-        self.text_embedding = nn.Embedding(config.vocabulary, config.text_dim, padding_idx=PAD)
+        self.text_embedding = TokenEmbedding(config, config.text_dim)
         self.backbone = Backbone(config)
         learned, dim = config.text == "learned", config.align_dim
-        self.align_embedding = nn.Embedding(config.vocabulary, dim) if learned else None
+        self.align_embedding = TokenEmbedding(config, dim) if learned else None
         self.aligner = Aligner(dim, config.n_mels, dim) if learned else None
         self.durations = DurationModel(config) if learned else None
 
@@ -114,8 +115,9 @@ class VoiceBox(Pretrained, nn.Module):
         frame_ids, text_losses = ids, (x1.new_zeros(()),) * 3
         if self.config.text == "learned":
             alignment = self.align(x1, num_frames, ids, num_tokens)
+            voice = voice_of(x1, mask & ~infill_mask)
             text_losses = self._text_losses(
-                alignment, infill_mask, num_frames, ids, num_tokens, blank
+                alignment, infill_mask, num_frames, ids, num_tokens, voice, draws.keys, blank
             )
             frame_ids = expand(ids, alignment.durations, x1.shape[1])
         elif self.config.text == "none":
@@ -174,11 +176,13 @@ class VoiceBox(Pretrained, nn.Module):
         num_frames: Tensor,
         ids: Tensor,
         num_tokens: Tensor,
+        voice: Tensor,
+        keys: Tensor,
         blank: float | Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         assert self.durations is not None
         known = fully_visible(alignment.durations, infill_mask)
-        predicted = self.durations(ids, num_tokens, alignment.durations, known)
+        predicted = self.durations(ids, num_tokens, alignment.durations, known, voice, keys)
         # A text with more characters than frames cannot be aligned and has no loss.
         alignable = num_tokens <= num_frames
         target_mask = inside(num_tokens, ids.shape[1]) & ~known & alignable[:, None]

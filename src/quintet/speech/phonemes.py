@@ -3,12 +3,17 @@
 The package espeakng-loader carries the library and its data for a hundred languages; it is called
 directly, because wrappers bring a dozen packages for one function. Punctuation stays, for pauses.
 
-Ids: ASCII as in bytes, then the IPA extensions of Unicode, then `MODIFIERS`: one id per symbol, in
-the vocabulary of bytes.
+A token is what takes time: a phoneme with its marks of stress and length (`ˈaɪ` is one), or a run
+of punctuation. The first phoneme of a word begins with a space. Marks and spaces as tokens of their
+own would need a frame each, taken from their neighbours.
+
+Ids: each symbol has one in the vocabulary of bytes (ASCII as there, then the IPA extensions of
+Unicode, then `MODIFIERS`), and a token those of its symbols, packed (tokens.py).
 """
 
 import ctypes
 import re
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -16,6 +21,7 @@ import torch
 from torch import Tensor
 
 from quintet.speech.characters import FIRST
+from quintet.speech.tokens import pack
 
 IPA = range(0x250, 0x2B0)
 MODIFIERS = "ˈˌːˑʰʲʷˠˤˡⁿæçðøħŋœβθχᵻ\u0303\u0329\u032a\u032f\u0325\u030a\u031a\u031d\u033a\u033b"
@@ -26,14 +32,19 @@ _SAME = str.maketrans("äéᵊˀεß，、。！？；：—–…", "aeəʔɛs,
 _SWITCH = re.compile(r"\([a-z]{2,3}(-[a-z]+)*\)")
 """Marks of words in another language."""
 _PUNCTUATION = re.compile(r"([,;:.!?…—–。，、！？；：]+)")
-_UTF8, _IPA_MODE = 1, 2
+_UTF8, _IPA_MODE, _SEPARATOR = 1, 2, "_"
 _FALLBACK = {"zh": "cmn", "no": "nb", "iw": "he"}
 
 
-def encode_phonemes(phonemes: str, edges: bool = False) -> Tensor:
-    """(n,) ids; ValueError for a symbol without one."""
-    symbols = f" {phonemes} " if edges else phonemes
-    return torch.tensor([FIRST + _code(symbol) for symbol in symbols], dtype=torch.int64)
+def encode_phonemes(tokens: Iterable[str], edges: bool = False) -> Tensor:
+    """(n,) ids; ValueError for a symbol without one. `edges` adds a space at both ends."""
+    tokens = (" ", *tokens, " ") if edges else tokens
+    return torch.tensor([_id(token) for token in tokens], dtype=torch.int64)
+
+
+@cache
+def _id(token: str) -> int:
+    return pack([FIRST + _code(symbol) for symbol in token])
 
 
 def _code(symbol: str) -> int:
@@ -48,20 +59,27 @@ def _code(symbol: str) -> int:
 
 
 @lru_cache(maxsize=1 << 16)
-def phonemes(text: str, language: str) -> str:
-    """The text in IPA, with its punctuation."""
+def phonemes(text: str, language: str) -> tuple[str, ...]:
+    """The tokens of the text; joined, they are its IPA with punctuation."""
     espeak = _espeak()
     voice = _voice(language)
     if espeak.espeak_SetVoiceByName(voice.encode()) != 0:
         raise ValueError(f"espeak-ng does not know the language '{voice}'; give one such as en-us")
-    parts: list[str] = []
+    tokens: list[str] = []
     for place, part in enumerate(_PUNCTUATION.split(text)):
-        parts.append(part if place % 2 else _spoken(espeak, part))
-    joined = " ".join(
-        "".join(f"{part} " if i % 2 else part for i, part in enumerate(parts)).split()
-    )
-    joined = _SWITCH.sub("", joined).translate(_SAME)
-    return "".join(symbol for symbol in joined if symbol not in DROPPED)
+        if place % 2:
+            tokens.append("".join(dict.fromkeys(part.translate(_SAME))))
+        else:
+            tokens += [token for word in _spoken(espeak, part).split() for token in _tokens(word)]
+    return tuple(tokens)
+
+
+def _tokens(word: str) -> list[str]:
+    """Of a word, as espeak divides it."""
+    word = _SWITCH.sub("", word).translate(_SAME)
+    word = "".join(symbol for symbol in word if symbol not in DROPPED)
+    found = [token for token in word.split(_SEPARATOR) if token]
+    return [f" {found[0]}", *found[1:]] if found else []
 
 
 def _spoken(espeak: Any, text: str) -> str:
@@ -70,8 +88,9 @@ def _spoken(espeak: Any, text: str) -> str:
     content = ctypes.create_string_buffer(text.encode("utf-8"))
     rest = ctypes.c_void_p(ctypes.addressof(content))
     clauses: list[str] = []
+    mode = _IPA_MODE | ord(_SEPARATOR) << 8
     while rest.value:
-        clauses.append(espeak.espeak_TextToPhonemes(ctypes.byref(rest), _UTF8, _IPA_MODE).decode())
+        clauses.append(espeak.espeak_TextToPhonemes(ctypes.byref(rest), _UTF8, mode).decode())
     return " ".join(clauses)
 
 

@@ -17,11 +17,13 @@ SENTENCE_PAUSE, CLAUSE_PAUSE = 0.35, 0.12
 def to_ids(text: str, config: VoiceBoxConfig, language: str = "") -> Tensor:
     """(n,) ids of a clean text, in its language or else that of the model."""
     spelled = spell(text, config, language)
-    return (encode_phonemes if config.phonemes else encode)(spelled, config.edges)
+    if isinstance(spelled, str):
+        return encode(spelled, config.edges)
+    return encode_phonemes(spelled, config.edges)
 
 
-def spell(text: str, config: VoiceBoxConfig, language: str = "") -> str:
-    """As the model reads it: bytes as they are, or phonemes."""
+def spell(text: str, config: VoiceBoxConfig, language: str = "") -> str | tuple[str, ...]:
+    """As the model reads it: a string, for its bytes, or phonemes."""
     language = language or config.phonemes or ""
     if config.spell_out and (language or "en").lower().startswith("en"):
         text = spelled_out(text)

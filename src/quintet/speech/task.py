@@ -28,7 +28,7 @@ from quintet.shared.exhibits import Sounds
 from quintet.speech import data, judge
 from quintet.speech.config import VoiceBoxRecipe
 from quintet.speech.data import SpeechData
-from quintet.speech.durations import fully_visible
+from quintet.speech.durations import fully_visible, voice_of
 from quintet.speech.inference import Segment, Solver, infill, infill_layout
 from quintet.speech.losses import Counts, counts, means, total_loss
 from quintet.speech.masking import draw, span_mask
@@ -98,7 +98,7 @@ class VoiceBoxTask(Task):
                 f"sounds have a peak of {peak:.3g}, but the model expects -1 to 1; "
                 "divide 16-bit integers by 32768"
             )
-        if largest >= self.config.vocabulary:
+        if self.config.phonemes is None and largest >= self.config.vocabulary:
             raise ValueError(
                 f"texts have the id {largest}, but the vocabulary has {self.config.vocabulary} ids;"
                 " raise vocabulary, or give strings"
@@ -195,8 +195,10 @@ class VoiceBoxTask(Task):
         x1 = network.features(batch.data["audio"])
         aligned = network.align(x1, num_frames, ids, num_tokens).durations
         known, mask = fully_visible(aligned, infill_mask), inside(num_tokens, ids.shape[1])
-        predicted = network.durations(ids, num_tokens, aligned, known).exp()
-        from_text = (network.durations(ids, num_tokens, aligned, ~mask).exp() * mask).sum(1)
+        voice = voice_of(x1, inside(num_frames, x1.shape[1]) & ~infill_mask)
+        predicted = network.durations(ids, num_tokens, aligned, known, voice).exp()
+        unknown = network.durations(ids, num_tokens, aligned, ~mask, torch.zeros_like(voice))
+        from_text = (unknown.exp() * mask).sum(1)
         errors = (predicted - aligned).abs() * ~known
         measured = {
             "duration_error": Tally(errors.sum(), (aligned * ~known).sum()),
