@@ -80,7 +80,7 @@ def voicebox_hour() -> VoiceBoxRecipe:
 
 
 def voicebox_large() -> VoiceBoxRecipe:
-    """Text to speech at 24 kHz, up to 16 seconds; a day on one H200 (215 M)."""
+    """Text to speech at 24 kHz, up to 16 seconds; a day on one H200 (216 M)."""
     return VoiceBoxRecipe(
         steps=400_000,
         batch_size=32,
