@@ -22,6 +22,7 @@ import quintet as library
 from campaign.children import until
 from campaign.numbers import Everywhere
 from harness import assert_same, lines, tensors, trajectory
+from quintet import cli
 from quintet.cli import COMMANDS
 from quintet.image.config import ImageDataConfig
 from quintet.image.data import open_data
@@ -844,3 +845,29 @@ def test_a_picture_in_the_page_is_the_exhibit(copied: Path, quintet: Quintet) ->
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[1]))))
     newest = copied / "exhibits/step-00000006/reconstructions.png"
     assert np.array_equal(shown, read_image(newest))
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            torch.AcceleratorError("CUDA error: unspecified launch failure\nSearch"),
+            "the GPU failed",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried 1 GiB"), "not enough memory"),
+    ],
+)
+def test_a_failing_device_is_a_sentence_and_a_traceback_with_debug(
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def failing(given: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "run_command", failing)
+    assert cli.answered(["train"]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert str(error).splitlines()[0] in said
+    assert "Search" not in said
+    with pytest.raises(type(error)):
+        cli.answered(["train", "--debug"])

@@ -64,10 +64,14 @@ def answered(given: list[str]) -> int:
     except (RuntimeError, MemoryError) as error:
         from quintet.engine.machine.memory import ran_out
 
-        if debug or not ran_out(error):
-            raise
         first = (str(error).splitlines() or ["out of memory"])[0]
-        return fail(f"there is not enough memory for what config.json or the flags ask: {first}")
+        if not debug and ran_out(error):
+            hint = "there is not enough memory for what config.json or the flags ask"
+            return fail(f"{hint}: {first}")
+        if not debug and first.startswith("CUDA error"):  # and seldom where the traceback says
+            hint = "its checkpoints are whole: quintet resume RUN goes on from the last one"
+            return fail(f"the GPU failed ({first}). If it was training, {hint}; --debug tells more")
+        raise
     except KeyboardInterrupt:
         say("interrupted")
         return 130
