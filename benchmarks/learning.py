@@ -138,7 +138,7 @@ REAL = {
         {"share_of_mel_error": 0.5, "share_of_pitch_error": 0.5, "seconds": 600},
     ),
     "speech/voicebox_hour": Real(
-        13_000,
+        4000,
         "--model.phonemes en-us --judges cer own_voice duration",
         {
             "share_of_cer": 1.5,

@@ -69,10 +69,10 @@ def voicebox_hour() -> VoiceBoxRecipe:
     short = voicebox()
     return replace(
         short,
-        steps=13_000,
-        evaluate_every=6500,
-        save_every=3250,
-        model=VoiceBoxConfig(depth=10),
+        steps=4000,
+        evaluate_every=2000,
+        save_every=1000,
+        model=VoiceBoxConfig(depth=10, duration_dropout=0.2),
         recordings=replace(short.recordings, max_seconds=10.0, text_length=224),
         sampling=SamplingConfig(count=64),
         optim=replace(short.optim, optimizer="muon"),
