@@ -855,6 +855,7 @@ def test_a_picture_in_the_page_is_the_exhibit(copied: Path, quintet: Quintet) ->
             "the GPU failed",
         ),
         (torch.OutOfMemoryError("CUDA out of memory. Tried 1 GiB"), "not enough memory"),
+        (RuntimeError("CUDA error: out of memory"), "not enough memory"),
     ],
 )
 def test_a_failing_device_is_a_sentence_and_a_traceback_with_debug(

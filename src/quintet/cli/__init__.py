@@ -66,11 +66,11 @@ def answered(given: list[str]) -> int:
 
         first = (str(error).splitlines() or ["out of memory"])[0]
         if not debug and ran_out(error):
-            hint = "there is not enough memory for what config.json or the flags ask"
-            return fail(f"{hint}: {first}")
-        if not debug and first.startswith("CUDA error"):  # and seldom where the traceback says
-            hint = "its checkpoints are whole: quintet resume RUN goes on from the last one"
-            return fail(f"the GPU failed ({first}). If it was training, {hint}; --debug tells more")
+            asked = "what config.json or the flags ask"
+            return fail(f"there is not enough memory for {asked}: {first}")
+        if not debug and first.startswith("CUDA error"):  # seldom raised where the traceback says
+            hint = "a run goes on from its last checkpoint with quintet resume; --debug tells more"
+            return fail(f"the GPU failed ({first}); {hint}")
         raise
     except KeyboardInterrupt:
         say("interrupted")

@@ -24,7 +24,12 @@ STAGES = (
         steps={"full": 500, "quick": 80},
         seconds={"full": 98, "quick": 16},
         # What the next stage learns from: pictures whose captions say all, and few tokens.
-        settings={"images.builtin": "figure", "model.levels": [4, 4, 4, 4]},
+        settings={
+            "images.builtin": "figure",
+            "model.levels": [4, 4, 4, 4],
+            "losses.adversarial": "none",
+            "optim.optimizer": "muon",
+        },
         quick_settings={"images.valid_limit": 128, "optim.warmup_steps": 20},
         minimal_settings={"images.valid_limit": 16},
         summarise=lambda metrics, _: (

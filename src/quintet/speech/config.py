@@ -26,7 +26,7 @@ class SpeechDataConfig(AudioDataConfig):
     min_seconds: float = 0.1
     """Shorter recordings are skipped."""
     text_length: int = 512
-    """Recordings with a text of more bytes are skipped."""
+    """Recordings with a text of more bytes, or phonemes, are skipped."""
     trim: float = 40.0
     """Silence at both ends, so many dB below the loudest moment, is cut to 0.1 s; 0: kept."""
     alphabet: str | None = None

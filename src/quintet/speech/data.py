@@ -112,7 +112,7 @@ class Buckets:
         config = self.config
         text = text if self.model.text == "none" else self._clean(text)
         frames, tokens = self.num_frames(length), self.num_tokens(text, language)
-        seconds = length / config.sample_rate
+        seconds, unit = length / config.sample_rate, "phonemes" if self.model.phonemes else "bytes"
         if not self.latents and seconds < config.min_seconds:
             limit = f"less than min_seconds = {config.min_seconds:g}"
             raise Unfit(f"it is {seconds:.3f} s long", limit, "remove it", seconds)
@@ -122,13 +122,10 @@ class Buckets:
         if tokens > config.text_length:
             limit = f"more than text_length = {config.text_length}"
             remedy = "shorten recording and text, or raise text_length"
-            raise Unfit(f"its text has {tokens} bytes", limit, remedy, tokens)
+            raise Unfit(f"its text has {tokens} {unit}", limit, remedy, tokens)
         if tokens > frames:
-            reason, limit = (
-                f"its text has {tokens} bytes for {frames} frames",
-                "more than one per frame",
-            )
-            raise Unfit(reason, limit, "is it the right text?")
+            reason = f"its text has {tokens} {unit} for {frames} frames"
+            raise Unfit(reason, "more than one per frame", "is it the right text?")
         return text
 
     def _clean(self, text: str) -> str:
