@@ -5,11 +5,13 @@
 Without a run, both recipes with random weights, which are as fast. Prints a JSON line for
 Griffin-Lim and for the vocoder, on one CPU core and, where there is one, on a GPU: log-mels of a
 batch of sounds to samples, in fp32. The first sound is that of the first `FIRST` seconds of frames
-alone, as an application that plays while it computes would ask for.
+alone, as an application that plays while it computes would ask for. The exit status is 1 where a
+vocoder is slower than `GOALS`.
 """
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from quintet.speech.vocoder.model import Vocoder
 
 FIRST = 0.5
 """Seconds of the first sound."""
+GOALS = {"cpu": 3.0, "cuda": 100.0}
+"""Times real time, on one core and on one GPU."""
 
 
 def row(
@@ -59,6 +63,7 @@ if __name__ == "__main__":
     models = {str(run): Vocoder.from_pretrained(run) for run in options.runs}
     recipes = {"speech/vocoder": vocoder(), "speech/vocoder_tiny": vocoder_tiny()}
     models = models or {name: Vocoder(recipe.model).eval() for name, recipe in recipes.items()}
+    slow = 0
     for name, model in models.items():
         for device in devices:
             model.to(device)
@@ -68,3 +73,5 @@ if __name__ == "__main__":
                 about = {"benchmark": "vocoder_speed", "model": name, "what": what}
                 about |= {"device": device.type, "batch_size": batch}
                 print(json.dumps(about | numbers), flush=True)
+                slow += what == "vocoder" and numbers["times_real_time"] < GOALS[device.type]
+    sys.exit(1 if slow else 0)

@@ -123,6 +123,7 @@ OF_RECIPE: dict[str, dict[str, Any]] = {
     "image/clip_tiny": {"size": (32, 32)},
     "music/adopt_tiny": {"train": "all"},
     "music/clap_tiny": {"sample_rate": 8000, "seconds": 1.0, "min_seconds": 1.0},
+    "speech/voicebox_tiny": {"duration_dropout": 0.2},  # drawn by key, as the equalities demand
     "video/adopt_tiny": {"train": "all"},
 }
 # Terms that are documented to be statistics of one micro-batch; without them halves are equal.

@@ -232,3 +232,5 @@ def test_a_folder_is_read_as_phonemes(cli: Cli, tmp_path: Path) -> None:
     assert result.status == 0, result.err
     out = tmp_path / "out.wav"
     assert cli("sample", trained, "--text", "good day", *QUICK, "--out", out).status == 0
+    graph = cli("export", trained, tmp_path / "graph", "--format", "torch-export")
+    assert graph.status == 0, graph.err

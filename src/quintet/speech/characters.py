@@ -13,6 +13,7 @@ from torch import Tensor
 PAD, UNKNOWN, FIRST = 0, 1, 2
 """Padding; a frame or character of unknown text; the first byte."""
 VOCABULARY = FIRST + 256
+"""Ids of bytes, and of the symbols of phonemes."""
 
 UNSPEAKABLE = {
     "So": "a symbol",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from quintet.engine.models.export import Exportable, Input, Piece
+from quintet.speech.characters import VOCABULARY
 from quintet.speech.model import VoiceBox
 from quintet.speech.vocoder.export import pieces as vocoder_pieces
 from quintet.speech.vocoder.model import Vocoder
@@ -34,7 +35,8 @@ class Velocity(nn.Module):
 
 def examples(model: VoiceBox, batch: int, frames: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(frames)
-    channels, vocabulary = model.config.n_mels, model.config.vocabulary
+    channels, packed = model.config.n_mels, model.config.phonemes is not None
+    most = VOCABULARY**2 if packed else model.config.vocabulary
     lengths = torch.linspace(frames, frames / 2, batch).long()
     mask = torch.arange(frames) < lengths[:, None]
     infill_mask = (torch.arange(frames) >= frames // 3) & mask
@@ -44,7 +46,7 @@ def examples(model: VoiceBox, batch: int, frames: int) -> dict[str, Tensor]:
         "time": torch.rand(batch, generator=generator),
         "context": torch.where((mask & ~infill_mask)[..., None], clean, 0),
         "infill_mask": infill_mask,
-        "frame_ids": torch.randint(1, vocabulary, (batch, frames), generator=generator) * mask,
+        "frame_ids": torch.randint(1, most, (batch, frames), generator=generator) * mask,
         "mask": mask,
     }
 
@@ -54,7 +56,8 @@ def pieces(model: VoiceBox | Vocoder, recipe: Any) -> Exportable:
         return vocoder_pieces(model)
     config = model.config
     channels, packed = config.n_mels, config.phonemes is not None
-    token = "phoneme, its symbols packed," if packed else f"id below {config.vocabulary}"
+    symbols = f"phoneme (its symbols are digits in base {VOCABULARY})"
+    token = symbols if packed else f"id below {config.vocabulary}"
     descriptions = {
         "x": f"(batch, frames, {channels}) float32: the state of the flow",
         "time": "(batch) float32 from 0 (noise) to 1 (data)",
