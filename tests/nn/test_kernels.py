@@ -477,7 +477,7 @@ def test_a_block_on_a_gpu_uses_the_head_kernels_and_is_that_of_fp32() -> None:
     rope = rope_1d(torch.arange(40, device="cuda"), 32)
     with bf16():
         actual = block(x, rope)
-        with torch.profiler.profile() as profile:
+        with torch.profiler.profile(acc_events=True) as profile:
             block(x, rope)
     assert {"quintet::qkv_heads", "quintet::gated"} <= {e.key for e in profile.key_averages()}
     assert relative_error(actual, block(x, rope)) < 0.01
@@ -563,7 +563,7 @@ def test_a_causal_block_on_a_gpu_uses_the_kernel_and_is_that_of_fp32(compiles: b
     leaves = [x, *block.parameters()]
     expected = block(x, causal=True)
     called: Any = torch.compile(block, fullgraph=True) if compiles else block
-    with bf16(), torch.profiler.profile() as profile:
+    with bf16(), torch.profiler.profile(acc_events=True) as profile:
         actual = called(x, causal=True)
     assert "quintet::short_attention" in {event.key for event in profile.key_averages()}
     assert relative_error(actual, expected) < 0.01
@@ -579,7 +579,7 @@ def test_a_decoding_step_on_a_gpu_stays_plain() -> None:
     attention = SelfAttention(64, 2, 32).cuda().bfloat16()
     x = torch.randn(3, 1, 64, device="cuda", dtype=torch.bfloat16)
     position = torch.zeros(1, dtype=torch.long, device="cuda")
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         attention.step(x, cache_position(position, 6, 32, x.device), attention.kv_cache(3, 6))
     assert "quintet::short_attention" not in {event.key for event in profile.key_averages()}
 
@@ -645,7 +645,7 @@ def test_a_layer_of_faces_on_a_gpu_uses_the_kernels_and_is_that_of_fp32(compiles
     call: Any = lambda x, owner: layer(x, window_aggregate(owner, 2))
     expected = call(x, owner)
     called = torch.compile(call, fullgraph=True) if compiles else call
-    with bf16(), torch.profiler.profile() as profile:
+    with bf16(), torch.profiler.profile(acc_events=True) as profile:
         actual = called(x, owner)
     assert {"quintet::windows", "quintet::gated"} <= {e.key for e in profile.key_averages()}
     assert relative_error(actual, expected) < 0.01

@@ -63,6 +63,17 @@ class AudioInfo(NamedTuple):
         return self.frames / self.rate
 
 
+class Sound(NamedTuple):
+    """Decoded samples, (n,) or (n, channels), at the rate of the file."""
+
+    samples: Samples
+    rate: int
+    narrow: bool
+    """Whether they are multiples of 1 / 32768."""
+    first: int = 0
+    """Place of the first in the file."""
+
+
 # Headers.
 
 
@@ -136,11 +147,11 @@ def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa
 # Samples.
 
 
-def _is_narrow(file: "SoundFile", rate: int) -> bool:
-    """Whether its samples at this rate, mixed to mono, are multiples of 1 / 32768."""
+def _is_narrow(file: "SoundFile") -> bool:
+    """Whether its samples are multiples of 1 / 32768, and no mixture of channels."""
     lossless = file.format in ("WAV", "WAVEX", "RF64", "FLAC")
     narrow = file.subtype in ("PCM_16", "PCM_S8", "PCM_U8")
-    return lossless and narrow and file.channels == 1 and file.samplerate == rate
+    return lossless and narrow and file.channels == 1
 
 
 def to_16_bits(samples: Samples) -> Samples16:
@@ -181,7 +192,13 @@ def _refuse_values(path: Path, block: Samples) -> None:
     raise BadFile(path, reason, "normalise or remove it")
 
 
-def _refuse_silence(path: Path, peak: float, first: float, last: float) -> None:
+def refuse_silence(path: Path, sound: Sound) -> None:
+    """BadFile if its peak is below `SILENCE`."""
+    first, last = sound.first, sound.first + len(sound.samples)
+    _refuse_peak(path, float(np.abs(sound.samples).max()), first / sound.rate, last / sound.rate)
+
+
+def _refuse_peak(path: Path, peak: float, first: float, last: float) -> None:
     if peak < SILENCE:
         reason = f"is silent from {first:.1f} to {last:.1f} s"
         raise BadFile(path, reason, "remove it, or trim the silence")
@@ -254,19 +271,49 @@ def read_audio(
         raise ValueError(f"{values}: give rate from 1, seconds above 0, start in 0..1")
     path = as_path(path)
     with _opened(path, caps) as file:
-        source, frames = file.samplerate, file.frames
-        count = frames if seconds is None else min(frames, ceil(seconds * source))
-        first = round(start * (frames - count))
-        mix = channels == 1 or file.channels != channels
-        samples = np.concatenate(list(_blocks(path, file, first, count, mix)))
-        if not silent:
-            peak = float(np.abs(samples).max())
-            _refuse_silence(path, peak, first / source, (first + count) / source)
-        is_narrow = narrow and mix and _is_narrow(file, rate)
-    samples = _resampled(samples, source, rate, length_at(rate, count / source, seconds))
-    if mix and channels > 1:
+        first, count = _place(file.frames, file.samplerate, seconds, start)
+        sound = _decoded(path, file, first, count, channels)
+    if not silent:
+        refuse_silence(path, sound)
+    return converted(sound, rate, seconds, channels, narrow)
+
+
+def decode_audio(path: Path | str, caps: AudioCaps, channels: int = 1) -> Sound:
+    """A whole file, of which `excerpt` takes segments."""
+    path = as_path(path)
+    with _opened(path, caps) as file:
+        return _decoded(path, file, 0, file.frames, channels)
+
+
+def excerpt(sound: Sound, seconds: float, start: float) -> Sound:
+    """The segment that `read_audio` would decode."""
+    first, count = _place(len(sound.samples), sound.rate, seconds, start)
+    return sound._replace(samples=sound.samples[first : first + count], first=first)
+
+
+def _place(frames: int, source: int, seconds: float | None, start: float) -> tuple[int, int]:
+    """The first sample of a segment, and their number."""
+    count = frames if seconds is None else min(frames, ceil(seconds * source))
+    return round(start * (frames - count)), count
+
+
+def _decoded(path: Path, file: "SoundFile", first: int, count: int, channels: int) -> Sound:
+    mix = channels == 1 or file.channels != channels
+    samples = np.concatenate(list(_blocks(path, file, first, count, mix)))
+    if missing := count - len(samples):
+        samples = np.concatenate((samples, np.zeros((missing, *samples.shape[1:]), np.float32)))
+    return Sound(samples, file.samplerate, _is_narrow(file), first)
+
+
+def converted(
+    sound: Sound, rate: int, seconds: float | None, channels: int = 1, narrow: bool = True
+) -> Samples | Samples16:
+    """At another rate; see `read_audio`."""
+    samples, source = sound.samples, sound.rate
+    samples = _resampled(samples, source, rate, length_at(rate, len(samples) / source, seconds))
+    if samples.ndim == 1 and channels > 1:
         samples = np.repeat(samples[:, None], channels, axis=1)
-    return to_16_bits(samples) if is_narrow else samples
+    return to_16_bits(samples) if narrow and sound.narrow and rate == source else samples
 
 
 MOMENT, MARGIN = 0.01, 0.1
@@ -299,7 +346,7 @@ def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  
     with _opened(path, caps) as file:
         info = _info(file)
         peak = max(float(np.abs(block).max()) for block in _blocks(path, file, 0, info.frames))
-        _refuse_silence(path, peak, 0.0, info.seconds)
+        _refuse_peak(path, peak, 0.0, info.seconds)
         return info
 
 

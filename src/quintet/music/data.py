@@ -30,7 +30,6 @@ from quintet.media.audio import (
     check_audio,
     length_at,
     probe,
-    read_audio,
     to_16_bits,
 )
 from quintet.media.errors import BadFile, printable
@@ -40,6 +39,7 @@ from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
 from quintet.shared.checking import check_files
+from quintet.shared.kept_sounds import KeptSounds
 from quintet.shared.texts import FolderTexts
 
 WHAT, CAPTION = "sounds", "the caption of the sound"
@@ -143,6 +143,13 @@ class MusicFolder(InFolder):
     suffixes, unread = SUFFIXES, UNREAD
     what, lacking = WHAT, f"{WHAT} have no caption"
 
+    def __init__(
+        self, folder: Path | str, config: MusicDataConfig, split: Split, seed: int
+    ) -> None:
+        super().__init__(folder, config, split, seed)
+        seconds = [self.extent(index) for index in range(len(self))]
+        self.sounds = KeptSounds(seconds, caps_of(config))
+
     def range_settings(self) -> object:
         return caps_of(self.config)
 
@@ -188,13 +195,12 @@ class MusicFolder(InFolder):
         texts = self.texts(index)
         start = key.random("crop").random() if key is not None else 0.5
         text = key.random("caption").choice(texts) if key is not None else texts[0]
-        wav = read_audio(
+        wav = self.sounds.read(
+            index,
             self.path(index),
             rate=config.sample_rate,
             seconds=config.seconds,
             start=start,
-            caps=caps_of(config),
-            narrow=True,
         )
         return _sample(wav, text)
 

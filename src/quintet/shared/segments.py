@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from quintet.engine.data.wire import padded
-from quintet.media.audio import SUFFIXES, UNREAD, AudioCaps, probe, read_audio
+from quintet.media.audio import SUFFIXES, UNREAD, AudioCaps, probe
 from quintet.media.splits import InFolder, Key, Split
 from quintet.shared.config import SegmentDataConfig
+from quintet.shared.kept_sounds import KeptSounds
 
 
 class Segments:
@@ -55,6 +56,8 @@ class Recordings(InFolder):
     ) -> None:
         self.segments = segments
         super().__init__(folder, config, split, seed)
+        seconds = [self.extent(index) for index in range(len(self))]
+        self.sounds = KeptSounds(seconds, self._caps, segments.channels)
 
     def usable(self, names: list[str]) -> list[str]:
         return names
@@ -83,14 +86,12 @@ class Recordings(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         segments, rate = self.segments, self.rate(key)
-        wav = read_audio(
+        wav = self.sounds.read(
+            index,
             self.path(index),
             rate=rate,
             seconds=segments.length(key) / rate,
             start=segments.start(key),
-            caps=self._caps,
-            narrow=True,
-            channels=segments.channels,
             silent=key is not None,  # a pause; validation has no use for a silent recording
         )
         return {"audio": torch.from_numpy(wav)}

@@ -398,7 +398,8 @@ class BuiltinVoices(Builtin):
         require(
             model.phonemes is None, "data", None, "set: built-in speech is in no language of espeak"
         )
-        self.wavs = SharedRows(len(self), round(self.config.max_seconds * self.config.sample_rate))
+        longest = round(self.config.max_seconds * self.config.sample_rate)
+        self.wavs = SharedRows([longest] * len(self))
         """Sounds of earlier epochs: to synthesise one takes milliseconds, to copy it none."""
 
     def utterance(self, index: int) -> voices.Utterance:
@@ -432,7 +433,7 @@ class BuiltinVoices(Builtin):
             sound = voices.speak(utterance, self.config.sample_rate)
             wav = self.wavs.put(index, to_16_bits(sound))
         ends = torch.tensor([mark.end for mark in utterance.characters])
-        return {"audio": torch.from_numpy(wav), "text": utterance.text, "ends": ends}
+        return {"audio": torch.tensor(wav), "text": utterance.text, "ends": ends}
 
 
 # -- batches --------------------------------------------------------------------------------

@@ -241,7 +241,7 @@ def test_a_face_of_the_default_model_is_few_kernels() -> None:
     model = awake(MeshTransformerConfig(levels=(24, 24, 24)), -1e4)
     model.generate_codes(model.encode_captions(["box"]), 1, max_faces=4)
     (state,) = decoder.DECODERS[model].kept.values()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         state.take_step(0)
         torch.cuda.synchronize()
     kernels = [event for event in profiler.events() or () if event.device_type == DeviceType.CUDA]

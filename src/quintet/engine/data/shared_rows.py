@@ -6,6 +6,7 @@ that make the same one at the same time do no harm.
 
 import mmap
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,37 +17,44 @@ from quintet.engine.machine import memory
 
 SHARE = 0.25
 """Of the free memory, for all processes of a machine; where rows need more, none is kept."""
-Row = npt.NDArray[np.int16]
+Row = npt.NDArray[Any]
 
 
 class SharedRows:
-    """Rows of up to `length` numbers."""
+    """Rows of numbers, each of at most its capacity."""
 
-    def __init__(self, count: int, length: int):
-        self.count, self.length = count, length
-        size = count * length * 2
-        self._values: npt.NDArray[np.int16] | None = None
+    def __init__(self, capacities: Sequence[int], dtype: npt.DTypeLike = np.int16):
+        self.capacities, self.dtype = capacities, np.dtype(dtype)
+        starts = np.concatenate(([0], np.cumsum(capacities, dtype=np.int64)))
+        size = int(starts[-1]) * self.dtype.itemsize
+        self._values: Row | None = None
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if 0 < size * processes <= SHARE * memory.available():
             with suppress(OSError):  # the system promises no more than it has
-                self._lengths = np.frombuffer(mmap.mmap(-1, count * 8), np.int64)
-                self._values = np.frombuffer(mmap.mmap(-1, size), np.int16).reshape(count, length)
+                self._starts = starts
+                self._lengths = np.frombuffer(mmap.mmap(-1, len(capacities) * 8), np.int64)
+                self._values = np.frombuffer(mmap.mmap(-1, size), self.dtype)
 
     def __getstate__(self) -> Any:
         """A process that is not forked has rows of its own."""
-        return self.count, self.length
+        return self.capacities, self.dtype
 
     def __setstate__(self, state: Any) -> None:
         self.__init__(*state)
 
     def get(self, index: int) -> Row | None:
-        """A copy of the row; None if it was not made yet."""
+        """The row itself, read-only; None if it was not made yet."""
         if self._values is None or not self._lengths[index]:
             return None
-        return self._values[index, : self._lengths[index]].copy()
+        start = self._starts[index]
+        row = self._values[start : start + self._lengths[index]]
+        row.setflags(write=False)
+        return row
 
     def put(self, index: int, row: Row) -> Row:
-        if self._values is not None:
-            self._values[index, : len(row)] = row
+        """Keep it, unless it is longer than its capacity."""
+        if self._values is not None and len(row) <= self.capacities[index]:
+            start = self._starts[index]
+            self._values[start : start + len(row)] = row
             self._lengths[index] = len(row)  # last: a row with a length is complete
         return row

@@ -25,14 +25,14 @@ class BuiltinSegments(Builtin):
     def __init__(self, recipe: CodecAdoptRecipe, split: Split, segments: Segments) -> None:
         super().__init__(recipe.sounds, split)
         self.segments = segments
-        self.wavs = SharedRows(len(self), round(LONGEST * segments.rate))
+        self.wavs = SharedRows([round(LONGEST * segments.rate)] * len(self))
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         wav = self.wavs.get(index)
         if wav is None:
             tune = tunes.compose(self.number(index), self.seed)
             wav = self.wavs.put(index, to_16_bits(tunes.play(tune, LONGEST, self.segments.rate)))
-        audio = self.segments.cut(torch.from_numpy(wav), key)
+        audio = self.segments.cut(torch.tensor(wav), key)
         channels = self.segments.channels
         return {"audio": audio if channels == 1 else audio[:, None].expand(-1, channels)}
 

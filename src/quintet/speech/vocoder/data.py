@@ -30,14 +30,15 @@ class BuiltinSegments(Builtin):
     def __init__(self, recipe: VocoderRecipe, split: Split) -> None:
         super().__init__(recipe.recordings, split)
         self.segments = segments(recipe)
-        self.wavs = SharedRows(len(self), round(LONGEST * self.segments.rate))
+        self.longest = round(LONGEST * self.segments.rate)
+        self.wavs = SharedRows([self.longest] * len(self))
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         wav = self.wavs.get(index)
         if wav is None:
             sound = voices.speak(voices.compose(self.number(index), self.seed), self.segments.rate)
-            wav = self.wavs.put(index, to_16_bits(sound)[: self.wavs.length])
-        return {"audio": self.segments.cut(torch.from_numpy(wav), key)}
+            wav = self.wavs.put(index, to_16_bits(sound)[: self.longest])
+        return {"audio": self.segments.cut(torch.tensor(wav), key)}
 
 
 def open_data(recipe: VocoderRecipe, split: Split) -> Source:

@@ -1,0 +1,83 @@
+"""Segments of sounds whose files are short, decoded once.
+
+To open a recording of five seconds and to decode half a second of it takes four times as long as
+to resample the half second. Whether a file is decoded as a whole is decided by the data alone, so
+that a sample does not depend on the memory of a machine: decoders that seek are not exact.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+
+from quintet.engine.data.shared_rows import SharedRows
+from quintet.media.audio import (
+    AudioCaps,
+    Samples,
+    Samples16,
+    Sound,
+    converted,
+    decode_audio,
+    excerpt,
+    read_audio,
+    refuse_silence,
+)
+
+SHORT = 30.0
+"""Seconds of a file that is decoded as a whole."""
+MOST_SECONDS = 24 * 3600.0
+"""Of all short files; where there are more, all are read by segments."""
+HIGHEST_RATE = 48_000
+"""Of those that are kept."""
+
+
+class KeptSounds:
+    """The sounds of a folder, kept in memory that workers share if there is enough of it."""
+
+    def __init__(self, seconds: Sequence[float], caps: AudioCaps, channels: int = 1) -> None:
+        """`seconds` of each file, 0 if unknown."""
+        self.caps, self.channels = caps, channels
+        short = [each if each <= SHORT else 0.0 for each in seconds]
+        few = sum(short) <= MOST_SECONDS
+        sizes = [ceil(each * HIGHEST_RATE) * channels if few else 0 for each in short]
+        self._samples = SharedRows(sizes, np.float32)
+        self._facts = SharedRows([3] * len(sizes), np.int32)
+
+    def read(
+        self,
+        index: int,
+        path: Path,
+        *,
+        rate: int,
+        seconds: float,
+        start: float,
+        silent: bool = False,
+    ) -> Samples | Samples16:
+        """As `read_audio` with `narrow`."""
+        if not self._samples.capacities[index]:
+            return read_audio(
+                path,
+                rate=rate,
+                seconds=seconds,
+                start=start,
+                caps=self.caps,
+                narrow=True,
+                silent=silent,
+                channels=self.channels,
+            )
+        sound = excerpt(self._sound(index, path), seconds, start)
+        if not silent:
+            refuse_silence(path, sound)
+        return converted(sound, rate, seconds, self.channels)
+
+    def _sound(self, index: int, path: Path) -> Sound:
+        samples, facts = self._samples.get(index), self._facts.get(index)
+        if samples is not None and facts is not None:
+            rate, narrow, width = facts.tolist()
+            return Sound(samples.reshape(-1, width) if width else samples, rate, bool(narrow))
+        sound = decode_audio(path, self.caps, self.channels)
+        width = sound.samples.shape[1] if sound.samples.ndim > 1 else 0
+        self._facts.put(index, np.array([sound.rate, sound.narrow, width], np.int32))
+        self._samples.put(index, sound.samples.reshape(-1))
+        return sound

@@ -1,0 +1,92 @@
+"""Segments of recordings: kept in memory or read from files, they are the same."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from quintet.engine.data import shared_rows
+from quintet.engine.keys import Key
+from quintet.media.audio import Sound
+from quintet.shared import kept_sounds
+from quintet.shared.config import SegmentDataConfig
+from quintet.shared.segments import Recordings, Segments
+
+RATE = 8_000
+
+
+def recordings(folder: Path, channels: int = 1, speed: float = 0.0) -> Recordings:
+    config = SegmentDataConfig(valid_fraction=0.2, speed=speed)
+    return Recordings(folder, config, "train", 0, Segments(2_000, 4_000, RATE, channels))
+
+
+def write(folder: Path, suffix: str, width: int = 1) -> Path:
+    generator = np.random.default_rng(0)
+    for number in range(10):
+        noise = generator.normal(0, 0.1, (3 * RATE, width))
+        soundfile.write(folder / f"{number}.{suffix}", noise.cumsum(0) * 0.1 % 0.9, RATE)
+    return folder
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were decoded as a whole."""
+    found, decode = [], kept_sounds.decode_audio
+
+    def noted(path: Path, *settings: Any) -> Sound:
+        found.append(path)
+        return decode(path, *settings)
+
+    monkeypatch.setattr(kept_sounds, "decode_audio", noted)
+    return found
+
+
+@pytest.mark.parametrize("speed", [0.0, 0.5])
+@pytest.mark.parametrize(("width", "channels"), [(1, 1), (2, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3"])
+def test_kept_and_read_are_the_same(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    decoded: list[Path],
+    suffix: str,
+    width: int,
+    channels: int,
+    speed: float,
+) -> None:
+    folder = write(tmp_path, suffix, width)
+    kept = recordings(folder, channels, speed)
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr(shared_rows.memory, "available", lambda: 0)
+        made = recordings(folder, channels, speed)
+    with monkeypatch.context() as none_is_short:
+        none_is_short.setattr(kept_sounds, "SHORT", 0.0)
+        read = recordings(folder, channels, speed)
+    for epoch in range(6):
+        key = Key(0, epoch, 2)
+        first, again, sought = (source.keyed(2, key)["audio"] for source in (kept, made, read))
+        assert torch.equal(first, again)
+        assert first.dtype == sought.dtype
+        assert first.shape == sought.shape == ((2_000, 2) if channels == 2 else (2_000,))
+        if suffix != "ogg":  # libsndfile may begin it some samples off
+            torch.testing.assert_close(first, sought, rtol=0, atol=1e-6)
+    assert len(decoded) == 1 + 6  # once, and each time
+
+
+def test_long_recordings_and_many_hours_are_read_by_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: list[Path]
+) -> None:
+    write(tmp_path, "wav")
+    with monkeypatch.context() as limits:
+        limits.setattr(kept_sounds, "MOST_SECONDS", 10.0)
+        recordings(tmp_path).keyed(0, Key(0, 0, 0))
+    assert not decoded
+    soundfile.write(tmp_path / "long.wav", np.tile([0.1, -0.1], 20 * RATE), RATE)
+    (tmp_path / "damaged.wav").write_bytes(b"RIFF")
+    source = recordings(tmp_path)
+    names = [source.name(index) for index in range(len(source))]
+    for name in {*names} - {"damaged.wav"}:
+        source.keyed(names.index(name), Key(0, 0, 0))
+    assert {path.name for path in decoded} == {*names} - {"long.wav", "damaged.wav"}
