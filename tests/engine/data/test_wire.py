@@ -3,8 +3,21 @@
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from quintet.engine.data.wire import UNIT, Fractions, mapped, padded, to_floats, widened, zeros
+from quintet.engine.data.wire import (
+    SMALL,
+    UNIT,
+    Enclosed,
+    Fractions,
+    enclosed,
+    mapped,
+    opened,
+    padded,
+    to_floats,
+    widened,
+    zeros,
+)
 
 
 def whole_range() -> torch.Tensor:
@@ -67,6 +80,43 @@ class Made(torch.utils.data.Dataset):
 def shared(items):
     batch = zeros((3, 4), torch.int16)
     return batch, batch.is_shared(), bool(batch.any())
+
+
+def of_worker(data):
+    """What one worker sends."""
+    loaded = DataLoader(
+        [data], batch_size=1, num_workers=1, collate_fn=lambda rows: enclosed(*rows)
+    )
+    return next(iter(loaded))
+
+
+def test_small_tensors_of_a_worker_are_sent_in_the_message():
+    large, half = torch.rand(SMALL // 4 + 1), torch.ones(3, dtype=torch.bfloat16)
+    fractions = Fractions(torch.ones(2, dtype=torch.int16))
+    empty, mask = torch.zeros(0, 4), torch.tensor([[True], [False]])
+    data = {"a": [torch.arange(6).reshape(2, 3), large], "b": (empty, mask), "c": half}
+    data |= {"d": fractions, "text": "x"}
+    sent = of_worker(data)
+    inside = [type(x) is Enclosed for x in (*sent["a"], *sent["b"], sent["c"])]
+    assert inside == [True, False, True, True, False]
+    assert not any(x.is_shared() for x in (opened(sent)["a"][0], *opened(sent)["b"]))
+    received = opened(sent)
+    assert received["text"] == "x"
+    assert torch.equal(received["d"].values, fractions.values)
+    for got, given in zip((*received["a"], *received["b"]), (*data["a"], *data["b"])):
+        assert got.dtype == given.dtype
+        assert torch.equal(got, given)
+    received["a"][0].add_(1)  # may be written to
+
+
+def test_data_of_the_main_process_is_not_enclosed():
+    data = {"a": torch.arange(3)}
+    assert enclosed(data)["a"] is data["a"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a GPU")
+def test_small_tensors_are_pinned():
+    assert pin_memory(Enclosed(torch.arange(3))).is_pinned()
 
 
 def test_a_batch_of_a_worker_is_zeros_in_shared_memory():

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from quintet.engine.data.plans import Plan, Request
 from quintet.engine.data.source import Prefetching, Source, as_source
 from quintet.engine.data.transfer import Transfer
+from quintet.engine.data.wire import enclosed, opened
 from quintet.engine.data.workers import (
     MAX_DEATHS,
     TIMEOUT,
@@ -94,7 +95,8 @@ class Collate:
         keys = torch.tensor([key.fold("device") for _, _, key, _ in samples])
         unreadable = any(item is None for item, *_ in samples)
         data = None if unreadable else self.collate([item for item, *_ in samples])
-        return Loaded(data, [index for _, index, _, _ in samples], keys, damaged)
+        ids = [index for _, index, _, _ in samples]
+        return Loaded(enclosed(data), ids, enclosed(keys), damaged)
 
 
 def to_device(
@@ -103,7 +105,7 @@ def to_device(
     damaged.extend(loaded.damaged)
     if loaded.data is None:
         raise rank_error(unreadable_message(loaded.damaged[-1], what), transfer.world)
-    data, keys = transfer((loaded.data, loaded.keys))
+    data, keys = transfer(opened((loaded.data, loaded.keys)))
     return Batch(data, loaded.ids, keys)
 
 

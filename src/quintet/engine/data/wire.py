@@ -2,17 +2,21 @@
 
 Data of 16 bits, such as most recordings, stays int16 while it is collated, shared, pinned and
 copied, and becomes floats of the same values on the device. A batch of a worker is written straight
-into shared memory.
+into shared memory. Small tensors are sent in the message instead: to share one, the two processes
+connect to each other, which takes longer than small steps.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
 UNIT = 2.0**-15
+SMALL = 16 << 10
+"""Bytes of a tensor that is sent in a message, at most."""
 
 
 class Fractions(NamedTuple):
@@ -32,8 +36,8 @@ def to_floats(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def mapped(function: Callable[[Any], Any], data: Any) -> Any:
-    """Nested data with the function applied to tensors and fractions."""
-    if isinstance(data, (Tensor, Fractions)):
+    """Nested data with the function applied to tensors, whole, as fractions or enclosed."""
+    if isinstance(data, (Tensor, Fractions, Enclosed)):
         return function(data)
     if isinstance(data, dict):
         return {name: mapped(function, value) for name, value in data.items()}
@@ -47,6 +51,37 @@ def mapped(function: Callable[[Any], Any], data: Any) -> Any:
 def widened(data: Any, dtype: torch.dtype = torch.float32) -> Any:
     """Nested data with floats in place of fractions."""
     return mapped(lambda x: to_floats(x.values, dtype) if isinstance(x, Fractions) else x, data)
+
+
+class Enclosed:
+    """A small tensor within a message."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.values: np.ndarray[Any, Any] = tensor.numpy()
+
+    def tensor(self) -> Tensor:
+        return torch.from_numpy(self.values)
+
+    def pin_memory(self) -> Tensor:
+        """Called by the loader, for a GPU."""
+        return self.tensor().pin_memory()
+
+
+def enclosed(data: Any) -> Any:
+    """Nested data of a worker with its small tensors enclosed; other data as it is."""
+    if get_worker_info() is None:
+        return data
+    return mapped(lambda x: Enclosed(x) if _is_small(x) else x, data)
+
+
+def _is_small(data: Tensor | Fractions | Enclosed) -> bool:
+    known = (torch.int64, torch.int32, torch.float32, torch.bool)  # numpy has no bfloat16
+    return isinstance(data, Tensor) and data.dtype in known and data.nbytes <= SMALL
+
+
+def opened(data: Any) -> Any:
+    """Nested data with tensors in place of enclosed ones."""
+    return mapped(lambda x: x.tensor() if isinstance(x, Enclosed) else x, data)
 
 
 def padded(rows: Sequence[Tensor], length: int) -> Tensor | Fractions:
