@@ -8,7 +8,8 @@ REAL has a folder for each medium (images, video, meshes, music, speech) with `t
 each with a metadata.jsonl. A row runs the commands that its page shows, and leaves
 DIR/results/ROW.tar: row.json (commands, commit, machine, time, metrics, receipts, data), the log,
 and the last exhibits.
-`page` reads these, and lines of benchmarks/learning.py in DIR/records/*.jsonl.
+`page` reads these, and lines of benchmarks/learning.py in DIR/records/*.jsonl; rows and tables that
+DIR does not have stay as they are.
 """
 
 import argparse

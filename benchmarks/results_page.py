@@ -1,6 +1,7 @@
 """docs/results.md and its pictures and sounds, from what benchmarks/results.py has packed.
 
-Every number on the page comes from a row.json or from a line of benchmarks/learning.py.
+Every number on the page comes from a row.json or from a line of benchmarks/learning.py. What is not
+in the folder stays as it was: a row, or the tables of learning.py.
 """
 
 import json
@@ -130,11 +131,13 @@ does both."""
 
 @dataclass
 class Result:
-    """A row, with its exhibits and its log unpacked in a folder."""
+    """A row, with its exhibits and its log unpacked in a folder, or with its section of the page
+    as it was."""
 
     recipe: str
     facts: dict[str, Any]
     folder: Path
+    before: str = ""
 
     @property
     def slug(self) -> str:
@@ -153,29 +156,50 @@ class Result:
 
 
 def write_page(folder: Path, recipes: Sequence[str]) -> int:
-    for pattern in ("images/results-*", "sounds/results-*", "results/*"):
-        for stale in DOCS.glob(pattern):
-            stale.unlink()
+    page = DOCS / "results.md"
+    before = sections_of(page.read_text(encoding="utf-8") if page.is_file() else "")
     (DOCS / "sounds").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        results = [unpacked(path, recipe, Path(place)) for path, recipe in tars(folder, recipes)]
+        found = (row(folder, recipe, Path(place), before) for recipe in recipes)
+        results = [result for result in found if result]
+        remove_all_but([result for result in results if result.before])
         sections = [
             introduction(results),
             data_table(results),
             summary(results),
-            *(section(result) for result in results),
-            *learned(records(folder)),
+            *(result.before or section(result) for result in results),
+            *learned(records(folder), before),
         ]
-    (DOCS / "results.md").write_text("\n\n".join(filter(None, sections)) + "\n", encoding="utf-8")
-    print(DOCS / "results.md")
+    page.write_text("\n\n".join(filter(None, sections)) + "\n", encoding="utf-8")
+    print(page)
     return 0
 
 
-def tars(folder: Path, recipes: Sequence[str]) -> Iterable[tuple[Path, str]]:
-    for recipe in recipes:
-        path = folder / "results" / f"{recipe.replace('/', '-')}.tar"
-        if path.is_file():
-            yield path, recipe
+def remove_all_but(results: Sequence[Result]) -> None:
+    """Pictures, sounds and facts of rows that are written again, or are no more."""
+    kept = tuple(result.slug for result in results)
+    for pattern in ("images/results-*", "sounds/results-*", "results/*"):
+        for path in DOCS.glob(pattern):
+            if not f"results-{path.name.removeprefix('results-')}".startswith(kept):
+                path.unlink()
+
+
+def sections_of(page: str) -> dict[str, str]:
+    """The sections of a page by their headings."""
+    parts = page.strip().split("\n## ")[1:]
+    return {part.partition("\n")[0]: f"## {part.strip()}" for part in parts}
+
+
+def row(folder: Path, recipe: str, place: Path, before: dict[str, str]) -> Result | None:
+    """From the tar of a row; without one, as the page shows it."""
+    name = recipe.replace("/", "-")
+    path, known = folder / "results" / f"{name}.tar", DOCS / "results" / f"{name}.json"
+    if path.is_file():
+        return unpacked(path, recipe, place)
+    if known.is_file() and recipe in before:
+        facts = json.loads(known.read_text(encoding="utf-8"))
+        return Result(recipe, facts, place, before[recipe])
+    return None
 
 
 def unpacked(path: Path, recipe: str, place: Path) -> Result:
@@ -454,14 +478,18 @@ def curve(result: Result) -> str:
 # -- benchmarks/learning.py -----------------------------------------------------------------------
 
 
-def learned(rows: Sequence[dict[str, Any]]) -> list[str]:
+def learned(rows: Sequence[dict[str, Any]], before: dict[str, str]) -> list[str]:
+    """Each table of the lines there are; as it was where there are none for it."""
     real, builtin = ([row for row in rows if ("data" in row) is wanted] for wanted in (True, False))
     head = ["recipe", "bar", "reached", "seconds, all told", "device", "commit", "replay"]
     records = [speedrun(row) for row in builtin if "bar" in row]
     return [
-        *([REAL, requirements(real)] if real else []),
-        *([BUILTIN, requirements(builtin)] if builtin else []),
-        *([RECORDS, table(head, records)] if records else []),
+        f"{text}\n\n{made}" if made else before.get(text.partition("\n")[0].removeprefix("## "), "")
+        for text, made in (
+            (REAL, requirements(real) if real else ""),
+            (BUILTIN, requirements(builtin) if builtin else ""),
+            (RECORDS, table(head, records) if records else ""),
+        )
     ]
 
 

@@ -92,6 +92,29 @@ def test_the_page_shows_the_numbers_of_the_files_and_names_failures(
     assert json.loads((tmp_path / "docs/results/image-vqgan.json").read_text()) == facts
 
 
+def test_rows_that_the_folder_does_not_have_stay_as_they_are(page: Any, tmp_path: Path) -> None:
+    docs, first, second = tmp_path / "docs", tmp_path / "first", tmp_path / "second"
+    pack(first, row("image/vqgan", psnr=21.53), {})
+    pack(first, row("speech/voicebox", mel_error=0.8), {})
+    page.write_page(first, RECIPES)
+    before = (docs / "results.md").read_text()
+    for name in ("results-image-vqgan-1.png", "results-speech-voicebox.png", "other.png"):
+        (docs / "images" / name).write_bytes(b"")
+    pack(second, row("image/vqgan", psnr=25.25), {})
+    page.write_page(second, RECIPES)
+    after = (docs / "results.md").read_text()
+    assert "21.53" in before
+    assert "21.53" not in after
+    assert "25.25" in after
+    heading = "speech/voicebox"
+    assert page.sections_of(after)[heading] == page.sections_of(before)[heading]
+    assert "| [`speech/voicebox`](#speechvoicebox) |" in after
+    names = {path.name for path in (docs / "images").iterdir()}
+    assert names == {"results-speech-voicebox.png", "other.png"}
+    page.write_page(tmp_path / "nothing", RECIPES)
+    assert (docs / "results.md").read_text() == after
+
+
 def test_sounds_can_be_listened_to(page: Any, tmp_path: Path) -> None:
     soundfile = pytest.importorskip("soundfile")
     wav = np.sin(np.arange(8000) / 10)
