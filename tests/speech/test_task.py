@@ -15,7 +15,7 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.media.audio import probe, write_wav
-from quintet.shared.exhibits import SCALE, Sounds, coloured, side_by_side
+from quintet.shared.exhibits import GAP, SCALE, Sounds, coloured, stacked
 from quintet.speech import task as room
 from quintet.speech import voices
 from quintet.speech.config import (
@@ -174,10 +174,14 @@ def test_the_text_of_an_exhibit_names_sounds_that_clip(tmp_path):
     assert words[2].startswith("copy: 400 of 400 samples were beyond full scale (peak 1.50)")
 
 
-def test_pictures_stand_side_by_side_with_low_tones_below():
+def test_pictures_are_stacked_on_one_scale_of_time_with_low_tones_below():
     rising = torch.arange(12.0).view(3, 4).numpy()
-    picture = side_by_side([rising, rising[:, :2]])
-    assert picture.shape == (3 * SCALE, 4 * SCALE + 4 + 2 * SCALE, 3)
+    picture = stacked([rising[:, :2], rising])
+    assert picture.shape == (6 * SCALE + GAP, 4 * SCALE, 3)
+    assert (picture[: 3 * SCALE, : 2 * SCALE] == coloured(rising[:, :2])).all()
+    assert (picture[3 * SCALE + GAP :] == coloured(rising)).all()
+    assert (picture[: 3 * SCALE, 2 * SCALE :] == 255).all()
+    assert (picture[3 * SCALE :][:GAP] == 255).all()
     assert coloured(rising)[0].mean() > coloured(rising)[-1].mean()
 
 

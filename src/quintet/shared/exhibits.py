@@ -1,5 +1,5 @@
-"""Exhibits of sounds: files, and their log-mels side by side; and of joint embeddings: a matrix of
-similarities, and the best captions."""
+"""Exhibits of sounds: files, and their log-mels in one picture; and of joint embeddings: a matrix
+of similarities, and the best captions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,12 +29,15 @@ def coloured(log_mels: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
     return cells.repeat(SCALE, axis=0).repeat(SCALE, axis=1)
 
 
-def side_by_side(pictures: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.uint8]:
-    """Log-mels (m, t) of different lengths, separated by white lines."""
+def stacked(pictures: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.uint8]:
+    """Log-mels (m, t), one below the other on the same scale of time; white where one is shorter
+    than the longest, and between them."""
     cells = [coloured(picture) for picture in pictures]
-    line = np.full((cells[0].shape[0], GAP, 3), 255, np.uint8)
-    parts = [part for cell in cells for part in (line, cell)]
-    return np.concatenate(parts[1:], axis=1)
+    height, width = cells[0].shape[0] + GAP, max(cell.shape[1] for cell in cells)
+    page = np.full((len(cells) * height - GAP, width, 3), 255, np.uint8)
+    for row, cell in enumerate(cells):
+        page[row * height :][: cell.shape[0], : cell.shape[1]] = cell
+    return page
 
 
 @dataclass
@@ -59,7 +62,7 @@ class Sounds:
             if clipping is not None:
                 lines.append(f"{title}: {clipping}")
         picture, page = folder / f"{self.name}.png", folder / f"{self.name}.txt"
-        write_png(picture, side_by_side([mel.float().cpu().numpy() for mel in self.log_mels]))
+        write_png(picture, stacked([mel.float().cpu().numpy() for mel in self.log_mels]))
         page.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return [*paths, picture, page]
 

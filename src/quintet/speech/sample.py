@@ -290,11 +290,11 @@ def _edit(
 
 def _write(model: "VoiceBox", sound: "Tensor", path: Path) -> list[Path]:
     from quintet.media.pixels import write_png
-    from quintet.shared.exhibits import side_by_side
+    from quintet.shared.exhibits import stacked
 
     assert model.features.mel is not None
     write_sound(path, sound.float().cpu().numpy(), model.config.sample_rate)
     picture = path.with_suffix(".png")
     mels = model.features.mel(sound.to(model.device)[None])[0]
-    write_png(picture, side_by_side([mels.cpu().numpy()]))
+    write_png(picture, stacked([mels.cpu().numpy()]))
     return [path, picture]

@@ -43,7 +43,7 @@ def copy_files(run: Path, files: Sequence[Input], out: Path, flags: Any) -> list
 
 def _copy(model: "Vocoder", item: Input, path: Path) -> list[Path]:
     from quintet.media.pixels import write_png
-    from quintet.shared.exhibits import side_by_side
+    from quintet.shared.exhibits import stacked
     from quintet.shared.sampling import write_sound
     from quintet.speech.sample import read_recording
 
@@ -52,5 +52,5 @@ def _copy(model: "Vocoder", item: Input, path: Path) -> list[Path]:
     write_sound(path, copy.float().cpu().numpy(), model.config.sample_rate)
     picture = path.with_suffix(".png")
     log_mels = [model.mel(x[None])[0].cpu().numpy() for x in (sound, copy)]
-    write_png(picture, side_by_side(log_mels))
+    write_png(picture, stacked(log_mels))
     return [path, picture]
