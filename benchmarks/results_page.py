@@ -306,7 +306,8 @@ def section(result: Result) -> str:
     spent = facts["seconds"]
     before = f", after {spent['stage']:.0f} s for the first stage" if spent["stage"] else ""
     others = facts.get("beside", 0)
-    shared = f", all beside {others} other runs on the same device" if others else ""
+    runs = "another run" if others == 1 else f"{others} other runs"
+    shared = f", all beside {runs} on the same device" if others else ""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     about = (
         f"{facts['steps']:,} steps of {facts['batch']} samples on {facts['device']} "
@@ -315,7 +316,7 @@ def section(result: Result) -> str:
         f"{before}{shared}. All of it with receipts: "
         f"[JSON](results/{result.recipe.replace('/', '-')}.json)."
     )
-    known = [m for m in MEASURES[result.recipe] if result.metric(m.name) is not None]
+    known = [m for m in MEASURES[result.recipe] if says_something(result.metric(m.name))]
     metrics = table(
         ["metric", "better", "value", "trivial methods"],
         ([m.label, m.better, *measured(result, m)] for m in known),
@@ -333,6 +334,11 @@ def section(result: Result) -> str:
     ]
     keep(result)
     return "\n\n".join(filter(None, parts))
+
+
+def says_something(value: float | None) -> bool:
+    """Not so of the share of a codebook with more codes than any data could use."""
+    return value is not None and not 0 < value < 1e-6
 
 
 def keep(result: Result) -> None:
