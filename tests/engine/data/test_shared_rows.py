@@ -55,3 +55,10 @@ def test_nothing_is_kept_where_memory_is_short(monkeypatch):
     rows = SharedRows([6] * 5)
     assert rows.put(1, ROW) is ROW
     assert rows.get(1) is None
+    monkeypatch.setattr(shared_rows.memory, "available", lambda: 400)
+    rows = SharedRows([6] * 5)
+    workers = pickle.loads(pickle.dumps(rows))  # not shared: each would have its own
+    for each in (rows, workers):
+        each.put(1, ROW)
+    assert rows.get(1) is not None
+    assert workers.get(1) is None

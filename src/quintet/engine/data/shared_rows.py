@@ -17,19 +17,23 @@ from quintet.engine.machine import memory
 
 SHARE = 0.25
 """Of the free memory, for all processes of a machine; where rows need more, none is kept."""
+UNSHARED = SHARE / 16
+"""The same of a process that is not forked: there is one for each worker."""
 Row = npt.NDArray[Any]
 
 
 class SharedRows:
     """Rows of numbers, each of at most its capacity."""
 
-    def __init__(self, capacities: Sequence[int], dtype: npt.DTypeLike = np.int16):
+    def __init__(
+        self, capacities: Sequence[int], dtype: npt.DTypeLike = np.int16, share: float = SHARE
+    ):
         self.capacities, self.dtype = capacities, np.dtype(dtype)
         starts = np.concatenate(([0], np.cumsum(capacities, dtype=np.int64)))
         size = int(starts[-1]) * self.dtype.itemsize
         self._values: Row | None = None
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        if 0 < size * processes <= SHARE * memory.available():
+        if 0 < size * processes <= share * memory.available():
             with suppress(OSError):  # the system promises no more than it has
                 self._starts = starts
                 self._lengths = np.frombuffer(mmap.mmap(-1, len(capacities) * 8), np.int64)
@@ -37,7 +41,7 @@ class SharedRows:
 
     def __getstate__(self) -> Any:
         """A process that is not forked has rows of its own."""
-        return self.capacities, self.dtype
+        return self.capacities, self.dtype, UNSHARED
 
     def __setstate__(self, state: Any) -> None:
         self.__init__(*state)
