@@ -1,7 +1,8 @@
 """Reading and writing of audio, mono float32 (n,); headers are checked before decoding.
 
-Only the requested segment is decoded. The format is detected by the first bytes of a file, not by
-its name. soundfile and soxr (`quintet[audio]`) are imported on first use; writing needs neither.
+Only the requested segment is decoded, or a whole file for many of them. The format is detected by
+the first bytes of a file, not by its name. soundfile and soxr (`quintet[audio]`) are imported on
+first use; writing needs neither.
 """
 
 import os
