@@ -19,3 +19,6 @@ def test_growth_is_seen() -> None:
     assert "memory_mb grew" in said
     assert "files grew" in said
     assert "disk_kb" not in said
+    for each, grew in ((8, True), (16, False)):  # in 20 samples three files more, and one
+        slowly = [sample(step, 100.0, 30 + step // each, 8.0, 1.0) for step in range(40)]
+        assert bool(SOAK["grown"](slowly)) == grew
