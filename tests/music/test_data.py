@@ -32,7 +32,7 @@ from quintet.music.data import (
     text_length,
 )
 from quintet.music.trainer import OwnSounds
-from quintet.shared.kept_sounds import KeptSounds
+from quintet.shared.audio_cache import AudioCache
 
 SMALL = MusicDataConfig(
     sample_rate=8_000,
@@ -89,7 +89,7 @@ def test_a_sample_is_at_most_so_long_and_has_its_caption(folder):
 def test_the_length_is_known_without_decoding(folder, monkeypatch):
     train, valid = both(folder)
     lengths = [[d.keyed(i, None)["length"] for i in range(len(d))] for d in (train, valid)]
-    monkeypatch.setattr(KeptSounds, "read", lambda *_, **__: pytest.fail("decoded"))
+    monkeypatch.setattr(AudioCache, "read", lambda *_, **__: pytest.fail("decoded"))
     assert [[d.length(i) for i in range(len(d))] for d in (train, valid)] == lengths
 
 

@@ -11,7 +11,7 @@ import torch
 from quintet.engine.data import shared_rows
 from quintet.engine.keys import Key
 from quintet.media.audio import Sound
-from quintet.shared import kept_sounds
+from quintet.shared import audio_cache
 from quintet.shared.config import SegmentDataConfig
 from quintet.shared.segments import Recordings, Segments
 
@@ -34,13 +34,13 @@ def write(folder: Path, suffix: str, width: int = 1) -> Path:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were decoded as a whole."""
-    found, decode = [], kept_sounds.decode_audio
+    found, decode = [], audio_cache.decode_audio
 
     def noted(path: Path, *settings: Any) -> Sound:
         found.append(path)
         return decode(path, *settings)
 
-    monkeypatch.setattr(kept_sounds, "decode_audio", noted)
+    monkeypatch.setattr(audio_cache, "decode_audio", noted)
     return found
 
 
@@ -62,7 +62,7 @@ def test_kept_and_read_are_the_same(
         short_of_memory.setattr(shared_rows.memory, "available", lambda: 0)
         made = recordings(folder, channels, speed)
     with monkeypatch.context() as none_is_short:
-        none_is_short.setattr(kept_sounds, "SHORT", 0.0)
+        none_is_short.setattr(audio_cache, "SHORT", 0.0)
         read = recordings(folder, channels, speed)
     for epoch in range(6):
         key = Key(0, epoch, 2)
@@ -80,7 +80,7 @@ def test_long_recordings_and_many_hours_are_read_by_segments(
 ) -> None:
     write(tmp_path, "wav")
     with monkeypatch.context() as limits:
-        limits.setattr(kept_sounds, "MOST_SECONDS", 10.0)
+        limits.setattr(audio_cache, "MOST_SECONDS", 10.0)
         recordings(tmp_path).keyed(0, Key(0, 0, 0))
     assert not decoded
     soundfile.write(tmp_path / "long.wav", np.tile([0.1, -0.1], 20 * RATE), RATE)

@@ -38,8 +38,8 @@ from quintet.media.sidecars import read_beside, texts_beside, with_texts
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
+from quintet.shared.audio_cache import AudioCache
 from quintet.shared.checking import check_files
-from quintet.shared.kept_sounds import KeptSounds
 from quintet.shared.texts import FolderTexts
 
 WHAT, CAPTION = "sounds", "the caption of the sound"
@@ -148,7 +148,7 @@ class MusicFolder(InFolder):
     ) -> None:
         super().__init__(folder, config, split, seed)
         seconds = [self.extent(index) for index in range(len(self))]
-        self.sounds = KeptSounds(seconds, caps_of(config))
+        self.cache = AudioCache(seconds, caps_of(config))
 
     def range_settings(self) -> object:
         return caps_of(self.config)
@@ -195,7 +195,7 @@ class MusicFolder(InFolder):
         texts = self.texts(index)
         start = key.random("crop").random() if key is not None else 0.5
         text = key.random("caption").choice(texts) if key is not None else texts[0]
-        wav = self.sounds.read(
+        wav = self.cache.read(
             index,
             self.path(index),
             rate=config.sample_rate,

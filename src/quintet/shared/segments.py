@@ -13,8 +13,8 @@ from torch import Tensor
 from quintet.engine.data.wire import padded
 from quintet.media.audio import SUFFIXES, UNREAD, AudioCaps, probe
 from quintet.media.splits import InFolder, Key, Split
+from quintet.shared.audio_cache import AudioCache
 from quintet.shared.config import SegmentDataConfig
-from quintet.shared.kept_sounds import KeptSounds
 
 
 class Segments:
@@ -57,7 +57,7 @@ class Recordings(InFolder):
         self.segments = segments
         super().__init__(folder, config, split, seed)
         seconds = [self.extent(index) for index in range(len(self))]
-        self.sounds = KeptSounds(seconds, self._caps, segments.channels)
+        self.cache = AudioCache(seconds, self._caps, segments.channels)
 
     def usable(self, names: list[str]) -> list[str]:
         return names
@@ -86,7 +86,7 @@ class Recordings(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         segments, rate = self.segments, self.rate(key)
-        wav = self.sounds.read(
+        wav = self.cache.read(
             index,
             self.path(index),
             rate=rate,

@@ -5,17 +5,18 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from quintet.engine.data.stream import Loaded
 from quintet.engine.data.wire import (
     SMALL,
     UNIT,
-    Enclosed,
     Fractions,
-    enclosed,
+    InlineTensor,
     mapped,
-    opened,
     padded,
     to_floats,
     widened,
+    with_inline,
+    without_inline,
     zeros,
 )
 
@@ -85,7 +86,7 @@ def shared(items):
 def of_worker(data):
     """What one worker sends."""
     loaded = DataLoader(
-        [data], batch_size=1, num_workers=1, collate_fn=lambda rows: enclosed(*rows)
+        [data], batch_size=1, num_workers=1, collate_fn=lambda rows: with_inline(*rows)
     )
     return next(iter(loaded))
 
@@ -97,10 +98,10 @@ def test_small_tensors_of_a_worker_are_sent_in_the_message():
     data = {"a": [torch.arange(6).reshape(2, 3), large], "b": (empty, mask), "c": half}
     data |= {"d": fractions, "text": "x"}
     sent = of_worker(data)
-    inside = [type(x) is Enclosed for x in (*sent["a"], *sent["b"], sent["c"])]
+    inside = [type(x) is InlineTensor for x in (*sent["a"], *sent["b"], sent["c"])]
     assert inside == [True, False, True, True, False]
-    assert not any(x.is_shared() for x in (opened(sent)["a"][0], *opened(sent)["b"]))
-    received = opened(sent)
+    received = without_inline(sent)
+    assert not any(x.is_shared() for x in (received["a"][0], *received["b"]))
     assert received["text"] == "x"
     assert torch.equal(received["d"].values, fractions.values)
     for got, given in zip((*received["a"], *received["b"]), (*data["a"], *data["b"])):
@@ -109,14 +110,25 @@ def test_small_tensors_of_a_worker_are_sent_in_the_message():
     received["a"][0].add_(1)  # may be written to
 
 
-def test_data_of_the_main_process_is_not_enclosed():
+def test_data_of_the_main_process_is_not_inline():
     data = {"a": torch.arange(3)}
-    assert enclosed(data)["a"] is data["a"]
+    assert with_inline(data)["a"] is data["a"]
+
+
+def test_the_loader_pins_small_tensors_wherever_they_are(monkeypatch):
+    """What its thread does for a GPU, without one."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)
+    data = {"a": InlineTensor(torch.arange(2)), "b": [InlineTensor(torch.arange(1))], "text": "x"}
+    pinned = pin_memory(Loaded(data, [7], InlineTensor(torch.tensor([3])), []), "cuda")
+    assert pinned.data["a"].tolist() == [100, 101]
+    assert pinned.data["b"][0].tolist() == [100]
+    assert pinned.keys.tolist() == [103]
+    assert (pinned.data["text"], pinned.ids) == ("x", [7])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a GPU")
 def test_small_tensors_are_pinned():
-    assert pin_memory(Enclosed(torch.arange(3))).is_pinned()
+    assert pin_memory(InlineTensor(torch.arange(3))).is_pinned()
 
 
 def test_a_batch_of_a_worker_is_zeros_in_shared_memory():

@@ -36,8 +36,8 @@ def to_floats(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def mapped(function: Callable[[Any], Any], data: Any) -> Any:
-    """Nested data with the function applied to tensors, whole, as fractions or enclosed."""
-    if isinstance(data, (Tensor, Fractions, Enclosed)):
+    """Nested data with the function applied to tensors, fractions and inline tensors."""
+    if isinstance(data, (Tensor, Fractions, InlineTensor)):
         return function(data)
     if isinstance(data, dict):
         return {name: mapped(function, value) for name, value in data.items()}
@@ -53,7 +53,7 @@ def widened(data: Any, dtype: torch.dtype = torch.float32) -> Any:
     return mapped(lambda x: to_floats(x.values, dtype) if isinstance(x, Fractions) else x, data)
 
 
-class Enclosed:
+class InlineTensor:
     """A small tensor within a message."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -67,21 +67,21 @@ class Enclosed:
         return self.tensor().pin_memory()
 
 
-def enclosed(data: Any) -> Any:
-    """Nested data of a worker with its small tensors enclosed; other data as it is."""
+def with_inline(data: Any) -> Any:
+    """Nested data of a worker with its small tensors inline; other data as it is."""
     if get_worker_info() is None:
         return data
-    return mapped(lambda x: Enclosed(x) if _is_small(x) else x, data)
+    return mapped(lambda x: InlineTensor(x) if _is_small(x) else x, data)
 
 
-def _is_small(data: Tensor | Fractions | Enclosed) -> bool:
+def _is_small(data: Tensor | Fractions | InlineTensor) -> bool:
     known = (torch.int64, torch.int32, torch.float32, torch.bool)  # numpy has no bfloat16
     return isinstance(data, Tensor) and data.dtype in known and data.nbytes <= SMALL
 
 
-def opened(data: Any) -> Any:
-    """Nested data with tensors in place of enclosed ones."""
-    return mapped(lambda x: x.tensor() if isinstance(x, Enclosed) else x, data)
+def without_inline(data: Any) -> Any:
+    """Nested data with tensors in place of inline ones."""
+    return mapped(lambda x: x.tensor() if isinstance(x, InlineTensor) else x, data)
 
 
 def padded(rows: Sequence[Tensor], length: int) -> Tensor | Fractions:

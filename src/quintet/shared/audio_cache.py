@@ -1,4 +1,4 @@
-"""Segments of sounds whose files are short, decoded once.
+"""A cache of decoded audio files, for segments of short ones.
 
 To open a recording of five seconds and to decode half a second of it takes four times as long as
 to resample the half second. Whether a file is decoded as a whole is decided by the data alone, so
@@ -32,8 +32,8 @@ HIGHEST_RATE = 48_000
 """Of those that are kept."""
 
 
-class KeptSounds:
-    """The sounds of a folder, kept in memory that workers share if there is enough of it."""
+class AudioCache:
+    """The audio of a folder, in memory that workers share if there is enough of it."""
 
     def __init__(self, seconds: Sequence[float], caps: AudioCaps, channels: int = 1) -> None:
         """`seconds` of each file, 0 if unknown."""
