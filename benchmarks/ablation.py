@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from optimisers import opened, plain, trained
+from optimizers import opened, plain, trained
 from provenance import commit
 from torch import Tensor
 from torch.nn import functional as F

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
@@ -51,7 +51,7 @@ def main() -> None:
     asked = parser.parse_args()
     model = Wide(asked.megabytes * 10**6 // 16)  # weights, average and two moments, 4 bytes each
     recipe = AnyRecipe(
-        steps=10**6, batch_size=64, workers=0, device=asked.device, optim=OptimiserConfig()
+        steps=10**6, batch_size=64, workers=0, device=asked.device, optim=OptimizerConfig()
     )
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder.create(Path(place) / "run", {})

@@ -126,7 +126,7 @@ def train(asked: argparse.Namespace, device: torch.device) -> dict[str, object]:
     if asked.compile:
         model.compile()
     on_gpu = device.type == "cuda"
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-4, fused=True, capturable=on_gpu)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True, capturable=on_gpu)
     ids = torch.randint(config.codebook_size, (count, config.tokens), device=device)
     text = model.tokenize_captions([CAPTION] * count)[0]
     keys = sample_keys(0, range(count)).to(device)
@@ -138,8 +138,8 @@ def train(asked: argparse.Namespace, device: torch.device) -> dict[str, object]:
             losses = model(ids, masked, text, None, drop)
             loss = losses.loss_sum.sum() / losses.masked.sum()
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=False)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
 
     work: Callable[[], object] = step
     if on_gpu:

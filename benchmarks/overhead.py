@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.ema import decay_at
 from quintet.engine.keys import Key
 from quintet.engine.loop import take_step
@@ -83,7 +83,7 @@ class Bare:
             module.compile(dynamic=False)
         self.parameters = list(module.parameters())
         self.average = [p.detach().clone() for p in self.parameters]
-        self.optimiser = torch.optim.AdamW(self.parameters, lr=3e-4, betas=(0.9, 0.99), fused=True)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=3e-4, betas=(0.9, 0.99), fused=True)
         self.step = 0
 
     def run(self, steps: int) -> None:
@@ -94,8 +94,8 @@ class Bare:
                 loss = self.module(image)
             loss.backward()
             nn.utils.clip_grad_norm_(self.parameters, 1.0)
-            self.optimiser.step()
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
             weight = 1 - decay_at(0.999, self.step)
             torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], weight)
             total += loss.detach()
@@ -150,7 +150,7 @@ def main() -> None:
         log_every=10,
         device=options.device,
         compile="auto",
-        optim=OptimiserConfig(warmup_steps=0, scheduler="constant"),
+        optim=OptimizerConfig(warmup_steps=0, scheduler="constant"),
     )
     world, data = World(recipe), Images(128 if gpu else 64)
     torch.manual_seed(0)

@@ -48,7 +48,7 @@ class Measured(NamedTuple):
 
 def of_recipe(name: str, recipe: Any = None) -> list[nn.Module]:
     parts = rooms.build(name, recipe or rooms.recipe_function(name)()).parts.values()
-    return [part.network for part in parts if part.optimiser is not None]
+    return [part.network for part in parts if part.optimizer is not None]
 
 
 def transformer() -> list[nn.Module]:

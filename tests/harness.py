@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch._dynamo  # the first optimiser would import it, in every child anew
+import torch._dynamo  # the first optimizer would import it, in every child anew
 from safetensors.torch import load_file
 from torch import Tensor
 

@@ -78,7 +78,7 @@ def _write_share(rank: int, recipe: ToyRecipe, out: Path) -> None:
         held["all"] += sum(p.numel() for p in part.parameters.values())
         held["weights"] += sum(local(p).numel() for p in part.module.parameters())
         held["averages"] += sum(v.numel() for v in part.average.values) if part.average else 0
-        held["moments"] += sum(s["exp_avg"].numel() for s in part.optimiser.state.values())
+        held["moments"] += sum(s["exp_avg"].numel() for s in part.optimizer.state.values())
     (out / f"{rank}.json").write_text(json.dumps(held))
     run.close()
 

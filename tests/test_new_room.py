@@ -16,7 +16,7 @@ FILES = {
     "__init__.py": "",
     "config.py": '''
         from dataclasses import dataclass, field
-        from quintet.engine.config import OptimiserConfig, Recipe
+        from quintet.engine.config import OptimizerConfig, Recipe
 
         @dataclass(frozen=True, kw_only=True)
         class LineConfig:
@@ -31,8 +31,8 @@ FILES = {
 
             model: LineConfig = field(default_factory=LineConfig)
             """The line."""
-            optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-            """Optimiser."""
+            optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+            """Optimizer."""
     ''',
     "recipes.py": '''
         from quintet.scratch.config import LineRecipe

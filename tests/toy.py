@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quintet.engine.config import OptimiserConfig, Recipe
+from quintet.engine.config import OptimizerConfig, Recipe
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.task import Batch, Measured, Part, Rows, StepContext, Task, Update, each
 from quintet.engine.when import When
@@ -37,13 +37,13 @@ class ToyRecipe(Recipe):
     signal_at: int = -1
     slow_step: float = 0.0
     scale: float = 1.0
-    generator: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(
+    generator: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(
             learning_rate=1e-2, warmup_steps=4, weight_decay=0.01
         )
     )
-    discriminator_optim: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(learning_rate=5e-3, warmup_steps=4, ema_decay=0.0)
+    discriminator_optim: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(learning_rate=5e-3, warmup_steps=4, ema_decay=0.0)
     )
 
 

@@ -14,15 +14,15 @@ from quintet.mesh.data import BuiltinMeshes
 
 def learns(model: Any, loss_of: Any, steps: int = 12) -> bool:
     """Whether a few steps of the reader's own loop lower the loss."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses: list[float] = []
     for _ in range(steps):
         loss = loss_of()
         assert isinstance(loss, Tensor)
         assert loss.ndim == 0
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     return losses[-1] < losses[0]
 

@@ -52,7 +52,7 @@ class Variant(str):
 
 
 # Settings that take another way through a step: keyed noise inside of the network, no ids; losses
-# of another quantiser; another optimiser.
+# of another quantiser; another optimizer.
 VARIANTS = [
     pytest.param(Variant("image/vqgan_tiny", quantiser="kl"), id="image/vqgan_tiny-kl"),
     pytest.param(  # the code of images; so is the noise of the next
@@ -365,18 +365,18 @@ def test_exhibits_are_written_and_can_be_read(
 
 
 @EVERY
-def test_every_trainable_parameter_is_in_one_optimiser(name: str, run: Run) -> None:
+def test_every_trainable_parameter_is_in_one_optimizer(name: str, run: Run) -> None:
     owned = [
         id(p)
         for part in run.parts.values()
-        for group in part.optimiser.param_groups
+        for group in part.optimizer.param_groups
         for p in group["params"]
     ]
     assert len(owned) == len(set(owned))
     trainable = [
         p
         for part in rooms.build(name, run.recipe).parts.values()
-        if part.optimiser is not None
+        if part.optimizer is not None
         for p in part.network.parameters()
         if p.requires_grad
     ]
@@ -399,7 +399,7 @@ def test_every_parameter_of_a_live_part_learns(name: str, run: Run) -> None:
 
 @EVERY
 def test_an_update_touches_its_own_part_only(name: str, run: Run) -> None:
-    """Weights, averages and the optimiser's memory of the others stay as they were."""
+    """Weights, averages and the optimizer's memory of the others stay as they were."""
     from quintet.engine.update import apply
 
     batches = run.stream.take(run.recipe.accumulate)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import quintet
 from quintet.engine.config import (
     ConfigError,
-    OptimiserConfig,
+    OptimizerConfig,
     Recipe,
     differences,
     from_json,
@@ -29,7 +29,7 @@ from quintet.shared.tokenizer.config import DiscriminatorConfig
 
 HOUSE = Path(quintet.__file__).parent
 PAGES = [HOUSE / "engine" / "config.py", *HOUSE.glob("*/config.py")]
-KINDS = [OptimiserConfig, Recipe, VQGanVAEConfig, DiscriminatorConfig, ImageDataConfig]
+KINDS = [OptimizerConfig, Recipe, VQGanVAEConfig, DiscriminatorConfig, ImageDataConfig]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Inner:
 @dataclass(frozen=True, kw_only=True)
 class Outer:
     inner: Inner = field(default_factory=lambda: Inner(needed=1))
-    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
 
 @pytest.mark.parametrize("page", sorted(set(PAGES)), ids=lambda page: page.parent.name)
@@ -171,7 +171,7 @@ def test_whatever_stands_in_the_file_is_accepted_whole_or_refused_by_name(kind, 
         ({"inner": {"needed": 1, "maybe": "x"}}, r"inner\.maybe"),
         ({"inner": {"needed": 1, "flag": 1}}, r"inner\.flag"),
         ({"inner": 3}, "inner must be an object"),
-        ({"optimiser": {"learning_rate": -1.0}}, r"optimiser\.learning_rate is -1\.0"),
+        ({"optimizer": {"learning_rate": -1.0}}, r"optimizer\.learning_rate is -1\.0"),
         ([], "must be an object"),
     ],
 )
@@ -202,18 +202,18 @@ def test_a_number_that_json_cannot_hold_is_refused_where_it_enters(number):
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
-        (OptimiserConfig, {"learning_rate": 0.0}),
-        (OptimiserConfig, {"learning_rate": math.nan}),
-        (OptimiserConfig, {"learning_rate": math.inf}),
-        (OptimiserConfig, {"warmup_steps": -1}),
-        (OptimiserConfig, {"ema_decay": 1.0}),
-        (OptimiserConfig, {"final_lr_ratio": 1.5}),
-        (OptimiserConfig, {"max_grad_norm": -1.0}),
-        (OptimiserConfig, {"betas": (0.9, 1.0)}),
-        (OptimiserConfig, {"weight_decay": -0.1}),
-        (OptimiserConfig, {"eps": -1e-8}),
-        (OptimiserConfig, {"optimizer": "sgd"}),
-        (OptimiserConfig, {"scheduler": "poly"}),
+        (OptimizerConfig, {"learning_rate": 0.0}),
+        (OptimizerConfig, {"learning_rate": math.nan}),
+        (OptimizerConfig, {"learning_rate": math.inf}),
+        (OptimizerConfig, {"warmup_steps": -1}),
+        (OptimizerConfig, {"ema_decay": 1.0}),
+        (OptimizerConfig, {"final_lr_ratio": 1.5}),
+        (OptimizerConfig, {"max_grad_norm": -1.0}),
+        (OptimizerConfig, {"betas": (0.9, 1.0)}),
+        (OptimizerConfig, {"weight_decay": -0.1}),
+        (OptimizerConfig, {"eps": -1e-8}),
+        (OptimizerConfig, {"optimizer": "sgd"}),
+        (OptimizerConfig, {"scheduler": "poly"}),
         (Recipe, {"steps": 0}),
         (Recipe, {"batch_size": 0}),
         (Recipe, {"accumulate": 0}),
@@ -271,8 +271,8 @@ def test_an_image_model_that_cannot_be_is_refused(wrong):
 
 def test_differences_are_named_by_their_dotted_path():
     old = to_json(Outer())
-    new = to_json(Outer(optimiser=OptimiserConfig(learning_rate=1e-3)))
-    assert differences(old, new) == {"optimiser.learning_rate": (3e-4, 1e-3)}
+    new = to_json(Outer(optimizer=OptimizerConfig(learning_rate=1e-3)))
+    assert differences(old, new) == {"optimizer.learning_rate": (3e-4, 1e-3)}
     assert differences(old, old) == {}
     assert differences({}, {"a": 1}) == {"a": (None, 1)}
 

@@ -45,7 +45,7 @@ def assert_close(one: dict, other: dict, tolerance: float) -> None:
 
 
 def first_gradients(recipe: ToyRecipe, path: Path) -> dict[str, torch.Tensor]:
-    """Gradients of the generator's first update, caught before the optimiser takes them."""
+    """Gradients of the generator's first update, caught before the optimizer takes them."""
     task = ToyTask(recipe)
     folder = RunFolder.create(path, {})
     inner = Run(task, recipe, World(recipe), folder)
@@ -76,7 +76,7 @@ def test_accumulation_ends_at_the_parameters_of_the_whole_batch(tmp_path: Path) 
     assert_close(tensors(tmp_path / "whole", 20), tensors(tmp_path / "cut", 20), 1e-8)
 
 
-MUON = optim.OptimiserConfig(optimizer="muon", learning_rate=1e-2, warmup_steps=4, weight_decay=0.1)
+MUON = optim.OptimizerConfig(optimizer="muon", learning_rate=1e-2, warmup_steps=4, weight_decay=0.1)
 
 
 def test_accumulation_and_processes_end_at_the_parameters_of_the_whole_batch_with_muon(
@@ -205,7 +205,7 @@ def test_a_part_without_an_update_is_refused(tmp_path: Path) -> None:
             super().__init__(recipe)
             self.parts["idle"] = Part(Net(1, 4, 0.0), recipe.discriminator_optim)
 
-    with pytest.raises(RunError, match="part 'idle' has an optimiser but no update"):
+    with pytest.raises(RunError, match="part 'idle' has an optimizer but no update"):
         Run(Idle(WHOLE), WHOLE, World(WHOLE), RunFolder.create(tmp_path / "run", {}))
 
 

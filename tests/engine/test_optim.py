@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from quintet.engine import optim
-from quintet.engine.config import ConfigError, OptimiserConfig, Recipe
+from quintet.engine.config import ConfigError, OptimizerConfig, Recipe
 from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.optim import Lion, learning_rate_at
@@ -19,8 +19,8 @@ from quintet.engine.task import Part, StepContext
 NAMES = ["adamw", "adam", "lion", "muon"]
 
 
-def config(**settings) -> OptimiserConfig:
-    return OptimiserConfig(
+def config(**settings) -> OptimizerConfig:
+    return OptimizerConfig(
         **{"learning_rate": 1.0, "warmup_steps": 10, "final_lr_ratio": 0.1, **settings}
     )
 
@@ -71,7 +71,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), *hidden, nn.Linear(4, 2))
 
 
-def build(asked: OptimiserConfig, net: nn.Module, **options) -> torch.optim.Optimizer:
+def build(asked: OptimizerConfig, net: nn.Module, **options) -> torch.optim.Optimizer:
     hidden = optim.hidden_matrices(net) if asked.optimizer == "muon" else ()
     return optim.build_optimizer(asked, optim.trainable(net), hidden, **options)
 
@@ -95,16 +95,16 @@ def test_frozen_parameters_are_left_out_and_no_group_is_empty():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_builds_and_learns(name):
     net = network()
-    optimiser = build(config(optimizer=name, learning_rate=1e-2), net)
+    optimizer = build(config(optimizer=name, learning_rate=1e-2), net)
     x = torch.randn(32, 3)
     y = x[:, :2]
     losses = []
     for _ in range(30):
         loss = (net(x) - y).square().mean()
         losses.append(loss.item())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert losses[-1] < 0.9 * losses[0]
 
 
@@ -117,10 +117,10 @@ def test_decay_is_decoupled_or_refused(name):
         return
     net = network()
     before = copy.deepcopy(net)
-    optimiser = build(asked, net)
+    optimizer = build(asked, net)
     for p in net.parameters():
         p.grad = torch.zeros_like(p)
-    optimiser.step()
+    optimizer.step()
     for old, new in zip(before.parameters(), net.parameters()):
         torch.testing.assert_close(new, old * 0.95 if old.ndim >= 2 else old)
 
@@ -150,26 +150,26 @@ def plain_lion(weights, moments, grads, rate, betas, decay):
 
 def test_lion_equals_a_plain_reference():
     net = network()
-    optimiser = build(config(optimizer="lion", learning_rate=0.01, weight_decay=0.1), net)
+    optimizer = build(config(optimizer="lion", learning_rate=0.01, weight_decay=0.1), net)
     weights = [p.detach().clone() for p in net.parameters()]
     moments = [torch.zeros_like(w) for w in weights]
     for step in range(6):
         give_gradients(net, step)
         grads = [p.grad.clone() for p in net.parameters()]
-        optimiser.step()
+        optimizer.step()
         plain_lion(weights, moments, grads, 0.01, (0.9, 0.99), 0.1)
     for p, weight, moment in zip(net.parameters(), weights, moments):
         torch.testing.assert_close(p.detach(), weight)
-        torch.testing.assert_close(optimiser.state[p]["exp_avg"], moment)
+        torch.testing.assert_close(optimizer.state[p]["exp_avg"], moment)
 
 
 def test_lion_divides_by_the_scale_it_is_handed():
     scaled, plain = with_gradients(1, scale=4.0), with_gradients(1)
     for net, scale in ((scaled, torch.tensor(4.0)), (plain, None)):
-        optimiser = Lion(net.parameters(), lr=0.01, betas=(0.9, 0.99))
-        optimiser.grad_scale = scale
-        optimiser.step()
-        moments = [optimiser.state[p]["exp_avg"] for p in net.parameters()]
+        optimizer = Lion(net.parameters(), lr=0.01, betas=(0.9, 0.99))
+        optimizer.grad_scale = scale
+        optimizer.step()
+        moments = [optimizer.state[p]["exp_avg"] for p in net.parameters()]
         net.moments = moments
     for one, other in zip(scaled.moments, plain.moments):
         torch.testing.assert_close(one, other)
@@ -239,7 +239,7 @@ def test_muon_equals_a_plain_reference_and_leaves_the_rest_to_adamw():
     net, plain = Mixed().double(), Mixed().double()
     hidden = optim.hidden_matrices(net)
     asked = config(optimizer="muon", learning_rate=0.01, weight_decay=0.1)
-    optimiser = build(asked, net, dtype=torch.float64)
+    optimizer = build(asked, net, dtype=torch.float64)
     rest = {n: p for n, p in plain.named_parameters() if n not in hidden}
     adamw = optim.build_optimizer(config(learning_rate=0.01, weight_decay=0.1), rest)
     weights = [plain.get_parameter(name).data for name in hidden]
@@ -248,7 +248,7 @@ def test_muon_equals_a_plain_reference_and_leaves_the_rest_to_adamw():
         give_gradients(net, step)
         give_gradients(plain, step)
         grads = [plain.get_parameter(name).grad for name in hidden]
-        optimiser.step()
+        optimizer.step()
         plain_muon(weights, buffers, grads, 0.01, 0.1)
         adamw.step()
     for name, p in net.named_parameters():
@@ -266,13 +266,13 @@ def test_muon_gives_the_same_in_any_memory_order_and_copies_nothing(taps):
         net = nn.Sequential(*(nn.Conv2d(6, 6, taps, padding=taps // 2) for _ in range(3))).double()
         for layer in net:
             layer.weight.data = layer.weight.data.contiguous(memory_format=weights)
-        optimiser = build(config(optimizer="muon", weight_decay=0.1), net, dtype=torch.float64)
+        optimizer = build(config(optimizer="muon", weight_decay=0.1), net, dtype=torch.float64)
         for step in range(3):
             give_gradients(net, step)
             for layer in net:  # as autograd leaves them
                 layer.weight.grad = layer.weight.grad.contiguous(memory_format=weights)
-            optimiser.step()
-            state = optimiser.state[net[1].weight]
+            optimizer.step()
+            state = optimizer.state[net[1].weight]
             state["momentum_buffer"] = state["momentum_buffer"].contiguous(memory_format=buffers)
         results.append((net.state_dict(), state["momentum_buffer"]))
         weight = net[1].weight
@@ -297,7 +297,7 @@ def test_a_transposed_weight_is_no_matrix_in_memory():
 def test_muon_equals_that_of_torch_to_the_rounding_of_bf16(steps):
     ours, plain = network(), network()
     asked = config(optimizer="muon", learning_rate=0.01, weight_decay=0.1)
-    optimiser = build(asked, ours, dtype=torch.bfloat16)
+    optimizer = build(asked, ours, dtype=torch.bfloat16)
     hidden = optim.hidden_matrices(ours)
     matrices = [plain.get_parameter(name) for name in hidden]
     keywords = {"lr": 0.01, "weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}
@@ -306,7 +306,7 @@ def test_muon_equals_that_of_torch_to_the_rounding_of_bf16(steps):
     for step in range(steps):
         give_gradients(ours, step)
         give_gradients(plain, step)
-        optimiser.step()
+        optimizer.step()
         reference.step()
     for name, matrix, before in zip(hidden, matrices, start):
         moved = (matrix - before).norm()
@@ -318,10 +318,10 @@ def test_a_rate_that_is_a_tensor_gives_what_the_number_gives():
     results = []
     for rate in (0.01, torch.tensor(0.01)):
         net = with_gradients(1)
-        optimiser = build(config(optimizer="muon", weight_decay=0.1), net)
-        for group in optimiser.param_groups:
+        optimizer = build(config(optimizer="muon", weight_decay=0.1), net)
+        for group in optimizer.param_groups:
             group["lr"] = rate
-        optimiser.step()
+        optimizer.step()
         results.append(net.state_dict())
     for name, value in results[0].items():
         torch.testing.assert_close(results[1][name], value)
@@ -333,18 +333,18 @@ def test_a_step_that_is_not_finite_stands_still(name, scale):
     """NaN in the gradient makes the norm, and so the scale, NaN as well."""
     net = with_gradients(1)
     decay = 0.0 if name == "adam" else 0.1
-    optimiser = build(config(optimizer=name, learning_rate=0.01, weight_decay=decay), net)
-    optimiser.step()
+    optimizer = build(config(optimizer=name, learning_rate=0.01, weight_decay=decay), net)
+    optimizer.step()
     weights = copy.deepcopy(net.state_dict())
-    state = copy.deepcopy(optimiser.state_dict()["state"])
+    state = copy.deepcopy(optimizer.state_dict()["state"])
     give_gradients(net, 2)
     net[0].weight.grad[0, 0] = net[3].weight.grad[0, 0] = math.nan
     net[2].bias.grad[0] = net[4].weight.grad[0, 0] = math.inf
-    optimiser.found_inf = torch.tensor(1.0)
-    optimiser.grad_scale = None if scale is None else torch.tensor(scale)
-    optimiser.step()
+    optimizer.found_inf = torch.tensor(1.0)
+    optimizer.grad_scale = None if scale is None else torch.tensor(scale)
+    optimizer.step()
     assert_same(net.state_dict(), weights)
-    for index, kept in optimiser.state_dict()["state"].items():
+    for index, kept in optimizer.state_dict()["state"].items():
         assert_same(kept, state[index])
 
 
@@ -360,16 +360,16 @@ def test_the_scale_handed_to_the_fused_kernel_equals_clipping(name, size):
     kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
     groups = optim.param_groups(optim.trainable(plain), 0.0)
     reference = kind(groups, lr=0.01, betas=(0.9, 0.99), foreach=False, fused=False)
-    optimiser = build(config(optimizer=name, learning_rate=0.01), ours)
+    optimizer = build(config(optimizer=name, learning_rate=0.01), ours)
     for step in range(4):
         give_gradients(ours, step, size)
         give_gradients(plain, step, size)
         nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
         reference.step()
         norm = nn.utils.get_total_norm([p.grad for p in ours.parameters()])
-        optimiser.found_inf = torch.tensor(0.0)
-        optimiser.grad_scale = (norm / 1.0).clamp(min=1.0)
-        optimiser.step()
+        optimizer.found_inf = torch.tensor(0.0)
+        optimizer.grad_scale = (norm / 1.0).clamp(min=1.0)
+        optimizer.step()
     for one, other in zip(ours.parameters(), plain.parameters()):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
@@ -433,7 +433,7 @@ def test_the_applied_rate_is_the_schedule_of_the_parts_own_steps(world):
     part = LivePart("net", Part(network(), asked), world, start=100, length=20)
     for step in (100, 101, 104, 112):
         take(part, step)
-        assert {g["lr"] for g in part.optimiser.param_groups} == {
+        assert {g["lr"] for g in part.optimizer.param_groups} == {
             learning_rate_at(asked, step - 100, 20)
         }
 
@@ -459,16 +459,16 @@ def test_a_part_saved_and_loaded_goes_on_bit_for_bit(world, name):
 START = """
 import sys, torch
 from quintet.engine import optim
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.nn.alignment import monotonic_search
 
 for kind in ("adamw", "adam", "lion", "muon"):
     network = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
     parameters, hidden = optim.trainable(network), optim.hidden_matrices(network)
-    config = OptimiserConfig(optimizer=kind)
-    optimiser = optim.build_optimizer(config, parameters, hidden if kind == "muon" else ())
+    config = OptimizerConfig(optimizer=kind)
+    optimizer = optim.build_optimizer(config, parameters, hidden if kind == "muon" else ())
     network(torch.ones(2, 4)).sum().backward()
-    optimiser.step()
+    optimizer.step()
 lengths = torch.tensor([5]), torch.tensor([3])
 assert monotonic_search(torch.zeros(1, 5, 3), *lengths).sum() == 5
 assert "torch._dynamo" not in sys.modules, "imported torch's compiler"
@@ -479,5 +479,5 @@ assert torch.compile(lambda x: monotonic_search(x, *lengths), backend="eager")(
 
 
 def test_a_start_does_not_import_torchs_compiler() -> None:
-    """It takes seconds, and torch's own optimisers and custom operations ask for it."""
+    """It takes seconds, and torch's own optimizers and custom operations ask for it."""
     subprocess.run([sys.executable, "-c", START], check=True)

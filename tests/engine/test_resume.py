@@ -18,7 +18,7 @@ from harness import (
     tensors,
     trajectory,
 )
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from toy import ToyRecipe
 
 BASE = ToyRecipe(
@@ -48,7 +48,7 @@ ALSO_TOGETHER = pytest.mark.slow
     [
         pytest.param(variant(), 1, id="fp32"),
         pytest.param(variant(precision="bf16"), 1, id="bf16", marks=ALSO_TOGETHER),
-        pytest.param(variant(depth=2, generator=OptimiserConfig(optimizer="muon")), 1, id="muon"),
+        pytest.param(variant(depth=2, generator=OptimizerConfig(optimizer="muon")), 1, id="muon"),
         pytest.param(variant(workers=2), 1, id="two-workers", marks=ALSO_TOGETHER),
         pytest.param(variant(), 2, id="two-processes", marks=ALSO_TOGETHER),
         pytest.param(variant(workers=2, precision="bf16"), 2, id="two-processes-bf16-workers"),
@@ -167,8 +167,8 @@ def test_a_run_whose_learning_rate_would_be_zero_is_refused_with_the_remedy(tmp_
 
 
 def at_rate(rate: float, **changes: object) -> ToyRecipe:
-    optimiser = dataclasses.replace(BASE.generator, learning_rate=rate, scheduler="constant")
-    return variant(generator=optimiser, evaluate_every=0, **changes)
+    optimizer = dataclasses.replace(BASE.generator, learning_rate=rate, scheduler="constant")
+    return variant(generator=optimizer, evaluate_every=0, **changes)
 
 
 @pytest.mark.parametrize("mode", ["resume", "resume_or_new"])

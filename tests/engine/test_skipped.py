@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness import lines
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.errors import RunError
 from quintet.engine.launch import start
 from quintet.engine.runs import checkpoint
@@ -52,7 +52,7 @@ def test_skipped_updates_are_counted_over_all_starts_of_a_run(tmp_path: Path) ->
 
 
 def test_weights_that_are_not_finite_at_the_end_are_a_failure(tmp_path: Path) -> None:
-    too_high = OptimiserConfig(learning_rate=1e39, warmup_steps=0)
+    too_high = OptimizerConfig(learning_rate=1e39, warmup_steps=0)
     with pytest.raises(RunError, match="the weights of 'generator' are not finite"):
         train(tmp_path / "run", steps=1, generator=too_high)
 

@@ -19,7 +19,7 @@ from quintet.cli import COMMANDS
 from quintet.compat import models
 from quintet.compat.keywords import OLD
 from quintet.compat.trainer import REMEDIES
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.errors import RunError
 from quintet.engine.settings import keywords_of
 from quintet.image.config import ImageDataConfig
@@ -185,7 +185,7 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
         f"{SpeechDataConfig().valid_limit} recordings",
     ]
     assert f"at most `valid_limit`: {', '.join(limits)}" in PAGE
-    optim = OptimiserConfig()
+    optim = OptimizerConfig()
     speech = quintet.VoiceBoxTrainer(voicebox(), MADE["VoiceBoxTrainer"][1], steps=2)
     assert (
         f'`scheduler="{optim.scheduler}"` after {optim.warmup_steps} warm-up steps '

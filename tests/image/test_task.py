@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness import assert_same
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.optim import learning_rate_at
@@ -38,15 +38,15 @@ def recipe(**changes: Any) -> VQGanRecipe:
         codebook_bits=4,
     )
     losses = TokenizerLossConfig(**{"adversarial_from": 0.0, **changes.pop("losses", {})})
-    optimiser = OptimiserConfig(learning_rate=1e-3, warmup_steps=4)
+    optimizer = OptimizerConfig(learning_rate=1e-3, warmup_steps=4)
     settings: dict[str, Any] = {
         "steps": 8,
         "batch_size": 4,
         "device": "cpu",
         "workers": 0,
         "trackers": (),
-        "optim": optimiser,
-        "discriminator_optim": dataclasses.replace(optimiser, ema_decay=0.0),
+        "optim": optimizer,
+        "discriminator_optim": dataclasses.replace(optimizer, ema_decay=0.0),
         "discriminator": DiscriminatorConfig(dim=8, layers=1),
         "images": ImageDataConfig(size=(16, 16), builtin_count=64, valid_limit=5),
         **changes,
@@ -145,7 +145,7 @@ def test_the_discriminator_starts_at_its_step_and_warms_up_from_there(tmp_path: 
     before, rates = parameters(run, "discriminator"), {}
     for step in range(8):
         take_step(run)
-        rates[step] = run.parts["discriminator"].optimiser.param_groups[0]["lr"]
+        rates[step] = run.parts["discriminator"].optimizer.param_groups[0]["lr"]
         assert moved(run, "discriminator", before) == (step >= 4)
     _, table = run.meters.read()
     assert [step for step, row in table.items() if "discriminator/loss" in row] == [4, 5, 6, 7]

@@ -12,7 +12,7 @@ import torch
 
 import harness
 import quintet
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.launch import start
 from quintet.media.meshes.files import write_mesh
 from quintet.mesh.config import (
@@ -39,7 +39,7 @@ COMMON: dict[str, Any] = {
     "trackers": (),
     "meshes": MeshDataConfig(max_faces=16, builtin_count=32, valid_limit=2),
 }
-OPTIMISER = OptimiserConfig(learning_rate=2e-3, warmup_steps=2, ema_decay=0.9)
+OPTIMISER = OptimizerConfig(learning_rate=2e-3, warmup_steps=2, ema_decay=0.9)
 
 
 def _autoencoder_recipe(**changes: Any) -> MeshAutoencoderRecipe:

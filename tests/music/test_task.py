@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import harness
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.data.wire import widened
 from quintet.engine.errors import RunError
 from quintet.engine.loop import take_step
@@ -56,7 +56,7 @@ def recipe(**changes: Any) -> MuLaNRecipe:
         "trackers": (),
         "log_every": 1,
         "evaluate_every": 0,
-        "optim": OptimiserConfig(learning_rate=1e-3, warmup_steps=2, max_grad_norm=0.0),
+        "optim": OptimizerConfig(learning_rate=1e-3, warmup_steps=2, max_grad_norm=0.0),
         **changes,
     }
     return MuLaNRecipe(model=model, sounds=MusicDataConfig(**sounds), **settings)
@@ -77,7 +77,7 @@ def open_run(settings: MuLaNRecipe, path: Path, sets: Any = None, sinks: Any = (
 
 
 def first_gradients(settings: MuLaNRecipe, path: Path) -> dict[str, torch.Tensor]:
-    """Of the first step, caught before the optimiser takes them."""
+    """Of the first step, caught before the optimizer takes them."""
     run = open_run(settings, path)
     part, caught = run.parts["mulan"], dict[str, torch.Tensor]()
     step = part.step
@@ -264,7 +264,7 @@ def test_a_run_that_collapses_is_told_so(kind: str, tmp_path: Path) -> None:
     settings = recipe(
         steps=60,
         model={"loss": kind, "temperature": 1.0},
-        optim=OptimiserConfig(learning_rate=3e-3, warmup_steps=5),
+        optim=OptimizerConfig(learning_rate=3e-3, warmup_steps=5),
     )
     run = open_run(settings, tmp_path, {"train": OneCaption(), "valid": None}, [notes])
     for _ in range(30):
@@ -277,7 +277,7 @@ def test_a_run_that_collapses_is_told_so(kind: str, tmp_path: Path) -> None:
 def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
     notes = Notes()
     run = open_run(
-        recipe(batch_size=16, optim=OptimiserConfig(learning_rate=3e-3, warmup_steps=5)),
+        recipe(batch_size=16, optim=OptimizerConfig(learning_rate=3e-3, warmup_steps=5)),
         tmp_path,
         None,
         [notes],

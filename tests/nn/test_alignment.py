@@ -233,7 +233,7 @@ def test_an_alignment_is_learned_from_pairs_alone():
     table = torch.randn(12, 16)
     embedding = torch.nn.Embedding(12, 16)
     aligner = Aligner(16, 16, 32)
-    optimiser = torch.optim.Adam([*embedding.parameters(), *aligner.parameters()], 3e-3)
+    optimizer = torch.optim.Adam([*embedding.parameters(), *aligner.parameters()], 3e-3)
     right = 0.0
     for _ in range(80):
         ids = torch.randint(12, (8, 10))
@@ -244,9 +244,9 @@ def test_an_alignment_is_learned_from_pairs_alone():
         shown = features(known, ids, table, 110)
         log_probs = aligner(embedding(ids), shown, tokens, frames, prior)
         loss = forward_sum(log_probs, frames, tokens).sum() / frames.sum()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         actual = monotonic_search(log_probs, frames, tokens)
         same = token_of_frame(actual, 110) == token_of_frame(known, 110)
         spoken = torch.arange(110) < frames[:, None]

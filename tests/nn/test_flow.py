@@ -188,17 +188,17 @@ def energy_distance(a: Tensor, b: Tensor) -> float:
 def test_a_small_network_learns_to_carry_noise_to_data() -> None:
     torch.manual_seed(0)
     network = Velocity()
-    optimiser = torch.optim.Adam(network.parameters(), 4e-3)
+    optimizer = torch.optim.Adam(network.parameters(), 4e-3)
     everywhere = torch.ones(512, 1, dtype=torch.bool)
     for step in range(1200):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = 4e-3 * (1 - step / 1200)
         path = straight_path(torch.randn(512, 2), blobs(512), time := torch.rand(512))
         predicted = network(path.x, time)
         loss = flow_loss(predicted[:, None], path.target[:, None], everywhere, 512)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     output = integrate(network, noise := torch.randn(2000, 2), 32)
     data = blobs(2000)
     assert energy_distance(noise, data) > 0.4

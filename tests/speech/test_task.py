@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from quintet.engine.config import ConfigError, OptimiserConfig
+from quintet.engine.config import ConfigError, OptimizerConfig
 from quintet.engine.data.wire import widened
 from quintet.engine.errors import RunError
 from quintet.engine.loop import take_step
@@ -43,7 +43,7 @@ def recipe(**changes: Any) -> VoiceBoxRecipe:
         "model": VoiceBoxConfig(**MODEL),
         "recordings": SpeechDataConfig(**DATA),
         "sampling": SamplingConfig(steps=1, method="euler", sway=0.0, cond_scale=1.0, count=1),
-        "optim": OptimiserConfig(learning_rate=1e-3, warmup_steps=2),
+        "optim": OptimizerConfig(learning_rate=1e-3, warmup_steps=2),
         **changes,
     }
     return VoiceBoxRecipe(**settings)
@@ -64,7 +64,7 @@ def test_a_run_learns_what_is_said_when(tmp_path):
     settings = recipe(
         steps=40,
         sampling=QUICK,
-        optim=OptimiserConfig(learning_rate=5e-3, warmup_steps=5, ema_decay=0.9),
+        optim=OptimizerConfig(learning_rate=5e-3, warmup_steps=5, ema_decay=0.9),
     )
     run = opened(settings, tmp_path)
     begun = run.evaluate()

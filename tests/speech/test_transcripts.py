@@ -40,15 +40,15 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert model.aligner is not None
     assert model.align_embedding is not None
     parameters = [*model.aligner.parameters(), *model.align_embedding.parameters()]
-    optimiser = torch.optim.Adam(parameters, lr=5e-3)
+    optimizer = torch.optim.Adam(parameters, lr=5e-3)
     for _ in range(4):
         for x, num_frames, ids, num_tokens in inputs:
             aligned = model.align(x, num_frames, ids, num_tokens)
             losses = forward_sum(aligned.log_probs, num_frames, num_tokens)
             loss = (losses + 0.1 * binarization_loss(*aligned)).sum() / num_frames.sum()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     return model.save_pretrained(tmp_path_factory.mktemp("aligner") / "model")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness import Said
 from quintet import rooms
-from quintet.engine.config import ConfigError, OptimiserConfig
+from quintet.engine.config import ConfigError, OptimizerConfig
 from quintet.engine.data.wire import widened
 from quintet.engine.errors import RunError
 from quintet.engine.evaluate import ConcatData
@@ -68,7 +68,7 @@ def recipe(**changes: Any) -> VocoderRecipe:
         "evaluate_every": 0,
         "model": MODEL,
         "recordings": DATA,
-        "optim": OptimiserConfig(learning_rate=3e-3, warmup_steps=2, ema_decay=0.9),
+        "optim": OptimizerConfig(learning_rate=3e-3, warmup_steps=2, ema_decay=0.9),
         **changes,
     }
     return VocoderRecipe(**settings)

@@ -276,13 +276,13 @@ def test_a_position_may_cover_16_or_32_pixels(
 def test_every_layer_type_trains_a_step(word: str) -> None:
     model = small(layers=("compress_space", "compress_time", word)).train()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     out = model(clip_of(9, dtype=torch.float32))
     (out.output.square().mean() + out.quantiser_loss).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-    optimiser.step()
+    optimizer.step()
     same = [n for n, p in model.named_parameters() if torch.equal(p, before[n])]
     assert [name for name in same if not name.endswith("bias")] == []
 
@@ -307,14 +307,14 @@ def test_it_overfits_a_clip() -> None:
     )
     shade = torch.linspace(0, 1, 8)
     clip = torch.stack([shade.roll(t).expand(3, 8, 8) for t in range(5)], dim=1)[None]
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     errors = []
     for _ in range(60):
         out = model(clip)
         error = (out.output - clip).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (error + out.quantiser_loss).backward()
-        optimiser.step()
+        optimizer.step()
         errors.append(error.item())
     assert errors[-1] < 0.1 * errors[0]
     assert errors[-1] < 0.2 * clip.var().item()

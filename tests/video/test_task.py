@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from harness import assert_same
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
@@ -48,15 +48,15 @@ def recipe(**changes: Any) -> VideoRecipe:
         **changes.pop("model", {}),
     )
     about_losses: dict[str, Any] = {"adversarial_from": 0.0, **changes.pop("losses", {})}
-    optimiser = OptimiserConfig(learning_rate=1e-3, warmup_steps=4)
+    optimizer = OptimizerConfig(learning_rate=1e-3, warmup_steps=4)
     settings: dict[str, Any] = {
         "steps": 8,
         "batch_size": 4,
         "device": "cpu",
         "workers": 0,
         "trackers": (),
-        "optim": optimiser,
-        "discriminator_optim": dataclasses.replace(optimiser, ema_decay=0.0),
+        "optim": optimizer,
+        "discriminator_optim": dataclasses.replace(optimizer, ema_decay=0.0),
         "frame_discriminator": DiscriminatorConfig(dim=8, layers=1),
         "motion_discriminator": MotionDiscriminatorConfig(dim=8, layers=1),
         "videos": VideoDataConfig(frames=5, size=(16, 16), builtin_count=64, valid_limit=5),

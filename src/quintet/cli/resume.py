@@ -11,7 +11,7 @@ import tyro
 
 from quintet.cli.common import ASKING, examples, need_data, optional, parse, recorded
 from quintet.cli.train import launch, row, spell_out, spelt, with_absolute_paths
-from quintet.engine.config import OptimiserConfig, Recipe, dotted, resolved
+from quintet.engine.config import OptimizerConfig, Recipe, dotted, resolved
 from quintet.engine.errors import RunError
 from quintet.engine.settings import Setting, settings_of, updated
 
@@ -53,7 +53,7 @@ FIXED: Mapping[str, str] = {
     "valid": "metrics would no longer compare with those so far",
 }
 """Why a setting or a group of settings cannot change on resume."""
-OPTIMISER = "the state of the optimiser depends on it; of its settings the learning rate may change"
+OPTIMISER = "the state of the optimizer depends on it; of its settings the learning rate may change"
 STAGE = "the run keeps a copy of it, on which its weights depend"
 DEFAULT = "the samples of the steps to come would be others"
 
@@ -95,7 +95,7 @@ def _words(flag: str, arguments: list[str]) -> str:
 def _why(recipe: Recipe, setting: Setting | None) -> str:
     if setting is None:
         return FIXED["valid"]
-    if setting.owner is OptimiserConfig:
+    if setting.owner is OptimizerConfig:
         return OPTIMISER
     if setting.name in recipe.stages:
         return STAGE

@@ -23,16 +23,16 @@ def parts(
         check_weights(name, part)
     check_owners(task)
     if world.recomputes:
-        require_regions(part.network for part in task.parts.values() if part.optimiser)
+        require_regions(part.network for part in task.parts.values() if part.optimizer)
     length = recipe.schedule_steps or recipe.steps
     live: dict[str, LivePart] = {}
     frozen: dict[str, torch.nn.Module] = {}
     for name, part in task.parts.items():
         whens = [update.when for update in task.updates if update.part == name]
-        if part.optimiser is None:
+        if part.optimizer is None:
             frozen[name] = world.place_module(part.network).eval().requires_grad_(False)
         elif not whens:
-            raise RunError(f"part '{name}' has an optimiser but no update; give it one")
+            raise RunError(f"part '{name}' has an optimizer but no update; give it one")
         else:
             start = min(when.start for when in whens)
             live[name] = LivePart(name, part, world, start, max(1, length - start))
@@ -55,7 +55,7 @@ def check_weights(name: str, part: Part) -> None:
             f"'{name}' has {len(empty)} parameters without values (device meta), {empty[0]} is the "
             "first: build the model on a real device"
         )
-    if part.optimiser is None:
+    if part.optimizer is None:
         return  # frozen, and never saved
     saved = [pair for m in modules for pair in m.state_dict().items()]
     for key, tensor in saved:
@@ -73,7 +73,7 @@ def check_owners(task: Task) -> None:
     shared: list[str] = []
     counts = dict.fromkeys(task.parts, 0)
     for name, part in task.parts.items():
-        if part.optimiser is None:
+        if part.optimizer is None:
             continue
         for parameter_name, parameter in part.network.named_parameters():
             if parameter.requires_grad:

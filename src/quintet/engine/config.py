@@ -48,11 +48,11 @@ def resolved(path: str | Path | None) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimiserConfig:
-    """Optimiser, learning-rate schedule and weight average of one part."""
+class OptimizerConfig:
+    """Optimizer, learning-rate schedule and weight average of one part."""
 
     optimizer: Literal["adamw", "adam", "lion", "muon"] = "adamw"
-    """The optimiser; muon orthogonalises the updates of hidden matrices, the rest is for adamw."""
+    """The optimizer; muon orthogonalises the updates of hidden matrices, the rest is for adamw."""
     learning_rate: float = setting(3e-4, free=True, recorded=True)
     """Peak learning rate, reached after the warm-up; not scaled by the number of processes."""
     betas: tuple[float, float] = (0.9, 0.99)
@@ -105,7 +105,7 @@ class TrackerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Settings of every run. A room's recipe adds its model, data, losses and optimisers."""
+    """Settings of every run. A room's recipe adds its model, data, losses and optimizers."""
 
     stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
     """Settings that name a frozen model the run depends on, and the recipe that trains it (or, in
@@ -123,7 +123,7 @@ class Recipe:
     auto_batch: bool = setting(False, free=True)
     """Find the largest micro-batch that fits into memory; the global batch stays the same."""
     fsdp: bool = setting(False, free=True)
-    """Shard weights, averages and optimiser state over the processes (FSDP2)."""
+    """Shard weights, averages and optimizer state over the processes (FSDP2)."""
     checkpoint_activations: bool = setting(False, free=True)
     """Recompute each block in the backward pass instead of storing activations."""
     seed: int = setting(0, common=True)

@@ -204,7 +204,7 @@ def open_run(task: Task, path: Path, world: World, whole: bool) -> Opened:
     nets: dict[str, Any] = {}
     for name, part in task.parts.items():
         nets[name] = world.place_module(part.network).eval().requires_grad_(False)
-        if part.optimiser is not None:
+        if part.optimizer is not None:
             load_strictly(nets[name], {**files[name], **files.get(f"{name}.ema", {})}, name)
     task.prepare(world)
     valid = source = task.data("valid")

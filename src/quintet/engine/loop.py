@@ -43,4 +43,4 @@ def take_step(run: "Run") -> None:
             take_updates(run, batches, context)
         else:
             run.capture.take(batches, context, partial(take_updates, run))
-    run.step += 1  # steps of the run, never calls of an optimiser
+    run.step += 1  # steps of the run, never calls of an optimizer

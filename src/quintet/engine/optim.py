@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.machine.regions import regions_of
 from quintet.triton import HAS_TRITON
 
 
-def learning_rate_at(config: OptimiserConfig, step: int, length: int) -> float:
+def learning_rate_at(config: OptimizerConfig, step: int, length: int) -> float:
     """Learning rate at a part's own step (from 0) of a schedule of `length` steps.
 
     The linear warm-up reaches the configured learning rate in its last step.
@@ -69,7 +69,7 @@ def param_groups(
 
 
 class Uncompiled(torch.optim.Optimizer):
-    """PyTorch's optimisers without the decorators of the methods that are called here. These import
+    """PyTorch's optimizers without the decorators of the methods that are called here. These import
     its compiler (seconds of each start) to keep it from tracing them, and nothing traces them."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -84,7 +84,7 @@ class AdamW(Uncompiled, torch.optim.AdamW):
 
 
 def build_optimizer(
-    config: OptimiserConfig,
+    config: OptimizerConfig,
     parameters: Mapping[str, nn.Parameter],
     hidden: Collection[str] = (),
     dtype: torch.dtype = torch.float32,
@@ -97,7 +97,7 @@ def build_optimizer(
     if config.optimizer == "lion":
         return Lion(groups, lr=config.learning_rate, betas=config.betas)
     kind = {"adamw": AdamW, "adam": Adam, "muon": Muon}[config.optimizer]
-    optimiser = kind(
+    optimizer = kind(
         groups,
         lr=config.learning_rate,
         betas=config.betas,
@@ -105,9 +105,9 @@ def build_optimizer(
         fused=True,
         capturable=next(iter(parameters.values())).is_cuda,
     )
-    if isinstance(optimiser, Muon):
-        optimiser.dtype = dtype
-    return optimiser
+    if isinstance(optimizer, Muon):
+        optimizer.dtype = dtype
+    return optimizer
 
 
 class Lion(Uncompiled):

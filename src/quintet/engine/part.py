@@ -1,4 +1,4 @@
-"""A live part: a network with its optimiser and its average, stepping and saving itself by name."""
+"""A live part: a network with its optimizer and its average, stepping and saving itself by name."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from quintet.engine import optim
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.ema import EMA
 from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp
@@ -58,17 +58,17 @@ class LivePart:
         self.module = world.place_module(part.network)
         self.extra_state = world.place_module(part.extra_state) if part.extra_state else None
         self.parameters = optim.trainable(self.module)
-        config = part.optimiser
+        config = part.optimizer
         if config is None or not self.parameters:
             raise RunError(f"part '{name}' is in an update but has nothing to train")
-        self.config: OptimiserConfig = config
+        self.config: OptimizerConfig = config
         self.hidden = self._hidden() if config.optimizer == "muon" else []
         world.recompute(self.module)
         self.wrapped = world.wrap(self.module)
         self.parameters = optim.trainable(self.module)  # sharding puts others in their place
         self.stepped = fsdp.views(self.parameters)
         self.handle = LiveHandle(name, self.wrapped, self.module)
-        self.optimiser = optim.build_optimizer(
+        self.optimizer = optim.build_optimizer(
             config, self.stepped, self.hidden, DTYPES[world.precision]
         )
         self.average = (
@@ -120,13 +120,13 @@ class LivePart:
         bad = self.world.sum((~(norm + self.loss).isfinite()).float())
         context.skipped = (bad > 0).float()
         rate = context.dial(f"{self.name}/learning_rate", self.learning_rate_at)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = rate
         # The fused kernels divide by grad_scale and stand still on found_inf: clipping and the
         # guard cost no pass over the gradients of their own.
-        self.optimiser.found_inf = context.skipped  # type: ignore[attr-defined]
-        self.optimiser.grad_scale = self._scale(norm)  # type: ignore[attr-defined]
-        self.optimiser.step()
+        self.optimizer.found_inf = context.skipped  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = self._scale(norm)  # type: ignore[attr-defined]
+        self.optimizer.step()
         self.forget_gradients()
         for network in self.commits:
             network.commit(context)
@@ -178,7 +178,7 @@ class LivePart:
         """Length of the last Adam step over the length of the weights (read at evaluations)."""
         squares: dict[bool, list[Tensor]] = {True: [], False: []}
         for name, p in self.stepped.items():
-            state = self.optimiser.state.get(p, {})
+            state = self.optimizer.state.get(p, {})
             if "exp_avg_sq" not in state:
                 return None
             change = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + self.config.eps)
@@ -213,7 +213,7 @@ class LivePart:
         files[f"{self.name}.optim"] = {
             f"{key}/{name}": fsdp.joined(value, self.parameters[name])
             for name, p in self.stepped.items()
-            for key, value in self.optimiser.state.get(p, {}).items()
+            for key, value in self.optimizer.state.get(p, {}).items()
         }
         return files
 
@@ -228,15 +228,15 @@ class LivePart:
             named = files[f"{self.name}.ema"]
             compare_names(named, self.average.names, f"{self.name}.ema")
             self.load_average(named)
-        self._load_optimiser(files[f"{self.name}.optim"])
+        self._load_optimizer(files[f"{self.name}.optim"])
 
     def load_average(self, named: Mapping[str, Tensor]) -> None:
         if self.average is not None:
             own = self.parameters
             self.average.load({name: fsdp.piece(named[name], own[name]) for name in own})
 
-    def _load_optimiser(self, state: Mapping[str, Tensor]) -> None:
-        self.optimiser.state.clear()
+    def _load_optimizer(self, state: Mapping[str, Tensor]) -> None:
+        self.optimizer.state.clear()
         if not state:
             return  # saved before this part's first step
         kinds = {name.split("/", 1)[0] for name in state}
@@ -250,7 +250,7 @@ class LivePart:
                 # Laid out like its parameter: the fused kernels walk both as plain memory.
                 like = p if value.shape == p.shape else value
                 place = torch.empty_like(like, device=p.device, requires_grad=False)
-                self.optimiser.state[p][kind] = place.copy_(value)
+                self.optimizer.state[p][kind] = place.copy_(value)
 
 
 def compare_names(found: Mapping[str, Any], expected: list[str], where: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from quintet.engine.config import (
-    OptimiserConfig,
+    OptimizerConfig,
     Recipe,
     differences,
     dotted,
@@ -136,13 +136,13 @@ def updated(recipe: R, changes: Mapping[str, Any]) -> R:
 
 def names_for(recipe: Recipe, keyword: str) -> list[str]:
     """The settings that a Python keyword names: a field of the recipe, or the only setting of that
-    name in its groups; for a setting of optimisers, that of all of them. `model` is left out: its
+    name in its groups; for a setting of optimizers, that of all of them. `model` is left out: its
     settings are those of the model that the trainer is given."""
     if keyword in {field.name for field in dataclasses.fields(recipe)}:
         return [keyword]
     leaves = [s for s in settings_of(recipe) if s.name.rpartition(".")[2] == keyword]
     leaves = [s for s in leaves if not s.name.startswith("model.")]
-    if len(leaves) > 1 and not all(s.owner is OptimiserConfig for s in leaves):
+    if len(leaves) > 1 and not all(s.owner is OptimizerConfig for s in leaves):
         groups = " and ".join(s.name for s in leaves)
         raise TypeError(
             f"{keyword} is ambiguous: {groups}; give settings={{{leaves[0].name!r}: …}}"

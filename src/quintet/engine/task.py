@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.data.plans import Plan
 from quintet.engine.health import Monitor
 from quintet.engine.keys import fold, keyed_normal, normal
@@ -110,10 +110,10 @@ class StepContext:
 
 @dataclass
 class Part:
-    """One named network. Without an optimiser it is a frozen helper that is never saved."""
+    """One named network. Without an optimizer it is a frozen helper that is never saved."""
 
     network: nn.Module
-    optimiser: OptimiserConfig | None = None
+    optimizer: OptimizerConfig | None = None
     compiles: bool = True
     """Whether compiling it pays; a small network runs for less time than its compiling takes."""
     compiles_captured: bool = True
@@ -127,7 +127,7 @@ Losses = Callable[[Any, Sequence[Batch], StepContext], Iterator[Loss]]
 
 @dataclass(frozen=True)
 class Update:
-    """One optimiser step of one part. `losses` yields one loss per micro-batch; together they
+    """One optimizer step of one part. `losses` yields one loss per micro-batch; together they
     are this process's share of the step's loss. No context may be held across a yield."""
 
     part: str

@@ -16,7 +16,7 @@ from quintet.compat.keywords import notice, translate
 from quintet.compat.trainer import UpstreamNames
 from quintet.engine.config import (
     ConfigError,
-    OptimiserConfig,
+    OptimizerConfig,
     Recipe,
     require_not_fp16,
     resolved,
@@ -147,8 +147,8 @@ def loss_of(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
 class AnyRecipe(Recipe):
     """Settings of a run of any module."""
 
-    optim: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
-    """Optimiser of the module."""
+    optim: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    """Optimizer of the module."""
     valid_fraction: float = 0.05
     """Share of the data set held out for validation, chosen by the seed."""
 
@@ -163,11 +163,11 @@ class AnyTask(Task):
         self,
         model: nn.Module,
         sets: Mapping[str, Any],
-        optimiser: OptimiserConfig,
+        optimizer: OptimizerConfig,
         names: Sequence[str] = (),
         collate: Callable[[list[Any]], Any] = default_collate,
     ):
-        self.parts = {"model": Part(model, optimiser)}
+        self.parts = {"model": Part(model, optimizer)}
         self.updates = [Update("model", each(self.loss))]
         self.sets, self.names, self._collate = sets, tuple(names), collate
 
@@ -201,7 +201,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
     """What the named trainers and `Trainer` share: a recipe, a task and a run folder.
 
     Every setting of the recipe is a keyword under its own name (`steps`, `batch_size`, …); one of a
-    group too, if no other group has that name. `learning_rate` and the other settings of optimisers
+    group too, if no other group has that name. `learning_rate` and the other settings of optimizers
     apply to all parts. Otherwise pass the group (`losses={"l1": 2.0}`, or its dataclass), or
     `settings={"discriminator_optim.learning_rate": 1e-4}`. `recipe` is the recipe to start from.
     """

@@ -1,4 +1,4 @@
-"""One optimiser step of one part: the same for every medium."""
+"""One optimizer step of one part: the same for every medium."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.image.adopt.config import ImageAdoptRecipe
 from quintet.image.clip.config import CaptionedDataConfig, ClipRecipe
 from quintet.image.config import (
@@ -42,8 +42,8 @@ def vqgan() -> VQGanRecipe:
             adversarial_share=0.1,
             adversarial_warmup_steps=500,
         ),
-        optim=OptimiserConfig(optimizer="muon", learning_rate=5e-4, warmup_steps=200),
-        discriminator_optim=OptimiserConfig(
+        optim=OptimizerConfig(optimizer="muon", learning_rate=5e-4, warmup_steps=200),
+        discriminator_optim=OptimizerConfig(
             learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
         ),
     )
@@ -69,8 +69,8 @@ def vqgan_tiny() -> VQGanRecipe:
         losses=TokenizerLossConfig(
             l2=4.0, adversarial_from=0.7, adversarial_share=0.2, adversarial_warmup_steps=50
         ),
-        optim=OptimiserConfig(learning_rate=1e-3, warmup_steps=50, ema_decay=0.99),
-        discriminator_optim=OptimiserConfig(
+        optim=OptimizerConfig(learning_rate=1e-3, warmup_steps=50, ema_decay=0.99),
+        discriminator_optim=OptimizerConfig(
             learning_rate=3e-4, warmup_steps=50, betas=(0.5, 0.9), ema_decay=0.0
         ),
     )
@@ -92,7 +92,7 @@ def maskgit() -> MaskGitRecipe:
         generation=DecodingConfig(
             count=256, sampling_steps=64, temperature=1.0, choice_temperature=9.0, cond_scale=2.0
         ),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=6e-4, warmup_steps=300, weight_decay=0.03, ema_decay=0.998
         ),
     )
@@ -121,7 +121,7 @@ def maskgit_tiny() -> MaskGitRecipe:
             reference_count=512,
         ),
         # Muon would add a third to the time of so small a step.
-        optim=OptimiserConfig(learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99),
+        optim=OptimizerConfig(learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99),
     )
 
 
@@ -139,7 +139,7 @@ def maskgit_up() -> MaskGitUpRecipe:
             size=(256, 256), builtin="figures", builtin_count=30_000, valid_limit=256
         ),
         generation=DecodingConfig(count=128),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=6e-4, warmup_steps=300, weight_decay=0.03, ema_decay=0.998
         ),
     )
@@ -191,14 +191,14 @@ def vqgan_large() -> VQGanRecipe:
             adversarial_share=0.1,
             adversarial_warmup_steps=500,
         ),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             optimizer="muon",
             learning_rate=3e-4,
             warmup_steps=2000,
             final_lr_ratio=0.05,
             ema_decay=0.9995,
         ),
-        discriminator_optim=OptimiserConfig(
+        discriminator_optim=OptimizerConfig(
             learning_rate=1e-4, warmup_steps=1000, betas=(0.5, 0.9), ema_decay=0.0
         ),
     )
@@ -230,8 +230,8 @@ def adopt() -> ImageAdoptRecipe:
         warm_discriminator=500,
         images=ImageDataConfig(size=(256, 256), builtin_count=1_000_000),
         losses=TokenizerLossConfig(perceptual=0.2, adversarial_share=0.1),
-        optim=OptimiserConfig(learning_rate=5e-5, warmup_steps=100),
-        discriminator_optim=OptimiserConfig(
+        optim=OptimizerConfig(learning_rate=5e-5, warmup_steps=100),
+        discriminator_optim=OptimizerConfig(
             learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
         ),
     )
@@ -249,7 +249,7 @@ def adopt_tiny() -> ImageAdoptRecipe:
         warm_discriminator=20,
         discriminator=DiscriminatorConfig(dim=32, layers=2),
         images=ImageDataConfig(size=(64, 64), builtin_count=20_000, valid_limit=64),
-        optim=OptimiserConfig(learning_rate=3e-4, warmup_steps=20, ema_decay=0.98),
+        optim=OptimizerConfig(learning_rate=3e-4, warmup_steps=20, ema_decay=0.98),
     )
 
 
@@ -262,7 +262,7 @@ def clip() -> ClipRecipe:
         evaluate_every=500,
         save_every=500,
         images=CaptionedDataConfig(builtin_count=1_000_000, valid_limit=1024),
-        optim=OptimiserConfig(learning_rate=1e-5, warmup_steps=100, weight_decay=0.05),
+        optim=OptimizerConfig(learning_rate=1e-5, warmup_steps=100, weight_decay=0.05),
     )
 
 

@@ -7,7 +7,7 @@ from math import log2, prod
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, Self
 
-from quintet.engine.config import OptimiserConfig, Recipe, require, setting
+from quintet.engine.config import OptimizerConfig, Recipe, require, setting
 from quintet.nn.quantisers.config import CodebookConfig
 from quintet.shared.config import CaptionConfig, DataConfig, require_at_least, require_fraction
 
@@ -224,8 +224,8 @@ class MeshAutoencoderRecipe(Recipe):
     """Autoencoder."""
     meshes: MeshDataConfig = field(default_factory=MeshDataConfig)
     """Data."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser."""
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,8 +271,8 @@ class MeshTransformerRecipe(Recipe):
     """Fraction of captions dropped in training, for classifier-free guidance."""
     generation: GenerationConfig = field(default_factory=GenerationConfig)
     """Generation during evaluation."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser."""
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Optimizer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,6 @@
 """Recipes for meshes. `quintet train mesh/NAME` calls the function NAME."""
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.mesh.config import (
     GenerationConfig,
     MeshAutoencoderConfig,
@@ -20,7 +20,7 @@ def autoencoder() -> MeshAutoencoderRecipe:
         evaluate_every=1000,
         save_every=1000,
         meshes=MeshDataConfig(max_faces=192, builtin_count=1_000_000, valid_limit=2048),
-        optim=OptimiserConfig(learning_rate=5e-4, warmup_steps=100),
+        optim=OptimizerConfig(learning_rate=5e-4, warmup_steps=100),
     )
 
 
@@ -36,7 +36,7 @@ def autoencoder_tiny() -> MeshAutoencoderRecipe:
             dim=96, message_dim=32, encoder_layers=2, decoder_layers=2, levels=(12, 12, 12)
         ),
         meshes=MeshDataConfig(max_faces=64, builtin_count=20_000, valid_limit=512),
-        optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
+        optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
     )
 
 
@@ -52,7 +52,7 @@ def autoencoder_compact() -> MeshAutoencoderRecipe:
             quantiser="pointer", depth=1, cell_bits=2, pointers=(4, 32, 128)
         ),
         meshes=MeshDataConfig(max_faces=192, builtin_count=1_000_000, valid_limit=2048),
-        optim=OptimiserConfig(learning_rate=5e-4, warmup_steps=100),
+        optim=OptimizerConfig(learning_rate=5e-4, warmup_steps=100),
     )
 
 
@@ -74,7 +74,7 @@ def autoencoder_compact_tiny() -> MeshAutoencoderRecipe:
             decoder_layers=2,
         ),
         meshes=MeshDataConfig(max_faces=64, builtin_count=20_000, valid_limit=512),
-        optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
+        optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
     )
 
 
@@ -89,7 +89,7 @@ def transformer() -> MeshTransformerRecipe:
         model=MeshTransformerConfig(layers=8, heads=8, text_length=64),
         meshes=MeshDataConfig(max_faces=192, builtin_count=60_000, valid_limit=512),
         generation=GenerationConfig(count=256, temperature=0.8),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=8e-4, warmup_steps=300, weight_decay=0.05, ema_decay=0.998
         ),
     )
@@ -109,7 +109,7 @@ def transformer_tiny() -> MeshTransformerRecipe:
         ),
         meshes=MeshDataConfig(max_faces=32, builtin_count=8000, valid_limit=128),
         generation=GenerationConfig(count=64, temperature=0.4, reference_count=512),
-        optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=100, ema_decay=0.99),
+        optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=100, ema_decay=0.99),
     )
 
 
@@ -124,7 +124,7 @@ def autoencoder_large() -> MeshAutoencoderRecipe:
         save_every=2000,
         model=MeshAutoencoderConfig(dim=1024, message_dim=256, encoder_layers=6, decoder_layers=8),
         meshes=MeshDataConfig(max_faces=800, builtin_count=1_000_000, valid_limit=2048),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=3e-4, warmup_steps=1000, final_lr_ratio=0.05, ema_decay=0.9995
         ),
     )
@@ -143,7 +143,7 @@ def transformer_large() -> MeshTransformerRecipe:
         model=MeshTransformerConfig(dim=1024, layers=15, heads=16, fine_heads=16),
         meshes=MeshDataConfig(max_faces=800, builtin_count=60_000, valid_limit=512),
         generation=GenerationConfig(count=64, temperature=0.8),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=3e-4,
             warmup_steps=2000,
             weight_decay=0.05,

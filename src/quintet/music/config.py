@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, require, setting
+from quintet.engine.config import OptimizerConfig, Recipe, require, setting
 from quintet.shared.config import AudioDataConfig, require_at_least, require_fraction
 
 
@@ -153,7 +153,7 @@ class MuLaNRecipe(Recipe):
     """Audio clips and captions."""
     losses: MusicLossConfig = field(default_factory=MusicLossConfig)
     """SpecAugment masks."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
     """Optimizer and learning rate schedule."""
 
     def __post_init__(self) -> None:

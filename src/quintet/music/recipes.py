@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.music.adopt.config import CodecAdoptRecipe, CodecDataConfig
 from quintet.music.clap.config import ClapRecipe
 from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
@@ -35,7 +35,7 @@ def mulan() -> MuLaNRecipe:
             valid_limit=1536,
             partial_captions=0.3,
         ),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=1e-3, warmup_steps=200, weight_decay=0.05, ema_decay=0.998
         ),
     )
@@ -70,7 +70,7 @@ def mulan_tiny() -> MuLaNRecipe:
         sounds=MusicDataConfig(
             sample_rate=8000, seconds=4.0, min_seconds=4.0, builtin_count=20_000, valid_limit=256
         ),
-        optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
+        optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
     )
 
 
@@ -101,7 +101,7 @@ def mulan_large() -> MuLaNRecipe:
             valid_limit=2048,
             partial_captions=0.3,
         ),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             optimizer="muon",
             learning_rate=5e-4,
             warmup_steps=2000,
@@ -122,8 +122,8 @@ def adopt() -> CodecAdoptRecipe:
         save_every=1000,
         warm_discriminator=500,
         sounds=CodecDataConfig(builtin_count=20_000),
-        optim=OptimiserConfig(learning_rate=5e-5, betas=(0.8, 0.99), warmup_steps=100),
-        discriminator_optim=OptimiserConfig(
+        optim=OptimizerConfig(learning_rate=5e-5, betas=(0.8, 0.99), warmup_steps=100),
+        discriminator_optim=OptimizerConfig(
             learning_rate=2e-4, warmup_steps=100, betas=(0.8, 0.99), ema_decay=0.0
         ),
     )
@@ -143,7 +143,7 @@ def adopt_tiny() -> CodecAdoptRecipe:
         discriminators=SoundDiscriminatorConfig(
             periods=(2, 5), period_dim=4, windows=(1024,), window_dim=8
         ),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=3e-4, betas=(0.8, 0.99), warmup_steps=20, ema_decay=0.98
         ),
     )
@@ -160,7 +160,7 @@ def clap() -> ClapRecipe:
         sounds=MusicDataConfig(
             sample_rate=48_000, buckets=1, builtin_count=20_000, valid_limit=512
         ),
-        optim=OptimiserConfig(learning_rate=1e-5, warmup_steps=100, weight_decay=0.01),
+        optim=OptimizerConfig(learning_rate=1e-5, warmup_steps=100, weight_decay=0.01),
     )
 
 

@@ -5,7 +5,7 @@ from math import ceil
 from typing import ClassVar, Literal
 
 from quintet.engine.config import (
-    OptimiserConfig,
+    OptimizerConfig,
     Recipe,
     require,
     require_choices,
@@ -200,8 +200,8 @@ class VoiceBoxRecipe(Recipe):
     """Masking and loss weights."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """Sampling at evaluations."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """The optimiser."""
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """The optimizer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

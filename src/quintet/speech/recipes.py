@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.speech.config import (
     SamplingConfig,
     SpeechDataConfig,
@@ -30,7 +30,7 @@ def voicebox() -> VoiceBoxRecipe:
             max_seconds=5.0, text_length=48, buckets=3, builtin_count=40_000, valid_limit=256
         ),
         sampling=SamplingConfig(steps=4, method="euler", sway=0.0, cond_scale=1.0, count=64),
-        optim=OptimiserConfig(learning_rate=5e-4, warmup_steps=300, ema_decay=0.998),
+        optim=OptimizerConfig(learning_rate=5e-4, warmup_steps=300, ema_decay=0.998),
     )
 
 
@@ -60,7 +60,7 @@ def voicebox_tiny() -> VoiceBoxRecipe:
             max_seconds=3.0, text_length=36, buckets=3, builtin_count=10_000, valid_limit=96
         ),
         sampling=SamplingConfig(steps=4, method="euler", sway=0.0, cond_scale=1.0, count=16),
-        optim=OptimiserConfig(learning_rate=3e-3, warmup_steps=50, ema_decay=0.98),
+        optim=OptimizerConfig(learning_rate=3e-3, warmup_steps=50, ema_decay=0.98),
     )
 
 
@@ -94,7 +94,7 @@ def voicebox_large() -> VoiceBoxRecipe:
             max_seconds=16.0, text_length=512, builtin_count=20_000, valid_limit=256
         ),
         sampling=SamplingConfig(count=64),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=2e-4, warmup_steps=4000, final_lr_ratio=0.05, ema_decay=0.9995
         ),
     )
@@ -109,7 +109,7 @@ def vocoder() -> VocoderRecipe:
         evaluate_every=6000,
         save_every=3000,
         recordings=VocoderDataConfig(builtin_count=20_000, speed=0.25),
-        optim=OptimiserConfig(learning_rate=5e-4, betas=(0.8, 0.99), ema_decay=0.998),
+        optim=OptimizerConfig(learning_rate=5e-4, betas=(0.8, 0.99), ema_decay=0.998),
     )
 
 
@@ -126,7 +126,7 @@ def vocoder_tiny() -> VocoderRecipe:
         recordings=VocoderDataConfig(
             seconds=0.34, valid_seconds=2.0, builtin_count=4000, valid_limit=16
         ),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=2e-3, betas=(0.8, 0.99), warmup_steps=50, ema_decay=0.98
         ),
     )

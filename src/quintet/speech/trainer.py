@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from quintet.compat.keywords import renamed
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.keys import Key
 from quintet.engine.trainer import BaseTrainer
 from quintet.media.audio import LOUDEST, SILENCE
@@ -127,7 +127,7 @@ class VoiceBoxTrainer(BaseTrainer[VoiceBox]):
 
     @renamed(cfm_wrapper="voicebox")
     def __init__(self, voicebox: VoiceBox, dataset: Any = None, **keywords: Any):
-        recipe = VoiceBoxRecipe(optim=OptimiserConfig(max_grad_norm=0.5, warmup_steps=1000))
+        recipe = VoiceBoxRecipe(optim=OptimizerConfig(max_grad_norm=0.5, warmup_steps=1000))
         derived = {"model": voicebox.config, "recordings.sample_rate": voicebox.config.sample_rate}
         super().__init__(voicebox, recipe, dataset, keywords, derived)
 

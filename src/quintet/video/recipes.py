@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.shared.maskgit.config import DecodingConfig
 from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.adopt.config import VideoAdoptRecipe
@@ -44,10 +44,10 @@ def tokenizer() -> VideoRecipe:
         ),
         videos=VideoDataConfig(builtin_count=1_000_000, valid_limit=1024),
         losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.85, adversarial_share=0.1),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             optimizer="muon", learning_rate=6e-4, warmup_steps=200, ema_decay=0.998
         ),
-        discriminator_optim=OptimiserConfig(
+        discriminator_optim=OptimizerConfig(
             learning_rate=1e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
         ),
     )
@@ -78,8 +78,8 @@ def tokenizer_tiny() -> VideoRecipe:
             adversarial_share=0.2,
             adversarial_warmup_steps=50,
         ),
-        optim=OptimiserConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
-        discriminator_optim=OptimiserConfig(
+        optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
+        discriminator_optim=OptimizerConfig(
             learning_rate=3e-4, warmup_steps=50, betas=(0.5, 0.9), ema_decay=0.0
         ),
     )
@@ -98,7 +98,7 @@ def maskgit() -> VideoMaskGitRecipe:
             size=(128, 128), builtin="figures", builtin_count=20_000, valid_limit=256
         ),
         generation=DecodingConfig(count=128, sampling_steps=16, reference_count=512),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             learning_rate=5e-4, warmup_steps=300, weight_decay=0.03, ema_decay=0.998
         ),
     )
@@ -123,7 +123,7 @@ def maskgit_tiny() -> VideoMaskGitRecipe:
         generation=DecodingConfig(
             count=64, temperature=0.4, choice_temperature=1.0, cond_scale=2.0, reference_count=512
         ),
-        optim=OptimiserConfig(learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99),
+        optim=OptimizerConfig(learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99),
     )
 
 
@@ -155,14 +155,14 @@ def tokenizer_large() -> VideoRecipe:
         frame_discriminator=DiscriminatorConfig(dim=64, layers=4),
         videos=VideoDataConfig(size=(256, 256), builtin_count=1_000_000, valid_limit=512),
         losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.5, adversarial_share=0.1),
-        optim=OptimiserConfig(
+        optim=OptimizerConfig(
             optimizer="muon",
             learning_rate=3e-4,
             warmup_steps=2000,
             final_lr_ratio=0.05,
             ema_decay=0.9995,
         ),
-        discriminator_optim=OptimiserConfig(
+        discriminator_optim=OptimizerConfig(
             learning_rate=1e-4, warmup_steps=1000, betas=(0.5, 0.9), ema_decay=0.0
         ),
     )
@@ -179,8 +179,8 @@ def adopt() -> VideoAdoptRecipe:
         warm_discriminator=500,
         videos=VideoDataConfig(size=(256, 256), builtin_count=1_000_000),
         losses=VideoLossConfig(perceptual=0.1, adversarial_share=0.1),
-        optim=OptimiserConfig(learning_rate=5e-5, warmup_steps=100),
-        discriminator_optim=OptimiserConfig(
+        optim=OptimizerConfig(learning_rate=5e-5, warmup_steps=100),
+        discriminator_optim=OptimizerConfig(
             learning_rate=1e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
         ),
     )
@@ -198,5 +198,5 @@ def adopt_tiny() -> VideoAdoptRecipe:
         frame_discriminator=DiscriminatorConfig(dim=32, layers=2),
         motion_discriminator=MotionDiscriminatorConfig(dim=16, layers=2),
         videos=VideoDataConfig(frames=9, size=(32, 32), builtin_count=20_000, valid_limit=32),
-        optim=OptimiserConfig(learning_rate=3e-4, warmup_steps=20, ema_decay=0.98),
+        optim=OptimizerConfig(learning_rate=3e-4, warmup_steps=20, ema_decay=0.98),
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import harness
 import many
 from harness import tensors, trajectory
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.errors import RunError
 from quintet.engine.machine.regions import recompute, require_regions
 from toy import ToyRecipe
@@ -28,7 +28,7 @@ RECIPE = ToyRecipe(
     save_every=0,
     evaluate_every=10,
 )
-TIGHT = OptimiserConfig(max_grad_norm=0.1, warmup_steps=4, learning_rate=1e-2)
+TIGHT = OptimizerConfig(max_grad_norm=0.1, warmup_steps=4, learning_rate=1e-2)
 
 
 def both(tmp_path: Path, **changes: Any) -> list[Path]:
@@ -56,7 +56,7 @@ def numbers(report: dict[str, Any]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "optimiser",
+    "optimizer",
     [
         pytest.param(dataclasses.replace(TIGHT, weight_decay=0.01), id="adamw"),
         pytest.param(  # adamw without its decay
@@ -71,9 +71,9 @@ def numbers(report: dict[str, Any]) -> dict[str, float]:
         ),
     ],
 )
-def test_shards_give_what_copies_give(optimiser: OptimiserConfig, tmp_path: Path) -> None:
+def test_shards_give_what_copies_give(optimizer: OptimizerConfig, tmp_path: Path) -> None:
     """Gradients are clipped by their norm over all shards; statistics and averages follow."""
-    paths = both(tmp_path, generator=optimiser, statistics=True, discriminator_start=5)
+    paths = both(tmp_path, generator=optimizer, statistics=True, discriminator_start=5)
     assert_close(paths)
     norms = [
         line["generator/grad_norm"]
@@ -84,7 +84,7 @@ def test_shards_give_what_copies_give(optimiser: OptimiserConfig, tmp_path: Path
 
 
 def test_muon_is_refused_for_shards_of_matrices(tmp_path: Path) -> None:
-    muon = OptimiserConfig(optimizer="muon")
+    muon = OptimizerConfig(optimizer="muon")
     recipe = dataclasses.replace(RECIPE, fsdp=True, depth=1, generator=muon)
     processes = harness.Processes(recipe, tmp_path / "run", size=2)
     assert processes.wait() == [2, 2]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from quintet.engine import optim
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -26,22 +26,22 @@ def trained(monkeypatch: pytest.MonkeyPatch, fused: bool, skipped: int | None) -
         nn.Linear(7, 8), nn.Linear(8, 40), nn.Linear(40, 8), nn.Conv2d(6, 8, 3), nn.Linear(8, 2)
     ).to(DEVICE)
     net[3].weight.data = net[3].weight.data.contiguous(memory_format=torch.channels_last)
-    config = OptimiserConfig(optimizer="muon", learning_rate=0.01, weight_decay=0.1)
+    config = OptimizerConfig(optimizer="muon", learning_rate=0.01, weight_decay=0.1)
     hidden = optim.hidden_matrices(net)
-    optimiser: Any = optim.build_optimizer(config, optim.trainable(net), hidden)
+    optimizer: Any = optim.build_optimizer(config, optim.trainable(net), hidden)
     generator = torch.Generator().manual_seed(1)
     for step in range(4):
         for p in net.parameters():
             p.grad = torch.randn(p.shape, generator=generator).to(DEVICE)
         if step == skipped:
             net[1].weight.grad[0, 0] = float("nan")
-        optimiser.found_inf = torch.tensor(float(step == skipped), device=DEVICE)
-        optimiser.grad_scale = torch.tensor(float("nan") if step == skipped else 3.0, device=DEVICE)
-        for group in optimiser.param_groups:
+        optimizer.found_inf = torch.tensor(float(step == skipped), device=DEVICE)
+        optimizer.grad_scale = torch.tensor(float("nan") if step == skipped else 3.0, device=DEVICE)
+        for group in optimizer.param_groups:
             group["lr"] = torch.tensor(0.01 / (step + 1), device=DEVICE)
-        optimiser.step()
+        optimizer.step()
     momenta = {
-        f"{n} momentum": optimiser.state[net.get_parameter(n)]["momentum_buffer"] for n in hidden
+        f"{n} momentum": optimizer.state[net.get_parameter(n)]["momentum_buffer"] for n in hidden
     }
     return {**net.state_dict(), **momenta}
 

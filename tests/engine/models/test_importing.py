@@ -75,14 +75,14 @@ def rewritten(path: Path, edit: Callable[[bytes], bytes], how: int = zipfile.ZIP
 
 
 def old_checkpoint() -> dict[str, Any]:
-    """As the old packages wrote them: networks, optimisers, and what else was at hand."""
+    """As the old packages wrote them: networks, optimizers, and what else was at hand."""
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    optimiser = torch.optim.Adam(network.parameters())
+    optimizer = torch.optim.Adam(network.parameters())
     network(torch.ones(2, 3)).sum().backward()
-    optimiser.step()
+    optimizer.step()
     return {
         "model": network.state_dict(),
-        "optim": optimiser.state_dict(),
+        "optim": optimizer.state_dict(),
         "step": 1200,
         "version": "0.3.1",
         "loss": float("inf"),

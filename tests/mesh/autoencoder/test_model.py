@@ -400,14 +400,14 @@ class Step:
 
 
 def train(model: MeshAutoencoder, batch: Batch, steps: int, rate: float) -> list[float]:
-    optimiser = torch.optim.AdamW(model.parameters(), rate)
+    optimizer = torch.optim.AdamW(model.parameters(), rate)
     losses: list[float] = []
     for _ in range(steps):
         out = run(model, batch)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         out.loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         model.commit(Step())
         losses.append(out.coordinate_loss.mean().item())
     return losses

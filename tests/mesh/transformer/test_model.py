@@ -482,12 +482,12 @@ def test_it_learns_captions_and_generates_the_mesh_of_each(head: str) -> None:
     texts = ["a box", "a low box", "two legs", "a stool"]
     codes = random_codes(3, 7, 5, 6)
     model = small(dim=64, layers=2, head=head)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(150):
         actual = model(codes, text_ids(*texts), drop=torch.rand(4) < 0.1)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (actual.loss_sum.sum() / actual.tokens.sum()).backward()
-        optimiser.step()
+        optimizer.step()
     for scale in (1.0, 2.0):
         generated = model.generate(texts, temperature=0.0, cond_scale=scale, return_codes=True)
         assert torch.equal(generated, codes)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from quintet.engine.task import Batch, StepContext
 
 EAGER = 3
-"""Steps of a kind before its capture: kernels are chosen and the optimiser's state is made."""
+"""Steps of a kind before its capture: kernels are chosen and the optimizer's state is made."""
 KINDS = 16
 """Graphs that are kept; steps of further kinds stay eager."""
 ROOM = 1.5

@@ -1,6 +1,6 @@
 """Weights in shards: FSDP2 around any part, and the way from shards to whole tensors and back.
 
-Optimisers and averages are handed each process's own shards as plain tensors. What they do is
+Optimizers and averages are handed each process's own shards as plain tensors. What they do is
 elementwise, so a shard needs nothing of the others, and the fused kernels serve it as they are:
 no operator of DTensor is asked for, on whatever device.
 
@@ -132,7 +132,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def views(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """What an optimiser steps: the parameters, or plain views of their shards."""
+    """What an optimizer steps: the parameters, or plain views of their shards."""
     return {
         name: nn.Parameter(local(p), requires_grad=False) if is_sharded(p) else p
         for name, p in parameters.items()

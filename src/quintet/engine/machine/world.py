@@ -1,6 +1,6 @@
 """The machine: devices, processes, precision. The only file that imports accelerate.
 
-Accelerate starts and wraps; it does not own the optimiser, the schedule or the data, because its
+Accelerate starts and wraps; it does not own the optimizer, the schedule or the data, because its
 own versions of those step once per process and cannot be resumed exactly.
 """
 

@@ -178,8 +178,8 @@ def read_shapes(file: Path) -> tuple[Shapes, list[str]]:
 
 
 def compare(shapes: Mapping[str, Shapes], task: Task) -> Iterator[str]:
-    """Differences from the networks that the recipe builds. Optimiser state is not compared."""
-    parts = {name: part for name, part in task.parts.items() if part.optimiser is not None}
+    """Differences from the networks that the recipe builds. Optimizer state is not compared."""
+    parts = {name: part for name, part in task.parts.items() if part.optimizer is not None}
     expected = {file: built for name, part in parts.items() for file, built in files(name, part)}
     names = set(expected) | {f"{name}.optim" for name in parts}
     if set(shapes) != names:
@@ -198,7 +198,7 @@ def compare(shapes: Mapping[str, Shapes], task: Task) -> Iterator[str]:
 
 def files(name: str, part: Part) -> Iterator[tuple[str, Shapes]]:
     yield name, shapes_of(part.network.state_dict())
-    if part.optimiser is not None and part.optimiser.ema_decay:
+    if part.optimizer is not None and part.optimizer.ema_decay:
         yield f"{name}.ema", shapes_of(optim.trainable(part.network))
     if part.extra_state is not None:
         yield f"{name}.extra_state", shapes_of(part.extra_state.state_dict())

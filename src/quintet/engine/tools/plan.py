@@ -95,7 +95,7 @@ def counts(task: Task) -> dict[str, int]:
     return {
         name: sum(p.numel() for p in part.network.parameters() if p.requires_grad)
         for name, part in task.parts.items()
-        if part.optimiser is not None
+        if part.optimizer is not None
     }
 
 
@@ -110,8 +110,8 @@ def samples_per_step(plan: Plan, accumulate: int) -> float:
 def state_bytes(task: Task) -> dict[str, int]:
     """Of one process, in fp32. One part learns at a time, so gradients of the others are freed."""
     size = {name: 4 * count for name, count in counts(task).items()}
-    learning = {n: part.optimiser for n, part in task.parts.items() if part.optimiser is not None}
-    networks = [(part.network, part.optimiser is None) for part in task.parts.values()]
+    learning = {n: part.optimizer for n, part in task.parts.items() if part.optimizer is not None}
+    networks = [(part.network, part.optimizer is None) for part in task.parts.values()]
     return {
         "weights": sum(
             p.numel() * (p.element_size() if frozen else 4)
@@ -126,7 +126,7 @@ def state_bytes(task: Task) -> dict[str, int]:
 
 def saved_bytes(task: Task) -> int:
     """Weights in a checkpoint: those of learning parts, also what is frozen in them."""
-    networks = [part.network for part in task.parts.values() if part.optimiser is not None]
+    networks = [part.network for part in task.parts.values() if part.optimizer is not None]
     return 4 * sum(
         parameter.numel()
         for network in networks
@@ -149,7 +149,7 @@ class Trace:
         }
         with self.mode:
             for part in task.parts.values():
-                if part.optimiser is not None:
+                if part.optimizer is not None:
                     world.recompute(part.network)
                 for module in modules(part):
                     module._apply(self._fake)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, require, setting
+from quintet.engine.config import OptimizerConfig, Recipe, require, setting
 from quintet.image.config import ImageDataConfig
 from quintet.shared.adopt.config import PairConfig
 
@@ -87,5 +87,5 @@ class ClipRecipe(Recipe):
     projection. The rest stays to the bit."""
     images: CaptionedDataConfig = field(default_factory=CaptionedDataConfig)
     """Images and captions."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
     """Optimizer and learning rate schedule."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quintet.engine.config import OptimiserConfig, require, require_choices, require_finite
+from quintet.engine.config import OptimizerConfig, require, require_choices, require_finite
 from quintet.shared.adopt.config import AdoptSettings
 from quintet.shared.config import SegmentDataConfig, SoundDiscriminatorConfig, require_at_least
 
@@ -64,12 +64,12 @@ class CodecAdoptRecipe(AdoptSettings):
     """The losses."""
     discriminators: SoundDiscriminatorConfig = field(default_factory=SoundDiscriminatorConfig)
     """The discriminators."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser of the codec."""
-    discriminator_optim: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Optimizer of the codec."""
+    discriminator_optim: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(ema_decay=0.0)
     )
-    """Optimiser of the discriminators."""
+    """Optimizer of the discriminators."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

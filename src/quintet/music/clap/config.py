@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, setting
+from quintet.engine.config import OptimizerConfig, Recipe, setting
 from quintet.music.config import MusicDataConfig, MusicLossConfig
 from quintet.shared.adopt.config import PairConfig
 
@@ -67,5 +67,5 @@ class ClapRecipe(Recipe):
     """Audio clips and captions; clips have the rate of the model, and at most its length."""
     losses: MusicLossConfig = field(default_factory=MusicLossConfig)
     """SpecAugment masks."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
     """Optimizer and learning rate schedule."""

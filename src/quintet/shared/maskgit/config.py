@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, require, require_choices, setting
+from quintet.engine.config import OptimizerConfig, Recipe, require, require_choices, setting
 from quintet.nn.quantisers.config import CodebookConfig
 from quintet.shared.config import CaptionConfig, require_at_least, require_fraction
 
@@ -120,8 +120,8 @@ class MaskedRecipe(Recipe):
     """Fraction of captions dropped in training, for classifier-free guidance."""
     generation: DecodingConfig = field(default_factory=DecodingConfig)
     """Generation during evaluation."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser."""
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Optimizer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

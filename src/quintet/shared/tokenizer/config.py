@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from quintet.engine.config import OptimiserConfig, Recipe, require, setting
+from quintet.engine.config import OptimizerConfig, Recipe, require, setting
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.config import DataConfig
 
@@ -86,12 +86,12 @@ class TokenizerRecipe(Recipe):
 
     losses: TokenizerLossConfig = field(default_factory=TokenizerLossConfig)
     """The losses."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser of the tokenizer."""
-    discriminator_optim: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(ema_decay=0.0)
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Optimizer of the tokenizer."""
+    discriminator_optim: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(ema_decay=0.0)
     )
-    """Optimiser of the discriminators."""
+    """Optimizer of the discriminators."""
 
     @property
     def tokenizer_start(self) -> int:

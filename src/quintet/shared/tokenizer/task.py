@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.health import Monitor, PlateauMonitor, below
 from quintet.engine.keys import normal
 from quintet.engine.task import Batch, Loss, Part, StepContext, Task, Update, each
@@ -76,11 +76,11 @@ class TokenizerTask(Task):
         self.monitors = self._monitors(recipe)
 
     def _add_discriminator(
-        self, name: str, discriminator: nn.Module, optimiser: OptimiserConfig
+        self, name: str, discriminator: nn.Module, optimizer: OptimizerConfig
     ) -> None:
         lecam = adversarial.LeCam() if self.losses.penalty == "lecam" else None
         # It would be compiled twice, live and frozen, and was no faster for it (docs/log.md).
-        part = Part(channels_last(discriminator), optimiser, compiles=False, extra_state=lecam)
+        part = Part(channels_last(discriminator), optimizer, compiles=False, extra_state=lecam)
         self.parts[name] = part
         self.updates.append(
             Update(name, each(partial(self.discriminator_loss, name)), self.discriminated)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from quintet.engine.config import OptimiserConfig, Recipe, require
+from quintet.engine.config import OptimizerConfig, Recipe, require
 from quintet.shared.config import SegmentDataConfig, SoundDataConfig, require_at_least
 
 
@@ -61,8 +61,8 @@ class VocoderRecipe(Recipe):
     """The vocoder."""
     recordings: VocoderDataConfig = field(default_factory=VocoderDataConfig)
     """Recordings."""
-    optim: OptimiserConfig = field(default_factory=OptimiserConfig)
-    """Optimiser of the vocoder."""
+    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Optimizer of the vocoder."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

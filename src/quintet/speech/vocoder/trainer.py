@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quintet.engine.config import OptimiserConfig
+from quintet.engine.config import OptimizerConfig
 from quintet.engine.keys import Key
 from quintet.engine.trainer import BaseTrainer
 from quintet.shared.own_data import OwnData
@@ -54,7 +54,7 @@ class VocoderTrainer(BaseTrainer[Vocoder]):
     main = "vocoder"
 
     def __init__(self, vocoder: Vocoder, dataset: Any = None, **keywords: Any):
-        recipe = VocoderRecipe(optim=OptimiserConfig(warmup_steps=1000))
+        recipe = VocoderRecipe(optim=OptimizerConfig(warmup_steps=1000))
         derived = {"model": vocoder.config, "recordings.sample_rate": vocoder.config.sample_rate}
         super().__init__(vocoder, recipe, dataset, keywords, derived)
 

@@ -1,15 +1,15 @@
-"""Optimisers at equal time: what a recipe has learnt after so many seconds of steps.
+"""Optimizers at equal time: what a recipe has learnt after so many seconds of steps.
 
-    python benchmarks/optimisers.py music/mulan --seconds 60 --optimisers adamw muon
-    python benchmarks/optimisers.py mesh/transformer --set autoencoder=RUN --learning-rates 3e-4
+    python benchmarks/optimizers.py music/mulan --seconds 60 --optimizers adamw muon
+    python benchmarks/optimizers.py mesh/transformer --set autoencoder=RUN --learning-rates 3e-4
 
-Each optimiser of the model (discriminators keep theirs) trains the recipe anew with the same seed
+Each optimizer of the model (discriminators keep theirs) trains the recipe anew with the same seed
 and the same data. A few timed steps say how many fit into the seconds, and the schedule of the
 learning rate has that length. (Where discriminators start later, the steps take longer than that;
 `seconds` is what they took.) Then the averaged weights are evaluated on held-out data. One JSON
 line each: steps, ms a step, share of the time waiting for data, the metric that picks the best
 checkpoint, training losses, all metrics. (That of mesh/autoencoder is 1 before the first step: its
-loss tells optimisers apart.)
+loss tells optimizers apart.)
 """
 
 import argparse
@@ -93,7 +93,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipes", nargs="+")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--optimisers", nargs="+", default=["adamw", "muon"])
+    parser.add_argument("--optimizers", nargs="+", default=["adamw", "muon"])
     parser.add_argument("--learning-rates", nargs="+", type=float, help="default: the recipe's")
     parser.add_argument("--set", nargs="+", default=[], help="settings, as autoencoder=RUN")
     parser.add_argument("--valid-limit", type=int, default=256)
@@ -117,11 +117,11 @@ def recipe_of(name: str, asked: argparse.Namespace, place: Path) -> Any:
 def main() -> None:
     asked = parsed()
     with tempfile.TemporaryDirectory() as folder:
-        for name, optimiser in product(asked.recipes, asked.optimisers):
+        for name, optimizer in product(asked.recipes, asked.optimizers):
             base = recipe_of(name, asked, Path(folder))
             for rate in asked.learning_rates or [base.optim.learning_rate]:
-                changes = {"optim.optimizer": optimiser, "optim.learning_rate": rate}
-                row = {"recipe": name, "optimiser": optimiser, "learning_rate": rate}
+                changes = {"optim.optimizer": optimizer, "optim.learning_rate": rate}
+                row = {"recipe": name, "optimizer": optimizer, "learning_rate": rate}
                 with tempfile.TemporaryDirectory(dir=folder) as runs:
                     try:
                         row |= measure(name, updated(base, changes), Path(runs), asked.seconds)
