@@ -48,7 +48,7 @@ from quintet.judges import images
 from quintet.judges.base import PairJudge, SetJudge
 from quintet.judges.frechet import frechet_distance
 from quintet.nn.lpips import feature_distance
-from quintet.shared.candidates import eight_bits
+from quintet.shared.outputs import eight_bits
 from quintet.shared.tokenizer.pixels import bicubic
 
 PIXELS, PLAIN = {"losses.perceptual": 0.0}, {"losses.adversarial": "none"}

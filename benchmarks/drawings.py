@@ -35,7 +35,7 @@ from torch import Tensor
 from quintet.judges import images
 from quintet.judges.frechet import frechet_distance
 from quintet.media.pixels import Pixels, grid, read_image, write_png
-from quintet.shared.candidates import eight_bits
+from quintet.shared.outputs import eight_bits
 from quintet.shared.sampling import decoding_of, loaded
 
 GENERATED, SHEET = "generated", "drawings.png"

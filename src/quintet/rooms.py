@@ -17,8 +17,8 @@ from quintet.engine.errors import RunError
 
 if TYPE_CHECKING:
     from quintet.engine.task import Task
-    from quintet.shared.candidates import Candidates
     from quintet.shared.demo import Stage
+    from quintet.shared.outputs import Outputs
 
 
 class SampleModule(Protocol):
@@ -59,10 +59,10 @@ class ExportModule(Protocol):
     def pieces(self, model: Any, recipe: Any) -> Any: ...
 
 
-class CandidatesModule(Protocol):
-    """`ROOM/candidates.py`: what a run makes of held-out samples, for outside judges."""
+class OutputsModule(Protocol):
+    """`ROOM/outputs.py`: what a run makes of held-out samples, for outside judges."""
 
-    def candidates(self, task: Any) -> "Candidates": ...
+    def outputs(self, task: Any) -> "Outputs": ...
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Room:
         return self._module("export", "pieces(model, recipe)", "export --format")
 
     @property
-    def candidates(self) -> CandidatesModule:
-        return self._module("candidates", "candidates(task)", "evaluate --judges")
+    def outputs(self) -> OutputsModule:
+        return self._module("outputs", "outputs(task)", "evaluate --judges")
 
     @property
     def transcripts(self) -> Any:

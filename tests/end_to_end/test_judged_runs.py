@@ -64,7 +64,7 @@ def test_reconstructions_are_judged_as_their_files_are(
     assert found["baselines"]["bicubic"]["psnr"]["value"] == pytest.approx(
         found["psnr_bicubic"], abs=0.05
     )
-    pair = quintet("evaluate", "--pair", tmp_path / "kept/originals", tmp_path / "kept/candidates")
+    pair = quintet("evaluate", "--pair", tmp_path / "kept/originals", tmp_path / "kept/outputs")
     assert numbers(answer(pair)) == numbers(found["judges"])
 
 
@@ -76,7 +76,7 @@ def test_judges_do_not_depend_on_the_batch_size(
     smaller = answer(quintet(*words, "--batch-size", 3))
     for key in ("judges", "baselines", "weights"):
         assert smaller[key] == found[key]
-    room = import_module("quintet.image.candidates")
+    room = import_module("quintet.image.outputs")
     monkeypatch.setattr(room.Reconstructions, "size", 3)
     groups = answer(quintet(*words))["judges"]
     for name, score in found["judges"].items():
@@ -227,7 +227,7 @@ def test_clips_and_meshes_are_judged_as_their_files_are(
     run = train(quintet, recipe, tmp_path / "run")
     found = judged(quintet, run, "--save", tmp_path / "kept")
     names = ",".join(found["judges"])
-    folders = (tmp_path / "kept/originals", tmp_path / "kept/candidates")
+    folders = (tmp_path / "kept/originals", tmp_path / "kept/outputs")
     pair = answer(quintet("evaluate", "--pair", *folders, "--judges", names))
     assert numbers(pair) == numbers(found["judges"])
     baseline = found["baselines"]["mean_frame" if "video" in recipe else "rounded_to_bins"]
@@ -276,11 +276,11 @@ def test_transcripts_are_spoken_and_judged_beside_recordings_and_copies(
     recordings, copies = (found["baselines"][name] for name in ("recordings", "copies"))
     assert recordings["pitch"]["value"] == recordings["duration"]["value"] == 0
     assert copies["pitch"]["value"] < 50 < found["judges"]["pitch"]["value"]
-    folders = (tmp_path / "kept/originals", tmp_path / "kept/candidates")
+    folders = (tmp_path / "kept/originals", tmp_path / "kept/outputs")
     names = ",".join(found["judges"])
     pair = answer(quintet("evaluate", "--pair", *folders, "--judges", names))
     assert numbers(pair) == numbers(found["judges"])
     assert judged(quintet, run, "--batch-size", 1)["judges"] == found["judges"]
-    room = import_module("quintet.speech.candidates")
+    room = import_module("quintet.speech.outputs")
     monkeypatch.setattr(room.Spoken, "size", 2)
     approximately(judged(quintet, run)["judges"], found["judges"])

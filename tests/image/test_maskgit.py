@@ -18,8 +18,8 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.image import recipes
-from quintet.image.candidates import candidates
 from quintet.image.maskgit_task import MaskGitTask, PictureSheet
+from quintet.image.outputs import outputs
 from quintet.image.sample import example
 from quintet.shared.maskgit.data import in_floats
 
@@ -238,17 +238,17 @@ def test_judges_get_an_image_for_each_held_out_caption(saved: Path) -> None:
     settings = recipe(saved)
     task = MaskGitTask(settings)
     task.prepare(World(settings))
-    made = candidates(task)
+    made = outputs(task)
     source = made.open({}, task.data("valid"))
     items = [source.keyed(index, None) for index in range(3)]
     keys = torch.zeros(3, dtype=torch.int64)
     group = made.make(items, Batch(made.collate(items), [0, 1, 2], keys))
     again = made.make(items[1:], Batch(made.collate(items[1:]), [1, 2], keys[1:]))
-    for sample in (*group.originals, *group.candidates, *group.baselines["training"]):
+    for sample in (*group.originals, *group.outputs, *group.baselines["training"]):
         assert sample.dtype == torch.uint8
         assert sample.shape == (3, 64, 64)
     assert torch.equal(group.originals[0], items[0]["image"])
-    assert torch.equal(group.candidates[2], again.candidates[1])
+    assert torch.equal(group.outputs[2], again.outputs[1])
 
 
 # -- the command line -----------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.image import recipes
-from quintet.image.candidates import candidates
 from quintet.image.maskgit_up import shrunk
 from quintet.image.maskgit_up_task import MaskGitUpTask
+from quintet.image.outputs import outputs
 from quintet.shared.maskgit.data import in_floats
 
 MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
@@ -162,7 +162,7 @@ def test_cached_pairs_are_those_of_the_tokenizers(
 def test_judges_get_an_image_for_each_held_out_caption(settings: Any) -> None:
     task = MaskGitUpTask(settings)
     task.prepare(World(settings))
-    made: Any = candidates(task)
+    made: Any = outputs(task)
     source = made.open({}, task.data("valid"))
     items = [source.keyed(index, None) for index in range(2)]
     batch = Batch(made.collate(items), [0, 1], torch.zeros(2, dtype=torch.int64))
@@ -170,7 +170,7 @@ def test_judges_get_an_image_for_each_held_out_caption(settings: Any) -> None:
     valid = task.data("valid")
     codes = torch.stack([valid.codes_of(index) for index in range(2)])
     cached = task.generate([item["text"] for item in items], [0, 1], codes=codes)
-    assert torch.equal(group.candidates[1], made.shown(cached[1]))
+    assert torch.equal(group.outputs[1], made.shown(cached[1]))
 
 
 def test_sizes_that_do_not_divide_are_refused_before_training(settings: Any) -> None:

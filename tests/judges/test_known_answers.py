@@ -18,7 +18,7 @@ from quintet.judges.base import Judge, PairJudge, SetJudge
 from quintet.judges.media import all_judges
 from quintet.media.audio import read_audio
 from quintet.media.meshes.files import Mesh
-from quintet.shared.candidates import Caption
+from quintet.shared.outputs import Caption
 from quintet.speech import voices
 
 RATE = 16_000
@@ -215,11 +215,11 @@ def ready(sound_weights: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -
     speech._encoder.cache_clear()
 
 
-def value(judge: Judge, references: Sequence[Any], candidates: Sequence[Any]) -> float:
+def value(judge: Judge, references: Sequence[Any], outputs: Sequence[Any]) -> float:
     if isinstance(judge, PairJudge):
-        return judge.mean(judge.rows(references, candidates))
+        return judge.mean(judge.rows(references, outputs))
     assert isinstance(judge, SetJudge)
-    return judge.distance(judge.features(references), judge.features(candidates))
+    return judge.distance(judge.features(references), judge.features(outputs))
 
 
 def check(judge: Judge, steps: Ladder) -> None:
@@ -227,7 +227,7 @@ def check(judge: Judge, steps: Ladder) -> None:
     perfect = PERFECT.get(judge.name, 1.0 if judge.better == "higher" else 0.0)
     # Of embeddings, the captions' own vectors.
     own = [getattr(sample, "vector", sample) for sample in references]
-    values = [value(judge, references, candidates) for candidates in (own, *steps[1:])]
+    values = [value(judge, references, outputs) for outputs in (own, *steps[1:])]
     tolerance = 1e-6 if isinstance(judge, PairJudge) else 1e-4  # of a Fréchet distance's roots
     assert values[0] == pytest.approx(perfect, abs=tolerance)
     worse = [(perfect - found) * (1 if judge.better == "higher" else -1) for found in values]
@@ -308,14 +308,14 @@ def test_sets_are_judged_alike_in_groups_of_any_size(
     judge: type[SetJudge], ready: None, request: pytest.FixtureRequest
 ) -> None:
     one = judge()
-    references, candidates, _ = next(
+    references, outputs, _ = next(
         iter(OF[judge.medium](judge.name, request.getfixturevalue).values())
     )
 
     def in_groups(size: int) -> float:
         both = (
             one.joined([one.features(x[i : i + size]) for i in range(0, len(x), size)])
-            for x in (references, candidates[::-1])  # no pairs with the same place in a group
+            for x in (references, outputs[::-1])  # no pairs with the same place in a group
         )
         return one.distance(*both)
 

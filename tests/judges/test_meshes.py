@@ -36,8 +36,8 @@ def rough(mesh, size) -> Mesh:
     return Mesh(mesh.vertices + size * noise, mesh.faces)
 
 
-def value(judge, reference, candidate) -> float:
-    (row,) = judge().rows([reference], [candidate])
+def value(judge, reference, output) -> float:
+    (row,) = judge().rows([reference], [output])
     return float(row)
 
 
@@ -147,7 +147,7 @@ def test_normals_agree_less_the_rougher_the_surface():
     assert values == sorted(values, reverse=True)
 
 
-def test_edges_are_counted_of_the_candidate_alone():
+def test_edges_are_counted_of_the_output_alone():
     closed, cube = trimesh.creation.icosphere(subdivisions=2), box()
     assert closed.is_watertight
     assert value(meshes.ClosedEdges, SQUARE, mesh_of(closed)) == 1
@@ -168,9 +168,9 @@ def shapes(count, shift=0.0):
     return [box(1, 0.3 + 0.6 * i / count + shift, 0.5) for i in range(count)]
 
 
-def set_value(judge, references, candidates):
+def set_value(judge, references, outputs):
     one = judge()
-    return one.distance(one.features(references), one.features(candidates))
+    return one.distance(one.features(references), one.features(outputs))
 
 
 def test_squared_chamfer_is_that_of_the_nearest_points():
@@ -205,12 +205,12 @@ def test_other_shapes_are_told_apart_and_match_worse(few_points):
 
 
 def test_shapes_in_between_are_as_near_to_either_set(few_points):
-    """References and candidates alternate along a line: the nearest is of the other set."""
+    """References and outputs alternate along a line: the nearest is of the other set."""
     assert set_value(meshes.NearestNeighbour, shapes(8), shapes(8, 0.6 / 16)) < 0.5
 
 
 def test_sets_of_unequal_size_are_refused_where_that_decides(few_points):
-    with pytest.raises(RunError, match="3 references and 2 candidates"):
+    with pytest.raises(RunError, match="3 references and 2 outputs"):
         set_value(meshes.NearestNeighbour, shapes(3), shapes(2))
 
 

@@ -9,7 +9,7 @@ from quintet.engine.errors import RunError
 from quintet.judges import music, vggish
 from quintet.judges.music import Recording, retrieval
 from quintet.media.audio import write_wav
-from quintet.shared.candidates import Caption
+from quintet.shared.outputs import Caption
 
 RATE = 16_000
 
@@ -123,8 +123,8 @@ def test_filters_are_triangles_of_height_one_in_mel():
 # -- distances ------------------------------------------------------------------------------
 
 
-def distance(judge, references, candidates):
-    return judge.distance(judge.features(list(references)), judge.features(list(candidates)))
+def distance(judge, references, outputs):
+    return judge.distance(judge.features(list(references)), judge.features(list(outputs)))
 
 
 def test_the_mel_distance_of_a_set_from_itself_is_nothing_and_grows_with_noise():

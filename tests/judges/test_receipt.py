@@ -17,8 +17,8 @@ class Difference(PairJudge):
     def facts(self) -> dict[str, str]:
         return {"convention": "absolute"}
 
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
-        return np.abs(np.array(references) - np.array(candidates))
+    def rows(self, references: Sequence[Any], outputs: Sequence[Any]) -> Array:
+        return np.abs(np.array(references) - np.array(outputs))
 
 
 class Shift(SetJudge):
@@ -30,8 +30,8 @@ class Shift(SetJudge):
     def features(self, samples: Sequence[Any]) -> Array:
         return np.array(samples, dtype=np.float64)
 
-    def distance(self, references: Array, candidates: Array) -> float:
-        return abs(float(references.mean() - candidates.mean()))
+    def distance(self, references: Array, outputs: Array) -> float:
+        return abs(float(references.mean() - outputs.mean()))
 
 
 def folder_of(path: Path, values: dict[str, float]) -> Path:
@@ -46,8 +46,8 @@ def read(path: Path) -> float:
     return float(path.read_text())
 
 
-def scores_of(references: Path, candidates: Path, **preparation: str) -> dict[str, Score]:
-    files = [files_in(folder, [".num", ".txt"]) for folder in (references, candidates)]
+def scores_of(references: Path, outputs: Path, **preparation: str) -> dict[str, Score]:
+    files = [files_in(folder, [".num", ".txt"]) for folder in (references, outputs)]
     return judged([Difference(), Shift()], *files, read, preparation)
 
 
@@ -78,7 +78,7 @@ def test_a_receipt_depends_on_contents_and_not_on_names_or_order(tmp_path: Path)
 def test_a_missing_partner_is_named(tmp_path: Path) -> None:
     a = folder_of(tmp_path / "a", {"x.num": 1, "y.num": 2})
     b = folder_of(tmp_path / "b", {"x.num": 1})
-    with pytest.raises(RunError, match=r"1 of 2 files have no candidate, first .*y\.num"):
+    with pytest.raises(RunError, match=r"1 of 2 files have no output, first .*y\.num"):
         scores_of(a, b)
     with pytest.raises(RunError, match=r"1 of 2 files have no reference, first .*y\.num"):
         scores_of(b, a)
@@ -101,7 +101,7 @@ def test_numbers_of_different_receipts_do_not_stand_side_by_side(tmp_path: Path)
     a = folder_of(tmp_path / "a", {"x.num": 1, "y.num": 2})
     b = folder_of(tmp_path / "b", {"x.num": 1, "y.num": 3})
     one, same = scores_of(a, b, size="64")["difference"], scores_of(a, a, size="64")["difference"]
-    check_comparable({"model A": one, "model B": same})  # other candidates, the same references
+    check_comparable({"model A": one, "model B": same})  # other outputs, the same references
     with pytest.raises(RunError, match=r"of model A and of model B .* size is 64 and 128"):
         check_comparable({"model A": one, "model B": scores_of(a, b, size="128")["difference"]})
     with pytest.raises(RunError, match="the reference set is"):
@@ -120,9 +120,9 @@ def test_the_interval_is_the_same_each_time_and_covers_the_mean() -> None:
 class Spread(Shift):
     """Repeated samples raise it, as they do Fréchet distances."""
 
-    def distance(self, references: Array, candidates: Array) -> float:
-        missing = len(references) - len(np.unique(candidates))
-        return super().distance(references, candidates) + missing
+    def distance(self, references: Array, outputs: Array) -> float:
+        missing = len(references) - len(np.unique(outputs))
+        return super().distance(references, outputs) + missing
 
 
 def test_the_interval_of_a_distance_of_sets_holds_the_value() -> None:

@@ -15,7 +15,7 @@ from quintet.judges.base import Array, Options, PairJudge, SetJudge
 from quintet.judges.media import chosen, medium_of
 from quintet.judges.receipt import check_comparable, content_digest
 from quintet.media.meshes.files import Mesh
-from quintet.shared.candidates import Group, Sound, eight_bits, sixteen_bits
+from quintet.shared.outputs import Group, Sound, eight_bits, sixteen_bits
 
 CUBE = Mesh(
     np.float32([[x, y, z] for x in (0.1, 0.7) for y in (0.0, 0.5) for z in (0.2, 0.9)]),  # type: ignore[arg-type]
@@ -80,17 +80,17 @@ class Near(PairJudge):
     def facts(self) -> dict[str, str]:
         return {}
 
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
-        return np.abs(np.array(references) - np.array(candidates))
+    def rows(self, references: Sequence[Any], outputs: Sequence[Any]) -> Array:
+        return np.abs(np.array(references) - np.array(outputs))
 
 
 class Rank(Near):
-    """Of each candidate among all: depends on the others."""
+    """Of each output among all: depends on the others."""
 
     name, joint = "rank", True
 
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
-        return np.argsort(np.argsort(np.array(candidates))).astype(np.float64)
+    def rows(self, references: Sequence[Any], outputs: Sequence[Any]) -> Array:
+        return np.argsort(np.argsort(np.array(outputs))).astype(np.float64)
 
 
 class Shift(SetJudge):
@@ -102,8 +102,8 @@ class Shift(SetJudge):
     def features(self, samples: Sequence[Any]) -> Array:
         return np.array(samples, np.float64)
 
-    def distance(self, references: Array, candidates: Array) -> float:
-        return abs(float(references.mean() - candidates.mean()))
+    def distance(self, references: Array, outputs: Array) -> float:
+        return abs(float(references.mean() - outputs.mean()))
 
 
 TOY: Any = SimpleNamespace(sample_of=float)
@@ -122,20 +122,20 @@ def test_groups_of_any_size_and_order_give_the_same_scores() -> None:
     values = list(range(10))
     scores = sheet_of(values, 4)
     assert scores == sheet_of(values, 3)
-    found = scores["candidates"]
+    found = scores["outputs"]
     assert (found["near"].value, found["rank"].value, found["shift"].value) == (0.5, 4.5, 0.5)
     assert scores["zero"]["near"].value == 4.5
     assert found["near"].receipt.count == 10
-    turned = sheet_of(values[::-1], 4)["candidates"]
+    turned = sheet_of(values[::-1], 4)["outputs"]
     assert turned["near"].receipt == found["near"].receipt
-    assert sheet_of([*values[:-1], 11], 4)["candidates"]["near"].receipt != found["near"].receipt
+    assert sheet_of([*values[:-1], 11], 4)["outputs"]["near"].receipt != found["near"].receipt
     check_comparable({"run": found["near"], "zero": scores["zero"]["near"]})
 
 
 @pytest.mark.parametrize("count", [0, 5, 9])
 def test_a_baseline_that_ran_out_is_left_out(count: int) -> None:
-    assert set(sheet_of(range(10), 4, count)) == {"candidates"}
-    assert set(sheet_of(range(10), 4, 10)) == {"candidates", "zero"}
+    assert set(sheet_of(range(10), 4, count)) == {"outputs"}
+    assert set(sheet_of(range(10), 4, 10)) == {"outputs", "zero"}
 
 
 def test_the_digest_of_a_sample_is_of_kind_shape_and_values() -> None:

@@ -42,8 +42,8 @@ def recording(wav, text="", rate=RATE):
     return Recording(np.asarray(wav, np.float32), rate, text, Path("a.wav"))
 
 
-def value(judge, reference, candidate):
-    (row,) = judge().rows([recording(reference)], [recording(candidate)])
+def value(judge, reference, output):
+    (row,) = judge().rows([recording(reference)], [recording(output)])
     return float(row)
 
 

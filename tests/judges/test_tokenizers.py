@@ -144,7 +144,7 @@ class Absent(PairJudge):
     def facts(self) -> dict[str, str]:
         return {}
 
-    def rows(self, references: Any, candidates: Any) -> Array:
+    def rows(self, references: Any, outputs: Any) -> Array:
         raise AssertionError("asked without weights")
 
 

@@ -109,7 +109,7 @@ def test_the_error_of_motion(judge: type[PairJudge], clips: list[Tensor]) -> Non
     one = judge()
     jitter = torch.randn(9, 1, 1, 1, generator=torch.Generator().manual_seed(0))
     harmed = [[(clip + s * jitter).clamp(0, 1) for clip in clips] for s in (0, 0.01, 0.05)]
-    values = [one.mean(one.rows(clips, candidates)) for candidates in harmed]
+    values = [one.mean(one.rows(clips, outputs)) for outputs in harmed]
     assert values[0] == 0
     assert values == sorted(set(values))
     brighter = [clip * 0.5 + 50 / 255 for clip in clips]
@@ -119,10 +119,10 @@ def test_the_error_of_motion(judge: type[PairJudge], clips: list[Tensor]) -> Non
 
 def test_a_brightness_that_moves_evenly_is_a_known_error() -> None:
     steps = torch.arange(4.0)[:, None, None, None].expand(4, 3, 8, 8)
-    reference, candidate = 10 * steps / 255, 4 * steps / 255
-    assert videos.Temporal().rows([reference], [candidate])[0] == pytest.approx(6 / 255)
+    reference, output = 10 * steps / 255, 4 * steps / 255
+    assert videos.Temporal().rows([reference], [output])[0] == pytest.approx(6 / 255)
     relative = videos.TemporalRelative()
-    assert relative.mean(relative.rows([reference], [candidate])) == pytest.approx(0.6)
+    assert relative.mean(relative.rows([reference], [output])) == pytest.approx(0.6)
 
 
 def test_standing_still_is_1_and_sums_come_before_the_ratio(clips: list[Tensor]) -> None:

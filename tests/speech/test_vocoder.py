@@ -26,9 +26,9 @@ from quintet.media.audio import probe, write_wav
 from quintet.media.errors import BadFile
 from quintet.nn.spectra import mel_errors, stft_errors
 from quintet.speech import voices
-from quintet.speech.candidates import candidates
 from quintet.speech.config import VoiceBoxConfig
 from quintet.speech.export import pieces
+from quintet.speech.outputs import outputs
 from quintet.speech.vocoder import model as vocoder_model
 from quintet.speech.vocoder.config import (
     VocoderConfig,
@@ -305,10 +305,10 @@ def test_whole_recordings_are_copied_for_judges(tmp_path: Path) -> None:
         sound = spoken(number).repeat(9)[: round(seconds * RATE)]
         write_wav(tmp_path / f"{number}.wav", sound.numpy(), RATE)
     task = VocoderTask(recipe(data=str(tmp_path)))
-    copies = candidates(task)
+    copies = outputs(task)
     assert copies.compares == "sounds"
     (tmp_path / "metadata.csv").write_text("\n".join(f"{n}|text of {n}" for n in range(3)))
-    copies = candidates(task)
+    copies = outputs(task)
     assert copies.compares == "both"
     whole = ConcatData([task.data("train"), task.data("valid")])
     source = copies.open({"vocoder": task.model.eval()}, whole)
@@ -317,7 +317,7 @@ def test_whole_recordings_are_copied_for_judges(tmp_path: Path) -> None:
     assert sorted(len(sound.wav) for sound in group.originals) == [2400, 5600, 24_000]
     for index, original in enumerate(group.originals):
         assert original.text == f"text of {Path(source.name(index)).stem}"
-        sets = (group.candidates, group.baselines["griffin_lim"], group.baselines["recordings"])
+        sets = (group.outputs, group.baselines["griffin_lim"], group.baselines["recordings"])
         assert {len(sounds[index].wav) for sounds in sets} == {len(original.wav)}
 
 

@@ -55,7 +55,7 @@ class Evaluate:
     """Samples to judge, the first ones; the default is all, or those that a mesh transformer
     generates in its evaluations (generation.count)."""
     save: Path | None = None
-    """Keep originals and candidates as files in a new folder, for --pair."""
+    """Keep originals and outputs as files in a new folder, for --pair."""
     json_line: bool = False
     """Print the line of JSON alone."""
 

@@ -45,7 +45,7 @@ class Pair:
     together if their paths are equal but for the suffix; sets (FID, coverage) need no pairs. Prints
     a table and one line of JSON with the receipts."""
 
-    pair: Annotated[tuple[Path, Path], tyro.conf.arg(metavar="REFERENCES CANDIDATES")]
+    pair: Annotated[tuple[Path, Path], tyro.conf.arg(metavar="REFERENCES OUTPUTS")]
     """The folder of originals, and the folder to judge."""
     judges: str | None = None
     """Names of judges, separated by commas; the default, all, is those that work here."""
@@ -99,7 +99,7 @@ class Bench:
 
         if room.name not in media.MEDIA:
             raise RunError(f"there are no judges of {room.name}; drop --judges")
-        maker = room.candidates.candidates(task)
+        maker = room.outputs.outputs(task)
         if save and maker.compares == "embeddings":
             raise RunError(f"a run of {room.name} makes embeddings and no files; drop --save")
         judges, silent = media.chosen(room.name, names, maker.compares)

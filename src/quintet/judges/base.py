@@ -24,7 +24,7 @@ class Options:
 
 
 class Judge(ABC):
-    """One number about candidates, given references."""
+    """One number about outputs, given references."""
 
     name: ClassVar[str]
     """As on the command line."""
@@ -52,13 +52,13 @@ class Judge(ABC):
 
 
 class PairJudge(Judge):
-    """Compares a candidate with its reference."""
+    """Compares an output with its reference."""
 
     joint: ClassVar[bool] = False
     """Whether a row depends on all other samples too, which must then come at once."""
 
     @abstractmethod
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
+    def rows(self, references: Sequence[Any], outputs: Sequence[Any]) -> Array:
         """One value for each pair, in fp64."""
 
     def mean(self, rows: Array) -> float:
@@ -78,13 +78,13 @@ class SetJudge(Judge):
         return np.concatenate(features)
 
     @abstractmethod
-    def distance(self, references: Array, candidates: Array) -> float: ...
+    def distance(self, references: Array, outputs: Array) -> float: ...
 
     def distance_from(self, references: Array) -> Callable[[Array], float]:
         """Of one set after another from the same references."""
         return partial(self.distance, references)
 
-    def shares(self, references: Array, candidates: Array) -> Array | None:
+    def shares(self, references: Array, outputs: Array) -> Array | None:
         """Values whose mean is the distance, where it is one: the interval is theirs. None: that of
-        sets drawn from the candidates."""
+        sets drawn from the outputs."""
         return None

@@ -38,11 +38,11 @@ def files_in(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def matched(references: Mapping[str, Path], candidates: Mapping[str, Path]) -> list[str]:
+def matched(references: Mapping[str, Path], outputs: Mapping[str, Path]) -> list[str]:
     """Names that both have; it is an error if one is missing."""
     for one, other, word in (
-        (references, candidates, "candidate"),
-        (candidates, references, "reference"),
+        (references, outputs, "output"),
+        (outputs, references, "reference"),
     ):
         lacking = [name for name in one if name not in other]
         if lacking:
@@ -56,7 +56,7 @@ def matched(references: Mapping[str, Path], candidates: Mapping[str, Path]) -> l
 def judged(
     judges: Sequence[Judge],
     references: Mapping[str, Path],
-    candidates: Mapping[str, Path],
+    outputs: Mapping[str, Path],
     read: Read,
     preparation: dict[str, str],
     track: Track = iter,
@@ -68,10 +68,10 @@ def judged(
     rows: dict[str, list[Array]] = defaultdict(list)
     kept: dict[str, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
     if paired:
-        names = matched(references, candidates)
+        names = matched(references, outputs)
         for chunk in track(_chunks(names)):
             originals = [read(references[name]) for name in chunk]
-            others = [read(candidates[name]) for name in chunk]
+            others = [read(outputs[name]) for name in chunk]
             for judge in paired:
                 if judge.joint:
                     kept[judge.name][0].extend(originals)
@@ -82,13 +82,13 @@ def judged(
             if judge.joint:
                 rows[judge.name].append(judge.rows(*kept[judge.name]))
     features = {
-        judge.name: [_features(judge, files, read, track) for files in (references, candidates)]
+        judge.name: [_features(judge, files, read, track) for files in (references, outputs)]
         for judge in sets
     }
     scores: dict[str, Score] = {}
     for judge in judges:
         pair = isinstance(judge, PairJudge)
-        count = len(references) if pair else len(candidates)
+        count = len(references) if pair else len(outputs)
         receipt = Receipt(judge.name, judge.facts(), reference, preparation, count)
         if isinstance(judge, PairJudge):
             scores[judge.name] = of_rows(judge, np.concatenate(rows[judge.name]), receipt)

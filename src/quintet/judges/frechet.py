@@ -13,17 +13,17 @@ from quintet.engine.errors import RunError
 from quintet.judges.base import Array
 
 
-def frechet_distance(references: Array, candidates: Array) -> float:
+def frechet_distance(references: Array, outputs: Array) -> float:
     """Of features (n, d) and (m, d), in fp64; never negative."""
-    return frechet_from(references)(candidates)
+    return frechet_from(references)(outputs)
 
 
 def frechet_from(references: Array) -> Callable[[Array], float]:
-    """The distance of any candidates from these."""
+    """The distance of any outputs from these."""
     mean, first = _gaussian(torch.from_numpy(references))
 
-    def distance(candidates: Array) -> float:
-        other, second = _gaussian(torch.from_numpy(candidates))
+    def distance(outputs: Array) -> float:
+        other, second = _gaussian(torch.from_numpy(outputs))
         # With S = A'A and T = B'B the eigenvalues of ST are those of the symmetric AT A', the
         # squared singular values of AB'. Squaring nothing keeps all digits of small ones, which are
         # most where there are fewer samples than dimensions.

@@ -92,15 +92,15 @@ class PicturePairs(PairJudge):
     medium = "image"
 
     @abstractmethod
-    def measure(self, references: Tensor, candidates: Tensor) -> Tensor:
+    def measure(self, references: Tensor, outputs: Tensor) -> Tensor:
         """(b, 3, h, w) twice, in 0..1 and fp64 -> (b,)."""
 
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
-        for one, other in zip(references, candidates, strict=True):
+    def rows(self, references: Sequence[Any], outputs: Sequence[Any]) -> Array:
+        for one, other in zip(references, outputs, strict=True):
             if one.shape != other.shape:
                 sizes = " and ".join(f"{x.shape[-1]} x {x.shape[-2]}" for x in (one, other))
                 raise RunError(f"a picture and its reference are {sizes} pixels; give one size")
-        pairs = [torch.stack(pair) for pair in zip(references, candidates)]
+        pairs = [torch.stack(pair) for pair in zip(references, outputs)]
         with exact():
             values = [
                 self.measure(*(eight_bit(both).double() / 255).unbind(1)).double().cpu()
@@ -119,8 +119,8 @@ class Psnr(PicturePairs):
         error = "mean over pixels and RGB channels of a picture"
         return {"error": error, "mean": "of decibels; equal pictures count 100"}
 
-    def measure(self, references: Tensor, candidates: Tensor) -> Tensor:
-        return psnr(references, candidates)
+    def measure(self, references: Tensor, outputs: Tensor) -> Tensor:
+        return psnr(references, outputs)
 
 
 class Ssim(PicturePairs):
@@ -132,8 +132,8 @@ class Ssim(PicturePairs):
         window = "Gaussian of 11 pixels and sigma 1.5, inside the picture only"
         return {"window": window, "constants": "0.01, 0.03", "channels": "mean of RGB"}
 
-    def measure(self, references: Tensor, candidates: Tensor) -> Tensor:
-        return ssim(references, candidates)
+    def measure(self, references: Tensor, outputs: Tensor) -> Tensor:
+        return ssim(references, outputs)
 
 
 class Lpips(PicturePairs):
@@ -173,8 +173,8 @@ class Lpips(PicturePairs):
     def facts(self) -> dict[str, str]:
         return {"version": "0.1", "trunk": self.trunk.name, "weights": self.loaded[1]}
 
-    def measure(self, references: Tensor, candidates: Tensor) -> Tensor:
-        return self.loaded[0](*(x.float().to(device()) for x in (references, candidates)))
+    def measure(self, references: Tensor, outputs: Tensor) -> Tensor:
+        return self.loaded[0](*(x.float().to(device()) for x in (references, outputs)))
 
 
 class LpipsVgg(Lpips):
@@ -197,8 +197,8 @@ class LpipsAlex(Lpips):
 class FrechetSets(SetJudge):
     better = "lower"
 
-    def distance(self, references: Array, candidates: Array) -> float:
-        return self.distance_from(references)(candidates)
+    def distance(self, references: Array, outputs: Array) -> float:
+        return self.distance_from(references)(outputs)
 
     def distance_from(self, references: Array) -> Callable[[Array], float]:
         return frechet_from(references)
@@ -241,7 +241,7 @@ class Fid(FeatureSets):
     """
 
     name, medium = "fid", "image"
-    about = "Fréchet Inception distance; rFID if the candidates are reconstructions."
+    about = "Fréchet Inception distance; rFID if the outputs are reconstructions."
     needs = "weights inception"
     file = "inception"
     what = (

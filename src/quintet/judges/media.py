@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from quintet.engine.errors import RunError
 from quintet.judges.base import Judge, Options, PairJudge, SetJudge
-from quintet.shared.candidates import Compares
+from quintet.shared.outputs import Compares
 
 MEDIA = {
     "image": "images",
@@ -30,7 +30,7 @@ class MediumModule(Protocol):
         ...
 
     def sample_of(self, made: Any) -> Any:
-        """How what a run makes (shared/candidates.py) becomes a sample."""
+        """How what a run makes (shared/outputs.py) becomes a sample."""
         ...
 
     def write(self, stem: Path, made: Any) -> None:

@@ -1,6 +1,6 @@
 """Judges of meshes: distances of surfaces, and of sets of shapes.
 
-Chamfer and Hausdorff distance and normal consistency (arXiv 1812.03828) compare a candidate with
+Chamfer and Hausdorff distance and normal consistency (arXiv 1812.03828) compare an output with
 its reference. Coverage and minimum matching distance (arXiv 1707.02392) and the accuracy of a
 nearest-neighbour classifier (1-NNA, arXiv 1906.12320) compare sets of shapes.
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 SUFFIXES = readable()
 NOTHING = Mesh(np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]), np.array([[0, 1, 2]]))
-"""Stands for a candidate without a surface."""
+"""Stands for an output without a surface."""
 
 
 def read(path: Path | str) -> Mesh:
@@ -164,8 +164,8 @@ class _SurfaceJudge(PairJudge):
             "neighbours": "exact, fp64",
         }
 
-    def rows(self, references: Sequence[Mesh], candidates: Sequence[Mesh]) -> Array:
-        pairs = zip(references, candidates, strict=True)
+    def rows(self, references: Sequence[Mesh], outputs: Sequence[Mesh]) -> Array:
+        pairs = zip(references, outputs, strict=True)
         return np.array([self.value(*_once(_both_ways, *pair)) for pair in pairs], np.float64)
 
     @abstractmethod
@@ -181,8 +181,8 @@ class Way(NamedTuple):
     """(p,): of the normals at both points."""
 
 
-def _both_ways(reference: Mesh, candidate: Mesh) -> tuple[Way, Way]:
-    a, b = sample(reference, PAIR_POINTS), sample(candidate, PAIR_POINTS)
+def _both_ways(reference: Mesh, output: Mesh) -> tuple[Way, Way]:
+    a, b = sample(reference, PAIR_POINTS), sample(output, PAIR_POINTS)
     return _way(a, b), _way(b, a)
 
 
@@ -229,14 +229,14 @@ class NormalConsistency(_SurfaceJudge):
 class ClosedEdges(PairJudge):
     name = "closed_edges"
     medium = "mesh"
-    about = "Share of the candidate's edges that have exactly two faces; 1 for a closed surface."
+    about = "Share of the output's edges that have exactly two faces; 1 for a closed surface."
     better = "higher"
 
     def facts(self) -> dict[str, str]:
-        return {"convention": "of the candidate alone; vertices of equal position are one"}
+        return {"convention": "of the output alone; vertices of equal position are one"}
 
-    def rows(self, references: Sequence[Mesh], candidates: Sequence[Mesh]) -> Array:
-        return np.array([closedness(mesh.faces) for mesh in candidates], np.float64)
+    def rows(self, references: Sequence[Mesh], outputs: Sequence[Mesh]) -> Array:
+        return np.array([closedness(mesh.faces) for mesh in outputs], np.float64)
 
 
 # -- sets -----------------------------------------------------------------------------------
@@ -258,60 +258,60 @@ class _ShapesJudge(SetJudge):
         """(n, p, 3): points on the surface of each mesh."""
         return np.stack([sample(mesh, SET_POINTS).positions.numpy() for mesh in samples])
 
-    def distance(self, references: Array, candidates: Array) -> float:
-        return float(self.shares(references, candidates).mean())
+    def distance(self, references: Array, outputs: Array) -> float:
+        return float(self.shares(references, outputs).mean())
 
     @abstractmethod
-    def shares(self, references: Array, candidates: Array) -> Array:
+    def shares(self, references: Array, outputs: Array) -> Array:
         """Of each shape, given its neighbours: shapes drawn twice would be each other's."""
 
 
 class Coverage(_ShapesJudge):
     name = "coverage"
-    about = "Share of references that are the nearest reference of some candidate (COV)."
+    about = "Share of references that are the nearest reference of some output (COV)."
     better = "higher"
     convention = "arXiv 1707.02392; of equal distances, the first reference"
 
-    def shares(self, references: Array, candidates: Array) -> Array:
-        matched = _once(squared_chamfer, references, candidates).argmin(0)
+    def shares(self, references: Array, outputs: Array) -> Array:
+        matched = _once(squared_chamfer, references, outputs).argmin(0)
         return np.isin(np.arange(len(references)), matched).astype(np.float64)
 
 
 class MinimumMatching(_ShapesJudge):
     name = "minimum_matching"
-    about = "Mean distance of the references from their nearest candidates (MMD)."
+    about = "Mean distance of the references from their nearest outputs (MMD)."
     better = "lower"
     unit = "squared sides of the unit cube"
     convention = "arXiv 1707.02392"
 
-    def shares(self, references: Array, candidates: Array) -> Array:
-        return _once(squared_chamfer, references, candidates).min(1)
+    def shares(self, references: Array, outputs: Array) -> Array:
+        return _once(squared_chamfer, references, outputs).min(1)
 
 
 class NearestNeighbour(_ShapesJudge):
     name = "nearest_neighbour"
     about = (
-        "How often the nearest other shape tells references from candidates (1-NNA): 0.5 is best, "
-        "1 is two sets that differ; below 0.5, candidates repeat references."
+        "How often the nearest other shape tells references from outputs (1-NNA): 0.5 is best, "
+        "1 is two sets that differ; below 0.5, outputs repeat references."
     )
     better = "lower"
     convention = "arXiv 1906.12320; leave one out, sets of equal size"
 
-    def shares(self, references: Array, candidates: Array) -> Array:
+    def shares(self, references: Array, outputs: Array) -> Array:
         count = len(references)
-        if len(candidates) != count:
+        if len(outputs) != count:
             raise RunError(
                 f"{self.name} compares sets of equal size, and these have {count} references and "
-                f"{len(candidates)} candidates"
+                f"{len(outputs)} outputs"
             )
         across, first, second = (
             _once(squared_chamfer, *sets)
-            for sets in ((references, candidates), (references,) * 2, (candidates,) * 2)
+            for sets in ((references, outputs), (references,) * 2, (outputs,) * 2)
         )
         distances = np.block([[first, across], [across.T, second]])
         np.fill_diagonal(distances, np.inf)
-        is_candidate = np.arange(2 * count) >= count
-        return (is_candidate[distances.argmin(1)] == is_candidate).astype(np.float64)
+        is_output = np.arange(2 * count) >= count
+        return (is_output[distances.argmin(1)] == is_output).astype(np.float64)
 
 
 def squared_chamfer(a: Array, b: Array) -> Array:

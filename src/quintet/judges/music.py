@@ -21,7 +21,7 @@ from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.judges.frechet import frechet_distance, ragged, rows_of
 from quintet.media import audio
 from quintet.media.audio import Samples, read_audio
-from quintet.shared.candidates import Caption
+from quintet.shared.outputs import Caption
 
 RATE = vggish.RATE
 SUFFIXES = audio.SUFFIXES
@@ -78,8 +78,8 @@ class _FrechetJudge(SetJudge):
     def joined(self, features: Sequence[Array]) -> Array:
         return ragged(features)
 
-    def distance(self, references: Array, candidates: Array) -> float:
-        first, second = rows_of(references), rows_of(candidates)
+    def distance(self, references: Array, outputs: Array) -> float:
+        first, second = rows_of(references), rows_of(outputs)
         if min(len(first), len(second)) < 2:
             raise RunError(f"{self.name} needs two windows of 0.96 s or more in each set")
         return frechet_distance(first, second)
@@ -197,11 +197,11 @@ class _RecallJudge(PairJudge):
         ties = "ties count against, sounds with equal captions are equally right"
         return {"convention": f"cosine in fp64, rank at most {self.k}, {ties}"}
 
-    def rows(self, references: Sequence[Caption], candidates: Sequence[Array]) -> Array:
+    def rows(self, references: Sequence[Caption], outputs: Sequence[Array]) -> Array:
         """Of captions and embeddings of sounds: (n, 2), text of audio, audio of text."""
         texts = np.stack([caption.vector for caption in references])
         captions = [caption.text for caption in references]
-        return _hits(np.stack(candidates), texts, self.k, captions)
+        return _hits(np.stack(outputs), texts, self.k, captions)
 
 
 class RecallAt1(_RecallJudge):

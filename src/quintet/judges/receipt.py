@@ -98,12 +98,12 @@ def of_rows(judge: PairJudge, rows: Array, receipt: Receipt) -> Score:
     return Score(judge.mean(rows), *interval(rows, judge.mean, RESAMPLES), receipt)
 
 
-def of_sets(judge: SetJudge, references: Array, candidates: Array, receipt: Receipt) -> Score:
+def of_sets(judge: SetJudge, references: Array, outputs: Array, receipt: Receipt) -> Score:
     distance = judge.distance_from(references)
-    value, shares = distance(candidates), judge.shares(references, candidates)
+    value, shares = distance(outputs), judge.shares(references, outputs)
     if shares is not None:
         return Score(value, *interval(shares, np.mean, RESAMPLES), receipt)
-    return Score(value, *around(value, candidates, distance), receipt)
+    return Score(value, *around(value, outputs, distance), receipt)
 
 
 def interval(rows: Array, statistic: Callable[[Array], Any], resamples: int) -> Bounds:
@@ -115,13 +115,13 @@ def interval(rows: Array, statistic: Callable[[Array], Any], resamples: int) -> 
     return float(low), float(high)
 
 
-def around(value: float, candidates: Array, distance: Callable[[Array], float]) -> Bounds:
-    """A normal interval with the deviation of resampled candidates. Not their percentiles: a
+def around(value: float, outputs: Array, distance: Callable[[Array], float]) -> Bounds:
+    """A normal interval with the deviation of resampled outputs. Not their percentiles: a
     resampled set repeats samples, and that alone raises a distance of sets, so that bounds would
     lie above the value."""
-    if len(candidates) < 2:
+    if len(outputs) < 2:
         return None, None
-    values = [distance(drawn) for drawn in _resampled(candidates, SET_RESAMPLES)]
+    values = [distance(drawn) for drawn in _resampled(outputs, SET_RESAMPLES)]
     reach = 1.96 * float(np.std(values, ddof=1))
     return max(0.0, value - reach), value + reach
 
@@ -133,7 +133,7 @@ def _resampled(rows: Array, count: int) -> Iterator[Array]:
 
 
 def check_comparable(scores: dict[str, Score]) -> None:
-    """Refuse numbers of one judge that are not of the same thing; the candidates may differ."""
+    """Refuse numbers of one judge that are not of the same thing; the outputs may differ."""
     (first_name, first), *others = scores.items()
     for name, other in others:
         difference = differing(first.receipt, other.receipt)

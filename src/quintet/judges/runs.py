@@ -1,6 +1,6 @@
 """What a run makes of held-out samples, judged beside what trivial methods make of them.
 
-    samples, in groups ─ the room's `make` ─> originals, candidates, baselines ─ judges ─> scores
+    samples, in groups ─ the room's `make` ─> originals, outputs, baselines ─ judges ─> scores
 
 One process does it: groups and their order are the same whatever the number of processes and the
 batch size of the run, and so are the numbers.
@@ -26,15 +26,15 @@ from quintet.judges.folders import Track
 from quintet.judges.media import MediumModule
 from quintet.judges.networks import exact
 from quintet.judges.receipt import Receipt, Score, content_digest, joined_digest, of_rows, of_sets
-from quintet.shared.candidates import Candidates, Group
+from quintet.shared.outputs import Group, Outputs
 
-CANDIDATES = "candidates"
+OUTPUTS = "outputs"
 Scores = dict[str, Score]
 
 
 class Judgement(NamedTuple):
     judges: Scores
-    """Of the candidates, by judge."""
+    """Of the outputs, by judge."""
     baselines: dict[str, Scores]
     skipped: list[str]
     """Held-out samples that cannot be read, and why."""
@@ -42,7 +42,7 @@ class Judgement(NamedTuple):
 
 def judge_run(
     judges: Sequence[Judge],
-    maker: Candidates,
+    maker: Outputs,
     opened: Opened,
     world: World,
     module: MediumModule,
@@ -52,7 +52,7 @@ def judge_run(
     track: Track = iter,
 ) -> Judgement:
     """The first `count` samples, or as many as the room says; `save` keeps originals and
-    candidates as files."""
+    outputs as files."""
     source = maker.open(opened.nets, opened.source)
     total = min(len(source), count or maker.limit or len(source))
     starts = range(0, total, maker.size)
@@ -72,7 +72,7 @@ def judge_run(
         raise RunError(f"none of {total} held-out samples can be read; the first: {skipped[0]}")
     preparation = {**module.reader(Options())[1], **maker.preparation()}
     scores = sheet.scores(preparation)
-    return Judgement(scores.pop(CANDIDATES), scores, skipped)
+    return Judgement(scores.pop(OUTPUTS), scores, skipped)
 
 
 def _readable(
@@ -86,13 +86,13 @@ def _readable(
             skipped.append(f"{source.name(index)}: {error}")
 
 
-def _batch(maker: Candidates, items: Mapping[int, Any], world: World) -> Batch:
+def _batch(maker: Outputs, items: Mapping[int, Any], world: World) -> Batch:
     samples = [(item, index, Key(0, 0, index), []) for index, item in items.items()]
     return to_device(Collate(maker.collate)(samples), [], Transfer(world))
 
 
 def _write(folder: Path, group: Group, module: MediumModule, first: int) -> None:
-    for name, samples in (("originals", group.originals), (CANDIDATES, group.candidates)):
+    for name, samples in (("originals", group.originals), (OUTPUTS, group.outputs)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for number, sample in enumerate(samples, first):
             module.write(folder / name / f"{number:06d}", sample)
@@ -119,7 +119,7 @@ class Sheet:
                 self.references[judge.name].append(judge.features(references))
             elif isinstance(judge, PairJudge) and judge.joint:
                 self.references[judge.name] += references
-        for name, made in {CANDIDATES: group.candidates, **group.baselines}.items():
+        for name, made in {OUTPUTS: group.outputs, **group.baselines}.items():
             self.counts[name] += len(made)
             if len(made) == len(references):
                 self._add_set(name, references, [module.sample_of(sample) for sample in made])
@@ -134,7 +134,7 @@ class Sheet:
 
     def scores(self, preparation: dict[str, str]) -> dict[str, Scores]:
         """By set and judge. A baseline that ran out of samples is left out."""
-        count = self.counts[CANDIDATES]
+        count = self.counts[OUTPUTS]
         reference = joined_digest(self.digests)
         whole = [name for name, number in self.counts.items() if number == count]
         scores: dict[str, Scores] = {name: {} for name in whole}

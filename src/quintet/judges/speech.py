@@ -3,7 +3,7 @@ duration.
 
 Words are recognised by PocketSphinx, whose package carries an English model, and errors counted by
 jiwer (`quintet[judges]`): the number depends on the recogniser and compares only with itself. The
-candidate's sound is judged against the reference's text.
+output's sound is judged against the reference's text.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from quintet.media.audio import (
 from quintet.media.folder import METADATA, files, relative_name
 from quintet.media.sidecars import REMEDY, read_beside
 from quintet.mel import mel_filterbank
-from quintet.shared.candidates import Sound
+from quintet.shared.outputs import Sound
 
 if TYPE_CHECKING:
     from quintet.judges.voice import VoiceEncoder
@@ -178,12 +178,12 @@ class _RecognitionJudge(PairJudge):
             "text": NORMALISATION,
         }
 
-    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+    def rows(self, references: Sequence[Recording], outputs: Sequence[Recording]) -> Array:
         """(n, 2): errors, and words or characters of the reference."""
-        pairs = zip(references, candidates, strict=True)
+        pairs = zip(references, outputs, strict=True)
         counts = [
-            self.count(_text_of(reference), normalised(_recogniser().text(candidate)))
-            for reference, candidate in pairs
+            self.count(_text_of(reference), normalised(_recogniser().text(output)))
+            for reference, output in pairs
         ]
         return np.array(counts, np.float64)
 
@@ -210,7 +210,7 @@ def _version(package: str) -> str:
 
 class WordErrors(_RecognitionJudge):
     name = "wer"
-    about = "Word error rate of an outside recogniser that hears the candidates."
+    about = "Word error rate of an outside recogniser that hears the outputs."
     convention = "substitutions, deletions and insertions over words, of all recordings together"
 
     def count(self, text: str, heard: str) -> tuple[int, int]:
@@ -221,7 +221,7 @@ class WordErrors(_RecognitionJudge):
 
 class CharacterErrors(_RecognitionJudge):
     name = "cer"
-    about = "Character error rate of an outside recogniser that hears the candidates."
+    about = "Character error rate of an outside recogniser that hears the outputs."
     convention = (
         "substitutions, deletions and insertions over characters (spaces are some), of all "
         "recordings together"
@@ -260,7 +260,7 @@ def _encoder() -> "tuple[VoiceEncoder, str]":
 class Speaker(PairJudge):
     name = "speaker"
     medium = "speech"
-    about = "Similarity of the voices of candidate and reference: cosine of their embeddings."
+    about = "Similarity of the voices of output and reference: cosine of their embeddings."
     better = "higher"
     needs = f"weights: {WEIGHTS_ARE} as {WEIGHTS}.pt"
 
@@ -274,8 +274,8 @@ class Speaker(PairJudge):
             "weights": _encoder()[1],
         }
 
-    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
-        pairs = zip(references, candidates, strict=True)
+    def rows(self, references: Sequence[Recording], outputs: Sequence[Recording]) -> Array:
+        pairs = zip(references, outputs, strict=True)
         return np.array([self.embed(a) @ self.embed(b) for a, b in pairs], np.float64)
 
     def embed(self, recording: Recording) -> Array:
@@ -289,17 +289,17 @@ class Speaker(PairJudge):
 
 class OwnVoice(Speaker):
     name = "own_voice"
-    about = "Share of candidates that sound more like their own speaker than like any other."
+    about = "Share of outputs that sound more like their own speaker than like any other."
     joint = True
     reads_speaker = True
 
     def facts(self) -> dict[str, str]:
-        voices = "a speaker is the mean of its references, without that of the candidate"
+        voices = "a speaker is the mean of its references, without that of the output"
         return super().facts() | {"convention": f"largest cosine of embeddings; {voices}"}
 
-    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+    def rows(self, references: Sequence[Recording], outputs: Sequence[Recording]) -> Array:
         known = np.array([self.embed(reference) for reference in references])
-        heard = np.array([self.embed(candidate) for candidate in candidates])
+        heard = np.array([self.embed(output) for output in outputs])
         names, speakers = np.unique([one.speaker for one in references], return_inverse=True)
         if len(names) < 2:
             raise RunError(
@@ -327,7 +327,7 @@ QUIET = 1e-5
 class MelError(PairJudge):
     name = "mel"
     medium = "speech"
-    about = "Distance of the candidate's log-mels from the reference's; for copies of recordings."
+    about = "Distance of the output's log-mels from the reference's; for copies of recordings."
     better = "lower"
 
     def facts(self) -> dict[str, str]:
@@ -338,13 +338,13 @@ class MelError(PairJudge):
             "every 16 ms; 80 bands of equal area to 8 kHz, on Slaney's scale",
         }
 
-    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
-        pairs = zip(references, candidates, strict=True)
+    def rows(self, references: Sequence[Recording], outputs: Sequence[Recording]) -> Array:
+        pairs = zip(references, outputs, strict=True)
         return np.array([self.apart(*map(_log_mels, pair)) for pair in pairs], np.float64)
 
-    def apart(self, reference: Array, candidate: Array) -> float:
-        index = np.rint(np.linspace(0, len(candidate) - 1, len(reference))).astype(int)
-        return float(np.abs(candidate[index] - reference).mean())
+    def apart(self, reference: Array, output: Array) -> float:
+        index = np.rint(np.linspace(0, len(output) - 1, len(reference))).astype(int)
+        return float(np.abs(output[index] - reference).mean())
 
 
 def _log_mels(recording: Recording) -> Array:
@@ -367,7 +367,7 @@ OCTAVE = 1200.0
 class Pitch(PairJudge):
     name = "pitch"
     medium = "speech"
-    about = "Median distance of the candidate's pitch from the reference's."
+    about = "Median distance of the output's pitch from the reference's."
     better = "lower"
     unit = "cents"
 
@@ -379,10 +379,10 @@ class Pitch(PairJudge):
             **yin.FACTS,
         }
 
-    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+    def rows(self, references: Sequence[Recording], outputs: Sequence[Recording]) -> Array:
         courses = (
             [yin.pitch(one.wav, one.rate) for one in recordings]
-            for recordings in (references, candidates)
+            for recordings in (references, outputs)
         )
         apart = [yin.cents_apart(*pair) for pair in zip(*courses, strict=True)]
         return np.array([OCTAVE if cents is None else cents for cents in apart], np.float64)
@@ -391,16 +391,16 @@ class Pitch(PairJudge):
 class Duration(PairJudge):
     name = "duration"
     medium = "speech"
-    about = "How much longer or shorter the candidate is, relative to the reference."
+    about = "How much longer or shorter the output is, relative to the reference."
     better = "lower"
 
     def facts(self) -> dict[str, str]:
         return {"convention": "absolute difference over the reference's; pauses count"}
 
-    def rows(self, references: Sequence[Recording], candidates: Sequence[Recording]) -> Array:
+    def rows(self, references: Sequence[Recording], outputs: Sequence[Recording]) -> Array:
         first, second = (
             np.array([len(one.wav) / one.rate for one in recordings], np.float64)
-            for recordings in (references, candidates)
+            for recordings in (references, outputs)
         )
         return np.abs(second - first) / first
 

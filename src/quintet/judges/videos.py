@@ -66,8 +66,8 @@ def reader(options: Options) -> tuple[Callable[[Path], Tensor], dict[str, str]]:
     return read_one, preparation(options.frames, options.size)
 
 
-def check_alike(references: Sequence[Tensor], candidates: Sequence[Tensor]) -> None:
-    for one, other in zip(references, candidates, strict=True):
+def check_alike(references: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    for one, other in zip(references, outputs, strict=True):
         if one.shape != other.shape:
             shapes = (f"{len(x)} frames of {x.shape[-1]} x {x.shape[-2]}" for x in (one, other))
             both = " and ".join(shapes)
@@ -92,9 +92,9 @@ class FramePairs(PairJudge):
     def facts(self) -> dict[str, str]:
         return {**self.judge.facts(), "frames": "mean over each clip, then over clips"}
 
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
-        check_alike(references, candidates)
-        clips = zip(references, candidates)
+    def rows(self, references: Sequence[Any], outputs: Sequence[Any]) -> Array:
+        check_alike(references, outputs)
+        clips = zip(references, outputs)
         return np.array([self.judge.rows(one, other).mean() for one, other in clips])
 
 
@@ -134,15 +134,15 @@ class MotionPairs(PairJudge):
     medium = "video"
     better = "lower"
 
-    def rows(self, references: Sequence[Any], candidates: Sequence[Any]) -> Array:
-        check_alike(references, candidates)
+    def rows(self, references: Sequence[Any], outputs: Sequence[Any]) -> Array:
+        check_alike(references, outputs)
         if any(len(clip) < 2 for clip in references):
             raise RunError(f"{self.name} needs clips of at least 2 frames")
-        pairs = zip(references, candidates)
+        pairs = zip(references, outputs)
         return np.array([self.row(motion(one), motion(other)) for one, other in pairs])
 
     @abstractmethod
-    def row(self, reference: Tensor, candidate: Tensor) -> float | tuple[float, float]:
+    def row(self, reference: Tensor, output: Tensor) -> float | tuple[float, float]:
         """Of the motions of both."""
 
 
@@ -153,8 +153,8 @@ class Temporal(MotionPairs):
     def facts(self) -> dict[str, str]:
         return {"error": "mean absolute, of differences of consecutive frames", "range": "0..1"}
 
-    def row(self, reference: Tensor, candidate: Tensor) -> float:
-        return float((candidate - reference).abs().mean())
+    def row(self, reference: Tensor, output: Tensor) -> float:
+        return float((output - reference).abs().mean())
 
 
 class TemporalRelative(MotionPairs):
@@ -165,8 +165,8 @@ class TemporalRelative(MotionPairs):
         errors = "mean absolute, of differences of consecutive frames"
         return {"error": errors, "ratio": "sum over clips, over the sum for clips that stand still"}
 
-    def row(self, reference: Tensor, candidate: Tensor) -> tuple[float, float]:
-        return float((candidate - reference).abs().mean()), float(reference.abs().mean())
+    def row(self, reference: Tensor, output: Tensor) -> tuple[float, float]:
+        return float((output - reference).abs().mean()), float(reference.abs().mean())
 
     def mean(self, rows: Array) -> float:
         error, still = rows.sum(0)
@@ -225,7 +225,7 @@ class FrameFid(images.Fid):
 
     def distance_from(self, references: Array) -> Callable[[Array], float]:
         distance = frechet_from(rows_of(references))
-        return lambda candidates: distance(rows_of(candidates))
+        return lambda outputs: distance(rows_of(outputs))
 
 
 class FrechetOnnx(images.FrechetOnnx):

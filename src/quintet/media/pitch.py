@@ -62,14 +62,14 @@ def _refined(shape: Array, lag: Array) -> Array:
     return lag + shift.clip(-1, 1)
 
 
-def cents_apart(reference: Array, candidate: Array) -> float | None:
-    """Median distance of two courses of pitch over frames voiced in both, the candidate's stretched
+def cents_apart(reference: Array, output: Array) -> float | None:
+    """Median distance of two courses of pitch over frames voiced in both, the output's stretched
     linearly to the length of the reference's; None if there is no such frame, 0 if neither has a
     voiced one, as whispers and clicks."""
-    if not (reference > 0).any() and not (candidate > 0).any():
+    if not (reference > 0).any() and not (output > 0).any():
         return 0.0
-    index = np.rint(np.linspace(0, len(candidate) - 1, len(reference))).astype(int)
-    stretched = candidate[index]
+    index = np.rint(np.linspace(0, len(output) - 1, len(reference))).astype(int)
+    stretched = output[index]
     both = (reference > 0) & (stretched > 0)
     if not both.any():
         return None

@@ -1,4 +1,4 @@
-"""Candidates of meshes: reconstructions of an autoencoder, or what a transformer generates from
+"""Outputs of meshes: reconstructions of an autoencoder, or what a transformer generates from
 held-out captions."""
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from quintet.mesh.exhibits import Arrays
 from quintet.mesh.geometry import discretise, undiscretise
 from quintet.mesh.sample import through_codes
 from quintet.mesh.transformer.task import TransformerTask
-from quintet.shared.candidates import Candidates, Group
+from quintet.shared.outputs import Group, Outputs
 from quintet.shared.sampling import readable
 
 
@@ -25,7 +25,7 @@ def mesh_of(item: Mapping[str, Any]) -> Mesh:
     return Mesh(item["vertices"].numpy(), item["faces"].numpy())
 
 
-class MeshCandidates(Candidates):
+class MeshOutputs(Outputs):
     def __init__(self, task: Any) -> None:
         super().__init__(task)
         if task.config.corners != 3:
@@ -36,11 +36,11 @@ class MeshCandidates(Candidates):
         large = {"skip": "left out", "simplify": "simplified"}[config.too_large]
         return {
             "faces": f"at most {config.max_faces}, larger meshes {large}",
-            "empty": "a candidate without a surface is one triangle",
+            "empty": "an output without a surface is one triangle",
         }
 
 
-class Reconstructions(MeshCandidates):
+class Reconstructions(MeshOutputs):
     """Each mesh from its own codes."""
 
     task: AutoencoderTask
@@ -58,7 +58,7 @@ class Reconstructions(MeshCandidates):
         return Group(originals, made, {"rounded_to_bins": rounded})
 
 
-class Generated(MeshCandidates):
+class Generated(MeshOutputs):
     """A mesh for each held-out caption, and beside them as many training meshes."""
 
     task: TransformerTask
@@ -92,5 +92,5 @@ def _mesh(arrays: Arrays) -> Mesh:
     return Mesh(*arrays)
 
 
-def candidates(task: Any) -> MeshCandidates:
+def outputs(task: Any) -> MeshOutputs:
     return Reconstructions(task) if isinstance(task, AutoencoderTask) else Generated(task)

@@ -1,4 +1,4 @@
-"""Candidates of MuLaN: embeddings of sounds, to be found among those of their captions."""
+"""Outputs of MuLaN: embeddings of sounds, to be found among those of their captions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ import numpy as np
 from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
 from quintet.music.task import MuLaNTask
-from quintet.shared.candidates import Candidates, Caption, Group, Sound, sixteen_bits
+from quintet.shared.outputs import Caption, Group, Outputs, Sound, sixteen_bits
 
 
-class Embeddings(Candidates):
+class Embeddings(Outputs):
     task: MuLaNTask
     compares = "embeddings"
 
@@ -33,7 +33,7 @@ class Embeddings(Candidates):
         return Group(sounds, [*audio], {"chance": chance}, references=captions)
 
 
-def candidates(task: Any) -> Candidates:
+def outputs(task: Any) -> Outputs:
     if not isinstance(task, MuLaNTask):
         raise RunError("copies of an adopted codec have no judges; see the metrics of its run")
     return Embeddings(task)

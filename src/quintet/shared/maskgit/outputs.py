@@ -9,13 +9,13 @@ from torch import Tensor
 from quintet.engine.data.source import Source
 from quintet.engine.evaluate import ConcatData
 from quintet.engine.task import Batch
-from quintet.shared.candidates import Candidates, Group, cropped, eight_bits
 from quintet.shared.maskgit.data import in_floats
 from quintet.shared.maskgit.task import MaskedTask
+from quintet.shared.outputs import Group, Outputs, cropped, eight_bits
 from quintet.shared.sampling import readable
 
 
-class Generated(Candidates):
+class Generated(Outputs):
     task: MaskedTask
     compares = "sets"
     size = 64

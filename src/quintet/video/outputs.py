@@ -1,4 +1,4 @@
-"""Candidates of clips: reconstructions of a tokenizer, or what a generator makes of held-out
+"""Outputs of clips: reconstructions of a tokenizer, or what a generator makes of held-out
 captions."""
 
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from typing import Any, cast
 from torch import Tensor
 
 from quintet.engine.task import Batch
-from quintet.shared.candidates import Candidates, Group, cropped, eight_bits
-from quintet.shared.maskgit.candidates import Generated
+from quintet.shared.maskgit.outputs import Generated
+from quintet.shared.outputs import Group, Outputs, cropped, eight_bits
 from quintet.shared.tokenizer.pixels import three_channels
 from quintet.video.maskgit_task import VideoMaskGitTask
 from quintet.video.model import VideoTokenizer
 from quintet.video.task import VideoTask, bicubic_baseline
 
 
-class Reconstructions(Candidates):
+class Reconstructions(Outputs):
     task: VideoTask
 
     def preparation(self) -> dict[str, str]:
@@ -28,12 +28,12 @@ class Reconstructions(Candidates):
         real, model = self.task.real(batch), cast(VideoTokenizer, self.task.tokenizer)
         sets = {
             "originals": real,
-            "candidates": self.nets["tokenizer"](real).output,
+            "outputs": self.nets["tokenizer"](real).output,
             "bicubic": bicubic_baseline(real, model.factor, model.time_factor),
             "mean_frame": real.mean(2, keepdim=True).expand_as(real),
         }
         clips = {name: [*eight_bits(_frames(x))] for name, x in sets.items()}
-        return Group(clips.pop("originals"), clips.pop("candidates"), clips)
+        return Group(clips.pop("originals"), clips.pop("outputs"), clips)
 
 
 def _frames(clips: Tensor) -> Tensor:
@@ -47,5 +47,5 @@ class GeneratedClips(Generated):
         return super().shown(_frames(pixels[None])[0])
 
 
-def candidates(task: Any) -> Candidates:
+def outputs(task: Any) -> Outputs:
     return GeneratedClips(task) if isinstance(task, VideoMaskGitTask) else Reconstructions(task)

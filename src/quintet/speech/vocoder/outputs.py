@@ -1,4 +1,4 @@
-"""Candidates of a vocoder: copies of whole held-out recordings through log-mels."""
+"""Outputs of a vocoder: copies of whole held-out recordings through log-mels."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -11,7 +11,7 @@ from quintet.engine.data.wire import to_floats
 from quintet.engine.evaluate import ConcatData
 from quintet.engine.task import Batch
 from quintet.media.errors import BadFile
-from quintet.shared.candidates import Candidates, Group, Sound, sixteen_bits
+from quintet.shared.outputs import Group, Outputs, Sound, sixteen_bits
 from quintet.shared.segments import Recordings, Segments
 from quintet.shared.transcripts import Transcripts
 from quintet.speech.vocoder.model import Vocoder
@@ -55,7 +55,7 @@ def transcripts(split: Any) -> dict[int, str]:
     return {index: known.of(name) for index, name in names.items() if name in known}
 
 
-class Copies(Candidates):
+class Copies(Outputs):
     """Judged by transcripts too if all held-out recordings have some."""
 
     task: VocoderTask
@@ -85,7 +85,7 @@ class Copies(Candidates):
         model: Vocoder = self.nets[self.task.main]
         sets = {
             "originals": [item["audio"] for item in items],
-            "candidates": [model.copy(sound) for sound in batch.data],
+            "outputs": [model.copy(sound) for sound in batch.data],
             "griffin_lim": [model.copy(sound, model.griffin_lim) for sound in batch.data],
         }
         texts, rate = [item["text"] for item in items], model.config.sample_rate
@@ -94,4 +94,4 @@ class Copies(Candidates):
             for name, wavs in sets.items()
         }
         originals = sounds.pop("originals")
-        return Group(originals, sounds.pop("candidates"), {"recordings": originals, **sounds})
+        return Group(originals, sounds.pop("outputs"), {"recordings": originals, **sounds})

@@ -1,6 +1,6 @@
 """What a run makes of held-out samples: the one hook of a room for `quintet evaluate --judges`.
 
-    held-out samples, in groups ─ make ─> originals, candidates and baselines, as files hold them
+    held-out samples, in groups ─ make ─> originals, outputs and baselines, as files hold them
 
 A sample is plain: a picture is uint8 (3, h, w), a clip uint8 (t, 3, h, w), a mesh a `Mesh`, speech
 and music a `Sound`. Judges know how to prepare, write and compare them.
@@ -40,16 +40,16 @@ class Group:
     """Lists of equal length, in the order of the samples."""
 
     originals: Sequence[Any]
-    candidates: Sequence[Any]
+    outputs: Sequence[Any]
     baselines: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     """What trivial methods make of the same samples, and the originals themselves where a judge
     has an error of its own."""
     references: Sequence[Any] | None = None
-    """What candidates are compared with, if not the originals."""
+    """What outputs are compared with, if not the originals."""
 
 
-class Candidates(ABC):
-    """Makes candidates with the networks of a run. What it makes of a sample depends neither on
+class Outputs(ABC):
+    """Makes outputs with the networks of a run. What it makes of a sample depends neither on
     the batch size of the run nor on the number of processes: groups have a size of their own."""
 
     compares: Compares = "both"

@@ -1,4 +1,4 @@
-"""Candidates of VoiceBox: held-out transcripts, spoken in the voice of other held-out speech; and
+"""Outputs of VoiceBox: held-out transcripts, spoken in the voice of other held-out speech; and
 of a vocoder."""
 
 from collections import defaultdict
@@ -10,16 +10,16 @@ from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE
 from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
-from quintet.shared.candidates import Candidates, Group, Sound, sixteen_bits
+from quintet.shared.outputs import Group, Outputs, Sound, sixteen_bits
 from quintet.speech.data import SpeechFolder
 from quintet.speech.inference import infill, segment_layout
 from quintet.speech.model import VoiceBox
 from quintet.speech.task import VoiceBoxTask
-from quintet.speech.vocoder.candidates import Copies
+from quintet.speech.vocoder.outputs import Copies
 from quintet.speech.vocoder.task import VocoderTask
 
 
-class Spoken(Candidates):
+class Spoken(Outputs):
     """The prompt of a transcript is the next recording of its speaker that lasts three to six
     seconds, with its transcript; where none does, the next. Where the metadata does not name
     speakers, each folder counts as one."""
@@ -69,7 +69,7 @@ class Spoken(Candidates):
         copies = [network.to_sound(x, self.task.vocoder) for x in network.extract(recorded)]
         sets = {
             "originals": [item["audio"] for item in items],
-            "candidates": self.speak(network, items, batch),
+            "outputs": self.speak(network, items, batch),
             "copies": copies,  # what the vocoder alone does to recordings
         }
         speakers = ["/".join(_voice(self.source, index)) for index in batch.ids]
@@ -78,7 +78,7 @@ class Spoken(Candidates):
             for name, wavs in sets.items()
         }
         originals = sounds.pop("originals")
-        return Group(originals, sounds.pop("candidates"), {"recordings": originals, **sounds})
+        return Group(originals, sounds.pop("outputs"), {"recordings": originals, **sounds})
 
     def speak(self, network: VoiceBox, items: Sequence[Any], batch: Batch) -> list[Any]:
         segments = [
@@ -106,5 +106,5 @@ def _voice(source: Source, index: int) -> tuple[str, str]:
     return "folder", str(PurePath(source.name(index)).parent)
 
 
-def candidates(task: Any) -> Candidates:
+def outputs(task: Any) -> Outputs:
     return Copies(task) if isinstance(task, VocoderTask) else Spoken(task)

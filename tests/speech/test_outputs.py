@@ -10,8 +10,8 @@ import pytest
 
 from quintet.media.audio import write_wav
 from quintet.media.shards.pack import pack
-from quintet.speech.candidates import Spoken
 from quintet.speech.data import SpeechFolder, described
+from quintet.speech.outputs import Spoken
 from speech.small import small_buckets
 
 RATE = 8_000
