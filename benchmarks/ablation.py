@@ -44,9 +44,9 @@ from quintet.engine.evaluate import eval_mode
 from quintet.engine.part import load_strictly
 from quintet.engine.run import Run
 from quintet.engine.settings import updated
-from quintet.judges import images
 from quintet.judges.base import PairJudge, SetJudge
 from quintet.judges.frechet import frechet_distance
+from quintet.judges.media import image as images
 from quintet.nn.lpips import feature_distance
 from quintet.shared.outputs import eight_bits
 from quintet.shared.tokenizer.pixels import bicubic

@@ -19,8 +19,8 @@ from torch import Tensor
 from quintet.nn.similarity import psnr
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import open_data
-from quintet.video.model import VideoTokenizer, temporal_error
-from quintet.video.task import bicubic_baseline
+from quintet.video.tokenizer.model import VideoTokenizer, temporal_error
+from quintet.video.tokenizer.task import bicubic_baseline
 
 SPATIAL = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1.0)
 TEMPORAL = (0.0, 1e-6, 1 / 8, 1 / 4, 1.0)

@@ -19,7 +19,7 @@ from dataclasses import asdict
 import torch
 
 from quintet.image import recipes
-from quintet.image.model import VQGanVAE
+from quintet.image.vqgan.model import VQGanVAE
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.perceptual import StructuralDistance
 

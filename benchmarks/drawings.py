@@ -32,9 +32,10 @@ from PIL import Image
 from provenance import commit, machine
 from torch import Tensor
 
-from quintet.judges import images
 from quintet.judges.frechet import frechet_distance
-from quintet.media.pixels import Pixels, grid, read_image, write_png
+from quintet.judges.media import image as images
+from quintet.media.pixels import Pixels, read_image, write_png
+from quintet.media.sheets import grid
 from quintet.shared.outputs import eight_bits
 from quintet.shared.sampling import decoding_of, loaded
 

@@ -27,14 +27,14 @@ from torch import Tensor
 
 from quintet.engine.data.wire import to_floats
 from quintet.shared.sampling import loaded
-from quintet.speech.characters import FIRST, PAD
 from quintet.speech.config import SpeechDataConfig
 from quintet.speech.data import Buckets, SpeechFolder
-from quintet.speech.durations import fully_visible, voice_of
-from quintet.speech.masking import span_mask
-from quintet.speech.model import VoiceBox
-from quintet.speech.phonemes import encode_phonemes
-from quintet.speech.tokens import unpack
+from quintet.speech.text.characters import FIRST, PAD
+from quintet.speech.text.phonemes import encode_phonemes
+from quintet.speech.text.tokens import unpack
+from quintet.speech.voicebox.durations import fully_visible, voice_of
+from quintet.speech.voicebox.masking import span_mask
+from quintet.speech.voicebox.model import VoiceBox
 
 AROUND = 3
 """Tokens on both sides that a tree sees."""

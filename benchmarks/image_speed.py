@@ -25,12 +25,9 @@ from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.image import recipes
-from quintet.image.config import (
-    ImageDataConfig,
-    VQGanRecipe,
-    VQGanVAEConfig,
-)
-from quintet.image.task import VQGanTask
+from quintet.image.config import ImageDataConfig
+from quintet.image.vqgan.config import VQGanRecipe, VQGanVAEConfig
+from quintet.image.vqgan.task import VQGanTask
 from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
 
 

@@ -31,10 +31,12 @@ from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.mesh import recipes
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.autoencoder.task import AutoencoderTask
-from quintet.mesh.config import MeshAutoencoderConfig, MeshDataConfig, MeshTransformerConfig
+from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import face_neighbours
+from quintet.mesh.transformer.config import MeshTransformerConfig
 from quintet.mesh.transformer.generator import CHECK_EVERY
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.mesh.transformer.task import TransformerTask

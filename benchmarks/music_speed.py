@@ -22,8 +22,9 @@ from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.music import recipes
-from quintet.music.config import MuLaNConfig, MuLaNRecipe, MusicDataConfig
-from quintet.music.task import MuLaNTask
+from quintet.music.config import MusicDataConfig
+from quintet.music.mulan.config import MuLaNConfig, MuLaNRecipe
+from quintet.music.mulan.task import MuLaNTask
 
 
 def recipe_of(size: str) -> MuLaNRecipe:

@@ -45,7 +45,7 @@ def opened(name: str, recipe: Recipe, path: Path) -> Run:
     if recipe.stages:
         frozen.keep(folder, recipe, {}, rooms.load)
         recipe = frozen.resolved(recipe, folder.path)
-    return Run(rooms.build(name, recipe), recipe, World(recipe), folder)
+    return Run(rooms.build(recipe), recipe, World(recipe), folder)
 
 
 def trained(run: Run, steps: int) -> tuple[float, dict[str, float]]:

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from quintet import VideoTokenizer, VideoTokenizerTrainer
 from quintet.video import recipes
-from quintet.video.config import VideoRecipe
 from quintet.video.motion import compose, draw
+from quintet.video.tokenizer.config import VideoRecipe
 
 SECONDS = 180
 

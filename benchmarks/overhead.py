@@ -33,8 +33,8 @@ from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Journal
 from quintet.engine.trainer import AnyRecipe, AnyTask
 from quintet.image import recipes
-from quintet.image.config import VQGanVAEConfig
-from quintet.image.model import VQGanVAE
+from quintet.image.vqgan.config import VQGanVAEConfig
+from quintet.image.vqgan.model import VQGanVAE
 
 
 class WithLoss(nn.Module):

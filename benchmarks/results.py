@@ -34,7 +34,7 @@ from provenance import commit, machine
 from results_page import write_page
 
 from quintet import rooms
-from quintet.judges import media
+from quintet.judges import choosing
 
 MAX_TAR_BYTES = 12 << 20
 
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def working_judges(self) -> list[str]:
-        known = media.of_medium(self.medium)
+        known = choosing.of_medium(self.medium)
         return [name for name in self.judges if known[name]().problem() is None]
 
 
@@ -236,7 +236,7 @@ SPLITS = ("train", "held")
 def described(row: Row) -> dict[str, Any]:
     """What the judges of a row measure, for the page."""
     facts = ("about", "better", "unit")
-    known = media.of_medium(row.medium)
+    known = choosing.of_medium(row.medium)
     return {name: {fact: getattr(known[name], fact) for fact in facts} for name in row.judges}
 
 

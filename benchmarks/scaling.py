@@ -23,7 +23,7 @@ from torch import nn
 
 from quintet import rooms
 from quintet.engine.machine.regions import regions_of
-from quintet.mesh.config import MeshTransformerConfig
+from quintet.mesh.transformer.config import MeshTransformerConfig
 from quintet.mesh.transformer.model import MeshTransformer
 
 BUCKET = 25e6
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
 
 
 def of_recipe(name: str, recipe: Any = None) -> list[nn.Module]:
-    parts = rooms.build(name, recipe or rooms.recipe_function(name)()).parts.values()
+    parts = rooms.build(recipe or rooms.recipe_function(name)()).parts.values()
     return [part.network for part in parts if part.optimizer is not None]
 
 

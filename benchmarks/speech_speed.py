@@ -26,9 +26,10 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.nn.flow import integrate
 from quintet.speech import recipes
-from quintet.speech.config import SpeechDataConfig, VoiceBoxRecipe
+from quintet.speech.config import SpeechDataConfig
 from quintet.speech.data import Buckets
-from quintet.speech.task import VoiceBoxTask
+from quintet.speech.voicebox.config import VoiceBoxRecipe
+from quintet.speech.voicebox.task import VoiceBoxTask
 
 LETTERS = 150
 """Characters per 1,000 frames, about ten seconds."""

@@ -86,7 +86,7 @@ def stage_of(name: str, place: Path) -> Path:
         recipe = rooms.recipe_function(name)()
         recipe = each_setting(recipe, lambda f, value: {"valid_limit": 2}.get(f.name, value))
         recipe = dataclasses.replace(recipe, steps=2, workers=0, trackers=(), compile="off")
-        build = lambda settings: rooms.build(name, settings)
+        build = lambda settings: rooms.build(settings)
         start(build, recipe, run, name=name, load=rooms.load, progress=False)
     return run
 
@@ -101,7 +101,7 @@ def measure(
     if recipe.stages:
         frozen.keep(folder, recipe, {}, rooms.load)
         recipe = frozen.resolved(recipe, folder.path)
-    run = Run(rooms.build(name, recipe), recipe, World(recipe), folder)
+    run = Run(rooms.build(recipe), recipe, World(recipe), folder)
     opened = time.perf_counter()
     run.stream = Kept(run, KEPT)  # type: ignore[assignment]
     loading = time.perf_counter() - opened

@@ -18,7 +18,7 @@ from sys import maxsize
 from quintet.shared.sampling import loaded
 from quintet.speech.config import SpeechDataConfig
 from quintet.speech.data import Buckets, SpeechFolder
-from quintet.speech.transcripts import judge
+from quintet.speech.voicebox.doubts import judge
 
 
 class Exchanged(SpeechFolder):

@@ -22,8 +22,8 @@ from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.video import recipes
-from quintet.video.config import VideoRecipe, VideoTokenizerConfig
-from quintet.video.task import VideoTask
+from quintet.video.tokenizer.config import VideoRecipe, VideoTokenizerConfig
+from quintet.video.tokenizer.task import VideoTask
 
 
 def recipe_of(size: str) -> VideoRecipe:

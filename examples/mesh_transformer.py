@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from quintet import MeshAutoencoder, MeshAutoencoderTrainer, MeshTransformer, MeshTransformerTrainer
-from quintet.mesh.config import GenerationConfig
+from quintet.mesh.transformer.config import GenerationConfig
 
 CORNERS = torch.tensor(list(product((-1.0, 1.0), repeat=3)))
 SIDES = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]

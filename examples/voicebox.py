@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 
 from quintet import VoiceBox, VoiceBoxTrainer
 from quintet.media.audio import write_wav
-from quintet.speech.config import SamplingConfig, SpeechDataConfig
+from quintet.speech.config import SpeechDataConfig
+from quintet.speech.voicebox.config import SamplingConfig
 
 RATE = 16_000
 VOWELS = {"a": (700, 1200), "e": (400, 2100), "i": (300, 2300), "o": (450, 850), "u": (320, 750)}

@@ -41,7 +41,7 @@ def task_of(name: str, measured: bool) -> Callable[[Any], Any]:
     measured, which changes no step and would be most of the time of a few steps."""
 
     def build(settings: Any) -> Any:
-        task = TASKS[name](settings) if name in TASKS else rooms.build(name, settings)
+        task = TASKS[name](settings) if name in TASKS else rooms.build(settings)
         opened = task.data
         if not measured:
             task.data = lambda split: opened(split) if split == "train" else None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from quintet.speech.phonemes import encode_phonemes
+from quintet.speech.text.phonemes import encode_phonemes
 
 ROOT = Path(__file__).parents[1]
 SPEEDS = ["image_speed", "video_speed", "music_speed", "speech_speed", "mesh_speed"]

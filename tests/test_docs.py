@@ -256,7 +256,7 @@ def monitors() -> list[PlateauMonitor]:
     with tempfile.TemporaryDirectory() as coder:
         tasks["mesh/autoencoder_tiny"].parts["autoencoder"].network.save_pretrained(coder)
         built_on = dataclasses.replace(recipe, autoencoder=coder)
-        tasks["mesh/transformer_tiny"] = rooms.build("mesh/transformer_tiny", built_on)
+        tasks["mesh/transformer_tiny"] = rooms.build(built_on)
     music = tasks["music/mulan_tiny"]
     music.prepare(World(music.recipe))  # its monitor depends on the global batch size
     every: list[Any] = health.default_monitors(["PART"])

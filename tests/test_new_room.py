@@ -14,7 +14,8 @@ from quintet.engine.errors import RunError
 
 FILES = {
     "__init__.py": "",
-    "config.py": '''
+    "line/__init__.py": "",
+    "line/config.py": '''
         from dataclasses import dataclass, field
         from quintet.engine.config import OptimizerConfig, Recipe
 
@@ -35,17 +36,17 @@ FILES = {
             """Optimizer."""
     ''',
     "recipes.py": '''
-        from quintet.scratch.config import LineRecipe
+        from quintet.scratch.line.config import LineRecipe
 
         def line_tiny() -> LineRecipe:
             """A line through points."""
             return LineRecipe(steps=4, batch_size=4, workers=0, log_every=1, trackers=())
     ''',
-    "model.py": """
+    "line/model.py": """
         import torch
         from torch import nn
         from quintet.engine.models.pretrained import Pretrained
-        from quintet.scratch.config import LineConfig
+        from quintet.scratch.line.config import LineConfig
 
         class Line(Pretrained, nn.Module):
             Config = LineConfig
@@ -57,6 +58,8 @@ FILES = {
 
             def forward(self, x):
                 return self.weight * x
+
+        Model = Line
     """,
     "data.py": """
         import torch
@@ -75,12 +78,12 @@ FILES = {
             def name(self, index):
                 return f"{self.split} point {index}"
     """,
-    "task.py": """
+    "line/task.py": """
         import torch
         from torch.utils.data import default_collate
         from quintet.engine.task import Part, Rows, Task, Update, each
         from quintet.scratch.data import Points
-        from quintet.scratch.model import Line
+        from quintet.scratch.line.model import Line
 
         class LineTask(Task):
             main = "line"
@@ -104,10 +107,9 @@ FILES = {
                 error = (nets["line"](batch.data["x"]) - batch.data["y"]).abs()
                 return {"error": Rows(error.flatten())}
 
-        def build(recipe):
-            return LineTask(recipe)
+        build = LineTask
     """,
-    "sample.py": '''
+    "line/sample.py": '''
         from dataclasses import dataclass
 
         EXAMPLE = "--at 2 --out out"
@@ -122,13 +124,12 @@ FILES = {
         def example(recipe, run):
             return ["--at", "2", "--out", "out"]
 
-        def sample(run, inputs, out, flags):
+        def sample(trained, inputs, out, flags):
             import torch
-            import quintet
 
             out.mkdir(parents=True, exist_ok=True)
             path = out / "value.txt"
-            path.write_text(str(quintet.load(run)(torch.tensor([flags.at])).item()))
+            path.write_text(str(trained.model('cpu')(torch.tensor([flags.at])).item()))
             return [path]
     ''',
     "demo.py": """
@@ -155,6 +156,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folder = tmp_path / "rooms" / "scratch"
     folder.mkdir(parents=True)
     for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(dedent(text), encoding="utf-8")
     monkeypatch.setattr(quintet, "__path__", [*quintet.__path__, str(folder.parent)])
     yield "scratch"
@@ -195,7 +197,7 @@ def test_a_room_without_demo_has_no_stage(room, tmp_path) -> None:
 
 
 def test_what_else_a_room_may_have_is_asked_for_by_file(room) -> None:
-    with pytest.raises(RunError, match=r"quintet/scratch/export\.py.*pieces\(model, recipe\)"):
-        _ = rooms.Room(room).export
+    with pytest.raises(RunError, match=r"quintet/scratch/line/export\.py.*pieces\(model, recipe\)"):
+        _ = rooms.Family(room, "line").export
     with pytest.raises(RunError, match="there is no room 'poems'"):
         rooms.room_named("poems")

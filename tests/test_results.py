@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from quintet.media.pixels import grid
+from quintet.media.sheets import grid
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ["image/vqgan", "video/tokenizer", "speech/voicebox"]

@@ -10,50 +10,53 @@ from quintet.version import __version__
 
 if TYPE_CHECKING:
     from quintet.engine.trainer import Trainer
-    from quintet.image.model import MaskGit, MaskGitUp, VQGanVAE
-    from quintet.image.trainer import MaskGitTrainer, MaskGitUpTrainer, VQGanVAETrainer
-    from quintet.mesh.model import MeshAutoencoder, MeshTransformer
-    from quintet.mesh.trainer import MeshAutoencoderTrainer, MeshTransformerTrainer
-    from quintet.music.model import MuLaN
-    from quintet.music.trainer import MuLaNTrainer
+    from quintet.image.maskgit.model import MaskGit
+    from quintet.image.maskgit.trainer import MaskGitTrainer
+    from quintet.image.vqgan.model import VQGanVAE
+    from quintet.image.vqgan.trainer import VQGanVAETrainer
+    from quintet.mesh.autoencoder.model import MeshAutoencoder
+    from quintet.mesh.autoencoder.trainer import MeshAutoencoderTrainer
+    from quintet.mesh.transformer.model import MeshTransformer
+    from quintet.mesh.transformer.trainer import MeshTransformerTrainer
+    from quintet.music.mulan.model import MuLaN
+    from quintet.music.mulan.trainer import MuLaNTrainer
     from quintet.rooms import load
-    from quintet.speech.model import Vocoder, VoiceBox
-    from quintet.speech.trainer import VoiceBoxTrainer
+    from quintet.speech.vocoder.model import Vocoder
     from quintet.speech.vocoder.trainer import VocoderTrainer
-    from quintet.video.model import VideoMaskGit, VideoTokenizer
-    from quintet.video.trainer import VideoMaskGitTrainer, VideoTokenizerTrainer
+    from quintet.speech.voicebox.model import VoiceBox
+    from quintet.speech.voicebox.trainer import VoiceBoxTrainer
+    from quintet.video.maskgit.model import VideoMaskGit
+    from quintet.video.maskgit.trainer import VideoMaskGitTrainer
+    from quintet.video.tokenizer.model import VideoTokenizer
+    from quintet.video.tokenizer.trainer import VideoTokenizerTrainer
 
 
 _PLACES = {
+    "MaskGit": "quintet.image.maskgit.model",
+    "MaskGitTrainer": "quintet.image.maskgit.trainer",
+    "MeshAutoencoder": "quintet.mesh.autoencoder.model",
+    "MeshAutoencoderTrainer": "quintet.mesh.autoencoder.trainer",
+    "MeshTransformer": "quintet.mesh.transformer.model",
+    "MeshTransformerTrainer": "quintet.mesh.transformer.trainer",
+    "MuLaN": "quintet.music.mulan.model",
+    "MuLaNTrainer": "quintet.music.mulan.trainer",
     "Trainer": "quintet.engine.trainer",
-    "load": "quintet.rooms",
-    "MaskGit": "quintet.image.model",
-    "MaskGitTrainer": "quintet.image.trainer",
-    "MaskGitUp": "quintet.image.model",
-    "MaskGitUpTrainer": "quintet.image.trainer",
-    "VQGanVAE": "quintet.image.model",
-    "VQGanVAETrainer": "quintet.image.trainer",
-    "MeshAutoencoder": "quintet.mesh.model",
-    "MeshAutoencoderTrainer": "quintet.mesh.trainer",
-    "MeshTransformer": "quintet.mesh.model",
-    "MeshTransformerTrainer": "quintet.mesh.trainer",
-    "MuLaN": "quintet.music.model",
-    "MuLaNTrainer": "quintet.music.trainer",
-    "Vocoder": "quintet.speech.model",
+    "VQGanVAE": "quintet.image.vqgan.model",
+    "VQGanVAETrainer": "quintet.image.vqgan.trainer",
+    "VideoMaskGit": "quintet.video.maskgit.model",
+    "VideoMaskGitTrainer": "quintet.video.maskgit.trainer",
+    "VideoTokenizer": "quintet.video.tokenizer.model",
+    "VideoTokenizerTrainer": "quintet.video.tokenizer.trainer",
+    "Vocoder": "quintet.speech.vocoder.model",
     "VocoderTrainer": "quintet.speech.vocoder.trainer",
-    "VoiceBox": "quintet.speech.model",
-    "VoiceBoxTrainer": "quintet.speech.trainer",
-    "VideoMaskGit": "quintet.video.model",
-    "VideoMaskGitTrainer": "quintet.video.trainer",
-    "VideoTokenizer": "quintet.video.model",
-    "VideoTokenizerTrainer": "quintet.video.trainer",
+    "VoiceBox": "quintet.speech.voicebox.model",
+    "VoiceBoxTrainer": "quintet.speech.voicebox.trainer",
+    "load": "quintet.rooms",
 }
 
 __all__ = [
     "MaskGit",
     "MaskGitTrainer",
-    "MaskGitUp",
-    "MaskGitUpTrainer",
     "MeshAutoencoder",
     "MeshAutoencoderTrainer",
     "MeshTransformer",

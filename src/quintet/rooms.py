@@ -1,6 +1,9 @@
-"""Room: one modality, found by its folder having recipes.py; there is no list to edit.
+"""Rooms and families, found by their folders; there is no list to edit.
 
-Names from files and the command line are looked up among what is there, never imported as given.
+A room is one modality: a folder of the package with recipes.py. A family is one model with all that
+belongs to it: a folder of its room. The class of a recipe stands in the config.py of its family:
+that is how a recipe names it. Names from files and the command line are looked up among what is
+there, never imported as written.
 """
 
 import importlib
@@ -19,10 +22,17 @@ if TYPE_CHECKING:
     from quintet.engine.task import Task
     from quintet.shared.demo import Stage
     from quintet.shared.outputs import Outputs
+    from quintet.shared.sampling import Trained
+
+
+class TaskModule(Protocol):
+    """`ROOM/FAMILY/task.py`."""
+
+    def build(self, recipe: Any) -> "Task": ...
 
 
 class SampleModule(Protocol):
-    """`ROOM/sample.py`: what `quintet sample` does for a run of the room. Imports no torch."""
+    """`ROOM/FAMILY/sample.py`: what `quintet sample` does for its runs. Imports no torch."""
 
     EXAMPLE: str
     """Arguments after the run, for the help; files in it are those of a user."""
@@ -33,7 +43,21 @@ class SampleModule(Protocol):
         """Arguments that work for a run just trained, without files of a user; empty if none do."""
         ...
 
-    def sample(self, run: Path, inputs: Sequence[Path], out: Path, flags: Any) -> list[Path]: ...
+    def sample(
+        self, trained: "Trained", inputs: Sequence[Path], out: Path, flags: Any
+    ) -> list[Path]: ...
+
+
+class ExportModule(Protocol):
+    """`ROOM/FAMILY/export.py`: the graphs of a model."""
+
+    def pieces(self, model: Any, recipe: Any) -> Any: ...
+
+
+class OutputsModule(Protocol):
+    """`ROOM/FAMILY/outputs.py`: what a run makes of held-out samples, for outside judges."""
+
+    def outputs(self, task: Any) -> "Outputs": ...
 
 
 class DataModule(Protocol):
@@ -47,28 +71,51 @@ class DataModule(Protocol):
         ...
 
 
-class TaskModule(Protocol):
-    """`ROOM/task.py`."""
+@dataclass(frozen=True)
+class Family:
+    """One model with all that belongs to it. Its modules have agreed names and are imported when
+    asked for, because help must be instant."""
 
-    def build(self, recipe: Any) -> "Task": ...
+    room: str
+    name: str
 
+    def __str__(self) -> str:
+        return f"{self.room}/{self.name}"
 
-class ExportModule(Protocol):
-    """`ROOM/export.py`: the graphs that leave the room."""
+    @property
+    def adopts(self) -> Sequence[str]:
+        """Classes of other libraries whose folders the family loads: ADOPTS of config.py."""
+        return getattr(self.module("config", "the recipe's class", "training"), "ADOPTS", ())
 
-    def pieces(self, model: Any, recipe: Any) -> Any: ...
+    @property
+    def task(self) -> TaskModule:
+        return self.module("task", "build(recipe)", "training")
 
+    @property
+    def sample(self) -> SampleModule:
+        members = "EXAMPLE, Flags, example(recipe, run) and sample(trained, inputs, out, flags)"
+        return self.module("sample", members, "quintet sample")
 
-class OutputsModule(Protocol):
-    """`ROOM/outputs.py`: what a run makes of held-out samples, for outside judges."""
+    @property
+    def export(self) -> ExportModule:
+        return self.module("export", "pieces(model, recipe)", "export as a graph")
 
-    def outputs(self, task: Any) -> "Outputs": ...
+    @property
+    def outputs(self) -> OutputsModule:
+        return self.module("outputs", "outputs(task)", "outside judges")
+
+    @property
+    def model(self) -> Any:
+        """The class that users know."""
+        return self.module("model", "Model, the model's class", "loading a model").Model
+
+    def module(self, name: str, members: str, purpose: str) -> Any:
+        return _module(f"{self.room}.{self.name}", name, members, purpose)
 
 
 @dataclass(frozen=True)
 class Room:
-    """One modality: a folder of the package with recipes.py. What else it offers is in modules of
-    agreed names, imported when asked for, because help must be instant."""
+    """One modality: what its families share."""
 
     name: str
 
@@ -84,59 +131,41 @@ class Room:
         return dict(sorted(own, key=lambda each: each[1].__code__.co_firstlineno))
 
     @property
-    def task(self) -> TaskModule:
-        return self._module("task", "build(recipe)", "training")
+    def families(self) -> list[Family]:
+        folders = (
+            path.parent for root in _roots() for path in (root / self.name).glob("*/config.py")
+        )
+        return [Family(self.name, folder.name) for folder in sorted(folders)]
 
     @property
     def data(self) -> DataModule:
-        return self._module("data", "Folder and check(folder)", "folders of data")
-
-    @property
-    def sample(self) -> SampleModule:
-        return self._module(
-            "sample",
-            "EXAMPLE, Flags, example(recipe, run) and sample(run, inputs, out, flags)",
-            "sample",
-        )
-
-    @property
-    def export(self) -> ExportModule:
-        return self._module("export", "pieces(model, recipe)", "export --format")
-
-    @property
-    def outputs(self) -> OutputsModule:
-        return self._module("outputs", "outputs(task)", "evaluate --judges")
-
-    @property
-    def transcripts(self) -> Any:
-        return self._module("transcripts", "doubtful(run, folder) and lines(verdict)", "--aligner")
-
-    @property
-    def model(self) -> Any:
-        return self._module("model", "the model's class", "loading an exported model")
+        return _module(self.name, "data", "Folder and check(folder)", "folders of data")
 
     @property
     def stages(self) -> "Sequence[Stage]":
         """Stages of the demo: STAGES of demo.py, or none without that file."""
-        return self._module("demo", "STAGES", "demo").STAGES if self._has("demo") else ()
+        has_demo = importlib.util.find_spec(f"quintet.{self.name}.demo") is not None
+        return _module(self.name, "demo", "STAGES", "demo").STAGES if has_demo else ()
 
-    def _has(self, name: str) -> bool:
-        return importlib.util.find_spec(f"quintet.{self.name}.{name}") is not None
 
-    def _module(self, name: str, members: str, purpose: str) -> Any:
-        if not self._has(name):
-            raise RunError(
-                f"the room {self.name} has no quintet/{self.name}/{name}.py; {purpose} needs it, "
-                f"with {members}"
-            )
-        return importlib.import_module(f"quintet.{self.name}.{name}")
+def _module(place: str, name: str, members: str, purpose: str) -> Any:
+    if importlib.util.find_spec(f"quintet.{place}.{name}") is None:
+        folder = place.replace(".", "/")
+        raise RunError(
+            f"{folder} does not support {purpose}: quintet/{folder}/{name}.py is missing, with "
+            f"{members}"
+        )
+    return importlib.import_module(f"quintet.{place}.{name}")
+
+
+def _roots() -> list[Path]:
+    import quintet
+
+    return [Path(root) for root in quintet.__path__]
 
 
 def rooms() -> list[str]:
-    import quintet
-
-    recipes = (path for root in quintet.__path__ for path in Path(root).glob("*/recipes.py"))
-    return sorted(path.parent.name for path in recipes)
+    return sorted(path.parent.name for root in _roots() for path in root.glob("*/recipes.py"))
 
 
 def recipes(room: str) -> dict[str, Callable[[], Recipe]]:
@@ -154,28 +183,50 @@ def recipe_function(name: str) -> Callable[[], Recipe]:
     raise RunError(f"there is no recipe '{name}'; 'quintet list' shows them: {', '.join(names())}")
 
 
-def room_of(name: str) -> Room:
-    """The room of a recipe."""
-    recipe_function(name)
-    return Room(name.partition("/")[0])
-
-
 def room_named(name: str) -> Room:
     if name not in rooms():
         raise RunError(f"there is no room '{name}'; there are {', '.join(rooms())}")
     return Room(name)
 
 
-def build(
-    name: str, recipe: Recipe, run: Path | None = None, recorded_split: bool = True
-) -> "Task":
+def family_of(recipe: Recipe) -> Family:
+    """The family whose config.py holds the class of a recipe."""
+    _, room, name, _ = type(recipe).__module__.split(".")
+    return Family(room, name)
+
+
+def family_of_model(about: dict[str, Any], where: Path) -> Family:
+    """The family that the config.json of an exported folder names."""
+    room, _, name = str(about.get("model")).partition("/")
+    family = Family(room, name)
+    if room in rooms() and family in Room(room).families:
+        return family
+    raise RunError(
+        f"{where}/config.json names a model that is not Quintet's: {about.get('model')!r}"
+    )
+
+
+def family_of_foreign(path: Path) -> Family:
+    """The family that adopts the class of a folder of another library."""
+    from quintet.shared.adopt.folder import class_in
+
+    named = class_in(path)
+    families = [family for room in rooms() for family in Room(room).families if family.adopts]
+    for family in families:
+        if named in family.adopts:
+            return family
+    known = "; ".join(f"{family}: {', '.join(family.adopts)}" for family in families)
+    raise RunError(f"{path} holds a {named}, which no family adopts by itself ({known})")
+
+
+def build(recipe: Recipe, run: Path | None = None, recorded_split: bool = True) -> "Task":
     """The task of a recipe; for an existing `run`, with the frozen stages and the split of its
     folder."""
     if run is not None:
         from quintet.engine.runs.frozen import resolved
 
         recipe = resolved(recipe, run, recorded_split)
-    return room_of(name).task.build(recipe)
+    return family_of(recipe).task.build(recipe)
 
 
 def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
@@ -195,9 +246,23 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
         raise RunError(f"{where}/config.json: {error}") from None
 
 
+def trained(source: Path) -> "tuple[Family, Trained]":
+    """A run or an exported folder to sample from, and its family."""
+    from quintet.engine.runs.folder import RunFolder, split_step
+    from quintet.shared.sampling import Trained
+
+    if not split_step(source)[0].is_dir():
+        raise RunError(f"there is no run at {source}")
+    folder = RunFolder.open(source)
+    if "model" in folder.about:
+        return family_of_model(folder.about, folder.path), Trained(source, None, load)
+    recipe = recorded(folder.about, folder.path)[1]
+    return family_of(recipe), Trained(source, recipe, load)
+
+
 def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
     """A model ready to use, with averaged weights, from a run, an exported folder, or a folder of
-    an autoencoder of diffusers or transformers, of a ClapModel, or of a CLIP.
+    diffusers or transformers whose class a family adopts.
 
     `step` names a checkpoint of the run, as does a source `RUN@STEP` or `RUN@best`; the default is
     the newest one.
@@ -209,46 +274,12 @@ def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
 
     path = at_step(Path(source), step)
     if is_foreign(path):
-        return adopted(path)
+        return family_of_foreign(path).model.from_pretrained(path)
     folder = RunFolder.open(path)
     if "model" in folder.about:
-        return model_class(folder.about, folder.path).from_pretrained(folder.path)
-    name, recipe = recorded(folder.about, folder.path)
-    task = build(name, recipe, folder.path)
+        return family_of_model(folder.about, folder.path).model.from_pretrained(folder.path)
+    _, recipe = recorded(folder.about, folder.path)
+    task = build(recipe, folder.path)
     network = task.parts[task.main].network
     load_strictly(network, weights_of(path, task.main), str(path))
     return network.eval()
-
-
-def adopted(path: Path) -> Any:
-    """A model of another library, in the room of its medium."""
-    from quintet.image.adopt.model import AdoptedImages
-    from quintet.image.clip.model import AdoptedClip
-    from quintet.music.adopt.model import AdoptedCodec
-    from quintet.music.clap.model import AdoptedClap
-    from quintet.shared.adopt import folder
-    from quintet.shared.adopt.config import CODECS, CONTRASTIVE
-    from quintet.shared.adopt.model import takes_clips
-    from quintet.video.adopt.model import AdoptedClips
-
-    named = folder.class_in(path)
-    if named in CONTRASTIVE:
-        return (AdoptedClap if named == "ClapModel" else AdoptedClip).from_pretrained(path)
-    config, network = folder.load(path)
-    if config.class_name in CODECS:
-        return AdoptedCodec(config, network).eval()
-    return (AdoptedClips if takes_clips(network) else AdoptedImages)(config, network).eval()
-
-
-def model_class(about: dict[str, Any], where: Path) -> Any:
-    """The class that an exported folder names, if a room has it."""
-    from quintet.engine.models.pretrained import Pretrained
-
-    room, _, name = str(about.get("model")).partition("/")
-    if room in rooms() and re.fullmatch(r"\w+", name):
-        kind = getattr(Room(room).model, name, None)
-        if isinstance(kind, type) and issubclass(kind, Pretrained):
-            return kind
-    raise RunError(
-        f"{where}/config.json names a model that is not Quintet's: {about.get('model')!r}"
-    )

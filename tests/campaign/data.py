@@ -189,7 +189,7 @@ def opener(kind: str) -> Callable[[Path, str], Any]:
     recipe: Any = Subject(name).recipe
     data: Any = importlib.import_module(f"quintet.{name.partition('/')[0]}.data")
     if kind == "speech":
-        how = rooms.build(name, recipe).buckets  # type: ignore[attr-defined]
+        how = rooms.build(recipe).buckets  # type: ignore[attr-defined]
     else:
         fields = ("images", "videos", "sounds", "meshes")
         how = next(getattr(recipe, field) for field in fields if hasattr(recipe, field))

@@ -10,8 +10,8 @@ import quintet
 from quintet.compat.keywords import CHANGED, OLD, REMOVED, renamed, translate
 from quintet.engine.settings import keywords_of
 from quintet.engine.trainer import OPTIONS
-from quintet.music.config import MuLaNRecipe
-from quintet.video.config import VideoRecipe
+from quintet.music.mulan.config import MuLaNRecipe
+from quintet.video.tokenizer.config import VideoRecipe
 
 KNOWN = keywords_of(VideoRecipe()) | keywords_of(MuLaNRecipe()) | OPTIONS
 PAIRS = [{"x": torch.full((1,), n / 8), "y": torch.full((1,), n / 4)} for n in range(20)]

@@ -9,7 +9,7 @@ import torch
 from quintet import rooms
 from quintet.engine.tools.plan import MEMORY, counts, plan
 from quintet.mesh import recipes as mesh_recipes
-from quintet.mesh.model import MeshTransformer
+from quintet.mesh.transformer.model import MeshTransformer
 
 PARAMETERS = {
     "image/vqgan_large": (100e6, 120e6),
@@ -26,7 +26,7 @@ PARAMETERS = {
 def total_parameters(name: str, recipe: Any) -> int:
     with torch.device("meta"):
         if not recipe.stages:
-            return sum(counts(rooms.build(name, recipe)).values())
+            return sum(counts(rooms.build(recipe)).values())
         codes = mesh_recipes.autoencoder_large().model
         config = dataclasses.replace(recipe.model, max_faces=recipe.meshes.max_faces)
         model = MeshTransformer(config.with_codebook_of(codes))
@@ -58,5 +58,5 @@ def test_a_large_recipe_can_be_divided_among_eight_gpus(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in PARAMETERS if "transformer" not in name])
 def test_a_large_recipe_fits_into_eighty_gigabytes(name: str) -> None:
     recipe = rooms.recipe_function(name)()
-    facts = plan(lambda settings: rooms.build(name, settings), recipe, "h100")
+    facts = plan(lambda settings: rooms.build(settings), recipe, "h100")
     assert facts["peak"] < 0.95 * MEMORY["h100"]

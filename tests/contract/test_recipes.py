@@ -157,7 +157,7 @@ def stage(maker: str, name: str) -> Path:
         return adopting.folder(adopting.ADOPTED[name])
     name, place = f"{maker}_tiny", Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, place)
-    go = lambda settings: rooms.build(name, settings)
+    go = lambda settings: rooms.build(settings)
     start(go, small(name), place / "run", name=name, load=rooms.load, progress=False)
     return quintet.load(place / "run").save_pretrained(place / "model")
 
@@ -167,7 +167,7 @@ def run(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """The recipe as a run that has taken three of its four steps. Tests share it: the one that
     gives it an update more stands below those that measure it."""
     recipe, folder = small(name), RunFolder(tmp_path_factory.mktemp("run"))
-    opened = Run(rooms.build(name, recipe), recipe, World(recipe), folder)
+    opened = Run(rooms.build(recipe), recipe, World(recipe), folder)
     for _ in range(3):
         take_step(opened)
     yield opened
@@ -306,7 +306,7 @@ def test_two_threads_that_race_give_the_same_steps_every_time(name: str, tmp_pat
 
 
 def after_steps(name: str, recipe: Recipe, path: Path) -> dict[str, Tensor]:
-    run = Run(rooms.build(name, recipe), recipe, World(recipe), RunFolder(path))
+    run = Run(rooms.build(recipe), recipe, World(recipe), RunFolder(path))
     for _ in range(2):
         take_step(run)
     found = state(run)
@@ -375,7 +375,7 @@ def test_every_trainable_parameter_is_in_one_optimizer(name: str, run: Run) -> N
     assert len(owned) == len(set(owned))
     trainable = [
         p
-        for part in rooms.build(name, run.recipe).parts.values()
+        for part in rooms.build(run.recipe).parts.values()
         if part.optimizer is not None
         for p in part.network.parameters()
         if p.requires_grad
@@ -386,7 +386,7 @@ def test_every_trainable_parameter_is_in_one_optimizer(name: str, run: Run) -> N
 
 @EVERY
 def test_every_parameter_of_a_live_part_learns(name: str, run: Run) -> None:
-    fresh = rooms.build(name, run.recipe)
+    fresh = rooms.build(run.recipe)
     for part, live in run.parts.items():
         began = dict(fresh.parts[part].network.named_parameters())
         still = [n for n, p in live.parameters.items() if p.equal(began[n])]

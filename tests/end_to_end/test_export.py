@@ -221,7 +221,7 @@ def test_every_room_exports_what_it_can(
 
 
 def test_a_transformer_of_meshes_is_refused_with_the_reason() -> None:
-    from quintet.mesh.export import pieces
+    from quintet.mesh.autoencoder.export import pieces
 
     model = library.MeshTransformer(dim=16, layers=1, heads=1, head_dim=16, fine_layers=1)
     found = pieces(model, None)

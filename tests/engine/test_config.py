@@ -24,7 +24,8 @@ from quintet.engine.config import (
     to_json,
 )
 from quintet.engine.settings import free_names
-from quintet.image.config import ImageDataConfig, VQGanVAEConfig
+from quintet.image.config import ImageDataConfig
+from quintet.image.vqgan.config import VQGanVAEConfig
 from quintet.shared.tokenizer.config import DiscriminatorConfig
 
 HOUSE = Path(quintet.__file__).parent

@@ -10,7 +10,7 @@ import torch
 from quintet import rooms
 from quintet.cli.common import parse
 from quintet.cli.train import flags_of
-from quintet.image.model import VQGanVAE
+from quintet.image.vqgan.model import VQGanVAE
 
 PAGE = (Path(__file__).parents[2] / "docs/image.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\| (\d+)[^|]*\| `(quintet train [^`]*)` \|$", PAGE, re.MULTILINE)

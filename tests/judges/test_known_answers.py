@@ -13,9 +13,10 @@ import torch
 import trimesh
 from safetensors.torch import save_file
 
-from quintet.judges import meshes, music, speech
 from quintet.judges.base import Judge, PairJudge, SetJudge
-from quintet.judges.media import all_judges
+from quintet.judges.choosing import all_judges
+from quintet.judges.media import mesh as meshes
+from quintet.judges.media import music, speech
 from quintet.media.audio import read_audio
 from quintet.media.meshes.files import Mesh
 from quintet.shared.outputs import Caption

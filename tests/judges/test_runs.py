@@ -10,9 +10,13 @@ import pytest
 import torch
 
 from quintet.engine.errors import RunError
-from quintet.judges import images, meshes, runs, speech, videos
+from quintet.judges import runs
 from quintet.judges.base import Array, Options, PairJudge, SetJudge
-from quintet.judges.media import chosen, medium_of
+from quintet.judges.choosing import chosen, medium_of
+from quintet.judges.media import image as images
+from quintet.judges.media import mesh as meshes
+from quintet.judges.media import speech
+from quintet.judges.media import video as videos
 from quintet.judges.receipt import check_comparable, content_digest
 from quintet.media.meshes.files import Mesh
 from quintet.shared.outputs import Group, Sound, eight_bits, sixteen_bits

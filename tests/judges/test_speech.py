@@ -11,8 +11,9 @@ from safetensors.torch import save_file
 
 from quintet.engine.errors import RunError
 from quintet.files import reading_once
-from quintet.judges import folders, media, speech
-from quintet.judges.speech import Recording
+from quintet.judges import choosing, folders
+from quintet.judges.media import speech
+from quintet.judges.media.speech import Recording
 from quintet.judges.voice import VoiceEncoder, window_starts
 from quintet.judges.weights import digest_of_tensors
 from quintet.media import pitch as yin
@@ -319,4 +320,4 @@ def test_the_own_speaker_is_told_from_all_others_by_folder_or_metadata(
     assert speech.read(tmp_path / "recorded/ann/0.wav").speaker == "c"
     with pytest.raises(RunError, match="two speakers"):
         ask("recorded")
-    assert "own_voice" not in {judge.name for judge in media.chosen("speech", None)[0]}
+    assert "own_voice" not in {judge.name for judge in choosing.chosen("speech", None)[0]}

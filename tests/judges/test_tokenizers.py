@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from quintet.engine.errors import RunError
-from quintet.image.model import VQGanVAE
+from quintet.image.vqgan.model import VQGanVAE
 from quintet.judges import tokenizers
 from quintet.judges.base import Array, PairJudge
 from quintet.judges.receipt import Receipt, Score

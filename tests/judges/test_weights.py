@@ -8,8 +8,11 @@ import torch
 from safetensors.torch import save_file
 
 from quintet.engine.errors import RunError
-from quintet.judges import images, media, music, speech, videos, weights
+from quintet.judges import choosing, weights
 from quintet.judges.base import Judge
+from quintet.judges.media import image as images
+from quintet.judges.media import music, speech
+from quintet.judges.media import video as videos
 
 Write = Callable[[Path, list[int | str]], None]
 
@@ -95,6 +98,6 @@ def test_an_onnx_file_of_a_fixed_size_gets_pictures_of_that_size(
 
 
 def test_no_judge_with_weights_is_forgotten_above() -> None:
-    asked = {judge for judge in media.all_judges() if "weights" in judge.needs}
+    asked = {judge for judge in choosing.all_judges() if "weights" in judge.needs}
     frames = {videos.LpipsVgg, videos.LpipsAlex, videos.FrameFid, videos.FrechetOnnx}
     assert asked - frames == {*FILES, images.FrechetOnnx}

@@ -15,13 +15,13 @@ from quintet.media.errors import BadFile
 from quintet.media.pixels import (
     Extent,
     crop_box,
-    grid,
     probe,
     read_crop,
     read_image,
     resize_crop,
     write_png,
 )
+from quintet.media.sheets import grid
 
 SMOOTH = np.stack(np.broadcast_arrays(*np.ogrid[0:240:24j, 0:200:32j], 90), -1).astype(np.uint8)
 

@@ -15,15 +15,14 @@ import quintet
 from quintet.engine.config import OptimizerConfig
 from quintet.engine.launch import start
 from quintet.media.meshes.files import write_mesh
-from quintet.mesh.config import (
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig, MeshAutoencoderRecipe
+from quintet.mesh.config import MeshDataConfig
+from quintet.mesh.data import BuiltinMeshes
+from quintet.mesh.transformer.config import (
     GenerationConfig,
-    MeshAutoencoderConfig,
-    MeshAutoencoderRecipe,
-    MeshDataConfig,
     MeshTransformerConfig,
     MeshTransformerRecipe,
 )
-from quintet.mesh.data import BuiltinMeshes
 
 AUTOENCODER, TRANSFORMER = "mesh/autoencoder_tiny", "mesh/transformer_tiny"
 COMMON: dict[str, Any] = {

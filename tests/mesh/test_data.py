@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.media.errors import BadFile
+from quintet.mesh.agreement import agrees, valid
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.data import (
     BuiltinMeshes,
@@ -24,7 +25,6 @@ from quintet.mesh.data import (
     some_lengths,
 )
 from quintet.mesh.geometry import canonical, discretise, face_neighbours
-from quintet.mesh.judge import agrees, valid
 
 SMALL = MeshDataConfig(max_faces=250, valid_limit=40, builtin_count=60)
 SUFFIXES = ("obj", "ply", "stl", "glb", "off")

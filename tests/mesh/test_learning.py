@@ -11,7 +11,7 @@ from harness import lines
 from quintet.engine.data.stream import Fixed
 from quintet.engine.evaluate import measure
 from quintet.engine.machine.world import World
-from quintet.mesh import judge
+from quintet.mesh import agreement as judge
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.data import BuiltinMeshes
 

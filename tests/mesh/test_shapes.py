@@ -6,7 +6,8 @@ import pytest
 import trimesh
 
 from quintet.media.meshes.polygons import closedness
-from quintet.mesh import judge, shapes
+from quintet.mesh import agreement as judge
+from quintet.mesh import shapes
 from quintet.mesh.geometry import canonical, discretise, has_area, undiscretise
 
 COUNT = 2000

@@ -20,10 +20,11 @@ from quintet.engine.machine.world import World
 from quintet.engine.runs.cache import Cache
 from quintet.engine.runs.frozen import digest
 from quintet.media.meshes.files import read_mesh, write_mesh
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.autoencoder.model import MeshAutoencoder
-from quintet.mesh.config import MeshAutoencoderConfig, MeshDataConfig
+from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.data import BuiltinMeshes, Collate, open_data
-from quintet.mesh.transformer.codes import CodeData, encode
+from quintet.mesh.transformer.data import CodeData, encode
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.mesh.transformer.task import TransformerTask
 

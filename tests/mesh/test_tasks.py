@@ -19,9 +19,9 @@ from quintet.engine.task import Batch, Rows, StepContext, Tally
 from quintet.media.meshes.files import read_mesh
 from quintet.media.pixels import read_image
 from quintet.mesh.autoencoder.task import AutoencoderTask
-from quintet.mesh.config import GenerationConfig
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.measures import chamfer, nearest, surface_points
+from quintet.mesh.transformer.config import GenerationConfig
 from quintet.mesh.transformer.model import MeshLosses
 from quintet.mesh.transformer.task import TransformerTask
 

@@ -13,8 +13,9 @@ from torch import Tensor
 import quintet
 from harness import assert_same, lines, tensors
 from quintet.engine.errors import RunError
-from quintet.mesh.config import GenerationConfig, MeshDataConfig
+from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import face_neighbours
+from quintet.mesh.transformer.config import GenerationConfig
 
 FIELDS = ["vertices", "faces", "face_edges", "texts"]
 SMALL = MeshDataConfig(max_faces=16, builtin_count=16, valid_limit=2)

@@ -31,7 +31,7 @@ from quintet.music.data import (
     padded_length,
     text_length,
 )
-from quintet.music.trainer import OwnSounds
+from quintet.music.own_data import OwnSounds
 from quintet.shared.audio_cache import AudioCache
 
 SMALL = MusicDataConfig(

@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from quintet.nn.griffin_lim import GriffinLim
 from quintet.nn.spectrogram import LogMel
-from quintet.nn.vocoder import GriffinLim, Vocos, VocosConfig, load_vocos
+from quintet.nn.vocos import Vocos, VocosConfig, load_vocos
 from quintet.speech.voices import compose, speak
 
 RATE = 24_000

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quintet.shared.scenes import figures, judge
+from quintet.shared.scenes import agreement as judge
+from quintet.shared.scenes import figures
 from quintet.shared.scenes.figures import compose, draw, draw_clip, is_held_out
 
 COUNT = 150

@@ -12,8 +12,8 @@ import torch
 
 from quintet.engine.config import ConfigError
 from quintet.image import sample as image_sample
-from quintet.image.config import MaskGitConfig
-from quintet.image.maskgit import MaskGit
+from quintet.image.maskgit.config import MaskGitConfig
+from quintet.image.maskgit.model import MaskGit
 from quintet.nn.attention import Context
 from quintet.nn.quantisers.config import CodebookConfig
 from quintet.shared.maskgit.config import MAX_DIGIT, DecodingConfig, digits_of

@@ -1,6 +1,6 @@
 import pytest
 
-from quintet.speech.model import VoiceBox
+from quintet.speech.voicebox.model import VoiceBox
 from speech.small import voicebox
 
 

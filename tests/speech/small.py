@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig
+from quintet.speech.config import SpeechDataConfig
 from quintet.speech.data import Buckets
-from quintet.speech.model import VoiceBox
+from quintet.speech.voicebox.config import VoiceBoxConfig
+from quintet.speech.voicebox.model import VoiceBox
 from quintet.speech.voices import SPEAKERS, Speaker, Utterance
 from quintet.speech.voices import utter as utter_at_random
 

@@ -17,8 +17,7 @@ from quintet.engine.data.stream import Samples
 from quintet.media.audio import write_wav
 from quintet.media.errors import BadFile
 from quintet.speech import voices
-from quintet.speech.characters import FIRST, PAD, UNKNOWN, clean, encode, stack
-from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig
+from quintet.speech.config import SpeechDataConfig
 from quintet.speech.data import (
     Buckets,
     BuiltinVoices,
@@ -28,6 +27,8 @@ from quintet.speech.data import (
     length_plan,
     open_data,
 )
+from quintet.speech.text.characters import FIRST, PAD, UNKNOWN, clean, encode, stack
+from quintet.speech.voicebox.config import VoiceBoxConfig
 from speech.small import DATA, MODEL, small_buckets, utter
 
 RATE = 8_000

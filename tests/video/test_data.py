@@ -10,7 +10,7 @@ from PIL import Image
 
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.errors import BadFile
-from quintet.shared.scenes.judge import share_right
+from quintet.shared.scenes.agreement import share_right
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import (
     BuiltinClips,

@@ -151,27 +151,22 @@ def found(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
 
 def loaded_model(path: Path, device: Any) -> Any:
     """Autoencoders of clips as tokenizers of pictures."""
-    from quintet.image.adopt.model import AdoptedImages
-    from quintet.shared.adopt.config import CODECS, CONTRASTIVE
-    from quintet.shared.adopt.folder import class_in, is_foreign
-    from quintet.shared.sampling import loaded, on_device
+    from quintet import rooms
+    from quintet.shared.adopt.folder import is_foreign
+    from quintet.shared.sampling import on_device
 
-    if not is_foreign(path) or class_in(path) in (*CODECS, *CONTRASTIVE):
-        return loaded(path, device)
-    return AdoptedImages.from_pretrained(path).to(on_device(device))
+    load = rooms.load
+    if is_foreign(path) and rooms.family_of_foreign(path).room == "video":
+        load = rooms.Family("image", "adopt").model.from_pretrained
+    return load(path).to(on_device(device))
 
 
 def is_codec(model: Any) -> bool:
-    from quintet.music.adopt.model import AdoptedCodec
-
-    return isinstance(model, AdoptedCodec)
+    return getattr(model, "compared_on", None) == "sounds"
 
 
 def check_image_tokenizer(name: str, model: Any) -> None:
-    from quintet.image.adopt.model import AdoptedImages
-    from quintet.image.model import VQGanVAE
-
-    if not isinstance(model, (VQGanVAE, AdoptedImages)):
+    if getattr(model, "compared_on", None) != "pictures":
         kind = type(model).__name__
         raise RunError(
             f"{name} holds a {kind}; only image tokenizers and audio codecs can be compared"

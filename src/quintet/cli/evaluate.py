@@ -85,10 +85,10 @@ def evaluate(given: list[str]) -> None:
         data=resolved(asked.data) or recipe.data,
     )
     run = at_step(asked.run, asked.step)
-    task = rooms.build(name, recipe, RunFolder.open(run).path, recorded_split=not asked.data)
+    task = rooms.build(recipe, RunFolder.open(run).path, recorded_split=not asked.data)
     bench = None
     if asked.judges is not None:
-        bench = Bench.of(rooms.room_of(name), task, asked.judges, asked.save)
+        bench = Bench.of(rooms.family_of(recipe), task, asked.judges, asked.save)
     world = World(recipe)
     opened = open_run(task, run, world, whole=bool(asked.data))
     metrics: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def trained_on(name: str, trained_by: Any, run: Path, task: Any, recipe: Any) ->
     if trained_by.data.startswith("python:"):
         return None
     try:
-        trained = rooms.build(name, trained_by, RunFolder.open(run).path).data("train")
+        trained = rooms.build(trained_by, RunFolder.open(run).path).data("train")
         files = real_paths(trained_by.data, trained)
     except (OSError, ValueError, RunError):
         return None

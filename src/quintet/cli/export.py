@@ -38,7 +38,7 @@ def export(argv: list[str]) -> None:
 
     args = parse(Export, argv, "export")
     check_step(args.step)
-    name, recipe = recorded(args.run)
+    _, recipe = recorded(args.run)
     check_new_folder(args.out)
     run = at_step(args.run, args.step)
     model = quintet.load(run)
@@ -49,7 +49,7 @@ def export(argv: list[str]) -> None:
         write_adapter(model, args.out)
         return
     if args.format != "safetensors":
-        graphs = rooms.room_of(name).export.pieces(model, recipe)
+        graphs = rooms.family_of(recipe).export.pieces(model, recipe)
         if not graphs.pieces:
             raise RunError(
                 f"a {type(model).__name__} cannot be exported as {args.format}: {graphs.left_out};"

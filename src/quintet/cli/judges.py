@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -18,8 +18,6 @@ from quintet.engine.errors import RunError
 if TYPE_CHECKING:
     from quintet.judges.receipt import Score
 
-Medium = Literal["image", "video", "speech", "music", "mesh"]
-
 
 @dataclasses.dataclass(kw_only=True)
 class Judges:
@@ -27,12 +25,12 @@ class Judges:
 
 
 def judges(given: list[str]) -> None:
-    from quintet.judges import media
+    from quintet.judges import choosing
 
     parse(Judges, given, "judges")
-    for medium in media.MEDIA:
+    for medium in choosing.MEDIA:
         print(medium)
-        for judge in media.of_medium(medium).values():
+        for judge in choosing.of_medium(medium).values():
             problem = judge().problem()
             print(f"  {judge.name:<21} {judge.about}")
             if problem:
@@ -49,7 +47,7 @@ class Pair:
     """The folder of originals, and the folder to judge."""
     judges: str | None = None
     """Names of judges, separated by commas; the default, all, is those that work here."""
-    medium: Medium | None = None
+    medium: str | None = None
     """The medium; the default follows from the files and the judges, sounds being speech."""
     size: int | None = None
     """Resize and crop pictures and frames to squares of this side; the default is as they are."""
@@ -63,16 +61,16 @@ class Pair:
 
 def pair(asked: Pair) -> None:
     from quintet.files import reading_once
-    from quintet.judges import media
+    from quintet.judges import choosing
     from quintet.judges.base import Options
     from quintet.judges.folders import files_in, judged
     from quintet.shared.sampling import with_progress
 
     for flag in ("size", "frames", "rate"):
         check_positive(f"--{flag}", getattr(asked, flag))
-    medium = asked.medium or media.medium_of(asked.pair[0], asked.judges)
-    module = media.module_of(medium)
-    chosen, silent = media.chosen(medium, asked.judges)
+    medium = asked.medium or choosing.medium_of(asked.pair[0], asked.judges)
+    module = choosing.module_of(medium)
+    chosen, silent = choosing.chosen(medium, asked.judges)
     read, preparation = module.reader(Options(asked.size, asked.frames, asked.rate))
     originals, others = (files_in(folder, module.SUFFIXES) for folder in asked.pair)
     with reading_once():  # transcripts of a folder
@@ -94,16 +92,14 @@ class Bench:
     module: Any
 
     @classmethod
-    def of(cls, room: rooms.Room, task: Any, names: str, save: Path | None = None) -> "Bench":
-        from quintet.judges import media
+    def of(cls, family: rooms.Family, task: Any, names: str, save: Path | None = None) -> "Bench":
+        from quintet.judges import choosing
 
-        if room.name not in media.MEDIA:
-            raise RunError(f"there are no judges of {room.name}; drop --judges")
-        maker = room.outputs.outputs(task)
+        module, maker = choosing.module_of(family.room), family.outputs.outputs(task)
         if save and maker.compares == "embeddings":
-            raise RunError(f"a run of {room.name} makes embeddings and no files; drop --save")
-        judges, silent = media.chosen(room.name, names, maker.compares)
-        return cls(judges, silent, maker, media.module_of(room.name))
+            raise RunError(f"a run of {family} makes embeddings and no files; drop --save")
+        judges, silent = choosing.chosen(family.room, names, maker.compares)
+        return cls(judges, silent, maker, module)
 
     def judge(self, opened: Any, world: Any, asked: Any) -> dict[str, Any]:
         """Show the scores; returns what belongs in the line of JSON."""
@@ -135,14 +131,14 @@ class Bench:
         }
 
 
-def outside(room: rooms.Room, task: Any, recipe: Recipe) -> Any:
+def outside(task: Any, recipe: Recipe) -> Any:
     """The judges of a training run, called at its evaluations. `all` means those that work, and
     none of built-in data, which has measures of its own."""
     names = ",".join(recipe.judges)
     if names == "all" and recipe.data is None:
         return None
     try:
-        bench = Bench.of(room, task, names)
+        bench = Bench.of(rooms.family_of(recipe), task, names)
     except RunError as error:
         if names != "all":
             raise

@@ -39,9 +39,9 @@ def replay(given: list[str]) -> None:
     check_positive("--verify", asked.verify)
     if (asked.step is None) == (asked.verify is None):
         raise RunError("give --step N to take a step again, or --verify N to verify N reports")
-    name, recipe = recorded(asked.run)
+    _, recipe = recorded(asked.run)
     need_data(recipe, asked.run, "its steps cannot be replayed from the command line")
-    build = lambda settings: rooms.build(name, settings, asked.run)
+    build = lambda settings: rooms.build(settings, asked.run)
     if asked.step is not None:
         one_step(build, recipe, asked.run, asked.step)
     else:

@@ -14,17 +14,16 @@ from quintet.cli.common import (
     check_step,
     examples,
     parse,
-    recorded,
 )
 from quintet.engine.errors import RunError
 
 
 def sample(given: list[str]) -> None:
-    """Each room has its own flags, so the run comes first."""
+    """Each family has its own flags, so the run comes first."""
     if not given or given[0].startswith("-"):
         print(
             f"{examples('sample')}\n\n"
-            "usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's room]\n\n"
+            "usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's model]\n\n"
             "quintet sample RUN --help shows its flags."
         )
         if given and given[0] in ASKING:
@@ -33,26 +32,28 @@ def sample(given: list[str]) -> None:
     from quintet.engine.runs.folder import at_step
 
     run = Path(given[0])
-    room = room_of(run).sample
+    family, trained = rooms.trained(run)
+    module = family.sample
     kind = dataclasses.make_dataclass(
         "Sample",
         [
             ("inputs", tyro.conf.Positional[tuple[Path, ...]], ()),
             ("out", Path, Path("out")),
             ("step", Step, None),
-            ("flags", Annotated[spelled(room.Flags), tyro.conf.arg(name="")], room.Flags()),
+            ("flags", Annotated[spelled(module.Flags), tyro.conf.arg(name="")], module.Flags()),
         ],
     )
     kind.__doc__ = (
-        f"{room.Flags.__doc__}\n\nArgs:\n    inputs: Files or folders to work on.\n"
+        f"{module.Flags.__doc__}\n\nArgs:\n    inputs: Files or folders to work on.\n"
         "    out: Folder for what is made.\n"
         "    step: Checkpoint to use, or best; the default is the newest one.\n"
         "    flags: What to make."
     )
-    shown = f"  quintet sample {shlex.quote(str(run))} {room.EXAMPLE}"
+    shown = f"  quintet sample {shlex.quote(str(run))} {module.EXAMPLE}"
     asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)
     check_step(asked.step)
-    for path in room.sample(at_step(run, asked.step), asked.inputs, asked.out, asked.flags):
+    trained = dataclasses.replace(trained, path=at_step(run, asked.step))
+    for path in module.sample(trained, asked.inputs, asked.out, asked.flags):
         print(path)
 
 
@@ -78,13 +79,3 @@ def gathered(given: list[str]) -> list[str]:
         else:
             values.append(word)
     return words + [word for name, found in flags.items() for word in (name, *found)]
-
-
-def room_of(source: Path) -> rooms.Room:
-    """The room of a run or of an exported model."""
-    from quintet.engine.runs.folder import RunFolder, split_step
-
-    about = RunFolder.open(source).about if split_step(source)[0].is_dir() else {}
-    if "model" in about:
-        return rooms.Room(rooms.model_class(about, source).label().partition("/")[0])
-    return rooms.room_of(recorded(source)[0])

@@ -5,7 +5,6 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -217,7 +216,7 @@ def train_run(
 
     try:
         step = start(
-            lambda settings: rooms.build(name, settings),
+            rooms.build,
             recipe,
             run,
             name=name,
@@ -225,7 +224,7 @@ def train_run(
             sinks=lambda folder: [ReportSink(folder.path), *more],
             weights=initial_weights,
             load=rooms.load,
-            judge=partial(outside, rooms.room_of(name)),
+            judge=outside,
             progress=progress,
         )
     except Stopped:  # all processes stop together; after a failure the others may be gone,
@@ -266,6 +265,6 @@ def best_exhibit(run: Path) -> Path | None:
 
 def next_commands(name: str, recipe: Recipe, run: Path) -> list[str]:
     """Commands that work as printed."""
-    words = rooms.room_of(name).sample.example(recipe, run)
+    words = rooms.family_of(recipe).sample.example(recipe, run)
     sample = [shlex.join(["quintet", "sample", str(run), *words])] if words else []
     return [*sample, shlex.join(["quintet", "export", str(run), "model"])]

@@ -1,69 +1,12 @@
-"""Settings of the image room. Plain values only, and no torch: help must be instant."""
+"""Settings that the families of images share. Imports no torch: help must be instant."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import prod
-from types import MappingProxyType
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from quintet.engine.config import require, require_choices, setting
-from quintet.nn.quantisers.config import QuantiserConfig
-from quintet.shared.maskgit.config import MaskedConfig, MaskedRecipe
+from quintet.engine.config import require_choices
 from quintet.shared.tokenizer.config import (
-    DiscriminatorConfig,
     PixelDataConfig,
-    TokenizerRecipe,
-    require_channels,
-    require_divisible,
-    require_quantiser,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class VQGanVAEConfig(QuantiserConfig):
-    """The tokenizer: an encoder, a quantiser and a decoder."""
-
-    channels: int = 3
-    """Colour channels of the images."""
-    dim: int = 64
-    """Width of the first stage."""
-    channel_multipliers: tuple[int, ...] = (1, 2, 4, 4)
-    """Width of each stage as a multiple of `dim`; stages after the first downsample by 2."""
-    patch_size: int = 1
-    """Side of the patches of pixels that become channels before the first stage (1: none)."""
-    num_res_blocks: tuple[int, ...] = (2,)
-    """Residual blocks per stage: one number for all stages, or one for each."""
-    attention_layers: int = 1
-    """Attention layers (each with a residual block) at the lowest resolution."""
-
-    def __post_init__(self) -> None:
-        require_quantiser(self)
-        stages = len(self.channel_multipliers)
-        if len(self.num_res_blocks) not in (1, stages):
-            raise ValueError(
-                f"num_res_blocks has {len(self.num_res_blocks)} entries for {stages} stages:"
-                " give one number, or one for each entry of channel_multipliers"
-            )
-        if self.patch_size < 1 or self.dim < 4 or min(self.channel_multipliers, default=0) < 1:
-            raise ValueError(
-                f"patch_size {self.patch_size}, dim {self.dim} and channel_multipliers"
-                f" {self.channel_multipliers} must be positive, and dim at least 4"
-            )
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Channels of each stage, from the finest to the coarsest."""
-        return tuple(self.dim * multiplier for multiplier in self.channel_multipliers)
-
-    @property
-    def blocks_per_stage(self) -> tuple[int, ...]:
-        """Residual blocks of each stage."""
-        return self.num_res_blocks * (len(self.channel_multipliers) // len(self.num_res_blocks))
-
-    @property
-    def factor(self) -> int:
-        """Spatial downsampling: one id covers factor x factor pixels."""
-        return self.patch_size * 2 ** (len(self.channel_multipliers) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,78 +20,3 @@ class ImageDataConfig(PixelDataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_choices(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class VQGanRecipe(TokenizerRecipe):
-    """All settings of an image tokenizer run."""
-
-    matmul_share: ClassVar[float] = 0.55
-    """Of the matmul rate, reached by a step of the `_large` recipe."""
-    model: VQGanVAEConfig = field(default_factory=VQGanVAEConfig)
-    """The tokenizer."""
-    discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
-    """The discriminator."""
-    images: ImageDataConfig = field(default_factory=ImageDataConfig)
-    """The data."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_channels(self.images.channels, self.model.channels, "images.channels")
-        require_divisible(self.images.size, self.model.factor, "images.size")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskGitConfig(MaskedConfig):
-    """Generator of images: a masked transformer over the ids of an image tokenizer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskGitRecipe(MaskedRecipe):
-    """All settings of an image generator run."""
-
-    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "image/vqgan"})
-    """The tokenizer is frozen and copied into the run folder."""
-    model: MaskGitConfig = field(default_factory=MaskGitConfig)
-    """The transformer; grid and digits are those of the tokenizer."""
-    images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
-    """The data."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskGitUpConfig(MaskGitConfig):
-    """Generator of large images, given the ids of small ones."""
-
-    grid: tuple[int, ...] = (32, 32)
-    """Ids along height and width; set by the size."""
-    coarse_grid: tuple[int, ...] = (16, 16)
-    """Ids of the small image along height and width; set by its size."""
-    coarse_digits: tuple[int, ...] = (512, 125)
-    """Bases of the digits of a coarse code; set by the coarse tokenizer."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        valid = len(self.coarse_grid) == 2 and min(self.coarse_grid) >= 1
-        require(valid, "coarse_grid", self.coarse_grid, "1 or more ids along height and width")
-        valid = bool(self.coarse_digits) and min(self.coarse_digits) >= 2
-        require(valid, "coarse_digits", self.coarse_digits, "2 or more each")
-
-    @property
-    def coarse_codebook_size(self) -> int:
-        return prod(self.coarse_digits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskGitUpRecipe(MaskGitRecipe):
-    """All settings of a run of a super-resolution generator."""
-
-    stages: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"tokenizer": "image/vqgan", "coarse_tokenizer": "image/vqgan"}
-    )
-    """Both tokenizers are frozen and copied into the run folder."""
-    coarse_tokenizer: str | None = setting(path=True)
-    """Run or exported folder of the tokenizer of the small images: that of the base generator."""
-    coarse_size: tuple[int, int] = (128, 128)
-    """Height and width of the small images: those of the base generator."""
-    model: MaskGitUpConfig = field(default_factory=MaskGitUpConfig)
-    """The transformer; grids and digits are those of the tokenizers."""

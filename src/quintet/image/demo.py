@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from quintet.shared.demo import Sample, Stage
+from quintet.shared.sampling import Trained
 
 
-def generated(run: Path, _: Path) -> list[Sample]:
+def generated(trained: Trained, _: Path) -> list[Sample]:
     """The last exhibit: its captions are held out of training."""
-    sheets = sorted((run / "exhibits").glob("step-*/generated.png"))
+    sheets = sorted((trained.path / "exhibits").glob("step-*/generated.png"))
     note = (
         "for captions that training has not seen: the real picture, the training picture nearest to"
         " the first generated one, and three generated ones"

@@ -22,9 +22,9 @@ from quintet.judges.receipt import RESAMPLES, Receipt, Score, check_comparable, 
 from quintet.judges.tokenizers import Judged
 from quintet.media.audio import Samples, read_audio, resampled
 from quintet.media.errors import BadFile
-from quintet.nn.spectra import mel_errors, si_sdr, stft_errors
+from quintet.nn.spectral_errors import mel_errors, si_sdr, stft_errors
 from quintet.nn.spectrogram import LogMel
-from quintet.shared.tokenizer.codes import weights_digest
+from quintet.shared.tokenizer.code_files import weights_digest
 
 WINDOW = 2048
 """Of the log-mels, in samples at the common rate; there are a sixteenth as many bins."""

@@ -22,8 +22,8 @@ from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.judges.choosing import MediumModule
 from quintet.judges.folders import Track
-from quintet.judges.media import MediumModule
 from quintet.judges.networks import exact
 from quintet.judges.receipt import Receipt, Score, content_digest, joined_digest, of_rows, of_sets
 from quintet.shared.outputs import Group, Outputs

@@ -21,7 +21,7 @@ from torch import Tensor
 from quintet.engine.errors import RunError
 from quintet.engine.launch import processor
 from quintet.judges.base import Array, PairJudge
-from quintet.judges.images import LpipsAlex, LpipsVgg, Psnr, Ssim
+from quintet.judges.media.image import LpipsAlex, LpipsVgg, Psnr, Ssim
 from quintet.judges.receipt import (
     RESAMPLES,
     Receipt,
@@ -33,7 +33,7 @@ from quintet.judges.receipt import (
 from quintet.media.errors import BadFile
 from quintet.media.pixels import Pixels, middle, read_image, resize_crop
 from quintet.nn.similarity import WINDOW
-from quintet.shared.tokenizer.codes import weights_digest
+from quintet.shared.tokenizer.code_files import weights_digest
 from quintet.shared.tokenizer.model import TokenizerModel
 
 SIMILAR = 1.1

@@ -4,10 +4,9 @@ Pillow is imported on first use.
 """
 
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from io import BufferedReader, BytesIO
-from itertools import accumulate, zip_longest
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import atomic_write
-from quintet.media.errors import BadFile, OutOfRange, check_file, decoding, printable
+from quintet.media.errors import BadFile, OutOfRange, check_file, decoding
 from quintet.media.shards.member import as_path
 
 if TYPE_CHECKING:
@@ -261,33 +260,3 @@ def write_png(path: Path | str, array: Pixels) -> None:
     array = array[:, :, 0] if array.shape[2:] == (1,) else array
     Image.fromarray(np.ascontiguousarray(array)).save(content, format="PNG")
     atomic_write(path, content.getvalue())
-
-
-def grid(rows: Sequence[Sequence[Pixels]], labels: Sequence[str] = (), gap: int = 4) -> Pixels:
-    """A contact sheet on white: images in rows, with a title over each column."""
-    if not rows or not any(rows):
-        raise ValueError("a contact sheet needs at least one image")
-    titles = [_title(label) for label in labels]
-    lines = [titles, *rows] if titles else rows
-    widths = [
-        max(cell.shape[1] for cell in column if cell is not None) for column in zip_longest(*lines)
-    ]
-    heights = [max((cell.shape[0] for cell in line), default=0) for line in lines]
-    lefts = list(accumulate([width + gap for width in widths], initial=gap))
-    tops = list(accumulate([height + gap for height in heights], initial=gap))
-    sheet = np.full((tops[-1], lefts[-1], 3), 255, np.uint8)
-    for top, line in zip(tops, lines):
-        for left, cell in zip(lefts, line):
-            sheet[top : top + cell.shape[0], left : left + cell.shape[1]] = cell
-    return sheet
-
-
-def _title(label: str) -> Pixels:
-    """A line of text in dark grey on white."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.load_default(13)
-    text = printable(label)
-    strip = Image.new("RGB", (ceil(font.getlength(text)) + 1, 17), (255, 255, 255))
-    ImageDraw.Draw(strip).text((0, 0), text, fill=(40, 40, 40), font=font)
-    return np.array(strip)

@@ -42,7 +42,7 @@ from quintet.mesh.geometry import (
 )
 from quintet.shared.captions import folder_caption
 from quintet.shared.checking import check_files
-from quintet.shared.codes import Encodable, VariantKey
+from quintet.shared.code_cache import Encodable, VariantKey
 
 Mesh = tuple[npt.NDArray[np.float32], Ints]
 PREPARED = 1

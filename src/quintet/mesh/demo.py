@@ -4,15 +4,16 @@ import math
 from pathlib import Path
 
 from quintet.shared.demo import Sample, Stage
+from quintet.shared.sampling import Trained
 
 CAPTIONS = ("a flat box", "a tall cone", "a pyramid")
 
 
-def generate(run: Path, out: Path) -> list[Sample]:
-    from quintet.mesh.sample import Flags, sample
+def generate(trained: Trained, out: Path) -> list[Sample]:
+    from quintet.mesh.transformer.sample import Flags, sample
 
     flags = Flags(text=CAPTIONS, count=4, temperature=0.4, device="cpu")
-    *_, sheet = sample(run, (), out, flags)
+    *_, sheet = sample(trained, (), out, flags)
     return [Sample(prompt=", ".join(CAPTIONS), file=sheet, note="four meshes per caption")]
 
 

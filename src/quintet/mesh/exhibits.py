@@ -9,8 +9,9 @@ from torch import Tensor
 
 from quintet.media.errors import printable
 from quintet.media.meshes.files import write_mesh
-from quintet.media.meshes.render import contact_sheet, render
+from quintet.media.meshes.render import render
 from quintet.media.pixels import write_png
+from quintet.media.sheets import contact_sheet
 
 Arrays = tuple[np.ndarray, np.ndarray]
 """Vertices (v, 3) and faces (f, k)."""

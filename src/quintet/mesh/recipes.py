@@ -1,11 +1,10 @@
 """Recipes for meshes. `quintet train mesh/NAME` calls the function NAME."""
 
 from quintet.engine.config import OptimizerConfig
-from quintet.mesh.config import (
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig, MeshAutoencoderRecipe
+from quintet.mesh.config import MeshDataConfig
+from quintet.mesh.transformer.config import (
     GenerationConfig,
-    MeshAutoencoderConfig,
-    MeshAutoencoderRecipe,
-    MeshDataConfig,
     MeshTransformerConfig,
     MeshTransformerRecipe,
 )

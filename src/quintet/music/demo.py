@@ -5,20 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from quintet.shared.demo import Sample, Stage
-from quintet.shared.sampling import recipe_with_data
+from quintet.shared.sampling import Trained
 
 QUERIES = ("a slow minor melody on strings", "a fast melody, high-pitched, with a drum kit")
 RESULTS_PER_QUERY = 3
 
 
-def search(run: Path, out: Path) -> list[Sample]:
+def search(trained: Trained, out: Path) -> list[Sample]:
     """The nearest validation clips with their captions."""
     from quintet.music.data import open_data
-    from quintet.music.sample import Flags, sample
+    from quintet.music.mulan.sample import Flags, sample
 
-    sample(run, (), out, Flags(text=QUERIES, count=64, device="cpu"))
+    sample(trained, (), out, Flags(text=QUERIES, count=64, device="cpu"))
     ranking: list[dict[str, Any]] = json.loads((out / "ranking.json").read_text(encoding="utf-8"))
-    recipe = recipe_with_data(run, "audio files")
+    recipe = trained.recipe_with_data("audio files")
     valid = open_data(recipe.data, recipe.sounds, "valid", recipe.seed)
     samples: list[Sample] = []
     for entry in ranking:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quintet.shared.sampling import Trained
+
 Metrics = Mapping[str, float]
 """Validation metrics by name, without `val/`."""
 
@@ -43,7 +45,7 @@ class Stage:
     """Evaluate halfway through a full demo as well, where evaluation is cheap."""
     depends_on: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings that take the run folder of an earlier stage of the room."""
-    draw: Callable[[Path, Path], list[Sample]] | None = None
-    """Samples for the page from a run folder, written to another folder; None: exhibits only."""
+    draw: Callable[[Trained, Path], list[Sample]] | None = None
+    """Samples for the page from a run, written to a folder; None: exhibits only."""
     next_arguments: str = ""
     """Arguments of `quintet sample RUN` that the page suggests."""

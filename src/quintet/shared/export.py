@@ -5,9 +5,6 @@ from typing import Any
 
 from torch import nn
 
-ADOPTED = "an adopted model is exported in its own format alone"
-"""Why it has no exported graph."""
-
 
 def graph(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
     """A module with the signature of `forward(self, ...)`, which finds the model as self.model."""

@@ -3,11 +3,14 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
 
 from quintet.engine.errors import RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Device = Literal["auto", "cpu", "cuda"]
 IDS = (".safetensors",)
@@ -113,6 +116,17 @@ def with_progress(
     yield from track(items, what, console=Console(file=stream), transient=True)
 
 
+def read_recording(path: Path, rate: int) -> "Tensor":
+    """A mono recording of at most ten minutes."""
+    import torch
+
+    from quintet.media.audio import AudioCaps, read_audio
+
+    if not path.is_file():
+        raise RunError(f"{path} is not a file; give a recording (wav, flac, ogg, mp3)")
+    return torch.from_numpy(read_audio(path, rate=rate, caps=AudioCaps(max_seconds=600)))
+
+
 def write_sound(path: Path, samples: Any, rate: int) -> None:
     """Write a WAV file, and say if samples were clipped."""
     from quintet.media.audio import write_wav
@@ -135,12 +149,29 @@ def check_positive(flags: Any, *names: str) -> None:
             )
 
 
-def loaded(run: Path, device: Device) -> Any:
-    """Model of a run or an export, on the chosen device."""
-    import quintet
+@dataclass(frozen=True)
+class Trained:
+    """A run, or an exported model, that samples are made of."""
 
-    where = on_device(device)
-    return quintet.load(run).to(where)
+    path: Path
+    recipe: Any
+    """The recipe of a run; None for an exported model."""
+    load: Callable[[Path], Any]
+    """Loads a model of Quintet."""
+
+    def model(self, device: Device) -> Any:
+        """Its model, on the chosen device."""
+        where = on_device(device)
+        return self.load(self.path).to(where)
+
+    def recipe_with_data(self, what: str) -> Any:
+        """Recipe of a run whose data can be opened again; otherwise an error asks for `what`."""
+        if self.recipe is None:
+            raise RunError(f"{self.path} is an exported model without data; give {what}")
+        data = self.recipe.data
+        if data is not None and data.startswith("python:"):
+            raise RunError(f"{self.path} was trained on a Python data set; give {what}")
+        return self.recipe
 
 
 def on_device(device: Device) -> str:
@@ -149,20 +180,6 @@ def on_device(device: Device) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise RunError("--device cuda, but torch finds no GPU; use --device cpu or auto")
     return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def recipe_with_data(run: Path, what: str) -> Any:
-    """Recipe of a run whose data can be opened again; otherwise an error asks for `what`."""
-    from quintet import rooms
-    from quintet.engine.runs.folder import RunFolder
-
-    about = RunFolder.open(run).about
-    if "model" in about:
-        raise RunError(f"{run} is an exported model without data; give {what}")
-    _, recipe = rooms.recorded(about, run)
-    if recipe.data is not None and recipe.data.startswith("python:"):
-        raise RunError(f"{run} was trained on a Python data set; give {what}")
-    return recipe
 
 
 def has_validation(run: Path) -> bool:
@@ -174,27 +191,10 @@ def has_validation(run: Path) -> bool:
     return bool(data.get("valid")) and isinstance(about.get("recipe"), str)
 
 
-def check_texts(model: Any, texts: Sequence[str]) -> None:
-    """Captions for a masked generator, before anything is written."""
-    if texts and model.config.text == "none":
-        raise RunError("this generator was trained without captions; drop --text")
-    try:
-        model.check_captions(texts)
-    except ValueError as error:
-        raise RunError(str(error)) from None
-
-
-def decoding_of(run: Path, flags: Any) -> dict[str, Any]:
-    """How a masked generator makes samples: as the flags say where they are given, and else as in
-    the evaluations of the run. An export has none of these: then the defaults."""
-    from quintet.engine.runs.folder import RunFolder
-    from quintet.shared.maskgit.decoding import Decoding
-
-    own = dict(RunFolder.open(run).about.get("settings", {}).get("generation", {}))
-    own["steps"] = own.pop("sampling_steps", None)
-    asked = {field.name: getattr(flags, field.name) for field in fields(Decoding)}
-    chosen = {n: own.get(n) if value is None else value for n, value in asked.items()}
-    return {name: value for name, value in chosen.items() if value is not None}
+def refuse_inputs(inputs: Sequence[Path], trained: Trained, flags: str) -> None:
+    """For a generator, which takes no files."""
+    if inputs:
+        raise RunError(f"{trained.path} is a generator: give {flags}, and drop {inputs[0]}")
 
 
 def readable(source: Any, count: int) -> Iterator[tuple[int, Any]]:

@@ -44,9 +44,10 @@ from quintet.shared.checking import check_files
 from quintet.shared.corpora import Cut, Row, segment_tables
 from quintet.shared.transcripts import Transcripts, recognised
 from quintet.speech import voices
-from quintet.speech.characters import UNKNOWN, clean, stack
-from quintet.speech.config import SpeechDataConfig, VoiceBoxConfig, frames_in
-from quintet.speech.spelling import spell, to_ids
+from quintet.speech.config import SpeechDataConfig, frames_in
+from quintet.speech.text.characters import UNKNOWN, clean, stack
+from quintet.speech.text.spelling import spell, to_ids
+from quintet.speech.voicebox.config import VoiceBoxConfig
 
 WHAT = "recordings"
 LONGEST = 86_400.0

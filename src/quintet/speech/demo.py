@@ -3,14 +3,15 @@
 from pathlib import Path
 
 from quintet.shared.demo import Sample, Stage
+from quintet.shared.sampling import Trained
 
 TEXTS = ("ba do ki", "ma ni su")
 
 
-def synthesise(run: Path, out: Path) -> list[Sample]:
-    from quintet.speech.sample import Flags, sample
+def synthesise(trained: Trained, out: Path) -> list[Sample]:
+    from quintet.speech.voicebox.sample import Flags, sample
 
-    files = sample(run, (), out, Flags(text=TEXTS, device="cpu"))
+    files = sample(trained, (), out, Flags(text=TEXTS, device="cpu"))
     sounds = [file for file in files if file.suffix == ".wav"]
     return [Sample(prompt=text, file=file) for text, file in zip(TEXTS, sounds)]
 

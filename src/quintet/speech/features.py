@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quintet.nn.precision import full_precision
 from quintet.nn.spectrogram import LogMel
-from quintet.speech.config import VoiceBoxConfig
+from quintet.speech.voicebox.config import VoiceBoxConfig
 
 FLOOR = 1e-7
 """The least magnitude; its logarithm is -16.1."""

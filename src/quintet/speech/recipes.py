@@ -3,17 +3,13 @@
 from dataclasses import replace
 
 from quintet.engine.config import OptimizerConfig
-from quintet.speech.config import (
-    SamplingConfig,
-    SpeechDataConfig,
-    VoiceBoxConfig,
-    VoiceBoxRecipe,
-)
+from quintet.speech.config import SpeechDataConfig
 from quintet.speech.vocoder.config import (
     VocoderConfig,
     VocoderDataConfig,
     VocoderRecipe,
 )
+from quintet.speech.voicebox.config import SamplingConfig, VoiceBoxConfig, VoiceBoxRecipe
 
 
 def voicebox() -> VoiceBoxRecipe:

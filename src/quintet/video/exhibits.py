@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from quintet.media.clips.writer import write_gif, write_mp4
-from quintet.media.meshes.render import contact_sheet
-from quintet.media.pixels import Pixels, grid, write_png
+from quintet.media.pixels import Pixels, write_png
+from quintet.media.sheets import contact_sheet, grid
 from quintet.shared.tokenizer.pixels import displayed, enlarged, to_bytes
 
 FPS = 8

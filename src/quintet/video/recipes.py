@@ -6,12 +6,11 @@ from quintet.engine.config import OptimizerConfig
 from quintet.shared.maskgit.config import DecodingConfig
 from quintet.shared.tokenizer.config import DiscriminatorConfig
 from quintet.video.adopt.config import VideoAdoptRecipe
-from quintet.video.config import (
+from quintet.video.config import VideoDataConfig
+from quintet.video.maskgit.config import VideoMaskGitConfig, VideoMaskGitRecipe
+from quintet.video.tokenizer.config import (
     MotionDiscriminatorConfig,
-    VideoDataConfig,
     VideoLossConfig,
-    VideoMaskGitConfig,
-    VideoMaskGitRecipe,
     VideoRecipe,
     VideoTokenizerConfig,
 )

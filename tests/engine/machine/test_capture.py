@@ -51,7 +51,7 @@ def run_of(
     wanted = {**SMALL, "capture": capture, **changes}
     recipe = each_setting(recipe, lambda field, value: wanted.get(field.name, value))
     folder = RunFolder.create(path, about or {})
-    return Run(rooms.build(name, recipe), recipe, World(recipe), folder)
+    return Run(rooms.build(recipe), recipe, World(recipe), folder)
 
 
 def trajectory(run: Run, steps: int) -> list[dict[str, Any]]:

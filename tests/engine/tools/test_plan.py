@@ -41,14 +41,14 @@ PLAIN = SMALLER | {"adversarial": "none", "perceptual": 0.0}
 
 @cache
 def planned(name: str, recipe: Any) -> dict[str, Any]:
-    return plan(lambda settings: rooms.build(name, settings), recipe, "h200")
+    return plan(lambda settings: rooms.build(settings), recipe, "h200")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_planned_operations_are_those_of_real_steps(name: str, tmp_path: Path) -> None:
     recipe = replaced(rooms.recipe_function(name)(), SMALLER)
     facts = planned(name, recipe)
-    run = Run(rooms.build(name, recipe), recipe, World(recipe), RunFolder(tmp_path))
+    run = Run(rooms.build(recipe), recipe, World(recipe), RunFolder(tmp_path))
     try:
         assert facts["parameters"] == {
             n: sum(p.numel() for p in part.parameters.values()) for n, part in run.parts.items()

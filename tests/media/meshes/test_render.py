@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
-from quintet.media.meshes.render import PAPER, contact_sheet, render
+from quintet.media.meshes.render import PAPER, render
+from quintet.media.sheets import contact_sheet
 
 CUBE = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.float64)
 QUADS = np.array(

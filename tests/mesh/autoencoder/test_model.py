@@ -12,9 +12,9 @@ from quintet.engine.errors import RunError
 from quintet.engine.keys import keyed_normal
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.bottleneck import average_equal_codes, logistic_loss
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.autoencoder.graph import Adjacency, NeighbourSum, adjacency
 from quintet.mesh.autoencoder.model import MeshAutoencoder, Reconstruction
-from quintet.mesh.config import MeshAutoencoderConfig
 from quintet.mesh.data import Collate
 from quintet.mesh.shapes import build, compose
 

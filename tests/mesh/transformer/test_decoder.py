@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quintet.mesh.config import MeshTransformerConfig
+from quintet.mesh.transformer.config import MeshTransformerConfig
 from quintet.mesh.transformer.generator import FaceGenerator, Sampling
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.attention import Context

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.transformer.assemble import assemble
+from quintet.mesh.transformer.config import MeshTransformerConfig
 from quintet.mesh.transformer.generator import Sampling, filter_logits, sample_tokens
 from quintet.mesh.transformer.heads import CodeEmbedding, DigitHead
 from quintet.mesh.transformer.model import MeshTransformer

@@ -14,7 +14,7 @@ from quintet.nn.adversarial.losses import (
     relativistic_discriminator,
     relativistic_generator,
 )
-from quintet.video.model import FrameDiscriminator, MotionDiscriminator
+from quintet.video.tokenizer.model import FrameDiscriminator, MotionDiscriminator
 
 PAIRED: list[Callable[[Tensor, Tensor], Tensor]] = [
     hinge_discriminator,

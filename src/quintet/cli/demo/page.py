@@ -7,6 +7,7 @@ from contextlib import suppress
 from html import escape
 from pathlib import Path
 
+from quintet import rooms
 from quintet.cli.demo.stages import Length
 from quintet.engine.errors import RunError
 from quintet.shared.demo import Sample, Stage
@@ -18,9 +19,8 @@ def draw_samples(stages: Sequence[Stage], demo: Path) -> dict[str, list[Sample]]
     for stage in stages:
         if stage.draw is not None:
             with suppress(RunError):
-                samples[stage.folder] = stage.draw(
-                    demo / stage.folder, demo / "samples" / stage.folder
-                )
+                _, trained = rooms.trained(demo / stage.folder)
+                samples[stage.folder] = stage.draw(trained, demo / "samples" / stage.folder)
         samples[stage.folder] = samples[stage.folder] or newest_exhibit(demo / stage.folder)
     return samples
 

@@ -35,8 +35,7 @@ def fitting_settings(stage: Stage, length: Length, demo: Path) -> tuple[Recipe, 
     if isinstance(length, int):
         return settings, None
     with tempfile.TemporaryDirectory() as folder:
-        build = lambda changed: rooms.build(stage.recipe, changed)
-        each = seconds_per_step(build, settings, Path(folder), rooms.load)
+        each = seconds_per_step(rooms.build, settings, Path(folder), rooms.load)
     allowed = SLOWER * stage.seconds[length] / each
     if settings.steps <= allowed:
         return settings, None

@@ -204,11 +204,11 @@ def planned(name: str, recipe: Any, folder: Path, gpu: str) -> dict[str, Any]:
     run = RunFolder(folder)
     if recipe.stages:
         frozen.keep(run, recipe, {}, rooms.load)
-    return plan(lambda settings: rooms.build(name, settings, folder), recipe, gpu)
+    return plan(lambda settings: rooms.build(settings, folder), recipe, gpu)
 
 
 def untrained(name: str, folder: Path) -> Path:
-    task = rooms.build(name, rooms.recipe_function(name)())
+    task = rooms.build(rooms.recipe_function(name)())
     return task.parts[task.main].network.save_pretrained(folder)  # type: ignore[operator]
 
 
@@ -252,7 +252,7 @@ def measure_here(name: str, recipe: Any, folder: Path, pipe: Any) -> None:
         pipe.send_bytes(json.dumps(facts).encode())
 
     try:
-        measure(lambda settings: rooms.build(name, settings), recipe, folder, report, rooms.load)
+        measure(rooms.build, recipe, folder, report, rooms.load)
     except (RunError, ConfigError, BadFile, ImportError) as error:
         report({"problem": str(error)})
     except Exception as error:
@@ -289,6 +289,6 @@ def task_of(about: dict[str, Any], run: Path) -> Any:
         return None
     name, recipe = rooms.recorded(about, run)
     try:
-        return rooms.build(name, recipe, run)
+        return rooms.build(recipe, run)
     except (ConfigError, BadFile, ValueError, OSError) as error:
         raise RunError(f"the networks of {name} cannot be built: {error}") from None

@@ -67,8 +67,10 @@ def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
     for sentence in about_duplicates(folder, duplicates.groups, set(valid)):
         print(sentence)
     if aligner is not None:
-        transcripts = rooms.room_named(room).transcripts
-        for line in transcripts.lines(transcripts.doubtful(aligner, folder)):
+        family, trained = rooms.trained(aligner)
+        members = "doubtful(trained, folder) and lines(verdict)"
+        doubts = family.module("doubts", members, "--aligner")
+        for line in doubts.lines(doubts.doubtful(trained, folder)):
             print(line)
 
 

@@ -44,8 +44,8 @@ class Pretrained:
 
     @classmethod
     def label(cls) -> str:
-        """room/Class, as config.json names it."""
-        return f"{cls.__module__.split('.')[1]}/{cls.__name__}"
+        """room/family, as config.json names it."""
+        return "/".join(cls.__module__.split(".")[1:3])
 
     def save_pretrained(
         self,

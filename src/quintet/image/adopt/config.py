@@ -6,6 +6,18 @@ from quintet.image.config import ImageDataConfig
 from quintet.shared.adopt.config import AdoptRecipe
 from quintet.shared.tokenizer.config import DiscriminatorConfig
 
+ADOPTS = (
+    "AutoencoderKL",
+    "AsymmetricAutoencoderKL",
+    "AutoencoderDC",
+    "AutoencoderKLFlux2",
+    "AutoencoderKLHunyuanImage",
+    "AutoencoderKLQwenImage",
+    "AutoencoderTiny",
+    "VQModel",
+)
+"""Classes whose folders are loaded as models of images."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageAdoptRecipe(AdoptRecipe):

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from quintet.image.adopt.config import ImageAdoptRecipe
 from quintet.image.adopt.model import AdoptedImages
-from quintet.image.task import VQGanTask
+from quintet.image.vqgan.task import VQGanTask
 from quintet.shared.adopt.task import Adopting, adopted
 
 
@@ -14,3 +14,6 @@ class ImageAdoptTask(Adopting, VQGanTask):
         model, self.unused = adopted(AdoptedImages, recipe, shape)
         super().__init__(cast(Any, recipe), cast(Any, model))
         self.leave_eager()
+
+
+build = ImageAdoptTask

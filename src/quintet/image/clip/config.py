@@ -15,6 +15,9 @@ FOLDER = (
     " (open_clip_config.json, open_clip_model.safetensors), with the files of its tokenizer"
 )
 
+ADOPTS = ("CLIPModel",)
+"""The class whose folders are loaded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClipConfig(PairConfig):

@@ -138,3 +138,6 @@ def read_pixels(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
             return tuple(values["image_mean"]), tuple(values["image_std"])
     named = " or ".join(PREPROCESSORS)
     raise RunError(f"{path} has no image_mean and image_std in {named}; give {FOLDER}")
+
+
+Model = AdoptedClip

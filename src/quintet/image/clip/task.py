@@ -14,7 +14,7 @@ from quintet.image.clip.config import ClipRecipe
 from quintet.image.clip.data import open_captioned
 from quintet.image.clip.model import AdoptedClip
 from quintet.image.data import collate
-from quintet.image.maskgit_task import PictureSheet
+from quintet.image.maskgit.task import PictureSheet
 from quintet.media.errors import printable
 from quintet.nn.contrastive import similarities
 from quintet.shared.contrastive import ContrastiveTask
@@ -107,3 +107,6 @@ def check_images(recipe: ClipRecipe, model: AdoptedClip) -> None:
         )
     if recipe.images.channels != 3:
         raise RunError(f"images.channels is {recipe.images.channels}; this model takes 3 (RGB)")
+
+
+build = ClipTask

@@ -5,15 +5,14 @@ follows from its three edges; the nearest triangle of each pixel wins. Images ar
 their size and averaged.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from math import radians
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from quintet.media.errors import printable
-from quintet.media.pixels import Pixels, grid
+from quintet.media.pixels import Pixels
 
 Floats = npt.NDArray[np.floating]  # float64, except for images
 Ints = npt.NDArray[np.int64]
@@ -292,54 +291,3 @@ def _averaged(picture: Floats) -> Pixels:
     tall = picture.reshape(side, SAMPLES, -1).sum(axis=1).reshape(side, side, SAMPLES, 3)
     total = np.sum(tall, axis=2)
     return (total / SAMPLES**2 + 0.5).astype(np.uint8)
-
-
-# -- contact sheets -------------------------------------------------------------------------
-
-
-def contact_sheet(
-    rows: Sequence[Sequence[Pixels]],
-    titles: Sequence[str] = (),
-    captions: Sequence[str] = (),
-) -> Pixels:
-    """Images in rows, with a title over each column and a caption under the first of each row.
-
-    Long captions are wrapped, and cut after three lines.
-    """
-    cells: list[list[Pixels]] = [list(row) for row in rows]
-    for row, text in zip(cells, captions):
-        if row and text:
-            row[0] = np.concatenate([row[0], _text(text, row[0].shape[1])])
-    return grid(cells, titles)
-
-
-def _text(text: str, width: int, max_lines: int = 3) -> Pixels:
-    """Lines of small dark grey text on white."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.load_default(12)
-    lines = _wrapped(printable(text[:500]), width - 4, font.getlength)
-    if len(lines) > max_lines:
-        lines = [*lines[: max_lines - 1], lines[max_lines - 1][:-3] + "..."]
-    strip = Image.new("RGB", (width, 15 * len(lines) + 5), (255, 255, 255))
-    draw = ImageDraw.Draw(strip)
-    for at, line in enumerate(lines):
-        draw.text((2, 2 + 15 * at), line, fill=(60, 60, 60), font=font)
-    return np.array(strip)
-
-
-def _wrapped(text: str, width: int, length_of: Callable[[str], float]) -> list[str]:
-    """Lines of limited width, broken between words, and inside words that are too long."""
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if length_of(longer) <= width:
-            lines[-1] = longer
-            continue
-        if lines[-1]:
-            lines.append("")
-        for letter in word:
-            if lines[-1] and length_of(lines[-1] + letter) > width:
-                lines.append("")
-            lines[-1] += letter
-    return lines

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.mesh import geometry
-from quintet.mesh.config import MeshAutoencoderConfig
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
 from quintet.nn.packing import mean_by_owner
 from quintet.nn.quantisers.base import Quantised

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.bottleneck import fourier_features, num_octaves, scatter_mean
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.autoencoder.graph import Aggregate, Layer, Stem, window_aggregate
 from quintet.mesh.autoencoder.pointers import Fields, PointerCodes, refine
-from quintet.mesh.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
 from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import full_precision, without_autocast

@@ -35,6 +35,7 @@ from quintet.mesh.autoencoder.bottleneck import (
     scatter_mean,
 )
 from quintet.mesh.autoencoder.compact import CompactDecoder
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.autoencoder.graph import (
     Adjacency,
     Layer,
@@ -43,7 +44,6 @@ from quintet.mesh.autoencoder.graph import (
     neighbour_aggregate,
     window_aggregate,
 )
-from quintet.mesh.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
 from quintet.nn.norms import RMSNorm
 from quintet.nn.packing import mean_by_owner, owners
@@ -411,3 +411,6 @@ def distinct_padding(mesh: Mesh) -> Tensor:
 
 def mask_padding(bins: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask[..., None, None], bins, -1)
+
+
+Model = MeshAutoencoder

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.mesh.config import MeshAutoencoderConfig
+from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 
 
 class Sizes(NamedTuple):

@@ -27,8 +27,8 @@ from quintet.engine.task import (
     each,
 )
 from quintet.mesh import data
+from quintet.mesh.autoencoder.config import MeshAutoencoderRecipe
 from quintet.mesh.autoencoder.model import MeshAutoencoder, Reconstruction
-from quintet.mesh.config import MeshAutoencoderRecipe
 from quintet.mesh.exhibits import MeshSheet, mesh_of_corners
 from quintet.mesh.geometry import undiscretise
 from quintet.mesh.measures import chamfer
@@ -192,3 +192,6 @@ def within(output: Reconstruction, bins: int) -> Tensor:
 def num_coordinates(output: Reconstruction) -> Tensor:
     """Number of coordinates, without padding."""
     return output.mask.sum() * output.target.shape[2] * 3
+
+
+build = AutoencoderTask

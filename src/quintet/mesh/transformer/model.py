@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from quintet.compat.models import MESH_GENERATE, MESH_TRANSFORMER, arguments, model_keywords
 from quintet.engine.models.pretrained import Pretrained
-from quintet.mesh.config import MeshTransformerConfig
 from quintet.mesh.geometry import discretise
 from quintet.mesh.transformer.assemble import Mesh, assemble
+from quintet.mesh.transformer.config import MeshTransformerConfig
 from quintet.mesh.transformer.generator import Sampling, generate
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
 from quintet.nn.attention import Block, Context, linear
@@ -362,3 +362,6 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
             from quintet.mesh.autoencoder.model import MeshAutoencoder
 
             self.set_autoencoder(MeshAutoencoder.from_pretrained(path / "autoencoder"))
+
+
+Model = MeshTransformer

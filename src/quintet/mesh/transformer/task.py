@@ -33,17 +33,18 @@ from quintet.engine.task import (
     Update,
 )
 from quintet.media.meshes.polygons import closedness
-from quintet.mesh import data, judge
+from quintet.mesh import agreement as judge
+from quintet.mesh import data
 from quintet.mesh.autoencoder.model import MeshAutoencoder
-from quintet.mesh.config import MeshTransformerRecipe
 from quintet.mesh.exhibits import Arrays, MeshSheet, mesh_of_corners
 from quintet.mesh.measures import nearest, surface_points
-from quintet.mesh.transformer.codes import CodeData
+from quintet.mesh.transformer.config import MeshTransformerRecipe
+from quintet.mesh.transformer.data import CodeData
 from quintet.mesh.transformer.generator import Sampling
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.text import PAD, TOKENIZERS
 from quintet.shared.captions import TextTable
-from quintet.shared.codes import BlankCodes
+from quintet.shared.code_cache import BlankCodes
 
 FEWEST_JUDGED = 5
 """Generated meshes below which a small share of valid ones may be chance."""
@@ -293,3 +294,6 @@ def codes_of(batch: Batch) -> Sequence[Tensor]:
 
 def count_codes(batch: Batch) -> Tensor:
     return (batch.data["codes"] >= 0).sum().float()
+
+
+build = TransformerTask

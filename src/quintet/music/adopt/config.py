@@ -4,8 +4,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quintet.engine.config import OptimizerConfig, require, require_choices, require_finite
-from quintet.shared.adopt.config import AdoptSettings
+from quintet.shared.adopt.config import CODECS, AdoptSettings
 from quintet.shared.config import SegmentDataConfig, SoundDiscriminatorConfig, require_at_least
+
+ADOPTS = CODECS
+"""Classes whose folders are loaded as codecs of sounds."""
 
 
 @dataclass(frozen=True, kw_only=True)

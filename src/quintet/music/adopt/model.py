@@ -27,6 +27,7 @@ class AdoptedCodec(AdoptedTokenizer):
     """`codec(sounds)` encodes and decodes; `codec.reconstruct(sounds)` without gradients."""
 
     what, axes, positions = "sounds", 3, "codebooks, frames"
+    compared_on = "sounds"
     with_values: ClassVar[bool] = True  # EnCodec and Mimi compute sizes with tensors
 
     def __init__(self, config: AdoptedConfig, network: Any = None) -> None:
@@ -173,3 +174,6 @@ class AdoptedCodec(AdoptedTokenizer):
         for module in self.network.modules():
             if getattr(module, "_embed", None) is not None:
                 module._embed = None
+
+
+Model = AdoptedCodec

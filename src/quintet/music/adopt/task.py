@@ -38,7 +38,7 @@ from quintet.nn.adversarial.sounds import (
     period_discriminator,
     resolution_discriminator,
 )
-from quintet.nn.spectra import LogMels, mel_errors, si_sdr, stft_errors
+from quintet.nn.spectral_errors import LogMels, mel_errors, si_sdr, stft_errors
 from quintet.nn.spectrogram import LogMel
 from quintet.shared import segments
 from quintet.shared.adopt.task import Adopting, adopted
@@ -240,3 +240,6 @@ class CodecAdoptTask(Adopting):
 
 def _rms(sounds: Tensor) -> Tensor:
     return sounds.square().mean().sqrt()
+
+
+build = CodecAdoptTask

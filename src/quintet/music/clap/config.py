@@ -13,6 +13,9 @@ from quintet.shared.adopt.config import PairConfig
 Trained = Literal["all", "projections", "audio", "text"]
 FOLDER = "a folder of a transformers ClapModel: config.json, safetensors, and its processor's files"
 
+ADOPTS = ("ClapModel",)
+"""The class whose folders are loaded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClapConfig(PairConfig):

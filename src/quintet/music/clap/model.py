@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from quintet.engine.errors import RunError
 from quintet.music.clap.config import FOLDER, ClapConfig, Trained
-from quintet.music.model import Embeds, MuLaN, MuLaNOutput
+from quintet.music.mulan.model import Embeds, MuLaN, MuLaNOutput
 from quintet.nn.spectrogram import band_mask
 from quintet.shared.adopt import folder
 from quintet.shared.adopt.pairs import AdoptedPair, processor_digest, projected, transformers
@@ -171,3 +171,6 @@ def read_extractor(path: Path) -> str:
         except (OSError, ValueError) as error:
             raise RunError(f"{path} has no feature extractor; give {FOLDER} ({error})") from None
     return json.dumps(extractor.to_dict(), sort_keys=True)
+
+
+Model = AdoptedClap

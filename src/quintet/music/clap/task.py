@@ -8,8 +8,8 @@ from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
 from quintet.music.clap.config import ClapRecipe
 from quintet.music.clap.model import AdoptedClap
-from quintet.music.task import MuLaNTask
-from quintet.music.towers import draw_masks
+from quintet.music.mulan.task import MuLaNTask
+from quintet.music.mulan.towers import draw_masks
 
 
 class ClapTask(MuLaNTask):
@@ -50,3 +50,6 @@ def check_sounds(recipe: ClapRecipe, model: AdoptedClap) -> None:
         raise RunError(
             f"this ClapModel takes {longest:g} s at once; set --sounds.seconds to that or less"
         )
+
+
+build = ClapTask

@@ -96,7 +96,7 @@ class AdoptedTokenizer(TokenizerModel):
     @classmethod
     def label(cls) -> str:
         """One for all rooms: each can take what another has kept of an original."""
-        return "shared/AdoptedTokenizer"
+        return "shared/adopt"
 
     # -- encoding and decoding --------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from quintet.engine.keys import Key
 from quintet.media.errors import BadFile
 from quintet.media.splits import Builtin, InFolder
 from quintet.shared.captions import folder_caption
-from quintet.shared.codes import CachedCodes, VariantKey
+from quintet.shared.code_cache import CachedCodes, VariantKey
 from quintet.shared.scenes import figures
 
 PREPARED = 1

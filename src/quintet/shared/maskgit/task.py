@@ -34,7 +34,7 @@ from quintet.engine.task import (
 from quintet.nn.attention import Context
 from quintet.nn.text import PAD, TOKENIZERS
 from quintet.shared.captions import TextTable
-from quintet.shared.codes import BlankCodes
+from quintet.shared.code_cache import BlankCodes
 from quintet.shared.maskgit.config import MaskedRecipe
 from quintet.shared.maskgit.data import CaptionedPixels, IdData
 from quintet.shared.maskgit.decoding import Decoding, sample_keys

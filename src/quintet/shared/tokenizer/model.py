@@ -51,6 +51,8 @@ class TokenizerModel(Pretrained, nn.Module):
     decode: Callable[[Tensor], Tensor]
     """Quantised values -> images or clips, not clamped."""
     positions: ClassVar[str]
+    compared_on: ClassVar[Literal["pictures", "sounds"] | None] = None
+    """What `quintet compare` measures such models on."""
     """Axes of codes, after the batch and the channels."""
     grid: Callable[[Tensor], tuple[int, ...]]
     """Images or clips -> positions of their codes along each axis."""

@@ -23,8 +23,9 @@ from torch.nn import functional as F
 from quintet.compat.models import model_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.adversarial.losses import per_sample
+from quintet.nn.griffin_lim import GriffinLim, beyond, power, scaled
 from quintet.nn.precision import full_precision, without_autocast
-from quintet.nn.vocoder import GriffinLim, VocosBackbone, VocosConfig, beyond, power, scaled
+from quintet.nn.vocos import VocosBackbone, VocosConfig
 from quintet.speech.features import log_mel
 from quintet.speech.vocoder.config import VocoderConfig
 
@@ -147,3 +148,6 @@ def _initialise(module: nn.Module) -> None:
         nn.init.trunc_normal_(module.weight, std=0.02)
         assert module.bias is not None
         nn.init.zeros_(module.bias)
+
+
+Model = Vocoder

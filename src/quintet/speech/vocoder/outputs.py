@@ -95,3 +95,6 @@ class Copies(Outputs):
         }
         originals = sounds.pop("originals")
         return Group(originals, sounds.pop("outputs"), {"recordings": originals, **sounds})
+
+
+outputs = Copies

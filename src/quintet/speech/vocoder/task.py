@@ -23,7 +23,7 @@ from quintet.engine.task import (
     each,
 )
 from quintet.media.pitch import cents_apart, pitch
-from quintet.nn.spectra import mel_errors, stft_errors
+from quintet.nn.spectral_errors import mel_errors, stft_errors
 from quintet.shared import segments
 from quintet.shared.exhibits import Sounds
 from quintet.speech.vocoder import data
@@ -146,3 +146,6 @@ class VocoderTask(Task):
             rate = self.recipe.model.sample_rate
             exhibits.append(Sounds(f"speech-{row}", sounds, pictures, rate, ""))
         return exhibits
+
+
+build = VocoderTask

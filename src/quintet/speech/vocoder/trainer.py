@@ -10,7 +10,7 @@ from quintet.engine.keys import Key
 from quintet.engine.trainer import BaseTrainer
 from quintet.shared.own_data import OwnData
 from quintet.shared.segments import Segments
-from quintet.speech.trainer import as_audio
+from quintet.speech.own_data import as_audio
 from quintet.speech.vocoder.config import VocoderRecipe
 from quintet.speech.vocoder.data import open_data, segments
 from quintet.speech.vocoder.model import Vocoder

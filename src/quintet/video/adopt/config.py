@@ -4,7 +4,20 @@ from dataclasses import dataclass, field
 
 from quintet.shared.adopt.config import AdoptRecipe
 from quintet.shared.tokenizer.config import DiscriminatorConfig
-from quintet.video.config import MotionDiscriminatorConfig, VideoDataConfig, VideoLossConfig
+from quintet.video.config import VideoDataConfig
+from quintet.video.tokenizer.config import MotionDiscriminatorConfig, VideoLossConfig
+
+ADOPTS = (
+    "AutoencoderKLCogVideoX",
+    "AutoencoderKLCosmos",
+    "AutoencoderKLHunyuanVideo",
+    "AutoencoderKLLTXVideo",
+    "AutoencoderKLMagvit",
+    "AutoencoderKLMochi",
+    "AutoencoderKLTemporalDecoder",
+    "AutoencoderKLWan",
+)
+"""Classes whose folders are loaded as models of clips."""
 
 
 @dataclass(frozen=True, kw_only=True)

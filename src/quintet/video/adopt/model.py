@@ -9,8 +9,8 @@ from torch import Tensor
 from quintet.shared.adopt.model import SIDE, AdoptedTokenizer
 from quintet.shared.tokenizer.config import TokenizerLossConfig
 from quintet.shared.tokenizer.model import PixelLoss
-from quintet.video.config import VideoLossConfig
-from quintet.video.model import with_temporal
+from quintet.video.tokenizer.config import VideoLossConfig
+from quintet.video.tokenizer.model import with_temporal
 
 LATER = 64
 """Frames after the first of a clip that shows how much shorter latents are."""
@@ -45,3 +45,6 @@ class AdoptedClips(AdoptedTokenizer):
 
     def pixel_loss(self, output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
         return with_temporal(super().pixel_loss(output, target, losses), output, target, losses)
+
+
+Model = AdoptedClips

@@ -5,7 +5,7 @@ from typing import Any, cast
 from quintet.shared.adopt.task import Adopting, adopted
 from quintet.video.adopt.config import VideoAdoptRecipe
 from quintet.video.adopt.model import AdoptedClips
-from quintet.video.task import VideoTask
+from quintet.video.tokenizer.task import VideoTask
 
 
 class VideoAdoptTask(Adopting, VideoTask):
@@ -16,3 +16,6 @@ class VideoAdoptTask(Adopting, VideoTask):
         )
         super().__init__(cast(Any, recipe), cast(Any, model))
         self.leave_eager()
+
+
+build = VideoAdoptTask

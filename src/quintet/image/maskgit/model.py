@@ -1,0 +1,100 @@
+"""MaskGit: images from captions (MaskGIT, arXiv 2202.04200; Muse, arXiv 2301.00704).
+
+caption -> masked transformer, a few steps -> ids (b, h, w) -> tokenizer -> images (b, c, H, W)
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from quintet.image.maskgit.config import MaskGitConfig
+from quintet.shared.maskgit.generator import MaskedGenerator
+from quintet.shared.tokenizer.model import check_divisible
+
+
+class MaskGit(MaskedGenerator):
+    """Image generator, built from a configuration, its fields as keywords, or a tokenizer and the
+    size of the images: `MaskGit(vae, image_size=128, dim=768)`."""
+
+    Config = MaskGitConfig
+    config: MaskGitConfig
+
+    @classmethod
+    def tokenizer_class(cls) -> type[Any]:
+        from quintet.image.vqgan.model import VQGanVAE
+
+        return VQGanVAE
+
+    @classmethod
+    def grid_of(cls, tokenizer: Any, size: Any, frames: int | None = None) -> tuple[int, ...]:
+        if tokenizer is None or size is None or frames is not None:
+            raise ValueError("give image_size beside a tokenizer, or grid; images have no frames")
+        height, width = (size, size) if isinstance(size, int) else size
+        check_divisible(height, width, tokenizer.factor, "images")
+        return height // tokenizer.factor, width // tokenizer.factor
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        height, width = self.config.grid
+        return height * self.tokenizer.factor, width * self.tokenizer.factor
+
+    @torch.no_grad()
+    def generate(
+        self,
+        texts: Sequence[str] | str | None = None,
+        *,
+        count: int | None = None,
+        image: Tensor | None = None,
+        mask: Tensor | None = None,
+        seed: int = 0,
+        first: int = 0,
+        return_ids: bool = False,
+        **settings: Any,
+    ) -> Tensor:
+        """Images (b, c, H, W) in 0..1, one for each text, or `count`; or their ids (b, h, w).
+
+        With an `image` (c, H, W) and a `mask` (H, W) that is true where to paint, the ids of all
+        other patches stay as they are. `settings`: steps, order, temperature, choice_temperature,
+        cond_scale (see `Decoding`). Image number i depends on the seed and on `first` + i, not on
+        the batch.
+        """
+        decoding = self.decoding_of(texts, settings)
+        context, number, keys = self.prepared(texts, count, seed, first)
+        ids = self.blank_ids(number)
+        if (image is None) != (mask is None):
+            raise ValueError("in-painting takes an image and a mask: give both, or none")
+        if image is not None and mask is not None:
+            ids = self.masked_ids(image, mask).expand(number, -1)
+        ids = self.complete(ids, keys, context, decoding)
+        return ids.unflatten(1, self.config.grid) if return_ids else self.decode_ids(ids)
+
+    def masked_ids(self, image: Tensor, mask: Tensor) -> Tensor:
+        """(1, n): ids of an image, -1 in patches that the mask touches."""
+        height, width = self.image_size
+        if image.ndim != 3 or tuple(image.shape[1:]) != (height, width):
+            raise ValueError(
+                f"the image is {tuple(image.shape)}, but this model paints images of {height} x"
+                f" {width} pixels: give (c, {height}, {width})"
+            )
+        if tuple(mask.shape) != (height, width):
+            raise ValueError(
+                f"the mask is {tuple(mask.shape)}, but the image has {height} x {width} pixels:"
+                " give a mask of the same size"
+            )
+        device = self.weight.device
+        ids = self.tokenize_pixels(image[None].to(device))
+        return torch.where(self.patches(mask.to(device)).flatten(), -1, ids)
+
+    def patches(self, mask: Tensor) -> Tensor:
+        """(h, w): patches of which a pixel is in a mask (H, W)."""
+        return F.max_pool2d(mask[None].float(), self.tokenizer.factor)[0] > 0
+
+    def decode_block(self, ids: Tensor) -> Tensor:
+        return self.tokenizer.decode_from_ids(ids)
+
+
+Model = MaskGit

@@ -1,0 +1,106 @@
+"""Outputs of VoiceBox: held-out transcripts, spoken in the voice of other held-out speech."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from quintet.engine.data.source import Source
+from quintet.engine.data.stream import DAMAGE
+from quintet.engine.errors import RunError
+from quintet.engine.task import Batch
+from quintet.shared.outputs import Group, Outputs, Sound, sixteen_bits
+from quintet.speech.data import SpeechFolder
+from quintet.speech.voicebox.inference import infill, segment_layout
+from quintet.speech.voicebox.model import VoiceBox
+from quintet.speech.voicebox.task import VoiceBoxTask
+
+
+class Spoken(Outputs):
+    """The prompt of a transcript is the next recording of its speaker that lasts three to six
+    seconds, with its transcript; where none does, the next. Where the metadata does not name
+    speakers, each folder counts as one."""
+
+    task: VoiceBoxTask
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        if task.config.features != "mel" or task.config.text != "learned":
+            raise RunError(
+                "judges hear spoken texts, and this run was trained on latents or without texts"
+            )
+
+    def preparation(self) -> dict[str, str]:
+        return {"recordings": f"mono of 16 bits at {self.task.config.sample_rate} Hz"}
+
+    def open(self, nets: Mapping[str, Any], source: Source) -> Source:
+        voices: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for index in range(len(source)):
+            voices[_voice(source, index)].append(index)
+        self.neighbours = {index: found for found in voices.values() for index in found}
+        return super().open(nets, source)
+
+    def prompt(self, index: int) -> Mapping[str, Any] | None:
+        """Of the readable recordings of the voice, in order from this one on and round, the first
+        of a good length; None if there is no other."""
+        others = self.neighbours[index]
+        place = others.index(index)
+        in_order = (*others[place + 1 :], *others[:place])
+        for other in sorted(in_order, key=lambda i: not self.fits(i)):
+            try:
+                return self.source.keyed(other, None)
+            except DAMAGE:
+                continue
+        return None
+
+    def fits(self, index: int) -> bool:
+        """As a prompt: longer ones leave little of the length that training knows."""
+        extent = getattr(self.source, "extent", None)
+        return extent is not None and 3.0 <= extent(index) <= 6.0
+
+    def make(self, items: Sequence[Any], batch: Batch) -> Group:
+        network: VoiceBox = self.nets["voicebox"]
+        texts, rate = batch.data["texts"], self.task.config.sample_rate
+        lengths = batch.data["lengths"].tolist()
+        recorded = [wav[:n] for wav, n in zip(batch.data["audio"], lengths)]
+        copies = [network.to_sound(x, self.task.vocoder) for x in network.extract(recorded)]
+        sets = {
+            "originals": [item["audio"] for item in items],
+            "outputs": self.speak(network, items, batch),
+            "copies": copies,  # what the vocoder alone does to recordings
+        }
+        speakers = ["/".join(_voice(self.source, index)) for index in batch.ids]
+        sounds = {
+            name: [Sound(sixteen_bits(wav), rate, *of) for wav, *of in zip(wavs, texts, speakers)]
+            for name, wavs in sets.items()
+        }
+        originals = sounds.pop("originals")
+        return Group(originals, sounds.pop("outputs"), {"recordings": originals, **sounds})
+
+    def speak(self, network: VoiceBox, items: Sequence[Any], batch: Batch) -> list[Any]:
+        segments = [
+            self.segment(network, item, self.prompt(index)) for item, index in zip(items, batch.ids)
+        ]
+        layout = segment_layout(network, segments)
+        frames = infill(network, layout, self.task.solver, batch.keys)
+        new = (row[mask] for row, mask in zip(frames, layout.infill_mask))
+        return [network.to_sound(x, self.task.vocoder) for x in new]
+
+    def segment(
+        self, network: VoiceBox, item: Mapping[str, Any], prompt: Mapping[str, Any] | None
+    ) -> Any:
+        text, language = item["text"], item.get("language", "")
+        if prompt is None:
+            return network.segments([text], None, None, None, language)[0]
+        audio = prompt["audio"]
+        wav = audio if audio.is_floating_point() else audio.float() / 32768
+        return network.segments([text], [wav], [prompt["text"]], None, language)[0]
+
+
+def _voice(source: Source, index: int) -> tuple[str, str]:
+    if isinstance(source, SpeechFolder) and (speaker := source.about(index).speaker):
+        return "speaker", speaker
+    return "folder", str(PurePath(source.name(index)).parent)
+
+
+outputs = Spoken

@@ -1,0 +1,281 @@
+"""`quintet sample` for speech: text to speech, voice cloning, and editing of a span."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from quintet.engine.errors import RunError
+from quintet.shared.sampling import (
+    Device,
+    Input,
+    Trained,
+    check_positive,
+    each_input,
+    find_inputs,
+    read_recording,
+    say,
+    stem_of,
+    with_progress,
+    write_sound,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from quintet.speech.voicebox.model import VoiceBox
+
+SOUND = (".wav",)
+SENTENCE = 256
+"""Bytes that an exported model is given at once."""
+
+
+EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Speaks --text, or each line of --text-file, with --voice in the voice of a recording. With
+    recordings or folders, --from and --to, --text replaces that span in each; a model without
+    texts infills it."""
+
+    text: tuple[str, ...] = ()
+    """Text to speak; may be repeated. A long one is divided at sentences."""
+    text_file: Path | None = None
+    """File of texts to speak, one on each line."""
+    language: str = ""
+    """Language of the texts for a model of phonemes, such as de; unset: that of the model."""
+    voice: Path | None = None
+    """Reference recording of the voice."""
+    voice_text: str | None = None
+    """Transcript of the reference, or of the recording to edit; improves the result."""
+    from_: float | None = None
+    """Start of the span to replace, in seconds."""
+    to: float | None = None
+    """End of the span to replace, in seconds."""
+    seconds: float | None = None
+    """Duration of the new speech; unset: predicted."""
+    steps: int = 16
+    """Steps of the ODE solver."""
+    method: Literal["euler", "midpoint", "adaptive"] = "midpoint"
+    """euler: one network evaluation per step; midpoint: two; adaptive: Dormand-Prince."""
+    cond_scale: float = 1.3
+    """Scale of classifier-free guidance; 1: none."""
+    vocoder: Path | None = None
+    """Run of a vocoder, or folder with Vocos weights; unset: Griffin-Lim."""
+    seed: int = 0
+    """Random seed."""
+    device: Device = "auto"
+    """Device; auto uses a GPU if available."""
+
+
+def example(recipe: Any, run: Path) -> list[str]:
+    originals = sorted((run / "exhibits").glob("*/*-original.wav"))
+    if recipe.model.features != "mel":
+        return []
+    if recipe.model.text != "none":
+        text = "ba do ki" if recipe.data is None else "good morning"
+        return ["--text", text, "--out", "spoken.wav"]
+    if not originals:
+        return []
+    return [str(originals[-1]), "--from", "0.2", "--to", "0.4", "--out", "infilled.wav"]
+
+
+def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
+    """Write a sound and a picture of its log-mels for each text, or NAME.edited.wav for each
+    recording; `out` is a folder, or a .wav file for a single sound."""
+    from quintet.media.audio import SUFFIXES
+
+    flags = replace(flags, text=(*flags.text, *_lines(flags.text_file)))
+    single = out.suffix.lower() in SOUND
+    folder = out.parent / out.stem if single else out
+    files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)", folder)
+    _check(files, flags)
+    count = len(files) or len(flags.text)
+    if single and count > 1:
+        raise RunError(f"{out} is one file, but there are {count} sounds; name a folder")
+    model: VoiceBox = trained.model(flags.device)
+    if model.features.mel is None:
+        raise RunError(f"{trained.path} makes latents; use it from Python with your decoder")
+    if model.config.text == "none" and (flags.text or not files):
+        raise RunError(
+            f"{trained.path} was trained without texts; give a recording, --from and --to alone"
+        )
+    if model.config.text != "none" and not flags.text:
+        raise RunError('nothing to speak; give --text "…", or --text-file')
+    vocoder = _vocoder(model, flags)
+
+    def edit(item: Input) -> list[Path]:
+        (sound,) = _in_sentences(lambda: _edit(model, item.path, flags, vocoder))
+        path = out if single else item.target(out, ".edited.wav")
+        return _write(model, sound, path)
+
+    (out.parent if single else out).mkdir(parents=True, exist_ok=True)
+    if files:
+        return each_input(files, edit)
+    written: list[Path] = []
+    pace, limit = Pace(), _longest_text(trained)
+    for number, text in enumerate(with_progress(flags.text)):
+        (sound,) = _in_sentences(lambda: [_speak(model, number, flags, vocoder, limit, pace)])  # noqa: B023
+        path = out if single else out / f"{stem_of(text, number)}.wav"
+        written += _write(model, sound, path)
+    say(str(pace))
+    return written
+
+
+def _lines(path: Path | None) -> list[str]:
+    from quintet.media.sidecars import read_beside
+
+    if path is None:
+        return []
+    lines = read_beside(path, "one text on each line").splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _longest_text(trained: Trained) -> int:
+    """Bytes of the longest text that the model was trained on, or of a sentence for an export."""
+    return SENTENCE if trained.recipe is None else trained.recipe.recordings.text_length
+
+
+class Pace:
+    """How fast speech is made, from the loaded model on."""
+
+    def __init__(self) -> None:
+        self.started, self.first, self.last, self.seconds = time.perf_counter(), 0.0, 0.0, 0.0
+
+    def heard(self, seconds: float) -> None:
+        """A sound is on the host."""
+        self.last, self.seconds = time.perf_counter() - self.started, self.seconds + seconds
+        self.first = self.first or self.last
+
+    def __str__(self) -> str:
+        factor = self.last / max(self.seconds, 1e-9)
+        return (
+            f"{self.seconds:.1f} s of speech in {self.last:.1f} s, a real-time factor of "
+            f"{factor:.2f}; the first sound after {self.first:.2f} s"
+        )
+
+
+def _in_sentences(speak: "Callable[[], list[Tensor]]") -> list["Tensor"]:
+    """The model's own refusals as those of the command."""
+    from quintet.media.errors import BadFile
+
+    try:
+        return speak()
+    except BadFile:
+        raise
+    except ValueError as error:
+        raise RunError(str(error)) from None
+
+
+def _check(files: Sequence[Input], flags: Flags) -> None:
+    if not flags.text and not files:
+        raise RunError('nothing to speak; give --text "…", or --text-file')
+    check_positive(flags, "steps")
+    if flags.seconds is not None and not 0 < flags.seconds <= 600:
+        raise RunError(f"--seconds is {flags.seconds}; give more than 0, at most 600")
+    if not math.isfinite(flags.cond_scale):
+        raise RunError(f"--cond-scale is {flags.cond_scale}; give a finite number")
+    edit = flags.from_ is not None or flags.to is not None
+    if edit and (flags.from_ is None or flags.to is None or not files):
+        raise RunError("to edit a span, give a recording, --from and --to, in seconds")
+    if files and not edit:
+        raise RunError(f"{files[0].path}: give --from and --to, or pass it as --voice")
+    if files and len(flags.text) > 1:
+        raise RunError("editing takes one --text, the same for all recordings")
+    if files and flags.voice:
+        raise RunError("an edited recording keeps its own voice; drop --voice")
+    if flags.voice_text is not None and not (files or flags.voice):
+        raise RunError("--voice-text is the transcript of a recording; give --voice as well")
+    if flags.voice_text is not None and len(files) > 1:
+        raise RunError("--voice-text is the transcript of one recording; edit them separately")
+
+
+def _vocoder(model: "VoiceBox", flags: Flags) -> "nn.Module | None":
+    from quintet.speech.vocoder.loading import matching_vocoder
+
+    if flags.vocoder is None:
+        return None
+    return matching_vocoder(flags.vocoder, model.config).to(model.device)
+
+
+def _speak(
+    model: "VoiceBox",
+    number: int,
+    flags: Flags,
+    vocoder: "nn.Module | None",
+    limit: int,
+    pace: Pace,
+) -> "Tensor":
+    """A text of any length, part by part, in one voice: without --voice, that of the first part."""
+    import torch
+
+    from quintet.speech.text.spelling import passages
+
+    rate, text = model.config.sample_rate, flags.text[number]
+    voice, voice_text = None, flags.voice_text
+    if flags.voice is not None:
+        voice = read_recording(flags.voice, rate)
+        # The reference is part of what the model was trained to hold, but leaves half of it.
+        limit = max(limit // 2, limit - len((voice_text or "").encode()))
+    parts = passages(text, limit)
+    if len(parts) > 1 and voice is None:
+        parts = passages(text, max(1, limit // 2))
+    total = sum(len(part.text) for part in parts)
+    sounds: list[Tensor] = []
+    for part in parts:
+        share = len(part.text) / total
+        (sound,) = model.sample(
+            cond=None if voice is None else [voice],
+            texts=[part.text],
+            cond_texts=[voice_text],
+            language=flags.language,
+            seconds=None if flags.seconds is None else flags.seconds * share,
+            steps=flags.steps,
+            cond_scale=flags.cond_scale,
+            method=flags.method,
+            seed=flags.seed + number,
+            vocoder=vocoder,
+        )
+        sound = sound.float().cpu()
+        pace.heard(len(sound) / rate)
+        if voice is None:
+            voice, voice_text = sound, part.text
+        sounds += [sound, torch.zeros(round(part.pause * rate))]
+    return torch.cat(sounds)
+
+
+def _edit(
+    model: "VoiceBox", path: Path, flags: Flags, vocoder: "nn.Module | None"
+) -> list["Tensor"]:
+    from quintet.speech.voicebox.inference import Solver
+
+    assert flags.from_ is not None
+    assert flags.to is not None
+    sound = model.edit(
+        read_recording(path, model.config.sample_rate),
+        flags.from_,
+        flags.to,
+        flags.text[0] if flags.text else None,
+        flags.voice_text,
+        language=flags.language,
+        seconds=flags.seconds,
+        solver=Solver(flags.steps, flags.method, cond_scale=flags.cond_scale),
+        seed=flags.seed,
+        vocoder=vocoder,
+    )
+    return [sound]
+
+
+def _write(model: "VoiceBox", sound: "Tensor", path: Path) -> list[Path]:
+    from quintet.media.pixels import write_png
+    from quintet.shared.exhibits import stacked
+
+    assert model.features.mel is not None
+    write_sound(path, sound.float().cpu().numpy(), model.config.sample_rate)
+    picture = path.with_suffix(".png")
+    mels = model.features.mel(sound.to(model.device)[None])[0]
+    write_png(picture, stacked([mels.cpu().numpy()]))
+    return [path, picture]

@@ -1,0 +1,98 @@
+"""`quintet sample` for a generator of clips: from captions, or from the start of a clip."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quintet.engine.errors import RunError
+from quintet.shared.maskgit.sampling import MaskedFlags, check_texts, decoding_of
+from quintet.shared.sampling import Trained, check_positive, refuse_inputs, stem_of
+from quintet.video.tokenizer.sample import FPS, check_fps
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quintet.video.maskgit.model import VideoMaskGit
+
+EXAMPLE = '--text "a red star moves quickly upwards on white" --out out'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(MaskedFlags):
+    """Generates clips of --text, and continues --clip."""
+
+    clip: Path | None = None
+    """Video or image to continue; resized and cropped to the size of the model."""
+    frames: int | None = None
+    """Length in frames, --clip included; default: that of training."""
+    fps: float | None = None
+    """Frames per second of clips that are written; unset: those of --clip, 16 where there is
+    none."""
+
+
+def example(recipe: Any, run: Path) -> list[str]:
+    text = ["--text", "a red star moves quickly upwards on white"]
+    captioned = [] if recipe.model.text == "none" else text
+    return [*captioned, "--count", "4", "--out", "out"]
+
+
+def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
+    """Write CAPTION-000.mp4 and so on, and a sheet of all."""
+    check_positive(flags, "count")
+    check_fps(flags.fps, "--fps")
+    refuse_inputs(inputs, trained, "--text or --clip")
+    return _generate(trained.model(flags.device), trained.path, out, flags)
+
+
+def _generate(model: "VideoMaskGit", run: Path, out: Path, flags: Flags) -> list[Path]:
+    from quintet.media.clips.reader import SUFFIXES, probe
+    from quintet.media.clips.writer import write_mp4
+    from quintet.shared.tokenizer.pixels import displayed, to_bytes
+    from quintet.video.exhibits import CaptionedClips
+
+    check_texts(model, flags.text)
+    settings = decoding_of(run, flags)
+    start = None if flags.clip is None else _read_start(model, flags.clip)
+    rows: list[list[Tensor]] = []
+    paths: list[Path] = []
+    texts = [*flags.text] or [""]
+    moving = flags.clip is not None and flags.clip.suffix.lower() in SUFFIXES
+    fps = flags.fps or (probe(flags.clip).rate if flags.clip and moving else FPS)
+    for number, text in enumerate(texts):
+        try:
+            clips = model.generate(
+                [text] if flags.text else None,
+                count=flags.count,
+                clip=start,
+                frames=flags.frames,
+                seed=flags.seed + number,
+                **settings,
+            )
+        except ValueError as error:
+            raise RunError(str(error)) from None
+        out.mkdir(parents=True, exist_ok=True)
+        for index, clip in enumerate(clips):
+            path = out / f"{stem_of(text, number)}-{index:03d}.mp4"
+            write_mp4(path, displayed(to_bytes(clip)), fps)
+            paths.append(path)
+        rows.append([*clips])
+    titles = [f"{index:03d}" for index in range(flags.count)]
+    return [*paths, *CaptionedClips("sheet", rows, titles, texts).write(out)]
+
+
+def _read_start(model: "VideoMaskGit", path: Path) -> "Tensor":
+    """(c, t, h, w) in 0..1 of a video or an image, at the size of the model."""
+    import numpy as np
+    import torch
+
+    from quintet.media.clips.reader import SUFFIXES, frames_of
+    from quintet.media.pixels import read_image, resize_crop
+    from quintet.shared.tokenizer.pixels import in_channels
+
+    _, height, width = model.clip_shape
+    moving = path.suffix.lower() in SUFFIXES
+    frames = frames_of(path) if moving else iter([read_image(path)])
+    array = np.stack([resize_crop(frame, (height, width)) for frame in frames])
+    array = in_channels(array, model.tokenizer.config.channels)
+    return torch.from_numpy(array).permute(3, 0, 1, 2).float() / 255
