@@ -74,7 +74,6 @@ TRAINERS = {
 
 NOT_MEASURED = {
     "image/maskgit",
-    "image/maskgit_up",
     "video/maskgit",
     "mesh/autoencoder_compact",
     "speech/vocoder",

@@ -10,8 +10,8 @@ from quintet.version import __version__
 
 if TYPE_CHECKING:
     from quintet.engine.trainer import Trainer
-    from quintet.image.model import MaskGit, MaskGitUp, VQGanVAE
-    from quintet.image.trainer import MaskGitTrainer, MaskGitUpTrainer, VQGanVAETrainer
+    from quintet.image.model import MaskGit, VQGanVAE
+    from quintet.image.trainer import MaskGitTrainer, VQGanVAETrainer
     from quintet.mesh.model import MeshAutoencoder, MeshTransformer
     from quintet.mesh.trainer import MeshAutoencoderTrainer, MeshTransformerTrainer
     from quintet.music.model import MuLaN
@@ -29,8 +29,6 @@ _PLACES = {
     "load": "quintet.rooms",
     "MaskGit": "quintet.image.model",
     "MaskGitTrainer": "quintet.image.trainer",
-    "MaskGitUp": "quintet.image.model",
-    "MaskGitUpTrainer": "quintet.image.trainer",
     "VQGanVAE": "quintet.image.model",
     "VQGanVAETrainer": "quintet.image.trainer",
     "MeshAutoencoder": "quintet.mesh.model",
@@ -52,8 +50,6 @@ _PLACES = {
 __all__ = [
     "MaskGit",
     "MaskGitTrainer",
-    "MaskGitUp",
-    "MaskGitUpTrainer",
     "MeshAutoencoder",
     "MeshAutoencoderTrainer",
     "MeshTransformer",

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from quintet.engine.config import require, require_choices, setting
+from quintet.engine.config import require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
 from quintet.shared.maskgit.config import MaskedConfig, MaskedRecipe
 from quintet.shared.tokenizer.config import (
@@ -113,42 +112,3 @@ class MaskGitRecipe(MaskedRecipe):
     """The transformer; grid and digits are those of the tokenizer."""
     images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
     """The data."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskGitUpConfig(MaskGitConfig):
-    """Generator of large images, given the ids of small ones."""
-
-    grid: tuple[int, ...] = (32, 32)
-    """Ids along height and width; set by the size."""
-    coarse_grid: tuple[int, ...] = (16, 16)
-    """Ids of the small image along height and width; set by its size."""
-    coarse_digits: tuple[int, ...] = (512, 125)
-    """Bases of the digits of a coarse code; set by the coarse tokenizer."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        valid = len(self.coarse_grid) == 2 and min(self.coarse_grid) >= 1
-        require(valid, "coarse_grid", self.coarse_grid, "1 or more ids along height and width")
-        valid = bool(self.coarse_digits) and min(self.coarse_digits) >= 2
-        require(valid, "coarse_digits", self.coarse_digits, "2 or more each")
-
-    @property
-    def coarse_codebook_size(self) -> int:
-        return prod(self.coarse_digits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskGitUpRecipe(MaskGitRecipe):
-    """All settings of a run of a super-resolution generator."""
-
-    stages: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"tokenizer": "image/vqgan", "coarse_tokenizer": "image/vqgan"}
-    )
-    """Both tokenizers are frozen and copied into the run folder."""
-    coarse_tokenizer: str | None = setting(path=True)
-    """Run or exported folder of the tokenizer of the small images: that of the base generator."""
-    coarse_size: tuple[int, int] = (128, 128)
-    """Height and width of the small images: those of the base generator."""
-    model: MaskGitUpConfig = field(default_factory=MaskGitUpConfig)
-    """The transformer; grids and digits are those of the tokenizers."""

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from quintet.compat.models import VQGAN_VAE, model_keywords
 from quintet.image.config import VQGanVAEConfig
 from quintet.image.maskgit import MaskGit
-from quintet.image.maskgit_up import MaskGitUp
 from quintet.nn.blocks import AttentionBlock, Downsample, Head, ResidualBlock, Stem, Upsample
 from quintet.nn.precision import full_precision
 from quintet.nn.quantisers.build import build_quantiser
@@ -29,7 +28,7 @@ from quintet.shared.tokenizer.model import (
     check_range,
 )
 
-__all__ = ["MaskGit", "MaskGitUp", "VQGanVAE"]
+__all__ = ["MaskGit", "VQGanVAE"]
 
 
 def residual_blocks(dim: int, count: int) -> list[nn.Module]:

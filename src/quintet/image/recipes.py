@@ -9,8 +9,6 @@ from quintet.image.config import (
     ImageDataConfig,
     MaskGitConfig,
     MaskGitRecipe,
-    MaskGitUpConfig,
-    MaskGitUpRecipe,
     VQGanRecipe,
     VQGanVAEConfig,
 )
@@ -122,46 +120,6 @@ def maskgit_tiny() -> MaskGitRecipe:
         ),
         # Muon would add a third to the time of so small a step.
         optim=OptimizerConfig(learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99),
-    )
-
-
-def maskgit_up() -> MaskGitUpRecipe:
-    """256 x 256 images from captions and the ids of 128 x 128 ones; for one GPU."""
-    return MaskGitUpRecipe(
-        steps=5000,
-        batch_size=32,
-        workers=12,
-        evaluate_every=5000,
-        save_every=2500,
-        coarse_size=(128, 128),
-        model=MaskGitUpConfig(dim=512, layers=6, heads=8, text_length=96),
-        images=ImageDataConfig(
-            size=(256, 256), builtin="figures", builtin_count=30_000, valid_limit=256
-        ),
-        generation=DecodingConfig(count=128),
-        optim=OptimizerConfig(
-            learning_rate=6e-4, warmup_steps=300, weight_decay=0.03, ema_decay=0.998
-        ),
-    )
-
-
-def maskgit_up_tiny() -> MaskGitUpRecipe:
-    """The same from 64 x 64 to 128 x 128 images of one figure, for two CPU cores."""
-    tiny = maskgit_tiny()
-    return MaskGitUpRecipe(
-        steps=400,
-        batch_size=8,
-        precision="fp32",
-        workers=1,
-        evaluate_every=400,
-        save_every=200,
-        coarse_size=(64, 64),
-        model=MaskGitUpConfig(
-            dim=96, layers=3, heads=3, head_dim=32, text="words", text_length=16, text_layers=1
-        ),
-        images=replace(tiny.images, size=(128, 128), builtin_count=1000, valid_limit=64),
-        generation=replace(tiny.generation, count=16, reference_count=128),
-        optim=tiny.optim,
     )
 
 

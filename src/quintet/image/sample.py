@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quintet.image.maskgit import MaskGit
-    from quintet.image.maskgit_up import MaskGitUp
     from quintet.image.model import VQGanVAE
 
 
@@ -38,18 +37,14 @@ EXAMPLE = "photo.jpg --out out"
 class Flags:
     """A tokenizer takes images to reconstruct, folders of them, or .safetensors files of ids or
     latents from an earlier call. A generator makes images of --text, and paints into --image where
-    --mask is white. A super-resolution generator makes large images of those that --base makes of
-    --text, or of --image. A CLIP ranks images, or folders of them, by --text."""
+    --mask is white. A CLIP ranks images, or folders of them, by --text."""
 
     text: tuple[str, ...] = ()
     """Generator: captions to generate images from. CLIP: texts to rank images by."""
     image: Path | None = None
-    """Generator: image to paint into, or to enlarge; resized and cropped to the size of the
-    model."""
+    """Generator: image to paint into; resized and cropped to the size of the model."""
     mask: Path | None = None
     """Generator: image of the same size, white where to paint and black elsewhere."""
-    base: Path | None = None
-    """Super-resolution: run or export of the generator of small images."""
     count: int = 8
     """Generator: images per caption. Others without inputs: number of validation images."""
     steps: int | None = None
@@ -76,12 +71,10 @@ class Flags:
 
 def example(recipe: Any, run: Path) -> list[str]:
     from quintet.image.clip.config import ClipRecipe
-    from quintet.image.config import MaskGitRecipe, MaskGitUpRecipe
+    from quintet.image.config import MaskGitRecipe
 
     if isinstance(recipe, ClipRecipe):
         return ["--text", "two red stars on white", "--out", "found"] if has_validation(run) else []
-    if isinstance(recipe, MaskGitUpRecipe):
-        return []  # takes a run of the base generator
     if isinstance(recipe, MaskGitRecipe):
         one = recipe.images.builtin == "figure"
         text = "a large yellow ring in the middle on purple" if one else "two red stars on white"
@@ -96,7 +89,6 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     captions, CAPTION-000.png and so on, and a sheet of all; for texts to rank by, ranking.json."""
     from quintet.image.clip.model import AdoptedClip
     from quintet.image.maskgit import MaskGit
-    from quintet.image.maskgit_up import MaskGitUp
     from quintet.media.pixels import SUFFIXES
     from quintet.shared.tokenizer.codes import weights_digest
 
@@ -111,14 +103,8 @@ def sample(run: Path, inputs: Sequence[Path], out: Path, flags: Flags) -> list[P
     if isinstance(model, MaskGit):
         if inputs:
             raise RunError(f"{run} is a generator: give --text, or --image and --mask, no files")
-        if isinstance(model, MaskGitUp):
-            draw = _enlarging(model, run, flags)
-        elif flags.base:
-            raise RunError(f"{run} is no super-resolution generator: drop --base")
-        else:
-            draw = _painting(model, flags)
-        return [*_generate(model, run, draw, out, flags)]
-    if flags.text or flags.image or flags.mask or flags.base:
+        return [*_generate(model, run, out, flags)]
+    if flags.text or flags.image or flags.mask:
         raise RunError(f"{run} is a tokenizer: it takes files, not --text, --image or --mask")
     files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
     if flags.size and any(side < 1 or side % model.factor for side in flags.size):
@@ -141,13 +127,13 @@ Draw = Callable[..., "Tensor"]
 """Images of texts, or None, with the keywords of `MaskGit.generate`."""
 
 
-def _generate(model: "MaskGit", run: Path, draw: Draw, out: Path, flags: Flags) -> list[Path]:
+def _generate(model: "MaskGit", run: Path, out: Path, flags: Flags) -> list[Path]:
     from quintet.image.maskgit_task import PictureSheet
     from quintet.media.pixels import write_png
     from quintet.shared.tokenizer.pixels import to_bytes
 
     check_texts(model, flags.text)
-    settings = decoding_of(run, flags)
+    settings, draw = decoding_of(run, flags), _painting(model, flags)
     rows: list[Tensor] = []
     paths: list[Path] = []
     texts = [*flags.text] or [""]
@@ -189,40 +175,6 @@ def _painting(model: "MaskGit", flags: Flags) -> Draw:
     return draw
 
 
-def _enlarging(model: "MaskGitUp", run: Path, flags: Flags) -> Draw:
-    import torch
-
-    from quintet.image.maskgit import MaskGit
-    from quintet.shared.tokenizer.codes import weights_digest
-
-    if flags.mask or (flags.base is None) == (flags.image is None):
-        raise RunError(f"{run} makes large images of small ones: give --base or --image, no --mask")
-    if flags.image is not None:
-        small = _pixels(flags.image, model.coarse_size, model.coarse_tokenizer)
-
-        def enlarge(texts: Any, count: int, **settings: Any) -> "Tensor":
-            return model.generate(texts, small.expand(count, -1, -1, -1), **settings)
-
-        return enlarge
-    assert flags.base is not None
-    base: Any = loaded(flags.base, flags.device)
-    if not isinstance(base, MaskGit):
-        raise RunError(f"--base {flags.base} is no generator: train one with image/maskgit")
-    digests = weights_digest(base.tokenizer), weights_digest(model.coarse_tokenizer)
-    if base.config.grid != model.config.coarse_grid or not torch.equal(*digests):
-        raise RunError(
-            f"--base {flags.base} has another tokenizer, or another size, than {run} was trained"
-            " for: train it with --coarse-tokenizer and --coarse-size of the base"
-        )
-
-    def draw(texts: Any, **settings: Any) -> "Tensor":
-        coarse = base.generate(texts, return_ids=True, **settings)
-        del settings["count"]
-        return model.generate(texts, coarse, **settings)
-
-    return draw
-
-
 def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
     """The image (c, h, w) in 0..1 to paint into, and where."""
     import torch
@@ -249,18 +201,6 @@ def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
     if not inside.any():
         raise RunError(f"{flags.mask} is black where it is used: make white what is to be painted")
     return pixels, inside
-
-
-def _pixels(path: Path, size: tuple[int, int], tokenizer: "VQGanVAE") -> "Tensor":
-    """(1, c, h, w) in 0..1."""
-    import torch
-
-    from quintet.media.pixels import read_image, resize_crop
-    from quintet.shared.tokenizer.pixels import in_channels
-
-    channels = tokenizer.config.channels
-    image = in_channels(resize_crop(read_image(path, alpha=channels == 4), size), channels)
-    return torch.from_numpy(image.copy()).permute(2, 0, 1)[None].float() / 255
 
 
 # -- reconstruction -------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from quintet.engine.task import Batch, Exhibit, Measured, Rows, Task
 from quintet.image import data
 from quintet.image.adopt.config import ImageAdoptRecipe
 from quintet.image.clip.config import ClipRecipe
-from quintet.image.config import MaskGitRecipe, MaskGitUpRecipe, VQGanRecipe
+from quintet.image.config import MaskGitRecipe, VQGanRecipe
 from quintet.image.maskgit_task import MaskGitTask
-from quintet.image.maskgit_up_task import MaskGitUpTask
 from quintet.image.model import VQGanVAE
 from quintet.media.pixels import grid, write_png
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
@@ -83,8 +82,6 @@ def build(recipe: Any) -> Task:
         from quintet.image.adopt.task import ImageAdoptTask
 
         return ImageAdoptTask(recipe)
-    if isinstance(recipe, MaskGitUpRecipe):
-        return MaskGitUpTask(recipe)
     return MaskGitTask(recipe) if isinstance(recipe, MaskGitRecipe) else VQGanTask(recipe)
 
 

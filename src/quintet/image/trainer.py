@@ -1,13 +1,11 @@
-"""VQGanVAETrainer, MaskGitTrainer, MaskGitUpTrainer: training of image models from Python."""
+"""VQGanVAETrainer, MaskGitTrainer: training of image models from Python."""
 
 from typing import Any
 
-from quintet.image.config import MaskGitRecipe, MaskGitUpRecipe, VQGanRecipe
+from quintet.image.config import MaskGitRecipe, VQGanRecipe
 from quintet.image.data import open_data
 from quintet.image.maskgit import MaskGit
 from quintet.image.maskgit_task import MaskGitTask
-from quintet.image.maskgit_up import MaskGitUp
-from quintet.image.maskgit_up_task import MaskGitUpTask
 from quintet.image.model import VQGanVAE
 from quintet.image.task import VQGanTask
 from quintet.shared.maskgit.trainer import MaskedTrainer
@@ -62,15 +60,9 @@ class MaskGitTrainer(MaskedTrainer[MaskGit]):
     name = "image/maskgit"
 
     def __init__(self, model: MaskGit, dataset: Any = None, **keywords: Any):
-        super().__init__(model, self.recipe_of(), dataset, keywords, self.derived(model))
-
-    def recipe_of(self) -> MaskGitRecipe:
-        return MaskGitRecipe()
-
-    def derived(self, model: Any) -> dict[str, Any]:
-        """Settings that follow from the model."""
         channels = model.tokenizer.config.channels
-        return {"images.size": model.image_size, "images.channels": channels}
+        derived = {"images.size": model.image_size, "images.channels": channels}
+        super().__init__(model, MaskGitRecipe(), dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: MaskGitRecipe) -> OwnImages:
         return OwnImages(dataset, recipe.images.channels)
@@ -80,31 +72,3 @@ class MaskGitTrainer(MaskedTrainer[MaskGit]):
 
     def task(self, recipe: MaskGitRecipe) -> MaskGitTask:
         return MaskGitTask(recipe, self.model, self.sets)
-
-
-class MaskGitUpTrainer(MaskGitTrainer):
-    """Train a MaskGitUp around its two trained tokenizers, as `MaskGitTrainer` does.
-
-    model = MaskGitUp(vae, coarse_vae, image_size=256, coarse_size=128, dim=768)
-    trainer = MaskGitUpTrainer(model, data="photos", steps=20_000)
-    trainer.train()
-    coarse = base.generate(texts, return_ids=True)
-    images = trainer.generate(texts, coarse=coarse)
-    """
-
-    name = "image/maskgit_up"
-
-    def recipe_of(self) -> MaskGitUpRecipe:
-        return MaskGitUpRecipe()
-
-    def derived(self, model: MaskGitUp) -> dict[str, Any]:
-        coarse = {"coarse_tokenizer": "python:coarse_tokenizer", "coarse_size": model.coarse_size}
-        return {**super().derived(model), **coarse}
-
-    def stages(self) -> dict[str, Any]:
-        model: Any = self.model
-        return {**super().stages(), "coarse_tokenizer": model.coarse_tokenizer}
-
-    def task(self, recipe: Any) -> MaskGitUpTask:
-        model: Any = self.model
-        return MaskGitUpTask(recipe, model, self.sets)

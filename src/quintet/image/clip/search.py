@@ -21,7 +21,7 @@ def search(model: "AdoptedClip", files: Sequence[Input], out: Path, flags: Any) 
     """Write ranking.json; returns lines with the best images of each text."""
     import torch
 
-    if flags.image or flags.mask or flags.base or not flags.text:
+    if flags.image or flags.mask or not flags.text:
         raise RunError(
             'this model ranks images by texts: give --text "a slow river", and images or a folder'
         )
