@@ -80,7 +80,7 @@ NOT_MEASURED = {
     "speech/voicebox_hour",
 }
 """Recipes whose step is still to be timed on one GPU (benchmarks/maskgit_speed.py,
-benchmarks/mesh_codes.py, benchmarks/steps.py, and for the vocoder benchmarks/learning.py)."""
+benchmarks/steps.py, and for the vocoder benchmarks/learning.py)."""
 
 
 class Sizes(NamedTuple):
