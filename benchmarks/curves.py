@@ -56,18 +56,6 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             },
         ),
     ),
-    "image/maskgit_up_tiny": (
-        Panel("training loss, nats an id", {"transformer/loss": "transformer"}),
-        Panel(
-            "validation: loss, and fractions of generated images",
-            {
-                "val/loss": "loss",
-                "val/loss_without_text": "without text",
-                "val/agrees": "agrees",
-                "val/agrees_tokenizer": "reconstruction agrees",
-            },
-        ),
-    ),
     "video/maskgit_tiny": (
         Panel("training loss, nats an id", {"transformer/loss": "transformer"}),
         Panel(

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The figures that only a GPU can give, of all rooms; each part has its limit and its own empty caches.
 #   benchmarks/gpu.sh                      the first five: about half an hour
-#   benchmarks/gpu.sh steps peers          some of: steps peers generation engine resume text codes large
+#   benchmarks/gpu.sh steps peers          some of: steps peers generation engine resume text large
 #   PEERS="python bench_peers.py" benchmarks/gpu.sh peers    and the other packages in the same call
 set -u
 cd "$(dirname "$0")/.."
@@ -62,16 +62,13 @@ text() { # text to image: speed, and the share of pictures that show their held-
     --losses.adversarial none --evaluate-every 0 --run "$tokenizer"
   part 450 "text to image" "$python" benchmarks/learning.py image/maskgit --flags "--tokenizer $tokenizer"
 }
-codes() { # which codes the mesh transformer should use
-  part 600 "codes of meshes" "$python" benchmarks/mesh_codes.py --seconds 100
-}
 large() { # recipes for real projects: begun, stopped, resumed, and compared with their plan
   part 900 "large recipes" "$python" benchmarks/large.py --together 125 --seconds 10
 }
 for name in "${@:-steps peers generation engine resume}"; do
   for chosen in $name; do
     case $chosen in
-      steps | peers | generation | engine | resume | text | codes | large) "$chosen" ;;
+      steps | peers | generation | engine | resume | text | large) "$chosen" ;;
       *) printf 'there is no part %s\n' "$chosen" && exit 2 ;;
     esac
   done

@@ -74,14 +74,13 @@ TRAINERS = {
 
 NOT_MEASURED = {
     "image/maskgit",
-    "image/maskgit_up",
     "video/maskgit",
     "mesh/autoencoder_compact",
     "speech/vocoder",
     "speech/voicebox_hour",
 }
 """Recipes whose step is still to be timed on one GPU (benchmarks/maskgit_speed.py,
-benchmarks/mesh_codes.py, benchmarks/steps.py, and for the vocoder benchmarks/learning.py)."""
+benchmarks/steps.py, and for the vocoder benchmarks/learning.py)."""
 
 
 class Sizes(NamedTuple):

@@ -233,8 +233,8 @@ def test_no_file_that_is_read_can_run_code():
     assert offenders(FILES, [*unsafe, "torch.load", "torch.package", "torch.hub"]) == []
     assert called("torch.hub.load", "torch.jit.load", "eval", "exec") == []
     (found,) = called("torch.load")
-    assert found.startswith("engine/models/importing.py:")
-    text = (PACKAGE / "engine/models/importing.py").read_text(encoding="utf-8")
+    assert found.startswith("engine/models/sandbox.py:")
+    text = (PACKAGE / "engine/models/sandbox.py").read_text(encoding="utf-8")
     assert "weights_only=True, mmap=mmap" in text
     for path in FILES:
         assert "allow_pickle" not in path.read_text(encoding="utf-8"), path

@@ -6,9 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-
-from quintet.speech.text.phonemes import encode_phonemes
 
 ROOT = Path(__file__).parents[1]
 SPEEDS = ["image_speed", "video_speed", "music_speed", "speech_speed", "mesh_speed"]
@@ -59,46 +56,9 @@ def test_goals_of_real_data_can_be_missed(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(misses(REAL["speech/voicebox_hour"].floors, unjudged)) == 3  # not there: missed
 
 
-def test_trees_see_what_stands_around_a_phoneme(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from durations import AROUND, Aligned, Errors, Features  # type: ignore[import-not-found]
-
-    ids = encode_phonemes([" h", "ˈaɪ", ",", " h", "aɪ"], edges=True)
-    features = Features()
-    seen = features(Aligned("kal", ids, torch.ones(7), torch.zeros(7, 100)))
-    tokens, places = 4 * (2 * AROUND + 1), [row[4 * (2 * AROUND + 1) :] for row in seen]
-    own = [row[4 * AROUND :][:4] for row in seen]
-    assert [row[0] for row in own] == [0, 1, 2, 3, 1, 2, 0]  # without stress and space
-    assert [row[1] for row in own] == [0, 0, 1, 0, 0, 0, 0]
-    assert [row[2] for row in own] == [True, True, False, True, True, False, True]
-    assert [row[3] for row in own] == [True, False, False, True, False, False, True]
-    since, until, into, left = zip(*(row[1:5] for row in places))
-    assert since == (0, 1, 2, 0, 1, 2, 0)
-    assert until == (0, 2, 1, 0, 2, 1, 0)
-    assert into == (0, 0, 1, 0, 0, 1, 0)
-    assert left == (0, 1, 0, 0, 1, 0, 0)
-    assert len(seen[0]) == tokens + 8
-    assert max(features.names) == tokens
-    errors = Errors()
-    errors.add("kal", 1.0, 4.0)
-    errors.add("awb", 3.0, 4.0)
-    assert errors.shares() == {"all": 0.5, "kal": 0.25, "awb": 0.75}
-
-
 @pytest.mark.parametrize("words", [["--real", "a", "b", "music/mulan"], ["speech/voicebox_hour"]])
 def test_a_recipe_without_goals_is_refused(words: list[str]) -> None:
     command = [sys.executable, "benchmarks/learning.py", *words]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2
     assert "has goals of" in result.stderr
-
-
-@pytest.mark.slow
-def test_a_new_voice_is_measured_beside_the_others(tmp_path: Path) -> None:
-    few = ["--minutes", "0.2", "--steps", "2", "--fine-steps", "1", "--flags", "--batch-size 4"]
-    command = [sys.executable, "benchmarks/new_voice.py", "--out", str(tmp_path / "out"), *few]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [row["run"] for row in rows] == ["others", "new", "new-and-others", "without"]
-    assert all(row["new_share_of_copying"] > 0 < row["others_share_of_copying"] for row in rows)

@@ -16,4 +16,4 @@ def test_children_find_everything_imported() -> None:
     with multiprocessing.get_context("forkserver").Pool(1) as pool:
         held = pool.apply(modules)
     assert {f"quintet.{room}.trainer" for room in rooms.rooms()} <= held
-    assert {"quintet.cli.import_", "torch._inductor", "harness", "many", "preload"} <= held
+    assert {"quintet.cli.export", "torch._inductor", "harness", "many", "preload"} <= held

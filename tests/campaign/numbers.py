@@ -33,7 +33,6 @@ RATE = 1e8
 PARTS = {
     "image/vqgan_tiny": {"vae": "optim", "discriminator": "discriminator-optim"},
     "image/maskgit_tiny": {"transformer": "optim"},
-    "image/maskgit_up_tiny": {"transformer": "optim"},
     "mesh/autoencoder_compact_tiny": {"autoencoder": "optim"},
     "mesh/autoencoder_tiny": {"autoencoder": "optim"},
     "mesh/transformer_tiny": {"transformer": "optim"},

@@ -40,7 +40,7 @@ SMALLER = {
     "compared": 4,
 }
 OF_ROOM: dict[str, dict[str, Any]] = {
-    "image": {"dim": 16, "size": (32, 32), "coarse_size": (16, 16)},
+    "image": {"dim": 16, "size": (32, 32)},
     "mesh": {
         "dim": 32,
         "message_dim": 16,

@@ -242,4 +242,4 @@ def test_no_limit_is_missing_from_the_table() -> None:
         settings = [f.name for f in dataclasses.fields(config) if f.name.startswith("max_")]
         assert {f"{field}.{setting}" for setting in settings} <= listed
     for limit in ("MAX_BYTES", "MEMORY", "SECONDS", "HANDLES", "DEPTH", "ITEMS", "SWELL"):
-        assert f"engine/models/importing.py {limit}" in listed
+        assert f"engine/models/sandbox.py {limit}" in listed

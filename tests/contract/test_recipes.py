@@ -78,15 +78,19 @@ VARIANTS = [
 ]
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
 # Of the recipes that adopt models, that of images: the others take the same code ten times longer.
-# The tasks of two more are those of image/maskgit_up_tiny and mesh/autoencoder_tiny.
-SLOW = ("video/adopt_tiny", "music/adopt_tiny", "music/clap_tiny")
-SHARED = ("image/maskgit_tiny", "mesh/autoencoder_compact_tiny")
+# The task of one more is that of mesh/autoencoder_tiny.
+SLOW = (
+    "video/adopt_tiny",
+    "music/adopt_tiny",
+    "music/clap_tiny",
+    "mesh/autoencoder_compact_tiny",
+)
 MARKED = [
     pytest.param(
         name,
         marks=[
             *([needs_diffusers] if name in ADOPTING else []),
-            *([pytest.mark.slow] if name in (*SLOW, *SHARED) else []),
+            *([pytest.mark.slow] if name in SLOW else []),
         ],
     )
     for name in NAMES

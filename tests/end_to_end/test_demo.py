@@ -82,7 +82,6 @@ def training_files(demo: Path) -> dict[str, bytes]:
 
 
 LEFT_OUT = {
-    "image/maskgit_up_tiny",
     "mesh/autoencoder_compact_tiny",
     "speech/vocoder_tiny",
     "video/maskgit_tiny",

@@ -20,7 +20,6 @@ from quintet.engine.settings import Setting, keywords_of, names_for, settings_of
 NAMES = rooms.names()
 TRAINERS = {
     "image/maskgit": "MaskGitTrainer",
-    "image/maskgit_up": "MaskGitUpTrainer",
     "image/vqgan": "VQGanVAETrainer",
     "mesh/autoencoder": "MeshAutoencoderTrainer",
     "mesh/transformer": "MeshTransformerTrainer",

@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # Where each leaves its runs, and what it says of them.
 SAYS = {
     "maskgit": (
-        ["tokenizer", "painter", "enlarger"],
+        ["tokenizer", "painter"],
         r"(a \w+ disc: its middle is \d\.\d\d red, \d\.\d\d green, \d\.\d\d blue\n){3}",
     ),
     "mesh_autoencoder": (
@@ -50,8 +50,8 @@ SAYS = {
         r"mean error of a pixel: 0\.\d+; of the picture's mean colour: 0\.\d+\n",
     ),
 }
-# Stages with a quarter, or half, of the steps.
-STEPS = {"autoencoder": 1, "enlarger": 1}
+# Stages with a quarter of the steps.
+STEPS = {"autoencoder": 1}
 
 
 def test_each_trainer_has_an_example():

@@ -15,7 +15,6 @@ from examples.made import Meshes, put_media, sound
 from examples.old_parameters import PARAMETERS, SECTIONS, Made, Refused, Was
 from examples.scripts import run_script
 from harness import lines
-from quintet.cli import COMMANDS
 from quintet.compat import models
 from quintet.compat.keywords import OLD
 from quintet.compat.trainer import REMEDIES
@@ -209,8 +208,6 @@ def test_the_settings_and_attributes_that_the_page_names_are_there() -> None:
     for name in re.findall(r"`(\w+)(?:\(\))?`", there):
         assert hasattr(quintet.VQGanVAETrainer, name), name
     assert {*re.findall(r"`(\w+)`", remedies)} <= {*REMEDIES}
-    assert "import" in COMMANDS
-    assert "`quintet import old.pt FOLDER`" in PAGE
 
 
 # -- a script for each package --------------------------------------------------------------------

@@ -20,7 +20,6 @@ COMMANDS = {
     "sample": "sample",
     "compare": "compare",
     "pack": "pack:pack_folder",
-    "import": "import_:import_old",
     "export": "export",
     "report": "report",
     "replay": "replay",

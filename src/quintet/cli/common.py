@@ -35,7 +35,6 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet compare PHOTOS runs/a runs/b           image tokenizers: PSNR, bits per pixel, time
   quintet compare a.json b.json                  numbers of evaluate --json-line side by side
   quintet pack PHOTOS packed                     pack a folder into few large files to train from
-  quintet import old.pt looked-at                the tensors of an old .pt file, and nothing else
   quintet export runs/b model                    weights, configuration and a model card
   quintet report runs/b [RUN …]                  one page that shows a run, or several
   quintet replay runs/b --step 1200              take one step again and show what was in it

@@ -191,6 +191,7 @@ VQGAN_VAE: Table = {
 }
 
 _FOLLOWS = Removed("it follows from the tokenizer and the size of the pictures", anything)
+_NO_ENLARGING = Removed("there is no super-resolution", only(None))
 _FROZEN_TEXT = Removed("give text='frozen' and text_path=, the folder of the encoder", nothing)
 
 MASKGIT: Table = {
@@ -208,10 +209,7 @@ MASKGIT: Table = {
     "token_critic": Removed("the order is that of the confidence, or order='halton'", nothing),
     "self_token_critic": Removed("the order is that of the confidence, or order='halton'", nothing),
     "critic_loss_weight": Removed("there is no critic", anything),
-    **dict.fromkeys(
-        ("cond_vae", "cond_image_size"),
-        Removed("use MaskGitUp, with coarse_tokenizer and coarse_size", only(None)),
-    ),
+    **dict.fromkeys(("cond_vae", "cond_image_size"), _NO_ENLARGING),
     "flash": _KERNEL,
 }
 MASKGIT_GENERATE: Table = {
@@ -222,7 +220,7 @@ MASKGIT_GENERATE: Table = {
     "critic_noise_scale": Removed("set choice_temperature", only()),
     "fmap_size": Removed("the size is that of training", only(None)),
     "negative_texts": Removed("guidance is against no caption", only(None)),
-    "cond_images": Removed("use MaskGitUp, whose generate takes coarse", only(None)),
+    "cond_images": _NO_ENLARGING,
 }
 
 # -- musiclm-pytorch ------------------------------------------------------------------------------

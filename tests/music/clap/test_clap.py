@@ -232,7 +232,7 @@ def test_what_cannot_be_adopted_is_refused_with_a_sentence(tmp_path: Path, cli: 
     assert "nowhere" in answer(tmp_path / "nowhere")
     pickled = copied(tmp_path / "pickled", "model.safetensors")
     (pickled / "pytorch_model.bin").write_bytes(b"\x80\x02")
-    assert "a pickle can run code; 'quintet import" in answer(pickled)
+    assert "a pickle can run code; where you trust it" in answer(pickled)
     assert "has no feature extractor" in answer(copied(tmp_path / "a", "processor_config.json"))
     assert "samples per second; set --sounds.sample-rate 8000" in answer(folder("ClapModel"))
 

@@ -190,8 +190,9 @@ def weight_files(path: Path, name: str) -> list[Path]:
     if not files and pickles:
         raise RunError(
             f"{path} holds {', '.join(pickles)}, which is not read, because a pickle can run code;"
-            f" 'quintet import {path / pickles[0]} FOLDER' writes its tensors as safetensors: copy"
-            f" FOLDER/tensors.safetensors to {path / name}"
+            " where you trust it, write safetensors with the library that wrote it:"
+            " MODEL.from_pretrained(FOLDER).save_pretrained(FOLDER) of diffusers or transformers,"
+            f" or safetensors.torch.save_file(model.state_dict(), {str(path / name)!r})"
         )
     if not files:
         raise RunError(f"{path} holds no safetensors; give {FOLDER}")

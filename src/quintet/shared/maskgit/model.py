@@ -85,9 +85,7 @@ class MaskedTransformer(CaptionConditioned):
         `text`: byte ids (b, m), or embeddings (b, m, text_dim) with their `mask` (b, m).
         `drop` (b,): true where the caption is dropped.
         """
-        return self.losses(ids, masked, self.encode_text(len(ids), text, mask, drop))
-
-    def losses(self, ids: Tensor, masked: Tensor, context: Context | None) -> MaskedLosses:
+        context = self.encode_text(len(ids), text, mask, drop)
         hidden = self.hidden(torch.where(masked, -1, ids), context)
         rows, targets = hidden.flatten(0, 1), torch.where(masked, ids, -1).flatten()
         losses = self.head.losses(0, rows, targets, rows, self.config.label_smoothing)
@@ -97,10 +95,7 @@ class MaskedTransformer(CaptionConditioned):
 
     def hidden(self, ids: Tensor, context: Context | None) -> Tensor:
         """Hidden states (b, n, d) that predict the masked ids."""
-        return self.transform(self.embed(ids) + self.positions(), context)
-
-    def transform(self, x: Tensor, context: Context | None) -> Tensor:
-        x = residual_stream(x)
+        x = residual_stream(self.embed(ids) + self.positions())
         rope = self.rope(x.device)
         for block, modulation in zip(self.blocks, self.modulations(x, context)):
             x = x if modulation is None else scale_shift(x, modulation)

@@ -41,8 +41,7 @@ class Generated(Outputs):
         return {"text": [item["text"] for item in items]}
 
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
-        codes = self.task.codes_of(items)
-        generated = self.task.generate(batch.data["text"], batch.ids, codes=codes)
+        generated = self.task.generate(batch.data["text"], batch.ids)
         training = [item for _, item in islice(self.training, len(items))]
         baselines = {"training": [self._plain(item) for item in training]}
         return Group([self._plain(i) for i in items], [*map(self.shown, generated)], baselines)

@@ -63,20 +63,20 @@ class MaskedTask(Task):
         self.recipe, self.sets = recipe, sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         kind = self.Model.tokenizer_class()
-        self.tokenizer = open_stage(recipe, "tokenizer", kind)
+        self.tokenizer = open_tokenizer(recipe, kind)
         self.weights = digest(Path(recipe.tokenizer))
         try:
             check_tokenizer(self.tokenizer, kind)
             grid = self.grid()
-            model = self.new_model(grid) if model is None else model
+            if model is None:
+                config = replace(recipe.model, grid=grid)  # type: ignore[attr-defined]
+                model = self.Model(config, tokenizer=self.tokenizer)
         except ValueError as error:
             raise RunError(str(error)) from None
         if model.config.grid != grid:
             raise RunError(f"the model has a grid of {model.config.grid} ids, the data {grid}")
         model.set_tokenizer(self.tokenizer)  # the copy in the run folder
         self.model, self.config = model, model.config
-        self.encoder: Any = self.tokenizer
-        self.length = model.config.tokens
         self.parts = {
             "transformer": Part(model, recipe.optim),
             "tokenizer": Part(self.tokenizer, compiles=False),
@@ -89,10 +89,6 @@ class MaskedTask(Task):
         self.references: tuple[Tensor, Tensor] | None = None
 
     # -- what a room says -----------------------------------------------------------------------
-
-    def new_model(self, grid: tuple[int, ...]) -> MaskedGenerator:
-        config = replace(self.recipe.model, grid=grid)  # type: ignore[attr-defined]
-        return self.Model(config, tokenizer=self.tokenizer)
 
     def grid(self) -> tuple[int, ...]:
         """Ids along each axis."""
@@ -107,10 +103,6 @@ class MaskedTask(Task):
 
     def collate_pixels(self, items: list[Any]) -> Any:
         raise NotImplementedError
-
-    def codes_of(self, items: Sequence[Any]) -> Tensor | None:
-        """Of samples, where generation takes them."""
-        return None
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         """Whether a generated sample shows a caption of built-in figures."""
@@ -129,12 +121,12 @@ class MaskedTask(Task):
             self.ids[split] = None
             if source is not None and len(source):
                 ids = IdData(source, recipe.variants if split == "train" else 1, self.weights)
-                ids.fill(self.encoder, self.collate_pixels, world, recipe.workers)
-                other = next((n for n in ids.lengths() if n not in (0, self.length)), None)
+                ids.fill(self.tokenizer, self.collate_pixels, world, recipe.workers)
+                other = next((n for n in ids.lengths() if n not in (0, self.config.tokens)), None)
                 if other is not None:
                     raise RunError(
                         f"a sample has {other} ids, but the grid {self.config.grid} has"
-                        f" {self.length}: give samples of one size, and size= to the model"
+                        f" {self.config.tokens}: give samples of one size, and size= to the model"
                     )
                 self.ids[split] = ids
         if self.config.text == "frozen":
@@ -147,7 +139,7 @@ class MaskedTask(Task):
     def abstract_prepare(self, world: World) -> None:
         """Ids of zeros: encoding all samples takes minutes."""
         count = self.recipe.batch_size * self.recipe.accumulate
-        self.blank = BlankCodes([self.length], count)
+        self.blank = BlankCodes([self.config.tokens], count)
         self.device, self.fixed_shapes = world.device, True
 
     def _pixels(self, split: str) -> CaptionedPixels | None:
@@ -215,9 +207,8 @@ class MaskedTask(Task):
     def _evaluate_generation(self, batch: Batch, rows: list[int]) -> dict[str, Rows]:
         """Metrics of samples generated from validation captions, one row each."""
         captions = [batch.data["caption"][row] for row in rows]
-        codes = batch.data["ids"][rows]
-        generated = self.generate(captions, [batch.ids[row] for row in rows], codes=codes)
-        originals = self.decode(codes)
+        generated = self.generate(captions, [batch.ids[row] for row in rows])
+        originals = self.decode(batch.data["ids"][rows])
         near, expected = (self._nearest(pixels).distances for pixels in (generated, originals))
         values = {
             "nearest_generated": near,
@@ -234,18 +225,11 @@ class MaskedTask(Task):
     def judged(self) -> bool:
         return self.recipe.data is None and self.pixel_config().builtin != "scenes"
 
-    def generate(
-        self,
-        captions: Sequence[str],
-        numbers: Sequence[int],
-        seed: int = 0,
-        codes: Tensor | None = None,
-    ) -> Tensor:
+    def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
         """Samples for captions with the settings of the recipe's `generation`. A sample is a
-        function of its caption, its number and the seed, and of what the room takes of the `codes`
-        of the real sample."""
+        function of its caption, its number and the seed."""
         settings, model = self.recipe.generation, self.model
-        context = self.context(captions, codes)
+        context = self.context(captions)
         scale = 1.0 if self.config.text == "none" else settings.cond_scale
         decoding = Decoding(
             steps=settings.sampling_steps,
@@ -257,7 +241,7 @@ class MaskedTask(Task):
         blank = model.blank_ids(len(captions))
         return self.decode(model.complete(blank, sample_keys(seed, numbers), context, decoding))
 
-    def context(self, captions: Sequence[str], codes: Tensor | None) -> Context | None:
+    def context(self, captions: Sequence[str]) -> Context | None:
         if self.config.text == "none":
             return None
         inputs = {n: v.to(self.device) for n, v in self._encode_captions(captions).items()}
@@ -293,9 +277,8 @@ class MaskedTask(Task):
         first of these is nearest to, to tell what was learned from what was remembered."""
         captions, numbers = list(batch.data["caption"][:SHOWN]), batch.ids[:SHOWN]
         with torch.autocast(self.device.type, enabled=False):
-            codes = batch.data["ids"][:SHOWN]
-            originals = self.decode(codes)
-            draws = [self.generate(captions, numbers, seed, codes) for seed in range(DRAWS)]
+            originals = self.decode(batch.data["ids"][:SHOWN])
+            draws = [self.generate(captions, numbers, seed) for seed in range(DRAWS)]
             nearest = self.decode(self._nearest(draws[0]).codes)
         columns = [originals, nearest, *draws]
         rows = [[column[i] for column in columns] for i in range(len(captions))]
@@ -303,16 +286,16 @@ class MaskedTask(Task):
         return [self.sheet(rows, titles, captions)]
 
 
-def open_stage(recipe: MaskedRecipe, name: str, kind: type[Any]) -> Any:
-    """The frozen model of a setting; the copy in the run says nothing to who gave another kind."""
-    path = getattr(recipe, name)
-    label = read_json(Path(path) / "config.json").get("model", kind.label())
+def open_tokenizer(recipe: MaskedRecipe, kind: type[Any]) -> Any:
+    """The copy in the run says nothing to who gave another kind."""
+    assert recipe.tokenizer is not None
+    label = read_json(Path(recipe.tokenizer) / "config.json").get("model", kind.label())
     if label != kind.label():
         raise RunError(
-            f"the {name} is {label}, not {kind.label()}: set --{name.replace('_', '-')} to a run of"
-            f" 'quintet train {recipe.stages[name]}' or its export"
+            f"the tokenizer is {label}, not {kind.label()}: set --tokenizer to a run of"
+            f" 'quintet train {recipe.stages['tokenizer']}' or its export"
         )
-    return kind.from_pretrained(path)
+    return kind.from_pretrained(recipe.tokenizer)
 
 
 class Nearest(NamedTuple):

@@ -1,18 +1,17 @@
-"""Import of `.pt` files: tensors as safetensors, and a listing of the other values.
+"""A sandbox that reads `.pt` files, and writes their tensors as safetensors.
 
 The only place that reads a pickle: with `weights_only`, torch's restricted reader that knows
 tensors, containers and plain values and calls nothing that a file names, and in a child process
 with limits on memory, time and disk, without new programs and, where the system allows it, without
 network. The parent never opens the file.
 
-    OLD.pt ─ child: limits ─> zip directory ─> torch.load(weights_only) ─> checks ─> OUT/
+    OLD.pt ─ child: limits ─> zip directory ─> torch.load(weights_only) ─> checks ─> NEW.safetensors
 
 Files from before torch 1.6 are no archives but five pickles and then the numbers: LegacyFile limits
 the pickles, and each storage is counted as it is claimed.
 """
 
 import ctypes
-import importlib
 import io
 import json
 import math
@@ -25,7 +24,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from quintet.engine.errors import RunError
 
@@ -45,8 +44,6 @@ DIRECTORY_BYTES = 100_000_000
 """Maximum size of the pickle in the file, which holds names and shapes but no numbers."""
 SWELL = 4
 """Maximum size of the tensors, in multiples of the file: tied ones are stored once."""
-MAX_TEXT = 4_000
-"""Maximum characters of a string in the listing."""
 
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes of a file from before torch 1.6: a pickled magic number."""
@@ -57,46 +54,30 @@ PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 REMEDY = "convert it where you trust it, with safetensors.torch.save_file(state_dict, path)"
 
 
-class Limits(NamedTuple):
-    bytes: int = MAX_BYTES
-    memory: int = MEMORY
-    seconds: float = SECONDS
-
-
-class Imported(NamedTuple):
-    """Result of an import."""
-
-    tensors: int
-    bytes: int
-    values: int
-    offline: bool
-    """Whether the child process had no network."""
-
-
-def import_weights(old: Path, out: Path, limits: Limits = Limits()) -> Imported:  # noqa: B008
-    """Write `tensors.safetensors` and `listing.json` into the folder `out`, which exists."""
-    if not old.is_file():
-        raise RunError(f"there is no file {old}")
+def to_safetensors(old: Path, new: Path) -> bool:
+    """Write the tensors of a .pt file, named by their keys joined by slashes. Returns whether the
+    child process had no network."""
     size = old.stat().st_size
-    if size > limits.bytes:
-        raise RunError(f"{old} holds {size:,} bytes, more than {limits.bytes:,}; raise --max-gb")
-    command = [sys.executable, "-P", "-m", "quintet.engine.models.importing"]
-    request = json.dumps({"old": str(old.resolve()), "out": str(out.resolve()), **limits._asdict()})
+    if size > MAX_BYTES:
+        raise RunError(f"{old} holds {size:,} bytes, more than {MAX_BYTES:,}: {REMEDY}")
+    command = [sys.executable, "-P", "-m", "quintet.engine.models.sandbox"]
+    paths = {"old": str(old.resolve()), "new": str(new.resolve())}
+    request = json.dumps({**paths, "memory": MEMORY, "seconds": SECONDS})
     try:
         child = subprocess.run(
             [*command, request],
             capture_output=True,
             env={"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
-            timeout=limits.seconds,
+            timeout=SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"{old} was not read within {limits.seconds:g} seconds") from None
-    return _result(old, child)
+        raise RunError(f"{old} was not read within {SECONDS:g} seconds: {REMEDY}") from None
+    return _offline(old, child)
 
 
-def _result(old: Path, child: "subprocess.CompletedProcess[bytes]") -> Imported:
+def _offline(old: Path, child: "subprocess.CompletedProcess[bytes]") -> bool:
     """The last line of the child's output; there is none if it was killed."""
     try:
         result = json.loads(child.stdout.splitlines()[-1])
@@ -108,7 +89,7 @@ def _result(old: Path, child: "subprocess.CompletedProcess[bytes]") -> Imported:
         ) from None
     if "problem" in result:
         raise RunError(f"{old} {result['problem']}")
-    return Imported(**result)
+    return result["offline"]
 
 
 # -- in the child ---------------------------------------------------------------------------
@@ -170,8 +151,8 @@ def check_archive(old: Path) -> int:
     return sum(record.file_size for record in records if "/data/" in record.filename)
 
 
-def read(old: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tensors and plain values by name, of a file of either format."""
+def read(old: Path) -> dict[str, Any]:
+    """Tensors by name, of a file of either format."""
     size = old.stat().st_size
     with old.open("rb") as file:
         start = file.read(512)
@@ -181,9 +162,9 @@ def read(old: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if start[where] == mark:
         raise Refused(f"is a tar archive, as torch 0.1 wrote them; {REMEDY}")
     stored = check_archive(old)
-    tensors, values = separate(load(old, "cpu", mmap=True), SWELL * size)
+    tensors = tensors_in(load(old, "cpu", mmap=True), SWELL * size)
     check_storages(tensors, stored)
-    return tensors, values
+    return tensors
 
 
 class LegacyFile(io.BufferedReader):
@@ -202,7 +183,7 @@ class LegacyFile(io.BufferedReader):
         return line
 
 
-def read_legacy(old: Path, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_legacy(old: Path, size: int) -> dict[str, Any]:
     storages: dict[int, Any] = {}
     claimed = 0
 
@@ -217,12 +198,12 @@ def read_legacy(old: Path, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
         return storage.fill_(0)
 
     with LegacyFile(old.open("rb", buffering=0)) as file:
-        tensors, values = separate(load(file, claim, mmap=False), SWELL * size)
+        tensors = tensors_in(load(file, claim, mmap=False), SWELL * size)
     for name, tensor in tensors.items():
         storage = tensor.untyped_storage()
         if storage.nbytes() and storage.data_ptr() not in storages:  # torch.FloatTensor(1000)
             raise Refused(f"holds {name[:80]}, which has no numbers in the file")
-    return tensors, values
+    return tensors
 
 
 def load(file: Any, map_location: Any, mmap: bool) -> Any:
@@ -266,36 +247,26 @@ def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, An
         yield from leaves(item, f"{name}/{key}" if name else str(key), depth + 1)
 
 
-def separate(content: Any, max_bytes: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tensors and plain values by name; anything else is an error."""
-    from torch import Tensor, device, dtype
+def tensors_in(content: Any, max_bytes: int) -> dict[str, Any]:
+    """Tensors by name; plain values beside them are left out."""
+    from torch import Tensor
 
     tensors: dict[str, Any] = {}
-    values: dict[str, Any] = {}
     total = 0
     for count, (name, value) in enumerate(leaves(content)):
-        if count == ITEMS or name in tensors or name in values or name == "__metadata__":
-            what = (
-                f"more than {ITEMS:,} values" if count == ITEMS else f"the name {name[:80]} twice"
-            )
-            raise Refused(f"holds {what}; it is no plain checkpoint")
-        if isinstance(value, Tensor):
-            total += check_tensor(name, value)
-            tensors[name] = value.detach()
-        elif isinstance(value, (str, bytes)):
-            is_bytes = isinstance(value, bytes)
-            values[name] = f"{len(value)} bytes, not opened" if is_bytes else value[:MAX_TEXT]
-        elif value is None or isinstance(value, (bool, int, float)):
-            values[name] = value if value is None or math.isfinite(value) else str(value)
-        elif isinstance(value, (device, dtype)) or type(value).__name__ == "Size":
-            values[name] = str(value)
-        else:
-            raise Refused(f"holds a {type(value).__name__} at {name[:80]}, which is no tensor")
+        if count == ITEMS:
+            raise Refused(f"holds more than {ITEMS:,} values; it is no plain checkpoint")
+        if not isinstance(value, Tensor):
+            continue
+        if name in tensors or name == "__metadata__":
+            raise Refused(f"holds the name {name[:80]} twice, or that name is reserved")
+        total += check_tensor(name, value)
+        tensors[name] = value.detach()
     if not tensors:
         raise Refused("holds no tensors")
     if total > max_bytes:
         raise Refused(f"holds tensors of {total:,} bytes, more than {SWELL} times its own size")
-    return tensors, values
+    return tensors
 
 
 def check_tensor(name: str, tensor: Any) -> int:
@@ -316,42 +287,25 @@ def check_storages(tensors: Mapping[str, Any], stored: int) -> None:
         raise Refused("claims more bytes for its tensors than their records have")
 
 
-def write(out: Path, old: Path, tensors: Mapping[str, Any], values: Mapping[str, Any]) -> int:
-    from quintet.engine.runs.checkpoint import write_safetensors
-    from quintet.files import digest_of, write_json
-
-    path = out / "tensors.safetensors"
-    digest = write_safetensors(path, tensors)
-    shapes = {
-        name: {"shape": list(tensor.shape), "type": str(tensor.dtype).removeprefix("torch.")}
-        for name, tensor in tensors.items()
-    }
-    source = {"file": old.name, "bytes": old.stat().st_size, "sha256": digest_of(old)}
-    page = {"from": source, "sha256": digest, "tensors": shapes, "values": dict(values)}
-    write_json(out / "listing.json", page)
-    return path.stat().st_size
-
-
-def read_and_write(request: Mapping[str, Any]) -> Imported:
+def read_and_write(request: Mapping[str, Any]) -> bool:
     offline = cut_off_network()
-    for needed in ("torch", "quintet.engine.runs.checkpoint"):
-        importlib.import_module(needed)
-    old, out = Path(request["old"]), Path(request["out"])
-    size = old.stat().st_size
-    set_limits(size, request["memory"], request["seconds"])
-    tensors, values = read(old)
-    return Imported(len(tensors), write(out, old, tensors, values), len(values), offline)
+    from quintet.engine.runs.checkpoint import write_safetensors  # and torch, before the limits
+
+    old = Path(request["old"])
+    set_limits(old.stat().st_size, request["memory"], request["seconds"])
+    write_safetensors(Path(request["new"]), read(old))
+    return offline
 
 
 def main() -> None:
     try:
-        result = read_and_write(json.loads(sys.argv[1]))._asdict()
+        result: dict[str, Any] = {"offline": read_and_write(json.loads(sys.argv[1]))}
     except Refused as refused:
         result = {"problem": "".join(c if c.isprintable() else "�" for c in str(refused))}
     except MemoryError:
-        result = {"problem": "needs more memory than it may; raise --memory-gb if you trust it"}
+        result = {"problem": f"needs more memory than it may: {REMEDY}"}
     except (RunError, OSError) as error:
-        result = {"problem": f"cannot be imported: {error}"}
+        result = {"problem": f"cannot be converted: {error}"}
     sys.stdout.write(f"\n{json.dumps(result)}\n")
     sys.stdout.flush()
     os._exit(0)  # no finalizer of anything that was read may run
