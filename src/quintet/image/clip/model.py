@@ -1,5 +1,5 @@
 """An adopted CLIP (arXiv 2103.00020): a joint embedding of images and text, a CLIPModel of
-transformers or a model of open_clip, with its own tokenizer, normalisation and temperature.
+transformers with its own tokenizer, normalisation and temperature.
 
 Shapes: b samples, (b, 3, h, w) images in 0..1, t tokens, l dimensions of the embedding.
 """
@@ -17,7 +17,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.runs.folder import read_json
 from quintet.image.clip.config import FOLDER, ClipConfig, Trained
 from quintet.nn.contrastive import similarities
-from quintet.shared.adopt import folder, open_clip
+from quintet.shared.adopt import folder
 from quintet.shared.adopt.pairs import AdoptedPair, processor_digest, projected
 from quintet.shared.contrastive import Embedded
 from quintet.shared.tokenizer.model import check_floats, check_range
@@ -105,22 +105,18 @@ class AdoptedClip(AdoptedPair):
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **how: Any) -> Self:
-        """From a folder of transformers or open_clip, a run, or what a run keeps of its
-        original."""
+        """From a folder of transformers, a run, or what a run keeps of its original."""
         path = Path(source)
         if not folder.is_foreign(path):
             return super().from_pretrained(source, **how)
         config, network = folder.load(path, ClipConfig)
-        is_open = config.library == "open_clip"
-        mean, std = open_clip.pixels_of(config.values) if is_open else read_pixels(path)
+        mean, std = read_pixels(path)
         config = replace(config, mean=mean, std=std, processor=processor_digest(path))
         model = cls(config, network)
         model.read_processor(path)
         return model.eval()
 
     def loading(self, path: str) -> str:
-        if self.config.library == "open_clip":
-            return f"open_clip.create_model_from_pretrained({json.dumps(f'local-dir:{path}')})"
         return f"transformers.CLIPModel.from_pretrained({json.dumps(path)})"
 
 
