@@ -24,6 +24,7 @@ from quintet.engine.task import Batch
 from quintet.image.clip.model import TOWERS, AdoptedClip
 from quintet.image.clip.task import ClipTask
 from quintet.image.recipes import clip_tiny
+from quintet.judges.clip_score import ClipScore
 from quintet.nn.contrastive import global_loss
 from quintet.shared.adopt.folder import quiet
 
@@ -140,7 +141,9 @@ def pictures(path: Path, captions: int = 6) -> Path:
     return path
 
 
-def test_a_run_is_exported_in_the_format_of_its_original(tmp_path: Path, cli: Any) -> None:
+def test_a_run_is_exported_in_the_format_of_its_original_and_judges_as_its_export(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     photos, run, out = pictures(tmp_path / "photos"), tmp_path / "run", tmp_path / "out"
     original = tmp_path / "original"
     shutil.copytree(folder(CLIP), original)
@@ -162,6 +165,13 @@ def test_a_run_is_exported_in_the_format_of_its_original(tmp_path: Path, cli: An
     assert found.status == 0, found
     ranking = json.loads((tmp_path / "found/ranking.json").read_text())
     assert len(ranking[0]["best"]) == 6
+    monkeypatch.setenv("QUINTET_JUDGES", str(tmp_path / "weights"))
+    facts = []
+    for path in (run, out):
+        shutil.copytree(path, tmp_path / "weights/clip")
+        facts.append(ClipScore().facts())
+        shutil.rmtree(tmp_path / "weights")
+    assert facts[0] == facts[1]
 
 
 def test_captions_come_from_metadata_or_text_files_and_images_without_are_skipped(
