@@ -238,6 +238,7 @@ CLIP: dict[str, dict[str, Any]] = {
         "intermediate_size": 32,
     },
 }
+CLIP_PIXELS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]}
 CLAP_SOUNDS: dict[str, Any] = {"sampling_rate": 8000, "max_length_s": 1, "hop_length": 80}
 
 
@@ -326,14 +327,12 @@ def clip_tokenizer() -> Any:
     )
 
 
-def write_clip_processor(path: Path, pixels: bool = True) -> None:
-    import open_clips
-
+def write_clip_processor(path: Path) -> None:
     with quiet():
         clip_tokenizer().save_pretrained(path)
-    if pixels:  # its class in transformers needs torchvision
-        values = {"image_mean": open_clips.PIXELS["mean"], "image_std": open_clips.PIXELS["std"]}
-        (path / "preprocessor_config.json").write_text(json.dumps(values), encoding="utf-8")
+    # Its class in transformers needs torchvision.
+    text = json.dumps(CLIP_PIXELS)
+    (path / "preprocessor_config.json").write_text(text, encoding="utf-8")
 
 
 @lru_cache
@@ -341,12 +340,6 @@ def folder(name: str) -> Path:
     """As its library writes it; do not change what is in it."""
     path = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, path)
-    if name == "open_clip":
-        import open_clips
-
-        open_clips.write(path, open_clips.network())
-        write_clip_processor(path, pixels=False)
-        return path
     network(name).save_pretrained(path)
     if name == "CLIPModel":
         write_clip_processor(path)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -14,6 +15,7 @@ from command import TINY, Quintet
 from safetensors.torch import save_file
 
 import quintet as library
+from adopting import folder
 from quintet.judges.weights import digest_of_tensors
 from quintet.nn.lpips import vgg16_features
 
@@ -238,6 +240,34 @@ def test_clips_and_meshes_are_judged_as_their_files_are(
         said = quintet("evaluate", run, "--judges", "coverage")
         assert said.status == 2
         assert "coverage compares sets" in said.err
+
+
+def test_generated_pictures_are_judged_by_their_captions(
+    quintet: Quintet, trained: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    more = ["--tokenizer", trained, "--generation.count", 3, "--model.dim", 32]
+    sizes = ["--images.valid-limit", 4, "--images.builtin-count", 16, "--images.size", 32, 32]
+    steps = ["--steps", 2, "--batch-size", 2, "--generation.reference-count", 4]
+    run = tmp_path / "run"
+    begun = quintet("train", "image/maskgit_tiny", "--run", run, *steps, *FEW, *sizes, *more)
+    assert begun.status == 0, begun.err
+    words = ("evaluate", run, "--judges", "clip_score")
+    refused = quintet(*words)
+    assert refused.status == 2
+    assert "the judge clip_score needs a folder of a transformers CLIPModel" in refused.err
+    shutil.copytree(folder("CLIPModel"), tmp_path / "weights/clip")
+    said = quintet(*words, "--save", tmp_path / "kept")
+    found = answer(said)
+    score = found["judges"]["clip_score"]
+    assert 0 <= score["low"] <= score["value"] <= score["high"] <= 100
+    assert score["receipt"]["count"] == 3
+    assert found["baselines"].keys() == {"originals", "training"}
+    assert found["baselines"]["originals"]["clip_score"]["receipt"] == score["receipt"]
+    assert "originals" in said.out
+    assert (tmp_path / "kept/outputs/000002.txt").read_text()
+    refused = quintet("evaluate", trained, "--judges", "clip_score")
+    assert "clip_score compares captions, which there are none of here" in refused.err
 
 
 @pytest.mark.slow

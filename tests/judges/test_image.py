@@ -10,12 +10,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.judges import inception
+from quintet.judges import choosing, inception
 from quintet.judges.base import PairJudge, SetJudge
 from quintet.judges.media import image as images
 from quintet.judges.networks import filled, tf1_bilinear
 
-SETS = [judge for judge in images.JUDGES if issubclass(judge, SetJudge)]
+JUDGES = [*choosing.judges_of("image").values()]
+SETS = [judge for judge in JUDGES if issubclass(judge, SetJudge)]
 LEARNED = {
     "lpips_vgg": "lpips_vgg",
     "lpips_alex": "lpips_alex",
@@ -86,7 +87,7 @@ def test_sets_are_judged_without_order_and_shifts_count(
     assert 1e-6 < near < far
 
 
-@pytest.mark.parametrize("judge", images.JUDGES, ids=by_name)
+@pytest.mark.parametrize("judge", JUDGES, ids=by_name)
 def test_a_sample_does_not_depend_on_its_batch(
     judge: type[PairJudge] | type[SetJudge],
     weights: Path,
@@ -132,7 +133,7 @@ def test_pairs_of_different_sizes_are_refused() -> None:
 # -- weights --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("judge", images.JUDGES, ids=by_name)
+@pytest.mark.parametrize("judge", JUDGES, ids=by_name)
 def test_without_weights_a_sentence_names_the_file(judge: type, no_weights: Path) -> None:
     problem = judge().problem()
     if judge.name not in LEARNED:
@@ -147,7 +148,7 @@ def test_without_weights_a_sentence_names_the_file(judge: type, no_weights: Path
         judge().facts()
 
 
-@pytest.mark.parametrize("judge", images.JUDGES, ids=by_name)
+@pytest.mark.parametrize("judge", JUDGES, ids=by_name)
 def test_with_weights_there_is_no_problem_and_facts_hold_their_digest(
     judge: type, weights: Path
 ) -> None:

@@ -243,6 +243,7 @@ LONG |= {"image-lpips_vgg", "image-frechet_vgg"}
 MARKED = [
     pytest.param(judge, marks=pytest.mark.slow) if by_name(judge) in LONG else judge
     for judge in all_judges()
+    if not judge.reads_captions  # test_clip_score.py
 ]
 
 

@@ -182,7 +182,8 @@ def show(scores: dict[str, Any], baselines: dict[str, dict[str, Any]] | None = N
         table.add_row(name, f"{score.value:.5g}", bounds, str(receipt.count), receipt.digest)
 
     for name, score in scores.items():
-        others = {other: found[name] for other, found in (baselines or {}).items()}
+        sets = (baselines or {}).items()
+        others = {other: by_judge[name] for other, by_judge in sets if name in by_judge}
         check_comparable({"the run": score, **others})
         row(name, score)
         for other, baseline in others.items():

@@ -208,7 +208,7 @@ def adopt_tiny() -> ImageAdoptRecipe:
 
 
 def clip() -> ClipRecipe:
-    """Fine-tune a CLIP of transformers or open_clip on images with captions; for one GPU."""
+    """Fine-tune a CLIP of transformers on images with captions; for one GPU."""
     return ClipRecipe(
         steps=2000,
         batch_size=256,

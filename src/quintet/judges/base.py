@@ -37,6 +37,8 @@ class Judge(ABC):
     """Whether references must have a text."""
     reads_speaker: ClassVar[bool] = False
     """Whether references must tell who speaks."""
+    reads_captions: ClassVar[bool] = False
+    """Whether its references are the captions that outputs were made from."""
     needs: ClassVar[str] = ""
     """An extra (`quintet[judges]`) or a file of weights, in words; empty if it needs nothing."""
 

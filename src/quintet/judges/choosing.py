@@ -50,7 +50,8 @@ def all_judges() -> list[type[Judge]]:
 
 def of_medium(medium: str) -> dict[str, type[Judge]]:
     """All, by name."""
-    return {**judges_of(medium), **judges_of(medium, "embeddings")}
+    every = (judges_of(medium, compares) for compares in ("both", "captions", "embeddings"))
+    return {name: judge for judges in every for name, judge in judges.items()}
 
 
 def medium_of(folder: Path, names: str | None = None) -> str:
@@ -68,10 +69,13 @@ def medium_of(folder: Path, names: str | None = None) -> str:
 
 
 def judges_of(medium: str, compares: Compares = "both") -> dict[str, type[Judge]]:
-    """By name; of pairs or of sets alone, those that need neither texts nor speakers, or those that
-    take embeddings."""
+    """By name; of pairs or of sets alone, of sets and captions, those that need neither texts nor
+    speakers, or those that take embeddings."""
     module = module_of(medium)
-    judges: Sequence[type[Judge]] = module.JUDGES
+    if compares == "captions":
+        captioned = {judge.name: judge for judge in module.JUDGES if judge.reads_captions}
+        return {**judges_of(medium, "sets"), **captioned}
+    judges: Sequence[type[Judge]] = [j for j in module.JUDGES if not j.reads_captions]
     if compares == "embeddings":
         judges = getattr(module, "EMBEDDING_JUDGES", ())
     elif compares == "sounds":
@@ -115,6 +119,7 @@ def _unknown(name: str, medium: str, known: Mapping[str, Any]) -> str:
     there = f"there are {', '.join(known)}"
     if kind := of_medium(medium).get(name):
         what = "embeddings" if name not in judges_of(medium) else "pairs"
+        what = "captions" if kind.reads_captions else what
         what = "sets" if issubclass(kind, SetJudge) else "texts" if kind.reads_text else what
         return f"{name} compares {what}, which there are none of here; {there}"
     others = [other for other in MEDIA if name in of_medium(other)]

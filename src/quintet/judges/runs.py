@@ -21,6 +21,7 @@ from quintet.engine.evaluate import Opened
 from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
+from quintet.files import atomic_write
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.judges.choosing import MediumModule
 from quintet.judges.folders import Track
@@ -28,7 +29,7 @@ from quintet.judges.networks import exact
 from quintet.judges.receipt import Receipt, Score, content_digest, joined_digest, of_rows, of_sets
 from quintet.shared.outputs import Group, Outputs
 
-OUTPUTS = "outputs"
+OUTPUTS, ORIGINALS = "outputs", "originals"
 Scores = dict[str, Score]
 
 
@@ -92,10 +93,13 @@ def _batch(maker: Outputs, items: Mapping[int, Any], world: World) -> Batch:
 
 
 def _write(folder: Path, group: Group, module: MediumModule, first: int) -> None:
-    for name, samples in (("originals", group.originals), (OUTPUTS, group.outputs)):
+    for name, samples in ((ORIGINALS, group.originals), (OUTPUTS, group.outputs)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for number, sample in enumerate(samples, first):
             module.write(folder / name / f"{number:06d}", sample)
+        for number, caption in enumerate(group.captions or (), first):
+            if caption:
+                atomic_write(folder / name / f"{number:06d}.txt", caption.encode())
 
 
 class Sheet:
@@ -104,6 +108,9 @@ class Sheet:
     def __init__(self, judges: Sequence[Judge]) -> None:
         self.judges = judges
         self.digests: list[str] = []
+        """Of originals."""
+        self.captions: list[str] = []
+        """Digests of captions."""
         self.counts: dict[str, int] = defaultdict(int)
         self.references: dict[str, list[Any]] = defaultdict(list)
         """By judge: features, or the samples of a joint one."""
@@ -119,30 +126,41 @@ class Sheet:
                 self.references[judge.name].append(judge.features(references))
             elif isinstance(judge, PairJudge) and judge.joint:
                 self.references[judge.name] += references
-        for name, made in {OUTPUTS: group.outputs, **group.baselines}.items():
+        captions = group.captions or []
+        self.captions += [content_digest(caption) for caption in captions]
+        sets = {OUTPUTS: group.outputs, **group.baselines}
+        if captions:
+            sets[ORIGINALS] = group.originals
+        for name, made in sets.items():
             self.counts[name] += len(made)
             if len(made) == len(references):
-                self._add_set(name, references, [module.sample_of(sample) for sample in made])
+                samples = [module.sample_of(sample) for sample in made]
+                self._add_set(name, references, captions, samples)
 
-    def _add_set(self, name: str, references: list[Any], samples: list[Any]) -> None:
+    def _add_set(
+        self, name: str, references: list[Any], captions: Sequence[str], samples: list[Any]
+    ) -> None:
         for judge in self.judges:
             kept = self.rows[judge.name, name]
             if isinstance(judge, SetJudge):
-                kept.append(judge.features(samples))
+                if name != ORIGINALS:  # the distance of a set from itself is 0
+                    kept.append(judge.features(samples))
             elif isinstance(judge, PairJudge):
-                kept += samples if judge.joint else [judge.rows(references, samples)]
+                compared = captions if judge.reads_captions else references
+                kept += samples if judge.joint else [judge.rows(compared, samples)]
 
     def scores(self, preparation: dict[str, str]) -> dict[str, Scores]:
         """By set and judge. A baseline that ran out of samples is left out."""
         count = self.counts[OUTPUTS]
-        reference = joined_digest(self.digests)
         whole = [name for name, number in self.counts.items() if number == count]
         scores: dict[str, Scores] = {name: {} for name in whole}
         for judge in self.judges:
+            reference = joined_digest(self.captions if judge.reads_captions else self.digests)
             receipt = Receipt(judge.name, judge.facts(), reference, preparation, count)
             for name in whole:
-                scores[name][judge.name] = self._score(judge, name, receipt)
-        return scores
+                if self.rows[judge.name, name]:
+                    scores[name][judge.name] = self._score(judge, name, receipt)
+        return {name: by_judge for name, by_judge in scores.items() if by_judge}
 
     def _score(self, judge: Judge, name: str, receipt: Receipt) -> Score:
         kept, references = self.rows[judge.name, name], self.references[judge.name]

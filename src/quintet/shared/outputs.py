@@ -19,7 +19,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
 from quintet.media.audio import Samples16, to_16_bits
 
-Compares = Literal["both", "pairs", "sets", "sounds", "embeddings"]
+Compares = Literal["both", "pairs", "sets", "captions", "sounds", "embeddings"]
 
 
 class Sound(NamedTuple):
@@ -46,6 +46,8 @@ class Group:
     has an error of its own."""
     references: Sequence[Any] | None = None
     """What outputs are compared with, if not the originals."""
+    captions: Sequence[str] | None = None
+    """What outputs were made from."""
 
 
 class Outputs(ABC):
@@ -53,8 +55,8 @@ class Outputs(ABC):
     the batch size of the run nor on the number of processes: groups have a size of their own."""
 
     compares: Compares = "both"
-    """Judges that make sense: of pairs, of sets, of both, of sounds without texts, or of
-    embeddings."""
+    """Judges that make sense: of pairs, of sets, of both, of sets and captions, of sounds without
+    texts, or of embeddings."""
     size: ClassVar[int] = 8
     """Samples of a group."""
     limit: int | None = None

@@ -1,4 +1,4 @@
-"""A CLIP of transformers or open_clip, adopted."""
+"""A CLIPModel of transformers, adopted."""
 
 import json
 import shutil
@@ -12,28 +12,26 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import adopting
-import open_clips
 import quintet
 from adopting import Library, folder
 from campaign.subjects import replaced
-from quintet.engine.errors import RunError
 from quintet.engine.loop import take_step
 from quintet.engine.machine.world import World
 from quintet.engine.models.pretrained import read_weights
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
-from quintet.image.clip.model import TOWERS, AdoptedClip
 from quintet.image.clip.task import ClipTask
 from quintet.image.recipes import clip_tiny
+from quintet.judges.clip_score import ClipScore
 from quintet.nn.contrastive import global_loss
-from quintet.shared.adopt import open_clip
+from quintet.shared.adopt.clip import TOWERS, AdoptedClip
 from quintet.shared.adopt.folder import quiet
 
 transformers: Any = Library("transformers")
 
 SIDE, TEXTS = 32, ["a red circle", "two stars on white", "a", "blue"]
-FORMATS = pytest.mark.parametrize("name", ["CLIPModel", "open_clip"])
+CLIP = "CLIPModel"
 
 
 def images() -> Tensor:
@@ -41,7 +39,9 @@ def images() -> Tensor:
 
 
 def normalised() -> Tensor:
-    mean, std = (torch.tensor(open_clips.PIXELS[k])[:, None, None] for k in ("mean", "std"))
+    mean, std = (
+        torch.tensor(adopting.CLIP_PIXELS[k])[:, None, None] for k in ("image_mean", "image_std")
+    )
     return (images() - mean) / std
 
 
@@ -51,22 +51,16 @@ def library(path: Path) -> Any:
 
 
 @torch.no_grad()
-def own_embeds(name: str, path: Path) -> tuple[Tensor, Tensor]:
-    """Of images and texts, by transformers, or by the CLIP of open_clip."""
+def own_embeds(path: Path) -> tuple[Tensor, Tensor]:
+    """Of images and texts, by transformers."""
     ids = adopting.clip_tokenizer()(TEXTS, padding="max_length", return_tensors="pt")
-    if name == "open_clip":
-        about = json.loads((path / "open_clip_config.json").read_text())
-        model = open_clips.OpenClip(about["model_cfg"]).eval()
-        model.load_state_dict(read_weights(path / "open_clip_model.safetensors"))
-        return model.encode_image(normalised()), model.encode_text(ids["input_ids"])
     output = library(path)(**ids, pixel_values=normalised())
     return output.image_embeds, output.text_embeds
 
 
-@FORMATS
-def test_embeddings_are_those_of_the_original(name: str) -> None:
-    image, text = own_embeds(name, folder(name))
-    model = quintet.load(folder(name))
+def test_embeddings_are_those_of_the_original() -> None:
+    image, text = own_embeds(folder(CLIP))
+    model = quintet.load(folder(CLIP))
     torch.testing.assert_close(model.embed_image(images()), image)
     torch.testing.assert_close(model.embed_text(TEXTS), text)
     torch.testing.assert_close(model.embed_text(TEXTS[0]), text[0])
@@ -75,20 +69,10 @@ def test_embeddings_are_those_of_the_original(name: str) -> None:
     assert text.std(0).max() > 1e-2
 
 
-def test_the_activation_of_open_clip_is_that_of_its_configuration(tmp_path: Path) -> None:
-    open_clips.write(tmp_path, open_clips.network(quick_gelu=True), quick_gelu=True)
-    adopting.write_clip_processor(tmp_path, pixels=False)
-    image, text = own_embeds("open_clip", tmp_path)
-    model = quintet.load(tmp_path)
-    torch.testing.assert_close(model.embed_image(images()), image)
-    torch.testing.assert_close(model.embed_text(TEXTS), text)
-    assert not torch.allclose(image, own_embeds("open_clip", folder("open_clip"))[0], atol=1e-4)
-
-
-def small(name: str = "CLIPModel", **changes: Any) -> Any:
+def small(**changes: Any) -> Any:
     wanted = {"workers": 0, "trackers": (), "valid_limit": 4, "builtin_count": 8, "log_every": 1}
     wanted |= {"size": (SIDE, SIDE), "device": "cpu", "batch_size": 2, "steps": 1}
-    return replaced(clip_tiny(), wanted | {"clip": str(folder(name))} | changes)
+    return replaced(clip_tiny(), wanted | {"clip": str(folder(CLIP))} | changes)
 
 
 def batch(task: ClipTask, rows: slice) -> Batch:
@@ -97,13 +81,12 @@ def batch(task: ClipTask, rows: slice) -> Batch:
     return Batch(data, list(range(len(texts))), torch.arange(len(texts)))
 
 
-@FORMATS
-def test_the_loss_is_that_of_the_whole_batch(name: str) -> None:
-    task = ClipTask(small(name))
+def test_the_loss_is_that_of_the_whole_batch() -> None:
+    task = ClipTask(small())
     halves = [batch(task, slice(0, 2)), batch(task, slice(2, 4))]
     outputs = [task.model(*task.inputs(half)).pairs for half in halves]
     loss = global_loss("softmax", outputs, lambda value: value, 0).loss
-    image, text = own_embeds(name, folder(name))
+    image, text = own_embeds(folder(CLIP))
     logits = image @ text.T * task.model.network.logit_scale.detach().exp()
     right = torch.arange(len(TEXTS))
     expected = (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
@@ -116,7 +99,7 @@ def test_a_step_moves_exactly_what_is_trained(part: Any, tmp_path: Path) -> None
     run = Run(ClipTask(recipe), recipe, World(recipe), RunFolder(tmp_path))
     take_step(run)
     run.close()
-    old = library(folder("CLIPModel")).state_dict()
+    old = library(folder(CLIP)).state_dict()
     new: Any = run.parts["clip"].module.network
     moved = {name for name, value in new.state_dict().items() if not value.equal(old[name])}
     trained = {n for n, _ in new.named_parameters() if n.partition(".")[0] in TOWERS[part]}
@@ -134,18 +117,13 @@ def test_recomputed_blocks_give_the_same_step(tmp_path: Path) -> None:
     assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
 
 
-@FORMATS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_an_export_without_training_is_the_original_to_the_byte(
-    name: str, dtype: torch.dtype, tmp_path: Path
+    dtype: torch.dtype, tmp_path: Path
 ) -> None:
     original = tmp_path / "original"
-    if name == "open_clip":
-        original.mkdir()
-        open_clips.write(original, open_clips.network().to(dtype))
-    else:
-        adopting.network(name).to(dtype).save_pretrained(original)
-    adopting.write_clip_processor(original, pixels=name == "CLIPModel")
+    adopting.network(CLIP).to(dtype).save_pretrained(original)
+    adopting.write_clip_processor(original)
     quintet.load(original).save_pretrained(tmp_path / "out")
     for file in original.iterdir():
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes(), file.name
@@ -163,26 +141,23 @@ def pictures(path: Path, captions: int = 6) -> Path:
     return path
 
 
-@FORMATS
-def test_a_run_is_exported_in_the_format_of_its_original(
-    name: str, tmp_path: Path, cli: Any
+def test_a_run_is_exported_in_the_format_of_its_original_and_judges_as_its_export(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos, run, out = pictures(tmp_path / "photos"), tmp_path / "run", tmp_path / "out"
     original = tmp_path / "original"
-    shutil.copytree(folder(name), original)
+    shutil.copytree(folder(CLIP), original)
     flags = f"--images.size {SIDE} {SIDE} --train image --steps 2 --batch-size 2 --workers 0"
     words = [*flags.split(), "--device", "cpu", "--optim.ema-decay", "0"]
     begun = cli("train", "image/clip_tiny", photos, "--from", original, "--run", run, *words)
     assert begun.status == 0, begun
     shutil.rmtree(original)  # the run keeps its own copy
     assert cli("export", run, out).status == 0
-    file = "open_clip_model.safetensors" if name == "open_clip" else "model.safetensors"
-    old, new = (read_weights(path / file) for path in (folder(name), out))
+    old, new = (read_weights(path / "model.safetensors") for path in (folder(CLIP), out))
     assert {n: value.dtype for n, value in old.items()} == {n: v.dtype for n, v in new.items()}
     changed = {n.partition(".")[0] for n in old if not old[n].equal(new[n])}
-    towers = {"visual"} if name == "open_clip" else {"vision_model", "visual_projection"}
-    assert changed == towers | {"logit_scale"}
-    image, text = own_embeds(name, out)
+    assert changed == {"vision_model", "visual_projection", "logit_scale"}
+    image, text = own_embeds(out)
     for path in (run, out):
         torch.testing.assert_close(quintet.load(path).embed_image(images()), image)
     torch.testing.assert_close(AdoptedClip.from_pretrained(run).embed_text(TEXTS), text)
@@ -190,6 +165,13 @@ def test_a_run_is_exported_in_the_format_of_its_original(
     assert found.status == 0, found
     ranking = json.loads((tmp_path / "found/ranking.json").read_text())
     assert len(ranking[0]["best"]) == 6
+    monkeypatch.setenv("QUINTET_JUDGES", str(tmp_path / "weights"))
+    facts = []
+    for path in (run, out):
+        shutil.copytree(path, tmp_path / "weights/clip")
+        facts.append(ClipScore().facts())
+        shutil.rmtree(tmp_path / "weights")
+    assert facts[0] == facts[1]
 
 
 def test_captions_come_from_metadata_or_text_files_and_images_without_are_skipped(
@@ -220,8 +202,8 @@ def answer(cli: Any, source: object, run: Path, *words: object) -> str:
     return said.err
 
 
-def copied(name: str, path: Path, *without: str) -> Path:
-    shutil.copytree(folder(name), path)
+def copied(path: Path, *without: str) -> Path:
+    shutil.copytree(folder(CLIP), path)
     for file in without:
         (path / file).unlink()
     return path
@@ -229,51 +211,14 @@ def copied(name: str, path: Path, *without: str) -> Path:
 
 def test_what_cannot_be_adopted_is_refused_with_a_sentence(tmp_path: Path, cli: Any) -> None:
     run = tmp_path / "run"
-    pickled = copied("open_clip", tmp_path / "pickled", "open_clip_model.safetensors")
-    (pickled / "open_clip_pytorch_model.bin").write_bytes(b"\x80\x02")
+    pickled = copied(tmp_path / "pickled", "model.safetensors")
+    (pickled / "pytorch_model.bin").write_bytes(b"\x80\x02")
     assert "a pickle can run code; where you trust it" in answer(cli, pickled, run)
-    bare = copied("open_clip", tmp_path / "bare", "tokenizer.json", "tokenizer_config.json")
+    bare = copied(tmp_path / "bare", "tokenizer.json", "tokenizer_config.json")
     assert "has no tokenizer" in answer(cli, bare, run)
-    plain = copied("CLIPModel", tmp_path / "plain", "preprocessor_config.json")
+    plain = copied(tmp_path / "plain", "preprocessor_config.json")
     assert "has no image_mean and image_std" in answer(cli, plain, run)
-    assert "takes images of 32 x 32; set --images.size 32 32" in answer(
-        cli, folder("CLIPModel"), run
-    )
+    assert "takes images of 32 x 32; set --images.size 32 32" in answer(cli, folder(CLIP), run)
     assert "AutoencoderTiny is not a joint embedding of images" in answer(
         cli, folder("AutoencoderTiny"), run
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"vision_cfg": {"timm_model_name": "vit"}}, "vision_cfg.timm_model_name 'vit'"),
-        ({"vision_cfg": {"layers": [3, 4, 6, 3]}}, "its image tower is a ResNet"),
-        ({"vision_cfg": {"image_size": [32, 64]}}, "its images are not square"),
-        ({"text_cfg": {"pool_type": "eos"}}, "text_cfg.pool_type 'eos'"),
-        ({"text_cfg": {"hf_model_name": "roberta"}}, "text_cfg.hf_model_name 'roberta'"),
-        ({"text_cfg": {"layers": 2000}}, "model_cfg.text_cfg.layers is 2000"),
-        ({"custom_text": True}, "custom_text True"),
-        ({"init_logit_bias": -10}, "init_logit_bias -10"),
-        ({"embed_dim": None}, "has no model_cfg with embed_dim"),
-    ],
-)
-def test_other_models_of_open_clip_are_refused_by_the_field(
-    changes: dict[str, Any], why: str
-) -> None:
-    model = dict(open_clips.TINY)
-    for name, value in changes.items():
-        model[name] = model[name] | value if isinstance(value, dict) else value
-    with pytest.raises(RunError) as refused:
-        open_clip.settings_of({"model_cfg": model})
-    assert why in str(refused.value)
-
-
-def test_a_file_of_another_model_than_its_configuration_is_refused(tmp_path: Path) -> None:
-    open_clips.write(tmp_path, open_clips.network(), embed_dim=16)
-    with pytest.raises(RunError, match=r"text_projection\.weight .* has shape \(8, 16\), not \(16"):
-        quintet.load(tmp_path)
-    text = open_clips.TINY["text_cfg"] | {"layers": 2}
-    open_clips.write(tmp_path, open_clips.network(), text_cfg=text)
-    with pytest.raises(RunError, match=r"lacks transformer\.resblocks\.1\.attn\.in_proj_bias"):
-        quintet.load(tmp_path)

@@ -3,56 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from quintet.engine.config import OptimizerConfig, Recipe, require, setting
 from quintet.image.config import ImageDataConfig
-from quintet.shared.adopt.config import PairConfig
+from quintet.shared.adopt.config import CLIP_FOLDER
 
 Trained = Literal["all", "projections", "image", "text"]
-FOLDER = (
-    "a folder of a transformers CLIPModel (config.json, safetensors) or of open_clip"
-    " (open_clip_config.json, open_clip_model.safetensors), with the files of its tokenizer"
-)
 
 ADOPTS = ("CLIPModel",)
 """The class whose folders are loaded."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClipConfig(PairConfig):
-    """What rebuilds an adopted CLIP, but for its tokenizer."""
-
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Of each colour channel in 0..1, subtracted from pixels."""
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)
-    """Deviation of each channel, by which they are divided."""
-
-    @property
-    def image_size(self) -> int:
-        if self.library == "open_clip":
-            size = self._of_open_clip("vision_cfg", "image_size", 224)
-            return size if isinstance(size, int) else size[0]
-        return self._of("vision_config", "image_size", 224)
-
-    @property
-    def vocab_size(self) -> int:
-        if self.library == "open_clip":
-            return self._of_open_clip("text_cfg", "vocab_size", 49_408)
-        return self._of("text_config", "vocab_size", 49_408)
-
-    @property
-    def text_length(self) -> int:
-        if self.library == "open_clip":
-            return self._of_open_clip("text_cfg", "context_length", 77)
-        return self._of("text_config", "max_position_embeddings", 77)
-
-    def _of(self, tower: str, name: str, default: int) -> int:
-        """config.json may leave out what is the default of the class."""
-        return (self.values.get(tower) or {}).get(name, default)
-
-    def _of_open_clip(self, tower: str, name: str, default: int) -> Any:
-        return (self.values["model_cfg"].get(tower) or {}).get(name, default)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +40,7 @@ class CaptionedDataConfig(ImageDataConfig):
 class ClipRecipe(Recipe):
     """All settings of a run that adopts a CLIP."""
 
-    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"clip": FOLDER})
+    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"clip": CLIP_FOLDER})
     """The original, which the run keeps a copy of."""
     clip: str | None = setting(path=True)
     """Folder of the model and its tokenizer, or a run of this recipe; on the command line also

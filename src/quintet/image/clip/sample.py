@@ -20,7 +20,7 @@ from quintet.shared.sampling import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from quintet.image.clip.model import AdoptedClip
+    from quintet.shared.adopt.clip import AdoptedClip
 
 TOP = 5
 """Images to print for each text; ranking.json has all."""

@@ -12,11 +12,11 @@ from quintet.engine.machine.world import World
 from quintet.engine.task import Batch, Exhibit, Measured, Part, Rows, Update
 from quintet.image.clip.config import ClipRecipe
 from quintet.image.clip.data import open_captioned
-from quintet.image.clip.model import AdoptedClip
 from quintet.image.data import collate
 from quintet.image.maskgit.task import PictureSheet
 from quintet.media.errors import printable
 from quintet.nn.contrastive import similarities
+from quintet.shared.adopt.clip import AdoptedClip
 from quintet.shared.contrastive import ContrastiveTask
 from quintet.shared.exhibits import Lines, SimilarityMatrix, best_captions
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from quintet.engine.errors import RunError
 from quintet.judges import networks, onnx, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.judges.clip_score import ClipScore
 from quintet.judges.frechet import frechet_from
 from quintet.judges.inception import Inception
 from quintet.judges.networks import batches, device, eight_bit, exact
@@ -324,5 +325,7 @@ class FrechetOnnx(FrechetSets):
         return np.asarray(torch.cat(rows).numpy())
 
 
-JUDGES: tuple[type[Judge], ...] = (Psnr, Ssim, LpipsVgg, LpipsAlex, Fid, FrechetVgg, FrechetOnnx)
+JUDGES: tuple[type[Judge], ...] = (
+    Psnr, Ssim, LpipsVgg, LpipsAlex, Fid, FrechetVgg, FrechetOnnx, ClipScore,
+)  # fmt: skip
 """Classes: a judge is made without arguments, and loads its weights on first use."""

@@ -15,21 +15,23 @@ CODECS = ("AutoencoderOobleck", "DacModel", "EncodecModel", "MimiModel")
 """Classes of sounds."""
 CONTRASTIVE = ("ClapModel", "CLIPModel")
 """Classes of joint embeddings with text, of sounds and of images."""
-OPEN_CLIP = "open_clip_config.json"
-"""The configuration of a folder of open_clip."""
 FOLDER = "a folder with config.json and safetensors, as diffusers or transformers writes it"
+
+CLIP_FOLDER = (
+    "a folder of a transformers CLIPModel: config.json, safetensors, and its processor's files"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OriginalConfig:
     """What rebuilds an adopted model: its class and its own configuration."""
 
-    library: Literal["diffusers", "transformers", "open_clip"] = "diffusers"
-    """The library of the format of its files. Models of open_clip are built by transformers."""
+    library: Literal["diffusers", "transformers"] = "diffusers"
+    """The library that has its class."""
     class_name: str = "AutoencoderKL"
     """The class."""
     settings: str = "{}"
-    """Text of its config.json, or of its open_clip_config.json, kept to the byte."""
+    """Text of its config.json, kept to the byte."""
     dtype: str = "float32"
     """Type of the weights in its files; training is in fp32."""
     dtypes: str = "{}"

@@ -1,5 +1,4 @@
-"""Folders of diffusers and transformers: config.json names the class, safetensors hold the weights;
-and of open_clip, whose files are open_clip.py's.
+"""Folders of diffusers and transformers: config.json names the class, safetensors hold the weights.
 
 Loading runs no code of the folder: the class is looked up in the library, custom code (auto_map)
 and pickles are refused.
@@ -20,17 +19,9 @@ from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
 from quintet.engine.models.hub import CONFIG
-from quintet.engine.models.pretrained import read_about, read_weights, refuse_outside_links
+from quintet.engine.models.pretrained import read_about, refuse_outside_links
 from quintet.engine.runs.checkpoint import write_safetensors
-from quintet.engine.runs.folder import read_json
-from quintet.shared.adopt import open_clip
-from quintet.shared.adopt.config import (
-    CONTRASTIVE,
-    FOLDER,
-    OPEN_CLIP,
-    AdoptedConfig,
-    OriginalConfig,
-)
+from quintet.shared.adopt.config import CONTRASTIVE, FOLDER, AdoptedConfig, OriginalConfig
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 """Name of the file of weights of diffusers."""
@@ -45,15 +36,13 @@ def is_foreign(path: Path) -> bool:
     if (path / "model_index.json").is_file():
         raise RunError(f"{path} is a pipeline; name the folder of its autoencoder: {path / 'vae'}")
     if not (path / CONFIG).is_file():
-        return (path / OPEN_CLIP).is_file()
+        return False
     about = read_about(path)
     return "quintet" not in about and ("_class_name" in about or "architectures" in about)
 
 
 def class_in(path: Path) -> str:
-    """The class that the config.json of a folder names; a folder of open_clip has none."""
-    if not (path / CONFIG).is_file() and (path / OPEN_CLIP).is_file():
-        return "CLIPModel"
+    """The class that the config.json of a folder names."""
     about = read_about(path)
     return str(about.get("_class_name") or (about.get("architectures") or [""])[0])
 
@@ -65,8 +54,6 @@ def kept_class(about: Mapping[str, Any]) -> str:
 
 def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Module]:
     """The network of a folder in fp32, and what rebuilds it."""
-    if not (path / CONFIG).is_file():
-        return _load_open_clip(path, config_class)
     about, named = read_about(path), class_in(path)
     library = "diffusers" if "_class_name" in about else "transformers"
     files = weight_files(path, WEIGHTS if library == "diffusers" else MODEL)
@@ -89,39 +76,10 @@ def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Modul
     return config, network
 
 
-def _load_open_clip(path: Path, config_class: type[C]) -> tuple[C, nn.Module]:
-    refuse_outside_links(path, path / OPEN_CLIP)
-    text, files = (
-        (path / OPEN_CLIP).read_text(encoding="utf-8"),
-        weight_files(path, open_clip.WEIGHTS),
-    )
-    if len(files) > 1:
-        files = [file for file in files if file.name == open_clip.WEIGHTS] or files
-    config = config_class(
-        library="open_clip", class_name="CLIPModel", settings=text, **types_of(files)
-    )
-    settings = open_clip.settings_of(read_json(path / OPEN_CLIP))
-    weights = {name: value.float() for name, value in read_weights(files[0]).items()}
-    state = open_clip.to_transformers(weights, settings)
-    with torch.device("meta"):  # before memory is allocated for what a configuration says
-        expected = {name: value.shape for name, value in build(config).state_dict().items()}
-    for name, value in state.items():
-        if value.shape != expected.get(name):
-            raise RunError(
-                f"{files[0]} does not hold the model of {OPEN_CLIP}: {name} (as transformers calls"
-                f" it) has shape {tuple(value.shape)}, not {tuple(expected.get(name, ()))}"
-            )
-    network = build(config)
-    network.load_state_dict(state)
-    return config, network
-
-
 def build(config: OriginalConfig) -> nn.Module:
     """The network with arbitrary weights."""
     kind = class_of(config)
     with quiet():
-        if config.library == "open_clip":
-            return kind(kind.config_class(**open_clip.settings_of(config.values)))
         if config.library == "diffusers":
             return kind.from_config(config.values)
         return kind(kind.config_class.from_dict(config.values))
@@ -130,23 +88,12 @@ def build(config: OriginalConfig) -> nn.Module:
 def save(config: OriginalConfig, network: Any, state: Mapping[str, Tensor], path: Path) -> None:
     """In the original format; equal weights give an equal file."""
     weights = {name: value.cpu() for name, value in state.items()}
-    if config.library == "open_clip":
-        _save_open_clip(config, weights, path)
-        return
     if config.library == "diffusers":
         write_safetensors(path / WEIGHTS, weights)
     else:  # transformers gives some weights other names in files
         with quiet():
             network.save_pretrained(path, state_dict=weights, max_shard_size="1TB")
     (path / CONFIG).write_text(config.settings, encoding="utf-8")
-
-
-def _save_open_clip(config: OriginalConfig, state: Mapping[str, Tensor], path: Path) -> None:
-    from safetensors.torch import save_file  # as open_clip writes it, without metadata
-
-    weights = open_clip.from_transformers(state, open_clip.settings_of(config.values))
-    save_file(weights, path / open_clip.WEIGHTS)
-    (path / OPEN_CLIP).write_text(config.settings, encoding="utf-8")
 
 
 def in_type_of(config: OriginalConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -161,7 +108,7 @@ def in_type_of(config: OriginalConfig, state: Mapping[str, Tensor]) -> dict[str,
 
 
 def class_of(config: OriginalConfig) -> Any:
-    name = "diffusers" if config.library == "diffusers" else "transformers"
+    name = config.library
     try:
         # Modules of some classes hold tensors (Cosmos), which must have values: a first import may
         # come where a model is built without.

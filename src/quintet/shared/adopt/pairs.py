@@ -22,7 +22,7 @@ from quintet.nn.alignment import inside
 from quintet.nn.contrastive import MAX_TEMPERATURE, MIN_TEMPERATURE
 from quintet.nn.precision import full_precision, without_autocast
 from quintet.shared.adopt import folder
-from quintet.shared.adopt.config import OPEN_CLIP, PairConfig
+from quintet.shared.adopt.config import PairConfig
 
 PROCESSOR = "processor"
 """Subfolder of the processor's files in what a run keeps."""
@@ -192,8 +192,7 @@ def read_tokenizer(path: Path, original: str) -> Any:
 def processor_files(path: Path) -> list[Path]:
     """Files of the tokenizer and of the feature extractor."""
     files = [*path.glob("*.json"), *path.glob("*.txt")]
-    others = (CONFIG, OPEN_CLIP)
-    files = sorted(f for f in files if f.name not in others and not f.name.endswith(".index.json"))
+    files = sorted(f for f in files if f.name != CONFIG and not f.name.endswith(".index.json"))
     for file in files:
         refuse_outside_links(path, file)
         if file.stat().st_size > MAX_BYTES:

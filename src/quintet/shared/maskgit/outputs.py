@@ -17,12 +17,12 @@ from quintet.shared.sampling import readable
 
 class Generated(Outputs):
     task: MaskedTask
-    compares = "sets"
     size = 64
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
         self.limit = task.recipe.generation.count or None
+        self.compares = "sets" if task.config.text == "none" else "captions"
 
     def preparation(self) -> dict[str, str]:
         return cropped(self.task.pixel_config().size)
@@ -41,10 +41,12 @@ class Generated(Outputs):
         return {"text": [item["text"] for item in items]}
 
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
-        generated = self.task.generate(batch.data["text"], batch.ids)
+        captions = batch.data["text"]
+        generated = self.task.generate(captions, batch.ids)
         training = [item for _, item in islice(self.training, len(items))]
         baselines = {"training": [self._plain(item) for item in training]}
-        return Group([self._plain(i) for i in items], [*map(self.shown, generated)], baselines)
+        originals, outputs = map(self._plain, items), map(self.shown, generated)
+        return Group([*originals], [*outputs], baselines, captions=captions)
 
     def _plain(self, item: Any) -> Tensor:
         return self.shown(in_floats(item[self.task.field], self.task.tokenizer))
