@@ -17,6 +17,7 @@ import quintet
 PACKAGE = Path(quintet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(page.parent.name for page in PACKAGE.glob("*/recipes.py"))
+FAMILIES = sorted(page.parent for room in ROOMS for page in (PACKAGE / room).glob("*/config.py"))
 LIGHT = ["recipes.py", "config.py", "sample.py", "demo.py"]  # read for help, which must be instant
 
 
@@ -112,7 +113,7 @@ ENTRY_POINTS = ["cli", "rooms", "__main__"]  # what starts everything is importe
         ("engine", ["nn", "media", "shared", "report", *ENTRY_POINTS, *ROOMS]),
         ("nn", ["engine", "media", "shared", "report", *ENTRY_POINTS, *ROOMS]),
         ("media", ["engine", "nn", "shared", "report", *ENTRY_POINTS, *ROOMS]),
-        ("shared", ["report", "cli", "__main__", *ROOMS]),
+        ("shared", ["report", "judges", *ENTRY_POINTS, *ROOMS]),
         ("report", ["nn", "shared", *ENTRY_POINTS, *ROOMS]),
         ("judges", ["report", *ENTRY_POINTS, *ROOMS]),
     ],
@@ -127,7 +128,7 @@ def test_only_what_is_above_them_imports_judges():
     assert offenders([path for path in FILES if path not in above], parts("judges")) == []
 
 
-@pytest.mark.parametrize("part", ["engine", "nn", "media", "compat"])
+@pytest.mark.parametrize("part", ["engine", "nn", "media", "compat", "shared", *ROOMS])
 def test_no_lower_layer_reaches_a_room_through_the_package_itself(part):
     """`import quintet` and then `quintet.load` would be an arrow that no import shows."""
     found = [path for path in inside(part) if "quintet" in imports(path)]
@@ -175,7 +176,32 @@ def _module(name: str) -> str:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_no_other_room_and_no_command_line(room):
     others = [other for other in ROOMS if other != room]
-    assert offenders(inside(room), parts("cli", "report", *others)) == []
+    assert offenders(inside(room), parts("report", "judges", *ENTRY_POINTS, *others)) == []
+
+
+def test_nothing_outside_a_family_asks_which_model_it_is():
+    """What belongs to a family is found through it (rooms.py), never by the type of an object."""
+    asked = []
+    for path in FILES:
+        classes = {name.rpartition(".")[2]: name for name in imports(path)}
+        for node in nodes_of(path, ast.Call):
+            if ast.unparse(node.func) not in ("isinstance", "issubclass"):
+                continue
+            words = re.findall(r"\w+", ast.unparse(node.args[1]))
+            homes = {classes[word].rpartition(".")[0] for word in words if word in classes}
+            owners = [f for f in FAMILIES if any(is_under(h, dotted(f)) for h in homes)]
+            if any(not path.is_relative_to(owner) for owner in owners):
+                asked.append(f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}")
+    assert asked == []
+
+
+def dotted(folder: Path) -> str:
+    return ".".join(module_of(folder / "__init__.py"))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_family_has_what_training_needs(family):
+    assert {"config.py", "model.py", "task.py", "sample.py"} <= {p.name for p in family.iterdir()}
 
 
 @pytest.mark.parametrize("leaf", ["files.py"])
@@ -200,8 +226,8 @@ def test_torchvision_and_torchaudio_are_nowhere():
 
 
 def light_files() -> list[Path]:
-    found = [PACKAGE / room / name for room in ROOMS for name in LIGHT]
-    found += [*(PACKAGE / "shared").glob("*_config.py"), PACKAGE / "shared" / "sampling.py"]
+    found = [place / name for place in (*(PACKAGE / r for r in ROOMS), *FAMILIES) for name in LIGHT]
+    found += [*(PACKAGE / "shared").rglob("*config.py"), *(PACKAGE / "shared").rglob("sampling.py")]
     engine = [PACKAGE / "engine" / name for name in ("config.py", "when.py", "errors.py")]
     return [path for path in (*found, *engine) if path.exists()]
 

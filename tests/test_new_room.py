@@ -1,10 +1,12 @@
-"""A new room is one folder: written here, it trains, resumes, evaluates, samples and reports."""
+"""A new room is one folder, a new family one folder and a line in the recipes of its room: written
+here, they train, resume, evaluate, sample, report and export."""
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -61,7 +63,7 @@ FILES = {
 
         Model = Line
     """,
-    "data.py": """
+    "line/data.py": """
         import torch
 
         class Points:
@@ -82,7 +84,7 @@ FILES = {
         import torch
         from torch.utils.data import default_collate
         from quintet.engine.task import Part, Rows, Task, Update, each
-        from quintet.scratch.data import Points
+        from quintet.scratch.line.data import Points
         from quintet.scratch.line.model import Line
 
         class LineTask(Task):
@@ -151,24 +153,51 @@ FILES = {
 }
 
 
-@pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    folder = tmp_path / "rooms" / "scratch"
-    folder.mkdir(parents=True)
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(dedent(text), encoding="utf-8")
-    monkeypatch.setattr(quintet, "__path__", [*quintet.__path__, str(folder.parent)])
-    yield "scratch"
-    for name in [name for name in sys.modules if name.startswith("quintet.scratch")]:
+def write(files: Mapping[str, str], room: str, root: Path) -> None:
+    for name, text in files.items():
+        path = root / room / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).replace("quintet.scratch", f"quintet.{room}"), "utf-8")
+
+
+def forget(package: str) -> None:
+    for name in [name for name in sys.modules if name.startswith(package)]:
         del sys.modules[name]
 
 
-def test_a_room_of_one_folder_does_everything_that_rooms_do(room, cli, tmp_path) -> None:
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    write(FILES, "scratch", tmp_path / "rooms")
+    monkeypatch.setattr(quintet, "__path__", [*quintet.__path__, str(tmp_path / "rooms")])
+    yield "scratch"
+    forget("quintet.scratch")
+
+
+@pytest.fixture
+def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Added to the image room: its folder, and a function in recipes.py."""
+    import quintet.image
+    from quintet.image import recipes
+
+    root = tmp_path / "rooms"
+    write({name: text for name, text in FILES.items() if "/" in name}, "image", root)
+    monkeypatch.setattr(quintet, "__path__", [*quintet.__path__, str(root)])
+    monkeypatch.setattr(quintet.image, "__path__", [*quintet.image.__path__, str(root / "image")])
+    line = dedent(FILES["recipes.py"]).replace("quintet.scratch", "quintet.image")
+    scope: dict[str, Any] = {"__name__": recipes.__name__}
+    exec(line, scope)
+    monkeypatch.setattr(recipes, "line_tiny", scope["line_tiny"], raising=False)
+    yield "image"
+    forget("quintet.image.line")
+
+
+@pytest.mark.parametrize("place", ["room", "family"])
+def test_one_folder_does_everything_that_rooms_do(place, request, cli, tmp_path) -> None:
+    recipe = f"{request.getfixturevalue(place)}/line_tiny"
     run, out = tmp_path / "run", tmp_path / "out"
-    assert "scratch/line_tiny" in cli("list").out
-    assert "--optim" in cli("train", "scratch/line_tiny", "--help").out
-    assert cli("train", "scratch/line_tiny", "--run", run, "--device", "cpu").status == 0
+    assert recipe in cli("list").out
+    assert "--optim" in cli("train", recipe, "--help").out
+    assert cli("train", recipe, "--run", run, "--device", "cpu").status == 0
     assert cli("resume", run, "--steps", "6").status == 0
     measured = cli("evaluate", run, "--device", "cpu").out.splitlines()[-1]
     assert json.loads(measured)["step"] == 6
