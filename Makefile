@@ -26,9 +26,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train seven small models on built-in data, on the CPU, in about sixteen minutes
 	$(BIN)/quintet demo
 
-test: lint  ## lint, types and tests; required for every change
-	@$(BIN)/pyright > .pyright.log 2>&1 & types=$$!; $(PYTEST); tests=$$?; \
-	wait $$types; types=$$?; cat .pyright.log; exit $$((tests || types))
+test: lint tests  ## lint, types and tests; required for every change
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -37,7 +35,7 @@ lint: $(READY)  ## ruff: rules and format
 types: $(READY)  ## pyright
 	$(BIN)/pyright
 
-tests: $(READY)  ## the default tests
+tests: $(READY)  ## the default tests, pyright among them
 	$(PYTEST)
 
 test-slow: $(READY)  ## the slow tests, one at a time: some train on all cores within a time limit
@@ -69,5 +67,5 @@ build: $(READY)  ## wheel and sdist, into dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove .venv and caches, and nothing else
-	rm -rf $(VENV) $(LATEST) .pyright.log .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LATEST) .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@ import gc
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,11 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
     # tests write tens of thousands. A killed process loses nothing that it has written there.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+# A shell starts `nohup make test &` with both ignored, and programs that tests interrupt would
+# inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 if TYPE_CHECKING:  # xdist's own process collects nothing, and the others would wait for its torch
@@ -27,8 +33,9 @@ if TYPE_CHECKING:  # xdist's own process collects nothing, and the others would 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The campaign first: it takes longest, and at the end one core would wait for it."""
-    items.sort(key=lambda item: "test_campaign" not in item.nodeid)
+    """What takes longest first: at the end one core would wait for it."""
+    first = ("test_campaign", "test_types")
+    items.sort(key=lambda item: not any(name in item.nodeid for name in first))
 
 
 def pytest_collection_finish() -> None:

@@ -280,7 +280,7 @@ def test_every_link_leads_to_a_file(page):
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_every_path_exists_and_defines_the_names_given_with_it(page):
     """Paths with a folder, from the root or from src/quintet; names follow as `path`: `name`."""
-    text = (ROOT / page).read_text(encoding="utf-8").replace("ROOM/", "image/")
+    text = (ROOT / page).read_text(encoding="utf-8").replace("ROOM", "image")
     roots = (ROOT, ROOT / "src", ROOT / "src/quintet")
     for path, names in re.findall(r"`([\w./]+/[\w.]+\.py)`((?:[:,] `\w+`)*)", text):
         files = [root / path for root in roots if (root / path).is_file()]
