@@ -152,10 +152,7 @@ def test_the_gradient_of_the_heights_does_not_depend_on_which_thread_comes_first
 
 
 def test_bands_are_hidden_in_training_alone() -> None:
-    model, losses = (
-        build(patch_dropout=0.0),
-        MusicLossConfig(time_mask_ratio=0.5, freq_mask_ratio=0.5),
-    )
+    model, losses = build(patch_dropout=0.0), MusicLossConfig(time_masks=4, freq_masks=4)
     wavs = sounds(4, 7680)  # a whole number of patches
     draws = model.audio.draws(keys_of(4), 7680, losses)
     assert (model.audio.patches(wavs, None, draws).values == 0).float().mean() > 0.1
@@ -281,7 +278,7 @@ def test_the_temperature_is_held_within_its_limits() -> None:
         ({"head_dim": 6}, "head_dim"),
         ({"patch_dropout": 1.0}, "patch_dropout"),
         ({"temperature": 0.001}, "temperature"),
-        ({"f_max": 9000.0}, "f_max"),
+        ({"f_min": 9000.0}, "f_min"),
         ({"layers": 0}, "layers"),
         ({"vocab_size": 100}, "vocab_size"),
     ],

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 from quintet.engine.config import OptimizerConfig, Recipe, require, setting
 from quintet.nn.quantisers.config import CodebookConfig
-from quintet.shared.config import CaptionConfig, DataConfig, require_at_least, require_fraction
+from quintet.shared.config import CaptionConfig, DataConfig, require_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,6 @@ class MeshAutoencoderConfig(CodebookConfig):
     """fsq: quantisation levels of x, y and z; their product is the codebook size."""
     max_offset: float = 0.5
     """fsq: largest offset the encoder may add to a vertex, in units of the finest level."""
-    offset_weight: float = 4.0
-    """fsq: weight of the offset penalty, which keeps the code of a position unique."""
     codebook_bits: int = 14
     """lfq and vq: each level has 2 ** codebook_bits codes."""
     latent_dim: int = 48
@@ -183,8 +181,6 @@ class MeshTransformerConfig(CaptionConfig):
     """Attention heads of the fine decoder."""
     fine_head_dim: int = 32
     """Channels per head of the fine decoder."""
-    label_smoothing: float = 0.0
-    """Label smoothing of the code losses."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,7 +192,6 @@ class MeshTransformerConfig(CaptionConfig):
         for name in ("dim", "head_dim", "fine_head_dim"):
             value = getattr(self, name)
             require(value >= 2 and value // 2 * 2 == value, name, value, "even (rotary embedding)")
-        require_fraction(self, "label_smoothing")
 
     @property
     def tokens_per_face(self) -> int:

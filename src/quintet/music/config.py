@@ -49,9 +49,7 @@ class MuLaNConfig:
     n_mels: int = 128
     """Mel bins of the spectrogram."""
     f_min: float = 0.0
-    """Lower edge of the mel filterbank in Hz."""
-    f_max: float | None = None
-    """Upper edge of the mel filterbank in Hz; default: half the sample rate."""
+    """Lower edge of the mel filterbank in Hz; the upper one is half the sample rate."""
     patch_size: tuple[int, int] = (16, 16)
     """Mel bins and frames of a patch."""
     patch_dropout: float = 0.25
@@ -110,9 +108,8 @@ class MuLaNConfig:
         temperature = self.temperature
         require(0.01 <= temperature <= 10, "temperature", temperature, "between 0.01 and 10")
         nyquist = self.sample_rate / 2
-        f_max = nyquist if self.f_max is None else self.f_max
-        in_band = 0 <= self.f_min < f_max <= nyquist
-        require(in_band, "f_max", self.f_max, f"above f_min, at most half the rate, {nyquist:g}")
+        in_band = 0 <= self.f_min < nyquist
+        require(in_band, "f_min", self.f_min, f"0 or more, below half the rate, {nyquist:g}")
         require(self.quantiser_depth >= 0, "quantiser_depth", self.quantiser_depth, "0 or more")
         bits = self.quantiser_bits
         require(1 <= bits <= 20, "quantiser_bits", bits, "between 1 and 20")
@@ -128,17 +125,12 @@ class MusicLossConfig:
     """SpecAugment masks in training; the loss itself is a setting of the model."""
 
     time_masks: int = 2
-    """Number of time masks."""
-    time_mask_ratio: float = 0.1
-    """Maximum width of a time mask, as a share of the clip."""
+    """Number of time masks, each at most a tenth of the clip wide."""
     freq_masks: int = 2
-    """Number of frequency masks."""
-    freq_mask_ratio: float = 0.1
-    """Maximum width of a frequency mask, as a share of the mel bins."""
+    """Number of frequency masks, each at most a tenth of the mel bins wide."""
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "time_masks", "freq_masks")
-        require_fraction(self, "time_mask_ratio", "freq_mask_ratio")
 
 
 @dataclass(frozen=True, kw_only=True)
