@@ -213,7 +213,7 @@ class MeshTransformerConfig(CaptionConfig):
 class MeshAutoencoderRecipe(Recipe):
     """Complete configuration of an autoencoder run."""
 
-    matmul_share: ClassVar[float] = 0.45
+    matmul_share: ClassVar[float | None] = 0.45
     """Of the matmul rate, reached by a step of `mesh/autoencoder_large`."""
     model: MeshAutoencoderConfig = field(default_factory=MeshAutoencoderConfig)
     """Autoencoder."""
@@ -250,7 +250,7 @@ class GenerationConfig:
 class MeshTransformerRecipe(Recipe):
     """Complete configuration of a transformer run."""
 
-    matmul_share: ClassVar[float] = 0.53
+    matmul_share: ClassVar[float | None] = 0.53
     """Of the matmul rate, reached by a step of `mesh/transformer_large`."""
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"autoencoder": "mesh/autoencoder"})
     """The autoencoder is frozen and copied into the run folder."""

@@ -137,7 +137,7 @@ class MusicLossConfig:
 class MuLaNRecipe(Recipe):
     """Configuration of a MuLaN run."""
 
-    matmul_share: ClassVar[float] = 0.48
+    matmul_share: ClassVar[float | None] = 0.48
     """Of the matmul rate, reached by a step of the `_large` recipe."""
     model: MuLaNConfig = field(default_factory=MuLaNConfig)
     """Audio and text tower."""

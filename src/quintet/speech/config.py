@@ -165,7 +165,7 @@ class VoiceBoxRecipe(Recipe):
     """A VoiceBox run. `batch_size` counts recordings of the longest bucket; batches of shorter
     recordings have more of them."""
 
-    matmul_share: ClassVar[float] = 0.45
+    matmul_share: ClassVar[float | None] = 0.45
     """Of the matmul rate, reached by a step of the `_large` recipe."""
     model: VoiceBoxConfig = field(default_factory=VoiceBoxConfig)
     """Flow, aligner and duration model."""
