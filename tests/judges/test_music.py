@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from quintet.engine.errors import RunError
 from quintet.judges import music, vggish
-from quintet.judges.music import Recording, retrieval
+from quintet.judges.music import Recording
 from quintet.media.audio import write_wav
 from quintet.shared.outputs import Caption
 
@@ -28,6 +28,11 @@ def recording(wav, rate=RATE):
 
 
 # -- retrieval ------------------------------------------------------------------------------
+
+
+def retrieval(audio, text, k, captions=None):
+    """Recall of texts by sounds, and of sounds by texts."""
+    return tuple(music._hits(audio, text, k, captions).mean(0))
 
 
 def test_what_equals_its_own_counterpart_is_found():

@@ -20,8 +20,6 @@ class CodecDataConfig(SegmentDataConfig):
 class CodecLossConfig:
     """Losses of a codec."""
 
-    mel: float = 1.0
-    """Weight of the error of log-mels, averaged over four window lengths."""
     adversarial: Literal["none", "hinge"] = "hinge"
     """Adversarial loss; none trains without discriminators."""
     adversarial_from: float = 0.1
@@ -41,7 +39,6 @@ class CodecLossConfig:
         require(self.adversarial_share > 0, "adversarial_share", self.adversarial_share, "above 0")
         cap = self.adversarial_cap
         require(cap >= 1e-4, "adversarial_cap", cap, "1e-4 or more; or set adversarial none")
-        require(self.mel > 0, "mel", self.mel, "above 0")
 
 
 @dataclass(frozen=True, kw_only=True)

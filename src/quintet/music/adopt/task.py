@@ -50,7 +50,7 @@ SCALES = (256, 512, 1024, 2048)
 FLOOR = 1e-5
 """The least magnitude in them."""
 WAVEFORM_WEIGHT = 0.1
-"""Of the mean absolute error of samples."""
+"""Of the mean absolute error of samples, relative to that of log-mels."""
 RESOLUTION_WEIGHT = 0.1
 """Of the resolution discriminator, relative to the period discriminator."""
 SHOWN = 3
@@ -163,7 +163,7 @@ class CodecAdoptTask(Adopting):
         pairs = zip(nets["log_mels"](real), nets["log_mels"](fake))
         mel = torch.stack([(a - b).abs().mean() for a, b in pairs]).mean()
         waveform = (real - fake).abs().mean()
-        loss = self.losses.mel * mel + WAVEFORM_WEIGHT * waveform + copy.quantiser_loss
+        loss = mel + WAVEFORM_WEIGHT * waveform + copy.quantiser_loss
         metrics = {"mel": mel, "waveform": waveform, "quantiser": copy.quantiser_loss}
         metrics |= {"loudness": loudness, **deceived}
         if copy.kl is not None:
