@@ -4,16 +4,15 @@ with the doctor's plan.
     python benchmarks/large.py [RECIPE …] [--steps 200] [--seconds 100]
     python benchmarks/large.py mesh/transformer_large --autoencoder runs/codes
     python benchmarks/large.py --plan > plans.jsonl
-    python benchmarks/large.py --planned plans.jsonl --together 125 --seconds 10
+    python benchmarks/large.py --planned plans.jsonl --seconds 10
     python benchmarks/large.py image/vqgan_tiny --steps 20 --seconds 60 --flags "--batch-size 4"
 
 A recipe is trained as it is, but with its discriminators on and its networks compiled from the
 first step, and a short warm-up, so that a few steps show whether its loss falls. It is stopped by
 SIGTERM at half of the steps or a quarter of the seconds after its first report, and resumed alone:
-memory and speed are of that part. Compiling takes most of the time, and has filled a cache by then;
---together begins recipes beside each other whose planned memory fits into so many GiB. The speed is
-the median of the faster half of the reports since the resumption, without the time that was spent
-waiting for data: others are of steps in which kernels are chosen.
+memory and speed are of that part. Compiling takes most of the time, and has filled a cache by then.
+The speed is the median of the faster half of the reports since the resumption, without the time
+spent waiting for data: others are of steps in which kernels are chosen.
 Built-in meshes have at most 250 faces and built-in utterances at most 5 seconds, so that files of
 the full size are written and trained on: tori of 600 to 800 faces, and utterances in a row.
 One JSON line for each recipe; the exit status is 1 if one failed, did not resume, or if its loss
@@ -31,11 +30,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +50,6 @@ LARGE = [name for name in rooms.names() if "_large" in name]
 QUINTET = [sys.executable, "-m", "quintet"]
 START_SECONDS = 240.0
 """At most until the first report: imports, data, kernels and compilation."""
-WRITING = threading.Lock()
-"""Recipes of one room share their files."""
 FILES = 256
 CHECKS = ("falls", "resumed")
 SECONDS_OF_SPEECH = 11.5
@@ -185,7 +180,7 @@ def plan_of(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]
     return {
         "recipe": name,
         "parameters_m": round(sum(plan["parameters"].values()) / 1e6, 1),
-        **{name: round(plan[name] / 2**30, 1) for name in ("peak", "checkpoint")},
+        "checkpoint": round(plan["checkpoint"] / 2**30, 1),
         **{k: round(plan[k], 1) for k in ("samples_per_second", "hours", "hours_on_gpus")},
     }
 
@@ -198,23 +193,17 @@ class Trial:
     ) -> None:
         self.name, self.plan, self.asked, self.place = name, plan, asked, place
         self.run = place / name.replace("/", "-")
-        self.ready = threading.Event()
-        """Set once there is a checkpoint, or none to be expected."""
 
-    def begin(self, trials: "dict[str, Trial]") -> None:
+    def begin(self) -> None:
         shutil.rmtree(self.run, ignore_errors=True)
-        try:
-            with WRITING:
-                data = data_of(self.name, self.place)
-            flags = flags_of(self.name, self.plan, self.asked) + self.stage(data, trials)
-            train = [*QUINTET, "train", self.name, *data, "--run", str(self.run), *flags]
-            steps, seconds = self.asked.steps // 2, self.asked.seconds / 4
-            train_for(train, self.run, steps, seconds, None, save=True)
-            self.before = reports(self.run)
-        finally:
-            self.ready.set()
+        data = data_of(self.name, self.place)
+        flags = flags_of(self.name, self.plan, self.asked) + self.stage(data)
+        train = [*QUINTET, "train", self.name, *data, "--run", str(self.run), *flags]
+        steps, seconds = self.asked.steps // 2, self.asked.seconds / 4
+        train_for(train, self.run, steps, seconds, None, save=True)
+        self.before = reports(self.run)
 
-    def stage(self, data: list[str], trials: "dict[str, Trial]") -> list[str]:
+    def stage(self, data: list[str]) -> list[str]:
         """An autoencoder for a recipe that needs one: that of another row, or of a short run."""
         if not rooms.recipe_function(self.name)().stages:
             return []
@@ -222,9 +211,7 @@ class Trial:
         run = self.place / maker.replace("/", "-")
         if self.asked.autoencoder:
             run = self.asked.autoencoder
-        elif maker in trials:
-            trials[maker].ready.wait()
-        else:
+        elif not run.exists():
             short = ["--steps", "20", "--evaluate-every", "0", "--meshes.valid-limit", "8"]
             command = [*QUINTET, "train", maker, *data, "--run", str(run), *short]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -250,7 +237,6 @@ class Trial:
             "recipe": self.name,
             "parameters_m": plan["parameters_m"],
             "gib": round(memory.peak, 1),
-            "gib_planned": plan["peak"],
             "samples_per_second": round(rate, 1),
             "planned_samples_per_second": plan["samples_per_second"],
             "measured_over_planned": round(rate / plan["samples_per_second"], 2),
@@ -281,17 +267,6 @@ def attempt(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return {"benchmark": "large", "recipe": name, "error": str(error)[-600:]}
 
 
-def grouped(trials: list[Trial], gib: float) -> Iterator[list[Trial]]:
-    """Neighbours whose planned memory fits, at least one."""
-    group: list[Trial] = []
-    for trial in trials:
-        if group and sum(one.plan["peak"] for one in [*group, trial]) > gib:
-            yield group
-            group = []
-        group.append(trial)
-    yield group
-
-
 def rows_of(asked: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     staged = lambda name: bool(rooms.recipe_function(name)().stages)
     names = sorted(asked.recipes, key=staged)  # after those that they need
@@ -301,17 +276,10 @@ def rows_of(asked: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     known = asked.plans
     plans = {n: known.get(n) or attempt(n, plan_of, n, asked, place) for n in names}
     yield from (plan for plan in plans.values() if "error" in plan)
-    trials = {n: Trial(n, p, asked, place) for n, p in plans.items() if "error" not in p}
-    for group in grouped([*trials.values()], asked.together):
-        with ThreadPoolExecutor(len(group)) as pool:
-            begun = [pool.submit(attempt, trial.name, trial.begin, trials) for trial in group]
-        for trial, job in zip(group, begun):
-            error = job.result()
-            if error and len(group) > 1:  # perhaps for want of memory: again, alone
-                error = attempt(trial.name, trial.begin, trials)
-            yield error or attempt(trial.name, trial.finish)
-            if not trial.name.startswith("mesh/"):  # an autoencoder is needed later
-                shutil.rmtree(trial.run, ignore_errors=True)
+    for trial in (Trial(n, p, asked, place) for n, p in plans.items() if "error" not in p):
+        yield attempt(trial.name, trial.begin) or attempt(trial.name, trial.finish)
+        if not trial.name.startswith("mesh/"):  # an autoencoder is needed later
+            shutil.rmtree(trial.run, ignore_errors=True)
 
 
 def main() -> None:
@@ -319,7 +287,6 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=LARGE)
     parser.add_argument("--steps", type=int, default=200, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=100.0, help="of steps once resumed")
-    parser.add_argument("--together", type=float, default=0, help="GiB for recipes being begun")
     parser.add_argument("--autoencoder", help="a trained run, for mesh/transformer_large")
     parser.add_argument("--plan", action="store_true", help="plan only: needs no GPU")
     parser.add_argument("--planned", type=Path, help="what --plan printed, instead of planning")

@@ -80,7 +80,7 @@ def products(model: nn.Module, tokens: int, text: int, count: int) -> float:
         for name, p in model.named_parameters()
         if p.ndim == 2 and "embed" not in name and "text" not in name and "to_kv" not in name
     )
-    crossed = -(-config.layers // config.cross_every)
+    crossed = -(-config.layers // 2)
     attended = config.layers * tokens**2 + crossed * tokens * text + config.text_layers * text**2
     attention = 2 * attended * config.heads * config.head_dim
     return 6 * count * (of_ids * tokens + of_text * text + attention)

@@ -1,4 +1,4 @@
-"""The `_large` recipes: each is built without values, has the size that it states, and fits."""
+"""The `_large` recipes: each is built without values and has the size that it states."""
 
 import dataclasses
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from quintet import rooms
-from quintet.engine.tools.plan import MEMORY, counts, plan
+from quintet.engine.tools.plan import counts
 from quintet.mesh import recipes as mesh_recipes
 from quintet.mesh.transformer.model import MeshTransformer
 
@@ -52,11 +52,3 @@ def test_a_large_recipe_has_the_parameters_that_it_states(name: str) -> None:
 def test_a_large_recipe_can_be_divided_among_eight_gpus(name: str) -> None:
     recipe = rooms.recipe_function(name)()
     assert recipe.batch_size * recipe.accumulate // 8 * 8 == recipe.batch_size * recipe.accumulate
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PARAMETERS if "transformer" not in name])
-def test_a_large_recipe_fits_into_eighty_gigabytes(name: str) -> None:
-    recipe = rooms.recipe_function(name)()
-    facts = plan(lambda settings: rooms.build(settings), recipe, "h100")
-    assert facts["peak"] < 0.95 * MEMORY["h100"]

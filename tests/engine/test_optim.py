@@ -16,7 +16,7 @@ from quintet.engine.optim import Lion, learning_rate_at
 from quintet.engine.part import LivePart
 from quintet.engine.task import Part, StepContext
 
-NAMES = ["adamw", "adam", "lion", "muon"]
+NAMES = list(optim.OPTIMIZERS)
 
 
 def config(**settings) -> OptimizerConfig:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
@@ -13,10 +13,12 @@ from torch import Tensor, nn
 import quintet
 from harness import assert_same, lines, tensors
 from quintet.compat.trainer import REMEDIES
-from quintet.engine.config import ConfigError
+from quintet.engine import optim
+from quintet.engine.config import ConfigError, OptimizerConfig
 from quintet.engine.data.source import split_indices
 from quintet.engine.errors import RunError
 from quintet.engine.settings import names_for, settings_of
+from quintet.engine.tools.plan import moments
 from quintet.engine.trainer import loss_of
 
 # -- models of every kind, and their data ---------------------------------------------------
@@ -198,7 +200,7 @@ class ChannelsLast(nn.Module):
         return (self.body(x) - x[..., 1:-1, 1:-1]).square().mean()
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "lion", "muon"])
+@pytest.mark.parametrize("optimizer", optim.OPTIMIZERS)
 def test_weights_in_channels_last_memory_resume_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
     changes = {"optimizer": optimizer, "learning_rate": 1e-2}
     trainer(ChannelsLast(), Pictures(), tmp_path / "straight", **changes).train()
@@ -207,6 +209,25 @@ def test_weights_in_channels_last_memory_resume_bit_for_bit(optimizer: str, tmp_
         cut.train()
     trainer(ChannelsLast(), Pictures(), tmp_path / "cut", **changes).train(resume=True)
     assert_same(tensors(tmp_path / "straight", 6), tensors(tmp_path / "cut", 6))
+
+
+class Momentum(torch.optim.SGD):
+    """As a contributor would write it: it takes the keywords of the others."""
+
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float], **_: Any) -> None:
+        super().__init__(params, lr=lr, momentum=betas[0], fused=True)
+
+
+def test_an_optimizer_is_added_by_its_name_and_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two places that CONTRIBUTING.md lists; training, resuming and plans follow."""
+    names = Literal["adamw", "adam", "lion", "muon", "momentum"]
+    monkeypatch.setitem(OptimizerConfig.__annotations__, "optimizer", names)
+    monkeypatch.setattr(optim, "OPTIMIZERS", {**optim.OPTIMIZERS, "momentum": Momentum})
+    test_weights_in_channels_last_memory_resume_bit_for_bit("momentum", tmp_path)
+    weights = sum(p.numel() for p in ChannelsLast().parameters())
+    assert moments(ChannelsLast(), OptimizerConfig(optimizer="momentum")) == weights  # type: ignore[arg-type]
 
 
 def test_the_same_trainer_goes_on_where_it_stopped(tmp_path: Path) -> None:

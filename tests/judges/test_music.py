@@ -6,8 +6,9 @@ import torch
 from safetensors.torch import save_file
 
 from quintet.engine.errors import RunError
-from quintet.judges.media import music, vggish
-from quintet.judges.media.music import Recording, retrieval
+from quintet.judges import vggish
+from quintet.judges.media import music
+from quintet.judges.media.music import Recording
 from quintet.media.audio import write_wav
 from quintet.shared.outputs import Caption
 
@@ -28,6 +29,11 @@ def recording(wav, rate=RATE):
 
 
 # -- retrieval ------------------------------------------------------------------------------
+
+
+def retrieval(audio, text, k, captions=None):
+    """Recall of texts by sounds, and of sounds by texts."""
+    return tuple(music._hits(audio, text, k, captions).mean(0))
 
 
 def test_what_equals_its_own_counterpart_is_found():

@@ -82,7 +82,7 @@ def test_the_loss_is_that_of_the_joint_distribution(model: MaskGit) -> None:
     ids[:, 5] = torch.arange(40)
     masked = torch.zeros(40, 24, dtype=torch.bool)
     masked[:, 5] = True
-    model.config = replace(model.config, label_smoothing=0.0)
+    model.head.label_smoothing = 0.0
     losses = model(ids, masked)
     assert (-losses.loss_sum).exp().sum().item() == pytest.approx(1, abs=1e-5)
     assert losses.masked.tolist() == [1] * 40

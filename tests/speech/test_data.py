@@ -106,12 +106,6 @@ def test_what_nobody_can_speak_is_refused(text, message):
         clean(text)
 
 
-def test_an_alphabet_refuses_what_is_not_in_it():
-    assert clean("ba ki", "abik ") == "ba ki"
-    with pytest.raises(ValueError, match="'4' U\\+0034, a character outside of the alphabet"):
-        clean("ba 4", "abik ")
-
-
 def test_rows_of_ids_are_padded():
     ids, counts = stack([encode("ba"), torch.tensor([UNKNOWN])], 4)
     assert counts.tolist() == [2, 1]
@@ -260,8 +254,6 @@ def test_channels_are_mixed(tmp_path):
 def test_a_setting_that_cannot_be_says_why():
     with pytest.raises(ConfigError, match="min_seconds"):
         SpeechDataConfig(min_seconds=20.0)
-    with pytest.raises(ConfigError, match="alphabet"):
-        SpeechDataConfig(alphabet="")
 
 
 # -- built-in speech ------------------------------------------------------------------------------

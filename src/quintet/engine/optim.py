@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -94,10 +94,7 @@ def build_optimizer(
     Muon takes the `hidden` matrices, and multiplies them in `dtype`.
     """
     groups = param_groups(parameters, config.weight_decay, hidden)
-    if config.optimizer == "lion":
-        return Lion(groups, lr=config.learning_rate, betas=config.betas)
-    kind = {"adamw": AdamW, "adam": Adam, "muon": Muon}[config.optimizer]
-    optimizer = kind(
+    optimizer = OPTIMIZERS[config.optimizer](
         groups,
         lr=config.learning_rate,
         betas=config.betas,
@@ -116,7 +113,8 @@ class Lion(Uncompiled):
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
 
-    def __init__(self, params: Iterable[Any], lr: float, betas: tuple[float, float]):
+    def __init__(self, params: Iterable[Any], lr: float, betas: tuple[float, float], **_: Any):
+        """`eps`, `fused` and `capturable` of the others do not apply."""
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
 
     @torch.no_grad()
@@ -288,3 +286,12 @@ def orthogonalised(stack: Tensor) -> Tensor:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
+
+
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": AdamW,
+    "adam": Adam,
+    "lion": Lion,
+    "muon": Muon,
+}
+"""By the names of `OptimizerConfig.optimizer`; all take lr, betas, eps, fused and capturable."""

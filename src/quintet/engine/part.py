@@ -242,7 +242,7 @@ class LivePart:
         if not state:
             return  # saved before this part's first step
         kinds = {name.split("/", 1)[0] for name in state}
-        of_muon = {"momentum_buffer"}
+        of_muon = {"momentum_buffer"} if self.hidden else set[str]()
         kinds_of = {n: of_muon if n in self.hidden else kinds - of_muon for n in self.parameters}
         expected = [f"{kind}/{name}" for name, held in kinds_of.items() for kind in held]
         compare_names(state, expected, f"{self.name}.optim")

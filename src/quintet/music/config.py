@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from quintet.engine.config import require
-from quintet.shared.config import AudioDataConfig, require_at_least, require_fraction
+from quintet.shared.config import AudioDataConfig, require_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,9 @@ class MusicLossConfig:
     """SpecAugment masks in training; the loss itself is a setting of the model."""
 
     time_masks: int = 2
-    """Number of time masks."""
-    time_mask_ratio: float = 0.1
-    """Maximum width of a time mask, as a share of the clip."""
+    """Number of time masks, each at most a tenth of the clip wide."""
     freq_masks: int = 2
-    """Number of frequency masks."""
-    freq_mask_ratio: float = 0.1
-    """Maximum width of a frequency mask, as a share of the mel bins."""
+    """Number of frequency masks, each at most a tenth of the mel bins wide."""
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "time_masks", "freq_masks")
-        require_fraction(self, "time_mask_ratio", "freq_mask_ratio")

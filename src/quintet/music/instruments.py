@@ -128,7 +128,6 @@ VOICES: dict[str, Voice] = {
         tremolo=0.6,
     ),
 }
-DRUMS = ("kick", "snare", "shaker")
 
 
 @lru_cache(maxsize=512)

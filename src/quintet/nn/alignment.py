@@ -227,17 +227,13 @@ def _backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
 _forward_sum.register_autograd(_backward, setup_context=_setup_context)
 
 
-def diagonal_prior(
-    num_frames: Tensor, num_tokens: Tensor, size: tuple[int, int], *, scale: float = 1.0
-) -> Tensor:
-    """(b, t, n) fp32: the beta-binomial alignment prior, as log-probabilities.
-
-    Padding tokens are impossible. A larger scale keeps closer to the diagonal.
-    """
-    frame = torch.arange(1, size[0] + 1, device=num_frames.device)[:, None] * scale
+def diagonal_prior(num_frames: Tensor, num_tokens: Tensor, size: tuple[int, int]) -> Tensor:
+    """(b, t, n) fp32: the beta-binomial alignment prior, as log-probabilities; padding tokens are
+    impossible."""
+    frame = torch.arange(1, size[0] + 1, device=num_frames.device)[:, None].float()
     token = torch.arange(size[1], device=num_frames.device)
     last = (num_tokens[:, None, None] - 1).float()
-    left = (scale * (num_frames[:, None, None] + 1) - frame).clamp_min(1e-3)
+    left = (num_frames[:, None, None] + 1 - frame).clamp_min(1e-3)
     rest = (last - token).clamp_min(0)
     log_binomial = torch.lgamma(last + 1) - torch.lgamma(token + 1.0) - torch.lgamma(rest + 1)
     log_ratio = log_beta(token + frame, rest + left) - log_beta(frame, left)

@@ -19,8 +19,11 @@ from quintet.nn.sequence_loss import TokenLosses
 class DigitHead(nn.Module):
     """Softmax over each digit, conditioned on the digits before it."""
 
-    def __init__(self, dim: int, levels: Sequence[int], depth: int) -> None:
+    def __init__(
+        self, dim: int, levels: Sequence[int], depth: int, label_smoothing: float = 0.0
+    ) -> None:
         super().__init__()
+        self.label_smoothing = label_smoothing
         self.levels = tuple(levels)[::-1]
         self.parts = len(self.levels)
         predicted = [level for _ in range(depth) for level in self.levels]
@@ -31,15 +34,14 @@ class DigitHead(nn.Module):
         self.hidden = nn.ModuleList(linear(dim, 2 * dim) for _ in predicted)
         self.out = nn.ModuleList(nn.Linear(2 * dim, level) for level in predicted)
 
-    def losses(
-        self, level: int, hidden: Tensor, targets: Tensor, table: Tensor, label_smoothing: float
-    ) -> TokenLosses:
+    def losses(self, level: int, hidden: Tensor, targets: Tensor, table: Tensor) -> TokenLosses:
         """A code is correct if each digit, given the true ones before it, is the most likely."""
+        smoothing = self.label_smoothing
         total = torch.zeros_like(targets, dtype=full_precision(hidden).dtype)
         correct = targets >= 0
         for part, digit in enumerate(self.split(targets.clamp_min(0))):
             logits = self.logits(level, part, hidden, table)
-            loss = F.cross_entropy(logits, digit, reduction="none", label_smoothing=label_smoothing)
+            loss = F.cross_entropy(logits, digit, reduction="none", label_smoothing=smoothing)
             total = total + torch.where(targets >= 0, loss, torch.zeros_like(loss))
             correct = correct & (logits.argmax(-1) == digit)
             hidden = self.condition(level, part, hidden, digit)

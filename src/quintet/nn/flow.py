@@ -27,11 +27,10 @@ class Path(NamedTuple):
     """The velocity, constant along the path."""
 
 
-def straight_path(x0: Tensor, x1: Tensor, time: Tensor, sigma: float = 0.0) -> Path:
-    """The optimal-transport path from noise to data, with noise `sigma` left at time 1."""
+def straight_path(x0: Tensor, x1: Tensor, time: Tensor) -> Path:
+    """The optimal-transport path from noise to data."""
     time = time.view(-1, *[1] * (x1.ndim - 1))
-    keep = 1 - sigma
-    return Path((1 - keep * time) * x0 + time * x1, x1 - keep * x0)
+    return Path((1 - time) * x0 + time * x1, x1 - x0)
 
 
 def flow_loss(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | float) -> Tensor:

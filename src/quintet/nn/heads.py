@@ -135,14 +135,7 @@ def _qkv_heads_backward(
 
 @_qkv_heads_backward.register_fake
 def _(
-    dq: Tensor,
-    dk: Tensor,
-    dv: Tensor,
-    qkv: Tensor,
-    q_gain: Tensor,
-    k_gain: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
+    dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, q_gain: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(qkv), qkv.new_empty(2, len(q_gain), dtype=torch.float32)
 

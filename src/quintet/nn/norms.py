@@ -173,16 +173,7 @@ def _group_norm_act_backward(
 
 @_group_norm_act_backward.register_fake
 def _(
-    dy: Tensor,
-    x: Tensor,
-    added: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    activation: str,
-    frames: int,
-    lead: int,
+    dy: Tensor, x: Tensor, added: Tensor | None, weight: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor]:
     dx = torch.empty_like(x, memory_format=FORMATS[x.ndim])
     rows = 2 if added is None else 3

@@ -46,7 +46,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        label_smoothing: float,
         max_logits: int,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,16 +58,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = full_precision(hidden[start:end].to(dtype) @ projection)
             hit = logits.gather(1, target.clamp_min(0)[:, None])
             rank = (logits >= hit).sum(-1)
-            mean = logits.mean(-1) if label_smoothing else 0.0
             top = logits.amax(-1, keepdim=True)
             log_sum = top[:, 0] + logits.sub_(top).exp_().sum(-1).log()
-            loss = log_sum - (1 - label_smoothing) * hit[:, 0] - label_smoothing * mean
+            loss = log_sum - hit[:, 0]
             losses.append(torch.where(target >= 0, loss, torch.zeros_like(loss)))
             correct.append((rank == 1) & (target >= 0))
             sums.append(log_sum)
         log_sums = torch.cat(sums)
         ctx.save_for_backward(hidden, weight, targets, log_sums)
-        ctx.label_smoothing, ctx.max_logits, ctx.dtype = label_smoothing, max_logits, dtype
+        ctx.max_logits, ctx.dtype = max_logits, dtype
         hits = torch.cat(correct)
         ctx.mark_non_differentiable(hits)
         ctx.mark_non_differentiable(log_sums)
@@ -85,26 +83,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             rows, target = hidden[start:end].to(ctx.dtype), targets[start:end, None]
             error = full_precision(rows @ projection.T).sub_(sums[start:end, None]).exp_()
             if torch.compiler.is_compiling():  # fuses
-                error = torch.where(columns == target, error - (1 - ctx.label_smoothing), error)
+                error = torch.where(columns == target, error - 1, error)
             else:
-                offset = torch.full_like(sums[start:end, None], ctx.label_smoothing - 1)
+                offset = torch.full_like(sums[start:end, None], -1.0)
                 error.scatter_add_(1, target.clamp_min(0), offset)
-            if ctx.label_smoothing:
-                error = error - ctx.label_smoothing / weight.shape[0]
             grad_loss = torch.where(target >= 0, grads[0][start:end, None], 0.0)
             scaled = error.mul_(grad_loss).to(ctx.dtype)
             grad_hidden.append((scaled @ projection).to(hidden.dtype))
             grad_weight += scaled.T @ rows
-        return torch.cat(grad_hidden), grad_weight.to(weight.dtype), None, None, None, None
+        return torch.cat(grad_hidden), grad_weight.to(weight.dtype), None, None, None
 
 
 def linear_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    *,
-    label_smoothing: float = 0.0,
-    max_logits: int | None = None,
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, max_logits: int | None = None
 ) -> TokenLosses:
     """Cross-entropy of `hidden @ weight.T` (n, v) against `targets` (n,), for each row.
 
@@ -113,6 +104,6 @@ def linear_cross_entropy(
     dtype = compute_dtype(hidden)
     max_logits = max_logits or MAX_LOGITS.get(hidden.device.type, 2**26)
     loss, correct, _ = _LinearCrossEntropy.apply(  # type: ignore[misc]
-        hidden, weight, targets, label_smoothing, max_logits, dtype
+        hidden, weight, targets, max_logits, dtype
     )
     return TokenLosses(loss, correct)

@@ -1,12 +1,10 @@
 """Spectra that copies are compared by. Shapes: b sounds of n samples, m bins, t frames."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from quintet.nn.adversarial.losses import per_sample
 from quintet.nn.alignment import inside
 from quintet.nn.precision import without_autocast
 from quintet.nn.spectrogram import LogMel
@@ -15,15 +13,6 @@ WINDOWS = (512, 1024, 2048)
 """Window lengths of the STFT error, in samples."""
 FLOOR = 1e-3
 """The least magnitude in it; quieter ones are all alike."""
-
-
-class Errors(NamedTuple):
-    """One value per sound: (b,)."""
-
-    mel: Tensor
-    """Of the first log-mels."""
-    resolutions: Tensor
-    """Mean over the others."""
 
 
 class LogMels(nn.Module):
@@ -35,11 +24,6 @@ class LogMels(nn.Module):
 
     def forward(self, sounds: Tensor) -> list[Tensor]:
         return [scale(sounds) for scale in self.scales]
-
-
-def errors(real: Sequence[Tensor], fake: Sequence[Tensor]) -> Errors:
-    own, *others = (per_sample((a - b).abs()) for a, b in zip(real, fake))
-    return Errors(own, torch.stack(others).mean(0))
 
 
 def mel_errors(real: Tensor, fake: Tensor, lengths: Tensor, mel: LogMel) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from quintet.nn.attention import Context, linear
+from quintet.nn.attention import Block, Context, linear
 from quintet.nn.norms import RMSNorm
 from quintet.nn.text import TOKENIZERS, VOCAB_SIZES, FrozenText, TextEncoder
 
@@ -46,6 +46,12 @@ class CaptionConditioned(nn.Module):
     config: Any
     null_text: nn.Parameter
     """Stands for the caption where there is none."""
+
+    def block(self, index: int) -> Block:
+        """A transformer block; every second one, from the first on, attends to the caption."""
+        config = self.config
+        cross = config.text != "none" and not index & 1
+        return Block(config.dim, config.heads, config.head_dim, cross=cross, dropout=config.dropout)
 
     def init_text(self, config: Any) -> None:
         dim = config.dim

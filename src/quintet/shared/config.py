@@ -31,13 +31,11 @@ class CaptionConfig:
     """frozen: width of the embeddings."""
     text_path: str | None = setting(path=True, free=True)
     """frozen: local folder of the encoder, needed to generate from captions."""
-    cross_every: int = 2
-    """Cross-attention to the caption in every n-th block, starting with the first."""
     dropout: float = 0.0
     """Dropout probability of the residual branches."""
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "text_length", "text_dim", "cross_every")
+        require_at_least(1, self, "text_length", "text_dim")
         require_at_least(0, self, "text_layers")
         require_fraction(self, "dropout")
 

@@ -23,8 +23,6 @@ class SpeechDataConfig(AudioDataConfig):
     """Recordings with a text of more bytes, or phonemes, are skipped."""
     trim: float = 40.0
     """Silence at both ends, so many dB below the loudest moment, is cut to 0.1 s; 0: kept."""
-    alphabet: str | None = None
-    """If set, recordings with any other character in their text are skipped."""
     buckets: int = 6
     """Number of padded lengths of batches, evenly spaced up to max_seconds."""
     valid_limit: int = 500
@@ -35,8 +33,6 @@ class SpeechDataConfig(AudioDataConfig):
         rate, least, most = self.sample_rate, self.min_seconds, self.max_seconds
         require(rate >= 8000, "sample_rate", rate, "8,000 or more")
         require(0 < least <= most, "min_seconds", least, "above 0 and at most max_seconds")
-        valid = self.alphabet is None or bool(self.alphabet)
-        require(valid, "alphabet", self.alphabet, "the allowed characters, or unset")
         require_at_least(1, self, "buckets", "text_length")
         require_at_least(0, self, "trim")
 

@@ -131,7 +131,7 @@ class Buckets:
 
     def _clean(self, text: str) -> str:
         try:
-            return clean(text, self.config.alphabet)
+            return clean(text)
         except ValueError as error:
             reason, _, remedy = str(error).partition("; ")
             reason, comma, limit = reason.rpartition(", ")

@@ -112,7 +112,7 @@ def check_machine() -> None:
 
 def check_recipe(name: str, arguments: list[str]) -> None:
     from quintet.engine.tools.auto_batch import remedies
-    from quintet.engine.tools.estimate import costs, fits, forecast
+    from quintet.engine.tools.estimate import costs, fits, forecast, is_timed
 
     asked = parse_recipe(name, arguments)
     check_positive("--gpus", asked.gpus)
@@ -124,18 +124,17 @@ def check_recipe(name: str, arguments: list[str]) -> None:
             facts = planned(name, recipe, Path(folder), gpu)
     rows = forecast(recipe, facts, shutil.disk_usage(".").free, asked.gpus, asked.price)
     if asked.json_line:
-        found = costs(recipe, facts, asked.gpus, asked.price) if "phases" in facts else {}
+        found = costs(recipe, facts, asked.gpus, asked.price) if is_timed(facts) else {}
         print(json.dumps({"recipe": name, **facts, **found}))
     else:
         table(rows)
     if facts.get("timed_out"):
         minutes = TIMEOUT / 60
         say(f"the next measurement took more than {minutes:.0f} minutes and was left out")
-    if "peak" in facts or facts.get("exhausted"):
+    if {"peak", "state", "exhausted"} & set(facts) and not fits(facts):
         advice = remedies(recipe, facts.get("precision", "fp32"))
-        if not fits(facts):
-            where = "this machine" if gpu is None else f"an {gpu.upper()}"
-            raise RunError(f"{name} does not fit into the memory of {where}. {advice}")
+        where = "this machine" if gpu is None else f"an {gpu.upper()}"
+        raise RunError(f"{name} does not fit into the memory of {where}. {advice}")
     if gpu is None and rows.get("disk", "").endswith("NOT ENOUGH"):
         raise RunError(f"the disk is too small for {name}; lower --keep-last, or free some space")
 
@@ -155,8 +154,8 @@ def parse_recipe(name: str, arguments: list[str]) -> Any:
         ],
     )
     kind.__doc__ = (
-        "Memory, time and disk of a run: measured with a few dry steps, or planned for a GPU that "
-        "is not here.\n\nArgs:\n"
+        "Memory, time and disk of a run: measured with a few dry steps; or for a GPU that is not "
+        "here, its state, operations and, of a _large recipe, time.\n\nArgs:\n"
         "    data: Data folder; without it the built-in data is used.\n"
         "    plan: Plan for this GPU; the default, h200, applies without a GPU to all but _tiny "
         "recipes, unless --device cpu is given.\n"
@@ -204,7 +203,8 @@ def planned(name: str, recipe: Any, folder: Path, gpu: str) -> dict[str, Any]:
     run = RunFolder(folder)
     if recipe.stages:
         frozen.keep(run, recipe, {}, rooms.load)
-    return plan(lambda settings: rooms.build(settings, folder), recipe, gpu)
+    build = lambda settings: rooms.build(settings, folder)
+    return plan(build, recipe, gpu, large="_large" in name)
 
 
 def untrained(name: str, folder: Path) -> Path:

@@ -178,7 +178,9 @@ NVLINK, NETWORK, NODE = 450e9, 50e9, 8
 
 
 def fits(facts: Mapping[str, Any]) -> bool:
-    return "peak" in facts and facts["peak"] <= (1 - auto_batch.RESERVE) * facts["memory"]
+    """Measured memory, or in a plan the state, without which nothing can run."""
+    needed = facts.get("peak", facts.get("state", math.inf))
+    return needed <= (1 - auto_batch.RESERVE) * facts.get("memory", 0)
 
 
 def training_seconds(recipe: Recipe, phases: Sequence[Facts]) -> float:
@@ -235,7 +237,7 @@ def forecast(
     """Rows of a table; missing measurements are left out or shown as `?`."""
     evaluations = times(recipe.steps, recipe.evaluate_every)
     size, each = facts.get("batch_size", recipe.batch_size), facts.get("accumulate", 1)
-    planned = " (planned, nothing was run)" if "rate" in facts else ""
+    planned = " (planned, nothing was run)" if "state" in facts else ""
     rows = {"device": f"{facts.get('device', '?')}{planned}, {facts.get('precision', '?')}"}
     rows["global batch"] = f"{size * each} ({size} at a time, {each} per step, one process)"
     counts = facts.get("parameters", {})
@@ -245,9 +247,9 @@ def forecast(
         rows["memory"] = (
             f"{word}: {bytes_of(facts['peak'])} of {bytes_of(facts['memory'])} at the peak"
         )
-    if "rate" in facts:
+    if "state" in facts:
         rows |= _planned(facts)
-    if "phases" in facts:
+    if is_timed(facts):
         rows |= _times(recipe, facts, evaluations)
         rows |= _several(recipe, costs(recipe, facts, gpus, price))
     if "checkpoint" in facts:
@@ -263,14 +265,18 @@ def forecast(
 
 
 def _planned(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Where the memory goes, and why a step takes as long as it does."""
+    """The memory that is known, and why a step takes as long as it does."""
     sizes = ", ".join(f"{name} {bytes_of(size)}" for name, size in facts["bytes"].items())
-    last = facts["phases"][-1]
-    a_sample = last["operations"] / last["samples"] / 1e9
-    return {
-        "of which": f"{sizes} (one step, operation by operation; fused or compiled: less)",
-        "operations": f"{a_sample:,.0f} GFLOP a sample, at {facts['rate'] / 1e12:.0f} TFLOP/s",
-    }
+    word = "beside activations" if fits(facts) else "does not fit"
+    last, rate = facts["phases"][-1], facts["rate"]
+    a_sample = f"{last['operations'] / last['samples'] / 1e9:,.0f} GFLOP a sample"
+    speed = f"at {rate / 1e12:.0f} TFLOP/s" if rate else "time not planned: measure it on the GPU"
+    state = f"{bytes_of(facts['state'])} of {bytes_of(facts['memory'])}"
+    return {"memory": f"{word}: {state} ({sizes})", "operations": f"{a_sample}, {speed}"}
+
+
+def is_timed(facts: Mapping[str, Any]) -> bool:
+    return "phases" in facts and "seconds" in facts["phases"][-1]
 
 
 def _times(recipe: Recipe, facts: Mapping[str, Any], evaluations: int) -> dict[str, str]:

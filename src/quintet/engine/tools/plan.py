@@ -1,18 +1,18 @@
-"""Time and memory of a recipe on a GPU that is not here, from the operations of its steps.
+"""Operations, time and state of a recipe on a GPU that is not here.
 
 Steps are traced with fake tensors, which have shapes but no values, so that a network of any size
 is traced on a laptop. The trace counts the operations of matrix products, convolutions and
-attention, and the bytes that are alive at once. What those operations take is the share of the
-GPU's matmul rate that steps of the same room reached when they were measured: `matmul_share` of the
-recipe, which includes all that is bound by memory.
+attention. What those operations take is the share of the GPU's matmul rate that steps of the
+`_large` recipe of the same class reached when they were measured: its `matmul_share`, which
+includes all that is bound by memory. Smaller networks take 1.6 to 2.4 times as long, so their time
+is not planned. Nor are activations: the bytes alive in traced steps were 0.6 to 1.5 times those
+measured (docs/scaling.md).
 """
 
 import dataclasses
 import math
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,15 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from quintet.engine import building
-from quintet.engine.config import Recipe
+from quintet.engine.config import OptimizerConfig, Recipe
 from quintet.engine.data.plans import Plan
 from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
+from quintet.engine.optim import build_optimizer, hidden_matrices, trainable
 from quintet.engine.part import LiveHandle
 from quintet.engine.task import Batch, Part, StepContext, Task, Update
 from quintet.engine.tools.estimate import starts
@@ -40,7 +40,6 @@ MATMUL_RATE = 800e12
 MEMORY = {"h200": 139 * 2**30, "h100": 79 * 2**30}
 """Bytes that torch sees. Both have the same matrix units; the H100's memory is slower, so that it
 takes longer than planned where steps are bound by memory."""
-MOMENTS = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1}
 TRACED = 2
 """Micro-batches of a step that are traced; the others are like them."""
 
@@ -48,15 +47,11 @@ TRACED = 2
 PLANNED_STEPS = 64
 
 
-class Cost(NamedTuple):
-    """Operations of a step, and bytes that it holds beside weights and gradients."""
-
-    operations: float
-    activations: int
-
-
-def plan(build: Callable[[Any], Task], recipe: Recipe, gpu: str) -> dict[str, Any]:
-    """Facts about a run on one GPU, as `estimate.measure` reports them, and what they are of."""
+def plan(
+    build: Callable[[Any], Task], recipe: Recipe, gpu: str, *, large: bool = True
+) -> dict[str, Any]:
+    """Facts about a run on one GPU, as `estimate.measure` reports them, and what they are of; with
+    times, if it is `large`, the size for which a share of the matmul rate was measured."""
     world = World(dataclasses.replace(recipe, device="cpu", fsdp=False, processes=None))
     world.precision = "bf16" if recipe.precision == "auto" else recipe.precision
     with torch.device("meta"):
@@ -70,8 +65,7 @@ def plan(build: Callable[[Any], Task], recipe: Recipe, gpu: str) -> dict[str, An
     scale = recipe.accumulate / traced
     phases = [(start, scale * trace.operations(start)) for start in starts(task.updates, recipe)]
     samples = samples_per_step(stream.plan, recipe.accumulate)
-    rate = MATMUL_RATE * recipe.matmul_share
-    activations = max(cost.activations for cost in trace.costs.values())
+    rate = MATMUL_RATE * recipe.matmul_share if large and recipe.matmul_share else None
     return {
         "device": gpu,
         "precision": world.precision,
@@ -79,12 +73,13 @@ def plan(build: Callable[[Any], Task], recipe: Recipe, gpu: str) -> dict[str, An
         "accumulate": recipe.accumulate,
         "parameters": parameters,
         "rate": rate,
-        "peak": sum(state.values()) + activations,
-        "bytes": {**state, "activations": activations},
+        "state": sum(state.values()),
+        "bytes": state,
         "memory": MEMORY[gpu],
         "checkpoint": saved_bytes(task) + state["moments"] + state["averages"],
         "phases": [
-            {"start": start, "seconds": count / rate, "samples": samples, "operations": count}
+            {"start": start, "samples": samples, "operations": count}
+            | ({"seconds": count / rate} if rate else {})
             for start, count in phases
         ],
     }
@@ -119,9 +114,25 @@ def state_bytes(task: Task) -> dict[str, int]:
             for p in network.parameters()
         ),
         "gradients": max(size.values()),
-        "moments": sum(MOMENTS[config.optimizer] * size[n] for n, config in learning.items()),
+        "moments": sum(4 * moments(task.parts[n].network, each) for n, each in learning.items()),
         "averages": sum(size[n] for n, config in learning.items() if config.ema_decay),
     }
+
+
+def moments(network: nn.Module, config: OptimizerConfig) -> int:
+    """Numbers that the optimizer keeps, from a step of parameters of the same names and a tiny
+    size: tensors of their shape grow with them."""
+    trained = trainable(network)
+    hidden = hidden_matrices(network) if config.optimizer == "muon" else ()
+    tiny = {name: nn.Parameter(torch.zeros((2,) * max(1, p.ndim))) for name, p in trained.items()}
+    optimizer = build_optimizer(config, tiny, hidden)
+    for p in tiny.values():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    return sum(
+        trained[name].numel() * sum(value.shape == p.shape for value in optimizer.state[p].values())
+        for name, p in tiny.items()
+    )
 
 
 def saved_bytes(task: Task) -> int:
@@ -157,8 +168,8 @@ class Trace:
                 Batch(tree_map(self._fake, batch.data), batch.ids, self._fake(batch.keys))
                 for batch in batches
             ]
-        self.costs: dict[tuple[bool, ...], Cost] = {}
-        """Of the kinds of steps, by which cadences are due."""
+        self.costs: dict[tuple[bool, ...], float] = {}
+        """Operations of the kinds of steps, by which cadences are due."""
         self.whens: dict[When, None] = dict.fromkeys(update.when for update in task.updates)
 
     def _fake(self, value: Any) -> Any:
@@ -173,10 +184,9 @@ class Trace:
         """Mean of the steps from `start` on: penalties are due at some of them only."""
         self._cost(start)  # after it, the cadences are known
         period = math.lcm(*(when.every for when in self.whens if when.every))
-        costs = [self._cost(step).operations for step in range(start, start + period)]
-        return sum(costs) / period
+        return sum(self._cost(step) for step in range(start, start + period)) / period
 
-    def _cost(self, step: int) -> Cost:
+    def _cost(self, step: int) -> float:
         kind = tuple(when.due(step) for when in self.whens)
         if kind not in self.costs:
             cost = self._step(step)
@@ -184,17 +194,14 @@ class Trace:
             self.costs[kind] = cost
         return self.costs[kind]
 
-    def _step(self, step: int) -> Cost:
-        with ExitStack() as stack:
-            stack.enter_context(self.mode)
-            alive = stack.enter_context(Alive())
-            counter = stack.enter_context(FlopCounterMode(display=False, custom_mapping=ON_CPU))
+    def _step(self, step: int) -> float:
+        with self.mode, FlopCounterMode(display=False, custom_mapping=ON_CPU) as counter:
             context = StepContext(step, self.seed, self.samples, self.world, torch.zeros(()))
             context.whens = self.whens
             for update in self.task.updates:
                 if context.due(update.when):
                     self._traced(update, context)
-        return Cost(float(counter.get_total_flops()), alive.peak)
+        return float(counter.get_total_flops())
 
     def _traced(self, update: Update, context: StepContext) -> None:
         try:
@@ -225,35 +232,6 @@ class Trace:
 
 def modules(part: Part) -> list[nn.Module]:
     return [part.network, *([part.extra_state] if part.extra_state is not None else [])]
-
-
-class Alive(TorchDispatchMode):
-    """The most bytes that are alive at once of what is computed under it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self.known: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                self._add(tensor.untyped_storage())
-        return out
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        if storage not in self.known:
-            self.known.add(storage)
-            size = storage.nbytes()
-            self.now += size
-            self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._free, size)
-
-    def _free(self, size: int) -> None:
-        self.now -= size
 
 
 def _attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:

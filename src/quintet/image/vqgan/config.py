@@ -65,7 +65,7 @@ class VQGanVAEConfig(QuantiserConfig):
 class VQGanRecipe(TokenizerRecipe):
     """All settings of an image tokenizer run."""
 
-    matmul_share: ClassVar[float] = 0.55
+    matmul_share: ClassVar[float | None] = 0.55
     """Of the matmul rate, reached by a step of the `_large` recipe."""
     model: VQGanVAEConfig = field(default_factory=VQGanVAEConfig)
     """The tokenizer."""

@@ -145,19 +145,6 @@ _ROUNDING = 1e-12
 """Equal embeddings may differ by so much in similarity, which is computed in fp64."""
 
 
-class Recall(NamedTuple):
-    text_of_audio: float
-    """Share of sounds with their own text among the k nearest."""
-    audio_of_text: float
-
-
-def retrieval(audio: Array, text: Array, k: int, captions: Sequence[str] | None = None) -> Recall:
-    """Recall at k of embeddings (n, d), row i of one belonging to row i of the other, and to all
-    others with the same caption."""
-    hits = _hits(audio, text, k, captions).mean(0)
-    return Recall(float(hits[0]), float(hits[1]))
-
-
 def _hits(audio: Array, text: Array, k: int, captions: Sequence[str] | None) -> Array:
     """(n, 2): whether each is found, in both directions."""
     a, t = _units(audio, "audio"), _units(text, "text")

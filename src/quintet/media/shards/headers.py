@@ -5,13 +5,8 @@ from pathlib import Path
 from quintet.media import audio, pixels
 from quintet.media.clips import reader as clips
 from quintet.media.errors import BadFile
-from quintet.media.meshes import files as meshes
 from quintet.media.shards.member import Header
 
-SUFFIXES = tuple(
-    dict.fromkeys((*pixels.SUFFIXES, *clips.SUFFIXES, *audio.SUFFIXES, *meshes.SUFFIXES))
-)
-"""Suffixes of all files that can be packed."""
 LARGEST = 2**32 - 1
 
 

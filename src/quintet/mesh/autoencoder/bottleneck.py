@@ -18,6 +18,9 @@ from quintet.nn.quantisers.base import Quantised
 from quintet.nn.quantisers.build import build_codebook
 from quintet.nn.quantisers.residual import ResidualFSQ, ResidualQuantiser
 
+OFFSET_WEIGHT = 4.0
+"""Of the offset penalty, which keeps the code of a position unique."""
+
 
 def fourier_features(coordinates: Tensor, octaves: int) -> Tensor:
     """(..., c) in -1..1 -> (..., c (1 + 2 octaves)): coordinates, sines and cosines."""
@@ -59,7 +62,6 @@ class PositionQuantiser(nn.Module):
     def __init__(self, config: MeshAutoencoderConfig) -> None:
         super().__init__()
         self.bins, self.max_offset = config.bins, config.max_offset
-        self.offset_weight = config.offset_weight
         self.quantiser = ResidualFSQ(config.levels, config.depth)
         self.octaves = num_octaves(config.bins)
         self.latent_dim, self.feature_dim = 3, 3 * (1 + 2 * self.octaves)
@@ -85,7 +87,7 @@ class PositionQuantiser(nn.Module):
         values, ids, _ = self.quantiser(self.latents(vertices, vertex_features).movedim(-1, 1))
         squares = self.offset(vertex_features).square().mean(-1)
         penalty = mean_by_owner(squares.flatten(), owner.flatten(), count).mean()
-        return Quantised(values.movedim(1, -1), ids, self.offset_weight * penalty)
+        return Quantised(values.movedim(1, -1), ids, OFFSET_WEIGHT * penalty)
 
     def to_ids(self, vertices: Tensor, vertex_features: Tensor) -> Tensor:
         return self.quantiser.to_ids(self.latents(vertices, vertex_features).movedim(-1, 1))

@@ -55,8 +55,6 @@ class MeshAutoencoderConfig(CodebookConfig):
     """fsq: quantisation levels of x, y and z; their product is the codebook size."""
     max_offset: float = 0.5
     """fsq: largest offset the encoder may add to a vertex, in units of the finest level."""
-    offset_weight: float = 4.0
-    """fsq: weight of the offset penalty, which keeps the code of a position unique."""
     codebook_bits: int = 14
     """lfq and vq: each level has 2 ** codebook_bits codes."""
     latent_dim: int = 48
@@ -125,7 +123,7 @@ class MeshAutoencoderConfig(CodebookConfig):
 class MeshAutoencoderRecipe(Recipe):
     """Complete configuration of an autoencoder run."""
 
-    matmul_share: ClassVar[float] = 0.45
+    matmul_share: ClassVar[float | None] = 0.45
     """Of the matmul rate, reached by a step of `mesh/autoencoder_large`."""
     model: MeshAutoencoderConfig = field(default_factory=MeshAutoencoderConfig)
     """Autoencoder."""

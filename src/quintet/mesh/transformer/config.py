@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from quintet.engine.config import OptimizerConfig, Recipe, require, setting
 from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.config import MeshDataConfig
-from quintet.shared.config import CaptionConfig, require_at_least, require_fraction
+from quintet.shared.config import CaptionConfig, require_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,6 @@ class MeshTransformerConfig(CaptionConfig):
     """Attention heads of the fine decoder."""
     fine_head_dim: int = 32
     """Channels per head of the fine decoder."""
-    label_smoothing: float = 0.0
-    """Label smoothing of the code losses."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,7 +56,6 @@ class MeshTransformerConfig(CaptionConfig):
         for name in ("dim", "head_dim", "fine_head_dim"):
             value = getattr(self, name)
             require(value >= 2 and value // 2 * 2 == value, name, value, "even (rotary embedding)")
-        require_fraction(self, "label_smoothing")
 
     @property
     def tokens_per_face(self) -> int:
@@ -103,7 +100,7 @@ class GenerationConfig:
 class MeshTransformerRecipe(Recipe):
     """Complete configuration of a transformer run."""
 
-    matmul_share: ClassVar[float] = 0.53
+    matmul_share: ClassVar[float | None] = 0.53
     """Of the matmul rate, reached by a step of `mesh/transformer_large`."""
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"autoencoder": "mesh/autoencoder"})
     """The autoencoder is frozen and copied into the run folder."""

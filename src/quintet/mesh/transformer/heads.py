@@ -67,10 +67,8 @@ class CodeHead(nn.Module):
 
     parts = 1
 
-    def losses(
-        self, level: int, hidden: Tensor, targets: Tensor, table: Tensor, label_smoothing: float
-    ) -> TokenLosses:
-        return linear_cross_entropy(hidden, table[level], targets, label_smoothing=label_smoothing)
+    def losses(self, level: int, hidden: Tensor, targets: Tensor, table: Tensor) -> TokenLosses:
+        return linear_cross_entropy(hidden, table[level], targets)
 
     def logits(self, level: int, part: int, hidden: Tensor, table: Tensor) -> Tensor:
         return full_precision(hidden @ table[level].T)

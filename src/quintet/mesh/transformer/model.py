@@ -87,7 +87,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         self.code_embed = CodeEmbedding(dim, config.codebook_size, config.depth, config.levels)
         self.start = nn.Parameter(torch.randn(dim))
         self.face_proj = linear(tokens * dim, dim)
-        self.coarse = nn.ModuleList(self.coarse_block(i) for i in range(config.layers))
+        self.coarse = nn.ModuleList(self.block(i) for i in range(config.layers))
         self.coarse_norm = RMSNorm(dim)
         self.end_head = nn.Linear(dim, 1)
         nn.init.constant_(self.end_head.bias, -math.log(20))  # prior: few decisions end a mesh
@@ -101,11 +101,6 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         by_digits = config.head == "digits" and len(config.levels) > 1
         self.head = DigitHead(dim, config.levels, config.depth) if by_digits else CodeHead()
         self.init_text(config)
-
-    def coarse_block(self, index: int) -> Block:
-        config = self.config
-        cross = config.text != "none" and index // config.cross_every * config.cross_every == index
-        return Block(config.dim, config.heads, config.head_dim, cross=cross, dropout=config.dropout)
 
     def set_autoencoder(self, autoencoder: nn.Module | None) -> None:
         """Attach the frozen autoencoder, in a tuple so that it is not registered as a submodule."""
@@ -230,12 +225,12 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
 
     def code_losses(self, hidden: Tensor, table: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """(n,) sums over each face: losses in fp32, and correct predictions."""
-        depth, smoothing = self.config.depth, self.config.label_smoothing
+        depth = self.config.depth
         losses: list[Tensor] = []
         correct: list[Tensor] = []
         for level in range(depth):
             rows, targets = hidden[:, level::depth].flatten(0, 1), codes[:, level::depth].flatten()
-            tokens = self.head.losses(level, rows, targets, table, smoothing)
+            tokens = self.head.losses(level, rows, targets, table)
             losses.append(tokens.loss.view(len(codes), -1).sum(-1))
             correct.append(tokens.correct.view(len(codes), -1).sum(-1))
         return torch.stack(losses).sum(0), torch.stack(correct).sum(0)

@@ -23,10 +23,6 @@ class CodecDataConfig(SegmentDataConfig):
 class CodecLossConfig:
     """Losses of a codec."""
 
-    mel: float = 1.0
-    """Weight of the error of log-mels, averaged over four window lengths."""
-    waveform: float = 0.1
-    """Weight of the mean absolute error of samples."""
     adversarial: Literal["none", "hinge"] = "hinge"
     """Adversarial loss; none trains without discriminators."""
     adversarial_from: float = 0.1
@@ -37,22 +33,15 @@ class CodecLossConfig:
     adversarial_cap: float = 0.1
     """Upper bound of that weight, which rises to it where discriminators are at chance and have
     hardly a gradient."""
-    matching_weight: float = 1.0
-    """Weight of the distance of the discriminators' features (feature matching), relative to the
-    adversarial loss."""
-    resolution_share: float = 0.1
-    """Weight of the resolution discriminator, relative to the period discriminator."""
 
     def __post_init__(self) -> None:
         require_choices(self)
         require_finite(self)
         start = self.adversarial_from
         require(0 <= start <= 1, "adversarial_from", start, "a fraction between 0 and 1")
-        require_at_least(0, self, "waveform", "matching_weight", "resolution_share")
         require(self.adversarial_share > 0, "adversarial_share", self.adversarial_share, "above 0")
         cap = self.adversarial_cap
         require(cap >= 1e-4, "adversarial_cap", cap, "1e-4 or more; or set adversarial none")
-        require(self.mel > 0, "mel", self.mel, "above 0")
 
 
 @dataclass(frozen=True, kw_only=True)

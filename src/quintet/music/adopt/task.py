@@ -49,6 +49,10 @@ SCALES = (256, 512, 1024, 2048)
 """Window lengths of the log-mels, in samples; each has a sixteenth as many bins."""
 FLOOR = 1e-5
 """The least magnitude in them."""
+WAVEFORM_WEIGHT = 0.1
+"""Of the mean absolute error of samples, relative to that of log-mels."""
+RESOLUTION_WEIGHT = 0.1
+"""Of the resolution discriminator, relative to the period discriminator."""
 SHOWN = 3
 """Recordings in the exhibits of an evaluation."""
 PERIODS, WINDOWS = "period_discriminator", "resolution_discriminator"
@@ -85,7 +89,7 @@ class CodecAdoptTask(Adopting):
         self.updates = [Update(self.main, each(self.codec_loss), self.trained)]
         uses, start = self.losses.adversarial != "none", recipe.adversarial_start
         self.adversarial = When(start=max(start, recipe.codec_start)) if uses else When(every=0)
-        self.weights = {PERIODS: 1.0, WINDOWS: self.losses.resolution_share} if uses else {}
+        self.weights = {PERIODS: 1.0, WINDOWS: RESOLUTION_WEIGHT} if uses else {}
         config = recipe.discriminators
         networks = {
             PERIODS: period_discriminator(config.periods, config.period_dim),
@@ -159,7 +163,7 @@ class CodecAdoptTask(Adopting):
         pairs = zip(nets["log_mels"](real), nets["log_mels"](fake))
         mel = torch.stack([(a - b).abs().mean() for a, b in pairs]).mean()
         waveform = (real - fake).abs().mean()
-        loss = self.losses.mel * mel + self.losses.waveform * waveform + copy.quantiser_loss
+        loss = mel + WAVEFORM_WEIGHT * waveform + copy.quantiser_loss
         metrics = {"mel": mel, "waveform": waveform, "quantiser": copy.quantiser_loss}
         metrics |= {"loudness": loudness, **deceived}
         if copy.kl is not None:
@@ -176,7 +180,7 @@ class CodecAdoptTask(Adopting):
         losses: list[Tensor] = []
         for name, weight in self.weights.items():
             adversarial, matching = deception(nets[name], real, fake)
-            losses.append(weight * (adversarial + self.losses.matching_weight * matching))
+            losses.append(weight * (adversarial + matching))
             kind = name.partition("_")[0]
             terms |= {f"{kind}_adversarial": adversarial, f"{kind}_matching": matching}
         return {"adversarial": torch.stack(losses).sum(), **terms}

@@ -33,11 +33,7 @@ class ClapTask(MuLaNTask):
         return {"text": ids, "mask": mask}
 
     def draws(self, batch: Batch) -> Any:
-        losses, keys = self.recipe.losses, batch.keys
-        return (
-            draw_masks(keys, "time", losses.time_masks, losses.time_mask_ratio),
-            draw_masks(keys, "frequency", losses.freq_masks, losses.freq_mask_ratio),
-        )
+        return draw_masks(batch.keys, self.recipe.losses)
 
 
 def check_sounds(recipe: ClapRecipe, model: AdoptedClap) -> None:

@@ -21,9 +21,7 @@ class MuLaNConfig:
     n_mels: int = 128
     """Mel bins of the spectrogram."""
     f_min: float = 0.0
-    """Lower edge of the mel filterbank in Hz."""
-    f_max: float | None = None
-    """Upper edge of the mel filterbank in Hz; default: half the sample rate."""
+    """Lower edge of the mel filterbank in Hz; the upper one is half the sample rate."""
     patch_size: tuple[int, int] = (16, 16)
     """Mel bins and frames of a patch."""
     patch_dropout: float = 0.25
@@ -82,9 +80,8 @@ class MuLaNConfig:
         temperature = self.temperature
         require(0.01 <= temperature <= 10, "temperature", temperature, "between 0.01 and 10")
         nyquist = self.sample_rate / 2
-        f_max = nyquist if self.f_max is None else self.f_max
-        in_band = 0 <= self.f_min < f_max <= nyquist
-        require(in_band, "f_max", self.f_max, f"above f_min, at most half the rate, {nyquist:g}")
+        in_band = 0 <= self.f_min < nyquist
+        require(in_band, "f_min", self.f_min, f"0 or more, below half the rate, {nyquist:g}")
         require(self.quantiser_depth >= 0, "quantiser_depth", self.quantiser_depth, "0 or more")
         bits = self.quantiser_bits
         require(1 <= bits <= 20, "quantiser_bits", bits, "between 1 and 20")
@@ -99,7 +96,7 @@ class MuLaNConfig:
 class MuLaNRecipe(Recipe):
     """Configuration of a MuLaN run."""
 
-    matmul_share: ClassVar[float] = 0.48
+    matmul_share: ClassVar[float | None] = 0.48
     """Of the matmul rate, reached by a step of the `_large` recipe."""
     model: MuLaNConfig = field(default_factory=MuLaNConfig)
     """Audio and text tower."""

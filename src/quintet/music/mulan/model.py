@@ -229,11 +229,6 @@ class MuLaN(Embeds, Pretrained, nn.Module):
         """(b, l) embeddings -> (b, depth) integers below 2 ** quantiser_bits."""
         return self._require_quantiser().to_ids(latents)
 
-    @torch.no_grad()
-    def latents_from_ids(self, ids: Tensor) -> Tensor:
-        """(b, depth) codes -> (b, l) embeddings of unit length."""
-        return F.normalize(self._require_quantiser().ids_to_values(ids), dim=-1)
-
     def _require_quantiser(self) -> ResidualQuantiser:
         if self.quantiser is None:
             raise ValueError("this model has no quantiser; set quantiser_depth to 1 or more")

@@ -28,6 +28,8 @@ from quintet.nn.text import TextEncoder
 
 FLOOR = 1e-5
 """Floor of the mel energy: some 70 dB below a clear note."""
+MASK_WIDTH = 0.1
+"""Maximum width of a mask of SpecAugment, as a share of the clip or of the mel bins."""
 LANES = 8
 """The number of kept patches is a multiple of this: masked attention is faster."""
 
@@ -43,9 +45,14 @@ class Draws(NamedTuple):
     """(b, c r): the patches with the lowest values are kept."""
 
 
-def draw_masks(keys: Tensor, name: str, count: int, ratio: float) -> Tensor:
-    width, position = uniform(keys, name, (count, 2)).unbind(-1)
-    return torch.stack((width * ratio, position), -1)
+def draw_masks(keys: Tensor, losses: MusicLossConfig) -> tuple[Tensor, Tensor]:
+    """Of time and of frequency, as in `Draws`."""
+
+    def draw(name: str, count: int) -> Tensor:
+        width, position = uniform(keys, name, (count, 2)).unbind(-1)
+        return torch.stack((width * MASK_WIDTH, position), -1)
+
+    return draw("time", losses.time_masks), draw("frequency", losses.freq_masks)
 
 
 class Patches(NamedTuple):
@@ -104,7 +111,6 @@ class AudioTower(nn.Module):
             config.hop_length,
             config.n_mels,
             config.f_min,
-            config.f_max,
             floor=FLOOR,
         )
         self.patch_embed = nn.Linear(config.patch_size[0] * config.patch_size[1], dim)
@@ -190,11 +196,7 @@ class AudioTower(nn.Module):
     def draws(self, keys: Tensor, samples: int, losses: MusicLossConfig) -> Draws:
         """Augmentation draws of each clip by its key, independent of padding."""
         num_patches = self.num_columns(samples) * self.config.patch_rows
-        return Draws(
-            draw_masks(keys, "time", losses.time_masks, losses.time_mask_ratio),
-            draw_masks(keys, "frequency", losses.freq_masks, losses.freq_mask_ratio),
-            uniform(keys, "patches", (num_patches,)),
-        )
+        return Draws(*draw_masks(keys, losses), uniform(keys, "patches", (num_patches,)))
 
 
 class TextTower(nn.Module):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from quintet.engine.config import OptimizerConfig, Recipe, require, require_choices, setting
 from quintet.nn.quantisers.config import CodebookConfig
-from quintet.shared.config import CaptionConfig, require_at_least, require_fraction
+from quintet.shared.config import CaptionConfig, require_at_least
 
 MAX_DIGIT = 1024
 """Largest softmax of a factorised code."""
@@ -55,8 +55,6 @@ class MaskedConfig(CaptionConfig):
     """Attention heads."""
     head_dim: int = 64
     """Channels per head."""
-    label_smoothing: float = 0.1
-    """Label smoothing of the loss."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +70,6 @@ class MaskedConfig(CaptionConfig):
         require_at_least(1, self, "dim", "layers", "heads")
         divisible = self.head_dim >= 4 and self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "a multiple of 4 (rotary embedding)")
-        require_fraction(self, "label_smoothing")
 
     @property
     def codebook_size(self) -> int:

@@ -24,13 +24,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.engine.keys import uniform
-from quintet.nn.attention import Block, Context
+from quintet.nn.attention import Context
 from quintet.nn.digit_head import DigitHead
 from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import residual_stream
 from quintet.nn.rope import Rope, rope_grid
 from quintet.shared.conditioning import CaptionConditioned
 from quintet.shared.maskgit.config import MaskedConfig
+
+LABEL_SMOOTHING = 0.1
 
 
 class MaskedLosses(NamedTuple):
@@ -57,17 +59,12 @@ class MaskedTransformer(CaptionConditioned):
         self.axis_embed = nn.ParameterList(torch.randn(n, dim) * scale for n in config.grid)
         self.blocks = nn.ModuleList(self.block(index) for index in range(config.layers))
         self.norm = RMSNorm(dim)
-        self.head = DigitHead(dim, config.digits, 1)
+        self.head = DigitHead(dim, config.digits, 1, LABEL_SMOOTHING)
         self.init_text(config)
         if config.text != "none":
             self.modulation = nn.Linear(dim, 2 * config.layers * dim)
             nn.init.normal_(self.modulation.weight, std=0.02)
             nn.init.zeros_(self.modulation.bias)
-
-    def block(self, index: int) -> Block:
-        config = self.config
-        cross = config.text != "none" and index // config.cross_every * config.cross_every == index
-        return Block(config.dim, config.heads, config.head_dim, cross=cross, dropout=config.dropout)
 
     def regions(self) -> list[nn.Module]:
         return [*self.blocks]
@@ -88,7 +85,7 @@ class MaskedTransformer(CaptionConditioned):
         context = self.encode_text(len(ids), text, mask, drop)
         hidden = self.hidden(torch.where(masked, -1, ids), context)
         rows, targets = hidden.flatten(0, 1), torch.where(masked, ids, -1).flatten()
-        losses = self.head.losses(0, rows, targets, rows, self.config.label_smoothing)
+        losses = self.head.losses(0, rows, targets, rows)
         per_sample = (values.view(ids.shape).sum(1) for values in losses)
         loss, correct = per_sample
         return MaskedLosses(loss, masked.sum(1), correct)

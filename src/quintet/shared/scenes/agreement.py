@@ -6,7 +6,6 @@ thresholds were set on recorded pictures, of which tests hold out others.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import hypot
@@ -259,9 +258,3 @@ def _moves(match: re.Match[str], first: Figure, last: Figure) -> bool:
     speed = "quickly" if way >= QUICK else "slowly"
     right = DIRECTIONS[_main_direction(dx, dy)] == match["direction"]
     return right and way > RESTING and speed == match["speed"]
-
-
-def share_right(captions: Sequence[str], pictures: Sequence[Pixels]) -> float:
-    """Share of pictures, or clips, that show their captions."""
-    judge = agrees_clip if pictures[0].ndim == 4 else agrees
-    return sum(judge(c, p) for c, p in zip(captions, pictures, strict=True)) / len(pictures)

@@ -24,7 +24,7 @@ UNSPEAKABLE = {
 }
 
 
-def clean(text: str, alphabet: str | None = None) -> str:
+def clean(text: str) -> str:
     """The text in NFC with single spaces; ValueError if it cannot be spoken."""
     text = " ".join(unicodedata.normalize("NFC", text).split())
     # Format characters, such as a soft hyphen or a joiner, are silent.
@@ -35,11 +35,6 @@ def clean(text: str, alphabet: str | None = None) -> str:
         kind = UNSPEAKABLE.get(unicodedata.category(character))
         if kind is not None:
             raise ValueError(f"the text has {_shown(character)}, {kind}; write it as words")
-        if alphabet is not None and character not in alphabet:
-            raise ValueError(
-                f"the text has {_shown(character)}, a character outside of the alphabet;"
-                " spell it out, or add it to the alphabet"
-            )
     return text
 
 

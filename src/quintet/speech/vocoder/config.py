@@ -22,8 +22,6 @@ class VocoderConfig:
     """Width of the network."""
     depth: int = 8
     """Number of ConvNeXt blocks."""
-    expansion: int = 3
-    """Width inside a block, relative to dim."""
     retrievals: int = 32
     """Iterations of Griffin-Lim that find the phases of the predicted magnitudes."""
     corrections: int = 60
@@ -31,7 +29,7 @@ class VocoderConfig:
 
     def __post_init__(self) -> None:
         require_at_least(1, self, "sample_rate", "n_fft", "hop_length", "n_mels")
-        require_at_least(1, self, "dim", "depth", "expansion")
+        require_at_least(1, self, "dim", "depth")
         require_at_least(0, self, "retrievals", "corrections")
         fits = self.hop_length <= self.n_fft // 2
         require(fits, "hop_length", self.hop_length, "at most half of n_fft (overlapping frames)")

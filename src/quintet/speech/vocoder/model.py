@@ -70,7 +70,7 @@ class Vocoder(Pretrained, nn.Module):
                 sample_rate=config.sample_rate,
                 n_mels=config.n_mels,
                 dim=config.dim,
-                hidden=config.expansion * config.dim,
+                hidden=3 * config.dim,
                 layers=config.depth,
                 n_fft=config.n_fft,
                 hop_length=config.hop_length,

@@ -62,8 +62,6 @@ class VoiceBoxConfig:
     """Width of the character embedding."""
     align_dim: int = 80
     """learned: width of the aligner."""
-    prior_scale: float = 1.0
-    """learned: sharpness of the diagonal prior of alignments."""
     duration_dim: int = 256
     """learned: width of the duration model."""
     duration_depth: int = 3
@@ -83,10 +81,8 @@ class VoiceBoxConfig:
         wide = self.duration_dim // 64 * 64 == self.duration_dim
         require(wide, "duration_dim", self.duration_dim, "a multiple of 64 (head width)")
         require(self.kernel // 2 * 2 != self.kernel, "kernel", self.kernel, "odd")
-        for name in ("std", "prior_scale"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
-        require_fraction(self, "dropout")
-        require_fraction(self, "duration_dropout")
+        require(self.std > 0, "std", self.std, "above 0")
+        require_fraction(self, "dropout", "duration_dropout")
         least = 258 if self.text == "learned" else 3
         require(self.vocabulary >= least, "vocabulary", self.vocabulary, f"{least} or more")
         fits = self.hop_length <= self.n_fft // 2
@@ -95,7 +91,7 @@ class VoiceBoxConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VoiceBoxLossConfig:
-    """Masking and condition dropout in training, and loss weights relative to the flow loss."""
+    """Masking and condition dropout in training."""
 
     mask_fraction: tuple[float, float] = (0.5, 1.0)
     """Range of the fraction of a recording to mask, in one span."""
@@ -103,26 +99,12 @@ class VoiceBoxLossConfig:
     """Fraction of samples without audio context, for speech from text alone."""
     drop_text: float = 0.1
     """Fraction of samples without text, for classifier-free guidance."""
-    drop_context_text: float = 0.1
-    """Fraction of samples without text outside of the span, for voices without a transcript."""
-    alignment_weight: float = 1.0
-    """Weight of the forward-sum alignment loss, per frame."""
-    blank: float = -8.0
-    """Logit of frames without a character in the alignment loss, at the end: 0 until 30 % of the
-    run, so that alignments are found, this from 80 % on, so that their boundaries are sharp."""
-    binarization_weight: float = 0.1
-    """Weight of the binarization loss (likelihood of the best alignment), per frame."""
-    duration_weight: float = 0.1
-    """Weight of the error of log-durations, per character."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
         low, high = self.mask_fraction
         require(0 < low <= high <= 1, "mask_fraction", (low, high), "0 < low <= high <= 1")
-        for name in ("drop_context", "drop_text", "drop_context_text"):
+        for name in ("drop_context", "drop_text"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
-        require_at_least(0, self, "alignment_weight", "binarization_weight", "duration_weight")
-        require(self.blank <= 0, "blank", self.blank, "0 or less")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +119,6 @@ class SamplingConfig:
     """Sway sampling coefficient: below 0, down to -1, steps are denser near the noise."""
     cond_scale: float = 1.3
     """Scale of classifier-free guidance; 1: none."""
-    span: float = 0.5
-    """Fraction of each validation recording to infill."""
     count: int = 32
     """Number of validation texts to synthesise from text alone."""
     vocoder: str | None = setting(path=True, free=True)
@@ -149,7 +129,6 @@ class SamplingConfig:
         require_finite(self)
         require(self.steps >= 1, "steps", self.steps, "1 or more")
         require(-1 <= self.sway <= 1, "sway", self.sway, "between -1 and 1")
-        require(0 < self.span < 1, "span", self.span, "between 0 and 1")
         require(self.count >= 0, "count", self.count, "0 or more")
 
 
@@ -158,14 +137,14 @@ class VoiceBoxRecipe(Recipe):
     """A VoiceBox run. `batch_size` counts recordings of the longest bucket; batches of shorter
     recordings have more of them."""
 
-    matmul_share: ClassVar[float] = 0.45
+    matmul_share: ClassVar[float | None] = 0.45
     """Of the matmul rate, reached by a step of the `_large` recipe."""
     model: VoiceBoxConfig = field(default_factory=VoiceBoxConfig)
     """Flow, aligner and duration model."""
     recordings: SpeechDataConfig = field(default_factory=SpeechDataConfig)
     """Recordings and texts."""
     losses: VoiceBoxLossConfig = field(default_factory=VoiceBoxLossConfig)
-    """Masking and loss weights."""
+    """Masking and condition dropout."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """Sampling at evaluations."""
     optim: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -4,8 +4,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from quintet.speech.voicebox.config import VoiceBoxLossConfig
 from quintet.speech.voicebox.masking import Draws
+
+BINARIZATION_WEIGHT = 0.1
+"""Per frame, relative to the flow and alignment losses."""
+DURATION_WEIGHT = 0.1
+"""Per character."""
 
 
 class LossSums(NamedTuple):
@@ -43,11 +47,11 @@ def means(sums: LossSums, over: Counts) -> dict[str, Tensor]:
     }
 
 
-def total_loss(sums: LossSums, over: Counts, losses: VoiceBoxLossConfig) -> Tensor:
+def total_loss(sums: LossSums, over: Counts) -> Tensor:
     """0-dim: the weighted sum."""
     return (
         sums.flow / over.masked
-        + losses.alignment_weight * sums.alignment / over.frames
-        + losses.binarization_weight * sums.binarization / over.frames
-        + losses.duration_weight * sums.duration / over.tokens
+        + sums.alignment / over.frames
+        + BINARIZATION_WEIGHT * sums.binarization / over.frames
+        + DURATION_WEIGHT * sums.duration / over.tokens
     )

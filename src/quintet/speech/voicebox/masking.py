@@ -9,6 +9,9 @@ from quintet.engine.keys import normal, uniform
 from quintet.nn.alignment import inside
 from quintet.speech.voicebox.config import VoiceBoxLossConfig
 
+DROP_CONTEXT_TEXT = 0.1
+"""Fraction of samples without text outside of the span, for voices without a transcript."""
+
 
 class Draws(NamedTuple):
     time: Tensor
@@ -32,7 +35,7 @@ def draw(
     fraction = low + (high - low) * chance[:, 0]
     fraction = torch.where(chance[:, 2] < losses.drop_context, 1.0, fraction)
     infill_mask = span_mask(num_frames, fraction, chance[:, 1], size[0])
-    outside = (chance[:, 4] < losses.drop_context_text)[:, None] & ~infill_mask
+    outside = (chance[:, 4] < DROP_CONTEXT_TEXT)[:, None] & ~infill_mask
     text_dropped = (chance[:, 3] < losses.drop_text)[:, None] | outside
     noise = normal(keys, "noise", size)
     return Draws(uniform(keys, "time", ()), noise, infill_mask, text_dropped, keys)

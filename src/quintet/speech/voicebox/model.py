@@ -158,7 +158,7 @@ class VoiceBox(Pretrained, nn.Module):
         assert self.align_embedding is not None
         visible = x1.detach() if infill_mask is None else x1.masked_fill(infill_mask[..., None], 0)
         size = (x1.shape[1], ids.shape[1])
-        prior = diagonal_prior(num_frames, num_tokens, size, scale=self.config.prior_scale)
+        prior = diagonal_prior(num_frames, num_tokens, size)
         log_probs = self.aligner(
             self.align_embedding(ids), visible, num_tokens, num_frames, prior.to(x1.dtype)
         )
@@ -214,7 +214,7 @@ class VoiceBox(Pretrained, nn.Module):
         keys = torch.randint(2**62, (len(audio),), device=self.device)
         draws = draw(keys, num_frames, (size, self.config.n_mels), losses)
         sums = super().__call__(audio, lengths, ids, num_tokens, draws)
-        return total_loss(sums, counts(draws, num_frames, num_tokens), losses)
+        return total_loss(sums, counts(draws, num_frames, num_tokens))
 
     def tokenize(self, texts: Sequence[str] | Tensor) -> tuple[Tensor, Tensor]:
         """Ids (b, n) and their number (b,); a tensor of ids passes through, with 0 for padding."""

@@ -42,7 +42,11 @@ NO_BETTER = (
     "train longer, or check that texts match their recordings"
 )
 FALLING = 0.3, 0.8
-"""Shares of a run between which the blank of alignments falls from 0 to its end."""
+"""Shares of a run between which the blank of alignments falls: at 0 alignments are found."""
+LAST_BLANK = -8.0
+"""Logit of frames without a character at the end of a run, so that boundaries are sharp."""
+INFILLED = 0.5
+"""Fraction of each validation recording to infill."""
 SHOWN = 3
 """Recordings in the exhibits of an evaluation."""
 
@@ -113,7 +117,7 @@ class VoiceBoxTask(Task):
         over = Counts(*context.sum(local).unbind())
         for batch, call in zip(batches, calls):
             sums = nets["voicebox"](*call, blank)
-            loss = total_loss(sums, over, self.recipe.losses)
+            loss = total_loss(sums, over)
             # Reports weight metrics by their share of samples, which these sums already include.
             share = batch.size / context.samples
             terms = {"loss": loss, **means(sums, over)}
@@ -121,7 +125,7 @@ class VoiceBoxTask(Task):
 
     def _blank(self, step: int) -> float:
         begin, end = (share * (self.recipe.planned_steps or self.recipe.steps) for share in FALLING)
-        return self.recipe.losses.blank * min(1.0, max(0.0, (step - begin) / max(1, end - begin)))
+        return LAST_BLANK * min(1.0, max(0.0, (step - begin) / max(1, end - begin)))
 
     def _call(self, batch: Batch) -> tuple[Any, ...]:
         num_frames, size = self._num_frames(batch.data)
@@ -162,7 +166,7 @@ class VoiceBoxTask(Task):
         """The number of frames, and the span to infill, the same at every evaluation."""
         num_frames, size = self._num_frames(batch.data)
         position = uniform(batch.keys, "place", ())
-        return num_frames, span_mask(num_frames, self.recipe.sampling.span, position, size)
+        return num_frames, span_mask(num_frames, INFILLED, position, size)
 
     def _measure_infill(self, network: VoiceBox, batch: Batch) -> dict[str, Rows]:
         """Error of the infilled span, and of two baselines, in units of log-mels."""

@@ -175,7 +175,7 @@ class VideoLossConfig(TokenizerLossConfig):
 class VideoRecipe(TokenizerRecipe):
     """All settings of a video tokenizer run."""
 
-    matmul_share: ClassVar[float] = 0.43
+    matmul_share: ClassVar[float | None] = 0.43
     """Of the matmul rate, reached by a step of `video/tokenizer_large`."""
     model: VideoTokenizerConfig = field(default_factory=VideoTokenizerConfig)
     """The tokenizer."""
