@@ -277,17 +277,17 @@ def from_json(kind: type[C], data: Any, at: str = "") -> C:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{at or 'the configuration'} must be an object, not {data!r}")
     hints = typing.get_type_hints(kind)
-    needed = {
+    required = {
         f.name: f.default is f.default_factory is dataclasses.MISSING
         for f in dataclasses.fields(typing.cast(Any, kind))
     }
-    fields = set(needed)
+    fields = set(required)
     unknown = sorted(set(data) - fields)
     if unknown:
         known = ", ".join(sorted(fields))
         raise ConfigError(f"unknown setting {dotted(at, str(unknown[0]))}; known here: {known}")
-    for name, kept in needed.items():
-        if kept and name not in data:
+    for name, is_required in required.items():
+        if is_required and name not in data:
             raise ConfigError(f"{dotted(at, name)} is missing; it must be given")
     values = {name: _value(hints[name], item, dotted(at, name)) for name, item in data.items()}
     try:
@@ -346,8 +346,8 @@ def _first_that_fits(kinds: tuple[Any, ...], item: Any, at: str) -> Any:
 def differences(old: Any, new: Any, at: str = "") -> dict[str, tuple[Any, Any]]:
     """Dotted names of the settings that differ, with both values."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        found: dict[str, tuple[Any, Any]] = {}
+        changed: dict[str, tuple[Any, Any]] = {}
         for name in dict.fromkeys([*old, *new]):
-            found |= differences(old.get(name), new.get(name), dotted(at, name))
-        return found
+            changed |= differences(old.get(name), new.get(name), dotted(at, name))
+        return changed
     return {} if old == new else {at: (old, new)}

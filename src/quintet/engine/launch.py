@@ -65,7 +65,7 @@ def start(
         try:
             _settle_stages(world, folder, recipe, stages or {}, load)
             make = lambda settings: build(frozen.resolved(settings, folder.path))
-            recipe, found = _auto_batch(make, world, folder, recipe, name)
+            recipe, sentence = _auto_batch(make, world, folder, recipe, name)
             task = make(recipe)
             shown = _sinks(world, folder, recipe, name, sinks, progress)
             outside = judge(task, recipe) if judge and recipe.judges and world.is_main else None
@@ -75,15 +75,15 @@ def start(
                 _initialise(run, weights(recipe.init_from, task))
             if folder.restarted:
                 run.say("starting over: the earlier start in this folder left no checkpoint")
-            if found:
-                run.say(found)
+            if sentence:
+                run.say(sentence)
             train(run)
             skipped.require_trained(run)
             return run.step
         except Exception as error:
             if memory.ran_out(error):
                 raise auto_batch.explained(recipe, world, run, error) from error
-            if world.size > 1 and any(said in str(error) for said in LEFT_ALONE):
+            if world.size > 1 and any(text in str(error) for text in LEFT_ALONE):
                 raise RunError(
                     "another process of this run has ended; its last message, if any, names the "
                     f"cause. Resume with: quintet resume {shlex.quote(str(path))}"
@@ -105,17 +105,17 @@ def _sinks(
 ) -> list[Sink]:
     if not world.is_main:
         return []
-    found: list[Sink] = [
+    sinks: list[Sink] = [
         Journal(folder),
         *trackers(recipe.trackers, folder, recipe.tracker),
         *more(folder),
     ]
     if progress:
         done = folder.steps()
-        found.append(
+        sinks.append(
             Progress(name or folder.path.name, recipe.steps, lambda: done[-1] if done else 0)
         )
-    return found
+    return sinks
 
 
 def _agree_on_folder(
@@ -201,14 +201,14 @@ def _auto_batch(
     """With --auto-batch, once: the micro-batch that fits, recorded for a resume, and a sentence."""
     if not recipe.auto_batch or "auto_batch" in folder.about:
         return recipe, None
-    found = auto_batch.find(make, recipe, world)
+    fitting = auto_batch.find(make, recipe, world)
     if world.is_main:
-        sizes = {"asked": recipe.batch_size, "found": found.batch_size}
-        folder.write_config({**folder.about, **_about(world, found, name), "auto_batch": sizes})
+        sizes = {"asked": recipe.batch_size, "found": fitting.batch_size}
+        folder.write_config({**folder.about, **_about(world, fitting, name), "auto_batch": sizes})
     folder.about = world.from_main(folder.about)
-    return found, (
-        f"auto-batch: {found.batch_size} of {recipe.batch_size} samples fit at a time; "
-        f"{found.accumulate} micro-batches make a step of the same global batch"
+    return fitting, (
+        f"auto-batch: {fitting.batch_size} of {recipe.batch_size} samples fit at a time; "
+        f"{fitting.accumulate} micro-batches make a step of the same global batch"
     )
 
 
@@ -273,9 +273,9 @@ def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
         recipe = dataclasses.replace(recipe, planned_steps=old.get("planned_steps"))
     if recipe.precision == "auto":
         recipe = dataclasses.replace(recipe, precision=old.get("precision"))
-    found = differences(old, to_json(recipe))
+    changes = differences(old, to_json(recipe))
     free = free_names(recipe) - ({"data"} if mode == "resume_or_new" else set())
-    changed = {name: values for name, values in found.items() if name not in free}
+    changed = {name: values for name, values in changes.items() if name not in free}
     if changed:
         listed = "; ".join(f"{n} was {a!r} and is now {b!r}" for n, (a, b) in changed.items())
         raise RunError(

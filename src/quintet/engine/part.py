@@ -119,7 +119,7 @@ class LivePart:
         norm = self._norm()
         bad = self.world.sum((~(norm + self.loss).isfinite()).float())
         context.skipped = (bad > 0).float()
-        rate = context.dial(f"{self.name}/learning_rate", self.learning_rate_at)
+        rate = context.step_scalar(f"{self.name}/learning_rate", self.learning_rate_at)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # The fused kernels divide by grad_scale and stand still on found_inf: clipping and the
@@ -132,7 +132,9 @@ class LivePart:
             network.commit(context)
         if self.average is not None:
             average, start = self.average, self.start
-            move = context.dial(f"{self.name}/ema", lambda step: average.move_at(step - start))
+            move = context.step_scalar(
+                f"{self.name}/ema", lambda step: average.move_at(step - start)
+            )
             average.update(move, context.skipped)
         self.loss = torch.zeros((), device=self.world.device)
         return {"grad_norm": norm, "skipped": context.skipped}
@@ -241,11 +243,11 @@ class LivePart:
             return  # saved before this part's first step
         kinds = {name.split("/", 1)[0] for name in state}
         of_muon = {"momentum_buffer"}
-        kept = {n: of_muon if n in self.hidden else kinds - of_muon for n in self.parameters}
-        expected = [f"{kind}/{name}" for name, held in kept.items() for kind in held]
+        kinds_of = {n: of_muon if n in self.hidden else kinds - of_muon for n in self.parameters}
+        expected = [f"{kind}/{name}" for name, held in kinds_of.items() for kind in held]
         compare_names(state, expected, f"{self.name}.optim")
         for name, p in self.stepped.items():
-            for kind in kept[name]:
+            for kind in kinds_of[name]:
                 value = fsdp.piece(state[f"{kind}/{name}"], self.parameters[name])
                 # Laid out like its parameter: the fused kernels walk both as plain memory.
                 like = p if value.shape == p.shape else value
@@ -253,8 +255,8 @@ class LivePart:
                 self.optimizer.state[p][kind] = place.copy_(value)
 
 
-def compare_names(found: Mapping[str, Any], expected: list[str], where: str) -> None:
-    missing, surplus = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+def compare_names(names: Mapping[str, Any], expected: list[str], where: str) -> None:
+    missing, surplus = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
     if missing or surplus:
         raise RunError(
             f"{where} does not fit: {len(missing)} names missing ({', '.join(missing[:3])}), "

@@ -17,7 +17,7 @@ from quintet.engine.data.source import Source
 from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.evaluate import EvaluationFailed
-from quintet.engine.machine.capture import Capture, Dials
+from quintet.engine.machine.capture import Capture, StepScalars
 from quintet.engine.machine.compiling import Compiler
 from quintet.engine.machine.signals import FLAT, REASON, STATUS, Signals
 from quintet.engine.machine.world import World
@@ -70,7 +70,7 @@ class Run:
             self.stream = building.stream(task, recipe, world)
             self.fixed = building.held_out(task, recipe, world)
         self.meters = Meters(world)
-        self.dials = Dials(world.device) if world.device.type == "cuda" else None
+        self.step_scalars = StepScalars(world.device) if world.device.type == "cuda" else None
         self.capture = Capture(self) if world.captures else None
         self.compiler = Compiler(self)
         monitors = [*health.default_monitors(list(self.parts), recipe.workers), *task.monitors]
@@ -103,9 +103,9 @@ class Run:
         self.meters.begin(self.step, [request.sample for request in requests], len(requests))
         none = torch.zeros((), device=self.world.device)
         context = StepContext(self.step, self.recipe.seed, len(requests), self.world, none)
-        if self.dials is not None:
-            self.dials.set(self.step)
-            context.dials = self.dials
+        if self.step_scalars is not None:
+            self.step_scalars.set(self.step)
+            context.step_scalars = self.step_scalars
         if self.capture is not None:
             context.whens = self.capture.whens
         return context
@@ -398,9 +398,9 @@ class Run:
         self._exhibit(nets, batch)
         if self.outside is not None and self.fixed is not None:
             with torch.autocast(self.world.device.type, enabled=False):
-                found = self.outside(nets, self.fixed.samples.source, self.world)
-            judged.metrics.update(found.metrics)
-            judged.receipts.update(found.receipts)
-            metrics = found.metrics.items()
+                outcome = self.outside(nets, self.fixed.samples.source, self.world)
+            judged.metrics.update(outcome.metrics)
+            judged.receipts.update(outcome.receipts)
+            metrics = outcome.metrics.items()
             values = (f"{name.removeprefix('judge/')} {value:.4g}" for name, value in metrics)
             self.say(f"judged: {', '.join(values)}")

@@ -80,8 +80,8 @@ def free_names(recipe: Recipe) -> set[str]:
 def asked_changes(old: Any, recipe: Recipe) -> dict[str, Any]:
     """Settings on record that a command changes, against those of config.json."""
     recorded = {setting.name for setting in settings_of(recipe) if setting.recorded}
-    found = differences(old, to_json(recipe))
-    return {name: now for name, (_, now) in found.items() if name in recorded}
+    changes = differences(old, to_json(recipe))
+    return {name: now for name, (_, now) in changes.items() if name in recorded}
 
 
 _hints = functools.cache(typing.get_type_hints)

@@ -52,8 +52,8 @@ def in_entries(parts: Iterable[str], entries: Iterable[Entry]) -> list[tuple[str
 
 def read(about: Mapping[str, Any]) -> Counts:
     """Counts of a state.json; none of one that lacks them."""
-    found = about.get("updates")
-    rows = found.items() if isinstance(found, Mapping) else ()
+    counts = about.get("updates")
+    rows = counts.items() if isinstance(counts, Mapping) else ()
     return {
         str(part): Count(*pair)
         for part, pair in rows

@@ -13,7 +13,7 @@ from quintet.engine.config import OptimizerConfig
 from quintet.engine.data.plans import Plan
 from quintet.engine.health import Monitor
 from quintet.engine.keys import fold, keyed_normal, normal
-from quintet.engine.machine.capture import Dials, generators, shapes
+from quintet.engine.machine.capture import StepScalars, generators, shapes
 from quintet.engine.machine.world import World
 from quintet.engine.when import ALWAYS, When
 
@@ -50,9 +50,9 @@ class StepContext:
     """1 on the device if the update just applied was not finite and was dropped, else 0."""
     scratch: dict[str, Any] = field(default_factory=dict)
     """Detached tensors that one update leaves for a later one; new at every step."""
-    turn: int = 0
+    update_index: int = 0
     """Which update of the step this is; two updates of one part draw different dropout."""
-    dials: Dials | None = None
+    step_scalars: StepScalars | None = None
     """On a GPU: what follows from the step enters as tensors, so that the step can be captured."""
     whens: dict[When, None] = field(default_factory=dict)
     """Cadences that were asked for, here and in earlier steps."""
@@ -66,39 +66,39 @@ class StepContext:
         if self.is_captured:  # only steps that draw nothing are captured
             yield
             return
-        self.world.seed(fold(self.seed, self.step, self.turn, index, self.world.rank))
+        self.world.seed(fold(self.seed, self.step, self.update_index, index, self.world.rank))
         before = generators(self.world.device) if self.watched else None
         yield
         self.drew = self.drew or (self.watched and before != generators(self.world.device))
 
     def begin_again(self) -> None:
         """Nothing of the step was computed: its capture failed."""
-        self.turn = 0
+        self.update_index = 0
         self.scratch.clear()
 
     @property
     def is_captured(self) -> bool:
-        return self.dials is not None and torch.cuda.is_current_stream_capturing()
+        return self.step_scalars is not None and torch.cuda.is_current_stream_capturing()
 
     def due(self, when: When) -> bool:
         """Whether a cadence is due; steps with other answers are captured apart."""
         self.whens.setdefault(when)
         return when.due(self.step)
 
-    def dial(self, name: str, function: Callable[[int], float]) -> Any:
+    def step_scalar(self, name: str, function: Callable[[int], float]) -> Any:
         """A number that follows from the step: a float, or a tensor on a GPU. The name stands for
         the function, which is the same at every step."""
-        return (
-            function(self.step) if self.dials is None else self.dials.get(name, function, self.step)
-        )
+        if self.step_scalars is None:
+            return function(self.step)
+        return self.step_scalars.get(name, function, self.step)
 
     def noise(self, like: Tensor, name: str) -> Tensor:
         """Normal noise of the shape of a tensor, the same on every process."""
-        seed, turn = self.seed, self.turn
-        key = lambda step: fold(seed, step, turn, name)
-        if self.dials is None:
+        seed, update_index = self.seed, self.update_index
+        key = lambda step: fold(seed, step, update_index, name)
+        if self.step_scalars is None:
             return keyed_normal(like, key(self.step))
-        value = self.dials.get(f"{turn}/{name}", key, self.step)
+        value = self.step_scalars.get(f"{update_index}/{name}", key, self.step)
         return normal(value[None], name, tuple(like.shape))[0].to(like.dtype)
 
     def sum(self, value: Tensor) -> Tensor:
@@ -188,8 +188,8 @@ class Task(Protocol):
         """Compute, once and on all processes together, what the data is made of; networks are on
         the device by then."""
 
-    def sketch(self, world: World) -> None:
-        """`prepare` for a plan: sizes are right, values arbitrary, and networks without values."""
+    def abstract_prepare(self, world: World) -> None:
+        """`prepare` for a plan: sizes are right, values arbitrary, networks on the meta device."""
         self.prepare(world)
 
     def data(self, split: str) -> Any:

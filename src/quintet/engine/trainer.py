@@ -220,11 +220,11 @@ class BaseTrainer(UpstreamNames, Generic[M]):
     ):
         """`derived`: settings that follow from the model, unless keywords say otherwise."""
         keywords = dict(keywords)
-        explicit, given = keywords.pop("settings", None) or {}, keywords.pop("recipe", None)
-        if given is not None and not isinstance(given, type(recipe)):
+        explicit, own_recipe = keywords.pop("settings", None) or {}, keywords.pop("recipe", None)
+        if own_recipe is not None and not isinstance(own_recipe, type(recipe)):
             kind = type(recipe).__name__
-            raise TypeError(f"recipe is a {type(given).__name__}; this trainer takes a {kind}")
-        recipe = given or recipe
+            raise TypeError(f"recipe is a {type(own_recipe).__name__}; this trainer takes a {kind}")
+        recipe = own_recipe or recipe
         known = translate(keywords, keywords_of(recipe) | OPTIONS)
         if known.get("steps", 0) is None:  # beside num_epochs
             del known["steps"]
@@ -240,7 +240,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
         self.sets = None if dataset is None else self._split(dataset, recipe)
         self.recipe: Any = recipe
         train = self.sets["train"] if self.sets else self.open(recipe)
-        self.recipe = self._with_steps(recipe, train, "steps" in settings or given is not None)
+        self.recipe = self._with_steps(recipe, train, "steps" in settings or own_recipe is not None)
         self.folder = Path(self.options.run)
         self.stopped: Stopped | None = None
 

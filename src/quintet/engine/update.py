@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def apply(run: "Run", update: Update, batches: Sequence[Batch], context: StepContext) -> None:
     live = run.parts[update.part]
-    context.turn += 1
+    context.update_index += 1
     nets = run.only(live)
     losses = update.losses(nets, batches, context)
     for index, batch in enumerate(batches):

@@ -109,7 +109,7 @@ class VoiceBoxTask(Task):
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
         """Every masked frame of the step has equal weight, across micro-batches and processes."""
         calls = [self._call(batch) for batch in batches]
-        blank = context.dial("blank", self._blank)
+        blank = context.step_scalar("blank", self._blank)
         local = torch.stack([torch.stack(self._counts(call)) for call in calls]).sum(0)
         over = Counts(*context.sum(local).unbind())
         for batch, call in zip(batches, calls):

@@ -1,4 +1,4 @@
-"""Captured steps: dials and kinds on any machine; on a GPU, captured equals eager bit for bit."""
+"""Captured steps: step scalars and kinds on any machine; on a GPU captured equals eager exactly."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 import adopting
 from quintet import rooms
 from quintet.engine.loop import take_step
-from quintet.engine.machine.capture import EAGER, Dials, shapes, tensors
+from quintet.engine.machine.capture import EAGER, StepScalars, shapes, tensors
 from quintet.engine.machine.compiling import RECORD
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
@@ -222,13 +222,13 @@ def test_dropout_is_not_captured_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_dial_is_one_tensor_that_follows_the_step() -> None:
-    dials = Dials(torch.device("cpu"))
-    rate = dials.get("rate", lambda step: 0.5 * step, 2)
-    key = dials.get("key", lambda step: 2**62 + step, 2)
+    step_scalars = StepScalars(torch.device("cpu"))
+    rate = step_scalars.get("rate", lambda step: 0.5 * step, 2)
+    key = step_scalars.get("key", lambda step: 2**62 + step, 2)
     assert (rate.item(), key.item()) == (1.0, 2**62 + 2)
-    dials.set(3)
+    step_scalars.set(3)
     assert (rate.item(), key.item()) == (1.5, 2**62 + 3)
-    assert dials.get("rate", lambda step: 0.5 * step, 3) is rate
+    assert step_scalars.get("rate", lambda step: 0.5 * step, 3) is rate
 
 
 def test_texts_and_contents_make_no_kind_but_shapes_and_flags_do() -> None:
@@ -247,9 +247,9 @@ def test_a_task_of_a_users_model_is_not_captured_by_default() -> None:
     assert Task.capturable is False
 
 
-def test_a_cpu_run_has_neither_dials_nor_graphs(tmp_path: Path) -> None:
+def test_a_cpu_run_has_neither_step_scalars_nor_graphs(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"device": "cpu", "deterministic": False}
     run = run_of("image/vqgan_tiny", tmp_path / "run", True, **changes)
-    assert run.dials is None
+    assert run.step_scalars is None
     assert run.capture is None
     run.close()

@@ -1,11 +1,11 @@
 """Captured steps: on one GPU, everything that a step computes as one CUDA graph per kind of step.
 
-    a few eager steps of a kind ─> capture ─> copy the batch, set the dials, replay
+    a few eager steps of a kind ─> capture ─> copy the batch, set the step scalars, replay
 
 Two steps are of one kind if their batches have the same shapes and the same questions of cadence
 (`StepContext.due`) have the same answers. What changes from step to step inside a kind enters as
-tensors, the dials: learning rates, decays, ramps and keys. They are tensors in eager steps as well,
-so that a captured step equals an eager one bit for bit.
+tensors, the step scalars: learning rates, decays, ramps and keys. They are tensors in eager steps
+as well, so that a captured step equals an eager one bit for bit.
 """
 
 import random
@@ -32,7 +32,7 @@ ROOM = 1.5
 """A step of another kind, with a discriminator say, may need so many times the memory."""
 
 
-class Dials:
+class StepScalars:
     """Numbers that follow from the step, as tensors on the device."""
 
     def __init__(self, device: torch.device):

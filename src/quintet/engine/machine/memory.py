@@ -41,12 +41,12 @@ def total() -> int:
 
 def available() -> int:
     """Bytes that this process could still take."""
-    found = [_lines(Path("/proc/meminfo")).get("MemAvailable", total())]
-    found += [limit - used for limit, used in _groups()]
+    limits = [_lines(Path("/proc/meminfo")).get("MemAvailable", total())]
+    limits += [limit - used for limit, used in _groups()]
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if space != resource.RLIM_INFINITY:
-        found.append(space - _lines(STATUS).get("VmSize", 0))
-    return max(0, min(found))
+        limits.append(space - _lines(STATUS).get("VmSize", 0))
+    return max(0, min(limits))
 
 
 def resident() -> int:
@@ -78,10 +78,10 @@ def _lines(path: Path) -> dict[str, int]:
 
 
 def _groups() -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    groups: list[tuple[int, int]] = []
     for limit, used in GROUPS:
         try:
-            found.append((int(Path(limit).read_text()), int(Path(used).read_text())))
+            groups.append((int(Path(limit).read_text()), int(Path(used).read_text())))
         except (OSError, ValueError):  # not there, or "max"
             continue
-    return found
+    return groups

@@ -23,8 +23,8 @@ PATIENCE = timedelta(minutes=30)
 
 def is_needed() -> bool:
     """Whether the launcher keeps the store, and no process group exists yet."""
-    kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return kept and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
+    keeps_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return keeps_store and int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
 
 
 def meet(backend: str) -> None:

@@ -48,10 +48,10 @@ def keep(
 
 
 def _remedy(name: str, trained_by: str) -> str:
-    made = trained_by
+    wanted = trained_by
     if "/" in trained_by.split()[0]:
-        made = f"a run of 'quintet train {trained_by}' or its export"
-    return f"set --{name.replace('_', '-')} to {made}"
+        wanted = f"a run of 'quintet train {trained_by}' or its export"
+    return f"set --{name.replace('_', '-')} to {wanted}"
 
 
 def _check_room(model: Pretrained, name: str, source: str, trained_by: str) -> None:

@@ -81,16 +81,16 @@ def identity(folder: RunFolder, run_name: str | None) -> Identity:
     here = {"run": folder.id, "path": str(path), "inode": path.stat().st_ino, "asked": run_name}
     known = read_json(file) if file.is_file() else {}
     # Of a run that had no tracker until now, a copy may exist that is tracked from now on as well.
-    found = Identity(uuid.uuid4().hex if folder.steps() else folder.id, name)
+    known_by = Identity(uuid.uuid4().hex if folder.steps() else folder.id, name)
     if known.get("run") == folder.id:
-        found = Identity(str(known.get("id")), str(known.get("name")))
+        known_by = Identity(str(known.get("id")), str(known.get("name")))
         if here["inode"] != known.get("inode") and here["path"] != known.get("path"):
             copied = uuid.uuid4().hex
-            found = Identity(copied, f"{name}-{copied[:6]}" if name == found.name else name)
+            known_by = Identity(copied, f"{name}-{copied[:6]}" if name == known_by.name else name)
         elif run_name != known.get("asked"):
-            found = Identity(found.id, name)
-    write_json(file, {**here, **found._asdict()})
-    return found
+            known_by = Identity(known_by.id, name)
+    write_json(file, {**here, **known_by._asdict()})
+    return known_by
 
 
 class Tracker(Sink):
@@ -134,8 +134,8 @@ def trackers(names: Sequence[str], folder: RunFolder, config: TrackerConfig) -> 
     sinks: list[Sink] = []
     for name in names:
         try:
-            made = TensorBoard(folder) if name == "tensorboard" else Tracker(name, folder, config)
-            sinks.append(made)
+            sink = TensorBoard(folder) if name == "tensorboard" else Tracker(name, folder, config)
+            sinks.append(sink)
         except ImportError as error:
             if name != "tensorboard":
                 raise RunError(

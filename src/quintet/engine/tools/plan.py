@@ -61,7 +61,7 @@ def plan(build: Callable[[Any], Task], recipe: Recipe, gpu: str) -> dict[str, An
     world.precision = "bf16" if recipe.precision == "auto" else recipe.precision
     with torch.device("meta"):
         task = build(recipe)
-    task.sketch(world)
+    task.abstract_prepare(world)
     parameters, state = counts(task), state_bytes(task)
     traced = min(recipe.accumulate, TRACED)
     source = dataclasses.replace(recipe, workers=0, accumulate=traced)
@@ -213,7 +213,7 @@ class Trace:
             for own, parameter in part.network.named_parameters():
                 parameter.requires_grad_(live and own in self.trained[name])
         nets[update.part] = LiveHandle(update.part, nets[update.part], nets[update.part])
-        context.turn += 1
+        context.update_index += 1
         losses = update.losses(nets, self.batches, context)
         for _ in self.batches:
             with self.world.autocast():

@@ -277,20 +277,20 @@ def _rows(
 
 def contradictions(reports: Sequence[Record], saved: Mapping[int, Record]) -> list[str]:
     """Time and samples only grow, at the rate that is logged too, and agree with checkpoints."""
-    found: list[str] = []
+    defects: list[str] = []
     for before, after in pairwise(reports):
         between = f"between the reports of steps {before['step']} and {after['step']}"
         if not all(before[name] < after[name] for name in ("step", "samples", "seconds")):
-            found.append(f"step, samples or seconds do not grow {between}")
+            defects.append(f"step, samples or seconds do not grow {between}")
         elif _steps(after["order"])[:1] == range(before["step"] + 1, before["step"] + 2):
             took = after["seconds"] - before["seconds"]
             least = (after["samples"] - before["samples"]) / after["samples_per_second"]
             if least > 1.01 * took + JITTER:
-                found.append(f"{took:.2f} s {between}, but {least:.2f} s by samples_per_second")
+                defects.append(f"{took:.2f} s {between}, but {least:.2f} s by samples_per_second")
     for step, about in saved.items():
         for report in reports:
             early, late = (report, about) if report["step"] <= step else (about, report)
             same = report["step"] != step or report["samples"] == about["samples"]
             if early["seconds"] > late["seconds"] + 1e-3 or not same:
-                found.append(f"the report of step {report['step']} contradicts checkpoint {step}")
-    return found
+                defects.append(f"the report of step {report['step']} contradicts checkpoint {step}")
+    return defects

@@ -69,7 +69,7 @@ class AutoencoderTask(Task):
     def prepare(self, world: World) -> None:
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
 
-    def sketch(self, world: World) -> None:
+    def abstract_prepare(self, world: World) -> None:
         self.fixed_shapes = True
 
     def collate(self, items: list[Any]) -> Any:

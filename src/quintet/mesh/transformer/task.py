@@ -112,7 +112,7 @@ class TransformerTask(Task):
         self.device = world.device
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
 
-    def sketch(self, world: World) -> None:
+    def abstract_prepare(self, world: World) -> None:
         """Codes of zeros for some meshes: encoding all of them takes minutes."""
         recipe, source = self.recipe, self._meshes("train")
         lengths = data.some_lengths(source, recipe.seed) or [recipe.meshes.max_faces]

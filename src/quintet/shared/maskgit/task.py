@@ -144,7 +144,7 @@ class MaskedTask(Task):
         self.device = world.device
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
 
-    def sketch(self, world: World) -> None:
+    def abstract_prepare(self, world: World) -> None:
         """Ids of zeros: encoding all samples takes minutes."""
         count = self.recipe.batch_size * self.recipe.accumulate
         self.blank = BlankCodes([self.length], count)

@@ -134,7 +134,7 @@ class TokenizerTask(Task):
         context.scratch.setdefault("pairs", []).append((real, reconstruction.detach()))
         adversarial_loss, weight = None, None
         if context.due(self.adversarial):
-            ramp = context.dial("adversarial_ramp", self._ramp)
+            ramp = context.step_scalar("adversarial_ramp", self._ramp)
             reconstruction, fake = self.balancer.split(reconstruction, ramp)
             losses = [self._generator_loss(nets[n], real, fake) for n in self.discriminators]
             adversarial_loss = torch.stack(losses).mean()
