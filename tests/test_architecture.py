@@ -122,6 +122,17 @@ def test_imports_point_one_way(part, forbidden):
     assert offenders(inside(part), parts(*forbidden)) == []
 
 
+CONTRACT = [PACKAGE / "engine" / f"{n}.py" for n in ("task", "when", "config", "errors", "keys")]
+
+
+def test_the_contract_of_engine_and_rooms_imports_nothing_below_it():
+    """For the type checker neither: a task can be read and tested without the machine."""
+    may = [*(".".join(module_of(path)) for path in CONTRACT), "quintet.triton"]
+    may += ["quintet.engine.data.plans", "quintet.engine.keys_kernel"]
+    names = {name for path in CONTRACT for name in imports(path) if is_under(name, "quintet")}
+    assert {_module(name) for name in names} <= set(may)
+
+
 def test_only_what_is_above_them_imports_judges():
     above = [*inside("judges"), *inside("cli"), *inside("report")]
     assert offenders([path for path in FILES if path not in above], parts("judges")) == []

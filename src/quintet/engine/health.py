@@ -3,23 +3,18 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from quintet.engine.machine.fsdp import local
+from quintet.engine.task import Monitor
 from quintet.engine.tools.doctor import usable_cores
 
 if TYPE_CHECKING:
     from quintet.engine.part import LivePart
     from quintet.engine.run import Run
-
-
-class Monitor(Protocol):
-    def __call__(self, report: Mapping[str, float]) -> str | None:
-        """A sentence that names the cause, or None; called with every report and evaluation."""
-        ...
 
 
 @dataclass

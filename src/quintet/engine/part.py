@@ -149,7 +149,8 @@ class LivePart:
             return get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self._reshard()
         fsdp.hand_over_gradients(self.parameters, self.stepped, self.world)
-        return fsdp.gradient_norm(self.parameters, self.stepped, self.world)
+        norm = fsdp.gradient_norm(self.parameters, self.stepped, self.world)
+        return norm.to(self.world.dtype)
 
     def _scale(self, norm: Tensor) -> Tensor | None:
         return (

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from quintet.engine.data.stream import Damaged
-from quintet.engine.health import Monitor
 from quintet.engine.runs.sinks import Sink
-from quintet.engine.task import Exhibit
+from quintet.engine.task import Exhibit, Monitor
 
 
 class Reporter:

@@ -17,7 +17,7 @@ from quintet.engine.data.source import Source
 from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.evaluate import EvaluationFailed
-from quintet.engine.machine.capture import Capture, StepScalars
+from quintet.engine.machine.capture import Capture
 from quintet.engine.machine.compiling import Compiler
 from quintet.engine.machine.signals import FLAT, REASON, STATUS, Signals
 from quintet.engine.machine.world import World
@@ -27,7 +27,7 @@ from quintet.engine.reporter import Reporter
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.saver import Saver
 from quintet.engine.runs.sinks import Sink
-from quintet.engine.task import Batch, StepContext, Task
+from quintet.engine.task import Batch, StepContext, StepScalars, Task
 from quintet.engine.when import When
 from quintet.files import reading_once
 from quintet.version import __version__

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from quintet.engine.errors import RunError
 from quintet.engine.health import PlateauMonitor
-from quintet.engine.machine.world import World
-from quintet.engine.task import Batch, Loss, StepContext, Task
+from quintet.engine.task import Batch, Loss, StepContext, Task, World
 from quintet.nn.contrastive import (
     Pairs,
     chance_loss,

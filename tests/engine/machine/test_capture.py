@@ -9,13 +9,13 @@ import torch
 import adopting
 from quintet import rooms
 from quintet.engine.loop import take_step
-from quintet.engine.machine.capture import EAGER, StepScalars, shapes, tensors
+from quintet.engine.machine.capture import EAGER, tensors
 from quintet.engine.machine.compiling import RECORD
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.settings import each_setting
-from quintet.engine.task import Batch
+from quintet.engine.task import Batch, StepScalars, shapes
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 STEPS = 16

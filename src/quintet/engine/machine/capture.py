@@ -8,12 +8,10 @@ tensors, the step scalars: learning rates, decays, ramps and keys. They are tens
 as well, so that a captured step equals an eager one bit for bit.
 """
 
-import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,28 +28,6 @@ KINDS = 16
 """Graphs that are kept; steps of further kinds stay eager."""
 ROOM = 1.5
 """A step of another kind, with a discriminator say, may need so many times the memory."""
-
-
-class StepScalars:
-    """Numbers that follow from the step, as tensors on the device."""
-
-    def __init__(self, device: torch.device):
-        self.device = device
-        self.values: dict[str, Tensor] = {}
-        self.functions: dict[str, Callable[[int], float | int]] = {}
-
-    def set(self, step: int) -> None:
-        for name, function in self.functions.items():
-            self.values[name].fill_(function(step))
-
-    def get(self, name: str, function: Callable[[int], float | int], step: int) -> Tensor:
-        """The tensor of a name; its function is the same at every step."""
-        if name not in self.values:
-            value = function(step)
-            dtype = torch.int64 if isinstance(value, int) else torch.float32
-            self.values[name] = torch.full((), value, dtype=dtype, device=self.device)
-        self.functions[name] = function
-        return self.values[name]
 
 
 Kind = tuple[Hashable, Hashable, Hashable]
@@ -183,17 +159,6 @@ class Capture:
         self.run.say(f"steps are not captured as CUDA graphs: {reason}")
 
 
-def generators(device: torch.device) -> Hashable:
-    """The state of the generators that a step could draw from."""
-    index = device.index or 0
-    return (
-        torch.cuda.default_generators[index].get_offset(),
-        torch.default_generator.get_state().numpy().tobytes(),
-        random.getstate(),
-        np.random.get_state()[1].tobytes(),  # type: ignore[index, union-attr]
-    )
-
-
 def tensors(batches: Sequence["Batch"]) -> Iterator[Tensor]:
     """In a fixed order."""
     for batch in batches:
@@ -210,17 +175,6 @@ def _leaves(data: Any) -> Iterator[Tensor]:
     elif isinstance(data, (list, tuple)):
         for value in data:
             yield from _leaves(value)
-
-
-def shapes(data: Any) -> Hashable:
-    """Shapes of tensors, and other values as they are; texts do not count: no loss reads them."""
-    if isinstance(data, Tensor):
-        return tuple(data.shape), data.dtype, data.stride()
-    if isinstance(data, dict):
-        return tuple((name, shapes(value)) for name, value in data.items())
-    if isinstance(data, (list, tuple)):
-        return tuple(shapes(value) for value in data)
-    return None if isinstance(data, str) else data
 
 
 def _copied(batch: "Batch") -> "Batch":

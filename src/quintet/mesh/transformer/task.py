@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.health import below
 from quintet.engine.keys import fold, uniform
-from quintet.engine.machine.world import World
 from quintet.engine.runs.frozen import digest
 from quintet.engine.task import (
     Batch,
@@ -31,6 +30,7 @@ from quintet.engine.task import (
     Tally,
     Task,
     Update,
+    World,
 )
 from quintet.media.meshes.polygons import closedness
 from quintet.mesh import data, judge
