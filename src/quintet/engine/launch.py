@@ -1,7 +1,6 @@
 """From a recipe and a folder to a run that trains; every process agrees, or none starts."""
 
 import dataclasses
-import os
 import platform
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +14,13 @@ from quintet.engine import skipped
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.data import record
 from quintet.engine.errors import RunError
+from quintet.engine.evaluate import Outside
 from quintet.engine.loop import train
-from quintet.engine.machine import compiling, fsdp, memory
+from quintet.engine.machine import compiling, hardware, memory
 from quintet.engine.machine.signals import Signals
 from quintet.engine.machine.world import World
 from quintet.engine.models.pretrained import Pretrained
-from quintet.engine.part import LivePart, load_strictly
-from quintet.engine.run import Outside, Run
+from quintet.engine.run import Run
 from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Journal, Progress, Sink
@@ -72,13 +71,13 @@ def start(
             run = Run(task, recipe, world, folder, shown, signals, outside)
             _record(run)
             if recipe.init_from and weights and not folder.steps():
-                _initialise(run, weights(recipe.init_from, task))
+                run.parts.initialise(weights(recipe.init_from, task), recipe, run.say)
             if folder.restarted:
                 run.say("starting over: the earlier start in this folder left no checkpoint")
             if sentence:
                 run.say(sentence)
             train(run)
-            skipped.require_trained(run)
+            _require_trained(run)
             return run.step
         except Exception as error:
             if memory.ran_out(error):
@@ -219,31 +218,9 @@ def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
         "processes": world.size,
         "global_batch": recipe.batch_size * recipe.accumulate * world.size,
         "settings": to_json(recipe),
-        "machine": _machine(world),
+        "machine": hardware.facts(world.device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
-
-
-def _machine(world: World) -> dict[str, Any]:
-    """What the run is trained on, for its page."""
-    on_gpu = world.device.type == "cuda"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "device": torch.cuda.get_device_name(world.device) if on_gpu else processor(),
-        "cores": os.cpu_count(),
-        "memory": f"{memory / 2**30:.1f} GiB",
-        "system": platform.platform(),
-    }
-
-
-def processor() -> str:
-    """Linux keeps its name in a file; elsewhere the platform knows it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _record(run: Run) -> None:
@@ -296,27 +273,12 @@ def _keep_global_batch(folder: RunFolder, recipe: Recipe, world: World) -> Recip
     return dataclasses.replace(recipe, accumulate=wanted // here)
 
 
-def _initialise(run: Run, weights: Mapping[str, Any]) -> None:
-    """Weights alone, at step 0; a checkpoint of this run, if there is one, comes after and wins."""
-    for name, state in weights.items():
-        part = run.parts[name]
-        if run.recipe.init_partial:
-            state = _fitting(run, part, state)
-        load_strictly(part.module, state, f"init_from {run.recipe.init_from}: {name}")
-        part.load_average(state)
-
-
-def _fitting(run: Run, part: LivePart, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state that fits, and the part's own weights for the rest, which is named."""
-    own = {name: fsdp.whole(value) for name, value in part.module.state_dict().items()}
-    fit = {n: value for n, value in state.items() if n in own and value.shape == own[n].shape}
-    if not fit:
-        raise RunError(f"init_from {run.recipe.init_from}: nothing of it fits '{part.name}'")
-    for names, reason in (
-        ([name for name in own if name not in fit], "start from their initial values"),
-        ([name for name in state if name not in fit], "of init_from are left out"),
-    ):
-        if names:
-            listed = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-            run.say(f"init_from: {len(names)} of '{part.name}' {reason}: {listed}")
-    return {**own, **fit}
+def _require_trained(run: Run) -> None:
+    """At the end of a run; its last checkpoint stays."""
+    causes = skipped.problems(run.skipped.counts)
+    for part in run.parts.nonfinite(run.world):
+        causes.append(f"the weights of '{part}' are not finite")
+    if causes:
+        message = f"the run has failed: {'; '.join(causes)}"
+        run.say(message)
+        raise RunError(f"{message}. {run.folder.path} keeps its checkpoints; {skipped.REMEDY}")

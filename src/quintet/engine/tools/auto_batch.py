@@ -171,7 +171,7 @@ def dry_step(run: Run, batches: Sequence[Batch]) -> None:
     context = StepContext(run.step, run.recipe.seed, samples, run.world, none)
     for update in run.task.updates:
         if update.when.due(run.step):
-            apply(run, update, batches, context)
+            apply(update, run.parts, batches, context, run.meters)
 
 
 def heavy_batches(task: Task, source: Any, recipe: Recipe, world: World) -> list[Batch]:
@@ -275,7 +275,7 @@ def explained(recipe: Recipe, world: World, run: Run | None, error: BaseExceptio
     """The error of a run that ran out of memory."""
     where = "while the run was built"
     if run is not None:
-        part = f" in the update of '{run.focus.name}'" if run.focus else ""
+        part = f" in the update of '{run.parts.focus.name}'" if run.parts.focus else ""
         where = f"at step {run.step}{part}"
     batch = f"micro-batches of {recipe.batch_size} x accumulate {recipe.accumulate}"
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
