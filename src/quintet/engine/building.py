@@ -87,7 +87,7 @@ def check_owners(task: Task) -> None:
 
 def stream(task: Task, recipe: Recipe, world: World) -> Stream:
     source = as_source(task.data("train"))
-    size, batch = len(source), recipe.batch_size * recipe.accumulate * world.size
+    size, batch = len(source), recipe.global_batch(world.size)
     plan = task.plan(source)
     if plan is None and size < batch:
         raise RunError(

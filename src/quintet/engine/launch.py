@@ -1,17 +1,16 @@
 """From a recipe and a folder to a run that trains; every process agrees, or none starts."""
 
-import dataclasses
 import platform
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from quintet.console import protected
 from quintet.engine import skipped
-from quintet.engine.config import Recipe, differences, to_json
+from quintet.engine.config import Recipe, to_json
 from quintet.engine.data import record
 from quintet.engine.errors import RunError
 from quintet.engine.evaluate import Outside
@@ -25,12 +24,12 @@ from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Journal, Progress, Sink
 from quintet.engine.runs.trackers import trackers
-from quintet.engine.settings import asked_changes, free_names
+from quintet.engine.settings import asked_changes
+from quintet.engine.settled import Mode, settled
 from quintet.engine.task import Task
 from quintet.engine.tools import auto_batch
 from quintet.version import __version__
 
-Mode = Literal["new", "resume", "resume_or_new"]
 LEFT_ALONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """What gloo says where a process that it waits for is gone."""
 
@@ -133,18 +132,11 @@ def _agree_on_folder(
 
 
 def _open(
-    world: World, recipe: Recipe, path: Path, name: str | None, mode: Mode
+    world: World, asked: Recipe, path: Path, name: str | None, mode: Mode
 ) -> tuple[RunFolder, Recipe]:
-    exists, asked = (path / "config.json").exists(), recipe
-    if mode == "new" or (mode == "resume_or_new" and not exists):
-        # What was left open is written down as it turned out, or another machine would differ.
-        length = recipe.schedule_steps or recipe.steps
-        recipe = dataclasses.replace(
-            recipe,
-            schedule_steps=length,
-            planned_steps=recipe.planned_steps or length,
-            precision=world.precision,  # type: ignore[arg-type]
-        )
+    machine = {"processes": world.size, "precision": world.precision}
+    if mode == "new" or (mode == "resume_or_new" and not (path / "config.json").exists()):
+        recipe = settled(asked, None, path, mode, **machine)
         # A choice by the clock would not be deterministic.
         choice = None if recipe.deterministic else compiling.UNDECIDED
         about = {**_about(world, recipe, name), compiling.RECORD: choice}
@@ -155,18 +147,15 @@ def _open(
         folder.checkpoints.mkdir(exist_ok=True)
         if folder.about.get("recipe") != name:
             raise RunError(f"{path} is a run of {folder.about.get('recipe')}, not of {name}")
-        recipe = _same_run(folder, recipe, mode)
-        if mode == "resume_or_new" and recipe.auto_batch and "auto_batch" in folder.about:
-            recipe = auto_batch.with_micro_batch(recipe, folder.about["settings"]["batch_size"])
-        recipe = _keep_global_batch(folder, recipe, world)
+        recipe = settled(asked, folder.about, path, mode, **machine)
         if recipe.accept_changed_data:
             record.take_new(path)
         changes = asked_changes(folder.about.get("settings", {}), recipe)
         if changes:
             before = folder.about.get("changed")
             folder.about["changed"] = {**(before if isinstance(before, dict) else {}), **changes}
-        kept = ("id", "frozen", "auto_batch", "changed", compiling.RECORD)
-        about = {key: folder.about[key] for key in kept if key in folder.about}
+        lasting = ("id", "frozen", "auto_batch", "changed", compiling.RECORD)
+        about = {key: folder.about[key] for key in lasting if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})
     except RunError:
         folder.unlock()
@@ -216,7 +205,7 @@ def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
         "quintet": __version__,
         "recipe": name,
         "processes": world.size,
-        "global_batch": recipe.batch_size * recipe.accumulate * world.size,
+        "global_batch": recipe.global_batch(world.size),
         "settings": to_json(recipe),
         "machine": hardware.facts(world.device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -237,40 +226,6 @@ def _record(run: Run) -> None:
             "config": to_json(network.config),
         }
     run.folder.write_config(about)
-
-
-def _same_run(folder: RunFolder, recipe: Recipe, mode: Mode) -> Recipe:
-    """What would change the result must be as it was; a longer run stretches its schedule."""
-    old = folder.about.get("settings", {})
-    steps, length = old.get("steps"), old.get("schedule_steps")
-    if recipe.schedule_steps in (None, length):  # nothing was asked for
-        longer = length == steps and recipe.steps > length
-        recipe = dataclasses.replace(recipe, schedule_steps=recipe.steps if longer else length)
-    if recipe.planned_steps is None:
-        recipe = dataclasses.replace(recipe, planned_steps=old.get("planned_steps"))
-    if recipe.precision == "auto":
-        recipe = dataclasses.replace(recipe, precision=old.get("precision"))
-    changes = differences(old, to_json(recipe))
-    free = free_names(recipe) - ({"data"} if mode == "resume_or_new" else set())
-    changed = {name: values for name, values in changes.items() if name not in free}
-    if changed:
-        listed = "; ".join(f"{n} was {a!r} and is now {b!r}" for n, (a, b) in changed.items())
-        raise RunError(
-            f"{folder.path} was started with another configuration: {listed}; put these back, or "
-            f"start a new run with another --run, and --init-from {folder.path} for its weights"
-        )
-    return recipe
-
-
-def _keep_global_batch(folder: RunFolder, recipe: Recipe, world: World) -> Recipe:
-    wanted = folder.about.get("global_batch")
-    here = recipe.batch_size * world.size
-    if not isinstance(wanted, int) or wanted < 1 or wanted // here * here != wanted:
-        raise RunError(
-            f"the run's global batch is {wanted}; {world.size} processes of batch_size "
-            f"{recipe.batch_size} do not divide it: choose a batch_size that does"
-        )
-    return dataclasses.replace(recipe, accumulate=wanted // here)
 
 
 def _require_trained(run: Run) -> None:

@@ -59,7 +59,7 @@ class ContrastiveTask(Task):
     def watch(self, world: World) -> None:
         """Set up the collapse monitor."""
         recipe = self.recipe
-        count = recipe.batch_size * recipe.accumulate * world.size
+        count = recipe.global_batch(world.size)
         if count < 2:
             raise RunError(
                 "a contrastive loss needs two or more pairs in a global batch; raise --batch-size"

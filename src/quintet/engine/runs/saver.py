@@ -31,7 +31,7 @@ class Saver:
 
     @property
     def global_batch(self) -> int:
-        return self.recipe.batch_size * self.recipe.accumulate * self.world.size
+        return self.recipe.global_batch(self.world.size)
 
     def note_best(self, metrics: Mapping[str, float], criterion: tuple[str, str] | None) -> None:
         if criterion is None or not math.isfinite(metrics.get(criterion[0], math.nan)):

@@ -116,8 +116,7 @@ class TransformerTask(Task):
         """Codes of zeros for some meshes: encoding all of them takes minutes."""
         recipe, source = self.recipe, self._meshes("train")
         lengths = data.some_lengths(source, recipe.seed) or [recipe.meshes.max_faces]
-        count = recipe.batch_size * recipe.accumulate
-        self.blank = BlankCodes(lengths, count, (self.config.tokens_per_face,))
+        self.blank = BlankCodes(lengths, recipe.global_batch(), (self.config.tokens_per_face,))
         self.device, self.fixed_shapes = world.device, True
 
     def _meshes(self, split: str) -> Any:

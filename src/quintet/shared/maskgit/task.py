@@ -146,8 +146,7 @@ class MaskedTask(Task):
 
     def abstract_prepare(self, world: World) -> None:
         """Ids of zeros: encoding all samples takes minutes."""
-        count = self.recipe.batch_size * self.recipe.accumulate
-        self.blank = BlankCodes([self.length], count)
+        self.blank = BlankCodes([self.length], self.recipe.global_batch())
         self.device, self.fixed_shapes = world.device, True
 
     def _pixels(self, split: str) -> CaptionedPixels | None:
