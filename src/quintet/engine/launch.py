@@ -3,6 +3,7 @@
 import platform
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,11 @@ def _agree_on_folder(
 def _open(
     world: World, asked: Recipe, path: Path, name: str | None, mode: Mode
 ) -> tuple[RunFolder, Recipe]:
-    machine = {"processes": world.size, "precision": world.precision}
+    settle = partial(
+        settled, asked, path=path, mode=mode, processes=world.size, precision=world.precision
+    )
     if mode == "new" or (mode == "resume_or_new" and not (path / "config.json").exists()):
-        recipe = settled(asked, None, path, mode, **machine)
+        recipe = settle(None)
         # A choice by the clock would not be deterministic.
         choice = None if recipe.deterministic else compiling.UNDECIDED
         about = {**_about(world, recipe, name), compiling.RECORD: choice}
@@ -147,7 +150,7 @@ def _open(
         folder.checkpoints.mkdir(exist_ok=True)
         if folder.about.get("recipe") != name:
             raise RunError(f"{path} is a run of {folder.about.get('recipe')}, not of {name}")
-        recipe = settled(asked, folder.about, path, mode, **machine)
+        recipe = settle(folder.about)
         if recipe.accept_changed_data:
             record.take_new(path)
         changes = asked_changes(folder.about.get("settings", {}), recipe)

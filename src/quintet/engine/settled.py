@@ -43,9 +43,9 @@ def settled(
 def _left_open(recipe: Recipe, recorded: Mapping[str, Any]) -> dict[str, Any]:
     """As recorded, where nothing was asked for; a longer run stretches its schedule."""
     changes: dict[str, Any] = {}
-    steps, length = recorded.get("steps"), recorded.get("schedule_steps")
+    length: Any = recorded.get("schedule_steps")
     if recipe.schedule_steps in (None, length):
-        longer = length == steps and recipe.steps > length
+        longer = length == recorded.get("steps") and recipe.steps > length
         changes["schedule_steps"] = recipe.steps if longer else length
     if recipe.planned_steps is None:
         changes["planned_steps"] = recorded.get("planned_steps")
