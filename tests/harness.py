@@ -24,6 +24,8 @@ from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.launch import start
 from quintet.engine.machine.world import shut_down
+from quintet.engine.run import Run
+from quintet.engine.runs.sinks import Sink
 from toy import LengthTask, ToyRecipe, ToyTask, WitnessTask
 
 TESTS = Path(__file__).parent
@@ -198,6 +200,17 @@ def _each(
     for recipe, path, name in runs:
         start(task_of(name, False), recipe, path, name=name, load=rooms.load, progress=False)
     shut_down()
+
+
+class Messages(Sink):
+    """What a run says from now on."""
+
+    def __init__(self, run: Run):
+        self.texts: list[str] = []
+        run.reporter.sinks.append(self)
+
+    def event(self, step: int, message: str) -> None:
+        self.texts.append(message)
 
 
 def lines(path: Path, kind: str = "metrics") -> list[dict[str, Any]]:

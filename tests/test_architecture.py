@@ -123,6 +123,17 @@ def test_imports_point_one_way(part, forbidden):
     assert offenders(inside(part), parts(*forbidden)) == []
 
 
+CONTRACT = [PACKAGE / "engine" / f"{n}.py" for n in ("task", "when", "config", "errors", "keys")]
+
+
+def test_the_contract_of_engine_and_rooms_imports_nothing_below_it():
+    """For the type checker neither: a task can be read and tested without the machine."""
+    may = [*(".".join(module_of(path)) for path in CONTRACT), "quintet.triton"]
+    may += ["quintet.engine.data.plans", "quintet.engine.keys_kernel"]
+    names = {name for path in CONTRACT for name in imports(path) if is_under(name, "quintet")}
+    assert {_module(name) for name in names} <= set(may)
+
+
 def test_only_what_is_above_them_imports_judges():
     above = [*inside("judges"), *inside("cli"), *inside("report")]
     assert offenders([path for path in FILES if path not in above], parts("judges")) == []
@@ -160,6 +171,60 @@ def test_there_is_no_circle_of_files_at_load_time():
     for module in graph:
         if module not in state:
             visit(module, [])
+
+
+def circles() -> list[list[str]]:
+    """Groups of modules that reach each other by imports, wherever in a file: also in functions and
+    for the type checker."""
+    graph = {".".join(module_of(path)): {_module(name) for name in imports(path)} for path in FILES}
+    order: list[str] = []
+    visited: set[str] = set()
+
+    def visit(module: str, arrows: dict[str, set[str]], found: list[str]) -> None:
+        visited.add(module)
+        for other in arrows[module]:
+            if other in arrows and other not in visited:
+                visit(other, arrows, found)
+        found.append(module)
+
+    for module in graph:
+        if module not in visited:
+            visit(module, graph, order)
+    reverse = {module: {other for other in graph if module in graph[other]} for module in graph}
+    visited.clear()
+    groups: list[list[str]] = []
+    for module in reversed(order):
+        if module not in visited:
+            groups.append([])
+            visit(module, reverse, groups[-1])
+    return [sorted(group) for group in groups if len(group) > 1]
+
+
+def test_the_engine_has_no_circle_of_files_even_for_types():
+    assert [group for group in circles() if any(is_under(m, "quintet.engine") for m in group)] == []
+
+
+def test_few_files_are_in_circles_of_types_and_late_imports():
+    """Rooms have some: a model that loads its generator. The number may only fall."""
+    assert sum(map(len, circles())) <= 27
+
+
+MOST_PARAMETERS = 12
+
+
+def is_kernel(node: ast.FunctionDef) -> bool:
+    return any("triton.jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def test_no_function_but_kernels_has_many_parameters():
+    many = []
+    for path in FILES:
+        for node in nodes_of(path, ast.FunctionDef, ast.AsyncFunctionDef):
+            own = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            count = len([argument for argument in own if argument.arg not in ("self", "cls")])
+            if count > MOST_PARAMETERS and not is_kernel(node):
+                many.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name} has {count}")
+    assert many == []
 
 
 def _module(name: str) -> str:

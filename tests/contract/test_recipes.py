@@ -385,7 +385,7 @@ def test_every_trainable_parameter_is_in_one_optimizer(name: str, run: Run) -> N
         if p.requires_grad
     ]
     assert len(owned) == len(trainable)
-    assert not any(p.requires_grad for net in run.frozen.values() for p in net.parameters())
+    assert not any(p.requires_grad for net in run.parts.frozen.values() for p in net.parameters())
 
 
 @EVERY
@@ -412,7 +412,7 @@ def test_an_update_touches_its_own_part_only(name: str, run: Run) -> None:
         if not update.when.due(run.step):
             continue
         before = state(run)
-        apply(run, update, batches, at)
+        apply(update, run.parts, batches, at, run.meters)
         after = state(run)
         changed = {
             key.split(":")[0].split(".")[0] for key in after if not after[key].equal(before[key])

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
+from harness import Messages
 from quintet.engine.launch import start
 from quintet.engine.loop import take_step
 from quintet.engine.machine import compiling
@@ -99,12 +100,11 @@ def toy_run(path, about, *, on_gpu=True, **changes) -> Run:
 
 def taken(run: Run, steps: int) -> list[str]:
     """Steps of the loop with another backend than the slow one; returns what the run said."""
-    said: list[str] = []
-    run.say = said.append
+    said = Messages(run).texts
     with torch.compiler.set_stance("default", force_backend="eager"):
         for _ in range(steps):
             take_step(run)
-            run.compiler.decide()
+            run.compiler.decide(run.step)
     return said
 
 

@@ -183,7 +183,7 @@ def test_an_update_touches_its_own_part_only(tmp_path: Path) -> None:
 def test_the_live_part_can_only_be_called(tmp_path: Path) -> None:
     recipe = variant(discriminator_start=0)
     inner = Run(ToyTask(recipe), recipe, World(recipe), RunFolder.create(tmp_path / "run", {}))
-    nets = inner.only(inner.parts["generator"])
+    nets = inner.parts.only(inner.parts["generator"])
     with pytest.raises(AttributeError, match="let its forward return what"):
         nets["generator"].first
     inner.close()
@@ -236,7 +236,7 @@ def test_frozen_helpers_are_in_no_checkpoint(tmp_path: Path) -> None:
             self.parts["helper"] = Part(Net(1, 4, 0.0))
 
     inner = Run(Helped(WHOLE), WHOLE, World(WHOLE), RunFolder.create(tmp_path / "run", {}))
-    assert not any(p.requires_grad for p in inner.frozen["helper"].parameters())
+    assert not any(p.requires_grad for p in inner.parts.frozen["helper"].parameters())
     take_step(inner)
     inner.save()
     inner.finish()

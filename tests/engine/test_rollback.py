@@ -21,6 +21,7 @@ from quintet.engine.launch import start
 from quintet.engine.meters import Entry
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.verify import verify
+from quintet.engine.skipped import in_entries, streaks_after
 from quintet.engine.task import Batch, StepContext
 from toy import LengthTask, ToyRecipe, ToyTask
 
@@ -250,7 +251,13 @@ def entry(value: float, name: str = "net/skipped") -> Entry:
 
 def test_streaks_are_counted_mark_by_mark() -> None:
     marks = [entry(1), entry(1), entry(5, "net/loss"), entry(0), entry(1)]
-    assert [state["net"] for state in rollback.skip_streaks({"net": 2}, marks)] == [2, 3, 4, 0, 1]
+    assert [state["net"] for state in streaks_after({"net": 2}, in_entries(["net"], marks))] == [
+        2,
+        3,
+        4,
+        0,
+        1,
+    ]
 
 
 def test_each_rollback_begins_an_epoch_of_its_own() -> None:

@@ -822,7 +822,8 @@ def check_capture(step: Callable[[], tuple[Tensor, ...]]) -> None:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        eager = step()
+        # Without their graph: while it lives, leaves keep the nodes that belong to the side stream.
+        eager = [tensor.detach() for tensor in step()]
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -147,8 +147,7 @@ def outside(task: Any, recipe: Recipe) -> Any:
     say_silent(bench.silent)
 
     def judge(nets: Any, source: Any, world: Any) -> Any:
-        from quintet.engine.evaluate import Opened
-        from quintet.engine.run import Judged
+        from quintet.engine.evaluate import Judged, Opened
         from quintet.judges.runs import judge_run
 
         opened, count = Opened(0, dict(nets), source), recipe.judge_count

@@ -10,15 +10,12 @@ from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError
 from quintet.engine.machine.regions import require_regions
 from quintet.engine.machine.world import World
-from quintet.engine.part import LivePart
+from quintet.engine.part import LivePart, Parts
 from quintet.engine.runs import checkpoint
 from quintet.engine.task import Part, Task
 
 
-def parts(
-    task: Task, recipe: Recipe, world: World
-) -> tuple[dict[str, LivePart], dict[str, torch.nn.Module]]:
-    """Those that learn, and the frozen ones."""
+def parts(task: Task, recipe: Recipe, world: World) -> Parts:
     for name, part in task.parts.items():
         check_weights(name, part)
     check_owners(task)
@@ -36,7 +33,7 @@ def parts(
         else:
             start = min(when.start for when in whens)
             live[name] = LivePart(name, part, world, start, max(1, length - start))
-    return live, frozen
+    return Parts(live, frozen)
 
 
 def check_weights(name: str, part: Part) -> None:
@@ -90,7 +87,7 @@ def check_owners(task: Task) -> None:
 
 def stream(task: Task, recipe: Recipe, world: World) -> Stream:
     source = as_source(task.data("train"))
-    size, batch = len(source), recipe.batch_size * recipe.accumulate * world.size
+    size, batch = len(source), recipe.global_batch(world.size)
     plan = task.plan(source)
     if plan is None and size < batch:
         raise RunError(

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from quintet.engine.when import When
 
@@ -228,6 +228,18 @@ class Recipe:
     @property
     def evaluation_batch(self) -> int:
         return self.evaluate_batch or self.batch_size
+
+    def global_batch(self, processes: int = 1) -> int:
+        """Samples of a step."""
+        return self.batch_size * self.accumulate * processes
+
+    def with_micro_batch(self, size: int) -> Self:
+        """The same global batch in micro-batches of another size; the evaluation batch scales."""
+        evaluated = self.evaluate_batch and max(1, self.evaluate_batch * size // self.batch_size)
+        accumulate = self.global_batch() // size
+        return dataclasses.replace(
+            self, batch_size=size, accumulate=accumulate, evaluate_batch=evaluated
+        )
 
 
 def require(holds: bool, field: str, value: object, remedy: str) -> None:

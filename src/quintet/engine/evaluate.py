@@ -20,10 +20,22 @@ from quintet.engine.errors import RunError
 from quintet.engine.keys import Key, fold
 from quintet.engine.machine import fsdp
 from quintet.engine.machine.world import World
-from quintet.engine.part import LivePart, load_strictly
+from quintet.engine.part import LivePart, Parts, load_strictly
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch, Rows, Task
+
+
+class Judged(NamedTuple):
+    """What outside judges say at one evaluation."""
+
+    metrics: dict[str, float]
+    receipts: dict[str, Any]
+    """By judge: what its number is a number of."""
+
+
+Outside = Callable[[Mapping[str, Any], Source, World], Judged]
+"""Outside judges, of networks and validation samples."""
 
 
 @contextmanager
@@ -96,6 +108,18 @@ def measure_in_contexts(
     if any(messages):
         raise EvaluationFailed(next(filter(None, messages))) from failure
     return [_reduce(task, results, fixed, world) for results in local]
+
+
+def measure_parts(
+    task: Task, parts: Parts, fixed: Fixed, world: World, show: Callable[[Batch], None] | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics under EMA weights and under live weights."""
+    live = list(parts.values())
+    if world.shards:
+        return measure_sharded(live, task, parts.nets, fixed, world, show)
+    sides = [partial(eval_mode, live, averaged) for averaged in (True, False)]
+    averaged, current = measure_in_contexts(sides, task, parts.nets, fixed, world, show)
+    return averaged, current
 
 
 class EvaluationFailed(Exception):

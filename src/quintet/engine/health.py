@@ -3,23 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from quintet.engine.machine.fsdp import local
+from quintet.engine.task import Monitor
 from quintet.engine.tools.doctor import usable_cores
-
-if TYPE_CHECKING:
-    from quintet.engine.part import LivePart
-    from quintet.engine.run import Run
-
-
-class Monitor(Protocol):
-    def __call__(self, report: Mapping[str, float]) -> str | None:
-        """A sentence that names the cause, or None; called with every report and evaluation."""
-        ...
 
 
 @dataclass
@@ -89,25 +79,3 @@ def nonfinite_metrics(record: Mapping[str, Any]) -> list[str]:
     """A sentence for each non-finite metric of an evaluation."""
     bad = [n for n, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
     return [f"health: {name} is not finite: inspect the validation samples" for name in bad]
-
-
-def has_nonfinite_weights(run: "Run") -> bool:
-    """Evaluation is skipped then: sampling from such weights could fail in many ways."""
-    bad = [f"'{name}'" for name in parts_with_nonfinite_weights(run)]
-    if bad:
-        run.say(f"health: {', '.join(bad)} has weights that are not finite; evaluation is skipped")
-    return bool(bad)
-
-
-def parts_with_nonfinite_weights(run: "Run") -> list[str]:
-    """Names of the parts with non-finite weights or EMA weights on any process."""
-    parts = list(run.parts.values())
-    flags = torch.stack([_is_nonfinite(part) for part in parts]).float()
-    counts = run.world.sum(flags).tolist()
-    return [part.name for part, count in zip(parts, counts) if count > 0]
-
-
-def _is_nonfinite(part: "LivePart") -> Tensor:
-    tensors = [*part.module.state_dict().values(), *(part.average.values if part.average else [])]
-    finite = [local(tensor).isfinite().all() for tensor in tensors if tensor.is_floating_point()]
-    return ~torch.stack(finite).all()

@@ -208,7 +208,7 @@ def _splitmix64_tensor(value: Tensor) -> Tensor:
 def uniform(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Uniform in [0, 1), of shape (len(keys), *shape); row i depends on keys[i] alone."""
     if _has_kernel(keys):
-        from quintet.engine.machine.noise import noise
+        from quintet.engine.keys_kernel import noise
 
         return noise(keys, (fold(name),), shape)
     count = math.prod(shape)
@@ -221,7 +221,7 @@ def uniform(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
 def normal(keys: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Standard normal (Box-Muller), as `uniform`: row i depends on keys[i] alone."""
     if _has_kernel(keys):
-        from quintet.engine.machine.noise import noise
+        from quintet.engine.keys_kernel import noise
 
         return noise(keys, (fold(name + "/radius"), fold(name + "/angle")), shape)
     radius = 1.0 - uniform(keys, name + "/radius", shape)  # in (0, 1]: finite logarithm

@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+import torch
+
+from quintet.engine.health import nan_in_data
+from quintet.engine.run import Run
 from quintet.engine.task import Batch, StepContext
 from quintet.engine.update import apply
 
-if TYPE_CHECKING:
-    from quintet.engine.run import Run
 
-
-def train(run: "Run") -> None:
+def train(run: Run) -> None:
     """Take the run from wherever it stands to its last step, or to where it is asked to stop."""
     run.restore_latest()
     while run.step < run.recipe.steps:
         take_step(run)
-        run.compiler.decide()
+        run.compiler.decide(run.step)
         if run.due(run.recipe.log):
             run.report()
         if run.due(run.recipe.evaluate):
@@ -28,17 +28,17 @@ def train(run: "Run") -> None:
     run.finish()
 
 
-def take_updates(run: "Run", batches: Sequence[Batch], context: StepContext) -> None:
-    run.guard_data(batches)
+def take_updates(run: Run, batches: Sequence[Batch], context: StepContext) -> None:
+    run.parts.start_losses(torch.zeros((), device=run.world.device) + nan_in_data(batches))
     for update in run.task.updates:
         if context.due(update.when):
-            apply(run, update, batches, context)
+            apply(update, run.parts, batches, context, run.meters)
 
 
-def take_step(run: "Run") -> None:
+def take_step(run: Run) -> None:
     batches = run.stream.take(run.recipe.accumulate)
     context = run.begin(batches)
-    with run.compiler.step():
+    with run.compiler.step(run.step):
         if run.capture is None:
             take_updates(run, batches, context)
         else:

@@ -74,6 +74,19 @@ class Meters:
         return rates
 
 
+class Stopwatch:
+    """Seconds of a run over all of its starts."""
+
+    def __init__(self) -> None:
+        self.before, self.began = 0.0, time.monotonic()
+
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.began
+
+    def restart(self, seconds: float) -> None:
+        self.before, self.began = seconds, time.monotonic()
+
+
 def order_of(ids: Mapping[int, Sequence[int]]) -> str:
     """Range of steps, counted from 1, and digest of the samples of these steps."""
     if not ids:

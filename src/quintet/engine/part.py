@@ -1,6 +1,6 @@
 """A live part: a network with its optimizer and its average, stepping and saving itself by name."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from quintet.engine import optim
-from quintet.engine.config import OptimizerConfig
+from quintet.engine.config import OptimizerConfig, Recipe
 from quintet.engine.ema import EMA
 from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp
@@ -149,7 +149,8 @@ class LivePart:
             return get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self._reshard()
         fsdp.hand_over_gradients(self.parameters, self.stepped, self.world)
-        return fsdp.gradient_norm(self.parameters, self.stepped, self.world)
+        norm = fsdp.gradient_norm(self.parameters, self.stepped, self.world)
+        return norm.to(self.world.dtype)
 
     def _scale(self, norm: Tensor) -> Tensor | None:
         return (
@@ -192,6 +193,15 @@ class LivePart:
         )
         total, weight = ((self.world.sum(mine) if squares[True] else mine) + common).unbind()
         return (self.learning_rate_at(step) * (total / weight.clamp(min=1e-20)).sqrt()).item()
+
+    def is_finite(self) -> Tensor:
+        """Whether this process's weights and EMA weights are, as a flag on the device."""
+        tensors = [
+            *self.module.state_dict().values(),
+            *(self.average.values if self.average else []),
+        ]
+        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+        return torch.stack([fsdp.local(tensor).isfinite().all() for tensor in floating]).all()
 
     @contextmanager
     def averaged(self) -> Generator[None, None, None]:
@@ -253,6 +263,86 @@ class LivePart:
                 like = p if value.shape == p.shape else value
                 place = torch.empty_like(like, device=p.device, requires_grad=False)
                 self.optimizer.state[p][kind] = place.copy_(value)
+
+
+class Parts(dict[str, LivePart]):
+    """The parts that learn, by name, and the frozen networks beside them."""
+
+    def __init__(self, live: Mapping[str, LivePart], frozen: Mapping[str, nn.Module]):
+        super().__init__(live)
+        self.frozen = dict(frozen)
+        self.focus: LivePart | None = None
+
+    @property
+    def nets(self) -> dict[str, nn.Module]:
+        """All networks, bare."""
+        return {**self.frozen, **{name: part.module for name, part in self.items()}}
+
+    def only(self, live: LivePart) -> dict[str, Any]:
+        """One part live: wrapped and training. The others bare, frozen and in eval."""
+        if self.focus is not live:
+            for part in self.values():
+                part.focus(part is live)
+            self.focus = live
+        return {**self.nets, live.name: live.handle}
+
+    def start_losses(self, value: Tensor) -> None:
+        """The losses of a step start at 0, or at NaN where its data has one."""
+        for part in self.values():
+            part.loss = value
+
+    def forget_gradients(self) -> None:
+        for part in self.values():
+            part.forget_gradients()
+
+    def learning_rates(self) -> dict[str, float]:
+        """As configured, before any schedule."""
+        return {name: part.config.learning_rate for name, part in self.items()}
+
+    def nonfinite(self, world: World) -> list[str]:
+        """Names of the parts with non-finite weights or EMA weights on any process."""
+        flags = torch.stack([~part.is_finite() for part in self.values()]).float()
+        return [name for name, count in zip(self, world.sum(flags).tolist()) if count > 0]
+
+    def initialise(
+        self,
+        weights: Mapping[str, Mapping[str, Tensor]],
+        recipe: Recipe,
+        say: Callable[[str], None],
+    ) -> None:
+        """Weights alone, at step 0; a checkpoint of the run, if there is one, comes after."""
+        where = f"init_from {recipe.init_from}"
+        for name, state in weights.items():
+            if recipe.init_partial:
+                state = _fitting(self[name], state, where, say)
+            load_strictly(self[name].module, state, f"{where}: {name}")
+            self[name].load_average(state)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors by name, by file."""
+        return {name: held for part in self.values() for name, held in part.state().items()}
+
+    def load(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        for part in self.values():
+            part.load(files)
+
+
+def _fitting(
+    part: LivePart, state: Mapping[str, Tensor], where: str, say: Callable[[str], None]
+) -> dict[str, Tensor]:
+    """The state that fits, and the part's own weights for the rest, which is named."""
+    own = {name: fsdp.whole(value) for name, value in part.module.state_dict().items()}
+    fit = {n: value for n, value in state.items() if n in own and value.shape == own[n].shape}
+    if not fit:
+        raise RunError(f"{where}: nothing of it fits '{part.name}'")
+    for names, reason in (
+        ([name for name in own if name not in fit], "start from their initial values"),
+        ([name for name in state if name not in fit], "of init_from are left out"),
+    ):
+        if names:
+            listed = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+            say(f"init_from: {len(names)} of '{part.name}' {reason}: {listed}")
+    return {**own, **fit}
 
 
 def compare_names(names: Mapping[str, Any], expected: list[str], where: str) -> None:

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quintet.engine.data.stream import Damaged
-from quintet.engine.health import Monitor
+from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.runs.sinks import Sink
-from quintet.engine.task import Exhibit
+from quintet.engine.task import Exhibit, Monitor, World
 
 
 class Reporter:
@@ -29,8 +28,10 @@ class Reporter:
             if message:
                 self.event(record["step"], f"health: {message}")
 
-    def name_damaged(self, step: int, split: str, notes: Sequence[Sequence[Damaged]]) -> None:
+    def name_damaged(self, step: int, split: str, loader: Stream | Fixed, world: World) -> None:
         """Each damaged sample once, whichever process met it."""
+        notes = world.gather_objects(loader.damaged)
+        loader.damaged.clear()
         for note in (note for of_process in notes for note in of_process):
             if note.index not in self.damaged[split]:
                 self.damaged[split].add(note.index)

@@ -5,109 +5,72 @@ of skipped steps is part of every checkpoint, so a killed run fails again at the
 rolls back to the same checkpoint.
 """
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from quintet.engine import skipped
 from quintet.engine.errors import RunError
-from quintet.engine.meters import Entry, stacked
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder
+from quintet.engine.runs.saver import Saver
+from quintet.engine.skipped import Failure
 from quintet.engine.when import When
 from quintet.files import remove_folder
-
-if TYPE_CHECKING:
-    from quintet.engine.run import Run
 
 EPOCH_OFFSET = 1 << 32
 """Epochs between the data orders of two rollbacks: more than any run has."""
 
 
-class Failure(NamedTuple):
-    """Too many non-finite updates in a row: the step that the last of them began at, and the
-    message."""
+class Rollbacks:
+    """The rollbacks of a run so far, and the failure that asks for the next one."""
 
-    step: int
-    cause: str
+    def __init__(self, saver: Saver):
+        self.saver, self.limit = saver, saver.recipe.rollback
+        self.past: list[dict[str, int]] = []
+        """For each the steps `from` and `to`, and the `samples` consumed at `to`."""
+        self.failure: Failure | None = None
 
-
-def guard(run: "Run", table: Mapping[int, Mapping[str, float]]) -> None:
-    """Report skipped steps; past the limit roll back or stop. All processes read the same table."""
-    run.updates = skipped.added(run.updates, skipped.in_table(run.parts, table))
-    for step, row in table.items():
-        for name in run.parts:
-            if row.get(f"{name}/skipped", 0.0) < 0.5:
-                run.skips[name] = 0 if f"{name}/skipped" in row else run.skips[name]
-                continue
-            run.skips[name] += 1
-            terms = [k for k, v in row.items() if v - v != 0 and k.startswith(name)]
-            cause = f"{', '.join(terms) or 'its loss or its data'}; samples {run.meters.ids[step]}"
-            number = step + 1  # steps are counted from 1 wherever a user meets them
-            run.say(f"skipped the update of '{name}' at step {number}: not finite: {cause}")
-            if run.skips[name] >= run.recipe.max_skipped:
-                reason = f"{run.skips[name]} updates of '{name}' in a row were not finite"
-                return fail(run, Failure(step, f"{reason}, the last at step {number}: {cause}"))
-    return None
-
-
-def fail(run: "Run", failure: Failure) -> None:
-    """Mark the run for rollback, or stop it if none is left."""
-    if len(run.rollbacks) < run.recipe.rollback:
-        run.failed = failure
-        return
-    step = last_intact_checkpoint(run, failure) or 0
-    raise RunError(
-        f"{failure.cause}. The last intact checkpoint is at step {step}; "
-        "lower the learning rate, or inspect these samples"
-    )
-
-
-def roll_back(run: "Run", failure: Failure) -> None:
-    """Restore the last intact checkpoint on all processes and continue with a new data order, so
-    that the same batch does not recur."""
-    step, elapsed = last_intact_checkpoint(run, failure), run.elapsed()
-    if step is None:
+    def fail(self, failure: Failure) -> None:
+        """Ask for a rollback, or stop the run if none is left."""
+        if len(self.past) < self.limit:
+            self.failure = failure
+            return
         raise RunError(
-            f"{failure.cause}. There is no intact checkpoint to roll back to; lower --save-every"
+            f"{failure.cause}. The last intact checkpoint is at step {self._target(failure) or 0}; "
+            "lower the learning rate, or inspect these samples"
         )
-    earlier, last = run.rollbacks, run.step
-    run.restore(step)
-    run.rollbacks = [*earlier, {"from": last, "to": step, "samples": run.stream.position}]
-    run.stream.shift = position_shift(run.rollbacks, run.stream.samples.size)
-    run.failed = None
-    run.saver.forget_best()
-    run.seconds, run.began = elapsed, time.monotonic()
-    if run.world.is_main:
-        discard_after(run.folder, step)
-    count = f"rollback {len(run.rollbacks)} of {run.recipe.rollback}"
-    run.say(f"rolled back from step {last} to step {step} ({count}): {failure.cause}")
 
+    def target(self, failure: Failure) -> int:
+        """The checkpoint to restore, or an error."""
+        step = self._target(failure)
+        if step is None:
+            raise RunError(
+                f"{failure.cause}. There is no intact checkpoint to roll back to; "
+                "lower --save-every"
+            )
+        return step
 
-def last_intact_checkpoint(run: "Run", failure: Failure) -> int | None:
-    """Search on the main process, after pending writes; the same answer on every process."""
+    def _target(self, failure: Failure) -> int | None:
+        """Searched on the main process, after pending writes; the same on every process."""
 
-    def search() -> int | None:
-        run.saver.wait()
-        folder, save = run.folder.checkpoints, run.recipe.save
-        return rollback_target(folder, failure, run.rollbacks, save)
+        def search() -> int | None:
+            self.saver.wait()
+            folder, regular = self.saver.folder.checkpoints, self.saver.recipe.save
+            return rollback_target(folder, failure, self.past, regular)
 
-    return run.world.on_main(search)
+        return self.saver.world.on_main(search)
 
-
-def skip_streaks(before: Mapping[str, int], entries: Iterable[Entry]) -> list[dict[str, int]]:
-    """Consecutive skipped updates of each part after each of these device flags, which are equal
-    on every process; the last item is the current state."""
-    flags = [entry for entry in entries if entry.name.removesuffix("/skipped") in before]
-    values = stacked(flags).tolist() if flags else []
-    counts = [dict(before)]
-    for entry, value in zip(flags, values):
-        part = entry.name.removesuffix("/skipped")
-        counts.append({**counts[-1], part: counts[-1][part] + 1 if value > 0.5 else 0})
-    return counts
+    def settle(self, failure: Failure, past: list[dict[str, int]]) -> str:
+        """The last of `past` answers the failure: forget what came after; returns a sentence."""
+        self.past, self.failure = past, None
+        self.saver.forget_best()
+        last, step = past[-1]["from"], past[-1]["to"]
+        if self.saver.world.is_main:
+            discard_after(self.saver.folder, step)
+        count = f"rollback {len(past)} of {self.limit}"
+        return f"rolled back from step {last} to step {step} ({count}): {failure.cause}"
 
 
 class History(NamedTuple):

@@ -1,16 +1,19 @@
-"""Updates skipped over the whole run: one that skipped most of them has not been trained."""
+"""Skipped updates: too many in a row fail a run, and one that skipped most has not been trained."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from quintet.engine import health
-from quintet.engine.errors import RunError
 from quintet.engine.meters import Entry, stacked
 
-if TYPE_CHECKING:
-    from quintet.engine.run import Run
-
 REMEDY = "lower the learning rate, or inspect the samples that events.jsonl names"
+
+
+class Failure(NamedTuple):
+    """Too many non-finite updates in a row: the step that the last of them began at, and the
+    message."""
+
+    step: int
+    cause: str
 
 
 class Count(NamedTuple):
@@ -25,10 +28,60 @@ class Count(NamedTuple):
 
 
 Counts = dict[str, Count]
+Flags = list[tuple[str, float]]
+"""Of updates in their order: the part, and 1 where it was skipped."""
 
 
-def added(before: Mapping[str, Count], flags: Iterable[tuple[str, float]]) -> Counts:
-    """The counts after further updates: the part of each, and 1 where it was skipped."""
+class SkippedUpdates:
+    """Skipped updates of each part: in a row, and since the start of the run."""
+
+    def __init__(self, parts: Iterable[str], limit: int):
+        self.limit = limit
+        self.streaks = dict.fromkeys(parts, 0)
+        self.counts: Counts = dict.fromkeys(self.streaks, Count())
+
+    def load(self, streaks: Mapping[str, int], counts: Mapping[str, Count]) -> None:
+        self.streaks = {name: streaks.get(name, 0) for name in self.streaks}
+        self.counts = {name: counts.get(name, Count()) for name in self.streaks}
+
+    def state(self, entries: Iterable[Entry]) -> dict[str, Any]:
+        """For a checkpoint, with the updates since the last report."""
+        flags = in_entries(self.streaks, entries)
+        skips = streaks_after(self.streaks, flags)[-1]
+        return {"skips": skips, "updates": added(self.counts, flags)}
+
+    def too_many(self, entries: Iterable[Entry]) -> bool:
+        """Whether the updates since the last report fail the run."""
+        streaks = streaks_after(self.streaks, in_entries(self.streaks, entries))
+        return any(count >= self.limit for state in streaks for count in state.values())
+
+    def add(
+        self,
+        table: Mapping[int, Mapping[str, float]],
+        samples: Mapping[int, Sequence[int]],
+        say: Callable[[str], None],
+    ) -> Failure | None:
+        """Count and name the skipped updates of a report, whose table is the same on all processes;
+        a failure where there are too many in a row."""
+        self.counts = added(self.counts, in_table(self.streaks, table))
+        for step, row in table.items():
+            for name in self.streaks:
+                if row.get(f"{name}/skipped", 0.0) < 0.5:
+                    self.streaks[name] = 0 if f"{name}/skipped" in row else self.streaks[name]
+                    continue
+                self.streaks[name] += 1
+                terms = [k for k, v in row.items() if v - v != 0 and k.startswith(name)]
+                cause = f"{', '.join(terms) or 'its loss or its data'}; samples {samples[step]}"
+                number = step + 1  # steps are counted from 1 wherever a user meets them
+                say(f"skipped the update of '{name}' at step {number}: not finite: {cause}")
+                if self.streaks[name] >= self.limit:
+                    reason = f"{self.streaks[name]} updates of '{name}' in a row were not finite"
+                    return Failure(step, f"{reason}, the last at step {number}: {cause}")
+        return None
+
+
+def added(before: Mapping[str, Count], flags: Flags) -> Counts:
+    """The counts after further updates."""
     counts = dict(before)
     for part, flag in flags:
         count = counts[part]
@@ -36,13 +89,21 @@ def added(before: Mapping[str, Count], flags: Iterable[tuple[str, float]]) -> Co
     return counts
 
 
-def in_table(parts: Iterable[str], table: Mapping[int, Mapping[str, float]]) -> list[Any]:
+def streaks_after(before: Mapping[str, int], flags: Flags) -> list[dict[str, int]]:
+    """Skipped updates of each part in a row: before, and after each further update."""
+    streaks = [dict(before)]
+    for part, flag in flags:
+        streaks.append({**streaks[-1], part: streaks[-1][part] + 1 if flag > 0.5 else 0})
+    return streaks
+
+
+def in_table(parts: Iterable[str], table: Mapping[int, Mapping[str, float]]) -> Flags:
     """Flags of the steps of a report."""
     names = {f"{part}/skipped": part for part in parts}
     return [(names[n], v) for row in table.values() for n, v in row.items() if n in names]
 
 
-def in_entries(parts: Iterable[str], entries: Iterable[Entry]) -> list[tuple[str, float]]:
+def in_entries(parts: Iterable[str], entries: Iterable[Entry]) -> Flags:
     """Flags of the steps since the last report, equal on every process."""
     names = {f"{part}/skipped": part for part in parts}
     flags = [entry for entry in entries if entry.name in names]
@@ -68,15 +129,3 @@ def problems(counts: Mapping[str, Count]) -> list[str]:
         for part, count in counts.items()
         if count.too_many
     ]
-
-
-def require_trained(run: "Run") -> None:
-    """At the end of a run; its last checkpoint stays."""
-    nonfinite = health.parts_with_nonfinite_weights(run)
-    causes = [*problems(run.updates)]
-    causes += [f"the weights of '{part}' are not finite" for part in nonfinite]
-    if not causes:
-        return
-    message = f"the run has failed: {'; '.join(causes)}"
-    run.say(message)
-    raise RunError(f"{message}. {run.folder.path} keeps its checkpoints; {REMEDY}")

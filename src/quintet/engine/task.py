@@ -1,24 +1,65 @@
-"""What a room says to the engine: parts, updates, data, measures and exhibits."""
+"""The contract: what a room says to the engine (parts, updates, data, measures, exhibits), and what
+it may ask of it (a World, a StepContext). Imports nothing of the machine."""
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from quintet.engine.config import OptimizerConfig
 from quintet.engine.data.plans import Plan
-from quintet.engine.health import Monitor
 from quintet.engine.keys import fold, keyed_normal, normal
-from quintet.engine.machine.capture import StepScalars, generators, shapes
-from quintet.engine.machine.world import World
 from quintet.engine.when import ALWAYS, When
 
 Nets = Mapping[str, Callable[..., Any]]
 Loss = tuple[Tensor, Mapping[str, Tensor]]
+T = TypeVar("T")
+
+
+class World(Protocol):
+    """The device and the processes, as tasks and losses see them."""
+
+    device: torch.device
+    rank: int
+    size: int
+    is_main: bool
+    compiles: bool
+    """Whether networks may be compiled."""
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over processes, on every process."""
+        ...
+
+    def gather(self, value: Tensor) -> Tensor:
+        """Rows of all processes in order of rank (equal shapes), without gradients."""
+        ...
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Plain values of all processes in order of rank; never on the hot path."""
+        ...
+
+    def on_main(self, work: Callable[[], T], expected: tuple[type[Exception], ...] = ()) -> T:
+        """What the main process computes, on every process; where it fails, all fail alike."""
+        ...
+
+    def barrier(self) -> None: ...
+
+    def seed(self, number: int) -> None:
+        """Seed the generators of the host and of this device."""
+
+    def generator_states(self) -> Hashable:
+        """States of the generators that a step could draw from."""
+        ...
+
+
+class Monitor(Protocol):
+    def __call__(self, report: Mapping[str, float]) -> str | None:
+        """A sentence that names the cause, or None; called with every report and evaluation."""
+        ...
 
 
 @dataclass
@@ -35,6 +76,39 @@ class Batch:
     @property
     def size(self) -> int:
         return len(self.ids)
+
+
+def shapes(data: Any) -> Hashable:
+    """Shapes of tensors, and other values as they are; texts do not count: no loss reads them."""
+    if isinstance(data, Tensor):
+        return tuple(data.shape), data.dtype, data.stride()
+    if isinstance(data, dict):
+        return tuple((name, shapes(value)) for name, value in data.items())
+    if isinstance(data, (list, tuple)):
+        return tuple(shapes(value) for value in data)
+    return None if isinstance(data, str) else data
+
+
+class StepScalars:
+    """Numbers that follow from the step, as tensors on the device."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.values: dict[str, Tensor] = {}
+        self.functions: dict[str, Callable[[int], float | int]] = {}
+
+    def set(self, step: int) -> None:
+        for name, function in self.functions.items():
+            self.values[name].fill_(function(step))
+
+    def get(self, name: str, function: Callable[[int], float | int], step: int) -> Tensor:
+        """The tensor of a name; its function is the same at every step."""
+        if name not in self.values:
+            value = function(step)
+            dtype = torch.int64 if isinstance(value, int) else torch.float32
+            self.values[name] = torch.full((), value, dtype=dtype, device=self.device)
+        self.functions[name] = function
+        return self.values[name]
 
 
 @dataclass
@@ -67,9 +141,9 @@ class StepContext:
             yield
             return
         self.world.seed(fold(self.seed, self.step, self.update_index, index, self.world.rank))
-        before = generators(self.world.device) if self.watched else None
+        before = self.world.generator_states() if self.watched else None
         yield
-        self.drew = self.drew or (self.watched and before != generators(self.world.device))
+        self.drew = self.drew or (self.watched and before != self.world.generator_states())
 
     def begin_again(self) -> None:
         """Nothing of the step was computed: its capture failed."""

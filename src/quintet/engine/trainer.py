@@ -250,7 +250,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
             raise RunError("give steps or num_epochs, and not both")
         if epochs is None:
             return recipe
-        batch = recipe.batch_size * recipe.accumulate * int(os.environ.get("WORLD_SIZE", 1))
+        batch = recipe.global_batch(int(os.environ.get("WORLD_SIZE", 1)))
         samples = self.epoch_size(train, recipe)
         return dataclasses.replace(recipe, steps=max(1, math.ceil(samples * epochs / batch)))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.engine.launch import processor
+from quintet.engine.machine.hardware import processor
 from quintet.judges.base import Array
 from quintet.judges.receipt import RESAMPLES, Receipt, Score, check_comparable, interval, set_digest
 from quintet.judges.tokenizers import Judged

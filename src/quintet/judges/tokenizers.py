@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.engine.launch import processor
+from quintet.engine.machine.hardware import processor
 from quintet.judges.base import Array, PairJudge
 from quintet.judges.media.image import LpipsAlex, LpipsVgg, Psnr, Ssim
 from quintet.judges.receipt import (

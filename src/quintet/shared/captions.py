@@ -11,8 +11,8 @@ from torch import Tensor
 
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold
-from quintet.engine.machine.world import World
 from quintet.engine.runs.cache import Cache
+from quintet.engine.task import World
 from quintet.media.errors import printable
 from quintet.nn.text import FrozenText
 

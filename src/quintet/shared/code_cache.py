@@ -25,8 +25,8 @@ from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE, stop_workers
 from quintet.engine.data.workers import Loader
 from quintet.engine.keys import Key
-from quintet.engine.machine.world import World
 from quintet.engine.runs.cache import VALUES_PER_FILE, Cache
+from quintet.engine.task import World
 
 Variant = tuple[int, int]
 """Index of a sample, and of its variant."""

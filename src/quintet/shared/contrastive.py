@@ -12,8 +12,7 @@ from torch import Tensor
 
 from quintet.engine.errors import RunError
 from quintet.engine.health import PlateauMonitor
-from quintet.engine.machine.world import World
-from quintet.engine.task import Batch, Loss, StepContext, Task
+from quintet.engine.task import Batch, Loss, StepContext, Task, World
 from quintet.nn.contrastive import (
     Pairs,
     chance_loss,
@@ -60,7 +59,7 @@ class ContrastiveTask(Task):
     def watch(self, world: World) -> None:
         """Set up the collapse monitor."""
         recipe = self.recipe
-        count = recipe.batch_size * recipe.accumulate * world.size
+        count = recipe.global_batch(world.size)
         if count < 2:
             raise RunError(
                 "a contrastive loss needs two or more pairs in a global batch; raise --batch-size"

@@ -7,15 +7,16 @@ import pytest
 import torch
 
 import adopting
+from harness import Messages
 from quintet import rooms
 from quintet.engine.loop import take_step
-from quintet.engine.machine.capture import EAGER, StepScalars, shapes, tensors
+from quintet.engine.machine.capture import EAGER, tensors
 from quintet.engine.machine.compiling import RECORD
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.settings import each_setting
-from quintet.engine.task import Batch
+from quintet.engine.task import Batch, StepScalars, shapes
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 STEPS = 16
@@ -60,7 +61,9 @@ def trajectory(run: Run, steps: int) -> list[dict[str, Any]]:
     for _ in range(steps):
         take_step(run)
         state = {
-            f"{file}/{n}": t.clone() for file, held in run._state().items() for n, t in held.items()
+            f"{file}/{n}": t.clone()
+            for file, held in run.parts.state().items()
+            for n, t in held.items()
         }
         (metrics,) = run.meters.read()[1].values()
         found.append({"state": state, "metrics": metrics})
@@ -191,8 +194,7 @@ def test_a_run_that_is_compiled_under_way_is_captured_anew_and_resumes_alike(
     tmp_path: Path,
 ) -> None:
     run = run_of("music/mulan_tiny", tmp_path / "run", True, {RECORD: 6}, compile="auto")
-    said: list[str] = []
-    run.say = said.append  # type: ignore[method-assign]
+    said = Messages(run).texts
     trajectory(run, 6)
     assert run.capture is not None
     assert not said
@@ -212,8 +214,7 @@ def test_a_run_that_is_compiled_under_way_is_captured_anew_and_resumes_alike(
 @needs_gpu
 def test_dropout_is_not_captured_and_says_so(tmp_path: Path) -> None:
     run = run_of("speech/voicebox_tiny", tmp_path / "run", True, dropout=0.1)
-    said: list[str] = []
-    run.say = said.append  # type: ignore[method-assign]
+    said = Messages(run).texts
     trajectory(run, EAGER + 3)
     assert said == [
         "steps are not captured as CUDA graphs: they draw from generators, as dropout does"

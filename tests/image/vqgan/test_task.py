@@ -108,7 +108,7 @@ def test_every_choice_trains_and_an_update_leaves_gradients_on_its_own_part_only
     for name, counts in watch.seen.items():
         assert counts[name] == len(run.parts[name].parameters)
         assert not any(count for other, count in counts.items() if other != name)
-    networks = [part.module for part in run.parts.values()] + list(run.frozen.values())
+    networks = [part.module for part in run.parts.values()] + list(run.parts.frozen.values())
     assert all(p.grad is None for network in networks for p in network.parameters())
     assert all(moved(run, name, before[name]) for name in run.parts)
     run.close()
@@ -116,8 +116,8 @@ def test_every_choice_trains_and_an_update_leaves_gradients_on_its_own_part_only
 
 def test_the_perceptual_distance_is_frozen_and_in_no_checkpoint(tmp_path: Path) -> None:
     run = open_run(recipe(), tmp_path)
-    assert set(run.frozen) == {"perceptual"}
-    assert not any(p.requires_grad for p in run.frozen["perceptual"].parameters())
+    assert set(run.parts.frozen) == {"perceptual"}
+    assert not any(p.requires_grad for p in run.parts.frozen["perceptual"].parameters())
     files = {name for part in run.parts.values() for name in part.state()}
     assert files == {
         "vae",

@@ -112,7 +112,7 @@ def holders(run: Run) -> list[dict[str, set[str]]]:
 
     def watched(name: str, step: Any) -> Any:
         def noted(at: Any) -> Any:
-            networks = {n: part.module for n, part in run.parts.items()} | run.frozen
+            networks = {n: part.module for n, part in run.parts.items()} | run.parts.frozen
             held = {
                 n
                 for n, net in networks.items()
@@ -146,7 +146,7 @@ def test_every_choice_steps_all_parts_and_no_gradient_strays(
     assert seen == [{name: {name}} for _ in range(2) for name in run.parts]
     after = weights(run)
     assert all(moved(before[name], after[name]) for name in parts)
-    networks = [*(part.module for part in run.parts.values()), *run.frozen.values()]
+    networks = [*(part.module for part in run.parts.values()), *run.parts.frozen.values()]
     assert all(p.grad is None for network in networks for p in network.parameters())
     _, table = run.meters.read()
     assert all(abs(value) < 1e6 for row in table.values() for value in row.values())

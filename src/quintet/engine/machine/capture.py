@@ -8,21 +8,16 @@ tensors, the step scalars: learning rates, decays, ramps and keys. They are tens
 as well, so that a captured step equals an eager one bit for bit.
 """
 
-import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from quintet.engine.meters import Entry, stacked
+from quintet.engine.meters import Entry, Meters, stacked
+from quintet.engine.task import Batch, StepContext, Task
 from quintet.engine.when import When
-
-if TYPE_CHECKING:
-    from quintet.engine.run import Run
-    from quintet.engine.task import Batch, StepContext
 
 EAGER = 3
 """Steps of a kind before its capture: kernels are chosen and the optimizer's state is made."""
@@ -30,28 +25,6 @@ KINDS = 16
 """Graphs that are kept; steps of further kinds stay eager."""
 ROOM = 1.5
 """A step of another kind, with a discriminator say, may need so many times the memory."""
-
-
-class StepScalars:
-    """Numbers that follow from the step, as tensors on the device."""
-
-    def __init__(self, device: torch.device):
-        self.device = device
-        self.values: dict[str, Tensor] = {}
-        self.functions: dict[str, Callable[[int], float | int]] = {}
-
-    def set(self, step: int) -> None:
-        for name, function in self.functions.items():
-            self.values[name].fill_(function(step))
-
-    def get(self, name: str, function: Callable[[int], float | int], step: int) -> Tensor:
-        """The tensor of a name; its function is the same at every step."""
-        if name not in self.values:
-            value = function(step)
-            dtype = torch.int64 if isinstance(value, int) else torch.float32
-            self.values[name] = torch.full((), value, dtype=dtype, device=self.device)
-        self.functions[name] = function
-        return self.values[name]
 
 
 Kind = tuple[Hashable, Hashable, Hashable]
@@ -78,8 +51,15 @@ class Capture:
     enough for both, the graphs give way to the first steps of another kind.
     """
 
-    def __init__(self, run: "Run"):
-        self.run = run
+    def __init__(
+        self,
+        task: Task,
+        meters: Meters,
+        forget_gradients: Callable[[], None],
+        say: Callable[[str], None],
+    ):
+        self.task, self.meters, self.device = task, meters, meters.world.device
+        self.forget_gradients, self.say = forget_gradients, say
         self.whens: dict[When, None] = {}
         self.kinds: dict[Kind, Graph] = {}
         self.pool: Any = None
@@ -98,7 +78,7 @@ class Capture:
         self.pool = None
 
     def take(
-        self, batches: Sequence["Batch"], context: "StepContext", work: Callable[..., None]
+        self, batches: Sequence[Batch], context: StepContext, work: Callable[..., None]
     ) -> None:
         """`work(batches, context)` computes the step."""
         if self.refused:
@@ -127,14 +107,14 @@ class Capture:
         torch._foreach_copy_(kind.inputs, list(tensors(batches)))
         kind.graph.replay()
         values = kind.values.clone().unbind()
-        self.run.meters.entries += [
+        self.meters.entries += [
             Entry(context.step, entry.name, value, entry.weight)
             for entry, value in zip(kind.metrics, values)
         ]
 
-    def _kind(self, batches: Sequence["Batch"], context: "StepContext") -> Kind:
+    def _kind(self, batches: Sequence[Batch], context: StepContext) -> Kind:
         answers = frozenset((when, when.due(context.step)) for when in self.whens)
-        kinds = tuple(self.run.task.kind(batch) for batch in batches)
+        kinds = tuple(self.task.kind(batch) for batch in batches)
         return answers, kinds, context.samples
 
     def _is_ready(self, kind: Graph) -> bool:
@@ -143,7 +123,7 @@ class Capture:
 
     def _make_room(self) -> None:
         """Forget the graphs, to be captured again, if an eager step might not fit beside them."""
-        free, _ = torch.cuda.mem_get_info(self.run.world.device)
+        free, _ = torch.cuda.mem_get_info(self.device)
         if free < ROOM * self.step_bytes:
             for kind in self.kinds.values():
                 kind.graph, kind.values, kind.inputs = None, None, ()
@@ -153,12 +133,12 @@ class Capture:
     def _record(
         self,
         kind: Graph,
-        batches: Sequence["Batch"],
-        context: "StepContext",
+        batches: Sequence[Batch],
+        context: StepContext,
         work: Callable[..., None],
     ) -> None:
         """Capture the step. Nothing is computed yet."""
-        run, meters = self.run, self.run.meters
+        meters = self.meters
         copies = [_copied(batch) for batch in batches]
         outside, meters.entries = meters.entries, []
         graph = torch.cuda.CUDAGraph()
@@ -172,29 +152,17 @@ class Capture:
             kind.metrics = tuple(meters.entries)
         finally:
             meters.entries = outside
-            for part in run.parts.values():
-                part.forget_gradients()
+            self.forget_gradients()
         kind.graph, kind.inputs = graph, tuple(tensors(copies))
         self.pool = self.pool or graph.pool()
 
     def _refuse(self, reason: str) -> None:
         self.refused = reason
         self.drop()
-        self.run.say(f"steps are not captured as CUDA graphs: {reason}")
+        self.say(f"steps are not captured as CUDA graphs: {reason}")
 
 
-def generators(device: torch.device) -> Hashable:
-    """The state of the generators that a step could draw from."""
-    index = device.index or 0
-    return (
-        torch.cuda.default_generators[index].get_offset(),
-        torch.default_generator.get_state().numpy().tobytes(),
-        random.getstate(),
-        np.random.get_state()[1].tobytes(),  # type: ignore[index, union-attr]
-    )
-
-
-def tensors(batches: Sequence["Batch"]) -> Iterator[Tensor]:
+def tensors(batches: Sequence[Batch]) -> Iterator[Tensor]:
     """In a fixed order."""
     for batch in batches:
         yield from _leaves(batch.data)
@@ -212,18 +180,7 @@ def _leaves(data: Any) -> Iterator[Tensor]:
             yield from _leaves(value)
 
 
-def shapes(data: Any) -> Hashable:
-    """Shapes of tensors, and other values as they are; texts do not count: no loss reads them."""
-    if isinstance(data, Tensor):
-        return tuple(data.shape), data.dtype, data.stride()
-    if isinstance(data, dict):
-        return tuple((name, shapes(value)) for name, value in data.items())
-    if isinstance(data, (list, tuple)):
-        return tuple(shapes(value) for value in data)
-    return None if isinstance(data, str) else data
-
-
-def _copied(batch: "Batch") -> "Batch":
+def _copied(batch: Batch) -> Batch:
     return type(batch)(_with_copies(batch.data), list(batch.ids), batch.keys.clone())
 
 

@@ -7,15 +7,16 @@ compiled and eager steps differ in their last bits: a resumed run makes the same
 
 import statistics
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
-if TYPE_CHECKING:
-    from quintet.engine.run import Run
+from quintet.engine.config import Recipe
+from quintet.engine.machine.capture import Capture
+from quintet.engine.machine.world import World
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.task import Task
 
 RECORD = "compiled_from"
 """In config.json: the step from which the run is compiled, null for never, or `UNDECIDED`. Without
@@ -42,9 +43,24 @@ def pays(seconds: float, shapes: int = 1) -> bool:
 class Compiler:
     """Compiles the networks of a run when their time has come, and says so."""
 
-    def __init__(self, run: "Run"):
-        self.run = run
-        self.networks = self._networks()
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        world: World,
+        folder: RunFolder,
+        capture: Capture | None,
+        say: Callable[[str], None],
+    ):
+        self.recipe, self.world, self.folder = recipe, world, folder
+        self.capture, self.say = capture, say
+        self.began = time.monotonic()
+        self.networks = {
+            name: part.network
+            for name, part in task.parts.items()
+            if part.compiles
+            and (part.compiles_captured or recipe.compile == "on" or not world.captures)
+        }
         self.start = self._start() if self.networks else None
         """A step, UNDECIDED, or None for never."""
         self.compiled = False
@@ -52,24 +68,16 @@ class Compiler:
         self.graphs, self.hits, self.seconds = 0, 0, 0.0
         """Compiled since the run last spoke of it: graphs, those from the cache, and how long."""
 
-    def _networks(self) -> dict[str, nn.Module]:
-        world, asked = self.run.world, self.run.recipe.compile == "on"
-        return {
-            name: part.network
-            for name, part in self.run.task.parts.items()
-            if part.compiles and (part.compiles_captured or asked or not world.captures)
-        }
-
     def _start(self) -> int | str | None:
-        if self.run.recipe.compile == "on" or not self.run.world.compiles:
-            return 0 if self.run.world.compiles else None
-        recorded = self.run.folder.about.get(RECORD, 0)
+        if self.recipe.compile == "on" or not self.world.compiles:
+            return 0 if self.world.compiles else None
+        recorded = self.folder.about.get(RECORD, 0)
         return recorded if recorded in (None, UNDECIDED) or type(recorded) is int else 0
 
     @contextmanager
-    def step(self) -> Generator[None, None, None]:
+    def step(self, step: int) -> Generator[None, None, None]:
         """Around each step."""
-        if not self.compiled and isinstance(self.start, int) and self.run.step >= self.start:
+        if not self.compiled and isinstance(self.start, int) and step >= self.start:
             self._compile()
         timed = self.start == UNDECIDED and len(self.marks) < WARM + TIMED
         mark = self._mark() if timed else None
@@ -80,33 +88,32 @@ class Compiler:
         if self.compiled:
             self._tell(before, time.perf_counter() - begun)
 
-    def decide(self) -> None:
+    def decide(self, step: int) -> None:
         """After a step: whether to compile the rest of the run, as soon as enough were timed."""
         if self.start != UNDECIDED or len(self.marks) < WARM + TIMED:
             return
-        run, world = self.run, self.run.world
-        left = run.recipe.steps - run.step
+        left = self.recipe.steps - step
         seconds = statistics.median(_between(*pair) for pair in self.marks[WARM:])
         rest = left * seconds
-        if run.recipe.minutes is not None:
-            rest = min(rest, 60 * run.recipe.minutes - (time.monotonic() - run.began))
-        shapes = run.capture.shapes if run.capture is not None else 1
-        self.start = run.step if world.from_main(pays(rest, shapes)) else None
+        if self.recipe.minutes is not None:
+            rest = min(rest, 60 * self.recipe.minutes - (time.monotonic() - self.began))
+        shapes = self.capture.shapes if self.capture is not None else 1
+        self.start = step if self.world.from_main(pays(rest, shapes)) else None
         self.marks.clear()
-        if world.is_main:
-            run.folder.write_config({**run.folder.about, RECORD: self.start})
+        if self.world.is_main:
+            self.folder.write_config({**self.folder.about, RECORD: self.start})
         verdict = "not compiled" if self.start is None else "to be compiled"
-        run.say(f"{verdict}: {left} steps of {1e3 * seconds:.3g} ms are left")
+        self.say(f"{verdict}: {left} steps of {1e3 * seconds:.3g} ms are left")
 
     def _compile(self) -> None:
         self.compiled = True
         names: list[str] = []
         for name, network in self.networks.items():
-            blocks = self.run.world.compile(network)
+            blocks = self.world.compile(network)
             names.append(f"{blocks} blocks of {name}" if blocks else name)
-        if self.run.capture is not None:
-            self.run.capture.drop()
-        self.run.say(f"compiling {', '.join(names)} …")
+        if self.capture is not None:
+            self.capture.drop()
+        self.say(f"compiling {', '.join(names)} …")
 
     def _tell(self, before: tuple[int, int], seconds: float) -> None:
         """Compiling blocks the host, so the host's clock tells how long it took."""
@@ -116,11 +123,11 @@ class Compiler:
             self.seconds += seconds
         elif self.graphs:
             cached = f", {self.hits} of them from the cache" if self.hits else ""
-            self.run.say(f"compiled {self.graphs} graphs in {self.seconds:.0f} s{cached}")
+            self.say(f"compiled {self.graphs} graphs in {self.seconds:.0f} s{cached}")
             self.graphs, self.hits, self.seconds = 0, 0, 0.0
 
     def _mark(self) -> Mark:
-        if self.run.world.device.type != "cuda":
+        if self.world.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()

@@ -19,12 +19,11 @@ from torch.nn.utils import get_total_norm
 
 from quintet.engine.errors import RunError
 from quintet.engine.machine.regions import regions_of
+from quintet.engine.task import World
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
-
-    from quintet.engine.machine.world import World
 
 
 def shard(network: nn.Module, device: torch.device, size: int) -> nn.Module:
@@ -140,7 +139,7 @@ def views(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
 
 
 def hand_over_gradients(
-    parameters: Mapping[str, nn.Parameter], stepped: Mapping[str, nn.Parameter], world: "World"
+    parameters: Mapping[str, nn.Parameter], stepped: Mapping[str, nn.Parameter], world: World
 ) -> None:
     """Give the views their gradients; what has no shards was not reduced by FSDP2."""
     for name, parameter in parameters.items():
@@ -153,7 +152,7 @@ def hand_over_gradients(
 
 
 def gradient_norm(
-    parameters: Mapping[str, nn.Parameter], stepped: Mapping[str, nn.Parameter], world: "World"
+    parameters: Mapping[str, nn.Parameter], stepped: Mapping[str, nn.Parameter], world: World
 ) -> Tensor:
     """Over all processes, in which shards differ and everything else is the same."""
     grads = {name: p.grad for name, p in stepped.items() if p.grad is not None}
@@ -161,7 +160,7 @@ def gradient_norm(
     alike = [grad for name, grad in grads.items() if not is_sharded(parameters[name])]
     none = torch.zeros((), dtype=torch.float64, device=world.device)
     mine, common = (get_total_norm(ts).double().square() if ts else none for ts in (shards, alike))
-    return (world.sum(mine) + common).sqrt().to(world.dtype)
+    return (world.sum(mine) + common).sqrt()
 
 
 # -- whole tensors ---------------------------------------------------------------------------------

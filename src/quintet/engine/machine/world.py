@@ -7,13 +7,15 @@ own versions of those step once per process and cannot be resumed exactly.
 import ctypes
 import datetime
 import os
+import random
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, DistributedDataParallelKwargs
@@ -56,11 +58,11 @@ class World:
         self.device: torch.device = self._accelerator.device
         self.rank: int = self._accelerator.process_index
         self.size: int = self._accelerator.num_processes
-        self.is_main = self.rank == 0
+        self.is_main: bool = self.rank == 0
         self._check_processes(recipe)
         self.precision = _precision(recipe.precision, self.device)
         on_gpu = self.device.type == "cuda"
-        self.compiles = recipe.compile == "on" or (
+        self.compiles: bool = recipe.compile == "on" or (
             recipe.compile == "auto" and on_gpu and has_compiler()
         )
         """Whether networks may be compiled; when, a run's Compiler decides."""
@@ -169,6 +171,15 @@ class World:
         torch.default_generator.manual_seed(number)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(number)
+
+    def generator_states(self) -> Hashable:
+        """On a GPU: states of the generators that a step could draw from."""
+        return (
+            torch.cuda.default_generators[self.device.index or 0].get_offset(),
+            torch.default_generator.get_state().numpy().tobytes(),
+            random.getstate(),
+            np.random.get_state()[1].tobytes(),  # type: ignore[index, union-attr]
+        )
 
     def no_sync_but_last(
         self, wrapped: nn.Module, index: int, count: int

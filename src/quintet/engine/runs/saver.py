@@ -1,15 +1,19 @@
 """Saver: the checkpoints of a run, written in the background, and the best of them."""
 
 import math
+import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quintet.engine.config import Recipe
+import torch
+
+from quintet.engine.config import Recipe, to_json
 from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder, require_settings
 from quintet.files import remove_partial
+from quintet.version import __version__
 
 
 class Saver:
@@ -27,7 +31,7 @@ class Saver:
 
     @property
     def global_batch(self) -> int:
-        return self.recipe.batch_size * self.recipe.accumulate * self.world.size
+        return self.recipe.global_batch(self.world.size)
 
     def note_best(self, metrics: Mapping[str, float], criterion: tuple[str, str] | None) -> None:
         if criterion is None or not math.isfinite(metrics.get(criterion[0], math.nan)):
@@ -42,7 +46,8 @@ class Saver:
             self.is_best = True
 
     def save(self, step: int, files: checkpoint.Files, about: Mapping[str, Any]) -> None:
-        """Copy the state; a background thread of the main process writes it."""
+        """Copy the state; a background thread of the main process writes it. To `about` comes what
+        the saver knows."""
         best = self.best if self.is_best else None
         self.is_best, self.saved_step = False, step
         if self.writer is None:
@@ -50,7 +55,7 @@ class Saver:
             return
         writer, spare = self.writer, self.writer.spare
         writer.spare = None
-        copied = checkpoint.snapshot(files, spare)
+        copied, about = checkpoint.snapshot(files, spare), {**self._about(), **about}
 
         def job() -> None:
             checkpoint.write(self.folder.checkpoints, step, copied, about)
@@ -61,6 +66,23 @@ class Saver:
                 self._retain(step)
 
         writer.submit(job)
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "run": self.folder.id,
+            "seed": self.recipe.seed,
+            "settings": to_json(self.recipe),
+            "global_batch": self.global_batch,
+            "processes": self.world.size,
+            "threads": torch.get_num_threads(),
+            "precision": self.world.precision,
+            "device": self.world.device.type,
+            "versions": {
+                "quintet": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        }
 
     def _retain(self, step: int) -> None:
         best = self.folder.best()

@@ -5,7 +5,6 @@ the largest of some samples. It does not affect the real run.
 """
 
 import copy
-import dataclasses
 import gc
 import random
 import shlex
@@ -70,15 +69,6 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool], downwards: bool) 
     return sizes[low] if low >= 0 else None
 
 
-def with_micro_batch(recipe: Recipe, size: int) -> Recipe:
-    """The same global batch in micro-batches of another size; the evaluation batch scales along."""
-    total, evaluated = recipe.batch_size * recipe.accumulate, recipe.evaluate_batch
-    evaluated = evaluated and max(1, evaluated * size // recipe.batch_size)
-    return dataclasses.replace(
-        recipe, batch_size=size, accumulate=total // size, evaluate_batch=evaluated
-    )
-
-
 def find(build: Callable[[Any], Task], recipe: Recipe, world: World) -> Recipe:
     """The recipe with the largest micro-batch that fits on every process."""
     fits = Probe(build, recipe, world)
@@ -87,7 +77,7 @@ def find(build: Callable[[Any], Task], recipe: Recipe, world: World) -> Recipe:
         raise RunError(
             f"--auto-batch: not even one sample at a time fits. {remedies(recipe, world.precision)}"
         )
-    return with_micro_batch(recipe, size)
+    return recipe.with_micro_batch(size)
 
 
 class Probe:
@@ -112,7 +102,7 @@ class Probe:
         exhausted = False
         try:
             with preserved_rng():
-                dry_run(self.build, with_micro_batch(self.recipe, size), self.alone)
+                dry_run(self.build, self.recipe.with_micro_batch(size), self.alone)
         except Exception as error:
             exhausted = memory.ran_out(error)  # keep no reference: its frames hold tensors
             if not exhausted:
@@ -171,7 +161,7 @@ def dry_step(run: Run, batches: Sequence[Batch]) -> None:
     context = StepContext(run.step, run.recipe.seed, samples, run.world, none)
     for update in run.task.updates:
         if update.when.due(run.step):
-            apply(run, update, batches, context)
+            apply(update, run.parts, batches, context, run.meters)
 
 
 def heavy_batches(task: Task, source: Any, recipe: Recipe, world: World) -> list[Batch]:
@@ -259,7 +249,7 @@ def remedies(recipe: Recipe, precision: str) -> str:
     """What to change, the smallest change first."""
     changes: list[str] = []
     if recipe.batch_size > 1:
-        less = with_micro_batch(recipe, divisors(recipe.batch_size)[-2])
+        less = recipe.with_micro_batch(divisors(recipe.batch_size)[-2])
         split = f"--batch-size {less.batch_size} --accumulate {less.accumulate}"
         changes.append(f"{split}, which keeps the global batch")
         changes.append("--auto-batch, which finds the largest micro-batch that fits")
@@ -275,7 +265,7 @@ def explained(recipe: Recipe, world: World, run: Run | None, error: BaseExceptio
     """The error of a run that ran out of memory."""
     where = "while the run was built"
     if run is not None:
-        part = f" in the update of '{run.focus.name}'" if run.focus else ""
+        part = f" in the update of '{run.parts.focus.name}'" if run.parts.focus else ""
         where = f"at step {run.step}{part}"
     batch = f"micro-batches of {recipe.batch_size} x accumulate {recipe.accumulate}"
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

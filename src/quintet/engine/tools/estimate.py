@@ -149,7 +149,7 @@ def _evaluation(run: Run) -> Facts:
         marks: list[float] = []
         for batch in islice(run.fixed, 4):
             with run.world.autocast():
-                run.task.measure(_nets(run), batch)
+                run.task.measure(run.parts.nets, batch)
             _synchronize(run)
             marks.append(time.perf_counter())
     each = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
@@ -161,14 +161,10 @@ def _exhibits(run: Run) -> Facts:
     begin = time.perf_counter()
     for batch in islice(run.fixed or (), 1):
         with evaluate.eval_mode(list(run.parts.values()), averaged=True), run.world.autocast():
-            run._exhibit(_nets(run), batch)
+            run.exhibit(batch)
     files = [file for file in run.folder.exhibits.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return {"exhibits": size, "exhibit_seconds": time.perf_counter() - begin}
-
-
-def _nets(run: Run) -> dict[str, Any]:
-    return {**run.frozen, **{name: part.module for name, part in run.parts.items()}}
 
 
 # -- what follows from the numbers ----------------------------------------------------------------

@@ -13,8 +13,8 @@ import torch
 from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError
 from quintet.engine.evaluate import eval_mode, measure_in_contexts
-from quintet.engine.launch import _initialise, _machine
 from quintet.engine.loop import take_step
+from quintet.engine.machine import hardware
 from quintet.engine.machine.world import World
 from quintet.engine.meters import order_of
 from quintet.engine.models.pretrained import initial_weights
@@ -76,14 +76,15 @@ def _begin(run: Run, step: int | None) -> None:
     if step is not None:
         run.restore(step)
     elif run.recipe.init_from:
-        _initialise(run, initial_weights(run.recipe.init_from, run.task))
+        weights = initial_weights(run.recipe.init_from, run.task)
+        run.parts.initialise(weights, run.recipe, run.say)
 
 
 def check_order(run: Run, step: int) -> str | None:
     """Compare the samples of the report that has the step with the log, from the plan alone."""
     reports = [r for r in read_lines(run.folder.metrics) if isinstance(r.get("order"), str)]
     logged = next((r["order"] for r in reports if step in _steps(r["order"])), None)
-    if logged is None or run.rollbacks:
+    if logged is None or run.rollbacks.past:
         return None  # a rollback has changed the order in between
     steps = _steps(logged)
     before = [r for r in reports if r["step"] < steps[0]]
@@ -224,7 +225,9 @@ def _inexact(
     if world.device.type != "cpu" and not recipe.deterministic:
         return "trained without --deterministic"
     trained: Record = folder.about
-    facts = [("device", trained.get("machine", {}).get("device"), _machine(world)["device"])]
+    facts = [
+        ("device", trained.get("machine", {}).get("device"), hardware.facts(world.device)["device"])
+    ]
     facts += [("torch", trained.get("versions", {}).get("torch"), torch.__version__)]
     if saved:
         newest = saved[max(saved)]
@@ -258,9 +261,8 @@ def _evaluate(run: Run, saved: Mapping[int, Record], tolerance: float) -> Iterat
         return
     run.restore(logged[-1]["step"])
     parts = list(run.parts.values())
-    nets = {**run.frozen, **{part.name: part.module for part in parts}}
     averaged = [partial(eval_mode, parts, True)]
-    [metrics] = measure_in_contexts(averaged, run.task, nets, run.fixed, run.world)
+    [metrics] = measure_in_contexts(averaged, run.task, run.parts.nets, run.fixed, run.world)
     metrics = {f"val/{name}": value for name, value in metrics.items()}
     yield from _rows(run.step, logged[-1], metrics, tolerance)
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold
-from quintet.engine.machine.world import World
-from quintet.engine.task import Batch, Exhibit, Measured, Part, Rows, Update
+from quintet.engine.task import Batch, Exhibit, Measured, Part, Rows, Update, World
 from quintet.image.clip.config import ClipRecipe
 from quintet.image.clip.data import open_captioned
 from quintet.image.data import collate

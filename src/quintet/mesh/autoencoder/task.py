@@ -12,7 +12,6 @@ from torch import Tensor
 
 from quintet.engine.health import below
 from quintet.engine.keys import fold
-from quintet.engine.machine.world import World
 from quintet.engine.task import (
     Batch,
     Exhibit,
@@ -24,6 +23,7 @@ from quintet.engine.task import (
     Tally,
     Task,
     Update,
+    World,
     each,
 )
 from quintet.mesh import data

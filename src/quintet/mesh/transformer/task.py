@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.health import below
 from quintet.engine.keys import fold, uniform
-from quintet.engine.machine.world import World
 from quintet.engine.runs.frozen import digest
 from quintet.engine.task import (
     Batch,
@@ -31,6 +30,7 @@ from quintet.engine.task import (
     Tally,
     Task,
     Update,
+    World,
 )
 from quintet.media.meshes.polygons import closedness
 from quintet.mesh import agreement as judge
@@ -117,8 +117,7 @@ class TransformerTask(Task):
         """Codes of zeros for some meshes: encoding all of them takes minutes."""
         recipe, source = self.recipe, self._meshes("train")
         lengths = data.some_lengths(source, recipe.seed) or [recipe.meshes.max_faces]
-        count = recipe.batch_size * recipe.accumulate
-        self.blank = BlankCodes(lengths, count, (self.config.tokens_per_face,))
+        self.blank = BlankCodes(lengths, recipe.global_batch(), (self.config.tokens_per_face,))
         self.device, self.fixed_shapes = world.device, True
 
     def _meshes(self, split: str) -> Any:

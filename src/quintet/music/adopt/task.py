@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.engine.health import Monitor, PlateauMonitor, below
+from quintet.engine.health import PlateauMonitor, below
 from quintet.engine.keys import fold, normal
 from quintet.engine.task import (
     Batch,
     Exhibit,
     Loss,
     Measured,
+    Monitor,
     Part,
     Rows,
     StepContext,

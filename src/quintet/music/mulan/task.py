@@ -11,7 +11,6 @@ from torch import Tensor
 from quintet.engine.data.plans import Plan
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold
-from quintet.engine.machine.world import World
 from quintet.engine.task import (
     Batch,
     Exhibit,
@@ -19,6 +18,7 @@ from quintet.engine.task import (
     Part,
     Rows,
     Update,
+    World,
 )
 from quintet.files import reading_once
 from quintet.music import data, tunes

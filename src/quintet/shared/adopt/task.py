@@ -8,8 +8,7 @@ import torch
 
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold
-from quintet.engine.machine.world import World
-from quintet.engine.task import Task
+from quintet.engine.task import Task, World
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian
 from quintet.shared.adopt.config import AdoptSettings
 from quintet.shared.adopt.model import AdoptedTokenizer

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold, uniform
-from quintet.engine.machine.world import World
 from quintet.engine.runs.folder import read_json
 from quintet.engine.runs.frozen import digest
 from quintet.engine.task import (
@@ -30,6 +29,7 @@ from quintet.engine.task import (
     Tally,
     Task,
     Update,
+    World,
 )
 from quintet.nn.attention import Context
 from quintet.nn.text import PAD, TOKENIZERS
@@ -138,8 +138,7 @@ class MaskedTask(Task):
 
     def abstract_prepare(self, world: World) -> None:
         """Ids of zeros: encoding all samples takes minutes."""
-        count = self.recipe.batch_size * self.recipe.accumulate
-        self.blank = BlankCodes([self.config.tokens], count)
+        self.blank = BlankCodes([self.config.tokens], self.recipe.global_batch())
         self.device, self.fixed_shapes = world.device, True
 
     def _pixels(self, split: str) -> CaptionedPixels | None:

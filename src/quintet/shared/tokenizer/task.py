@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from quintet.engine.config import OptimizerConfig
-from quintet.engine.health import Monitor, PlateauMonitor, below
+from quintet.engine.health import PlateauMonitor, below
 from quintet.engine.keys import normal
-from quintet.engine.task import Batch, Loss, Part, StepContext, Task, Update, each
+from quintet.engine.task import Batch, Loss, Monitor, Part, StepContext, Task, Update, each
 from quintet.engine.when import When
 from quintet.nn.adversarial import losses as adversarial
 from quintet.nn.adversarial.balancer import Balancer

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from quintet.engine.data.plans import Plan
 from quintet.engine.health import above
 from quintet.engine.keys import fold, uniform
-from quintet.engine.machine.capture import shapes
-from quintet.engine.machine.world import World
 from quintet.engine.task import (
     Batch,
     Exhibit,
@@ -22,6 +20,8 @@ from quintet.engine.task import (
     Tally,
     Task,
     Update,
+    World,
+    shapes,
 )
 from quintet.nn.alignment import inside, token_of_frame
 from quintet.shared.exhibits import Sounds

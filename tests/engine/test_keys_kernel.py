@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="needs Triton")
 if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
-from quintet.engine.machine.noise import noise  # noqa: E402
+from quintet.engine.keys_kernel import noise  # noqa: E402
 
 KEYS = torch.tensor([0, 1, 2**63 - 1, -5, fold("a")])
 

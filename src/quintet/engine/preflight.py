@@ -1,0 +1,71 @@
+"""What a run says and refuses before its first step, or its first one after a resume."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from quintet.engine.config import Recipe
+from quintet.engine.data import record
+from quintet.engine.data.stream import Fixed, Stream
+from quintet.engine.errors import RunError
+from quintet.engine.machine.world import World
+from quintet.engine.part import Parts
+
+
+def greeting(parts: Parts, stream: Stream, fixed: Fixed | None, world: World, batch: int) -> str:
+    """Where a run trains, what, and on how much data."""
+    counts = ", ".join(
+        f"{name} {sum(p.numel() for p in part.parameters.values()) / 1e6:.2f} M"
+        for name, part in parts.items()
+    )
+    count = fixed.samples.size if fixed else 0
+    held_out = f"{count} held out for validation" if count else "none for validation"
+    return (
+        f"{world.size} process(es) on {world.device.type}, {world.precision}; "
+        f"global batch {batch} from {stream.samples.size} samples, {held_out}; parameters: {counts}"
+    )
+
+
+def changed_rates(parts: Parts, about: Mapping[str, Any], step: int) -> list[str]:
+    """A sentence for each learning rate that differs from that of the checkpoint."""
+    before = about.get("learning_rates")
+    before = before if isinstance(before, Mapping) else {}
+    return [
+        f"learning rate of '{name}' changed from {before[name]} to {rate} at step {step}"
+        for name, rate in parts.learning_rates().items()
+        if before.get(name, rate) != rate
+    ]
+
+
+def changed_schedule(
+    parts: Parts, recipe: Recipe, about: Mapping[str, Any], step: int, path: Path
+) -> str | None:
+    """Refuse a run that would not learn; the rates of one whose schedule has changed."""
+    if step >= recipe.steps:
+        return None
+    before, length = about.get("settings", {}).get("schedule_steps"), recipe.schedule_steps
+    rates = {name: part.learning_rate_at(step) for name, part in parts.items()}
+    if not any(rates.values()):
+        raise RunError(
+            f"{path} is at step {step}, past the end of its learning-rate schedule of {length} "
+            f"steps: the rate would be 0. Stretch the schedule with --schedule-steps {recipe.steps}"
+        )
+    if before in (None, length):
+        return None
+    listed = ", ".join(f"'{name}' {rate:.3g}" for name, rate in rates.items())
+    return (
+        f"the learning-rate schedule is {length} steps long instead of {before}; "
+        f"the rate at step {step} is {listed}"
+    )
+
+
+def settle_data(
+    path: Path, stream: Stream, fixed: Fixed | None, recipe: Recipe, say: Callable[[str], None]
+) -> str:
+    """The files are those of the last start, or the user has accepted others; returns the digest
+    of the validation data."""
+    sources = {"train": stream.samples.source}
+    sources |= {"valid": fixed.samples.source} if fixed else {}
+    now = {split: record.record_of(sources.get(split)) for split in record.SPLITS}
+    record.settle(path, now, recipe.accept_changed_data, say)
+    return now["valid"].digest
