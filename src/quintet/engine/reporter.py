@@ -30,7 +30,7 @@ class Reporter:
 
     def name_damaged(self, step: int, split: str, loader: Stream | Fixed, world: World) -> None:
         """Each damaged sample once, whichever process met it."""
-        notes = world.gather_objects(loader.damaged)
+        notes = world.gather_objects([*loader.damaged])
         loader.damaged.clear()
         for note in (note for of_process in notes for note in of_process):
             if note.index not in self.damaged[split]:
