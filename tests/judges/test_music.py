@@ -6,7 +6,8 @@ import torch
 from safetensors.torch import save_file
 
 from quintet.engine.errors import RunError
-from quintet.judges.media import music, vggish
+from quintet.judges import vggish
+from quintet.judges.media import music
 from quintet.judges.media.music import Recording, retrieval
 from quintet.media.audio import write_wav
 from quintet.shared.outputs import Caption
