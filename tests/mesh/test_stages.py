@@ -71,7 +71,7 @@ def test_a_model_of_another_kind_is_refused(
     vae.save_pretrained(tmp_path / "vae")
     for inputs, kind, remedy in (
         (tmp_path / "vae", "image/vqgan", "quintet train mesh/autoencoder"),
-        (transformer_run, "MeshTransformer", "MeshAutoencoder"),
+        (transformer_run, "mesh/transformer", "not mesh/autoencoder"),
     ):
         result = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", inputs)
         assert kind in result.sentence
