@@ -47,7 +47,7 @@ test-latest:  ## readers, writers, Hub, trackers, judges, export, adopted models
 		--upgrade-strategy eager "$$(grep '^torch==' constraints.txt)" -e '.[dev]'
 	$(LATEST)/bin/python -m pytest -n 2 --dist loadfile -q tests/media tests/engine/models \
 		tests/engine/runs/test_sinks.py tests/test_fresh_process.py tests/judges/test_frechet.py \
-		tests/image/test_adopt.py tests/image/test_clip.py tests/music/test_adopt.py tests/music/test_clap.py \
+		tests/image/adopt tests/image/clip tests/music/adopt tests/music/clap \
 		$(addprefix tests/end_to_end/test_, cli.py export.py pack.py)
 
 campaign: $(READY)  ## fault injection against the real program; can be interrupted and resumed

@@ -97,7 +97,7 @@ def main() -> None:
             if name == "pictures":
                 write_pictures(Path(folder))
                 recipe = replace(recipe, data=folder)
-            task, world = rooms.build(kind, recipe), World(recipe)
+            task, world = rooms.build(recipe), World(recipe)
             profile = cProfile.Profile()
             if flags.profile:
                 profile.enable()

@@ -31,7 +31,7 @@ from quintet.image.config import ImageDataConfig
 from quintet.image.data import ImageFolder, collate
 from quintet.media.folder import files
 from quintet.media.pixels import SUFFIXES
-from quintet.media.shards.index import Builder, Sample
+from quintet.media.shards.index import IndexBuilder, Sample
 from quintet.media.shards.member import Header
 from quintet.media.shards.pack import pack
 
@@ -135,7 +135,7 @@ def start_up(place: Path, samples: int) -> dict[str, object]:
     folder, each = place / "many", 1000
     folder.mkdir()
     for number in range(samples // each):
-        builder, size = Builder(), each * 100_000
+        builder, size = IndexBuilder(), each * 100_000
         for row in range(each):
             name = f"class-{number:04d}/{row:08d}.jpg"
             row_data = {"file_name": name, "text": "a photograph of something or other"}

@@ -98,7 +98,8 @@ class Family:
 
     @property
     def export(self) -> ExportModule:
-        return self.module("export", "pieces(model, recipe)", "export as a graph")
+        purpose = "export as a graph (--format safetensors holds all of it)"
+        return self.module("export", "pieces(model, recipe)", purpose)
 
     @property
     def outputs(self) -> OutputsModule:
@@ -216,7 +217,7 @@ def family_of_foreign(path: Path) -> Family:
         if named in family.adopts:
             return family
     known = "; ".join(f"{family}: {', '.join(family.adopts)}" for family in families)
-    raise RunError(f"{path} holds a {named}, which no family adopts by itself ({known})")
+    raise RunError(f"{path} holds the class {named}, which no family adopts ({known})")
 
 
 def build(recipe: Recipe, run: Path | None = None, recorded_split: bool = True) -> "Task":

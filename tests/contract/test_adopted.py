@@ -22,7 +22,7 @@ from quintet.engine.launch import start
 from quintet.media.clips.reader import frames_of
 from quintet.media.clips.writer import write_mp4
 from quintet.shared.adopt.folder import quiet
-from video.test_cli import waves
+from video.tokenizer.test_cli import waves
 
 diffusers: Any = adopting.Library("diffusers")
 transformers: Any = adopting.Library("transformers")

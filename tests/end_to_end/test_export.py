@@ -12,6 +12,7 @@ from command import Quintet, with_nan
 from torch import Tensor, nn
 
 import quintet as library
+from quintet import rooms
 from quintet.engine.errors import RunError
 from quintet.engine.models.export import Exportable, Input, Piece, export
 
@@ -220,13 +221,11 @@ def test_every_room_exports_what_it_can(
         run_code(code, out)
 
 
-def test_a_transformer_of_meshes_is_refused_with_the_reason() -> None:
-    from quintet.mesh.autoencoder.export import pieces
-
-    model = library.MeshTransformer(dim=16, layers=1, heads=1, head_dim=16, fine_layers=1)
-    found = pieces(model, None)
-    assert not found.pieces
-    assert "a loop, not a graph" in found.left_out
+@pytest.mark.parametrize("name", ["mesh/transformer", "image/maskgit", "music/adopt"])
+def test_a_model_without_graphs_is_refused_with_the_format_that_holds_it(name: str) -> None:
+    sentence = rf"{name} does not support export as a graph \(--format safetensors holds all of it"
+    with pytest.raises(RunError, match=sentence):
+        _ = rooms.Family(*name.split("/")).export
 
 
 def test_an_unknown_format_is_refused(trained: Path, tmp_path: Path, quintet: Quintet) -> None:

@@ -78,7 +78,7 @@ def test_judges_do_not_depend_on_the_batch_size(
     smaller = answer(quintet(*words, "--batch-size", 3))
     for key in ("judges", "baselines", "weights"):
         assert smaller[key] == found[key]
-    room = import_module("quintet.image.outputs")
+    room = import_module("quintet.image.vqgan.outputs")
     monkeypatch.setattr(room.Reconstructions, "size", 3)
     groups = answer(quintet(*words))["judges"]
     for name, score in found["judges"].items():
@@ -311,6 +311,6 @@ def test_transcripts_are_spoken_and_judged_beside_recordings_and_copies(
     pair = answer(quintet("evaluate", "--pair", *folders, "--judges", names))
     assert numbers(pair) == numbers(found["judges"])
     assert judged(quintet, run, "--batch-size", 1)["judges"] == found["judges"]
-    room = import_module("quintet.speech.outputs")
+    room = import_module("quintet.speech.voicebox.outputs")
     monkeypatch.setattr(room.Spoken, "size", 2)
     approximately(judged(quintet, run)["judges"], found["judges"])

@@ -157,7 +157,7 @@ def test_an_exported_class_is_looked_up_and_never_imported(
     (model / "config.json").write_text(json.dumps({**about, "model": name}))
     with pytest.raises(RunError, match="not Quintet's"):
         library.load(model)
-    with pytest.raises(RunError, match="not image/VQGanVAE"):
+    with pytest.raises(RunError, match="not image/vqgan"):
         library.VQGanVAE.from_pretrained(model)
     assert quintet("sample", model).status == 2
 

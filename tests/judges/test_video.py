@@ -195,7 +195,7 @@ def test_names_are_told_apart_within_a_medium() -> None:
     for module in (images, videos):
         names = [judge.name for judge in module.JUDGES]
         assert len(set(names)) == len(names)
-        assert {judge.medium for judge in module.JUDGES} == {module.__name__.split(".")[-1][:-1]}
+        assert {judge.medium for judge in module.JUDGES} == {module.__name__.split(".")[-1]}
 
 
 # -- I3D ------------------------------------------------------------------------------------

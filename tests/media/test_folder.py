@@ -204,7 +204,7 @@ def test_runs_exports_and_caches_are_no_data(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "run/config.json").write_text('{"quintet": "0.1.0", "recipe": "image/vqgan"}')
-    (tmp_path / "model/config.json").write_text('{"quintet": "0.1.0", "model": "image/VQGanVAE"}')
+    (tmp_path / "model/config.json").write_text('{"quintet": "0.1.0", "model": "image/vqgan"}')
     (tmp_path / "cache/CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
     assert listing(tmp_path, [".png"]).names == ["a.png"]
     (tmp_path / "foreign").mkdir()

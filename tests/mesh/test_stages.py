@@ -70,8 +70,8 @@ def test_a_model_of_another_kind_is_refused(
     vae = quintet.VQGanVAE(dim=8, channel_multipliers=(1, 2), num_res_blocks=1, levels=(4, 4))
     vae.save_pretrained(tmp_path / "vae")
     for inputs, kind, remedy in (
-        (tmp_path / "vae", "VQGanVAE", "quintet train mesh/autoencoder"),
-        (transformer_run, "MeshTransformer", "MeshAutoencoder"),
+        (tmp_path / "vae", "image/vqgan", "quintet train mesh/autoencoder"),
+        (transformer_run, "mesh/transformer", "not mesh/autoencoder"),
     ):
         result = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", inputs)
         assert kind in result.sentence
@@ -85,7 +85,7 @@ def test_a_run_of_another_room_is_refused(tmp_path: Path, cli: Callable) -> None
     image = ["train", "image/vqgan_tiny", "--workers", 0, "--device", "cpu", *arguments, *more]
     assert cli(*image, "--run", tmp_path / "image").status == 0
     result = cli(*TRAIN, "--run", tmp_path / "run", "--autoencoder", tmp_path / "image")
-    assert "VQGanVAE" in result.sentence
+    assert "image/vqgan" in result.sentence
     assert not (tmp_path / "run").exists()
 
 

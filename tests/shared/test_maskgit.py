@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from quintet.engine.config import ConfigError
-from quintet.image import sample as image_sample
 from quintet.image.maskgit.config import MaskGitConfig
 from quintet.image.maskgit.model import MaskGit
+from quintet.image.maskgit.sample import Flags
 from quintet.nn.attention import Context
 from quintet.nn.quantisers.config import CodebookConfig
 from quintet.shared.maskgit.config import MAX_DIGIT, DecodingConfig, digits_of
@@ -26,8 +26,7 @@ from quintet.shared.maskgit.decoding import (
     sample_keys,
 )
 from quintet.shared.maskgit.model import random_mask
-from quintet.shared.sampling import decoding_of
-from quintet.video import sample as video_sample
+from quintet.shared.maskgit.sampling import decoding_of
 
 SMALL = MaskGitConfig(
     grid=(4, 6), digits=(8, 5), dim=32, layers=2, heads=2, head_dim=16, text_length=24
@@ -244,7 +243,7 @@ def test_arguments_of_upstream_are_taken_or_refused(model: MaskGit) -> None:
 
 
 def test_samples_are_made_as_in_the_evaluations_of_the_run_unless_asked(tmp_path: Path) -> None:
-    flags = image_sample.Flags(order="halton", temperature=0.0)
+    flags = Flags(order="halton", temperature=0.0)
     given = {"order": "halton", "temperature": 0.0}
     (tmp_path / "config.json").write_text('{"model_type": "an export"}')
     assert decoding_of(tmp_path, flags) == given
@@ -254,7 +253,7 @@ def test_samples_are_made_as_in_the_evaluations_of_the_run_unless_asked(tmp_path
     own = {"steps": 9, "choice_temperature": 1.0, "cond_scale": generation.cond_scale}
     assert decoding_of(tmp_path, flags) == given | own
     assert decoding_of(tmp_path.with_name(f"{tmp_path.name}@best"), flags) == given | own
-    assert decoding_of(tmp_path, video_sample.Flags())["temperature"] == 0.7
+    assert decoding_of(tmp_path, Flags())["temperature"] == 0.7
 
 
 @pytest.mark.parametrize("order", ["confidence", "halton"])

@@ -17,6 +17,8 @@ from quintet.cli.common import (
 )
 from quintet.engine.errors import RunError
 
+INPUTS = tyro.conf.arg(metavar="[INPUT …]")
+
 
 def sample(given: list[str]) -> None:
     """Each family has its own flags, so the run comes first."""
@@ -37,7 +39,7 @@ def sample(given: list[str]) -> None:
     kind = dataclasses.make_dataclass(
         "Sample",
         [
-            ("inputs", tyro.conf.Positional[tuple[Path, ...]], ()),
+            ("inputs", Annotated[tyro.conf.Positional[tuple[Path, ...]], INPUTS], ()),
             ("out", Path, Path("out")),
             ("step", Step, None),
             ("flags", Annotated[spelled(module.Flags), tyro.conf.arg(name="")], module.Flags()),

@@ -315,8 +315,8 @@ def test_another_models_weights_are_not_even_fetched(hub: Hub) -> None:
     hub.files["me/nothing"] = {"model.safetensors": b"x"}
     mesh().push_to_hub("me/mesh", token=TOKEN)
     for name, words in {
-        "me/bert": "not image/VQGanVAE",
-        "me/mesh": "mesh/MeshAutoencoder, not image/VQGanVAE",
+        "me/bert": "not image/vqgan",
+        "me/mesh": "mesh/autoencoder, not image/vqgan",
         "me/nothing": r"no config\.json",
         "me/absent": "neither a folder nor a model on the Hub",
         "not a name": "neither a folder nor a model on the Hub",

@@ -159,7 +159,7 @@ def test_a_run_without_a_checkpoint_is_not_started_over_while_it_trains(tmp_path
     [
         ("checkpoints/step-00000002/state.json", "damaged, but a checkpoint"),
         ("best.json", '{"step": 2}'),  # its checkpoints were removed by hand
-        ("config.json", '{"model": "image/VQGanVAE", "config": {}}'),
+        ("config.json", '{"model": "image/vqgan", "config": {}}'),
         ("config.json", "not JSON"),
     ],
 )

@@ -426,7 +426,7 @@ def test_a_class_that_only_tiles_is_refused(tmp_path: Path) -> None:
     small = {"block_out_channels": (8, 8, 8, 8), "latent_channels": 4, "norm_num_groups": 2}
     diffusers.AutoencoderKLAllegro(**small, layers_per_block=1).save_pretrained(tmp_path)
     with pytest.raises(RunError, match="AutoencoderKLAllegro cannot be adopted for clips: Encod"):
-        quintet.load(tmp_path)
+        AdoptedClips.from_pretrained(tmp_path)
 
 
 def test_a_pipeline_is_refused_with_the_folder_to_name(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_an_adopted_model_has_no_exported_graph(tmp_path: Path, cli: Any) -> Non
     run = trained("AutoencoderTiny", tmp_path / "run", steps=1)
     said = cli("export", run, tmp_path / "out", "--format", "onnx")
     assert said.status == 2
-    assert "an adopted model is exported in its own format alone" in said.err
+    assert "image/adopt does not support export as a graph (--format safetensors" in said.err
 
 
 def test_other_models_and_custom_code_are_refused(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_other_models_and_custom_code_are_refused(tmp_path: Path) -> None:
         (folder("AutoencoderKL") / "diffusion_pytorch_model.safetensors").read_bytes()
     )
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "UNet2DModel"}))
-    with pytest.raises(RunError, match="UNet2DModel is not an autoencoder of diffusers"):
+    with pytest.raises(RunError, match="holds the class UNet2DModel, which no family adopts"):
         quintet.load(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "A", "auto_map": {"A": "b"}}))
     with pytest.raises(RunError, match="custom code"):

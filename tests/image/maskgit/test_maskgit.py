@@ -18,9 +18,9 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.image import recipes
+from quintet.image.maskgit.outputs import outputs
+from quintet.image.maskgit.sample import example
 from quintet.image.maskgit.task import MaskGitTask, PictureSheet
-from quintet.image.vqgan.outputs import outputs
-from quintet.image.vqgan.sample import example
 from quintet.shared.maskgit.data import in_floats
 
 MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
@@ -130,7 +130,7 @@ def test_a_tokenizer_of_another_kind_is_refused(vae: VQGanVAE, tmp_path: Path) -
         quintet.VideoMaskGit(vae, image_size=16, frames=5)
     video = quintet.VideoTokenizer(init_dim=16, max_dim=16, layers=("residual",), levels=(8, 5))
     path = video.save_pretrained(tmp_path / "video")
-    sentence = "is video/VideoTokenizer, not image/VQGanVAE: set --tokenizer to a run of 'quintet"
+    sentence = "is video/tokenizer, not image/vqgan: set --tokenizer to a run of 'quintet"
     with pytest.raises(RunError, match=sentence):
         MaskGitTask(recipe(path))
 
@@ -335,7 +335,7 @@ def test_a_tokenizer_of_another_room_is_named_by_its_folder(
     with pytest.raises(SystemExit, match="2"):
         main([str(word) for word in words])
     err = " ".join(capsys.readouterr().err.split())
-    assert f"{mesh} holds mesh/MeshAutoencoder: set --tokenizer to a run of 'quintet train" in err
+    assert f"{mesh} holds mesh/autoencoder: set --tokenizer to a run of 'quintet train" in err
     assert not (tmp_path / "run").exists()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import quintet
 from harness import assert_same, lines, tensors
+from quintet import rooms
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 from quintet.image.vqgan.sample import Flags, sample
@@ -139,11 +140,12 @@ def test_a_folder_is_read_with_the_channels_of_the_model(
     if channels == 4:
         assert {int(value) for image in samples for value in image[3].unique()} == {100, 255}
     assert actual.train() == 6
-    written = sample(run, sorted(photos.iterdir())[:2], tmp_path / "out", Flags(device="cpu"))
+    model = rooms.trained(run)[1]
+    written = sample(model, sorted(photos.iterdir())[:2], tmp_path / "out", Flags(device="cpu"))
     ids = [path for path in written if path.suffix == ".safetensors"]
-    decoded = sample(run, ids, tmp_path / "out", Flags(device="cpu"))
+    decoded = sample(model, ids, tmp_path / "out", Flags(device="cpu"))
     assert mode_of(decoded[0]) == {1: "L", 4: "RGBA"}[channels]
-    assert sample(run, [], tmp_path / "validation", Flags(device="cpu", count=1))
+    assert sample(model, [], tmp_path / "validation", Flags(device="cpu", count=1))
 
 
 def test_built_in_scenes_are_grey_for_a_model_of_one_channel(tmp_path: Path) -> None:

@@ -507,12 +507,12 @@ def test_a_saved_model_comes_back(quantiser: str, tmp_path: Path) -> None:
     again = MeshAutoencoder.from_pretrained(tmp_path / "model")
     assert again.config == model.config
     assert torch.equal(run(again, batch).loss, run(model, batch).loss)
-    assert MeshAutoencoder.label() == "mesh/MeshAutoencoder"
+    assert MeshAutoencoder.label() == "mesh/autoencoder"
 
 
 def test_another_model_s_folder_is_refused(tmp_path: Path) -> None:
     small().save_pretrained(tmp_path)
-    about = (tmp_path / "config.json").read_text().replace("mesh/MeshAutoencoder", "mesh/Other")
+    about = (tmp_path / "config.json").read_text().replace("mesh/autoencoder", "mesh/Other")
     (tmp_path / "config.json").write_text(about)
     with pytest.raises(RunError, match="mesh/Other"):
         MeshAutoencoder.from_pretrained(tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from quintet import rooms
 from quintet.cli import main
 from quintet.engine.data.wire import widened
 from quintet.engine.errors import RunError
@@ -73,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
 
 def test_exchanged_transcripts_are_named_and_few_others(aligner, folder):
     path, wrong = folder
-    verdict = doubtful(aligner, path, "cpu")
+    verdict = doubtful(rooms.trained(aligner)[1], path, "cpu")
     named = {doubt.name for doubt in verdict.named}
     assert len(verdict.doubts) == COUNT
     assert len(named & wrong) >= 0.9 * len(wrong)
@@ -98,7 +99,7 @@ def test_an_aligner_that_knows_nothing_accuses_few(folder, tmp_path):
     torch.manual_seed(0)
     config = VoiceBoxConfig(**MODEL)
     untrained = VoiceBox(config).save_pretrained(tmp_path / "model")
-    verdict = doubtful(untrained, folder[0], "cpu")
+    verdict = doubtful(rooms.trained(untrained)[1], folder[0], "cpu")
     assert len(verdict.named) <= 0.05 * COUNT
     assert verdict.power < 0.3
 
@@ -108,4 +109,4 @@ def test_too_few_recordings_are_refused(aligner, tmp_path):
         write_wav(tmp_path / f"{index}.wav", torch.randn(8000).numpy() / 4, 8000)
         (tmp_path / f"{index}.txt").write_text("ba do")
     with pytest.raises(RunError, match="too few"):
-        doubtful(aligner, tmp_path, "cpu")
+        doubtful(rooms.trained(aligner)[1], tmp_path, "cpu")

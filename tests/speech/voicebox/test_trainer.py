@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from harness import assert_same, lines, tensors
+from quintet import rooms
 from quintet.cli import main
 from quintet.engine.errors import RunError
 from quintet.media.audio import probe, read_audio, write_wav
 from quintet.media.errors import BadFile
+from quintet.shared.sampling import Trained
 from quintet.speech import voices
 from quintet.speech.config import SpeechDataConfig
 from quintet.speech.data import Buckets
@@ -99,10 +101,11 @@ def test_recordings_without_texts_train_from_a_folder(untitled: Path, tmp_path: 
     with pytest.raises(ValueError, match="drop texts"):
         output.generate(texts=["ba"])
     flags = {"from_": 0.1, "to": 0.2, "steps": 1, "device": "cpu"}
-    (path, _) = sample(run, [sound], tmp_path / "out.wav", Flags(**flags))
+    model = rooms.trained(run)[1]
+    (path, _) = sample(model, [sound], tmp_path / "out.wav", Flags(**flags))
     assert len(read_audio(path, rate=RATE)) == len(read_audio(sound, rate=RATE))
     with pytest.raises(RunError, match="without texts"):
-        sample(run, [sound], tmp_path / "out.wav", Flags(text=("ba",), **flags))
+        sample(model, [sound], tmp_path / "out.wav", Flags(text=("ba",), **flags))
 
 
 @pytest.mark.parametrize("data", ["built in", "pairs"])
@@ -197,8 +200,8 @@ def test_generate_speaks_by_the_averaged_weights(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return voicebox().save_pretrained(tmp_path_factory.mktemp("model"))
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return rooms.trained(voicebox().save_pretrained(tmp_path_factory.mktemp("model")))[1]
 
 
 @pytest.fixture
@@ -210,7 +213,7 @@ def recording(tmp_path: Path) -> Path:
 
 def test_sample_speaks_each_text(exported, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["sample", str(exported), "--text", "ba ki", "so", "--steps", "1",
+        main(["sample", str(exported.path), "--text", "ba ki", "so", "--steps", "1",
               "--out", str(tmp_path / "out")])  # fmt: skip
     assert not ended.value.code
     names = {path.name for path in (tmp_path / "out").iterdir()}

@@ -200,7 +200,7 @@ def test_a_first_frame_and_a_clip_are_continued(
         (["--text", "a", "--frames", "0"], "frames is 0; it must be 1 or more"),
         (["--text", "a", "--clip", "CLIP", "--frames", "2"], "has 3 frames already; frames is 2"),
         (["--text", "a", "--clip", "none.mp4"], "none.mp4: cannot be read"),
-        (["CLIP"], "is a generator: give --text or --clip, no files"),
+        (["CLIP"], "is a generator: give --text or --clip, and drop "),
     ],
 )
 def test_bad_input_is_answered_by_one_sentence(

@@ -444,14 +444,15 @@ def test_an_export_is_as_good_as_its_run(
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from quintet.video.sample import Flags, sample
+from quintet import rooms
+from quintet.video.tokenizer.sample import Flags, sample
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 model, out, *given = map(Path, sys.argv[1:])
 for path in given:
-    sample(model, [path], out, Flags(chunk=8, device="cpu"))
+    sample(rooms.trained(model)[1], [path], out, Flags(chunk=8, device="cpu"))
     print(peak())
 """
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import quintet
 from harness import assert_same, lines, tensors
+from quintet import rooms
 from quintet.cli import main
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
@@ -231,7 +232,8 @@ def test_a_folder_is_read_in_grey_for_a_model_of_one_channel(footage: Path, tmp_
     assert actual.open(actual.recipe).keyed(0, None)["video"].shape == (1, 5, 16, 16)
     assert actual.train() == 2
     files = sorted(path for path in footage.iterdir() if path.suffix in (".mp4", ".png"))
-    assert sample(run, [files[0], files[-1]], tmp_path / "out", Flags(device="cpu"))
+    inputs = [files[0], files[-1]]
+    assert sample(rooms.trained(run)[1], inputs, tmp_path / "out", Flags(device="cpu"))
     with pytest.raises(RunError, match=r"4 channels.*1 or 3; give a data set of your own"):
         trainer(tmp_path / "other", tokenizer(channels=4), data=footage)
 

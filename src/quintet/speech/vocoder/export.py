@@ -1,5 +1,7 @@
 """Export of the vocoder: the network alone."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +20,7 @@ class Offsets(nn.Module):
         return self.model.offsets(frames.mT)
 
 
-def pieces(model: Vocoder) -> Exportable:
+def pieces(model: Vocoder, recipe: Any) -> Exportable:
     config, generator = model.config, torch.Generator().manual_seed(0)
     traced, checked = (
         torch.randn(batch, frames, config.n_mels, generator=generator) * STD + MEAN
