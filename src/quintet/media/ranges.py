@@ -1,4 +1,4 @@
-"""Which files of a folder are within the range of the settings, from their headers.
+"""The files of a folder within the range of the settings, from their headers.
 
 The result is cached in the user's cache folder: a file is examined again only if its size, its
 modification time or a setting differs. Unreadable files stay in, and are reported when read.

@@ -262,7 +262,7 @@ class InFolder:
         raise NotImplementedError
 
     def extent(self, index: int) -> float:
-        """What `examine` returned; 0 if unknown, as for shards and for unreadable files."""
+        """The result of `examine`; 0 if unknown, as for shards and unreadable files."""
         return 0.0 if self.shards is not None else self._extents.get(self._names[index], 0.0)
 
     def _of_shards(

@@ -148,13 +148,13 @@ def _with_area(screen: _Screen) -> tuple[_Screen, _Edges, npt.NDArray[np.bool_]]
 
 
 def _ranges(counts: Ints) -> tuple[Ints, Ints]:
-    """For counts 2, 0, 3: owners 0 0 2 2 2 and positions 0 1 0 1 2."""
+    """Owners and positions of counts: 0 0 2 2 2 and 0 1 0 1 2 for 2, 0, 3."""
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
 
 
 def _spans(screen: _Screen, edges: _Edges, side: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """For every row of a triangle: the triangle, the row, the first pixel and the end."""
+    """Triangle, row, first pixel and end of every row that a triangle covers."""
     top = np.clip(np.ceil(screen.y.min(axis=1) - 0.5), 0, side).astype(np.int64)
     end = np.clip(np.ceil(screen.y.max(axis=1) - 0.5), 0, side).astype(np.int64)
     owner, row = _ranges(np.maximum(end - top, 0))
