@@ -1,4 +1,4 @@
-"""Standard output and error that may be lost: a closed pipe or terminal ends no run."""
+"""Standard output and error that may be lost: a closed pipe or terminal must not end a run."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 class Protected:
     """A text stream that drops what it cannot write. After the first failure its file is the null
-    device, so that what other libraries and the interpreter's exit still write fails nowhere."""
+    device, so that later writes of other libraries and of the interpreter's exit succeed."""
 
     def __init__(self, stream: Any):
         self.stream = stream
@@ -42,7 +42,7 @@ class Protected:
 
 @contextmanager
 def protected() -> Generator[None]:
-    """Within it, losing standard output or error is no failure."""
+    """Context in which losing standard output or error is not an error."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (
         stream if stream is None or isinstance(stream, Protected) else Protected(stream)
@@ -55,8 +55,8 @@ def protected() -> Generator[None]:
 
 
 def say_last(message: str) -> None:
-    """A line on standard error, or on the terminal if that is lost, as behind `| tee log` where an
-    interrupt has ended tee as well."""
+    """Write a line to standard error, or to the terminal if that is lost: an interrupt also ends
+    tee in `quintet … |& tee log`."""
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
     if getattr(sys.stderr, "lost", False):

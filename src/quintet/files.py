@@ -80,7 +80,7 @@ def remove_partial(folder: Path) -> None:
 
 def rename(partial: Path, path: Path, sync: bool = True) -> None:
     os.replace(partial, path)
-    if sync:
+    if sync:  # the name itself is only on disk once its folder is
         sync_folder(path.parent)
 
 
@@ -107,7 +107,7 @@ _reused: dict[Hashable, Any] | None = None
 
 @contextmanager
 def reading_once() -> Generator[None]:
-    """Within it, `once` reads each thing once: both splits of a folder have one listing."""
+    """Context in which `once` caches its results, so that two splits share one listing."""
     global _reused
     outer = _reused
     _reused = {} if outer is None else outer
@@ -118,6 +118,7 @@ def reading_once() -> Generator[None]:
 
 
 def once(key: Hashable, read: Callable[[], T]) -> T:
+    """The result of `read`, cached by key inside `reading_once`."""
     if _reused is None:
         return read()
     if key not in _reused:
@@ -126,13 +127,14 @@ def once(key: Hashable, read: Callable[[], T]) -> T:
 
 
 def private_cache(name: str) -> Path | None:
-    """A folder of the cache for code, which its owner alone may write; None if there is none."""
+    """A cache folder for compiled code, writable by its owner alone; None if there is none."""
     folder = cache_root() / name
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.stat()
     except OSError:
         return None
+    # Anyone else who can write here could run code as this user.
     owned = about.st_uid == os.getuid() and not about.st_mode & 0o022
     return folder if owned and os.access(folder, os.W_OK) else None
 

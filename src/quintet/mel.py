@@ -1,4 +1,4 @@
-"""The mel filterbank, in NumPy: the one that training, vocoders and reports share."""
+"""The mel filterbank, in NumPy, shared by training, vocoders and reports."""
 
 import math
 from typing import Literal
@@ -9,12 +9,13 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 MelScale = Literal["slaney", "htk"]
 
+# Slaney's Auditory Toolbox, as in librosa: 15 mels up to 1 kHz, then 27 up to 6.4 kHz.
 KNEE = 1000.0
 """Hz at which Slaney's scale turns from linear to logarithmic."""
 LINEAR = 200.0 / 3
-"""Hz per mel below it."""
+"""Hz per mel below the knee."""
 STEP = math.log(6.4) / 27
-"""Increase of log(Hz) per mel above it."""
+"""Increase of log(Hz) per mel above the knee."""
 
 
 def hz_to_mel(hz: Floats, scale: MelScale = "slaney") -> Floats:

@@ -263,7 +263,7 @@ def test_train_resume_starts_a_run_and_then_resumes_it(tmp_path: Path, quintet: 
     [
         (["--seed", 3], "all randomness of the run follows from it"),
         (["--model.dim=32"], "the weights and their use depend on it"),
-        (["--images.no-flip"], "the samples of the steps to come would be others"),
+        (["--images.no-flip"], "later steps would see other samples"),
         (["--optim.warmup-steps", 9], "the learning rate may change"),
         (["--valid", "photos"], "metrics would no longer compare"),
     ],
@@ -710,7 +710,7 @@ def test_replay_refuses_a_log_that_was_edited(
     (copied / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     said = quintet("replay", copied, "--verify", 1, "--seed", 0)
     assert said.status == 1
-    assert "is not what a replay gives" in said.err
+    assert "differs from the replay" in said.err
     found = last_json(said.out)
     assert not found["verified"]
     words = ("contradicts", "samples_per_second") if name == "seconds" else (name,)
@@ -735,7 +735,7 @@ def test_replay_asks_for_a_step_or_for_a_number_of_reports(trained: Path, quinte
     for words in ([], ["--step", 1, "--verify", 1]):
         said = quintet("replay", trained, *words)
         assert said.status == 2
-        assert "--step N to take a step again, or --verify N" in said.err
+        assert "--step N to repeat a step, or --verify N" in said.err
 
 
 def test_doctor_describes_the_machine(quintet: Quintet) -> None:

@@ -198,7 +198,7 @@ _SPEECH = {
     "force_clear_prev_results": _CLEAR,
     "split_batches": [
         Was(False, "split_batches is not needed"),
-        Was(True, Refused("batch_size is that of each process")),
+        Was(True, Refused("batch_size is per process")),
     ],
     "drop_last": [Was(False, "drop_last is not needed"), Was(True, "drop_last is not needed")],
     "accelerate_kwargs": _ACCELERATE,

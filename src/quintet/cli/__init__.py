@@ -1,4 +1,4 @@
-"""The command line. Every answer is a sentence; a traceback comes only with --debug."""
+"""The command line. Errors are printed as sentences; --debug shows the traceback."""
 
 import importlib
 import os
@@ -26,38 +26,38 @@ COMMANDS = {
     "doctor": "doctor.command",
     "demo": "demo.command",
 }
-"""Each command, and the module here that has a function of its name, or the one named with it."""
+"""The module of each command; its function has the command's name unless one follows the colon."""
 
 INCOMPATIBLE = "quintet.media.errors.Incompatible: "
 
 
 def main(arguments: list[str] | None = None) -> None:
-    # Before torch is imported. Threads that spin while they wait slow down whatever else runs:
-    # beside one busy process of two threads, training on two cores took 54 s instead of 15.
+    # Must be set before torch is imported. Spinning OpenMP threads slow down other processes: next
+    # to one busy process of two threads, training on two cores took 54 s instead of 15 s.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     with protected():
-        status = answered(given)
+        status = answered(words)
         sys.stdout.flush()
     sys.exit(status)
 
 
-def answered(given: list[str]) -> int:
+def answered(arguments: list[str]) -> int:
     """Run a command; its errors become sentences and exit statuses."""
-    debug = "--debug" in given
-    given = [word for word in given if word != "--debug"]
+    debug = "--debug" in arguments
+    arguments = [word for word in arguments if word != "--debug"]
     try:
-        return run_command(given)
+        return run_command(arguments)
     except (RunError, ConfigError, BadFile, Incompatible) as error:
         if debug:
             raise
-        # Out of a worker process it comes with the traceback that it had there.
+        # DataLoader workers put their traceback in front of the message.
         return fail(str(error).rpartition(INCOMPATIBLE)[2].rstrip("\n"))
     except Stopped as stop:
         say(str(stop))
         return stop.status
     except ImportError as error:
-        if debug or "quintet[" not in str(error):  # an extra that is not installed says its name
+        if debug or "quintet[" not in str(error):  # "quintet[…]" names an extra to install
             raise
         return fail(str(error).strip().splitlines()[-1].removeprefix("ImportError: "))
     except (RuntimeError, MemoryError) as error:
@@ -65,10 +65,10 @@ def answered(given: list[str]) -> int:
 
         first = (str(error).splitlines() or ["out of memory"])[0]
         if not debug and ran_out(error):
-            asked = "what config.json or the flags ask"
-            return fail(f"there is not enough memory for {asked}: {first}")
-        if not debug and first.startswith("CUDA error"):  # seldom raised where the traceback says
-            hint = "a run goes on from its last checkpoint with quintet resume; --debug tells more"
+            settings = "the settings in config.json and the flags"
+            return fail(f"there is not enough memory for {settings}: {first}")
+        if not debug and first.startswith("CUDA error"):  # asynchronous: the traceback misleads
+            hint = "quintet resume continues a run from its last checkpoint; --debug shows more"
             return fail(f"the GPU failed ({first}); {hint}")
         raise
     except KeyboardInterrupt:
@@ -81,16 +81,16 @@ def answered(given: list[str]) -> int:
         return fail(f"{os.strerror(error.errno)}{where}")
 
 
-def run_command(given: list[str]) -> int:
-    if not given or given[0] in ("-h", "--help", "help"):
+def run_command(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP)
         return 0
-    if given[0] == "--version":
+    if arguments[0] == "--version":
         print(__version__)
         return 0
-    if given[0] not in COMMANDS:
-        raise RunError(f"there is no command '{given[0]}'; there are {', '.join(COMMANDS)}")
-    place, _, function = COMMANDS[given[0]].partition(":")
+    if arguments[0] not in COMMANDS:
+        raise RunError(f"there is no command '{arguments[0]}'; there are {', '.join(COMMANDS)}")
+    place, _, function = COMMANDS[arguments[0]].partition(":")
     module = importlib.import_module(f"quintet.cli.{place}")
-    getattr(module, function or given[0])(given[1:])
+    getattr(module, function or arguments[0])(arguments[1:])
     return 0

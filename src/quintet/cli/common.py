@@ -1,4 +1,4 @@
-"""What all commands share: the overview, flags out of dataclasses, answers in sentences."""
+"""Shared by all commands: the overview, the parsing of flags, and messages."""
 
 import dataclasses
 import os
@@ -25,9 +25,9 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet train mesh/transformer --autoencoder runs/c --run runs/d
   quintet resume runs/b --steps 20000            resume exactly where it stopped
   quintet evaluate runs/b [FOLDER]               metrics on validation data, or on a folder
-  quintet evaluate runs/b --judges psnr,fid      outside judges of what the run makes
+  quintet evaluate runs/b --judges psnr,fid      external metrics on the run's outputs
   quintet evaluate --pair ORIGINALS OTHERS       judge any two folders of files
-  quintet judges                                 which judges there are, and what they need
+  quintet judges                                 list the judges and what they need
   quintet sample runs/b photo.jpg --out out      use the model
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
   quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
@@ -37,9 +37,9 @@ Quintet {__version__} trains generative models of meshes, video, images, music a
   quintet pack PHOTOS packed                     pack a folder into few large files to train from
   quintet export runs/b model                    weights, configuration and a model card
   quintet report runs/b [RUN …]                  one page that shows a run, or several
-  quintet replay runs/b --step 1200              take one step again and show what was in it
+  quintet replay runs/b --step 1200              repeat one step and show its samples
   quintet replay runs/b --verify 3               compare three reports of the log with a replay
-  quintet doctor image PHOTOS                    what is wrong with a folder; alone: the machine
+  quintet doctor image PHOTOS                    check a data folder; alone: the machine
   quintet doctor image/vqgan                     whether a recipe fits, and how long it would take
   quintet doctor runs/b                          check a run folder for damage
 
@@ -58,7 +58,7 @@ def fail(message: str) -> int:
 
 
 def say(message: str) -> None:
-    """Every process comes here alike; one of them speaks."""
+    """Print from the main process; all ranks get here with the same message."""
     if is_main():
         say_last(f"quintet: {message}")
 
@@ -67,15 +67,15 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def parse(kind: Any, given: list[str], command: str, shown: str | None = None) -> Any:
-    """Flags out of a dataclass. Help begins with examples: of the command, or those `shown`."""
-    import tyro  # takes a tenth of a second, which the overview saves
+def parse(kind: Any, arguments: list[str], command: str, shown: str | None = None) -> Any:
+    """Parse flags into a dataclass. Help begins with `shown`, or the examples of the command."""
+    import tyro  # deferred: takes 0.1 s, which the overview can save
 
     name_values(kind)
 
-    if any(word in ASKING for word in given):
+    if any(word in ASKING for word in arguments):
         print(f"{shown or examples(command)}\n\n{about(kind)}\n")
-    return tyro.cli(kind, args=given, prog=f"quintet {command}", description="")
+    return tyro.cli(kind, args=arguments, prog=f"quintet {command}", description="")
 
 
 def name_values(kind: Any) -> None:
@@ -95,14 +95,14 @@ def name_values(kind: Any) -> None:
 
 
 def optional(kind: Any) -> str | None:
-    """INT for `int | None`; nothing for other types."""
+    """`INT` for `int | None`; None for other types."""
     if get_origin(kind) is types.UnionType and get_args(kind)[1:] == (types.NoneType,):
         return getattr(get_args(kind)[0], "__name__", "VALUE").upper()
     return None
 
 
 def about(kind: Any) -> str:
-    """What stands in a docstring before its arguments, as wide as the screen."""
+    """A docstring without its arguments, wrapped to the width of the terminal."""
     width = min(100, shutil.get_terminal_size().columns)
     paragraphs = kind.__doc__.partition("Args:")[0].strip().split("\n\n")
     return "\n\n".join(textwrap.fill(" ".join(text.split()), width) for text in paragraphs)
@@ -120,7 +120,7 @@ def check_positive(flag: str, value: int | None) -> None:
 
 
 def check_step(step: Step) -> None:
-    """Whether there is such a checkpoint is seen later; -1 would be read as part of a name."""
+    """Refuse negative steps: `RUN@-1` would be read as the name of a run."""
     if isinstance(step, int) and step < 0:
         raise RunError(f"--step is {step}; give the step of a checkpoint, or best")
 

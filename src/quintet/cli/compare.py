@@ -33,21 +33,21 @@ COLUMNS = {
 }
 """Heading, scale and digits; other judges show their name and four digits."""
 ABSENT = {"bits_per_pixel": "continuous", "kbit_per_second": "continuous"}
-"""In place of a score that a tokenizer does not have; a dash of others."""
+"""Shown for a score that a tokenizer does not have; other columns show a dash."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Compare:
-    """Image tokenizers side by side on the same pictures: PSNR, SSIM, LPIPS, bits per pixel, time
-    and use of codes, each with a receipt; or audio codecs on the same sounds: errors of log-mels
-    and STFT, SI-SDR, kbit/s. Prints a table and one line of JSON.
+    """Compare image tokenizers on the same pictures (PSNR, SSIM, LPIPS, bits per pixel, time, use
+    of codes) or audio codecs on the same sounds (log-mel and STFT errors, SI-SDR, kbit/s). Each
+    number has a receipt. Prints a table and one line of JSON.
 
     The pictures are cropped to the largest common size that suits all tokenizers, or resampled to
     --size. The table is sorted by rate, and by PSNR among tokenizers of similar rate. Continuous
-    latents have channels per position, and no bits; they come last.
+    latents have channels per position instead of bits and come last.
 
-    Files that end in .json, to which quintet evaluate --json-line was written, stand side by side
-    as they are, in any medium; numbers with different receipts are refused.
+    Files that end in .json, written by quintet evaluate --json-line, are shown side by side, in any
+    medium; numbers with different receipts are refused.
     """
 
     data: tyro.conf.Positional[Path]
@@ -58,7 +58,7 @@ class Compare:
     size: tuple[int, int] | None = None
     """Resize and crop pictures to this height and width."""
     count: int | None = None
-    """Use only so many files, the first by name."""
+    """Number of files to use, the first by name; the default is all."""
     seconds: float = 10.0
     """Sounds: length of the centre crop of each file."""
     batch_size: int = 8
@@ -69,8 +69,8 @@ class Compare:
     """Also write an HTML page with the table, a plot and pictures."""
 
 
-def compare(given: list[str]) -> None:
-    asked = parse(Compare, given, "compare")
+def compare(arguments: list[str]) -> None:
+    asked = parse(Compare, arguments, "compare")
     if all(path.suffix == ".json" for path in (asked.data, *asked.models)):
         if asked.page is not None:
             raise RunError("--page is for tokenizers on pictures; drop it")
@@ -101,11 +101,11 @@ def compare_sounds(asked: Compare, models: dict[str, Any], codecs: list[str]) ->
     others = [name for name in models if name not in codecs]
     if others:
         raise RunError(
-            f"{codecs[0]} is a codec of sounds, {others[0]} is not; compare like with like"
+            f"{codecs[0]} is an audio codec, {others[0]} is not; compare models of one kind"
         )
     if asked.page is not None or asked.size is not None:
-        raise RunError("--page and --size are for tokenizers of pictures; drop them")
-    files = found(asked.data, SUFFIXES, "sounds")[: asked.count]
+        raise RunError("--page and --size are for image tokenizers; drop them")
+    files = files_in(asked.data, SUFFIXES, "sounds")[: asked.count]
     result = compare_codecs(files, models, asked.seconds)
     for problem in result.skipped:
         say(f"skipped: {problem}")
@@ -118,7 +118,7 @@ def compare_pictures(asked: Compare, models: dict[str, Any]) -> None:
 
     for name, model in models.items():
         check_image_tokenizer(name, model)
-    files = found(asked.data, SUFFIXES, "pictures")[: asked.count]
+    files = files_in(asked.data, SUFFIXES, "pictures")[: asked.count]
 
     from quintet.judges.tokenizers import compare as judge
     from quintet.report.tokenizers import write_comparison
@@ -136,7 +136,7 @@ def compare_pictures(asked: Compare, models: dict[str, Any]) -> None:
     print(json.dumps(as_json(result), allow_nan=False))
 
 
-def found(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
+def files_in(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
     from quintet.media.folder import listing
 
     if data.is_file():
@@ -150,7 +150,7 @@ def found(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
 
 
 def loaded_model(path: Path, device: Any) -> Any:
-    """Autoencoders of clips as tokenizers of pictures."""
+    """Load a model; a diffusers video autoencoder is used as an image tokenizer."""
     from quintet import rooms
     from quintet.shared.adopt.folder import is_foreign
     from quintet.shared.sampling import on_device
@@ -173,7 +173,7 @@ def check_image_tokenizer(name: str, model: Any) -> None:
         )
     if model.config.channels != 3:
         channels = model.config.channels
-        raise RunError(f"{name} has {channels} channels; tokenizers of RGB pictures are compared")
+        raise RunError(f"{name} has {channels} channels; only RGB tokenizers can be compared")
 
 
 # -- what is shown --------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def notes(result: "Comparison") -> list[str]:
     time = result.receipts["ms_per_picture"]
     height, width = result.size
     resampled = result.preparation["filter"] != "none"
-    how = "resampled to" if resampled else "the largest crop that all have in the centre,"
+    how = "resampled to" if resampled else "the largest common centre crop,"
     receipts = ", ".join(f"{name} {receipt.digest}" for name, receipt in result.receipts.items())
     return [
         f"{time.count} pictures, {how} {height} x {width}, sides divisible by {result.multiple}; "

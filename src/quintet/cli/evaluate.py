@@ -34,9 +34,9 @@ class Evaluate:
     """Evaluate the averaged weights on the validation data of the run, or on a folder. Prints a
     table and one line of JSON.
 
-    --judges adds outside judges (quintet judges lists them) of what the run makes of these samples:
-    reconstructions, generated meshes, spoken transcripts, embeddings; beside them, the same of
-    trivial baselines. Each number has a receipt.
+    --judges adds external metrics (quintet judges lists them) on the run's outputs for these
+    samples, such as reconstructions or spoken transcripts, next to those of trivial baselines. Each
+    number has a receipt.
     """
 
     run: tyro.conf.Positional[Path]
@@ -50,25 +50,24 @@ class Evaluate:
     batch_size: int | None = None
     """Batch size of evaluation; the default is that of the run."""
     judges: str | None = None
-    """Names of judges, separated by commas, or all: those that work on this machine."""
+    """Names of judges, separated by commas, or all (those that work on this machine)."""
     count: int | None = None
-    """Samples to judge, the first ones; the default is all, or those that a mesh transformer
-    generates in its evaluations (generation.count)."""
+    """Number of samples to judge; the default is all, or generation.count for mesh transformers."""
     save: Path | None = None
-    """Keep originals and outputs as files in a new folder, for --pair."""
+    """New folder for originals and outputs, to compare them again with --pair."""
     json_line: bool = False
     """Print the line of JSON alone."""
 
 
-def evaluate(given: list[str]) -> None:
+def evaluate(arguments: list[str]) -> None:
     from quintet.engine.evaluate import evaluate_opened, open_run
     from quintet.engine.machine.world import World, shut_down
     from quintet.engine.runs.folder import RunFolder, at_step, finite
 
-    if "--pair" in given:
-        pair(parse(Pair, given, "evaluate"))
+    if "--pair" in arguments:
+        pair(parse(Pair, arguments, "evaluate"))
         return
-    asked = parse(Evaluate, given, "evaluate")
+    asked = parse(Evaluate, arguments, "evaluate")
     check_positive("--batch-size", asked.batch_size)
     check_positive("--count", asked.count)
     check_step(asked.step)
@@ -93,7 +92,7 @@ def evaluate(given: list[str]) -> None:
     opened = open_run(task, run, world, whole=bool(asked.data))
     metrics: dict[str, Any] = {}
     metrics |= evaluate_opened(task, recipe, opened, world)
-    shut_down()  # the main process judges alone, and nobody waits for it
+    shut_down()  # the main process judges alone; the other ranks need not wait
     if not is_main():
         return
     if asked.data:
@@ -107,7 +106,7 @@ def evaluate(given: list[str]) -> None:
 
 
 def whole_folder(settings: Any) -> Any:
-    """No cap on the number of validation samples, no other folder and no list of them."""
+    """Settings without a cap on validation samples, a validation folder or a split file."""
     changes = {"valid_limit": sys.maxsize, "valid_folder": None, "split_file": None}
     return each_setting(settings, lambda field, value: changes.get(field.name, value))
 
@@ -125,8 +124,8 @@ def check_judging(asked: Evaluate) -> None:
 
 
 def trained_on(name: str, trained_by: Any, run: Path, task: Any, recipe: Any) -> int | None:
-    """How many of the evaluated samples are training samples of the run; None if that is unknown:
-    it was trained on a Python data set, or its data is gone."""
+    """The number of evaluated samples that the run was trained on; None if it is unknown, because
+    the run was trained on a Python data set or its data is gone."""
     from quintet.engine.runs.folder import RunFolder
 
     if trained_by.data is None:
@@ -143,7 +142,7 @@ def trained_on(name: str, trained_by: Any, run: Path, task: Any, recipe: Any) ->
 
 
 def real_paths(data: str, source: Any) -> set[str]:
-    """Paths of the samples of a folder; of shards, of their names below the shards."""
+    """Real paths of the samples of a folder; for shards, their names joined to its path."""
     from quintet.media.shards.listing import split_window
 
     root = os.path.realpath(split_window(data)[0])

@@ -16,8 +16,8 @@ from quintet.files import atomic_folder
 class Export:
     """Write weights, configuration and a model card; `from_pretrained` and the Hub read them.
 
-    As onnx or torch-export: parts of the model as graphs that run without Quintet. Whatever is
-    written is compared with the model before the folder appears.
+    The formats onnx and torch-export write parts of the model as graphs that run without Quintet.
+    All files are compared with the model before the folder appears.
     """
 
     run: tyro.conf.Positional[Path]
@@ -27,7 +27,7 @@ class Export:
     step: Step = None
     """Checkpoint to use, or best; the default is the newest one."""
     format: Literal["safetensors", "onnx", "torch-export", "peft"] = "safetensors"
-    """safetensors is what Quintet itself reads; peft, the changes of a LoRA alone."""
+    """safetensors is the format that Quintet reads; peft holds the LoRA weights alone."""
 
 
 def export(argv: list[str]) -> None:
@@ -90,7 +90,7 @@ def write_weights(run: Path, model: Any, folder: Path) -> list[str]:
     own, again = model.exported(), type(model).from_pretrained(folder).state_dict()
     different = [name for name in own if not own[name].equal(again[name])]
     if different:
-        raise RunError(f"{len(different)} tensors came back changed, {different[0]} first")
+        raise RunError(f"{len(different)} tensors changed when read back, {different[0]} first")
     return [f"{len(own)} tensors, read back and equal bit for bit"]
 
 
@@ -102,6 +102,6 @@ def write_graphs(run: Path, model: Any, graphs: Any, folder: Path, form: Any) ->
     (folder / "README.md").write_text(graphs_page(run, model, graphs, files), encoding="utf-8")
     return [
         f"{checked.file}: {'; '.join(checked.findings)}"
-        f"{'' if checked.any_size else '; of fixed sizes'}"
+        f"{'' if checked.any_size else '; fixed sizes'}"
         for checked in files
     ] + [graphs.left_out]

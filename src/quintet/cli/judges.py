@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(kw_only=True)
 class Judges:
-    """Show the judges of each medium, and what those need that do not work on this machine."""
+    """List the judges of each medium, and what unavailable ones need."""
 
 
-def judges(given: list[str]) -> None:
+def judges(arguments: list[str]) -> None:
     from quintet.judges import choosing
 
-    parse(Judges, given, "judges")
+    parse(Judges, arguments, "judges")
     for medium in choosing.MEDIA:
         print(medium)
         for judge in choosing.of_medium(medium).values():
@@ -39,18 +39,18 @@ def judges(given: list[str]) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class Pair:
-    """Judge the files of one folder against those of another, without any run. Files belong
-    together if their paths are equal but for the suffix; sets (FID, coverage) need no pairs. Prints
-    a table and one line of JSON with the receipts."""
+    """Compare the files of one folder with those of another, without a run. Files are paired by
+    their paths without suffix; metrics of sets (FID, coverage) need no pairs. Prints a table and
+    one line of JSON with the receipts."""
 
     pair: Annotated[tuple[Path, Path], tyro.conf.arg(metavar="REFERENCES OUTPUTS")]
     """The folder of originals, and the folder to judge."""
     judges: str | None = None
-    """Names of judges, separated by commas; the default, all, is those that work here."""
+    """Names of judges, separated by commas; the default is all that work on this machine."""
     medium: str | None = None
-    """The medium; the default follows from the files and the judges, sounds being speech."""
+    """Medium; inferred from the files and judges by default, with speech for sounds."""
     size: int | None = None
-    """Resize and crop pictures and frames to squares of this side; the default is as they are."""
+    """Resize and crop pictures and frames to squares of this side; default: unchanged."""
     frames: int | None = None
     """Judge this many frames of each clip; the default is all."""
     rate: int | None = None
@@ -84,7 +84,7 @@ def pair(asked: Pair) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """The judges of a run, chosen before it is evaluated: what is missing is said at once."""
+    """The judges of a run, chosen before evaluation so that missing requirements show early."""
 
     judges: list[Any]
     silent: list[str]
@@ -102,7 +102,7 @@ class Bench:
         return cls(judges, silent, maker, module)
 
     def judge(self, opened: Any, world: Any, asked: Any) -> dict[str, Any]:
-        """Show the scores; returns what belongs in the line of JSON."""
+        """Print the scores and return the fields of the JSON line."""
         from quintet.judges.runs import judge_run
         from quintet.judges.weights import digest_of_tensors
         from quintet.shared.sampling import with_progress
@@ -123,17 +123,17 @@ class Bench:
         if not asked.json_line:
             show(judgement.judges, judgement.baselines)
         network = opened.nets[self.maker.task.main]
-        scores = lambda found: {name: score.as_json() for name, score in found.items()}
+        as_json = lambda scores: {name: score.as_json() for name, score in scores.items()}
         return {
             "weights": digest_of_tensors(network.state_dict()),
-            "judges": scores(judgement.judges),
-            "baselines": {name: scores(found) for name, found in judgement.baselines.items()},
+            "judges": as_json(judgement.judges),
+            "baselines": {name: as_json(scores) for name, scores in judgement.baselines.items()},
         }
 
 
 def outside(task: Any, recipe: Recipe) -> Any:
-    """The judges of a training run, called at its evaluations. `all` means those that work, and
-    none of built-in data, which has measures of its own."""
+    """The judges of a training run, called at its evaluations. `all` means those that work here;
+    built-in data, which has its own metrics, gets none."""
     names = ",".join(recipe.judges)
     if names == "all" and recipe.data is None:
         return None
@@ -151,23 +151,23 @@ def outside(task: Any, recipe: Recipe) -> Any:
         from quintet.judges.runs import judge_run
 
         opened, count = Opened(0, dict(nets), source), recipe.judge_count
-        found = judge_run(bench.judges, bench.maker, opened, world, bench.module, count=count)
-        values = {name: score.value for name, score in found.judges.items()}
-        for baseline, scores in found.baselines.items():
+        judgement = judge_run(bench.judges, bench.maker, opened, world, bench.module, count=count)
+        values = {name: score.value for name, score in judgement.judges.items()}
+        for baseline, scores in judgement.baselines.items():
             values |= {f"{name}/{baseline}": score.value for name, score in scores.items()}
         metrics = {f"judge/{name}": value for name, value in values.items()}
-        return Judged(metrics, {name: s.receipt.as_json() for name, s in found.judges.items()})
+        return Judged(metrics, {name: s.receipt.as_json() for name, s in judgement.judges.items()})
 
     return judge
 
 
 def say_silent(names: list[str]) -> None:
     if names:
-        say(f"not judged: {', '.join(names)}; quintet judges says what they need")
+        say(f"not judged: {', '.join(names)}; quintet judges lists what they need")
 
 
 def show(scores: dict[str, Any], baselines: dict[str, dict[str, Any]] | None = None) -> None:
-    """A row for each judge, and below it one for each baseline, of the same receipt."""
+    """Print a row per judge and, below it, its baselines, which must have the same receipt."""
     from rich.console import Console
     from rich.table import Table
 
@@ -194,18 +194,18 @@ def show(scores: dict[str, Any], baselines: dict[str, dict[str, Any]] | None = N
 
 
 def side_by_side(paths: Sequence[Path]) -> None:
-    """What `quintet evaluate` printed into files, in one table; an error if receipts differ."""
+    """Print the output files of `quintet evaluate` as one table; receipts must not differ."""
     from rich.console import Console
     from rich.table import Table
 
     from quintet.judges.receipt import check_comparable
 
-    found = {str(path): read_scores(path) for path in dict.fromkeys(paths)}
-    shown = Table("judge", *found, "receipt")
-    for judge in {name: None for scores in found.values() for name in scores}:
-        scores = {path: scores[judge] for path, scores in found.items() if judge in scores}
+    by_file = {str(path): read_scores(path) for path in dict.fromkeys(paths)}
+    shown = Table("judge", *by_file, "receipt")
+    for judge in {name: None for scores in by_file.values() for name in scores}:
+        scores = {path: scores[judge] for path, scores in by_file.items() if judge in scores}
         check_comparable(scores)
-        cells = [_cell(scores.get(path)) for path in found]
+        cells = [_cell(scores.get(path)) for path in by_file]
         shown.add_row(judge, *cells, next(iter(scores.values())).receipt.digest)
     Console().print(shown)
 
@@ -213,12 +213,13 @@ def side_by_side(paths: Sequence[Path]) -> None:
 def _cell(score: "Score | None") -> str:
     if score is None:
         return "–"
+    # A bare "[" would open a tag of rich.
     bounds = "" if score.low is None else rf" \[{score.low:.4g}, {score.high:.4g}]"
     return f"{score.value:.5g}{bounds}"
 
 
 def read_scores(path: Path) -> "dict[str, Score]":
-    """By judge, from the last line of a file: its others are the table, if it was printed too."""
+    """Scores by judge, from the last line of a file; a printed table may precede it."""
     from quintet.judges.receipt import Score
 
     try:
@@ -227,6 +228,8 @@ def read_scores(path: Path) -> "dict[str, Score]":
         return {name: Score.from_json(score) for name, score in scores.items()}
     except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError):
         remedy = f"quintet evaluate … --judges … --json-line > {path}"
-        raise RunError(f"{path} does not end with a line of scores; write it by {remedy}") from None
+        raise RunError(
+            f"{path} does not end with a line of scores; write it with {remedy}"
+        ) from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: {error}") from error

@@ -10,6 +10,6 @@ class List:
     """Show what can be trained."""
 
 
-def list(given: list[str]) -> None:
-    parse(List, given, "list")
+def list(arguments: list[str]) -> None:
+    parse(List, arguments, "list")
     print(listing())

@@ -66,7 +66,7 @@ def pack_folder(argv: list[str]) -> None:
 
 
 def whole(describe: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
-    """Refuses recordings that a table cuts into segments: a shard holds whole files."""
+    """Refuse recordings that a table cuts into segments: a shard holds whole files."""
 
     def checked(name: str) -> dict[str, Any]:
         row = describe(name)
@@ -78,7 +78,7 @@ def whole(describe: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str
 
 
 def guess_room(folder: Path) -> str:
-    """Room that reads most of the files with the fewest suffixes."""
+    """The room that reads most of the files; among equals, the one with the fewest suffixes."""
     from quintet.media.folder import files
 
     counts: dict[str, tuple[int, int]] = {}

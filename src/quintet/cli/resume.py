@@ -24,7 +24,7 @@ batch stays the same."""
 def resume(arguments: list[str]) -> None:
     runs = [Path(word) for word in arguments if (Path(word) / CONFIG).is_file()]
     name, recipe = recorded(runs[0]) if runs else ("", Recipe())
-    # Of one sitting, not of the run.
+    # Both apply to one call, not to the run.
     recipe = dataclasses.replace(recipe, minutes=None, accept_changed_data=False)
     if any(word in ASKING for word in arguments):
         print(resume_help(recipe, runs[0] if runs else Path("runs/b")))
@@ -44,18 +44,18 @@ FIXED: Mapping[str, str] = {
     "seed": "all randomness of the run follows from it",
     "precision": "every number of the run depends on it",
     "deterministic": "it selects the kernels that computed the run so far",
-    "planned_steps": "the parts started at shares of it",
-    "init_from": "weights are taken over at step 0 only",
-    "init_partial": "weights are taken over at step 0 only",
+    "planned_steps": "parts start at fractions of it",
+    "init_from": "weights are loaded at step 0 only",
+    "init_partial": "weights are loaded at step 0 only",
     "model": "the weights and their use depend on it",
     "discriminator": "its weights depend on it",
     "losses": "the model would be trained for something else from here on",
     "valid": "metrics would no longer compare with those so far",
 }
 """Why a setting or a group of settings cannot change on resume."""
-OPTIMISER = "the state of the optimizer depends on it; of its settings the learning rate may change"
-STAGE = "the run keeps a copy of it, on which its weights depend"
-DEFAULT = "the samples of the steps to come would be others"
+OPTIMIZER = "the optimizer state depends on it; only the learning rate may change"
+STAGE = "the weights depend on the copy that the run keeps"
+DEFAULT = "later steps would see other samples"
 
 
 def refuse_fixed(name: str, recipe: Recipe, run: Path, arguments: list[str]) -> None:
@@ -78,7 +78,7 @@ def refuse_fixed(name: str, recipe: Recipe, run: Path, arguments: list[str]) -> 
 
 
 def _setting_named(word: str) -> str:
-    """Dotted, out of a flag; --images.no-flip is the setting images.flip."""
+    """The dotted name of a flag's setting; `--images.no-flip` sets `images.flip`."""
     if not word.startswith("--"):
         return ""
     group, _, name = word[2:].partition("=")[0].replace("-", "_").rpartition(".")
@@ -86,7 +86,7 @@ def _setting_named(word: str) -> str:
 
 
 def _words(flag: str, arguments: list[str]) -> str:
-    """A flag with its values, as they were given."""
+    """A flag with its values, as typed."""
     rest = arguments[arguments.index(flag) + 1 :]
     values = takewhile(lambda word: not word.startswith("--"), rest)
     return " ".join([flag, *(value for value in values if not (Path(value) / CONFIG).is_file())])
@@ -96,7 +96,7 @@ def _why(recipe: Recipe, setting: Setting | None) -> str:
     if setting is None:
         return FIXED["valid"]
     if setting.owner is OptimizerConfig:
-        return OPTIMISER
+        return OPTIMIZER
     if setting.name in recipe.stages:
         return STAGE
     group, _, short = setting.name.rpartition(".")
@@ -132,7 +132,7 @@ def flags_of(recipe: Recipe) -> Any:
 
 
 def resume_help(recipe: Recipe, run: Path) -> str:
-    """One line per flag; those of trackers share one."""
+    """One line per flag; all settings of trackers share one."""
     free = [setting for setting in settings_of(recipe) if setting.free]
     trackers = [s.name.partition(".")[2] for s in free if s.name.startswith("tracker.")]
     names = ", ".join(name.replace("_", "-") for name in trackers)
@@ -150,7 +150,7 @@ def resume_help(recipe: Recipe, run: Path) -> str:
 
 
 def _shown(default: object) -> str:
-    """A switch takes no value."""
+    """The default as shown after a flag; a switch takes no value."""
     return "" if isinstance(default, bool) else spelt(default)
 
 

@@ -20,20 +20,20 @@ from quintet.engine.errors import RunError
 INPUTS = tyro.conf.arg(metavar="[INPUT …]")
 
 
-def sample(given: list[str]) -> None:
-    """Each family has its own flags, so the run comes first."""
-    if not given or given[0].startswith("-"):
+def sample(arguments: list[str]) -> None:
+    """Draw samples. The run comes first because its family defines the flags."""
+    if not arguments or arguments[0].startswith("-"):
         print(
             f"{examples('sample')}\n\n"
             "usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's model]\n\n"
             "quintet sample RUN --help shows its flags."
         )
-        if given and given[0] in ASKING:
+        if arguments and arguments[0] in ASKING:
             return
         raise RunError("name a run first: quintet sample RUN --help shows its flags")
     from quintet.engine.runs.folder import at_step
 
-    run = Path(given[0])
+    run = Path(arguments[0])
     family, trained = rooms.trained(run)
     module = family.sample
     kind = dataclasses.make_dataclass(
@@ -46,13 +46,13 @@ def sample(given: list[str]) -> None:
         ],
     )
     kind.__doc__ = (
-        f"{module.Flags.__doc__}\n\nArgs:\n    inputs: Files or folders to work on.\n"
-        "    out: Folder for what is made.\n"
+        f"{module.Flags.__doc__}\n\nArgs:\n    inputs: Input files or folders.\n"
+        "    out: Output folder.\n"
         "    step: Checkpoint to use, or best; the default is the newest one.\n"
-        "    flags: What to make."
+        "    flags: Settings of the sampler."
     )
     shown = f"  quintet sample {shlex.quote(str(run))} {module.EXAMPLE}"
-    asked = parse(kind, gathered(given[1:]), f"sample {run}", shown)
+    asked = parse(kind, gathered(arguments[1:]), f"sample {run}", shown)
     check_step(asked.step)
     trained = dataclasses.replace(trained, path=at_step(run, asked.step))
     for path in module.sample(trained, asked.inputs, asked.out, asked.flags):
@@ -60,7 +60,7 @@ def sample(given: list[str]) -> None:
 
 
 def spelled(flags: Any) -> Any:
-    """The flag of a field `from_` is `--from`, which no field can be called."""
+    """Name the flag of a field `from_` `--from`: `from` is a Python keyword."""
     for field in dataclasses.fields(flags):
         if field.name.endswith("_"):
             name = tyro.conf.arg(name=field.name.rstrip("_"))
@@ -68,16 +68,16 @@ def spelled(flags: Any) -> Any:
     return flags
 
 
-def gathered(given: list[str]) -> list[str]:
-    """`--text a --text b` as `--text a b`, of which otherwise the last would silently win."""
+def gathered(arguments: list[str]) -> list[str]:
+    """Merge `--text a --text b` into `--text a b`; tyro would silently use the last one only."""
     words: list[str] = []
     flags: dict[str, list[str]] = {}
     values = words
-    for word in given:
+    for word in arguments:
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             values = flags.setdefault(name, [])
             values += [value] if equals else []
         else:
             values.append(word)
-    return words + [word for name, found in flags.items() for word in (name, *found)]
+    return words + [word for name, values in flags.items() for word in (name, *values)]

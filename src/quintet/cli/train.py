@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from quintet.engine.runs.sinks import Sink
 
 
-def train(given: list[str]) -> None:
+def train(arguments: list[str]) -> None:
     """Train a recipe."""
-    if not given or given[0].startswith("-"):
+    if not arguments or arguments[0].startswith("-"):
         every = listing().splitlines()
         known = [cut(line, WIDTH) for line in every if not re.search(r"_(tiny|large)", line)]
         print(
             f"{examples('train')}\n\nusage: quintet train RECIPE [DATA] --run DIR [--steps N …]\n\n"
             "recipes:",
             *known,
-            "\nEach has a twin NAME_tiny for a CPU, most also NAME_large: quintet list shows all.",
+            "\nEach has a NAME_tiny for a CPU, most also a NAME_large: quintet list shows all.",
             "quintet train RECIPE --help shows its settings.",
             sep="\n",
         )
-        if not given or given[0] not in ASKING:
+        if not arguments or arguments[0] not in ASKING:
             raise RunError("name a recipe first, for example image/vqgan_tiny")
         return
-    name = given[0]
+    name = arguments[0]
     default = rooms.recipe_function(name)()
-    rest = spell_out(given[1:], default.stages)
+    rest = spell_out(arguments[1:], default.stages)
     if any(word in ASKING for word in rest):
         print(recipe_help(name, default))
         return
@@ -136,14 +136,14 @@ def recipe_help(name: str, default: Recipe) -> str:
 
 
 def spelt(value: Any) -> str:
-    """As typed on the command line."""
+    """A value as typed on the command line."""
     if isinstance(value, tuple):
         return " ".join(map(str, cast("tuple[object, ...]", value)))
     return "…" if value is None else str(value)
 
 
 def row(first: str, text: str) -> str:
-    """One line: the sentence, or what of it comes before further details."""
+    """One line of help; a sentence that is too long ends after its first clause."""
     begin = f"  {first:<27} "
     if len(begin + text) > WIDTH:
         text = re.split(r"; |\. ", text)[0].rstrip(".")
@@ -151,7 +151,7 @@ def row(first: str, text: str) -> str:
 
 
 def cut(line: str, width: int) -> str:
-    """Shortened at a space."""
+    """Shorten a line at a space."""
     return line if len(line) <= width else f"{line[: width - 1].rpartition(' ')[0]} …"
 
 
@@ -174,13 +174,13 @@ def with_valid_folder(recipe: Recipe, folder: str | None) -> Recipe:
     )
 
 
-def spell_out(given: list[str], stages: Iterable[str] = ()) -> list[str]:
-    """--compile and --no-compile, for the setting that is also 'auto'; --from for the first of the
-    stages, because no field of Python can be called so."""
+def spell_out(arguments: list[str], stages: Iterable[str] = ()) -> list[str]:
+    """Expand `--compile` and `--no-compile`, whose setting can also be 'auto', and turn `--from`
+    into the flag of the first stage, as `from` is a Python keyword."""
     first = next(iter(stages), "from").replace("_", "-")
     words: list[str] = []
-    for index, word in enumerate(given):
-        following = given[index + 1] if index + 1 < len(given) else ""
+    for index, word in enumerate(arguments):
+        following = arguments[index + 1] if index + 1 < len(arguments) else ""
         if word == "--no-compile":
             words += ["--compile", "off"]
         elif word == "--compile" and following not in ("on", "off", "auto"):
@@ -227,8 +227,10 @@ def train_run(
             judge=outside,
             progress=progress,
         )
-    except Stopped:  # all processes stop together; after a failure the others may be gone,
-        shut_down()  # and taking the group down could wait for them
+    except Stopped:
+        # All ranks stop together here. After other errors the process group is left alone: some
+        # ranks may be gone, and destroying it could wait for them.
+        shut_down()
         raise
     shut_down()
     return step
@@ -240,7 +242,7 @@ SHOWN = (
     (".wav",),
     (".glb", ".obj", ".ply", ".stl"),
 )
-"""Suffixes of exhibits by what is seen at a glance first; others, such as texts, come last."""
+"""Suffixes of exhibits in order of preference; others, such as texts, come last."""
 
 
 def show_end(name: str, recipe: Recipe, run: Path, step: int) -> None:
@@ -253,7 +255,7 @@ def show_end(name: str, recipe: Recipe, run: Path, step: int) -> None:
 
 
 def best_exhibit(run: Path) -> Path | None:
-    """The newest exhibit that is seen at a glance."""
+    """The newest exhibit of the preferred kind."""
 
     def rank(path: Path) -> int:
         kinds = (index for index, suffixes in enumerate(SHOWN) if path.suffix in suffixes)
@@ -264,7 +266,7 @@ def best_exhibit(run: Path) -> Path | None:
 
 
 def next_commands(name: str, recipe: Recipe, run: Path) -> list[str]:
-    """Commands that work as printed."""
+    """Commands to run next, quoted for a shell."""
     words = rooms.family_of(recipe).sample.example(recipe, run)
     sample = [shlex.join(["quintet", "sample", str(run), *words])] if words else []
     return [*sample, shlex.join(["quintet", "export", str(run), "model"])]

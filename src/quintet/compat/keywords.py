@@ -1,4 +1,4 @@
-"""Keywords of the older packages: the setting that each is now, or what to do instead."""
+"""Keywords of the older packages: the setting that replaces each, or what to do instead."""
 
 import functools
 import sys
@@ -40,20 +40,20 @@ OLD = {
     "apply_gradient_penalty_every": "penalty_every",
     "random_split_seed": "seed",
 }
-"""Renamed; the value means what it did."""
+"""Keywords that were renamed; the meaning of their values is unchanged."""
 
 
 class Changed(NamedTuple):
-    """A keyword whose value is written in another way, too."""
+    """A keyword whose name and form of value both changed."""
 
     new: str
     value: Callable[[Any, Mapping[str, Any]], Any]
-    """Of the old value, beside all keywords that were given."""
+    """Returns the new value from the old one and all keywords of the call."""
 
 
-def share_of_run(step: Any, given: Mapping[str, Any]) -> float:
+def share_of_run(step: Any, keywords: Mapping[str, Any]) -> float:
     length = next(
-        (given[n] for n in ("steps", "num_train_steps", "num_steps") if given.get(n)), None
+        (keywords[n] for n in ("steps", "num_train_steps", "num_steps") if keywords.get(n)), None
     )
     if not length:
         raise TypeError(
@@ -64,10 +64,12 @@ def share_of_run(step: Any, given: Mapping[str, Any]) -> float:
 
 
 UNCHANGED: Any = object()
-"""The value asks for what is the default here."""
+"""Marks a value that means the default."""
 CHANGED = {
-    "use_ema": Changed("ema_decay", lambda on, given: given.get("ema_beta", 0.999) if on else 0.0),
-    "dataset_type": Changed("frames", lambda kind, given: 1 if kind == "images" else UNCHANGED),
+    "use_ema": Changed(
+        "ema_decay", lambda on, keywords: keywords.get("ema_beta", 0.999) if on else 0.0
+    ),
+    "dataset_type": Changed("frames", lambda kind, keywords: 1 if kind == "images" else UNCHANGED),
     "use_lion": Changed("optimizer", lambda on, _: "lion" if on else "adamw"),
     "use_wandb_tracking": Changed("trackers", lambda on, _: ("wandb",) if on else UNCHANGED),
     "discr_start_after_step": Changed("adversarial_from", share_of_run),
@@ -87,7 +89,7 @@ class Removed(NamedTuple):
 
     instead: str
     harmless: Callable[[Any], bool] = anything
-    """Of which values it may be left out without a loss; others are refused."""
+    """Whether a value can be ignored without changing the result; others are refused."""
 
 
 _LAUNCH = "give precision for mixed_precision and trackers for log_with; torchrun starts processes"
@@ -95,37 +97,37 @@ _LAUNCH = "give precision for mixed_precision and trackers for log_with; torchru
 REMOVED = {
     "accelerate_kwargs": Removed(_LAUNCH, nothing),
     "accelerator_kwargs": Removed(_LAUNCH, nothing),
-    "checkpoints_folder": Removed("checkpoints lie inside the run folder"),
+    "checkpoints_folder": Removed("checkpoints are inside the run folder"),
     "dataset_kwargs": Removed("give size and frames, or a dataset of your own", nothing),
     "discr_max_grad_norm": Removed(
         "max_grad_norm clips the discriminator as well, or discriminator_optim.max_grad_norm",
         nothing,
     ),
-    "drop_last": Removed("epochs follow each other, and no batch is short"),
+    "drop_last": Removed("batches run across epochs, so none is short"),
     "ema_kwargs": Removed(
-        "give its beta as ema_decay; every step is averaged",
-        lambda given: not given or set(given) <= {"use_foreach"},
+        "give its beta as ema_decay; the EMA is updated every step",
+        lambda value: not value or set(value) <= {"use_foreach"},
     ),
     "ema_update_after_step": Removed(
-        "the average follows from the first step on, closely at first"
+        "the EMA starts at the first step, with a lower decay at first"
     ),
-    "ema_update_every": Removed("the average follows every step"),
+    "ema_update_every": Removed("the EMA is updated every step"),
     "force_clear_prev_results": Removed(
-        "nothing here deletes a folder; give another run, or resume by train(resume=True)",
+        "Quintet deletes no folder; give another run, or resume with train(resume=True)",
         nothing,
     ),
     "initial_lr": Removed("the warm-up begins at learning_rate / warmup_steps"),
-    "optimizer_kwargs": Removed("give betas, weight_decay and optimizer by themselves", nothing),
-    "scheduler_kwargs": Removed("scheduler is a word, and ends at steps", nothing),
+    "optimizer_kwargs": Removed("give betas, weight_decay and optimizer as keywords", nothing),
+    "scheduler_kwargs": Removed("scheduler is a name, and the schedule ends at steps", nothing),
     "split_batches": Removed(
-        "batch_size is that of each process; divide it by their number", nothing
+        "batch_size is per process; divide it by the number of processes", nothing
     ),
-    "val_num_batches": Removed("all validation samples are measured"),
+    "val_num_batches": Removed("all validation samples are used"),
 }
 
 
 def notice(sentence: str) -> None:
-    """Warn at the first line that is not of this package, which is the user's own."""
+    """Warn at the first frame outside this package, which is the user's code."""
     frame, level = sys._getframe(), 1
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("quintet."):
         frame, level = frame.f_back, level + 1
@@ -134,13 +136,13 @@ def notice(sentence: str) -> None:
 
 def translate(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     """Replace older names, with a notice each; refuse unknown names, with a list."""
-    found: dict[str, Any] = {}
+    translated: dict[str, Any] = {}
     for name, value in keywords.items():
         if name not in known and name in REMOVED:
             _let_go(name, value)
             continue
         if name == "ema_beta" and keywords.get("use_ema") is False:
-            continue  # the average is off, whatever its decay
+            continue  # without EMA its decay does not matter
         new, now = _translated(name, value, keywords, known)
         if now is UNCHANGED:
             continue
@@ -148,28 +150,28 @@ def translate(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
             now = 0
         if new not in known:
             raise TypeError(f"unknown keyword {name!r}; known: {', '.join(sorted(known))}")
-        if new in found and found[new] != now:
+        if new in translated and translated[new] != now:
             raise TypeError(f"{new} is given twice, once by an old name")
-        found[new] = now
-    return found
+        translated[new] = now
+    return translated
 
 
 def _let_go(name: str, value: Any) -> None:
     instead, harmless = REMOVED[name]
     if not harmless(value):
-        raise TypeError(f"{name}={value!r} cannot be kept: {instead}")
+        raise TypeError(f"{name}={value!r} is not supported: {instead}")
     notice(f"{name} is not needed: {instead}")
 
 
 def _translated(
-    name: str, value: Any, given: Mapping[str, Any], known: set[str]
+    name: str, value: Any, keywords: Mapping[str, Any], known: set[str]
 ) -> tuple[str, Any]:
     if name == "scheduler":
         return name, _schedule(value)
     if name in known:
         return name, value
     if name in CHANGED and CHANGED[name].new in known:
-        new, now = CHANGED[name].new, CHANGED[name].value(value, given)
+        new, now = CHANGED[name].new, CHANGED[name].value(value, keywords)
         default = f"{name}={value!r} is the default and not needed"
         notice(default if now is UNCHANGED else f"{name}={value!r} is now {new}={now!r}")
         return new, now
@@ -184,27 +186,25 @@ def _schedule(value: Any) -> str:
         notice("scheduler=None is now scheduler='constant'")
         return "constant"
     if not isinstance(value, str):
-        raise TypeError(
-            f"scheduler is {value!r}; give one of the words constant, cosine, linear and rsqrt"
-        )
+        raise TypeError(f"scheduler is {value!r}; give one of constant, cosine, linear and rsqrt")
     return value
 
 
 def renamed(**names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """For a constructor: takes parameters under their old names as well."""
+    """Decorator for constructors that also accept parameters under their old names."""
 
     def wrap(function: Callable[P, None]) -> Callable[P, None]:
         @functools.wraps(function)
         def inner(*args: P.args, **keywords: P.kwargs) -> None:
-            given: dict[str, Any] = dict(keywords)
+            translated: dict[str, Any] = dict(keywords)
             for old, new in names.items():
-                if old not in given:
+                if old not in translated:
                     continue
-                if new in given:
+                if new in translated:
                     raise TypeError(f"{new} is given twice, once by an old name")
                 notice(f"{old} is now called {new}")
-                given[new] = given.pop(old)
-            function(*args, **given)  # type: ignore[arg-type]
+                translated[new] = translated.pop(old)
+            function(*args, **translated)  # type: ignore[arg-type]
 
         return inner
 

@@ -1,4 +1,4 @@
-"""Arguments of the older packages' models: the fields that each is now, or what to do instead.
+"""Arguments of the older packages' models: the fields that replace each, or what to do instead.
 
 One table per model. An entry is a new name, a function from the old value to fields, or `Removed`.
 """
@@ -10,34 +10,34 @@ from typing import Any
 from quintet.compat.keywords import Removed, anything, nothing, notice
 
 ToFields = Callable[[Any, Mapping[str, Any], Any], dict[str, Any]]
-"""Of the old value, beside all arguments that were given and the configuration they change."""
+"""Fields from the old value, all arguments of the call, and the configuration to change."""
 Table = Mapping[str, str | ToFields | Removed]
 
 
 def only(*harmless: Any) -> Callable[[Any], bool]:
-    """Values that are the same here, or have no effect."""
+    """A test for values that mean the same here or have no effect."""
     return lambda value: value in harmless
 
 
 def choice(name: str, yes: Any, no: Any) -> ToFields:
-    """A boolean that is now one of two values of a field, unless that is given by itself."""
+    """A boolean that is now one of two values of a field, unless the call sets that field too."""
 
-    def to_fields(value: Any, given: Mapping[str, Any], _: Any) -> dict[str, Any]:
-        return {} if name in given else {name: yes if value else no}
+    def to_fields(value: Any, keywords: Mapping[str, Any], _: Any) -> dict[str, Any]:
+        return {} if name in keywords else {name: yes if value else no}
 
     return to_fields
 
 
 def when_set(name: str) -> ToFields:
-    """Renamed; None is left out."""
+    """A renamed argument; None is dropped."""
     return lambda value, *_: {} if value is None else {name: value}
 
 
 _TRAINER = "it is a setting of the trainer: "
-_KERNEL = Removed("attention uses the fastest kernel there is", anything)
+_KERNEL = Removed("attention uses the fastest available kernel", anything)
 _NO_DROPOUT = Removed("there is no such dropout", nothing)
 _WIDTHS = Removed("set dim, message_dim, encoder_layers, decoder_layers and window", nothing)
-_FEED_FORWARD = Removed("feed-forward layers have the size of a width of 4 dim", only(4))
+_FEED_FORWARD = Removed("feed-forward layers are sized for a width of 4 dim", only(4))
 _CONTINUOUS = Removed("angles, areas and normals are continuous features")
 _NO_GATES = Removed("there are no gate loops: set layers and fine_layers", nothing)
 _PADDING = Removed("padding is -1", only(-1))
@@ -46,25 +46,25 @@ _PADDING = Removed("padding is -1", only(-1))
 # -- meshgpt-pytorch ------------------------------------------------------------------------------
 
 
-def mesh_codebook(size: int, given: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    by_flag = "lfq" if given.get("use_residual_lfq") else "vq"
-    default = by_flag if "use_residual_lfq" in given else config.quantiser
-    if given.get("quantiser", default) == "fsq":
+def mesh_codebook(size: int, keywords: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    by_flag = "lfq" if keywords.get("use_residual_lfq") else "vq"
+    default = by_flag if "use_residual_lfq" in keywords else config.quantiser
+    if keywords.get("quantiser", default) == "fsq":
         raise TypeError(
-            f"codebook_size={size} cannot be kept: the codebook of fsq is the product of levels, "
+            f"codebook_size={size} is not supported: the codebook of fsq is the product of levels, "
             "one number for each axis; or give quantiser='lfq' and codebook_bits"
         )
     bits = size.bit_length() - 1
     if size != 2**bits:
-        raise TypeError(f"codebook_size={size} cannot be kept: it must be a power of two")
+        raise TypeError(f"codebook_size={size} is not supported: it must be a power of two")
     return {"codebook_bits": bits}
 
 
-def faces_of_codes(length: int | None, given: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """`max_seq_len` counted codes, of which a face has corners x depth."""
+def faces_of_codes(length: int | None, keywords: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """`max_seq_len` counted codes; a face has corners x depth of them."""
     if length is None:
         return {}
-    corners, depth = (given.get(name, getattr(config, name)) for name in ("corners", "depth"))
+    corners, depth = (keywords.get(name, getattr(config, name)) for name in ("corners", "depth"))
     return {"max_faces": length // (corners * depth)}
 
 
@@ -160,7 +160,7 @@ VIDEO_TOKENIZER: Table = {
     "residual_conv_kernel_size": Removed("kernels have a size of 3", only(3)),
     **dict.fromkeys(
         ("input_conv_kernel_size", "output_conv_kernel_size", "pad_mode"),
-        Removed("the first and the last convolution have a size of 3, and zero padding"),
+        Removed("the first and last convolutions have kernels of 3 and zero padding"),
     ),
     "num_codebooks": Removed("there is one codebook: raise codebook_size", only(1)),
     "dim_cond": Removed("layers take no condition", only(None)),
@@ -190,7 +190,7 @@ VQGAN_VAE: Table = {
     "vgg": _VGG,
 }
 
-_FOLLOWS = Removed("it follows from the tokenizer and the size of the pictures", anything)
+_FOLLOWS = Removed("the tokenizer and the size of the pictures determine it", anything)
 _NO_ENLARGING = Removed("there is no super-resolution", only(None))
 _FROZEN_TEXT = Removed("give text='frozen' and text_path=, the folder of the encoder", nothing)
 
@@ -206,8 +206,8 @@ MASKGIT: Table = {
     "cond_drop_prob": Removed(f"{_TRAINER}text_drop", only()),
     "noise_schedule": Removed("the schedule is the cosine", only()),
     "no_mask_token_prob": Removed("masked ids are always replaced", only(0.0, 0)),
-    "token_critic": Removed("the order is that of the confidence, or order='halton'", nothing),
-    "self_token_critic": Removed("the order is that of the confidence, or order='halton'", nothing),
+    "token_critic": Removed("ids are chosen by confidence, or with order='halton'", nothing),
+    "self_token_critic": Removed("ids are chosen by confidence, or with order='halton'", nothing),
     "critic_loss_weight": Removed("there is no critic", anything),
     **dict.fromkeys(("cond_vae", "cond_image_size"), _NO_ENLARGING),
     "flash": _KERNEL,
@@ -215,11 +215,11 @@ MASKGIT: Table = {
 MASKGIT_GENERATE: Table = {
     "timesteps": "steps",
     "topk_filter_thres": Removed("set temperature", only(0.9)),
-    "can_remask_prev_masked": Removed("ids that are fixed stay", nothing),
+    "can_remask_prev_masked": Removed("fixed ids are not masked again", nothing),
     "force_not_use_token_critic": Removed("there is no critic", anything),
     "critic_noise_scale": Removed("set choice_temperature", only()),
     "fmap_size": Removed("the size is that of training", only(None)),
-    "negative_texts": Removed("guidance is against no caption", only(None)),
+    "negative_texts": Removed("guidance uses no caption as the negative", only(None)),
     "cond_images": _NO_ENLARGING,
 }
 
@@ -241,15 +241,17 @@ MULAN: Table = {
     "max_seq_len": "text_length",
     "num_tokens": "vocab_size",
     "sigmoid_contrastive_loss": lambda on, *_: {"loss": "sigmoid"} if on else {},
-    "decoupled_contrastive_learning": lambda on, given, _: (
-        {} if given.get("sigmoid_contrastive_loss") else {"loss": "decoupled" if on else "softmax"}
+    "decoupled_contrastive_learning": lambda on, keywords, _: (
+        {}
+        if keywords.get("sigmoid_contrastive_loss")
+        else {"loss": "decoupled" if on else "softmax"}
     ),
     "audio_transformer": _TOWERS,
     "text_transformer": _TOWERS,
-    "hierarchical_contrastive_loss": Removed("the loss is that of the last layer", nothing),
-    "hierarchical_contrastive_loss_layers": Removed("the loss is that of the last layer", nothing),
-    "accept_spec": Removed("the model takes sounds", nothing),
-    "accept_spec_time_first": Removed("the model takes sounds"),
+    "hierarchical_contrastive_loss": Removed("the loss uses the last layer", nothing),
+    "hierarchical_contrastive_loss_layers": Removed("the loss uses the last layer", nothing),
+    "accept_spec": Removed("the model takes waveforms", nothing),
+    "accept_spec_time_first": Removed("the model takes waveforms"),
     **dict.fromkeys(("spec_power", "spec_win_length", "spec_pad", "spec_center"), _SPECTROGRAM),
     "spec_pad_mode": _SPECTROGRAM,
     **dict.fromkeys(("spec_aug_freq_mask", "spec_aug_time_mask"), _MASKS),
@@ -319,20 +321,20 @@ def _fields(
     name: str,
     value: Any,
     entry: str | ToFields | Removed | None,
-    given: Mapping[str, Any],
+    keywords: Mapping[str, Any],
     config: Any,
 ) -> dict[str, Any]:
     if entry is None:
         return {name: value}
     if isinstance(entry, Removed):
         if not entry.harmless(value):
-            raise TypeError(f"{name}={value!r} cannot be kept: {entry.instead}")
+            raise TypeError(f"{name}={value!r} is not supported: {entry.instead}")
         notice(f"{name} is not needed: {entry.instead}")
         return {}
     if isinstance(entry, str):
         notice(f"{name} is now called {entry}")
         return {entry: value}
-    found = entry(value, given, config)
-    new = ", ".join(f"{field}={now!r}" for field, now in found.items())
+    changes = entry(value, keywords, config)
+    new = ", ".join(f"{field}={now!r}" for field, now in changes.items())
     notice(f"{name}={value!r} is now {new}" if new else f"{name}={value!r} is not needed")
-    return found
+    return changes

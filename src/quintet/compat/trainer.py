@@ -25,25 +25,25 @@ REMEDIES = {
     "log": "log_fn= is called with each report; trackers= names TensorBoard, W&B or trackio",
     "trackers": "give trackers=, project= and run_name= to the trainer; no context is needed",
     "wandb_tracking": "give trackers=('wandb',) and project= to the trainer; no context is needed",
-    "to": "the device is chosen by device=, and found by itself",
-    "cuda": "the device is chosen by device=, and found by itself",
-    "state_dict": "a run is saved by itself; averaged_model().state_dict() has the weights",
+    "to": "device= selects the device; auto uses the GPU if there is one",
+    "cuda": "device= selects the device; auto uses the GPU if there is one",
+    "state_dict": "runs are saved automatically; averaged_model().state_dict() has the weights",
     "eval": "averaged_model() is in eval mode; training sets the mode itself",
-    "parameters": "they are those of trainer.model",
+    "parameters": "use trainer.model.parameters()",
 }
 
 
 class UpstreamNames:
-    """Mixin of the trainers; `model`, `recipe`, `folder` and `averaged_model` are theirs."""
+    """Mixin of the trainers, which define `model`, `recipe`, `folder` and `averaged_model`."""
 
     model: Any
     recipe: Any
     folder: Path
 
     def __getattr__(self, name: str) -> Any:
-        """Only for names that are not here."""
+        """Name the replacement of a removed attribute; called only if the name is missing."""
         if name in REMEDIES:
-            raise AttributeError(f"trainer.{name} is not there: {REMEDIES[name]}")
+            raise AttributeError(f"trainer.{name} is not available: {REMEDIES[name]}")
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     @property
@@ -92,7 +92,7 @@ class UpstreamNames:
         return self.model
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes get here."""
         if dist.is_available() and dist.is_initialized():
             dist.barrier()
 

@@ -1,6 +1,6 @@
 """Reading and writing of audio, mono float32 (n,); headers are checked before decoding.
 
-Only the requested segment is decoded, or a whole file for many of them. The format is detected by
+Only the requested segment is decoded, or a whole file for many segments. The format is detected by
 the first bytes of a file, not by its name. soundfile and soxr (`quintet[audio]`) are imported on
 first use; writing needs neither.
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 Samples = npt.NDArray[np.float32]
 Samples16 = npt.NDArray[np.int16]
-"""In units of 1 / 32768."""
+"""Samples in units of 1 / 32768."""
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
 UNREAD = (".m4a", ".aac", ".opus", ".oga", ".wma", ".aif", ".aiff", ".au", ".ape", ".wv")
-"""Audio that is not read, and counted in a folder."""
+"""Audio formats that are not read; their files are counted."""
 SILENCE = 1e-4
 """A segment whose peak is below this (-80 dB) is silent."""
 LOUDEST = 100.0
@@ -70,16 +70,16 @@ class Sound(NamedTuple):
     samples: Samples
     rate: int
     narrow: bool
-    """Whether they are multiples of 1 / 32768."""
+    """Whether the samples are multiples of 1 / 32768."""
     first: int = 0
-    """Place of the first in the file."""
+    """Index of the first sample in the file."""
 
 
 # Headers.
 
 
 def _check_kind(path: Path) -> None:
-    """Check the first bytes: libsndfile supports formats that open other files."""
+    """Check the first bytes: some formats of libsndfile open other files."""
     with path.open("rb") as file:
         head = file.read(12)
     riff = head[:4] in (b"RIFF", b"RF64") and head[8:] == b"WAVE"
@@ -112,7 +112,7 @@ def _check(path: Path, info: AudioInfo, caps: AudioCaps) -> None:
 
 @contextmanager
 def _opened(path: Path, caps: AudioCaps) -> "Generator[SoundFile, None, None]":
-    """The file, its header checked; errors of the decoder inside the context become BadFile."""
+    """Open a file and check its header; decoder errors inside the context become BadFile."""
     try:
         import soundfile
     except (ImportError, OSError) as error:  # OSError: libsndfile is missing
@@ -149,14 +149,14 @@ def probe(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  # noqa
 
 
 def _is_narrow(file: "SoundFile") -> bool:
-    """Whether its samples are multiples of 1 / 32768, and no mixture of channels."""
+    """Whether the samples are multiples of 1 / 32768; a mean over channels is not."""
     lossless = file.format in ("WAV", "WAVEX", "RF64", "FLAC")
     narrow = file.subtype in ("PCM_16", "PCM_S8", "PCM_U8")
     return lossless and narrow and file.channels == 1
 
 
 def to_16_bits(samples: Samples) -> Samples16:
-    """Rounded and limited, as a file of 16 bits would be."""
+    """Samples rounded and clipped, as in a 16-bit file."""
     scaled = samples * np.float32(32768)
     np.rint(scaled, out=scaled)
     return scaled.clip(-32768, 32767, out=scaled).astype(np.int16)
@@ -165,7 +165,7 @@ def to_16_bits(samples: Samples) -> Samples16:
 def _blocks(
     path: Path, file: "SoundFile", first: int, count: int, mix: bool = True
 ) -> Iterator[Samples]:
-    """Mono blocks, so that a multichannel file is never in memory as a whole; or (n, channels)."""
+    """Mono blocks (n,), or (n, channels); a multichannel file is never in memory as a whole."""
     done = 0
     while done < count:
         position = first + done
@@ -194,7 +194,7 @@ def _refuse_values(path: Path, block: Samples) -> None:
 
 
 def refuse_silence(path: Path, sound: Sound) -> None:
-    """BadFile if its peak is below `SILENCE`."""
+    """Raise BadFile if the peak is below `SILENCE`."""
     first, last = sound.first, sound.first + len(sound.samples)
     _refuse_peak(path, float(np.abs(sound.samples).max()), first / sound.rate, last / sound.rate)
 
@@ -206,7 +206,7 @@ def _refuse_peak(path: Path, peak: float, first: float, last: float) -> None:
 
 
 def _resampled(samples: Samples, source: int, rate: int, count: int) -> Samples:
-    """Resampled to another rate, and cut or padded to `count`."""
+    """Samples at another rate, cut or padded to `count`."""
     if source != rate:
         try:
             import soxr
@@ -220,7 +220,7 @@ def _resampled(samples: Samples, source: int, rate: int, count: int) -> Samples:
 
 
 def resampled(samples: Samples, source: int, rate: int) -> Samples:
-    """A whole sound at another rate, as `read_audio` gives it."""
+    """A whole sound at another rate, as `read_audio` returns it."""
     return _resampled(samples, source, rate, length_at(rate, len(samples) / source))
 
 
@@ -280,7 +280,7 @@ def read_audio(
 
 
 def decode_audio(path: Path | str, caps: AudioCaps, channels: int = 1) -> Sound:
-    """A whole file, of which `excerpt` takes segments."""
+    """Decode a whole file, for `excerpt` to take segments from."""
     path = as_path(path)
     with _opened(path, caps) as file:
         return _decoded(path, file, 0, file.frames, channels)
@@ -293,7 +293,7 @@ def excerpt(sound: Sound, seconds: float, start: float) -> Sound:
 
 
 def _place(frames: int, source: int, seconds: float | None, start: float) -> tuple[int, int]:
-    """The first sample of a segment, and their number."""
+    """First sample and length of a segment."""
     count = frames if seconds is None else min(frames, ceil(seconds * source))
     return round(start * (frames - count)), count
 
@@ -309,7 +309,7 @@ def _decoded(path: Path, file: "SoundFile", first: int, count: int, channels: in
 def converted(
     sound: Sound, rate: int, seconds: float | None, channels: int = 1, narrow: bool = True
 ) -> Samples | Samples16:
-    """At another rate; see `read_audio`."""
+    """Samples at another rate; see `read_audio`."""
     samples, source = sound.samples, sound.rate
     samples = _resampled(samples, source, rate, length_at(rate, len(samples) / source, seconds))
     if samples.ndim == 1 and channels > 1:
@@ -318,12 +318,12 @@ def converted(
 
 
 MOMENT, MARGIN = 0.01, 0.1
-"""Seconds of a moment whose loudness is measured, and of silence that trimming leaves."""
+"""Seconds over which loudness is measured, and seconds of silence that trimming leaves."""
 
 
 def trimmed(samples: Samples | Samples16, rate: int, decibels: float) -> Samples | Samples16:
-    """Without the silence at both ends: moments that are so much quieter than the loudest one. A
-    tenth of a second of it stays."""
+    """Samples without the silence at both ends, except a tenth of a second. Silence is quieter than
+    the loudest moment by more than `decibels`."""
     size = max(1, round(MOMENT * rate))
     moments = samples[: len(samples) // size * size].reshape(-1, size).astype(np.float64)
     power = np.square(moments).mean(axis=1)
@@ -337,7 +337,7 @@ def trimmed(samples: Samples | Samples16, rate: int, decibels: float) -> Samples
 
 
 def length_at(rate: int, available: float, seconds: float | None = None) -> int:
-    """Samples at a rate of the available seconds, or at most of `seconds`."""
+    """Number of samples in the available seconds, or in `seconds` if that is less."""
     return max(1, round(rate * (available if seconds is None else min(available, seconds))))
 
 
@@ -352,7 +352,7 @@ def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  
 
 
 MOST_CHANNELS = 8
-"""Of a file that is written: more are samples that were taken for channels."""
+"""Limit when writing: an array with more has its axes swapped."""
 
 
 class Clipping(NamedTuple):
@@ -372,8 +372,8 @@ class Clipping(NamedTuple):
 def write_wav(
     path: Path | str, samples: npt.NDArray[np.floating] | Samples16, rate: int
 ) -> Clipping | None:
-    """Write (n,) or (n, channels) as 16-bit WAV, clipped at full scale: returns what was, if
-    anything. Samples of 16 bits are written as they are. The file is complete or absent."""
+    """Write (n,) or (n, channels) as 16-bit WAV, clipped at full scale; int16 samples are written
+    unchanged. Returns what was clipped, if anything. The file is complete or absent."""
     narrow = np.asarray(samples).dtype == np.int16
     values = np.asarray(samples, np.float32) / (32768 if narrow else 1)
     channels = 1 if values.ndim == 1 else values.shape[-1]

@@ -22,7 +22,7 @@ DAMAGE = (
     zlib.error,
 )
 MISTAKES = (TypeError, AttributeError, NameError, ImportError)
-"""Of a program and not of its data: a wrong call, or a library whose interface has changed."""
+"""Errors of a program, not of its data: a wrong call, or a library with a changed interface."""
 
 
 def printable(text: object) -> str:
@@ -46,8 +46,8 @@ class BadFile(ValueError):
 
 
 class OutOfRange(BadFile):
-    """An intact file outside of what the settings take. It is left out when a folder is opened, and
-    does not count as damage."""
+    """An intact file outside the range of the settings. Opening a folder skips it; it does not
+    count as damage."""
 
     def __init__(
         self, path: Path | str, reason: str, limit: str, remedy: str, value: float | None = None
@@ -88,8 +88,8 @@ class Incompatible(Exception):
 
 @contextmanager
 def decoding(path: Path, library: str, *also: type[Exception]) -> Generator[None]:
-    """Errors of a decoder on damaged bytes (`DAMAGE` and `also`) become BadFile, mistakes in the
-    use of its `library` Incompatible."""
+    """Turn errors of a decoder on damaged bytes (`DAMAGE` and `also`) into BadFile, and mistakes in
+    the use of its `library` into Incompatible."""
     try:
         yield
     except BadFile:

@@ -1,7 +1,7 @@
 """Listing of the files of a folder, and its `metadata.jsonl` or `metadata.csv`.
 
 Nothing outside the folder is read: links and paths that lead out are not followed. Runs, exported
-models and caches inside the folder are no data.
+models and caches inside the folder are not data.
 """
 
 import csv
@@ -21,7 +21,7 @@ TEXT_KEYS = ("text", "caption", "captions", "transcript", "sentence")
 
 
 def require_folder(folder: Path | str) -> Path:
-    """The folder as a path; BadFile if it is none."""
+    """The folder as a path; raises BadFile if there is no such folder."""
     path = Path(folder)
     if not path.exists():
         raise BadFile(path, "does not exist", "give the folder that holds the data")
@@ -31,25 +31,25 @@ def require_folder(folder: Path | str) -> Path:
 
 
 class Listing(NamedTuple):
-    """The files of a folder with some suffixes, and what was passed over."""
+    """The files of a folder with some suffixes, and counts of skipped ones."""
 
     names: list[str]
     """Paths relative to the folder, with forward slashes, in a stable order."""
     sizes: list[int]
-    """Bytes of each."""
+    """Size of each, in bytes."""
     times: list[int]
-    """Time of change of each, in nanoseconds."""
+    """Modification time of each, in nanoseconds."""
     others: Counter[str]
-    """Number of files of each of the other suffixes that were asked for."""
+    """Number of files per requested other suffix."""
     links: int
-    """Links to such files and to folders that lead out of the folder."""
+    """Number of links, to such files or to folders, that lead out of the folder."""
 
 
 def listing(folder: Path | str, suffixes: Iterable[str], others: Collection[str] = ()) -> Listing:
     """Regular files with these suffixes (in any case), sub-folders included.
 
-    Skipped are hidden files and folders, links that lead out of the folder, links to folders (their
-    files would be listed twice), and what Quintet has written: runs, exported models, caches.
+    Hidden files and folders, links that lead out of the folder, links to folders (their files would
+    be listed twice) and Quintet's own output (runs, exported models, caches) are skipped.
     """
     root = str(require_folder(folder))
     allowed, inside = {suffix.lower() for suffix in suffixes}, _Inside(Path(root))
@@ -142,9 +142,9 @@ class _Inside:
 def read_metadata(folder: Path | str) -> dict[str, dict[str, Any]]:
     """Metadata rows by file path relative to the folder; empty without metadata.
 
-    The caption is under `text`, whichever of `TEXT_KEYS` it had; of a list, the first. Other
-    columns are unchanged. Of several rows for a file the first counts, and `metadata.jsonl` takes
-    precedence over `metadata.csv`.
+    `text` is the caption from any of `TEXT_KEYS`, or the first of a list. Other columns are
+    unchanged. The first row of a file counts, and `metadata.jsonl` takes precedence over
+    `metadata.csv`.
     """
     root = require_folder(folder)
     source = next((root / name for name in METADATA if (root / name).exists()), None)
@@ -184,7 +184,7 @@ def table_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _json_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with source.open(encoding="utf-8-sig") as lines:
+    with source.open(encoding="utf-8-sig") as lines:  # drops a byte-order mark
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -214,7 +214,9 @@ def _csv_rows(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for row in reader:
                 yield reader.line_num, {key: value for key, value in row.items() if key is not None}
         except csv.Error as error:
-            reason = f"line {reader.line_num + 1} is not CSV ({error})"  # counted once parsed
+            reason = (
+                f"line {reader.line_num + 1} is not CSV ({error})"  # line_num counts parsed lines
+            )
             raise BadFile(source, reason, "quote fields with commas or line breaks") from error
 
 

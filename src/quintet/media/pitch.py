@@ -10,13 +10,13 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 LOW, HIGH = 60.0, 500.0
-"""Hz."""
+"""Range of the fundamental frequency, in Hz."""
 HOP, WINDOW = 0.010, 0.025
-"""Seconds; the window that is compared with itself, shifted."""
+"""Seconds between frames, and of the window that is compared with its shifted self."""
 THRESHOLD = 0.15
-"""Of the normalised difference: above it, a frame is unvoiced."""
+"""Normalised difference above which a frame is unvoiced."""
 QUIET = 0.01
-"""Root mean square relative to the loudest frame (-40 dB): below it, a frame is unvoiced."""
+"""RMS relative to the loudest frame (-40 dB) below which a frame is unvoiced."""
 FACTS = {
     "pitch": f"YIN, {LOW:g}-{HIGH:g} Hz, windows of {WINDOW * 1000:g} ms every {HOP * 1000:g} ms, "
     f"threshold {THRESHOLD:g}, frames below {QUIET:g} of the loudest are unvoiced"
@@ -48,6 +48,7 @@ def _normalised_difference(frames: Array, window: int, longest: int) -> Array:
     correlation = np.fft.irfft(spectrum * np.fft.rfft(frames[:, :window], length).conj(), length)
     energy = np.pad(np.square(frames).cumsum(1), ((0, 0), (1, 0)))
     energies = energy[:, window : window + longest + 1] - energy[:, : longest + 1]
+    # Equation 7; rounding may give small negative values.
     difference = (energies[:, :1] + energies - 2 * correlation[:, : longest + 1]).clip(0)
     mean = difference[:, 1:].cumsum(1) / np.arange(1, longest + 1)
     ratio = np.divide(difference[:, 1:], mean, out=np.ones_like(mean), where=mean > 0)
@@ -55,7 +56,7 @@ def _normalised_difference(frames: Array, window: int, longest: int) -> Array:
 
 
 def _refined(shape: Array, lag: Array) -> Array:
-    """The lowest point of the parabola through a dip and its neighbours."""
+    """Lag at the minimum of the parabola through a dip and its neighbours."""
     before, at, after = (np.take_along_axis(shape, lag[:, None] + k, 1)[:, 0] for k in (-1, 0, 1))
     curve = before - 2 * at + after
     shift = np.divide(before - after, 2 * curve, out=np.zeros_like(curve), where=curve > 0)
@@ -63,9 +64,9 @@ def _refined(shape: Array, lag: Array) -> Array:
 
 
 def cents_apart(reference: Array, output: Array) -> float | None:
-    """Median distance of two courses of pitch over frames voiced in both, the output's stretched
-    linearly to the length of the reference's; None if there is no such frame, 0 if neither has a
-    voiced one, as whispers and clicks."""
+    """Median distance of two pitch contours over frames voiced in both, with the output stretched
+    linearly to the length of the reference. None without such frames; 0 if neither sound has a
+    voiced frame, as in whispers and clicks."""
     if not (reference > 0).any() and not (output > 0).any():
         return 0.0
     index = np.rint(np.linspace(0, len(output) - 1, len(reference))).astype(int)

@@ -25,15 +25,15 @@ Pixels = npt.NDArray[np.uint8]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 UNREAD = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".tga", ".exr")
-"""Images that are not read, and counted in a folder."""
+"""Image formats that are not read; their files are counted."""
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 256_000_000
 OVERSAMPLING = 1.25
-"""Pixels of a crop along a side, relative to its final size, that a JPEG must be decoded with. The
-last step is then still a reduction, without aliasing; decoding at 1/2 averages blocks before it."""
+"""Minimum size of a crop of a JPEG decoded at reduced size, relative to its final size. The last
+step is then still a reduction, without aliasing; decoding at 1/2 averages blocks before it."""
 LEAST = 64
-"""Pixels per byte of an image, unless it is blank; photographs have fewer than 20."""
+"""Pixels per byte that only blank images exceed; photographs have fewer than 20."""
 
 
 class Extent(NamedTuple):
@@ -56,8 +56,8 @@ def _check_extent(path: Path, extent: Extent, max_pixels: int) -> None:
 
 
 class BoundedReader(BufferedReader):
-    """Limits every read to the size of the file: Pillow would allocate the gigabytes that a damaged
-    header announces before it reads the first byte."""
+    """Reader that limits every read to the size of the file: Pillow would allocate the gigabytes
+    that a damaged header announces before it reads the first byte."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.open("rb", buffering=0))
@@ -71,8 +71,8 @@ class BoundedReader(BufferedReader):
 def opened(
     path: Path, max_pixels: int, max_bytes: int, whole: bool = False
 ) -> "Generator[Image, None, None]":
-    """The image, its header checked; errors of the decoder inside the context become BadFile. With
-    `whole` the file is read at once, which is faster where all of it will be."""
+    """Open an image and check its header; decoder errors inside the context become BadFile. With
+    `whole` the file is read at once, which is faster if all of it is needed."""
     from PIL import Image, UnidentifiedImageError
 
     check_file(path, max_bytes, "shrink the image")
@@ -82,6 +82,7 @@ def opened(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # unusual metadata; only the pixels matter
+                # Pillow's own limit counts unless the settings allow larger images.
                 if max_pixels <= pillow_limit:
                     warnings.simplefilter("error", Image.DecompressionBombWarning)
                 content = BytesIO(path.read_bytes()) if whole else BoundedReader(path)
@@ -103,8 +104,8 @@ def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_B
 
 
 def check_size(path: Path, max_pixels: int, max_bytes: int) -> None:
-    """Check bytes and pixels. Files too small for so many pixels are not opened: of a hundred
-    thousand images hardly one has to be."""
+    """Check bytes and pixels. Files too small for so many pixels are not opened, which spares
+    nearly all of a large folder."""
     check_file(path, max_bytes, "shrink the image")
     if path.stat().st_size > max_pixels // LEAST:
         probe(path, max_pixels, max_bytes)
@@ -118,7 +119,7 @@ def read_image(
     at_least: int | None = None,
     alpha: bool = False,
 ) -> Pixels:
-    """The image as RGB, with its EXIF orientation applied, on white; of a GIF the first frame.
+    """The image (the first frame of a GIF) as RGB on white, with its EXIF orientation applied.
     With `alpha` it is RGBA (h, w, 4).
 
     With `at_least` a large JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, several times
@@ -173,7 +174,7 @@ def _draft(image: "Image", at_least: int) -> None:
 
 
 def _upright(image: "Image") -> "Image":
-    """With the EXIF orientation applied; unreadable EXIF data is ignored."""
+    """The image with its EXIF orientation applied; unreadable EXIF data is ignored."""
     from PIL.Image import Transpose
 
     operations = {
@@ -193,7 +194,7 @@ def _upright(image: "Image") -> "Image":
 
 
 def to_rgb(image: "Image") -> Pixels:
-    """Any of Pillow's modes as uint8 (h, w, 3)."""
+    """An image of any Pillow mode as uint8 (h, w, 3)."""
     from PIL import Image
 
     if image.mode.startswith("I"):

@@ -1,7 +1,7 @@
-"""Which files of a folder are within the range of the settings, from their headers.
+"""The files of a folder within the range of the settings, from their headers.
 
-The result is cached in the user's cache folder: a file is examined again only if its size or its
-time of change differs, or a setting. What cannot be read stays in: it is damage, met on reading.
+The result is cached in the user's cache folder: a file is examined again only if its size, its
+modification time or a setting differs. Unreadable files stay in, and are reported when read.
 """
 
 import json
@@ -19,7 +19,7 @@ from quintet.media.shards.cache import Cache
 T = TypeVar("T")
 VERSION = 2
 PATIENCE = 2.0
-"""Seconds without a progress line."""
+"""Seconds before the first progress line."""
 Examine = Callable[[Path], float]
 """Checks the header of a file, and returns its extent (such as seconds), or 0."""
 
@@ -37,7 +37,7 @@ class Outside(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """What the headers of a folder say."""
+    """Extents of the files of a folder, and the files to leave out."""
 
     extents: Mapping[str, float]
     outside: Mapping[str, Outside]
@@ -50,7 +50,7 @@ def examine_headers(
     cache = Cache("folders")
     key = f"{VERSION}\n{os.path.realpath(folder)}\n{settings}"
     files = [listed.names, listed.sizes, listed.times]
-    # One process examines, and the others of the run wait for its result.
+    # One process examines; the other ranks wait for its result.
     with cache.claim(key):
         known = _load(cache, key)
         if known["files"] != files:
@@ -72,7 +72,7 @@ def examine_headers(
 
 
 def _load(cache: Cache, key: str) -> dict[str, Any]:
-    """`files` has three columns, and the others what was found: most files have neither."""
+    """The cached result: three columns of `files`, and results by name, which most files lack."""
     try:
         path = cache.find(key)
         known = json.loads(path.read_bytes()) if path else None
@@ -125,32 +125,32 @@ def within(
     folder: Path, names: Sequence[str], ranges: Mapping[str, Outside], what: str
 ) -> list[str]:
     """The names that are not left out, with a line on stderr for each reason."""
-    kept = [name for name in names if name not in ranges]
-    if len(kept) == len(names):
-        return kept
+    remaining = [name for name in names if name not in ranges]
+    if len(remaining) == len(names):
+        return remaining
     lines = list(summary((ranges[name] for name in names if name in ranges), len(names), what))
-    if not kept:
+    if not remaining:
         reason = f"none of its {len(names):,} {what} can be used: {'. '.join(lines[:-1])}"
         raise BadFile(folder, reason)
     for line in lines:
         say(f"{printable(folder)}: {line}")
-    return kept
+    return remaining
 
 
-_said: set[str] = set()
+_written: set[str] = set()
 
 
 def say(line: str) -> None:
     """Write a line to stderr, once per process, and on one process of a run."""
-    if line in _said or os.environ.get("RANK", "0") != "0":
+    if line in _written or os.environ.get("RANK", "0") != "0":
         return
-    _said.add(line)
+    _written.add(line)
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 def _with_progress(items: Sequence[T], what: str) -> Iterator[T]:
-    """Iterate; if it takes long, say so, and count on a terminal."""
+    """Iterate; if it takes long, print a line, or a counter on a terminal."""
     begin = shown = time.monotonic()
     count = f"{len(items):,} {what}"
     live = sys.stderr.isatty() and os.environ.get("RANK", "0") == "0"

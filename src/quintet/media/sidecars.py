@@ -18,7 +18,7 @@ def _beside(name: str) -> str:
 def texts_beside(
     folder: Path, names: Sequence[str], where: Callable[[str], str] = _beside
 ) -> dict[str, str]:
-    """Text file of each name that has one: `a/b.txt` for `a/b.wav`, or as `where` says."""
+    """Text file of each name that has one; `where` maps `a/b.wav` to `a/b.txt` by default."""
     # Listed, so that links out of the folder are skipped.
     present = {relative_name(folder, path) for path in files(folder, (".txt",))}
     pairs = ((name, where(name)) for name in names)

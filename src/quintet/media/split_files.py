@@ -1,7 +1,7 @@
 """A file that lists the training and validation files of a folder.
 
-It is a user's own, `{"train": ["a.png"], "valid": ["b.png"]}`, or the record of a run (its
-`data.json`), whose split stays as it was when files are added.
+A user writes it, `{"train": ["a.png"], "valid": ["b.png"]}`, or it is the record of a run (its
+`data.json`), whose split does not change when files are added.
 """
 
 import json
@@ -21,13 +21,13 @@ class SplitFile(NamedTuple):
     sides: Mapping[str, Collection[str]]
     """Names by split."""
     unused: Mapping[str, Collection[str]]
-    """Names that were in the folder and on neither side, by split; of a run's record."""
+    """Other names in the folder when the run began, by split; only in the record of a run."""
     takes_new: bool
-    """Whether files that a run's record does not name are taken in."""
+    """Whether new files, which the record of a run does not name, are used."""
 
     def choose(self, folder: Path, names: Sequence[str], split: str, own_folder: bool) -> list[str]:
-        """Those of the names that belong to the split. New files are for training, unless the
-        validation data has a folder of its own."""
+        """The names that belong to the split. New files are for training, unless the validation
+        data has its own folder."""
         side = set(self.sides[split])
         if not self.unused:
             self._require(folder, names)
@@ -39,13 +39,13 @@ class SplitFile(NamedTuple):
         if new and not self.takes_new:
             say(
                 f"{printable(folder)}: {len(new):,} files are new since the run began and left "
-                f"out, such as {printable(min(new))}; {ACCEPT} takes them in"
+                f"out, such as {printable(min(new))}; {ACCEPT} uses them"
             )
             new.clear()
         return [name for name in names if name in side or name in new]
 
     def _require(self, folder: Path, names: Sequence[str]) -> None:
-        """A user's list must be of this folder; what is out of range may be missing."""
+        """Refuse a user's list of another folder; files out of range may be missing."""
         listed = [name for side in self.sides.values() for name in side]
         if not set(listed).intersection(names):
             first = printable(listed[0]) if listed else "nothing"
@@ -63,7 +63,7 @@ def _read(path: Path) -> SplitFile:
         sides = {split: _names(lists[split]) for split in ("train", "valid")}
         unused = {split: _names(names) for split, names in lists.get("unused", {}).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"is no list of training and validation files ({type(error).__name__}: {error})"
+        reason = f"is not a list of training and validation files ({type(error).__name__}: {error})"
         remedy = 'write {"train": ["a.png"], "valid": ["b.png"]}; data.json of a run may be deleted'
         raise BadFile(path, reason, remedy) from error
     return SplitFile(path, sides, unused, bool(lists.get("takes_new")))

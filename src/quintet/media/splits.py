@@ -26,12 +26,12 @@ from quintet.media.tables import Table, is_table
 
 Split = Literal["train", "valid"]
 VALID_FOLDERS = ("validation", "valid", "val", "test")
-"""Sub-folders beside `train` that hold the validation data, the first that is there."""
+"""Sub-folders for validation data next to `train`, in order of precedence."""
 
 SMALL = 32_000_000
-"""Bytes of a folder whose files are compared by content between two starts."""
+"""Size in bytes up to which the files of a folder are compared by content on resume."""
 LEAST_VALID = 8
-"""Held-out samples that a measurement needs, where there are enough samples."""
+"""Minimum number of held-out samples, if there are enough samples."""
 
 
 class Key(Protocol):
@@ -60,12 +60,13 @@ def split_numbers(
 ) -> tuple[Numbers, Numbers]:
     """Numbers of the names for training and validation, ascending.
 
-    Each name is assigned by its own 64-bit hash, so new files do not move old ones. Few names have
-    `LEAST_VALID` held out all the same (or a quarter, or the limit), by the lowest hashes; a single
+    Each name is assigned by its own 64-bit hash, so new files do not move old ones. A small folder
+    still holds out `LEAST_VALID` names (or a quarter, or the limit), those of lowest hash; a single
     file is for training. Beyond `limit`, the held-out names of highest hash belong to neither side.
     """
     ranks = _ranks(names, seed)
     threshold = ceil(fraction * 2**64)
+    # A threshold of 2**64 does not fit into uint64.
     num_valid = int((ranks < threshold).sum()) if threshold < 2**64 else len(ranks)
     least = max(1, min(LEAST_VALID, limit or LEAST_VALID, len(ranks) // 4))
     num_valid = min(max(num_valid, least), len(ranks) - 1) if fraction and len(ranks) > 1 else 0
@@ -88,8 +89,8 @@ def limited(names: list[str], seed: int, limit: int | None) -> list[str]:
     """At most `limit` of the names, those of lowest hash, in their order."""
     if limit is None or len(names) <= limit:
         return names
-    kept = np.argsort(_ranks(map(fsencode, names), seed), kind="stable")[:limit]
-    return [names[int(i)] for i in np.sort(kept)]
+    lowest = np.argsort(_ranks(map(fsencode, names), seed), kind="stable")[:limit]
+    return [names[int(i)] for i in np.sort(lowest)]
 
 
 def declared_split(names: Sequence[str]) -> tuple[list[str], list[str]] | None:
@@ -138,7 +139,7 @@ def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
 
 
 class Problem(str):
-    """The sentence about a file that cannot be used."""
+    """A sentence about a file that cannot be used."""
 
     outside: Outside | None = None
     """The limit that it exceeds; None for a damaged file."""
@@ -200,7 +201,7 @@ class InFolder:
     lacking: str = ""
     """Problem of files without a required text: "images have no caption"."""
     Config: ClassVar[type]
-    """Its settings."""
+    """Class of the settings."""
     described: ClassVar[Callable[..., Callable[[str], dict[str, Any]]] | None] = None
     """The metadata of each file, where there is more than metadata.jsonl."""
     layout: ClassVar[Callable[[Path], str | None] | None] = None
@@ -261,7 +262,7 @@ class InFolder:
         raise NotImplementedError
 
     def extent(self, index: int) -> float:
-        """What `examine` returned; 0 if unknown, as for shards and for unreadable files."""
+        """The result of `examine`; 0 if unknown, as for shards and unreadable files."""
         return 0.0 if self.shards is not None else self._extents.get(self._names[index], 0.0)
 
     def _of_shards(
@@ -314,7 +315,7 @@ class InFolder:
         return name
 
     def files(self) -> Mapping[str, str]:
-        """Size of each file, with a digest of its content in a small folder; of shards, one entry
+        """Size of each file, with a digest of its content in a small folder; shards have one entry
         for all names."""
         if self.shards is not None:
             names = blake2b(digest_size=16)
@@ -334,7 +335,7 @@ class InFolder:
         return iter(chosen.tolist())
 
     def unused(self) -> Sequence[str]:
-        """The other files of the folder; a folder of both splits has them with training."""
+        """The other files of the folder; the training split has those of a shared folder."""
         if self.shards is not None or self._shares_folder:
             return ()
         used = set(self._names)

@@ -26,17 +26,17 @@ from quintet.media.shards.member import Header, Member
 
 PARQUET = ".parquet"
 STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
-"""Files that `save_to_disk` writes beside its tables, and beside the folders of several splits."""
+"""Files that `save_to_disk` writes next to its tables or its folders of splits."""
 MEDIA = ("image", "img", "audio", "video", "mesh", "file", "bytes")
-"""Columns of plain bytes that are taken for the media."""
+"""Names of columns whose plain bytes are media files."""
 MAX_GROUP = 2 << 30
-"""Bytes of one row group, decompressed."""
+"""Limit on the decompressed bytes of a row group."""
 _SPLIT = re.compile(r"(train|validation|valid|val|test)[-_.]")
 
 
 def is_table(location: str) -> bool:
-    """Whether this is a parquet file, a pattern of some, or a folder with tables in it or in its
-    `data`, where the Hub has them. Only these are listed: a folder may hold a million images."""
+    """Whether this is a parquet file, a pattern of them, or a folder with tables in it or, as on
+    the Hub, in `data`. Other sub-folders are not listed: a folder may hold a million images."""
     path = Path(location)
     if location.endswith(PARQUET) or (path / SPLITS).is_file():
         return True
@@ -109,7 +109,7 @@ class Table:
         return Member.of(label, -1, load, Header())
 
     def prefetch(self, numbers: Sequence[int]) -> None:
-        """Nothing to announce: rows are mapped, or read by the group."""
+        """Do nothing: rows are mapped, or read in groups."""
 
 
 def _pyarrow() -> Any:
@@ -134,6 +134,7 @@ def _files(location: str) -> list[str]:
         raise BadFile(path, f"holds several splits ({splits})", remedy)
     elif (path / STATE).is_file():
         listed = json.loads((path / STATE).read_text(encoding="utf-8"))["_data_files"]
+        # The last part of the name alone: a path could lead out of the folder.
         files = [str(path / Path(entry["filename"]).name) for entry in listed]
     else:
         files = sorted(str(file) for file in path.rglob(f"*{PARQUET}"))
@@ -208,7 +209,7 @@ def _names(file: str, column: str, suffix: str) -> list[str]:
     if _pyarrow().types.is_struct(kind) and kind.get_field_index("path") >= 0:
         if file.endswith(PARQUET):
             leaves = _columns(file, [f"{column}.path"]).column(0).to_pylist()
-            # Older versions give the structs of that leaf, newer ones the leaf itself.
+            # Older versions of pyarrow return structs with that leaf, newer ones the leaf itself.
             paths = [leaf.get("path") if isinstance(leaf, dict) else leaf for leaf in leaves]
         else:
             structs = _mapped(file).column(column).combine_chunks()
@@ -218,7 +219,7 @@ def _names(file: str, column: str, suffix: str) -> list[str]:
 
 
 def _inside(name: str | None) -> str | None:
-    """A relative name; of a path that leads elsewhere, the file's own name."""
+    """A relative name; only the last part of a path that leads out of the folder."""
     if not name:
         return None
     pure = PurePosixPath(name.replace("\\", "/"))
@@ -227,10 +228,10 @@ def _inside(name: str | None) -> str | None:
 
 @cache
 def _metadata(file: str, column: str) -> list[dict[str, Any]]:
-    """All other columns that hold text, numbers or lists of text, by row."""
+    """The other columns of text, numbers or lists of text, by row."""
     types, schema = _pyarrow().types, _schema(file)
     plain = lambda kind: types.is_string(kind) or types.is_large_string(kind)
-    kept = [
+    columns = [
         field.name
         for field in schema
         if field.name != column
@@ -241,7 +242,7 @@ def _metadata(file: str, column: str) -> list[dict[str, Any]]:
             or (types.is_list(field.type) and plain(field.type.value_type))
         )
     ]
-    rows = _columns(file, kept).to_pylist() if kept else [{} for _ in range(_rows(file))]
+    rows = _columns(file, columns).to_pylist() if columns else [{} for _ in range(_rows(file))]
     for row in rows:
         value = next((row[key] for key in ("texts", *TEXT_KEYS) if row.get(key)), None)
         if isinstance(value, list):

@@ -32,7 +32,7 @@ OMITTED_SETTINGS = ("data", "init_from")
 
 
 def model_card(run: Path, model: Any, samples: Sequence[str] = ()) -> str:
-    """`samples` are names of files in samples/, next to the card."""
+    """The card in Markdown; `samples` are names of files in samples/, next to it."""
     folder = RunFolder.open(run)
     state = state_of(folder)
     records = records_of(folder, state)
@@ -130,7 +130,7 @@ def trained_on(settings: Mapping[str, Any]) -> str:
 
 
 def state_of(folder: RunFolder) -> Mapping[str, Any]:
-    """state.json of the checkpoint that the card is of."""
+    """The state.json of the checkpoint that the card describes."""
     if not folder.steps():
         return {}
     path = path_of(folder.checkpoints, folder.chosen_step(lambda _: None)) / "state.json"
@@ -205,6 +205,7 @@ def copy_samples(run: Path, out: Path) -> list[str]:
     copied: list[str] = []
     for file in sorted(steps[-1].iterdir()) if steps else []:
         supported = file.suffix in (*IMAGES, *LINKED) and re.fullmatch(r"[\w.-]+", file.name)
+        # The card is published: a link could lead out of the run.
         regular = file.is_file() and not file.is_symlink()
         if supported and regular and file.stat().st_size <= MAX_SAMPLE_BYTES:
             (out / "samples").mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class Plot:
 
     @property
     def metric(self) -> str:
-        """The name without its part: psnr of vae/psnr."""
+        """The name without the network: `psnr` for `vae/psnr`."""
         return self.name.rpartition("/")[2]
 
     def is_baseline(self, line: Line) -> bool:
@@ -97,7 +97,7 @@ def series(records: Sequence[Mapping[str, Any]], name: str) -> Points:
 
 
 def thin(points: Points, limit: int) -> Points:
-    """About `limit` points, the last one always among them."""
+    """About `limit` points, always with the last one."""
     stride = max(1, len(points) // limit)
     return points if stride == 1 else [*points[::stride], points[-1]]
 
@@ -128,7 +128,7 @@ def legend(sources: Sequence[Source]) -> str:
 
 
 def run_label(index: int, source: Source) -> str:
-    """The name of a run with a dot of its colour."""
+    """The name of a run with a dot in one of the eight colours of page.css."""
     return f'<span class="dot c{index & 7}"></span>{text(source.label)}'
 
 

@@ -42,7 +42,7 @@ class Group:
 
     name: str
     files: dict[Path, str] = field(default_factory=dict[Path, str])
-    """By path, the rest of the name after the name of the group."""
+    """For each path, the part of its name after the name of the group."""
     caption: str = ""
 
 

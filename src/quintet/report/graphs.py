@@ -43,7 +43,7 @@ def describe(checked: Checked, form: Format) -> list[str]:
     fixed = ", ".join(f"{name} {tuple(shape)}" for name, shape in sizes.items())
     size = f"{' and '.join(axes)} dynamic" if checked.any_size else f"fixed at {fixed}"
     rows = [f"| in | {name} | {spec.description} |" for name, spec in piece.inputs.items()]
-    rows += [f"| out | {name} | {says} |" for name, says in piece.outputs.items()]
+    rows += [f"| out | {name} | {text} |" for name, text in piece.outputs.items()]
     return [
         f"## {checked.file}: {piece.description}",
         "\n".join(["| | name | description |", "|---|---|---|", *rows]),

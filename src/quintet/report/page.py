@@ -47,7 +47,7 @@ class ReportSink(Sink):
             sys.stderr.write(f"the report of {self.run} was not written: {self.error}\n")
 
     def _write(self) -> None:
-        """A report that fails must not stop the run."""
+        """Write the page; an error must not stop the run."""
         try:
             write_report(self.run)
             self.error = ""
@@ -74,6 +74,7 @@ def write_page(
     """
     sources = load(runs)
     check_output(out)
+    # "replace": names of files that are not UTF-8 hold lone surrogates.
     atomic_write(out, page(sources, title, opening, closing).encode("utf-8", "replace"), sync=False)
     return out
 
@@ -125,7 +126,7 @@ def plotly_note(sources: Sequence[Source]) -> str:
 
 
 def group_by_recipe(sources: Sequence[Source]) -> list[list[Source]]:
-    """Runs of one recipe are compared; its _tiny variant counts as the same."""
+    """Group runs by recipe, to compare them; a _tiny variant counts as the same recipe."""
     groups: dict[str, list[Source]] = {}
     for source in sources:
         groups.setdefault(source.recipe.removesuffix("_tiny"), []).append(source)
@@ -146,7 +147,7 @@ def links(groups: Sequence[Sequence[Source]]) -> str:
 
 
 def overview(groups: Sequence[Sequence[Source]]) -> str:
-    """Progress of every run, where there are several recipes."""
+    """Progress of every run, if there are several recipes."""
     if len(groups) < 2:
         return ""
     rows: dict[str, list[str]] = {}

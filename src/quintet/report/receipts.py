@@ -1,4 +1,4 @@
-"""Numbers of outside judges in several runs: those with different receipts are shown apart."""
+"""Scores of judges in several runs: those with different receipts are shown separately."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,12 +9,12 @@ from quintet.report.source import Source, mapping
 
 PREFIX = "val/judge/"
 Receipts = dict[str, dict[str, tuple[str, Receipt | None]]]
-"""By judge and by what names the receipt: the receipt, and where it was first."""
+"""For each judge and digest, the place where the receipt first occurs, and the receipt."""
 
 
 def apart(group: Sequence[Source]) -> tuple[list[Source], list[str]]:
-    """The runs, with a name for each receipt where those of a judge differ (`judge/psnr, receipt
-    DIGEST`), so that they share neither a plot nor a row; and sentences that say what differs."""
+    """The runs, and sentences about differing receipts. Metrics of a judge with several receipts
+    are renamed (`judge/psnr, receipt DIGEST`), so that they share neither a plot nor a row."""
     notes: list[str] = []
     mixed: set[str] = set()
     for judge, receipts in _receipts(group).items():
@@ -40,12 +40,12 @@ def _receipts(group: Sequence[Source]) -> Receipts:
 
 
 def _judge(name: str) -> str:
-    """psnr of val/judge/psnr/bicubic."""
+    """The judge of a metric: `psnr` for `val/judge/psnr/bicubic`."""
     return name.removeprefix(PREFIX).partition("/")[0]
 
 
 def _receipt(record: Mapping[str, Any], source: Source, judge: str) -> tuple[str, Receipt | None]:
-    """With its digest; a missing or damaged one equals that of no other run."""
+    """The digest and the receipt; a missing or damaged one differs from those of other runs."""
     try:
         receipt = Receipt.from_json(mapping(record.get("receipts"))[judge])
         return receipt.digest, receipt

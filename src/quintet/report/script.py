@@ -15,7 +15,7 @@ class Packed(NamedTuple):
     data: str
     """gzip in base64: two fifths of the size, and no characters special to HTML."""
     digest: str
-    """Of the uncompressed script, for the content security policy."""
+    """Hash of the uncompressed script, for the content security policy."""
 
 
 @lru_cache(maxsize=2)
@@ -34,7 +34,7 @@ def digest(code: bytes) -> str:
 
 @lru_cache(maxsize=1)
 def plotly() -> Packed | None:
-    """None where plotly is not installed. The package itself is not imported, which is slow."""
+    """The plotly script, or None without the package, which is not imported because it is slow."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:
         return None
@@ -42,7 +42,7 @@ def plotly() -> Packed | None:
         code = (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
     except OSError:
         return None
-    packed = gzip.compress(code, 6, mtime=0)
+    packed = gzip.compress(code, 6, mtime=0)  # the same run gives the same page
     return Packed(base64.b64encode(packed).decode(), digest(code))
 
 

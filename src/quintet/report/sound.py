@@ -12,7 +12,7 @@ BINS = 80
 MAX_FRAMES = 480
 MAX_SECONDS = 60
 DYNAMIC_RANGE = 11.0
-"""Of the colour map, in natural logarithms of power below the maximum."""
+"""Range of the colour map, in natural logarithms of power below the maximum."""
 COLORMAP = np.array([(11, 9, 36), (86, 20, 110), (183, 55, 121), (251, 136, 97), (252, 253, 191)])
 
 
@@ -36,6 +36,7 @@ def read_wav(data: bytes) -> tuple[Floats, int]:
     with wave.open(io.BytesIO(data)) as file:
         if file.getsampwidth() != 2 or file.getframerate() < 1:
             raise ValueError("only 16-bit samples are supported")
+        # A damaged header may announce any sample rate.
         frames = file.readframes(MAX_SECONDS * min(file.getframerate(), 192_000))
         channels = file.getnchannels()
         values = np.frombuffer(frames, "<i2").astype(np.float64) / 32768
@@ -45,6 +46,7 @@ def read_wav(data: bytes) -> tuple[Floats, int]:
 
 def log_mel(samples: Floats, rate: int) -> Floats:
     """(BINS, frames), low frequencies first."""
+    # The next power of two above 1/24 s.
     width = int(2 ** np.ceil(np.log2(max(64, rate / 24))))
     hop = max(width // 4, -(-len(samples) // MAX_FRAMES))
     padded = np.pad(samples, width // 2)
@@ -57,7 +59,7 @@ def bands(rate: int, width: int) -> Floats:
     """(BINS, width / 2 + 1): the mel filterbank, without empty filters."""
     top = hz_to_mel(np.array(rate / 2), "htk")
     centres = mel_to_hz(np.linspace(0, top, BINS + 2)[1:-1, None], "htk")
-    # Low triangles are narrower than a bin of the transform: each keeps at least the nearest.
+    # Low triangles are narrower than an FFT bin: each keeps at least the nearest bin.
     nearest = np.abs(np.fft.rfftfreq(width, 1 / rate) - centres) <= rate / width / 2
     return np.maximum(mel_filterbank(rate, width, BINS, scale="htk"), nearest)
 

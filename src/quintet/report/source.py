@@ -18,7 +18,7 @@ MAX_JOURNAL_BYTES = 256_000_000
 """Bytes read from the end of metrics.jsonl."""
 MAX_LINE_BYTES = 1_000_000
 MAX_REPORTS = 2000
-"""About as many training reports are kept; every evaluation is kept."""
+"""Approximate limit of training reports; evaluations are all read."""
 MAX_EVENTS = 1000
 STEP_FOLDER = re.compile(r"step-\d+")
 
@@ -107,7 +107,7 @@ def read_reports(path: Path) -> list[dict[str, Any]]:
 
 
 def _mean_line_bytes(path: Path) -> int:
-    """Estimated from the first lines."""
+    """Mean length of a line, estimated from the first ones."""
     lines = list(zip(range(50), raw_lines(path)))
     return sum(len(line) for _, line in lines) // max(1, len(lines))
 
@@ -142,7 +142,8 @@ def raw_lines(path: Path) -> Iterator[bytes]:
     with os.fdopen(handle, "rb") as file:
         if (excess := os.fstat(handle).st_size - MAX_JOURNAL_BYTES) > 0:
             file.seek(excess)
-            file.readline(MAX_LINE_BYTES)
+            file.readline(MAX_LINE_BYTES)  # the rest of a line that the offset cuts
+        # A line above the limit arrives in pieces; none of them is yielded.
         at_start = True
         while line := file.readline(MAX_LINE_BYTES):
             if at_start and len(line) < MAX_LINE_BYTES:

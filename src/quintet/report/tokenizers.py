@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from quintet.judges.tokenizers import Comparison
 
 DETAIL = 256
-"""Maximum side of a picture on the page; of larger ones the centre is shown, not resampled."""
+"""Maximum side of a picture on the page; larger ones are cropped to the centre."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 TITLE = "Image tokenizers side by side"
 
@@ -27,7 +27,7 @@ TITLE = "Image tokenizers side by side"
 def write_comparison(
     out: Path, result: "Comparison", rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> None:
-    """`rows` are the table as it is printed, its header first."""
+    """Write the page; `rows` are the printed table with its header."""
     atomic_write(out, page(result, rows, notes).encode("utf-8", "replace"), sync=False)
 
 
@@ -51,17 +51,17 @@ def page(result: "Comparison", rows: Sequence[Sequence[str]], notes: Sequence[st
 
 
 def plot(result: "Comparison", width: int = 640, height: int = 320) -> str:
-    """Bits per pixel against PSNR, of quantisers; points carry the number of their row."""
-    judged = {n: one for n, one in enumerate(result.tokenizers, 1) if one.codebook_size}
-    if not judged:
+    """PSNR against bits per pixel, without continuous latents; points show their row."""
+    quantised = {n: one for n, one in enumerate(result.tokenizers, 1) if one.codebook_size}
+    if not quantised:
         return "<p>Continuous latents have no rate.</p>"
     points = [
-        (one.scores["bits_per_pixel"].value, one.scores["psnr"].value) for one in judged.values()
+        (one.scores["bits_per_pixel"].value, one.scores["psnr"].value) for one in quantised.values()
     ]
     left, right = bounds([x for x, _ in points])
     low, high = bounds([y for _, y in points])
     marks, taken = "", Counter[tuple[float, float]]()
-    for (x, y), (number, one) in zip(points, judged.items()):
+    for (x, y), (number, one) in zip(points, quantised.items()):
         across = 50 + (x - left) / (right - left) * (width - 70)
         down = height - 40 - (y - low) / (high - low) * (height - 60)
         label = text(f"{one.name}: {x:.4g} bits per pixel, {y:.2f} dB")
@@ -112,6 +112,7 @@ def pictures(result: "Comparison") -> str:
 def figure(name: str, picture: Pixels) -> str:
     label = text(name)
     detail = middle(picture, tuple(min(side, DETAIL) for side in picture.shape[:2]))
+    # Whole multiples, so that all pixels appear equally large.
     wide = max(1, round(128 / max(detail.shape[:2]))) * detail.shape[1]
     return (
         f'<figure><img alt="{label}" src="{data_uri("image/png", png(detail))}" '

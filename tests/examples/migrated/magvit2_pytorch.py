@@ -57,7 +57,7 @@ print("done")
 # told: apply_gradient_penalty_every is now called penalty_every
 # told: validate_every_step is now called evaluate_every
 # told: checkpoint_every_step is now called save_every
-# told: checkpoints_folder is not needed: checkpoints lie inside the run folder
+# told: checkpoints_folder is not needed: checkpoints are inside the run folder
 # told: random_split_seed is now called seed
 # told: image_size is now called size
 # told: num_frames is now called frames

@@ -62,8 +62,8 @@ print(len(meshes), "mesh, done")
 # told: attn_heads is now called heads
 # told: max_seq_len=96 is now max_faces=16
 # told: condition_on_text=True is now text='bytes'
-# told: val_num_batches is not needed: all validation samples are measured
-# told: ema_kwargs is not needed: give its beta as ema_decay; every step is averaged
+# told: val_num_batches is not needed: all validation samples are used
+# told: ema_kwargs is not needed: give its beta as ema_decay; the EMA is updated every step
 # told: checkpoint_folder is now called run
 # told: scheduler=None is now scheduler='constant'
 # told: checkpoint_folder is now called run

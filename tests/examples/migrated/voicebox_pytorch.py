@@ -48,7 +48,7 @@ print("done")
 # told: wd is now called weight_decay
 # told: save_results_every is now called evaluate_every
 # told: save_model_every is now called save_every
-# told: drop_last is not needed: epochs follow each other, and no batch is short
+# told: drop_last is not needed: batches run across epochs, so none is short
 # told: num_train_steps is now called steps
 # told: valid_frac is now called valid_fraction
 # told: results_folder is now called run

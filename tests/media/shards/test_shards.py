@@ -257,7 +257,7 @@ def test_a_missing_shard_is_named(shards):
 def test_a_shard_of_another_size_than_its_index_says_is_refused(shards):
     path = shards / "shard-000002.tar"
     path.write_bytes(path.read_bytes()[:-512])
-    with pytest.raises(BadFile, match=r"shard-000002.index: is of a shard of"):
+    with pytest.raises(BadFile, match=r"shard-000002.index: is for a shard of"):
         opened(shards)
 
 

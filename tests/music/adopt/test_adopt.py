@@ -146,9 +146,9 @@ def test_compare_takes_codecs_of_any_rate(stereo: Path, tmp_path: Path, cli: Any
         {"mel_error", "stft_error", "si_sdr", "ms_per_second"} <= one.keys() for one in scores
     )
     mixed = cli("compare", stereo, folder("DacModel"), folder("VQModel"))
-    assert "is a codec of sounds" in mixed.err
+    assert "is an audio codec" in mixed.err
     assert (
-        "--page and --size are for tokenizers of pictures"
+        "--page and --size are for image tokenizers"
         in cli("compare", stereo, folder("DacModel"), "--size", "64", "64").err
     )
 

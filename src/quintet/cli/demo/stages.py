@@ -1,4 +1,4 @@
-"""Stages of the demo: the runs that the rooms declare in demo.py, and their settings by length."""
+"""Stages of the demo: the runs declared in each room's demo.py, and their settings by length."""
 
 import math
 import tempfile
@@ -10,7 +10,7 @@ from quintet.engine.config import Recipe, from_json, to_json
 from quintet.shared.demo import Stage
 
 Length = Literal["full", "quick"] | int
-"""A number is steps per stage: it tests the installation only."""
+"""Length of the demo; a number of steps per stage only tests the installation."""
 
 
 def all_stages() -> list[Stage]:
@@ -22,9 +22,9 @@ def steps_of(stage: Stage, length: Length) -> int:
 
 
 SLOWER = 1.3
-"""Times the stated duration that a stage may take before its steps are reduced."""
+"""Multiple of its stated duration that a stage may take before its steps are reduced."""
 FEWEST = 10
-"""Steps that a stage takes on any machine."""
+"""Minimum number of steps of a stage."""
 
 
 def fitting_settings(stage: Stage, length: Length, demo: Path) -> tuple[Recipe, str | None]:
@@ -57,7 +57,7 @@ def settings_of(stage: Stage, length: Length, demo: Path, steps: int | None = No
     changes: dict[str, Any] = {
         "steps": steps,
         "device": "cpu",
-        "save_every": math.ceil(steps / 4),  # bounds what a kill costs
+        "save_every": math.ceil(steps / 4),  # a kill costs a quarter at most
         "evaluate_every": math.ceil(steps / 2)
         if stage.evaluate_halfway and length == "full"
         else 0,

@@ -24,12 +24,11 @@ TIMEOUT = 300.0
 
 @dataclasses.dataclass(kw_only=True)
 class Doctor:
-    """Find problems before they interrupt training: of the machine, a recipe, data, or a run.
+    """Find problems of the machine, a recipe, data or a run before they interrupt training.
 
-    Without arguments, the machine. With a recipe (and a folder), whether it fits into memory, how
-    long it takes and how much disk it needs; all flags of `train` work here. With a room and a
-    folder, the content of the folder; a published corpus needs no room. With a run, whether
-    everything in its folder is intact.
+    Without arguments, check the machine. With a recipe (and a folder), estimate memory, time and
+    disk space; all flags of `train` work here. With a room and a folder, check the files of the
+    folder; a published corpus needs no room. With a run, check that its folder is intact.
     """
 
     what: tyro.conf.Positional[str | None] = None
@@ -124,8 +123,8 @@ def check_recipe(name: str, arguments: list[str]) -> None:
             facts = planned(name, recipe, Path(folder), gpu)
     rows = forecast(recipe, facts, shutil.disk_usage(".").free, asked.gpus, asked.price)
     if asked.json_line:
-        found = costs(recipe, facts, asked.gpus, asked.price) if is_timed(facts) else {}
-        print(json.dumps({"recipe": name, **facts, **found}))
+        estimates = costs(recipe, facts, asked.gpus, asked.price) if is_timed(facts) else {}
+        print(json.dumps({"recipe": name, **facts, **estimates}))
     else:
         table(rows)
     if facts.get("timed_out"):
@@ -159,10 +158,10 @@ def parse_recipe(name: str, arguments: list[str]) -> Any:
         "    data: Data folder; without it the built-in data is used.\n"
         "    plan: Plan for this GPU; the default, h200, applies without a GPU to all but _tiny "
         "recipes, unless --device cpu is given.\n"
-        "    gpus: Also the time on so many GPUs, with the same global batch.\n"
+        "    gpus: Also estimate the time on this many GPUs, with the same global batch.\n"
         "    price: EUR per GPU hour, for the price of the run.\n"
         "    json_line: Print one line of JSON instead of the table.\n"
-        "    settings: As for train."
+        "    settings: Settings of the recipe, as for train."
     )
     args = parse(kind, spell_out(arguments, default.stages), f"doctor {name}")
     data = args.data if args.data is not None else args.settings.data
@@ -189,7 +188,7 @@ def with_stages(name: str, recipe: Any) -> Any:
 
 
 def planned(name: str, recipe: Any, folder: Path, gpu: str) -> dict[str, Any]:
-    """The plan of a recipe. A frozen stage that is not given is built, and not trained."""
+    """The plan of a recipe. A frozen stage without a run is built with random weights."""
     from quintet.engine.runs import frozen
     from quintet.engine.runs.folder import RunFolder
     from quintet.engine.tools.plan import plan
@@ -213,15 +212,15 @@ def untrained(name: str, folder: Path) -> Path:
 
 
 def measured(name: str, recipe: Any, folder: Path) -> dict[str, Any]:
-    """Measurements of a recipe in a separate process, whose memory is that of the recipe alone and
-    which the system may kill for lack of memory."""
+    """Measure a recipe in a separate process, so that its memory is that of the recipe alone and
+    the system may kill it for lack of memory."""
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=measure_here, args=(name, recipe, folder, sender))
     child.start()
-    sender.close()
+    sender.close()  # otherwise the end of the child would not raise EOFError
     facts: dict[str, Any] = {}
     try:
         while receiver.poll(TIMEOUT):
@@ -234,6 +233,7 @@ def measured(name: str, recipe: Any, folder: Path) -> dict[str, Any]:
         child.join()
     if "problem" in facts:
         raise RunError(facts["problem"])
+    # Linux kills a process that exhausts the memory without further notice.
     if child.exitcode == -signal.SIGKILL and not facts.get("timed_out"):
         facts["exhausted"] = True
     elif child.exitcode and not facts.get("timed_out"):

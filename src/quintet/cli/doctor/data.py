@@ -115,19 +115,19 @@ def extent(path: Path, measures: Iterable[Measure]) -> float:
     try:
         return next((m.read(path) for m in measures if suffix in m.suffixes), float("nan"))
     except BadFile:
-        return float("nan")  # beyond a limit that the room sets higher
+        return float("nan")  # above the default limit of `read`; the room's is higher
 
 
 # -- captions -------------------------------------------------------------------------------
 
 
 def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> Collection[str]:
-    """Names of the files with a caption, as training finds them."""
+    """Names of the files with a caption, read as in training."""
     if kind.described is not None:
         describe = kind.described(folder, names)
         return {name for name in names if has_text(describe, name)}
     whole = dataclasses.replace(config, valid_limit=sys.maxsize)
-    with redirect_stderr(StringIO()):  # what is left out has been printed
+    with redirect_stderr(StringIO()):  # the skipped files have been printed
         sides = [kind(folder, whole, split, 0) for split in ("train", "valid")]
     return {side.name(i) for side in sides for i in range(len(side)) if side.text(i)}
 

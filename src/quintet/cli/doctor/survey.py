@@ -65,6 +65,6 @@ def _short(value: float) -> str:
 
 
 def _bar(share: float) -> str:
-    """At least an eighth of a block for a count above 0."""
+    """A bar; a share above 0 gets at least an eighth of a block."""
     eighths = max(1, round(share * WIDTH * 8)) if share else 0
     return (BARS[8] * (eighths // 8) + BARS[eighths % 8].strip()).ljust(WIDTH)

@@ -1,4 +1,4 @@
-"""Animated GIFs, by Pillow, which handles transparency and frame durations."""
+"""Reading of animated GIFs with Pillow, which handles transparency and frame durations."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator

@@ -31,7 +31,7 @@ SUFFIXES = (
     ".mp4", ".m4v", ".webm", ".mov", ".mkv", ".avi", ".mpg", ".mpeg", ".ogv", ".gif"
 )  # fmt: skip
 UNREAD = (".wmv", ".flv", ".f4v", ".ts", ".mts", ".m2ts", ".3gp", ".vob", ".asf", ".rm", ".m2v")
-"""Videos that are not read, and counted in a folder."""
+"""Video formats that are not read; their files are counted."""
 CODECS = (
     "h264,hevc,av1,libdav1d,vp8,vp9,libvpx,libvpx-vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4v2,msmpeg4,"
     "h263,flv,wmv1,wmv2,wmv3,vc1,mjpeg,png,theora,prores,dnxhd,dvvideo,ffv1,huffyuv,ffvhuff,"
@@ -90,7 +90,7 @@ def _family(path: Path) -> str:
 
 @contextmanager
 def _opened(source: _Source) -> Generator[_Video, None, None]:
-    """The file, its header checked."""
+    """Open a file and check its header."""
     try:
         import av
         from av.error import FFmpegError
@@ -98,6 +98,7 @@ def _opened(source: _Source) -> Generator[_Video, None, None]:
         raise ImportError("videos need PyAV: pip install 'quintet[video]'") from error
     path, family, caps = source
     limits = {"max_pixels": str(caps.max_pixels), "threads": "1"}
+    # Without protocols, a playlist or a reference inside the file opens nothing else.
     options = {"protocol_whitelist": "none", "codec_whitelist": CODECS, **limits}
     with (
         decoding(path, "av", FFmpegError, MemoryError),
@@ -109,7 +110,7 @@ def _opened(source: _Source) -> Generator[_Video, None, None]:
 
 
 def _tolerant(av: Any) -> dict[str, Any]:
-    """PyAV 19 replaces what is no UTF-8 in a title by itself, and no longer takes the keyword."""
+    """Replace invalid UTF-8 in titles; PyAV 19 does so itself and has no such keyword."""
     return {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 
 
@@ -151,7 +152,7 @@ def _source(path: Path, caps: Caps) -> _Source:
 
 @contextmanager
 def _ready(source: _Source) -> Generator[_Video, None, None]:
-    """The file at its start, with length and rate from the header or by counting packets."""
+    """Open a file at its start, with length and rate from the header or by counting packets."""
     with _opened(source) as video:
         if video.info.seconds > 0 and 0 < video.info.rate <= 1000:
             yield video
@@ -209,7 +210,7 @@ def _frames(video: _Video) -> "Iterator[tuple[VideoFrame | None, float | None]]"
     base, last, broken = video.stream.time_base or Fraction(1, 1000), None, False
     for packet in _packets(video):
         time = None if packet.pts is None else float(packet.pts * base)
-        if packet.size == 0 and packet.pts is not None:  # Theora: the frame before, once more
+        if packet.size == 0 and packet.pts is not None:  # Theora repeats the previous frame so
             if last is not None:
                 yield last, time
             continue
@@ -220,7 +221,7 @@ def _frames(video: _Video) -> "Iterator[tuple[VideoFrame | None, float | None]]"
             yield None, time
             continue
         for frame in frames:
-            broken = broken and not frame.key_frame  # frames without their key frame are guesses
+            broken = broken and not frame.key_frame  # guesses without the key frame
             last = None if frame.is_corrupt or broken else frame
             yield last, frame.time
 
@@ -301,7 +302,7 @@ def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | No
 
 
 def _converter(size: Extent) -> Callable[["VideoFrame"], Pixels]:
-    """Frames to RGB of this size.
+    """Return a converter of frames to RGB of this size.
 
     PyAV's own converter starts a thread per core (17) and outlives the clip (19): a worker forked
     after its parent has read a clip would wait for ever for threads that it did not inherit.

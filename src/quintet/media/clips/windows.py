@@ -75,12 +75,12 @@ class Picker:
         self.times: list[float] = []
         self.picked: list[VideoFrame] = []
         self.waited = 0
-        self.lost = 0  # of the frames from the start of the window on
+        self.lost = 0  # unreadable frames since the start of the window
         self._current: VideoFrame | None = None
 
     @property
     def damaged(self) -> bool:
-        """Whether too many frames of the window cannot be read to do without them."""
+        """Whether too many frames of the window are unreadable to skip them."""
         return self.lost > self.window.frames // 4
 
     @property
@@ -96,7 +96,7 @@ class Picker:
         return self.window.first + len(self.picked) * (self.window.step or 0.0)
 
     def add(self, frame: "VideoFrame | None", time: float) -> None:
-        """The next frame, None if it cannot be read."""
+        """Add the next frame, or None if it cannot be read."""
         self.waited += 1
         if frame is None:
             self.lost += time >= self.window.first - self.slack
@@ -117,7 +117,7 @@ class Picker:
                 return
 
     def finish(self) -> None:
-        """Called after the last frame, which may still be selected."""
+        """Select the last frame if it is due."""
         if self._current is not None:
             self._select(self.times[-1] + 2 * self.slack)
 

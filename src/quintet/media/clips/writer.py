@@ -1,5 +1,4 @@
-"""Writing of clips: H.264 and FFV1 (lossless) with PyAV, and GIFs with Pillow, with one palette per
-frame."""
+"""Writing of clips: H.264 and lossless FFV1 with PyAV, GIFs with Pillow and a palette per frame."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ def _check_frames(frames: Pixels, rate: float) -> None:
 
 
 def write_mp4(path: Path | str, frames: Pixels | Iterable[Pixels], rate: float) -> None:
-    """H.264 for all browsers; of odd sizes the last row or column is repeated.
+    """Write H.264 for all browsers; the last row or column of odd sizes is repeated.
 
     Frames (t, h, w, 3), or an iterable of chunks of them. The same frames give the same bytes; the
     file is complete or absent.
@@ -72,6 +71,7 @@ def _encoder(path: Path, rate: float) -> Generator[Callable[[Pixels], None]]:
 
 def _stream(container: Any, frames: Pixels, rate: float) -> Any:
     pace = Fraction(rate).limit_denominator(1001)
+    # One thread: the bytes must not depend on the number of cores.
     stream = container.add_stream("libx264", rate=pace, options={"crf": "17", "threads": "1"})
     stream.height, stream.width = (side + side % 2 for side in frames.shape[1:3])
     stream.pix_fmt = "yuv420p"
@@ -87,7 +87,7 @@ def _even(frame: Pixels) -> Pixels:
 
 
 def write_lossless(path: Path | str, frames: Pixels, rate: float) -> None:
-    """FFV1 in Matroska (.mkv): every level of frames (t, h, w, 3) is kept."""
+    """Write frames (t, h, w, 3) as FFV1 in Matroska (.mkv), without loss."""
     _check_frames(frames, rate)
     try:
         import av
@@ -106,11 +106,11 @@ def write_lossless(path: Path | str, frames: Pixels, rate: float) -> None:
 
 
 def write_gif(path: Path | str, frames: Pixels, rate: float) -> None:
-    """A looping GIF; durations are in 1/100 s, so rates above 50 become 50."""
+    """Write a looping GIF; durations are in 1/100 s, so rates above 50 become 50."""
     from PIL import Image
 
     _check_frames(frames, rate)
-    # The median cut, Pillow's default, takes seventeen times as long: 7 s for 17 frames of a sheet.
+    # Median cut, the default of Pillow, is 17 times slower: 7 s for 17 frames of a sheet.
     first, *rest = (
         Image.fromarray(np.ascontiguousarray(frame)).quantize(method=Image.Quantize.FASTOCTREE)
         for frame in frames

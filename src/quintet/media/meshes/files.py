@@ -35,17 +35,17 @@ from quintet.media.meshes.polygons import (
 from quintet.media.shards.member import as_path
 
 SUFFIXES = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
-"""Formats that are read without an extra; `readable` has those of this installation."""
+"""Formats that are read without an extra; `readable()` has those of this installation."""
 UNREAD = (
     ".fbx", ".blend", ".3ds", ".x3d", ".wrl", ".usd", ".usda", ".usdc", ".usdz",
     ".step", ".stp", ".iges", ".igs", ".lwo", ".max", ".xyz",
 )  # fmt: skip
-"""Meshes that are not read, and counted in a folder."""
+"""Mesh formats that are not read; their files are counted."""
 MAX_BYTES = 256_000_000
 MAX_FACES = 1_000_000
 MAX_VERTICES = 3_000_000
 MAX_COORDINATE = 1e30
-"""Beyond it, areas overflow single precision."""
+"""Coordinate beyond which areas overflow single precision."""
 
 _READERS: dict[str, Callable[[bytes, Limits], Mesh]] = {
     ".obj": read_obj,
@@ -98,7 +98,7 @@ def read_mesh(
 @contextmanager
 def _reading(path: Path, max_bytes: int) -> Generator[None]:
     check_file(path, max_bytes, "simplify the mesh")
-    # With the limits, only a machine that is nearly full runs out of memory here.
+    # Within the limits, only a machine that is nearly full runs out of memory here.
     library = "trimesh" if path.suffix.lower() in scenes.SUFFIXES else "quintet"
     with decoding(path, library, MemoryError), np.errstate(all="ignore"):
         try:
@@ -112,8 +112,8 @@ def _reading(path: Path, max_bytes: int) -> Generator[None]:
 def count_faces(
     path: Path | str, enough: int, *, max_bytes: int = MAX_BYTES, max_faces: int = MAX_FACES
 ) -> int:
-    """Triangles of a file at most, cheaply: from the header where that tells, otherwise by reading.
-    Beyond `enough` of them it is some number above that.
+    """An upper bound on the triangles of a file, from the header if possible, otherwise by reading.
+    Above `enough`, it may be any number above that.
 
     Raises BadFile for some of the files that `read_mesh` refuses, and OutOfRange beyond the limits.
     """
@@ -224,7 +224,7 @@ def _ply_bytes(vertices: Floats, faces: Ints) -> bytes:
 
 
 def _glb_bytes(vertices: Floats, faces: Ints) -> bytes:
-    """Positions and indices; without normals, viewers shade flat, as the standard says."""
+    """Positions and indices; the standard requires flat shading without normals."""
     triangles = _fans(faces)
     points = (_y_up(vertices) + 0.0).astype("<f4")
     binary = points.tobytes() + triangles.astype("<u4").tobytes()
@@ -237,7 +237,7 @@ def _glb_bytes(vertices: Floats, faces: Ints) -> bytes:
 
 
 def _stl_bytes(vertices: Floats, faces: Ints) -> bytes:
-    """Binary; a header that begins with "solid" would be taken for text."""
+    """Binary STL; a header that begins with "solid" would be taken for text."""
     corners = vertices[_fans(faces)]
     normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     lengths = np.linalg.norm(normals, axis=1, keepdims=True)

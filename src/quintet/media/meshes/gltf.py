@@ -35,7 +35,7 @@ ONE_FILE = "save it without compression, with everything in the one file"
 
 
 def read_glb(data: bytes, limits: Limits) -> Mesh:
-    """The binary form: a header of 12 bytes, a chunk of JSON and a chunk of bytes."""
+    """Read the binary form: a header of 12 bytes, a chunk of JSON and a chunk of bytes."""
     text, at, length = _json_of(data, len(data))
     kind, binary, _ = _chunk(data, at) if at + 8 <= length else (0, b"", at)
     return _read(text, binary if kind == BINARY_CHUNK else b"", limits, len(data), _Reader.mesh)
@@ -70,7 +70,7 @@ def _chunk(data: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 def read_gltf(data: bytes, limits: Limits) -> Mesh:
-    """The text form, with its buffers inside as data: URIs."""
+    """Read the text form, with its buffers inside as data: URIs."""
     return _read(data, b"", limits, len(data), _Reader.mesh)
 
 
@@ -95,7 +95,7 @@ def _read(
         raise Unusable("holds no glTF document", "check what kind of file it is")
     try:
         return ask(_Reader(document, binary, limits, size))
-    except (TypeError, AttributeError) as error:  # of JSON, whose values may be of any kind
+    except (TypeError, AttributeError) as error:  # JSON values may have any type
         raise Unusable(f"has JSON of another kind than glTF's ({error})", CUT) from error
 
 
@@ -261,7 +261,7 @@ class _Reader:
         return Mesh(self._scaled(points, primitive.positions), faces)
 
     def _scaled(self, points: npt.NDArray[Any], accessor: int) -> Floats:
-        """As float64; normalised integers (KHR_mesh_quantization) in -1..1."""
+        """Positions in float64; normalised integers (KHR_mesh_quantization) become -1..1."""
         out = points.astype(np.float64)
         if points.dtype.kind in "iu" and self._item("accessors", accessor).get("normalized"):
             out = np.maximum(out / np.iinfo(points.dtype).max, -1)

@@ -1,6 +1,6 @@
 """Reader of ply, as text and in both binary forms, from bytes in memory.
 
-Our own for the reasons given in `polygons`. Other data than positions and faces is skipped.
+It is our own for the reasons in `polygons`. Data other than positions and faces is skipped.
 """
 
 import struct
@@ -93,8 +93,8 @@ def _ply_header(data: bytes) -> tuple[str, list[_Element], int]:
 
 
 def count_ply(head: bytes, size: int) -> int | None:
-    """Triangles at most, from the first `MAX_HEADER` bytes of a file and its size; None if only
-    reading it can tell."""
+    """An upper bound on the triangles, from the first `MAX_HEADER` bytes of a file and its size;
+    None if that needs the whole file."""
     order, elements, start = _ply_header(head)
     _check_ply(elements)
     _check_size(order, elements, start, size)
@@ -107,7 +107,8 @@ def count_ply(head: bytes, size: int) -> int | None:
 
 
 def _check_size(order: str, elements: list[_Element], start: int, size: int) -> None:
-    """Before the limits: a file that announces more than it holds is damaged, not large."""
+    """Refuse a file that announces more than it holds; called before the limits, because such a
+    file is damaged, not large."""
     least = sum(each.rows * each.least_bytes(order) for each in elements)
     if least > size - start + 1:
         counts = ", ".join(f"{each.rows:,} x {each.name}" for each in elements[:8])

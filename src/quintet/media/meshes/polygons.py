@@ -23,7 +23,7 @@ CUT = "copy it again, or save it again from the program that made it"
 
 
 class Unusable(Exception):
-    """Reason and remedy for bytes that are no mesh; the caller adds the path."""
+    """Reason and remedy for bytes that are not a mesh; the caller adds the path."""
 
     def __init__(self, reason: str, remedy: str = CUT) -> None:
         super().__init__(reason, remedy)
@@ -75,7 +75,7 @@ def fan(corners: Ints, sizes: Ints, limits: Limits) -> Ints:
 
 def lines_of(data: bytes) -> Iterator[list[bytes]]:
     """The tokens of each line, without comments and empty lines."""
-    if b"\n" not in data:
+    if b"\n" not in data:  # line ends of classic Mac OS
         data = data.replace(b"\r", b"\n")
     for line in BytesIO(data):
         if len(line) > MAX_LINE:
@@ -136,8 +136,8 @@ def read_obj(data: bytes, limits: Limits) -> Mesh:
 
 
 def count_obj(data: bytes, enough: int) -> int | None:
-    """Triangles, or some number above `enough` of them, without parsing numbers; None for lines
-    that are continued."""
+    """The number of triangles, or any number above `enough`, without parsing numbers; None if the
+    file has continued lines."""
     if (count := data.count(b"\nf ")) > enough:
         return count
     if b"\\\n" in data or b"\\\r\n" in data:
@@ -149,7 +149,7 @@ _FACE_LINE = re.compile(rb"(?:^|[\r\n])[ \t]*(f[ \t][^\r\n#]*)")
 
 
 def _obj_corners(tokens: list[bytes], num_vertices: int) -> list[int]:
-    """Indices from 0; obj counts from 1, and negative ones backwards from the last vertex."""
+    """Indices from 0; obj counts from 1, or backwards from the last vertex if negative."""
     indices = [int(token.split(b"/", 1)[0]) for token in tokens[1:]]
     if 0 in indices:
         raise Unusable("has a face with vertex 0; obj counts from 1", CUT)
@@ -160,7 +160,7 @@ def _obj_corners(tokens: list[bytes], num_vertices: int) -> list[int]:
 
 
 def read_off(data: bytes, limits: Limits) -> Mesh:
-    """The text form, with or without colours, normals and texture coordinates."""
+    """Read the text form, with or without colours, normals and texture coordinates."""
     lines = lines_of(data)
     counts = _off_start(next(lines, [])) or next(lines, [])
     if len(counts) < 2:
@@ -168,6 +168,7 @@ def read_off(data: bytes, limits: Limits) -> Mesh:
     vertices, faces = int(counts[0]), int(counts[1])
     if vertices < 0 or faces < 0:
         raise Unusable(f"announces {vertices:,} vertices and {faces:,} faces")
+    # At least "0 0 0\n" per vertex and "0\n" per face; the last line may lack its end.
     if 6 * vertices + 2 * faces > len(data) + 1:
         raise Unusable(f"announces {vertices:,} vertices and {faces:,} faces, but is truncated")
     limits.check_faces(faces)
@@ -213,9 +214,10 @@ FACET = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute"
 
 
 def read_stl(data: bytes, limits: Limits) -> Mesh:
-    """Three separate vertices per face, as in the format; callers merge them."""
+    """Read three separate vertices per face, as stored; callers merge them."""
     count = int.from_bytes(data[80:84], "little")
     size = 84 + FACET.itemsize * count
+    # The size decides, because some binary files also begin with "solid".
     if len(data) >= 84 and size == len(data):
         limits.check_faces(count)
         points = np.frombuffer(data, FACET, offset=84)["corners"].astype(np.float64)

@@ -92,7 +92,7 @@ def _drawable(vertices: npt.ArrayLike, faces: npt.ArrayLike) -> tuple[Floats, In
 
 
 def _fitted(model: Floats) -> Floats:
-    """Moved and scaled to a bounding sphere of centre 0 and radius 1."""
+    """The model moved and scaled to a bounding sphere of centre 0 and radius 1."""
     points = model.reshape(-1, 3)
     centre = (points.min(axis=0) + points.max(axis=0)) / 2
     radius = float(np.sqrt(((points - centre) ** 2).sum(axis=1)).max())
@@ -108,7 +108,7 @@ def _view(azimuth: float, elevation: float) -> Floats:
 
 
 def _flat(model: Floats) -> Floats:
-    """Its shadow from straight above, at its lowest point."""
+    """The shadow of a light straight above, on a ground at the lowest point."""
     ground = model.copy()
     ground[..., 2] = model[..., 2].min()
     return ground
@@ -148,13 +148,13 @@ def _with_area(screen: _Screen) -> tuple[_Screen, _Edges, npt.NDArray[np.bool_]]
 
 
 def _ranges(counts: Ints) -> tuple[Ints, Ints]:
-    """For counts 2, 0, 3: owners 0 0 2 2 2 and positions 0 1 0 1 2."""
+    """Owners and positions of counts: 0 0 2 2 2 and 0 1 0 1 2 for 2, 0, 3."""
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
 
 
 def _spans(screen: _Screen, edges: _Edges, side: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """For every row of a triangle: the triangle, the row, the first pixel and the end."""
+    """Triangle, row, first pixel and end of every row that a triangle covers."""
     top = np.clip(np.ceil(screen.y.min(axis=1) - 0.5), 0, side).astype(np.int64)
     end = np.clip(np.ceil(screen.y.max(axis=1) - 0.5), 0, side).astype(np.int64)
     owner, row = _ranges(np.maximum(end - top, 0))
@@ -212,7 +212,7 @@ def _paint(picture: Floats, corners: Floats, borders: npt.NDArray[np.bool_]) -> 
     seen = np.flatnonzero(front >= 0)
     owner, y, x = front[seen], seen // side + 0.5, seen % side + 0.5
     away = np.full(len(seen), np.inf)
-    for at in range(3):  # a loop: numpy is slow along an axis of three
+    for at in range(3):  # a loop, because NumPy is slow along an axis of three
         edge = np.stack([edges.a[:, at], edges.b[:, at], edges.c[:, at]])
         edge[2, ~borders[:, at]] = np.inf
         np.minimum(away, _linear(edge, owner, x, y), out=away)

@@ -1,7 +1,7 @@
 """Collada (.dae) and 3MF (.3mf) through trimesh (`quintet[meshes]`), from bytes in memory.
 
 Files are untrusted: document types and entities are refused, a zip archive is measured before it is
-unpacked, and no resolver is given, so that nothing else is opened. An XML parser needs several
+unpacked, and no resolver is passed, so that no other file is opened. An XML parser needs several
 times the size of the text; `max_bytes` bounds it.
 """
 
@@ -26,13 +26,13 @@ def installed() -> bool:
 
 
 def read_dae(data: bytes, limits: Limits) -> Mesh:
-    """All meshes of the scene, placed as in the scene; in the axes of the file."""
+    """Read all meshes of the scene, in its coordinates and the axes of the file."""
     _refuse_entities(data)
     return _scene(data, "dae", limits)
 
 
 def read_3mf(data: bytes, limits: Limits) -> Mesh:
-    """All items of the build, or all objects without one."""
+    """Read all items of the build, or all objects if there is none."""
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
@@ -70,7 +70,7 @@ def _scene(data: bytes, kind: str, limits: Limits) -> Mesh:
         whole = scene.to_mesh()
     except Exception as error:
         if isinstance(error, MISTAKES) and "NoneType" not in str(error):
-            raise  # a missing element is damage, any other mistake is of the library
+            raise  # an error of the library; None stands for a missing element
         raise Unusable(f"cannot be parsed ({type(error).__name__}: {error})") from error
     limits.check_faces(len(whole.faces))
     limits.check_vertices(len(whole.vertices))

@@ -16,8 +16,9 @@ from quintet.files import atomic_write, cache_root
 MAX_BYTES = 20_000_000_000
 """Size limit unless QUINTET_CACHE_BYTES is set."""
 STRIPES = 64
+"""Lock files that the keys share."""
 TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"
-"""Of the Cache Directory Tagging Specification."""
+"""Signature of the Cache Directory Tagging Specification."""
 
 
 class Cache:
@@ -72,7 +73,7 @@ class Cache:
 
     @contextmanager
     def claim(self, key: str) -> Generator[None, None, None]:
-        """Lock of a key, so that nothing is fetched twice; best effort if the disk is read-only."""
+        """Lock a key, so that nothing is fetched twice; best effort if the disk is read-only."""
         stripe = int(self.path(key).name, 16) % STRIPES
         with ExitStack() as stack:
             try:
@@ -86,7 +87,7 @@ class Cache:
         import fcntl
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        tag = self.folder / "CACHEDIR.TAG"  # backups and data folders pass over it
+        tag = self.folder / "CACHEDIR.TAG"  # backups and listings of data skip the folder
         if not tag.exists():
             tag.write_text(TAG, encoding="ascii")
         with open(self.folder / f".{name}.lock", "w") as handle:
@@ -94,7 +95,7 @@ class Cache:
             yield
 
     def _evict(self, needed: int) -> None:
-        """Under the lock: remove partial files and the least recently used entries."""
+        """Remove partial files and the least recently used entries; needs the lock."""
         entries: list[tuple[float, int, str]] = []
         for entry in os.scandir(self.folder):
             if entry.name.endswith(".writing"):

@@ -89,6 +89,7 @@ class Shards:
         offset, length = int(index.offset[row]), int(index.length[row])
         digest = index.digest[row].tobytes()
         content = self._store.read(tar, offset, length)
+        # A cached copy may be damaged: drop it and fetch the range once more.
         if digest_of(content) != digest and self._store.drop(tar, offset, length):
             content = self._store.read(tar, offset, length)
         if digest_of(content) != digest:
@@ -125,7 +126,7 @@ def _readable_rows(index: Index, suffixes: Sequence[str]) -> Numbers:
 
 
 def _check_set(location: str, indexes: Sequence[Index]) -> None:
-    """A folder must hold all shards that were packed together."""
+    """Check that a folder holds all shards that were packed together."""
     if location.endswith(".tar"):
         return
     packings = [index.packing for index in indexes if index.packing is not None]
@@ -148,7 +149,7 @@ def _index(store: Store, shard: Shard, suffixes: Sequence[str]) -> Index:
     key = f"{tar.url}\n{tar.size}\n{tar.version}\n{head}\n{' '.join(sorted(suffixes))}"
     path = cache.find(key)
     if path is None:
-        with cache.claim(key):
+        with cache.claim(key):  # another process may have built it meanwhile
             path = cache.find(key) or cache_index(cache, key, _build(store, tar, suffixes), tar.url)
     try:
         index = Index(path, tar.name, tar.size)

@@ -1,7 +1,7 @@
 """The index of a shard: offset, length, digest, header and metadata of each sample.
 
-A memory-mapped safetensors file of columns: a million samples open in a moment. It is checked
-against its own length and against the shard before any lookup.
+It is a memory-mapped safetensors file of columns, so that a million samples open in a moment. It is
+checked against its own length and against the shard before any lookup.
 """
 
 import json
@@ -168,7 +168,7 @@ class Index:
     def _check(self) -> None:
         """Check that the index belongs to this shard and stays inside it."""
         if self.about.get("bytes") != self.size:
-            reason = f"is of a shard of {self.about.get('bytes')} bytes, but {self.shard} has"
+            reason = f"is for a shard of {self.about.get('bytes')} bytes, but {self.shard} has"
             raise BadFile(
                 self.path, f"{reason} {self.size}", "copy both again, or delete the index"
             )

@@ -85,7 +85,7 @@ def _groups(read: Read, size: int, problems: Problems) -> Iterator[tuple[str, di
 
 
 def _media_entry(group: dict[str, Entry], suffixes: Sequence[str]) -> Entry | None:
-    """The media file: of `a.jpg` and `a.mask.jpg` the plain one."""
+    """The media file of a sample: `a.jpg` rather than `a.mask.jpg`."""
     plain = (entry for ext, entry in group.items() if f".{ext}" in suffixes)
     other = (entry for ext, entry in group.items() if f".{ext.rpartition('.')[2]}" in suffixes)
     return next(plain, None) or next(other, None)

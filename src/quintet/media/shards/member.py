@@ -26,7 +26,7 @@ class Member(PosixPath):
     """One file of a shard. Paths derived from it do not exist."""
 
     size: int = 0
-    """Bytes; below 0 where they must be counted."""
+    """Size in bytes; negative if unknown until the content is read."""
     header: Header = Header()
     load: Callable[[], bytes] | None = None
     _content: bytes | None = None
@@ -50,7 +50,7 @@ class Member(PosixPath):
         return BytesIO(self.read_bytes())
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """A regular file of its size; nothing else is known."""
+        """The status of a regular file; only its size is known."""
         if self.load is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         size = self.size if self.size >= 0 else len(self.read_bytes())

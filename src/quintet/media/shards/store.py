@@ -59,7 +59,7 @@ class LocalStore:
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_open": OrderedDict[str, int]()}
+        return {"_open": OrderedDict[str, int]()}  # handles are not valid in another process
 
     def __del__(self) -> None:
         for handle in self._open.values():
@@ -103,7 +103,7 @@ class LocalStore:
         """Ask the kernel to read ahead."""
         if not hasattr(os, "posix_fadvise"):
             return
-        with suppress(OSError):  # read() will report it
+        with suppress(OSError):  # read() reports it
             for file, offset, count in ranges:
                 os.posix_fadvise(self._handle(file), offset, count, os.POSIX_FADV_WILLNEED)
 
@@ -162,7 +162,7 @@ class RemoteStore:
         return self._fetch(file, number)[inside : inside + count]
 
     def _fetch(self, file: StoredFile, number: int) -> bytes:
-        """Fetch a piece, or read it from the cache if another process has fetched it meanwhile."""
+        """Fetch a piece, or read it from the cache if another process has just fetched it."""
         key, offset = _key(file, number), number * PIECE
         size = min(PIECE, file.size - offset)
         with self.cache.claim(key):

@@ -1,7 +1,7 @@
 """Tar archives: bounded reading, header by header, and deterministic writing.
 
-Our own reader, because a foreign archive must not control memory use: extension headers are capped,
-and members other than regular files are recognised and skipped.
+tarfile does not read them, because a foreign archive must not control memory use: extension headers
+are capped, and members other than regular files are recognised and skipped.
 """
 
 import tarfile
@@ -50,7 +50,7 @@ def entries(read: Read, size: int) -> Iterator[Entry]:
         if not header.strip(b"\0"):
             return
         kind = _checked(header, at)
-        about = kind in b"xgLK"
+        about = kind in b"xgLK"  # extension headers of pax and GNU
         length = _length(header, None if about else extended.get("size"), at)
         begin, at = at + BLOCK, at + BLOCK + -(-length // BLOCK) * BLOCK
         if begin + length > size:
@@ -86,7 +86,7 @@ def _length(header: bytes, extended: str | None, at: int) -> int:
     try:
         if extended is not None:
             length = int(extended)
-        elif field[0] & 0x80:
+        elif field[0] & 0x80:  # GNU: binary, for sizes that octal digits cannot hold
             length = int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
         else:
             length = int(field.strip(b" \0") or b"0", 8)
