@@ -46,7 +46,7 @@ def tell_moments(wire: Connection) -> None:
     checkpoint.write = tell("writing", checkpoint.write)
     checkpoint.retain = tell("retention", checkpoint.retain)
     evaluate.measure_in_contexts = tell("validation", evaluate.measure_in_contexts)
-    Run._exhibit = tell("exhibit", Run._exhibit)
+    Run.exhibit = tell("exhibit", Run.exhibit)
     Run.report = tell("report", Run.report)
     folder.RunFolder.create = tell("start", folder.RunFolder.create)
     Run.begin = _tell_epochs(send, Run.begin)
