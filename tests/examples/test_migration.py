@@ -3,7 +3,6 @@
 import re
 import warnings
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import quintet
+import small
 from examples.made import Meshes, put_media, sound
 from examples.old_parameters import PARAMETERS, SECTIONS, Made, Refused, Was
 from examples.scripts import run_script
@@ -39,49 +39,14 @@ def section(package: str) -> str:
 # -- each parameter of the six constructors -----------------------------------------------------
 
 
-@cache
-def autoencoder() -> Any:
-    return quintet.MeshAutoencoder(dim=16, message_dim=8, encoder_layers=1, decoder_layers=1)
-
-
-@cache
-def transformer() -> Any:
-    return quintet.MeshTransformer(
-        autoencoder(), dim=16, layers=1, heads=1, head_dim=16, fine_heads=1, max_faces=16
-    )
-
-
-@cache
-def tokenizer() -> Any:
-    return quintet.VideoTokenizer(init_dim=8, max_dim=8, patch_size=4, layers=("residual",))
-
-
-@cache
-def vae() -> Any:
-    return quintet.VQGanVAE(dim=8, patch_size=4, channel_multipliers=(1,), num_res_blocks=1)
-
-
-@cache
-def mulan() -> Any:
-    small = {"dim": 16, "layers": 1, "heads": 1, "text_dim": 16, "text_layers": 1, "text_heads": 1}
-    return quintet.MuLaN(None, sample_rate=8000, n_fft=256, hop_length=128, n_mels=32, **small)
-
-
-@cache
-def voicebox() -> Any:
-    return quintet.VoiceBox(
-        sample_rate=8000, n_fft=256, hop_length=128, n_mels=20, dim=16, depth=1, heads=1
-    )
-
-
 # The model, its data, and what else a script has to say.
 MADE: dict[str, tuple[Callable[[], Any], Any, dict[str, Any]]] = {
-    "MeshAutoencoderTrainer": (autoencoder, Meshes(), {}),
-    "MeshTransformerTrainer": (transformer, Meshes(), {}),
-    "VideoTokenizerTrainer": (tokenizer, [torch.rand(3, 5, 16, 16)] * 20, {"size": 16}),
-    "VQGanVAETrainer": (vae, None, {"size": 16}),
-    "MuLaNTrainer": (mulan, [(sound(n), "a tone") for n in range(20)], {}),
-    "VoiceBoxTrainer": (voicebox, [sound(n) for n in range(20)], {}),
+    "MeshAutoencoderTrainer": (small.autoencoder, Meshes(), {}),
+    "MeshTransformerTrainer": (small.transformer, Meshes(), {}),
+    "VideoTokenizerTrainer": (small.tokenizer, [torch.rand(3, 5, 16, 16)] * 20, {"size": 16}),
+    "VQGanVAETrainer": (small.vae, None, {"size": 16}),
+    "MuLaNTrainer": (small.mulan, [(sound(n), "a tone") for n in range(20)], {}),
+    "VoiceBoxTrainer": (small.voicebox, [sound(n) for n in range(20)], {}),
 }
 FIRST = {
     "VideoTokenizerTrainer": "tokenizer",
@@ -185,7 +150,7 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     ]
     assert f"at most `valid_limit`: {', '.join(limits)}" in PAGE
     optim = OptimizerConfig()
-    speech = quintet.VoiceBoxTrainer(voicebox(), MADE["VoiceBoxTrainer"][1], steps=2)
+    speech = quintet.VoiceBoxTrainer(small.voicebox(), MADE["VoiceBoxTrainer"][1], steps=2)
     assert (
         f'`scheduler="{optim.scheduler}"` after {optim.warmup_steps} warm-up steps '
         f"(`VoiceBoxTrainer`: {speech.recipe.optim.warmup_steps})" in PAGE
@@ -196,7 +161,7 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
 
 
 def test_the_settings_and_attributes_that_the_page_names_are_there() -> None:
-    known = keywords_of(quintet.VQGanVAETrainer(vae(), steps=2, size=16).recipe)
+    known = keywords_of(quintet.VQGanVAETrainer(small.vae(), steps=2, size=16).recipe)
     for name in ("keep_last", "keep_every", "fsdp", "project", "run_name", "entity", "tags"):
         assert f"`{name}=" in PAGE
         assert name in known
