@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from video.test_cli import waves
 
 import adopting
 import harness
@@ -23,6 +22,7 @@ from quintet.engine.launch import start
 from quintet.media.clips.reader import frames_of
 from quintet.media.clips.writer import write_mp4
 from quintet.shared.adopt.folder import quiet
+from video.test_cli import waves
 
 diffusers: Any = adopting.Library("diffusers")
 transformers: Any = adopting.Library("transformers")

@@ -18,14 +18,8 @@ from harness import lines
 from quintet.compat import models
 from quintet.compat.keywords import OLD
 from quintet.compat.trainer import REMEDIES
-from quintet.engine.config import OptimizerConfig
 from quintet.engine.errors import RunError
 from quintet.engine.settings import keywords_of
-from quintet.image.config import ImageDataConfig
-from quintet.mesh.config import MeshDataConfig
-from quintet.music.config import MusicDataConfig
-from quintet.speech.config import SpeechDataConfig
-from quintet.video.config import VideoDataConfig
 
 PAGE = (Path(__file__).parents[2] / "docs/migration.md").read_text(encoding="utf-8")
 SCRIPTS = Path(__file__).parent / "migrated"
@@ -141,23 +135,33 @@ def test_the_page_says_what_becomes_of_an_argument_of_a_model(model: str) -> Non
 
 
 def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
+    recipes = {name: getattr(quintet, name).default_recipe() for name in PARAMETERS}
+    image, video = recipes["VQGanVAETrainer"], recipes["VideoTokenizerTrainer"]
+    mesh = recipes["MeshAutoencoderTrainer"]
+    music, speech = recipes["MuLaNTrainer"], recipes["VoiceBoxTrainer"]
     limits = [
-        f"{ImageDataConfig().valid_limit} images",
-        f"{VideoDataConfig().valid_limit} clips",
-        f"{MeshDataConfig().valid_limit} meshes",
-        f"{MusicDataConfig().valid_limit} sounds",
-        f"{SpeechDataConfig().valid_limit} recordings",
+        f"{image.images.valid_limit} images",
+        f"{video.videos.valid_limit} clips",
+        f"{mesh.meshes.valid_limit} meshes",
+        f"{music.sounds.valid_limit} sounds",
+        f"{speech.recordings.valid_limit} recordings",
     ]
     assert f"at most `valid_limit`: {', '.join(limits)}" in PAGE
-    optim = OptimizerConfig()
-    speech = quintet.VoiceBoxTrainer(small.voicebox(), MADE["VoiceBoxTrainer"][1], steps=2)
-    assert (
-        f'`scheduler="{optim.scheduler}"` after {optim.warmup_steps} warm-up steps '
-        f"(`VoiceBoxTrainer`: {speech.recipe.optim.warmup_steps})" in PAGE
-    )
-    assert f"the {speech.recipe.keep_last} newest checkpoints and the best stay" in PAGE
-    assert f"`ema_decay={optim.ema_decay}` in all six" in PAGE
-    assert f"at most `max_faces` ({MeshDataConfig().max_faces};" in PAGE
+    optims = [recipe.optim for recipe in recipes.values()]
+    assert {optim.scheduler for optim in optims} == {"cosine"}
+    warmups, decays = ({getattr(o, n) for o in optims} for n in ("warmup_steps", "ema_decay"))
+    assert f"a warm-up of {min(warmups)} to {max(warmups)} steps" in PAGE
+    assert f"`ema_decay` of {min(decays)} or {max(decays)} in all six" in PAGE
+    workers = {recipe.workers for recipe in recipes.values()}
+    assert f"{min(workers)} to {max(workers)} workers" in PAGE
+    assert f"the {speech.keep_last} newest checkpoints and the best stay" in PAGE
+    assert f"at most `max_faces` ({mesh.meshes.max_faces};" in PAGE
+    assert f"share of the run; {video.losses.adversarial_from} by default" in PAGE
+    assert f"(`adversarial_from`, {image.losses.adversarial_from} of the run)" in PAGE
+    assert f"`steps`; {music.steps} by default" in PAGE
+    assert f"or `seconds`, {music.sounds.seconds:g} by default" in PAGE
+    longest, characters = speech.recordings.max_seconds, speech.recordings.text_length
+    assert f"`max_seconds` ({longest:g}) and `text_length` ({characters} characters)" in PAGE
 
 
 def test_the_settings_and_attributes_that_the_page_names_are_there() -> None:
