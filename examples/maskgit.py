@@ -17,6 +17,7 @@ from quintet import (
     VQGanVAE,
     VQGanVAETrainer,
 )
+from quintet.image import recipes
 from quintet.media.pixels import write_png
 
 COLOURS = {"red": (0.9, 0.1, 0.1), "green": (0.1, 0.8, 0.2), "blue": (0.1, 0.2, 0.9)}
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", default="discs.png", help="the picture of what was generated")
     args = parser.parse_args()
-    shared: dict[str, Any] = {"learning_rate": 2e-3, "warmup_steps": 20, "workers": 0}
+    shared: dict[str, Any] = {"warmup_steps": 20, "workers": 0}
 
     vae = VQGanVAE(
         dim=32, patch_size=4, channel_multipliers=(1, 2), num_res_blocks=1, levels=(8, 8, 5)
@@ -53,6 +54,7 @@ def main() -> None:
     first = VQGanVAETrainer(
         vae,
         Discs(),
+        recipe=recipes.vqgan_tiny(),  # for small models; by default image/vqgan
         size=32,
         steps=args.steps,
         adversarial="none",
@@ -63,7 +65,14 @@ def main() -> None:
 
     # The averaged weights are what the second stage learns the ids of.
     painter = MaskGit(first.averaged_model(), image_size=32, dim=64, layers=2, heads=2, head_dim=32)
-    second = MaskGitTrainer(painter, Discs(), steps=args.steps, run=args.run / "painter", **shared)
+    second = MaskGitTrainer(
+        painter,
+        Discs(),
+        recipe=recipes.maskgit_tiny(),
+        steps=args.steps,
+        run=args.run / "painter",
+        **shared,
+    )
     second.train(resume=True)
 
     texts = [f"a {name} disc" for name in COLOURS]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from quintet import MeshAutoencoder, MeshAutoencoderTrainer
+from quintet.mesh.recipes import autoencoder_tiny
 
 CORNERS = torch.tensor(list(product((-1.0, 1.0), repeat=3)))
 SIDES = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
@@ -40,9 +41,9 @@ def main() -> None:
         autoencoder,
         None if args.folder else Boxes(),
         data=args.folder,
+        recipe=autoencoder_tiny(),  # for small models; by default mesh/autoencoder
         max_faces=64,
         steps=args.steps,
-        learning_rate=2e-3,
         warmup_steps=args.steps // 10,
         workers=0,  # what is made in memory needs no workers
         run=args.run,

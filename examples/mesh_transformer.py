@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from quintet import MeshAutoencoder, MeshAutoencoderTrainer, MeshTransformer, MeshTransformerTrainer
+from quintet.mesh import recipes
 from quintet.mesh.transformer.config import GenerationConfig
 
 CORNERS = torch.tensor(list(product((-1.0, 1.0), repeat=3)))
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/writer"), help="for both stages")
     parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args()
-    shared: dict[str, Any] = {"learning_rate": 2e-3, "warmup_steps": 20, "workers": 0}
+    shared: dict[str, Any] = {"warmup_steps": 20, "workers": 0}
 
     autoencoder = MeshAutoencoder(
         dim=96, message_dim=32, encoder_layers=2, decoder_layers=2, levels=(12, 12, 12)
@@ -48,6 +49,7 @@ def main() -> None:
     first = MeshAutoencoderTrainer(
         autoencoder,
         Boxes(),
+        recipe=recipes.autoencoder_tiny(),  # for small models; by default mesh/autoencoder
         steps=max(1, args.steps // 4),
         run=args.run / "autoencoder",
         **shared,
@@ -61,6 +63,7 @@ def main() -> None:
     second = MeshTransformerTrainer(
         transformer,
         Boxes(),
+        recipe=recipes.transformer_tiny(),
         generation=GenerationConfig(count=2, reference_count=64),  # at evaluations
         steps=args.steps,
         run=args.run / "transformer",

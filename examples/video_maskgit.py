@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from quintet import VideoMaskGit, VideoMaskGitTrainer, VideoTokenizer, VideoTokenizerTrainer
+from quintet.video import recipes
 
 WAYS = {"left": -0.1, "right": 0.1}
 
@@ -44,9 +45,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/films"), help="for both stages")
     parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()
-    shared: dict[str, Any] = {
-        "size": 32, "frames": 5, "learning_rate": 2e-3, "warmup_steps": 20, "workers": 0
-    }  # fmt: skip
+    shared: dict[str, Any] = {"size": 32, "frames": 5, "warmup_steps": 20, "workers": 0}
 
     layers = ("residual", "compress_time", "compress_time", "residual")
     tokenizer = VideoTokenizer(
@@ -55,6 +54,7 @@ def main() -> None:
     first = VideoTokenizerTrainer(
         tokenizer,
         Balls(),
+        recipe=recipes.tokenizer_tiny(),  # for small models; by default video/tokenizer
         steps=args.steps,
         adversarial="none",
         run=args.run / "tokenizer",
@@ -67,7 +67,12 @@ def main() -> None:
         first.averaged_model(), image_size=32, frames=5, dim=64, layers=2, heads=2, head_dim=32
     )
     second = VideoMaskGitTrainer(
-        director, Balls(), steps=args.steps, run=args.run / "director", **shared
+        director,
+        Balls(),
+        recipe=recipes.maskgit_tiny(),
+        steps=args.steps,
+        run=args.run / "director",
+        **shared,
     )
     second.train(resume=True)
 

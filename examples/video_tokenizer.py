@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from quintet import VideoTokenizer, VideoTokenizerTrainer
+from quintet.video.recipes import tokenizer_tiny
 
 
 class Balls(Dataset[Tensor]):
@@ -46,11 +47,10 @@ def main() -> None:
         tokenizer,
         dataset=None if args.folder else Balls(),
         data=args.folder,
+        recipe=tokenizer_tiny(),  # for small models; by default video/tokenizer
         size=32,
         frames=5,
         steps=args.steps,
-        batch_size=8,
-        learning_rate=2e-3,
         warmup_steps=args.steps // 10,
         adversarial="none",  # discriminators pay off in longer runs
         workers=0,

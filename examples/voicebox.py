@@ -61,6 +61,7 @@ def main() -> None:
         recordings=SpeechDataConfig(sample_rate=RATE, max_seconds=args.longest, buckets=1),
         sampling=SamplingConfig(steps=4, count=2),  # generated at evaluations
         steps=args.steps,
+        batch_size=16,
         learning_rate=2e-3,
         warmup_steps=args.steps // 10,
         workers=0,

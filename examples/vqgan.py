@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from quintet import VQGanVAE, VQGanVAETrainer
+from quintet.image.recipes import vqgan_tiny
 
 
 class Discs(Dataset[Tensor]):
@@ -44,9 +45,9 @@ def main() -> None:
         vae,
         dataset=None if args.folder else Discs(),
         data=args.folder,
+        recipe=vqgan_tiny(),  # for small models; by default image/vqgan
         size=32,
         steps=args.steps,
-        learning_rate=2e-3,
         warmup_steps=args.steps // 10,
         adversarial="none",  # a discriminator pays off in longer runs
         workers=0,

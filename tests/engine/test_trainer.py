@@ -233,6 +233,7 @@ def test_an_optimizer_is_added_by_its_name_and_its_class(
 def test_the_same_trainer_goes_on_where_it_stopped(tmp_path: Path) -> None:
     once = trainer(Line(), Pairs(), tmp_path / "run", minutes=1e-9)
     assert once.train() == 1
+    assert (once.step, once.steps) == (1, 6)
     assert once.train(resume=True) == 2
 
 
@@ -365,9 +366,9 @@ def test_the_trainer_has_what_scripts_read_off_it(tmp_path: Path) -> None:
     weight = found.model.body[0].weight  # type: ignore[index,union-attr]
     assert found.ema_model.body[0].weight.equal(weight)  # type: ignore[index,union-attr]
     assert found.averaged_model() is found.model  # before the first checkpoint
-    assert found.step == found.steps == 0
+    assert (found.step, found.steps) == (0, 6)
     found()
-    assert found.step == found.steps == found.num_train_steps == 6
+    assert (found.step, found.steps, found.num_train_steps) == (6, 6, 6)
     assert (found.is_main, found.is_local_main, found.is_distributed) == (True, True, False)
     assert found.device == torch.device("cpu")
     assert (found.batch_size, found.results_folder) == (4, tmp_path / "run")

@@ -3,7 +3,6 @@
 import re
 import warnings
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import quintet
+import small
 from examples.made import Meshes, put_media, sound
 from examples.old_parameters import PARAMETERS, SECTIONS, Made, Refused, Was
 from examples.scripts import run_script
@@ -18,14 +18,8 @@ from harness import lines
 from quintet.compat import models
 from quintet.compat.keywords import OLD
 from quintet.compat.trainer import REMEDIES
-from quintet.engine.config import OptimizerConfig
 from quintet.engine.errors import RunError
 from quintet.engine.settings import keywords_of
-from quintet.image.config import ImageDataConfig
-from quintet.mesh.config import MeshDataConfig
-from quintet.music.config import MusicDataConfig
-from quintet.speech.config import SpeechDataConfig
-from quintet.video.config import VideoDataConfig
 
 PAGE = (Path(__file__).parents[2] / "docs/migration.md").read_text(encoding="utf-8")
 SCRIPTS = Path(__file__).parent / "migrated"
@@ -39,49 +33,14 @@ def section(package: str) -> str:
 # -- each parameter of the six constructors -----------------------------------------------------
 
 
-@cache
-def autoencoder() -> Any:
-    return quintet.MeshAutoencoder(dim=16, message_dim=8, encoder_layers=1, decoder_layers=1)
-
-
-@cache
-def transformer() -> Any:
-    return quintet.MeshTransformer(
-        autoencoder(), dim=16, layers=1, heads=1, head_dim=16, fine_heads=1, max_faces=16
-    )
-
-
-@cache
-def tokenizer() -> Any:
-    return quintet.VideoTokenizer(init_dim=8, max_dim=8, patch_size=4, layers=("residual",))
-
-
-@cache
-def vae() -> Any:
-    return quintet.VQGanVAE(dim=8, patch_size=4, channel_multipliers=(1,), num_res_blocks=1)
-
-
-@cache
-def mulan() -> Any:
-    small = {"dim": 16, "layers": 1, "heads": 1, "text_dim": 16, "text_layers": 1, "text_heads": 1}
-    return quintet.MuLaN(None, sample_rate=8000, n_fft=256, hop_length=128, n_mels=32, **small)
-
-
-@cache
-def voicebox() -> Any:
-    return quintet.VoiceBox(
-        sample_rate=8000, n_fft=256, hop_length=128, n_mels=20, dim=16, depth=1, heads=1
-    )
-
-
 # The model, its data, and what else a script has to say.
 MADE: dict[str, tuple[Callable[[], Any], Any, dict[str, Any]]] = {
-    "MeshAutoencoderTrainer": (autoencoder, Meshes(), {}),
-    "MeshTransformerTrainer": (transformer, Meshes(), {}),
-    "VideoTokenizerTrainer": (tokenizer, [torch.rand(3, 5, 16, 16)] * 20, {"size": 16}),
-    "VQGanVAETrainer": (vae, None, {"size": 16}),
-    "MuLaNTrainer": (mulan, [(sound(n), "a tone") for n in range(20)], {}),
-    "VoiceBoxTrainer": (voicebox, [sound(n) for n in range(20)], {}),
+    "MeshAutoencoderTrainer": (small.autoencoder, Meshes(), {}),
+    "MeshTransformerTrainer": (small.transformer, Meshes(), {}),
+    "VideoTokenizerTrainer": (small.tokenizer, [torch.rand(3, 5, 16, 16)] * 20, {"size": 16}),
+    "VQGanVAETrainer": (small.vae, None, {"size": 16}),
+    "MuLaNTrainer": (small.mulan, [(sound(n), "a tone") for n in range(20)], {}),
+    "VoiceBoxTrainer": (small.voicebox, [sound(n) for n in range(20)], {}),
 }
 FIRST = {
     "VideoTokenizerTrainer": "tokenizer",
@@ -176,27 +135,37 @@ def test_the_page_says_what_becomes_of_an_argument_of_a_model(model: str) -> Non
 
 
 def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
+    recipes = {name: getattr(quintet, name).default_recipe() for name in PARAMETERS}
+    image, video = recipes["VQGanVAETrainer"], recipes["VideoTokenizerTrainer"]
+    mesh = recipes["MeshAutoencoderTrainer"]
+    music, speech = recipes["MuLaNTrainer"], recipes["VoiceBoxTrainer"]
     limits = [
-        f"{ImageDataConfig().valid_limit} images",
-        f"{VideoDataConfig().valid_limit} clips",
-        f"{MeshDataConfig().valid_limit} meshes",
-        f"{MusicDataConfig().valid_limit} sounds",
-        f"{SpeechDataConfig().valid_limit} recordings",
+        f"{image.images.valid_limit} images",
+        f"{video.videos.valid_limit} clips",
+        f"{mesh.meshes.valid_limit} meshes",
+        f"{music.sounds.valid_limit} sounds",
+        f"{speech.recordings.valid_limit} recordings",
     ]
     assert f"at most `valid_limit`: {', '.join(limits)}" in PAGE
-    optim = OptimizerConfig()
-    speech = quintet.VoiceBoxTrainer(voicebox(), MADE["VoiceBoxTrainer"][1], steps=2)
-    assert (
-        f'`scheduler="{optim.scheduler}"` after {optim.warmup_steps} warm-up steps '
-        f"(`VoiceBoxTrainer`: {speech.recipe.optim.warmup_steps})" in PAGE
-    )
-    assert f"the {speech.recipe.keep_last} newest checkpoints and the best stay" in PAGE
-    assert f"`ema_decay={optim.ema_decay}` in all six" in PAGE
-    assert f"at most `max_faces` ({MeshDataConfig().max_faces};" in PAGE
+    optims = [recipe.optim for recipe in recipes.values()]
+    assert {optim.scheduler for optim in optims} == {"cosine"}
+    warmups, decays = ({getattr(o, n) for o in optims} for n in ("warmup_steps", "ema_decay"))
+    assert f"a warm-up of {min(warmups)} to {max(warmups)} steps" in PAGE
+    assert f"`ema_decay` of {min(decays)} or {max(decays)} in all six" in PAGE
+    workers = {recipe.workers for recipe in recipes.values()}
+    assert f"{min(workers)} to {max(workers)} workers" in PAGE
+    assert f"the {speech.keep_last} newest checkpoints and the best stay" in PAGE
+    assert f"at most `max_faces` ({mesh.meshes.max_faces};" in PAGE
+    assert f"share of the run; {video.losses.adversarial_from} by default" in PAGE
+    assert f"(`adversarial_from`, {image.losses.adversarial_from} of the run)" in PAGE
+    assert f"`steps`; {music.steps} by default" in PAGE
+    assert f"or `seconds`, {music.sounds.seconds:g} by default" in PAGE
+    longest, characters = speech.recordings.max_seconds, speech.recordings.text_length
+    assert f"`max_seconds` ({longest:g}) and `text_length` ({characters} characters)" in PAGE
 
 
 def test_the_settings_and_attributes_that_the_page_names_are_there() -> None:
-    known = keywords_of(quintet.VQGanVAETrainer(vae(), steps=2, size=16).recipe)
+    known = keywords_of(quintet.VQGanVAETrainer(small.vae(), steps=2, size=16).recipe)
     for name in ("keep_last", "keep_every", "fsdp", "project", "run_name", "entity", "tags"):
         assert f"`{name}=" in PAGE
         assert name in known

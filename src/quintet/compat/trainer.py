@@ -67,7 +67,8 @@ class UpstreamNames:
 
     @property
     def steps(self) -> int:
-        return self.step
+        """Length of the run, as the keyword."""
+        return self.recipe.steps
 
     @property
     def step(self) -> int:
@@ -75,9 +76,7 @@ class UpstreamNames:
         names = (self.folder / "checkpoints").glob("step-*")
         return max((int(path.name.removeprefix("step-")) for path in names), default=0)
 
-    @property
-    def num_train_steps(self) -> int:
-        return self.recipe.steps
+    num_train_steps = steps
 
     @property
     def batch_size(self) -> int:

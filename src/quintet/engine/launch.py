@@ -41,6 +41,7 @@ def start(
     path: Path,
     *,
     name: str | None,
+    opening: str | None = None,
     mode: Mode = "new",
     sinks: Callable[[RunFolder], Sequence[Sink]] = lambda folder: (),
     weights: Callable[[str, Task], Mapping[str, Any]] | None = None,
@@ -49,8 +50,8 @@ def start(
     judge: Callable[[Task, Recipe], Outside | None] | None = None,
     progress: bool = True,
 ) -> int:
-    """Train to the end and return the step reached. `name` is the recipe's, None from Python,
-    which may pass frozen stages as models."""
+    """Train to the end and return the step reached. `name` is the recipe's, None for any module of
+    Python, which may pass frozen stages as models. `opening` is said first."""
     if recipe.judges and judge is None:
         raise RunError(
             "judges work in runs of the command line; leave them out here, and judge the run "
@@ -64,7 +65,7 @@ def start(
         try:
             _settle_stages(world, folder, recipe, stages or {}, load)
             make = lambda settings: build(frozen.resolved(settings, folder.path))
-            recipe, sentence = _auto_batch(make, world, folder, recipe, name)
+            recipe, fitting = _auto_batch(make, world, folder, recipe, name)
             task = make(recipe)
             shown = _sinks(world, folder, recipe, name, sinks, progress)
             outside = judge(task, recipe) if judge and recipe.judges and world.is_main else None
@@ -74,7 +75,7 @@ def start(
                 run.parts.initialise(weights(recipe.init_from, task), recipe, run.say)
             if folder.restarted:
                 run.say("starting over: the earlier start in this folder left no checkpoint")
-            if sentence:
+            for sentence in filter(None, (opening, fitting)):
                 run.say(sentence)
             train(run)
             _require_trained(run)

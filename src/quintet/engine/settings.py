@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -132,6 +132,15 @@ def updated(recipe: R, changes: Mapping[str, Any]) -> R:
         nested = isinstance(value, Mapping) and isinstance(branch.get(last), dict)
         branch[last] = {**branch[last], **to_json(value)} if nested else to_json(value)
     return from_json(type(recipe), tree)
+
+
+def opening(name: str, default: Recipe, recipe: Recipe, unlisted: Set[str]) -> str:
+    """Which recipe a trainer trains, and what of it was changed."""
+    differing = differences(to_json(default), to_json(recipe))
+    changed = [n for n in differing if not {n, n.partition(".")[0]} & unlisted]
+    settings = "setting" if len(changed) == 1 else "settings"
+    listed = f": {', '.join(changed)}" if changed else ""
+    return f"{name} from Python: {len(changed) or 'no'} {settings} changed{listed}"
 
 
 def names_for(recipe: Recipe, keyword: str) -> list[str]:

@@ -31,7 +31,7 @@ from quintet.engine.part import load_strictly
 from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder, at_step
 from quintet.engine.runs.sinks import Callback, Sink
-from quintet.engine.settings import keywords_of, names_for, settings_of, updated
+from quintet.engine.settings import keywords_of, names_for, opening, settings_of, updated
 from quintet.engine.task import (
     Batch,
     Loss,
@@ -200,31 +200,34 @@ class AnyTask(Task):
 class BaseTrainer(UpstreamNames, Generic[M]):
     """What the named trainers and `Trainer` share: a recipe, a task and a run folder.
 
-    Every setting of the recipe is a keyword under its own name (`steps`, `batch_size`, …); one of a
-    group too, if no other group has that name. `learning_rate` and the other settings of optimizers
-    apply to all parts. Otherwise pass the group (`losses={"l1": 2.0}`, or its dataclass), or
-    `settings={"discriminator_optim.learning_rate": 1e-4}`. `recipe` is the recipe to start from.
+    Its defaults are those of its recipe, beside what follows from the model. Every setting is a
+    keyword under its own name (`steps`, `batch_size`, …); one of a group too, if no other group has
+    that name. `learning_rate` and the other settings of optimizers apply to all parts. Otherwise
+    pass the group (`losses={"l1": 2.0}`, or its dataclass), or
+    `settings={"discriminator_optim.learning_rate": 1e-4}`. `recipe` is another one to start from.
     """
 
     name: str | None = None
+    """The recipe, as `quintet train` calls it."""
+    default_recipe: Callable[[], Recipe]
+    """Its function."""
     main = "model"
     """The part that is the model."""
 
     def __init__(
         self,
         model: M,
-        recipe: Recipe,
         dataset: Any,
         keywords: Mapping[str, Any],
         derived: Mapping[str, Any],
     ):
         """`derived`: settings that follow from the model, unless keywords say otherwise."""
-        keywords = dict(keywords)
+        default, keywords = self.default_recipe(), dict(keywords)
         explicit, own_recipe = keywords.pop("settings", None) or {}, keywords.pop("recipe", None)
-        if own_recipe is not None and not isinstance(own_recipe, type(recipe)):
-            kind = type(recipe).__name__
+        if own_recipe is not None and not isinstance(own_recipe, type(default)):
+            kind = type(default).__name__
             raise TypeError(f"recipe is a {type(own_recipe).__name__}; this trainer takes a {kind}")
-        recipe = own_recipe or recipe
+        recipe = own_recipe or default
         known = translate(keywords, keywords_of(recipe) | OPTIONS)
         if known.get("steps", 0) is None:  # beside num_epochs
             del known["steps"]
@@ -236,18 +239,22 @@ class BaseTrainer(UpstreamNames, Generic[M]):
             raise RunError("val_dataset goes with dataset; a folder holds out its valid_fraction")
         if dataset is not None:
             settings["data"] = "python:dataset"
+        derived = {"judges": (), **derived}  # judges work in runs of the command line
         recipe = updated(recipe, {**derived, **settings})
         self.sets = None if dataset is None else self._split(dataset, recipe)
         self.recipe: Any = recipe
+        lengths = ("steps" in settings) + (self.options.num_epochs is not None)
+        if lengths > 1 or not (lengths or own_recipe or self.name):
+            raise RunError("give steps or num_epochs, and not both")
         train = self.sets["train"] if self.sets else self.open(recipe)
-        self.recipe = self._with_steps(recipe, train, "steps" in settings or own_recipe is not None)
+        self.recipe = self._with_steps(recipe, train)
+        unlisted = {"data"} | derived.keys() - settings.keys()
+        self.opening = self.name and opening(self.name, default, self.recipe, unlisted)
         self.folder = Path(self.options.run)
         self.stopped: Stopped | None = None
 
-    def _with_steps(self, recipe: Any, train: Any, has_steps: bool) -> Any:
+    def _with_steps(self, recipe: Any, train: Any) -> Any:
         epochs = self.options.num_epochs
-        if (epochs is not None) == has_steps:
-            raise RunError("give steps or num_epochs, and not both")
         if epochs is None:
             return recipe
         batch = recipe.global_batch(int(os.environ.get("WORLD_SIZE", 1)))
@@ -308,6 +315,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
                 self.recipe,
                 self.folder,
                 name=self.name,
+                opening=self.opening,
                 mode="resume_or_new" if resume else "new",
                 sinks=self._sinks,
                 weights=initial_weights,
@@ -373,6 +381,8 @@ class Trainer(BaseTrainer[nn.Module]):
     that is a mapping is passed by keyword; a tuple by position, or by the names in `data_kwargs`.
     """
 
+    default_recipe = AnyRecipe
+
     def __init__(
         self,
         model: nn.Module,
@@ -383,7 +393,7 @@ class Trainer(BaseTrainer[nn.Module]):
         **keywords: Any,
     ):
         self.names, self.collate = tuple(data_kwargs), collate_fn or default_collate
-        super().__init__(model, AnyRecipe(), dataset, keywords, {})
+        super().__init__(model, dataset, keywords, {})
 
     def task(self, recipe: AnyRecipe) -> AnyTask:
         assert self.sets is not None

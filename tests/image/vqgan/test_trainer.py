@@ -253,6 +253,16 @@ def test_old_keywords_work_and_name_the_new_ones(tmp_path: Path) -> None:
     assert (actual.recipe.save_every, actual.recipe.evaluate_every) == (5, 7)
 
 
+def test_a_run_says_which_recipe_it_trains_and_what_was_changed(tmp_path: Path) -> None:
+    actual = trainer(tmp_path / "run", dataset=Pictures("tensor"))
+    actual.train()
+    opening = "image/vqgan from Python: 15 settings changed: steps, batch_size, device, workers, "
+    said = [event["message"] for event in lines(tmp_path / "run", "events")]
+    assert [line for line in said if "from Python" in line] == [actual.opening]
+    assert str(actual.opening).startswith(opening)
+    assert actual.recipe.optim.optimizer == "muon"
+
+
 def test_an_unknown_keyword_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"unknown keyword 'adverserial'.*adversarial"):
         trainer(tmp_path / "run", adverserial="hinge")

@@ -164,7 +164,7 @@ def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
 def test_built_in_clips_are_there_without_any_data(tmp_path: Path) -> None:
     actual = trainer(tmp_path / "run")
     assert actual.recipe.data is None
-    assert len(actual.task(actual.recipe).data("train")) == 100_000
+    assert len(actual.task(actual.recipe).data("train")) == 1_000_000
 
 
 @pytest.mark.parametrize(("kind", "what"), [("names", "str"), ("flat", "Tensor")])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from quintet.image import recipes
 from quintet.image.data import open_data
 from quintet.image.maskgit.config import MaskGitRecipe
 from quintet.image.maskgit.model import MaskGit
@@ -19,22 +20,17 @@ class MaskGitTrainer(MaskedTrainer[MaskGit]):
         trainer.train()
         images = trainer.generate(["a red star on white"], cond_scale=3.0)
 
-    Every setting of `MaskGitRecipe` is a keyword: `images`, `variants` (fixed augmentations of each
-    image), `text_drop` and the rest.
+    Its defaults are those of the recipe `image/maskgit`, and every setting is a keyword: `images`,
+    `variants` (fixed augmentations of each image), `text_drop` and the rest.
     """
 
     name = "image/maskgit"
+    default_recipe = staticmethod(recipes.maskgit)
 
     def __init__(self, model: MaskGit, dataset: Any = None, **keywords: Any):
-        super().__init__(model, self.recipe_of(), dataset, keywords, self.derived(model))
-
-    def recipe_of(self) -> MaskGitRecipe:
-        return MaskGitRecipe()
-
-    def derived(self, model: Any) -> dict[str, Any]:
-        """Settings that follow from the model."""
         channels = model.tokenizer.config.channels
-        return {"images.size": model.image_size, "images.channels": channels}
+        derived = {"images.size": model.image_size, "images.channels": channels}
+        super().__init__(model, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: MaskGitRecipe) -> OwnImages:
         return OwnImages(dataset, recipe.images.channels)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from quintet.image import recipes
 from quintet.image.data import open_data
 from quintet.image.own_data import OwnImages
 from quintet.image.vqgan.config import VQGanRecipe
@@ -16,16 +17,18 @@ class VQGanVAETrainer(TokenizerTrainer[VQGanVAE]):
         vae = VQGanVAE(dim=64)
         VQGanVAETrainer(vae, data="photos", size=128, steps=10_000).train()
 
-    Every setting of `VQGanRecipe` is a keyword: `size`, `adversarial` (none, hinge, relativistic),
-    `adversarial_from`, `discriminator`, `penalty`, `perceptual`, `vgg` and the rest.
+    Its defaults are those of the recipe `image/vqgan`, and every setting is a keyword: `size`,
+    `adversarial` (none, hinge, relativistic), `adversarial_from`, `discriminator`, `penalty`,
+    `perceptual`, `vgg` and the rest.
     """
 
     name = "image/vqgan"
+    default_recipe = staticmethod(recipes.vqgan)
     main = "vae"
 
     def __init__(self, vae: VQGanVAE, dataset: Any = None, **keywords: Any):
         derived = {"model": vae.config, "images.channels": vae.config.channels}
-        super().__init__(vae, VQGanRecipe(), dataset, keywords, derived)
+        super().__init__(vae, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VQGanRecipe) -> OwnImages:
         return OwnImages(dataset, recipe.model.channels)

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from quintet.mesh import recipes
 from quintet.mesh.autoencoder.config import MeshAutoencoderRecipe
 from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.autoencoder.task import AutoencoderTask
@@ -18,12 +19,13 @@ class MeshAutoencoderTrainer(MeshTrainer):
         model = MeshAutoencoder(dim=256)
         MeshAutoencoderTrainer(model, data="chairs", max_faces=800, steps=5000).train()
 
-    Every setting of `MeshAutoencoderRecipe` is a keyword: `max_faces`, `meshes` and the rest.
-    `data_kwargs` names the fields of a data set whose items are tuples; by default they are
-    (vertices, faces, text) or (vertices, faces, face_edges, text).
+    Its defaults are those of the recipe `mesh/autoencoder`, and every setting is a keyword:
+    `max_faces`, `meshes` and the rest. `data_kwargs` names the fields of a data set whose items are
+    tuples; by default they are (vertices, faces, text) or (vertices, faces, face_edges, text).
     """
 
     name = "mesh/autoencoder"
+    default_recipe = staticmethod(recipes.autoencoder)
     main = "autoencoder"
 
     def __init__(
@@ -35,7 +37,7 @@ class MeshAutoencoderTrainer(MeshTrainer):
         **keywords: Any,
     ):
         self.names = data_kwargs
-        super().__init__(model, MeshAutoencoderRecipe(), dataset, keywords, {"model": model.config})
+        super().__init__(model, dataset, keywords, {"model": model.config})
 
     def task(self, recipe: MeshAutoencoderRecipe) -> AutoencoderTask:
         return AutoencoderTask(recipe, self.model, self.sets)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quintet.engine.errors import RunError
+from quintet.mesh import recipes
 from quintet.mesh.own_data import CaptionedMeshes, MeshTrainer
 from quintet.mesh.transformer.config import MeshTransformerRecipe
 from quintet.mesh.transformer.model import MeshTransformer
@@ -18,11 +19,13 @@ class MeshTransformerTrainer(MeshTrainer):
         trainer.train()
         meshes = trainer.generate(["a table with three legs"], cond_scale=2.0)
 
-    Every setting of `MeshTransformerRecipe` is a keyword: `meshes`, `variants` (fixed augmentations
-    of each mesh), `text_drop` and the rest. `data_kwargs` names the fields of tuples.
+    Its defaults are those of the recipe `mesh/transformer`, and every setting is a keyword:
+    `meshes`, `variants` (fixed augmentations of each mesh), `text_drop` and the rest. `data_kwargs`
+    names the fields of tuples.
     """
 
     name = "mesh/transformer"
+    default_recipe = staticmethod(recipes.transformer)
     main = "transformer"
     meshes = CaptionedMeshes
 
@@ -42,7 +45,7 @@ class MeshTransformerTrainer(MeshTrainer):
             "meshes.max_faces": longest,
             "autoencoder": "python:autoencoder",
         }
-        super().__init__(model, MeshTransformerRecipe(), dataset, keywords, derived)
+        super().__init__(model, dataset, keywords, derived)
         asked = self.recipe.meshes.max_faces
         if asked > longest:
             raise RunError(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from quintet.engine.errors import RunError
 from quintet.engine.trainer import BaseTrainer
-from quintet.music.config import MusicDataConfig
+from quintet.music import recipes
 from quintet.music.data import open_data
 from quintet.music.mulan.config import MuLaNRecipe
 from quintet.music.mulan.model import MuLaN
@@ -23,11 +23,13 @@ class MuLaNTrainer(BaseTrainer[MuLaN]):
         mulan = MuLaN(dim=384)
         MuLaNTrainer(mulan, data="songs", steps=20_000, batch_size=64).train()
 
-    Every setting of `MuLaNRecipe` is a keyword: `seconds` (the longest crop; or `data_max_length`
-    in samples), `sounds`, `losses` and the rest. `data_kwargs` names the fields of tuples.
+    Its defaults are those of the recipe `music/mulan`, and every setting is a keyword: `seconds`
+    (the longest crop; or `data_max_length` in samples), `sounds`, `losses` and the rest.
+    `data_kwargs` names the fields of tuples.
     """
 
     name = "music/mulan"
+    default_recipe = staticmethod(recipes.mulan)
     main = "mulan"
 
     def __init__(
@@ -51,8 +53,8 @@ class MuLaNTrainer(BaseTrainer[MuLaN]):
         if data_max_length is not None:
             seconds = derived["sounds.seconds"] = data_max_length / mulan.config.sample_rate
         if seconds is not None:
-            derived["sounds.min_seconds"] = min(seconds, MusicDataConfig.min_seconds)
-        super().__init__(mulan, MuLaNRecipe(), dataset, keywords, derived)
+            derived["sounds.min_seconds"] = min(seconds, recipes.mulan().sounds.min_seconds)
+        super().__init__(mulan, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: MuLaNRecipe) -> OwnSounds:
         return OwnSounds(

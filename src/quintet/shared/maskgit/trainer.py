@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from quintet.engine.config import Recipe
 from quintet.engine.trainer import BaseTrainer
 from quintet.shared.maskgit.generator import MaskedGenerator
 
@@ -18,13 +17,12 @@ class MaskedTrainer(BaseTrainer[G]):
     def __init__(
         self,
         model: G,
-        recipe: Recipe,
         dataset: Any,
         keywords: Mapping[str, Any],
         derived: Mapping[str, Any],
     ):
         derived = {**derived, "model": model.config, "tokenizer": "python:tokenizer"}
-        super().__init__(model, recipe, dataset, keywords, derived)
+        super().__init__(model, dataset, keywords, derived)
 
     def stages(self) -> dict[str, Any]:
         return {"tokenizer": self.model.tokenizer}

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from quintet.engine.config import OptimizerConfig
 from quintet.engine.keys import Key
 from quintet.engine.trainer import BaseTrainer
 from quintet.shared.own_data import OwnData
 from quintet.shared.segments import Segments
+from quintet.speech import recipes
 from quintet.speech.own_data import as_audio
 from quintet.speech.vocoder.config import VocoderRecipe
 from quintet.speech.vocoder.data import open_data, segments
@@ -46,17 +46,17 @@ class VocoderTrainer(BaseTrainer[Vocoder]):
         trainer.train()
         copies = trainer.copy(sounds)
 
-    Every setting of `VocoderRecipe` is a keyword: `recordings`, `losses`, `discriminators` and the
-    rest.
+    Its defaults are those of the recipe `speech/vocoder`, and every setting is a keyword:
+    `recordings`, `losses`, `discriminators` and the rest.
     """
 
     name = "speech/vocoder"
+    default_recipe = staticmethod(recipes.vocoder)
     main = "vocoder"
 
     def __init__(self, vocoder: Vocoder, dataset: Any = None, **keywords: Any):
-        recipe = VocoderRecipe(optim=OptimizerConfig(warmup_steps=1000))
         derived = {"model": vocoder.config, "recordings.sample_rate": vocoder.config.sample_rate}
-        super().__init__(vocoder, recipe, dataset, keywords, derived)
+        super().__init__(vocoder, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VocoderRecipe) -> OwnSounds:
         return OwnSounds(dataset, segments(recipe))

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from quintet.compat.keywords import renamed
-from quintet.engine.config import OptimizerConfig
 from quintet.engine.trainer import BaseTrainer
+from quintet.speech import recipes
 from quintet.speech.data import Buckets, length_plan, open_data
 from quintet.speech.own_data import OwnRecordings
 from quintet.speech.voicebox.config import VoiceBoxRecipe
@@ -25,19 +25,19 @@ class VoiceBoxTrainer(BaseTrainer[VoiceBox]):
         trainer.train()
         (sound,) = trainer.generate(texts=["good morning"], steps=16)
 
-    Every setting of `VoiceBoxRecipe` is a keyword: `recordings`, `losses`, `sampling` and the rest.
-    A batch has as many frames as `batch_size` recordings of the maximum length; it holds more of
-    shorter ones.
+    Its defaults are those of the recipe `speech/voicebox`, and every setting is a keyword:
+    `recordings`, `losses`, `sampling` and the rest. A batch has as many frames as `batch_size`
+    recordings of the maximum length; it holds more of shorter ones.
     """
 
     name = "speech/voicebox"
+    default_recipe = staticmethod(recipes.voicebox)
     main = "voicebox"
 
     @renamed(cfm_wrapper="voicebox")
     def __init__(self, voicebox: VoiceBox, dataset: Any = None, **keywords: Any):
-        recipe = VoiceBoxRecipe(optim=OptimizerConfig(max_grad_norm=0.5, warmup_steps=1000))
         derived = {"model": voicebox.config, "recordings.sample_rate": voicebox.config.sample_rate}
-        super().__init__(voicebox, recipe, dataset, keywords, derived)
+        super().__init__(voicebox, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VoiceBoxRecipe) -> OwnRecordings:
         return OwnRecordings(dataset, Buckets(recipe.recordings, recipe.model))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from quintet.shared.maskgit.trainer import MaskedTrainer
+from quintet.video import recipes
 from quintet.video.data import open_data
 from quintet.video.maskgit.config import VideoMaskGitRecipe
 from quintet.video.maskgit.model import VideoMaskGit
@@ -19,11 +20,12 @@ class VideoMaskGitTrainer(MaskedTrainer[VideoMaskGit]):
         trainer.train()
         clips = trainer.generate(["a red star moves quickly upwards on white"], frames=65)
 
-    Every setting of `VideoMaskGitRecipe` is a keyword: `videos`, `variants` (fixed augmentations of
-    each clip), `text_drop`, `prefix_share` and the rest.
+    Its defaults are those of the recipe `video/maskgit`, and every setting is a keyword: `videos`,
+    `variants` (fixed augmentations of each clip), `text_drop`, `prefix_share` and the rest.
     """
 
     name = "video/maskgit"
+    default_recipe = staticmethod(recipes.maskgit)
 
     def __init__(self, model: VideoMaskGit, dataset: Any = None, **keywords: Any):
         frames, height, width = model.clip_shape
@@ -32,7 +34,7 @@ class VideoMaskGitTrainer(MaskedTrainer[VideoMaskGit]):
             "videos.size": (height, width),
             "videos.channels": model.tokenizer.config.channels,
         }
-        super().__init__(model, VideoMaskGitRecipe(), dataset, keywords, derived)
+        super().__init__(model, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VideoMaskGitRecipe) -> OwnVideos:
         return OwnVideos(dataset, recipe.videos.frames, recipe.videos.channels)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from quintet.compat.keywords import renamed
 from quintet.shared.tokenizer.trainer import TokenizerTrainer
+from quintet.video import recipes
 from quintet.video.data import open_data
 from quintet.video.own_data import OwnVideos
 from quintet.video.tokenizer.config import VideoRecipe
@@ -20,18 +21,19 @@ class VideoTokenizerTrainer(TokenizerTrainer[VideoTokenizer]):
         tokenizer = VideoTokenizer(image_size=128, init_dim=64, codebook_size=1024)
         VideoTokenizerTrainer(tokenizer, data="videos", size=128, steps=10_000).train()
 
-    Every setting of `VideoRecipe` is a keyword: `size`, `frames`, `adversarial` (none, hinge,
-    relativistic), `adversarial_from`, `motion`, `frame_discriminator`, `motion_discriminator`,
-    `penalty`, `perceptual`, `vgg` and the rest.
+    Its defaults are those of the recipe `video/tokenizer`, and every setting is a keyword: `size`,
+    `frames`, `adversarial` (none, hinge, relativistic), `adversarial_from`, `motion`,
+    `frame_discriminator`, `motion_discriminator`, `penalty`, `perceptual`, `vgg` and the rest.
     """
 
     name = "video/tokenizer"
+    default_recipe = staticmethod(recipes.tokenizer)
     main = "tokenizer"
 
     @renamed(model="tokenizer")
     def __init__(self, tokenizer: VideoTokenizer, dataset: Any = None, **keywords: Any):
         derived = {"model": tokenizer.config, "videos.channels": tokenizer.config.channels}
-        super().__init__(tokenizer, VideoRecipe(), dataset, keywords, derived)
+        super().__init__(tokenizer, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VideoRecipe) -> OwnVideos:
         return OwnVideos(dataset, recipe.videos.frames, recipe.model.channels)
