@@ -15,5 +15,6 @@ def test_children_find_everything_imported() -> None:
     assert harness.TESTS  # it tells the server where tests are
     with multiprocessing.get_context("forkserver").Pool(1) as pool:
         held = pool.apply(modules)
-    assert {f"quintet.{room}.trainer" for room in rooms.rooms()} <= held
+    families = [family for room in rooms.rooms() for family in rooms.Room(room).families]
+    assert {f"quintet.{family.room}.{family.name}.task" for family in families} <= held
     assert {"quintet.cli.export", "torch._inductor", "harness", "many", "preload"} <= held

@@ -189,7 +189,8 @@ def import_everything() -> None:
     for command in COMMANDS.values():
         importlib.import_module(f"quintet.cli.{command.partition(':')[0]}")
     for room in rooms.rooms():
-        for module in ("task", "sample", "trainer"):
-            importlib.import_module(f"quintet.{room}.{module}")
+        for family in rooms.Room(room).families:
+            assert family.task
+            assert family.sample
     for module in ("engine.launch", "engine.runs.verify", "engine.tools.estimate", "report"):
         importlib.import_module(f"quintet.{module}")
