@@ -62,8 +62,8 @@ text() { # text to image: speed, and the share of pictures that show their held-
     --losses.adversarial none --evaluate-every 0 --run "$tokenizer"
   part 450 "text to image" "$python" benchmarks/learning.py image/maskgit --flags "--tokenizer $tokenizer"
 }
-large() { # recipes for real projects: begun, stopped, resumed, and compared with their plan
-  part 900 "large recipes" "$python" benchmarks/large.py --together 125 --seconds 10
+large() { # recipes for real projects: begun, stopped and resumed
+  part 900 "large recipes" "$python" benchmarks/large.py --seconds 10
 }
 for name in "${@:-steps peers generation engine resume}"; do
   for chosen in $name; do

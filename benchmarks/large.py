@@ -1,10 +1,7 @@
-"""The `_large` recipes on this machine: trained by the command line, stopped, resumed, and compared
-with the doctor's plan.
+"""The `_large` recipes on this machine: trained by the command line, stopped and resumed.
 
     python benchmarks/large.py [RECIPE …] [--steps 200] [--seconds 100]
     python benchmarks/large.py mesh/transformer_large --autoencoder runs/codes
-    python benchmarks/large.py --plan > plans.jsonl
-    python benchmarks/large.py --planned plans.jsonl --seconds 10
     python benchmarks/large.py image/vqgan_tiny --steps 20 --seconds 60 --flags "--batch-size 4"
 
 A recipe is trained as it is, but with its discriminators on and its networks compiled from the
@@ -158,46 +155,28 @@ def train_for(
         raise RuntimeError("\n".join(log.read_text().splitlines()[-15:]))
 
 
-def flags_of(name: str, plan: dict[str, Any], asked: argparse.Namespace) -> list[str]:
+def flags_of(name: str, asked: argparse.Namespace) -> list[str]:
     recipe = rooms.recipe_function(name)()
     gan = hasattr(recipe, "discriminator_optim")
-    seconds = recipe.batch_size * recipe.accumulate / plan["samples_per_second"]
-    every = max(1, min(10, round(1 / seconds)))  # about one report a second
     # Tokenizers are captured as they are, the others faster when compiled.
     early = ["--losses.adversarial-from", "0"] if gan else ["--compile", "on"]
     # In 20 steps of warm-up, towers of 14 blocks collapse: all pairs are alike, for good.
     warm = asked.steps // 2 if chance_of(name) < math.inf else 20
-    early += ["--optim.warmup-steps", str(warm), "--log-every", str(every)]
+    early += ["--optim.warmup-steps", str(warm), "--log-every", "5"]
     return [*early, *shlex.split(asked.flags)]
-
-
-def plan_of(name: str, asked: argparse.Namespace, place: Path) -> dict[str, Any]:
-    """The doctor's plan of the whole run on an H200; its speed is that with discriminators."""
-    data, flags = data_of(name, place), shlex.split(asked.flags)
-    command = [*QUINTET, "doctor", name, *data, "--plan", "h200", "--gpus", "8", "--json-line"]
-    found = subprocess.run([*command, *flags], stdout=subprocess.PIPE, text=True, check=True).stdout
-    plan = json.loads(found.splitlines()[-1])
-    return {
-        "recipe": name,
-        "parameters_m": round(sum(plan["parameters"].values()) / 1e6, 1),
-        "checkpoint": round(plan["checkpoint"] / 2**30, 1),
-        **{k: round(plan[k], 1) for k in ("samples_per_second", "hours", "hours_on_gpus")},
-    }
 
 
 class Trial:
     """One recipe, begun and then resumed."""
 
-    def __init__(
-        self, name: str, plan: dict[str, Any], asked: argparse.Namespace, place: Path
-    ) -> None:
-        self.name, self.plan, self.asked, self.place = name, plan, asked, place
+    def __init__(self, name: str, asked: argparse.Namespace, place: Path) -> None:
+        self.name, self.asked, self.place = name, asked, place
         self.run = place / name.replace("/", "-")
 
     def begin(self) -> None:
         shutil.rmtree(self.run, ignore_errors=True)
         data = data_of(self.name, self.place)
-        flags = flags_of(self.name, self.plan, self.asked) + self.stage(data)
+        flags = flags_of(self.name, self.asked) + self.stage(data)
         train = [*QUINTET, "train", self.name, *data, "--run", str(self.run), *flags]
         steps, seconds = self.asked.steps // 2, self.asked.seconds / 4
         train_for(train, self.run, steps, seconds, None, save=True)
@@ -219,7 +198,7 @@ class Trial:
 
     def finish(self) -> dict[str, Any]:
         """Resumes it, and says how it went."""
-        memory, asked, plan = Memory(), self.asked, self.plan
+        memory, asked = Memory(), self.asked
         begun = time.monotonic()
         resume = [*QUINTET, "resume", str(self.run)]
         train_for(resume, self.run, asked.steps // 2, asked.seconds, memory, save=False)
@@ -235,11 +214,8 @@ class Trial:
         return {
             "benchmark": "large",
             "recipe": self.name,
-            "parameters_m": plan["parameters_m"],
             "gib": round(memory.peak, 1),
             "samples_per_second": round(rate, 1),
-            "planned_samples_per_second": plan["samples_per_second"],
-            "measured_over_planned": round(rate / plan["samples_per_second"], 2),
             "waiting": round(statistics.mean(r["waiting"] for r in later or rows), 3),
             "steps": last_step(self.run),
             "loss": [round(first, 4), round(last, 4)],
@@ -258,10 +234,10 @@ def chance_of(name: str) -> float:
     return math.log(recipe.batch_size * recipe.accumulate) if contrastive else math.inf
 
 
-def attempt(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def attempt(name: str, function: Callable[[], Any]) -> Any:
     """A recipe that fails must not take the others with it."""
     try:
-        return function(*arguments)
+        return function()
     except Exception as error:
         traceback.print_exc()
         return {"benchmark": "large", "recipe": name, "error": str(error)[-600:]}
@@ -270,13 +246,7 @@ def attempt(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
 def rows_of(asked: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     staged = lambda name: bool(rooms.recipe_function(name)().stages)
     names = sorted(asked.recipes, key=staged)  # after those that they need
-    if asked.plan:
-        yield from (attempt(name, plan_of, name, asked, place) for name in names)
-        return
-    known = asked.plans
-    plans = {n: known.get(n) or attempt(n, plan_of, n, asked, place) for n in names}
-    yield from (plan for plan in plans.values() if "error" in plan)
-    for trial in (Trial(n, p, asked, place) for n, p in plans.items() if "error" not in p):
+    for trial in (Trial(name, asked, place) for name in names):
         yield attempt(trial.name, trial.begin) or attempt(trial.name, trial.finish)
         if not trial.name.startswith("mesh/"):  # an autoencoder is needed later
             shutil.rmtree(trial.run, ignore_errors=True)
@@ -288,12 +258,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=100.0, help="of steps once resumed")
     parser.add_argument("--autoencoder", help="a trained run, for mesh/transformer_large")
-    parser.add_argument("--plan", action="store_true", help="plan only: needs no GPU")
-    parser.add_argument("--planned", type=Path, help="what --plan printed, instead of planning")
     parser.add_argument("--flags", default="", help="further flags of train")
     asked = parser.parse_args()
-    lines = asked.planned.read_text().splitlines() if asked.planned else []
-    asked.plans = {plan["recipe"]: plan for plan in map(json.loads, lines)}
     failed = False
     with tempfile.TemporaryDirectory() as place:
         for row in rows_of(asked, Path(place)):

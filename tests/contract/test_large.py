@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from quintet import rooms
-from quintet.engine.tools.plan import counts
 from quintet.mesh import recipes as mesh_recipes
 from quintet.mesh.transformer.model import MeshTransformer
 
@@ -25,12 +24,14 @@ PARAMETERS = {
 
 def total_parameters(name: str, recipe: Any) -> int:
     with torch.device("meta"):
-        if not recipe.stages:
-            return sum(counts(rooms.build(recipe)).values())
-        codes = mesh_recipes.autoencoder_large().model
-        config = dataclasses.replace(recipe.model, max_faces=recipe.meshes.max_faces)
-        model = MeshTransformer(config.with_codebook_of(codes))
-    return sum(p.numel() for p in model.parameters())
+        if recipe.stages:
+            codes = mesh_recipes.autoencoder_large().model
+            config = dataclasses.replace(recipe.model, max_faces=recipe.meshes.max_faces)
+            networks = [MeshTransformer(config.with_codebook_of(codes))]
+        else:
+            parts = rooms.build(recipe).parts.values()
+            networks = [part.network for part in parts if part.optimizer is not None]
+    return sum(p.numel() for net in networks for p in net.parameters() if p.requires_grad)
 
 
 def test_every_large_recipe_states_its_size() -> None:

@@ -110,9 +110,6 @@ class Recipe:
     stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
     """Settings that name a frozen model the run depends on, and the recipe that trains it (or, in
     words, what to give)."""
-    matmul_share: ClassVar[float | None] = None
-    """Share of a GPU's matmul rate that steps of the `_large` recipe reach, for plans
-    (docs/scaling.md); None: not measured."""
     data: str | None = setting(None, free=True)
     """Folder of data; the default is the room's built-in procedural data."""
     steps: int = setting(1000, free=True, common=True)

@@ -262,10 +262,6 @@ class Task(Protocol):
         """Compute, once and on all processes together, what the data is made of; networks are on
         the device by then."""
 
-    def abstract_prepare(self, world: World) -> None:
-        """`prepare` for a plan: sizes are right, values arbitrary, networks on the meta device."""
-        self.prepare(world)
-
     def data(self, split: str) -> Any:
         """The `train` or `valid` data set, or None where there is none to validate on."""
         ...

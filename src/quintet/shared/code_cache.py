@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from math import ceil
 from os import fsencode
 from random import Random
 from typing import Any, Protocol
@@ -222,27 +221,6 @@ class CachedCodes:
     def encode(self, network: Any, batch: Any, device: torch.device) -> Sequence[Tensor]:
         """int32 codes of each sample on the host, in fp32 whatever the precision of the run."""
         raise NotImplementedError
-
-
-class BlankCodes:
-    """Codes of zeros as long as those of some samples, at least `count` of them."""
-
-    def __init__(self, lengths: list[int], count: int, row: tuple[int, ...] = ()):
-        self.sizes = lengths * ceil(count / len(lengths))
-        self.row = row
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def name(self, index: int) -> str:
-        return f"sample {index}"
-
-    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        codes = torch.zeros(self.sizes[index], *self.row, dtype=torch.int32)
-        return {"codes": codes, "text": ""}
-
-    def lengths(self) -> list[int]:
-        return self.sizes
 
 
 def content_digest(source: Any, index: int) -> str:

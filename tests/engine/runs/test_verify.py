@@ -129,25 +129,6 @@ def test_a_run_is_forecast_from_what_was_measured() -> None:
     assert rows["disk"].startswith("148 MB of 1.0 TB")
 
 
-def test_a_run_on_several_gpus_keeps_its_global_batch() -> None:
-    recipe = ToyRecipe(steps=1000, evaluate_every=300, batch_size=4, accumulate=2)
-    found = estimate.costs(recipe, FACTS, gpus=8, price=2.0)
-    assert found["hours"] == pytest.approx(748 / 3600)
-    exchange = 2 * 7 / 8 * 4 * 2_000_000 / estimate.NVLINK
-    assert found["hours_on_gpus"] == pytest.approx((748 / 8 + 1000 * exchange) / 3600)
-    assert found["price"] == pytest.approx(2 * found["hours"])
-    assert found["price_on_gpus"] == pytest.approx(16 * found["hours_on_gpus"])
-    assert "price" not in estimate.costs(recipe, FACTS)
-    for gpus, split in {1: (4, 2), 2: (4, 1), 4: (2, 1), 8: (1, 1)}.items():
-        each = estimate.same_global_batch(recipe, gpus)
-        assert each is not None
-        assert (each.batch_size, each.accumulate) == split
-    assert estimate.same_global_batch(recipe, 3) is None
-    rows = estimate.forecast(recipe, FACTS, 10**12, 8, 2.0)
-    assert "--batch-size 1 --accumulate 1" in rows["8 GPUs"]
-    assert rows["price"] == "0 EUR on one GPU, 0 EUR on 8"
-
-
 def test_the_forecast_reports_what_does_not_fit() -> None:
     recipe = ToyRecipe(steps=1000)
     assert not estimate.fits({**FACTS, "peak": 7_900_000_000}), "a little must be left"

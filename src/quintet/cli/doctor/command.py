@@ -7,12 +7,12 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
 from quintet import rooms
-from quintet.cli.common import check_positive, parse, say, table
+from quintet.cli.common import parse, say, table
 from quintet.cli.train import spell_out, with_absolute_paths
 from quintet.engine.config import ConfigError, resolved
 from quintet.engine.errors import RunError
@@ -111,104 +111,41 @@ def check_machine() -> None:
 
 def check_recipe(name: str, arguments: list[str]) -> None:
     from quintet.engine.tools.auto_batch import remedies
-    from quintet.engine.tools.estimate import costs, fits, forecast, is_timed
+    from quintet.engine.tools.estimate import fits, forecast
 
-    asked = parse_recipe(name, arguments)
-    check_positive("--gpus", asked.gpus)
-    recipe, gpu = asked.settings, planned_gpu(name, asked)
+    recipe = parse_recipe(name, arguments)
     with tempfile.TemporaryDirectory() as folder:
-        if gpu is None:
-            facts = measured(name, with_stages(name, recipe), Path(folder))
-        else:
-            facts = planned(name, recipe, Path(folder), gpu)
-    rows = forecast(recipe, facts, shutil.disk_usage(".").free, asked.gpus, asked.price)
-    if asked.json_line:
-        estimates = costs(recipe, facts, asked.gpus, asked.price) if is_timed(facts) else {}
-        print(json.dumps({"recipe": name, **facts, **estimates}))
-    else:
-        table(rows)
+        facts = measured(name, recipe, Path(folder))
+    rows = forecast(recipe, facts, shutil.disk_usage(".").free)
+    table(rows)
     if facts.get("timed_out"):
         minutes = TIMEOUT / 60
         say(f"the next measurement took more than {minutes:.0f} minutes and was left out")
-    if {"peak", "state", "exhausted"} & set(facts) and not fits(facts):
+    if {"peak", "exhausted"} & set(facts) and not fits(facts):
         advice = remedies(recipe, facts.get("precision", "fp32"))
-        where = "this machine" if gpu is None else f"an {gpu.upper()}"
-        raise RunError(f"{name} does not fit into the memory of {where}. {advice}")
-    if gpu is None and rows.get("disk", "").endswith("NOT ENOUGH"):
+        raise RunError(f"{name} does not fit into the memory of this machine. {advice}")
+    if rows.get("disk", "").endswith("NOT ENOUGH"):
         raise RunError(f"the disk is too small for {name}; lower --keep-last, or free some space")
 
 
 def parse_recipe(name: str, arguments: list[str]) -> Any:
-    """The flags of the command, and the recipe with the flags of `train`."""
+    """The recipe with the flags of `train`."""
     default = rooms.recipe_function(name)()
     kind = dataclasses.make_dataclass(
         "DoctorRecipe",
         [
             ("data", tyro.conf.Positional[str | None], None),
-            ("plan", Literal["h200", "h100"] | None, None),
-            ("gpus", int, 1),
-            ("price", float | None, None),
-            ("json_line", bool, False),
             ("settings", Annotated[type(default), tyro.conf.arg(name="")], default),
         ],
     )
     kind.__doc__ = (
-        "Memory, time and disk of a run: measured with a few dry steps; or for a GPU that is not "
-        "here, its state, operations and, of a _large recipe, time.\n\nArgs:\n"
+        "Measure the memory, time and disk of a run with a few dry steps.\n\nArgs:\n"
         "    data: Data folder; without it the built-in data is used.\n"
-        "    plan: Plan for this GPU; the default, h200, applies without a GPU to all but _tiny "
-        "recipes, unless --device cpu is given.\n"
-        "    gpus: Also estimate the time on this many GPUs, with the same global batch.\n"
-        "    price: EUR per GPU hour, for the price of the run.\n"
-        "    json_line: Print one line of JSON instead of the table.\n"
-        "    settings: Settings of the recipe, as for train."
+        "    settings: As for train."
     )
     args = parse(kind, spell_out(arguments, default.stages), f"doctor {name}")
     data = args.data if args.data is not None else args.settings.data
-    recipe = dataclasses.replace(with_absolute_paths(args.settings), data=resolved(data))
-    return dataclasses.replace(args, settings=recipe)
-
-
-def planned_gpu(name: str, asked: Any) -> str | None:
-    """The GPU to plan for, or None to measure here."""
-    import torch
-
-    runs_here = name.endswith("_tiny") or asked.settings.device == "cpu"
-    if asked.plan is not None or runs_here or torch.cuda.is_available():
-        return asked.plan
-    return "h200"
-
-
-def with_stages(name: str, recipe: Any) -> Any:
-    for stage in recipe.stages:
-        if getattr(recipe, stage) is None:
-            flag = stage.replace("_", "-")
-            raise RunError(f"{name} needs a trained {stage}: give --{flag} RUN")
-    return recipe
-
-
-def planned(name: str, recipe: Any, folder: Path, gpu: str) -> dict[str, Any]:
-    """The plan of a recipe. A frozen stage without a run is built with random weights."""
-    from quintet.engine.runs import frozen
-    from quintet.engine.runs.folder import RunFolder
-    from quintet.engine.tools.plan import plan
-
-    for stage, maker in recipe.stages.items():
-        if getattr(recipe, stage) is None:
-            if maker not in rooms.names():
-                with_stages(name, recipe)
-            path = untrained(f"{maker}{name[len(name.partition('_')[0]) :]}", folder / stage)
-            recipe = dataclasses.replace(recipe, **{stage: str(path)})
-    run = RunFolder(folder)
-    if recipe.stages:
-        frozen.keep(run, recipe, {}, rooms.load)
-    build = lambda settings: rooms.build(settings, folder)
-    return plan(build, recipe, gpu, large="_large" in name)
-
-
-def untrained(name: str, folder: Path) -> Path:
-    task = rooms.build(rooms.recipe_function(name)())
-    return task.parts[task.main].network.save_pretrained(folder)  # type: ignore[operator]
+    return dataclasses.replace(with_absolute_paths(args.settings), data=resolved(data))
 
 
 def measured(name: str, recipe: Any, folder: Path) -> dict[str, Any]:

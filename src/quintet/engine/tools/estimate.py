@@ -4,10 +4,8 @@
 it is known, so that a caller can time out. `forecast` formats the numbers.
 """
 
-import dataclasses
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from quintet.engine.machine.world import World
 from quintet.engine.run import Run
 from quintet.engine.runs import frozen
 from quintet.engine.runs.folder import RunFolder
-from quintet.engine.task import Task, Update
+from quintet.engine.task import Task
 from quintet.engine.tools import auto_batch
 
 WARMUP_STEPS, TIMED_STEPS = {"cpu": 2, "cuda": 19}, {"cpu": 8, "cuda": 20}
@@ -59,8 +57,7 @@ def measure(
         report(_memory(run))
         files = [file for _, part in parts for file in part.state().values()]
         report({"checkpoint": sum(tensor.nbytes for file in files for tensor in file.values())})
-        phases = [_phase(run, start) for start in starts(run.task.updates, recipe)]
-        report({"phases": phases})
+        report({"phases": [_phase(run, start) for start in _starts(run)]})
         if world.device.type == "cuda":  # captured steps keep memory of their own
             report({"peak": torch.cuda.max_memory_reserved(world.device)})
         report(_evaluation(run))
@@ -104,10 +101,10 @@ def _memory(run: Run) -> Facts:
     return {"peak": memory.peak(), "memory": memory.total()}
 
 
-def starts(updates: Sequence[Update], recipe: Recipe) -> list[int]:
+def _starts(run: Run) -> list[int]:
     """Steps at which an update starts, so that steps become slower."""
-    steps = {update.when.start for update in updates if update.when.every}
-    return sorted(start for start in steps | {0} if start < recipe.steps)
+    starts = {update.when.start for update in run.task.updates if update.when.every}
+    return sorted(start for start in starts | {0} if start < run.recipe.steps)
 
 
 def _phase(run: Run, start: int) -> Facts:
@@ -167,74 +164,22 @@ def _exhibits(run: Run) -> Facts:
     return {"exhibits": size, "exhibit_seconds": time.perf_counter() - begin}
 
 
-# -- what follows from the numbers ----------------------------------------------------------------
-
-NVLINK, NETWORK, NODE = 450e9, 50e9, 8
-"""Bytes per second and GPU within a node of 8 and between nodes: given, not measured."""
-
-
-def fits(facts: Mapping[str, Any]) -> bool:
-    """Measured memory, or in a plan the state, without which nothing can run."""
-    needed = facts.get("peak", facts.get("state", math.inf))
-    return needed <= (1 - auto_batch.RESERVE) * facts.get("memory", 0)
-
-
-def training_seconds(recipe: Recipe, phases: Sequence[Facts]) -> float:
-    ends = [*(phase["start"] for phase in phases[1:]), recipe.steps]
-    return sum((end - phase["start"]) * phase["seconds"] for phase, end in zip(phases, ends))
-
-
-def evaluating_seconds(recipe: Recipe, facts: Mapping[str, Any]) -> float:
-    each = facts.get("evaluation", 0.0) + facts.get("exhibit_seconds", 0.0)
-    return times(recipe.steps, recipe.evaluate_every) * each
-
-
-def same_global_batch(recipe: Recipe, gpus: int) -> Recipe | None:
-    """The recipe for each of so many processes: fewer micro-batches, then smaller ones."""
-    fewer = math.gcd(recipe.accumulate, gpus)
-    smaller, rest = divmod(recipe.batch_size, gpus // fewer)
-    if rest:
-        return None
-    return dataclasses.replace(recipe, accumulate=recipe.accumulate // fewer, batch_size=smaller)
-
-
-def costs(
-    recipe: Recipe, facts: Mapping[str, Any], gpus: int = 1, price: float | None = None
-) -> Facts:
-    """Samples per second, hours and the price of a run, on one GPU and on several."""
-    last = facts["phases"][-1]
-    alone = training_seconds(recipe, facts["phases"]) + evaluating_seconds(recipe, facts)
-    # Gradients are summed after the backward pass here; in fact most of that is hidden behind it.
-    size = 4 * sum(facts["parameters"].values())
-    exchange = 2 * (gpus - 1) / gpus * size / (NVLINK if gpus <= NODE else NETWORK)
-    together = alone / gpus + recipe.steps * exchange
-    found: Facts = {
-        "samples_per_second": last["samples"] / last["seconds"],
-        "hours": alone / 3600,
-        "gpus": gpus,
-        "hours_on_gpus": together / 3600,
-    }
-    if price is not None:
-        found["price"] = price * found["hours"]
-        found["price_on_gpus"] = price * gpus * found["hours_on_gpus"]
-    return found
+def _nets(run: Run) -> dict[str, Any]:
+    return {**run.frozen, **{name: part.module for name, part in run.parts.items()}}
 
 
 # -- formatting -----------------------------------------------------------------------------
 
 
-def forecast(
-    recipe: Recipe,
-    facts: Mapping[str, Any],
-    free: int,
-    gpus: int = 1,
-    price: float | None = None,
-) -> dict[str, str]:
+def fits(facts: Mapping[str, Any]) -> bool:
+    return "peak" in facts and facts["peak"] <= (1 - auto_batch.RESERVE) * facts["memory"]
+
+
+def forecast(recipe: Recipe, facts: Mapping[str, Any], free: int) -> dict[str, str]:
     """Rows of a table; missing measurements are left out or shown as `?`."""
     evaluations = times(recipe.steps, recipe.evaluate_every)
     size, each = facts.get("batch_size", recipe.batch_size), facts.get("accumulate", 1)
-    planned = " (planned, nothing was run)" if "state" in facts else ""
-    rows = {"device": f"{facts.get('device', '?')}{planned}, {facts.get('precision', '?')}"}
+    rows = {"device": f"{facts.get('device', '?')}, {facts.get('precision', '?')}"}
     rows["global batch"] = f"{size * each} ({size} at a time, {each} per step, one process)"
     counts = facts.get("parameters", {})
     rows["parameters"] = ", ".join(f"{n} {count / 1e6:.2f} M" for n, count in counts.items())
@@ -243,11 +188,8 @@ def forecast(
         rows["memory"] = (
             f"{word}: {bytes_of(facts['peak'])} of {bytes_of(facts['memory'])} at the peak"
         )
-    if "state" in facts:
-        rows |= _planned(facts)
-    if is_timed(facts):
+    if "phases" in facts:
         rows |= _times(recipe, facts, evaluations)
-        rows |= _several(recipe, costs(recipe, facts, gpus, price))
     if "checkpoint" in facts:
         count = max_checkpoints(recipe)
         disk = count * facts["checkpoint"] + evaluations * facts.get("exhibits", 0)
@@ -260,50 +202,20 @@ def forecast(
     return rows
 
 
-def _planned(facts: Mapping[str, Any]) -> dict[str, str]:
-    """The memory that is known, and why a step takes as long as it does."""
-    sizes = ", ".join(f"{name} {bytes_of(size)}" for name, size in facts["bytes"].items())
-    word = "beside activations" if fits(facts) else "does not fit"
-    last, rate = facts["phases"][-1], facts["rate"]
-    a_sample = f"{last['operations'] / last['samples'] / 1e9:,.0f} GFLOP a sample"
-    speed = f"at {rate / 1e12:.0f} TFLOP/s" if rate else "time not planned: measure it on the GPU"
-    state = f"{bytes_of(facts['state'])} of {bytes_of(facts['memory'])}"
-    return {"memory": f"{word}: {state} ({sizes})", "operations": f"{a_sample}, {speed}"}
-
-
-def is_timed(facts: Mapping[str, Any]) -> bool:
-    return "phases" in facts and "seconds" in facts["phases"][-1]
-
-
 def _times(recipe: Recipe, facts: Mapping[str, Any], evaluations: int) -> dict[str, str]:
+    phases = facts["phases"]
+    ends = [*(phase["start"] for phase in phases[1:]), recipe.steps]
+    training = sum((end - phase["start"]) * phase["seconds"] for phase, end in zip(phases, ends))
+    evaluating = evaluations * (facts.get("evaluation", 0.0) + facts.get("exhibit_seconds", 0.0))
     rows = {}
-    for phase in facts["phases"]:
+    for phase in phases:
         name = "step" if phase["start"] == 0 else f"step from {phase['start']:,} on"
-        seconds = phase["seconds"]
-        rate = f"{phase['samples'] / seconds:,.1f} samples/s"
-        rate += f", waiting for data {phase['waiting']:.0%}" if "waiting" in phase else ""
-        rows[name] = f"{duration(seconds)} ({rate})"
-    evaluating = evaluating_seconds(recipe, facts)
+        rate = f"{phase['samples'] / phase['seconds']:,.1f} samples/s"
+        waiting = f"waiting for data {phase['waiting']:.0%}"
+        rows[name] = f"{duration(phase['seconds'])} ({rate}, {waiting})"
     if "evaluation" in facts:
         rows["evaluations"] = f"{evaluations}, {duration(evaluating)} in all"
-    total = training_seconds(recipe, facts["phases"]) + evaluating
-    rows["run"] = f"about {duration(total)} for {recipe.steps:,} steps"
-    return rows
-
-
-def _several(recipe: Recipe, found: Facts) -> dict[str, str]:
-    rows, gpus = {}, found["gpus"]
-    if gpus > 1:
-        split = same_global_batch(recipe, gpus)
-        how = (
-            "choose a batch that can be divided among them"
-            if split is None
-            else f"--batch-size {split.batch_size} --accumulate {split.accumulate} keep the batch"
-        )
-        rows[f"{gpus} GPUs"] = f"about {duration(3600 * found['hours_on_gpus'])}; {how}"
-    if "price" in found:
-        several = f", {found['price_on_gpus']:,.0f} EUR on {gpus}" if gpus > 1 else ""
-        rows["price"] = f"{found['price']:,.0f} EUR on one GPU{several}"
+    rows["run"] = f"about {duration(training + evaluating)} for {recipe.steps:,} steps"
     return rows
 
 

@@ -1,7 +1,6 @@
 """Settings of image/vqgan. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from quintet.image.config import ImageDataConfig
 from quintet.nn.quantisers.config import QuantiserConfig
@@ -65,8 +64,6 @@ class VQGanVAEConfig(QuantiserConfig):
 class VQGanRecipe(TokenizerRecipe):
     """All settings of an image tokenizer run."""
 
-    matmul_share: ClassVar[float | None] = 0.55
-    """Of the matmul rate, reached by a step of the `_large` recipe."""
     model: VQGanVAEConfig = field(default_factory=VQGanVAEConfig)
     """The tokenizer."""
     discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)

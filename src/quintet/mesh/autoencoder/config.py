@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import log2, prod
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from quintet.engine.config import OptimizerConfig, Recipe, require
 from quintet.mesh.config import MeshDataConfig
@@ -123,8 +123,6 @@ class MeshAutoencoderConfig(CodebookConfig):
 class MeshAutoencoderRecipe(Recipe):
     """Complete configuration of an autoencoder run."""
 
-    matmul_share: ClassVar[float | None] = 0.45
-    """Of the matmul rate, reached by a step of `mesh/autoencoder_large`."""
     model: MeshAutoencoderConfig = field(default_factory=MeshAutoencoderConfig)
     """Autoencoder."""
     meshes: MeshDataConfig = field(default_factory=MeshDataConfig)

@@ -69,9 +69,6 @@ class AutoencoderTask(Task):
     def prepare(self, world: World) -> None:
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
 
-    def abstract_prepare(self, world: World) -> None:
-        self.fixed_shapes = True
-
     def collate(self, items: list[Any]) -> Any:
         return self._collate(items)
 

@@ -100,8 +100,6 @@ class GenerationConfig:
 class MeshTransformerRecipe(Recipe):
     """Complete configuration of a transformer run."""
 
-    matmul_share: ClassVar[float | None] = 0.53
-    """Of the matmul rate, reached by a step of `mesh/transformer_large`."""
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"autoencoder": "mesh/autoencoder"})
     """The autoencoder is frozen and copied into the run folder."""
     autoencoder: str | None = setting(path=True)

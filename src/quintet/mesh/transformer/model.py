@@ -53,10 +53,8 @@ class MeshLosses(NamedTuple):
 
 
 def has_fixed_shapes(codes: Tensor) -> bool:
-    """GPUs, compiled graphs and tensors without values (a plan's) need fixed shapes; a CPU computes
-    rows that count and no others."""
-    on_gpu = codes.device.type != "cpu" or hasattr(codes, "fake_mode")
-    return on_gpu or torch.compiler.is_compiling()
+    """GPUs and compiled graphs need fixed shapes; a CPU computes rows that count and no others."""
+    return codes.device.type != "cpu" or torch.compiler.is_compiling()
 
 
 def pack_codes(codes: Tensor) -> tuple[Tensor, Tensor, int]:

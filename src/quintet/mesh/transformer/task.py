@@ -44,7 +44,6 @@ from quintet.mesh.transformer.generator import Sampling
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.text import PAD, TOKENIZERS
 from quintet.shared.captions import TextTable
-from quintet.shared.code_cache import BlankCodes
 
 FEWEST_JUDGED = 5
 """Generated meshes below which a small share of valid ones may be chance."""
@@ -79,7 +78,6 @@ class TransformerTask(Task):
             below("val/valid", 0.2, "invalid meshes; train longer, or lower the temperature", 3)
         ]
         self.codes: dict[str, CodeData | None] = {}
-        self.blank: BlankCodes | None = None
         self.fixed_shapes = False
         self.unit = 1
         """Batches have a multiple of this number of rows."""
@@ -113,13 +111,6 @@ class TransformerTask(Task):
         self.device = world.device
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
 
-    def abstract_prepare(self, world: World) -> None:
-        """Codes of zeros for some meshes: encoding all of them takes minutes."""
-        recipe, source = self.recipe, self._meshes("train")
-        lengths = data.some_lengths(source, recipe.seed) or [recipe.meshes.max_faces]
-        self.blank = BlankCodes(lengths, recipe.global_batch(), (self.config.tokens_per_face,))
-        self.device, self.fixed_shapes = world.device, True
-
     def _meshes(self, split: str) -> Any:
         if self.sets is not None:
             return self.sets[split]
@@ -128,8 +119,6 @@ class TransformerTask(Task):
 
     def data(self, split: str) -> Any:
         """Codes, or the meshes themselves before `prepare`."""
-        if self.blank is not None:
-            return self.blank
         return self.codes[split] if self.codes else self._meshes(split)
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
@@ -148,7 +137,7 @@ class TransformerTask(Task):
         """A row for each face, and one for the end unless the mesh is full."""
         return min(faces + 1, self.config.max_faces)
 
-    def plan(self, source: CodeData | BlankCodes) -> LengthPlan:
+    def plan(self, source: CodeData) -> LengthPlan:
         """Batches of nearly equal numbers of faces, so that one shape fits them closely."""
         lengths = [self._num_rows(count) for count in source.lengths()]
         batch_size, seed = self.recipe.batch_size, self.recipe.seed

@@ -1,7 +1,7 @@
 """Settings of music/mulan. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from quintet.engine.config import OptimizerConfig, Recipe, require, setting
 from quintet.music.config import MusicDataConfig, MusicLossConfig
@@ -96,8 +96,6 @@ class MuLaNConfig:
 class MuLaNRecipe(Recipe):
     """Configuration of a MuLaN run."""
 
-    matmul_share: ClassVar[float | None] = 0.48
-    """Of the matmul rate, reached by a step of the `_large` recipe."""
     model: MuLaNConfig = field(default_factory=MuLaNConfig)
     """Audio and text tower."""
     sounds: MusicDataConfig = field(default_factory=MusicDataConfig)

@@ -34,7 +34,6 @@ from quintet.engine.task import (
 from quintet.nn.attention import Context
 from quintet.nn.text import PAD, TOKENIZERS
 from quintet.shared.captions import TextTable
-from quintet.shared.code_cache import BlankCodes
 from quintet.shared.maskgit.config import MaskedRecipe
 from quintet.shared.maskgit.data import CaptionedPixels, IdData
 from quintet.shared.maskgit.decoding import Decoding, sample_keys
@@ -83,7 +82,6 @@ class MaskedTask(Task):
         }
         self.updates = [Update("transformer", self.losses)]
         self.ids: dict[str, IdData | None] = {}
-        self.blank: BlankCodes | None = None
         self.fixed_shapes = False
         self.texts: TextTable | None = None
         self.references: tuple[Tensor, Tensor] | None = None
@@ -136,19 +134,12 @@ class MaskedTask(Task):
         self.device = world.device
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
 
-    def abstract_prepare(self, world: World) -> None:
-        """Ids of zeros: encoding all samples takes minutes."""
-        self.blank = BlankCodes([self.config.tokens], self.recipe.global_batch())
-        self.device, self.fixed_shapes = world.device, True
-
     def _pixels(self, split: str) -> CaptionedPixels | None:
         source = self.open(split) if self.sets is None else self.sets[split]
         return None if source is None else CaptionedPixels(source, self.field, self.pixel_config())
 
     def data(self, split: str) -> Any:
         """Ids, or the samples themselves before `prepare`."""
-        if self.blank is not None:
-            return self.blank
         return self.ids[split] if self.ids else self._pixels(split)
 
     def collate(self, items: list[Any]) -> dict[str, Any]:

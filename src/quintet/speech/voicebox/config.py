@@ -1,7 +1,7 @@
 """Settings of speech/voicebox. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from quintet.engine.config import (
     OptimizerConfig,
@@ -137,8 +137,6 @@ class VoiceBoxRecipe(Recipe):
     """A VoiceBox run. `batch_size` counts recordings of the longest bucket; batches of shorter
     recordings have more of them."""
 
-    matmul_share: ClassVar[float | None] = 0.45
-    """Of the matmul rate, reached by a step of the `_large` recipe."""
     model: VoiceBoxConfig = field(default_factory=VoiceBoxConfig)
     """Flow, aligner and duration model."""
     recordings: SpeechDataConfig = field(default_factory=SpeechDataConfig)

@@ -1,7 +1,7 @@
 """Settings of video/tokenizer. Plain values only, and no torch: help must be instant."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from quintet.engine.config import require, require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
@@ -175,8 +175,6 @@ class VideoLossConfig(TokenizerLossConfig):
 class VideoRecipe(TokenizerRecipe):
     """All settings of a video tokenizer run."""
 
-    matmul_share: ClassVar[float | None] = 0.43
-    """Of the matmul rate, reached by a step of `video/tokenizer_large`."""
     model: VideoTokenizerConfig = field(default_factory=VideoTokenizerConfig)
     """The tokenizer."""
     frame_discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
