@@ -221,7 +221,7 @@ def test_compiled_code_is_kept_in_the_cache_unless_another_folder_is_named(
 
 
 def network_of(name):
-    task = build(name, recipe_function(name)())
+    task = build(recipe_function(name)())
     return task.parts[task.main].network
 
 

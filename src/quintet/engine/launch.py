@@ -60,7 +60,7 @@ def start(
     with protected(), Signals(recipe.minutes) as signals:
         world = World(recipe)
         folder, recipe = _agree_on_folder(world, recipe, path, name, mode)
-        world.precision = recipe.precision
+        world.use_precision(recipe.precision)
         run: Run | None = None
         try:
             _settle_stages(world, folder, recipe, stages or {}, load)

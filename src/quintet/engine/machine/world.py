@@ -74,6 +74,7 @@ class World:
         self.fsdp = recipe.fsdp
         self.recomputes = recipe.checkpoint_activations
         self._choose_kernels()
+        self.use_precision(self.precision)
         self._side = self._side_group()
         self._pending: tuple[Any, Tensor] | None = None
 
@@ -96,8 +97,12 @@ class World:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if self.device.type == "cpu":
             keep_freed_memory()
-        if self.precision == "bf16":
-            torch.set_float32_matmul_precision("high")
+
+    def use_precision(self, precision: str) -> None:
+        """That of the settled recipe. Both ways: an earlier run of this process may have allowed
+        TF32, and a run in fp32 promises fp32."""
+        self.precision = precision
+        torch.set_float32_matmul_precision("high" if precision == "bf16" else "highest")
 
     def compile(self, network: nn.Module) -> int:
         """Only the blocks that the network names in `regions`, or whole if it names none; returns
