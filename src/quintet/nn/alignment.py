@@ -95,12 +95,9 @@ _search = torch.library.custom_op("quintet::monotonic_search", plain_search, mut
 
 
 def _search_on_cuda(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
-    if log_probs.dtype == torch.float64 or not kernels.fits(log_probs):
-        return plain_search(log_probs, num_frames, num_tokens)
-    from quintet.nn.kernels.alignment import monotonic_search
-
-    with torch.cuda.device_of(log_probs):
-        return monotonic_search(log_probs, num_frames, num_tokens)
+    plain = log_probs.dtype == torch.float64 or not kernels.fits(log_probs)
+    search = plain_search if plain else kernels.lazy("alignment").monotonic_search
+    return search(log_probs, num_frames, num_tokens)
 
 
 _search.register_kernel("cuda", _search_on_cuda)
@@ -193,15 +190,10 @@ def reverse(values: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
 _forward_sum = torch.library.custom_op("quintet::forward_sum", plain_forward_sum, mutates_args=())
 
 
-def _forward_sum_on_cuda(
-    log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor, blank: float
-) -> tuple[Tensor, Tensor]:
-    if log_probs.dtype == torch.float64 or not kernels.fits(log_probs):
-        return plain_forward_sum(log_probs, num_frames, num_tokens, blank)
-    from quintet.nn.kernels.alignment import forward_sum
-
-    with torch.cuda.device_of(log_probs):
-        return forward_sum(log_probs, num_frames, num_tokens, blank)
+def _forward_sum_on_cuda(log_probs: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    plain = log_probs.dtype == torch.float64 or not kernels.fits(log_probs)
+    forward_sum = plain_forward_sum if plain else kernels.lazy("alignment").forward_sum
+    return forward_sum(log_probs, *arguments)
 
 
 _forward_sum.register_kernel("cuda", _forward_sum_on_cuda)
@@ -209,9 +201,7 @@ without_compiler(_forward_sum)
 
 
 @_forward_sum.register_fake
-def _(
-    log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor, blank: float
-) -> tuple[Tensor, Tensor]:
+def _(log_probs: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return log_probs.new_empty(log_probs.shape[0]), torch.empty_like(log_probs)
 
 

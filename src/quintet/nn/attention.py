@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn import kernels
 from quintet.nn.heads import (
     QKNorm,
     is_fused,
@@ -23,7 +24,7 @@ from quintet.nn.heads import (
     swiglu,
 )
 from quintet.nn.norms import RMSNorm
-from quintet.nn.operations import without_compiler
+from quintet.nn.operations import save_inputs, without_compiler
 from quintet.nn.packing import Packing
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, rope_1d
@@ -108,10 +109,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @torch.library.custom_op("quintet::short_attention", mutates_args=())
 def _short_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal; (b, n, h, e)."""
-    from quintet.nn.kernels import short_attention
-
-    with torch.cuda.device_of(q):
-        return short_attention.forward(q, k, v)
+    return kernels.lazy("short_attention").forward(q, k, v)
 
 
 @_short_attention.register_fake
@@ -124,10 +122,7 @@ def _(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _short_attention_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from quintet.nn.kernels import short_attention
-
-    with torch.cuda.device_of(q):
-        return short_attention.backward(dout.contiguous(), q, k, v)
+    return kernels.lazy("short_attention").backward(dout.contiguous(), q, k, v)
 
 
 @_short_attention_backward.register_fake
@@ -135,15 +130,11 @@ def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Te
     return q.new_empty(q.shape), q.new_empty(q.shape), q.new_empty(q.shape)
 
 
-def _setup_short(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward_short(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _short_attention_backward(dout, *ctx.saved_tensors)
 
 
-_short_attention.register_autograd(_backward_short, setup_context=_setup_short)
+_short_attention.register_autograd(_backward_short, setup_context=save_inputs)
 
 
 class SelfAttention(nn.Module):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from quintet.nn.fused import FusedSequential, conv_add
 from quintet.nn.heads import merge_heads, qkv_heads
 from quintet.nn.norms import group_norm, group_norm_act
-from quintet.nn.rope import rope_2d
+from quintet.nn.rope import rope_grid
 
 
 def zeroed(conv: nn.Conv2d) -> nn.Conv2d:
@@ -56,12 +56,12 @@ def enlarge(x: Tensor, factor: int = 2) -> Tensor:
     return tiles.reshape(b, h * factor, w * factor, c).movedim(-1, 1)
 
 
-def space_to_channels(x: Tensor, channels: int, factor: int = 2) -> Tensor:
-    return match_channels(pixel_unshuffle(x, factor), channels)
+def space_to_channels(x: Tensor, channels: int) -> Tensor:
+    return match_channels(pixel_unshuffle(x, 2), channels)
 
 
-def channels_to_space(x: Tensor, channels: int, factor: int = 2) -> Tensor:
-    return pixel_shuffle(match_channels(x, channels * factor**2), factor)
+def channels_to_space(x: Tensor, channels: int) -> Tensor:
+    return pixel_shuffle(match_channels(x, 4 * channels), 2)
 
 
 def check_shortcut(dim: int, dim_out: int) -> None:
@@ -161,7 +161,7 @@ class AttentionBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         size = x.shape[-2:]
         qkv = self.to_qkv(group_norm_act(x, self.norm)).flatten(2).transpose(1, 2)
-        rotation = rope_2d(size[0], size[1], self.head_dim, x.device)
+        rotation = rope_grid(size, self.head_dim, x.device)
         attended = F.scaled_dot_product_attention(*qkv_heads(qkv, self.head_dim, rotation))
         out = merge_heads(attended).transpose(1, 2).unflatten(2, size)
         return conv_add(self.to_out, out, x)

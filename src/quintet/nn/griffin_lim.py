@@ -18,8 +18,7 @@ from quintet.nn.spectrogram import LogMel
 
 HANN = 0.25645
 """Time-frequency ratio of the Gaussian closest to a Hann window, per squared window length."""
-
-
+MOMENTUM = 0.99
 MIN_MAGNITUDE = 1e-6
 """Magnitudes below this fraction of the largest do not define phases."""
 
@@ -79,9 +78,9 @@ def running_sum(values: Tensor) -> Tensor:
 class GriffinLim(nn.Module):
     """Log-mels (b, m, t) of a `LogMel` -> sounds (b, n), independent of each other."""
 
-    def __init__(self, mel: LogMel, iterations: int = 32, momentum: float = 0.99) -> None:
+    def __init__(self, mel: LogMel, iterations: int = 32) -> None:
         super().__init__()
-        self.mel, self.iterations, self.momentum = mel, iterations, momentum
+        self.mel, self.iterations = mel, iterations
 
     @torch.no_grad()
     def forward(self, log_mels: Tensor, length: int | None = None) -> Tensor:
@@ -101,7 +100,7 @@ class GriffinLim(nn.Module):
         for _ in range(iterations):
             # Momentum of sounds would do the same, but its rounding is heard where it is quiet.
             projected = self.stft(self.to_sound(spectrum, weights), count)
-            ahead = beyond(previous, projected, self.momentum)
+            ahead = beyond(previous, projected, MOMENTUM)
             spectrum = scaled(ahead, magnitudes * power(ahead).clamp_min(1e-24).rsqrt())
             previous = projected
         return self.to_sound(spectrum, weights)

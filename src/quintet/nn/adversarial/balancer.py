@@ -42,26 +42,14 @@ class Balancer(nn.Module):
     adversarial one by `effective_weight(ramp)`. A measured ratio takes effect at the next step.
     """
 
+    floor, smoothing = 1e-4, 0.9
     weight: Tensor
     norms: Tensor
 
-    def __init__(
-        self,
-        *,
-        share: float = 1.0,
-        floor: float = 1e-4,
-        cap: float = 1.0,
-        smoothing: float = 0.9,
-    ) -> None:
+    def __init__(self, *, share: float = 1.0, cap: float = 1.0) -> None:
         super().__init__()
-        if not 0 < floor <= cap:
-            raise ValueError(
-                f"floor must be positive and at most cap, not {floor} with a cap of {cap}"
-            )
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"smoothing must be at least 0 and below 1, not {smoothing}")
-        self.share, self.floor, self.cap, self.smoothing = share, floor, cap, smoothing
-        self.register_buffer("weight", torch.tensor(floor))
+        self.share, self.cap = share, cap
+        self.register_buffer("weight", torch.tensor(self.floor))
         self.register_buffer("norms", accumulator(2), persistent=False)
 
     def effective_weight(self, ramp: float | Tensor = 1.0) -> Tensor:

@@ -9,10 +9,6 @@ A row's result does not depend on the other rows, nor on their number. The gain 
 folded into the weights; what is left of it, a factor per row, is computed while x is read.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
 import torch
 import triton
 import triton.language as tl

@@ -7,10 +7,6 @@ in any memory, and writes that of x whole, where that of three slices would be j
 pass. Sums for the gradients of the gains are added up in a fixed order, without atomics.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
 from typing import NamedTuple
 
 import torch

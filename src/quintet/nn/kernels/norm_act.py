@@ -8,10 +8,6 @@ sample, a block of whole groups, and a chunk of rows. Its sums are added up by e
 next kernel: a fixed order, without atomics. Statistics are in fp32.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
 from typing import NamedTuple
 
 import torch

@@ -24,6 +24,7 @@ from quintet.nn.quantisers.base import (
 )
 from quintet.nn.statistics import CommitContext, accumulator
 
+CODE_DIM = 16
 CHUNK = 8192
 """Positions compared with the codebook at a time: bounds the distance matrix."""
 
@@ -58,6 +59,7 @@ class Statistics(NamedTuple):
 class VectorQuantiser(DiscreteBottleneck):
     """Replaces a projection of each latent by its nearest codebook entry."""
 
+    decay, dead_code_threshold = 0.98, 0.1
     codebook: Tensor
     counts: Tensor
     commits: Tensor
@@ -65,27 +67,16 @@ class VectorQuantiser(DiscreteBottleneck):
     new_sums: Tensor
     new_error: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        *,
-        code_dim: int = 16,
-        decay: float = 0.98,
-        commitment_weight: float = 0.25,
-        dead_code_threshold: float = 0.1,
-    ) -> None:
+    def __init__(self, dim: int, codebook_size: int, *, commitment_weight: float = 0.25) -> None:
         super().__init__()
-        self.codebook_size, self.decay = codebook_size, decay
-        self.commitment_weight = commitment_weight
-        self.dead_code_threshold = dead_code_threshold
-        self.project_in = ProjectIn(dim, code_dim)
-        self.project_out = ProjectOut(code_dim, dim)
-        self.register_buffer("codebook", torch.randn(codebook_size, code_dim))
+        self.codebook_size, self.commitment_weight = codebook_size, commitment_weight
+        self.project_in = ProjectIn(dim, CODE_DIM)
+        self.project_out = ProjectOut(CODE_DIM, dim)
+        self.register_buffer("codebook", torch.randn(codebook_size, CODE_DIM))
         self.register_buffer("counts", torch.ones(codebook_size))
         self.register_buffer("commits", torch.zeros(()))
         self.register_buffer("new_counts", accumulator(codebook_size), persistent=False)
-        self.register_buffer("new_sums", accumulator(codebook_size, code_dim), persistent=False)
+        self.register_buffer("new_sums", accumulator(codebook_size, CODE_DIM), persistent=False)
         self.register_buffer("new_error", accumulator(), persistent=False)
 
     def forward(self, latents: Tensor) -> Quantised:
