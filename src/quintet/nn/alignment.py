@@ -218,8 +218,7 @@ _forward_sum.register_autograd(_backward, setup_context=_setup_context)
 
 
 def diagonal_prior(num_frames: Tensor, num_tokens: Tensor, size: tuple[int, int]) -> Tensor:
-    """(b, t, n) fp32: the beta-binomial alignment prior, as log-probabilities; padding tokens are
-    impossible."""
+    """(b, t, n) fp32: log-probabilities of the beta-binomial alignment prior."""
     frame = torch.arange(1, size[0] + 1, device=num_frames.device)[:, None].float()
     token = torch.arange(size[1], device=num_frames.device)
     last = (num_tokens[:, None, None] - 1).float()
@@ -300,6 +299,5 @@ class Aligner(nn.Module):
 
 
 def negative_distance(queries: Tensor, keys: Tensor) -> Tensor:
-    """(b, c, t) and (b, c, n) -> (b, t, n): minus half the squared distance, up to a constant per
-    frame, which the softmax ignores."""
+    """(b, t, n): minus half the squared distance, up to a constant that the softmax ignores."""
     return queries.transpose(1, 2) @ keys - keys.square().sum(1)[:, None] / 2

@@ -7,7 +7,7 @@ layer. The KV cache has a fixed length and is written at a position held on the 
 decoding step runs the same kernels and can be captured as a CUDA graph.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,9 @@ from quintet.nn.packing import Packing
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, rope_1d
 
+L = TypeVar("L", bound=nn.Module)
 SHORT = 16
-"""Sequences up to this length use plain matrix products: the library's fused kernels would mostly
-compute padding."""
+"""Sequences up to this length use plain products: fused kernels would mostly compute padding."""
 UNROLLED = 12
 """Causal attention up to this length is one kernel each way on CUDA in half precision. Compiling it
 takes a time that grows with the square of the length."""
@@ -83,7 +83,7 @@ def linear(dim: int, dim_out: int) -> nn.Linear:
     return nn.Linear(dim, dim_out, bias=False)
 
 
-def zero_init(layer: nn.Linear) -> nn.Linear:
+def zero_init(layer: L) -> L:
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer
@@ -159,8 +159,7 @@ class SelfAttention(nn.Module):
         mask: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """`mask` (b, n) is the padding mask; causal attention ignores it. With a `packing`, x is
-        (1, rows, d)."""
+        """`mask` (b, n): padding, ignored if causal. With a `packing`, x is (1, rows, d)."""
         q, k, v = self.project(x, rope)
         if packing is not None:
             q, k, v = (packing.pad_heads(heads) for heads in (q, k, v))

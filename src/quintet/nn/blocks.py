@@ -8,19 +8,11 @@ branches end in a zero-initialised layer.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn.attention import zero_init
 from quintet.nn.fused import FusedSequential, conv_add
 from quintet.nn.heads import merge_heads, qkv_heads
 from quintet.nn.norms import group_norm, group_norm_act
 from quintet.nn.rope import rope_grid
-
-
-def zeroed(conv: nn.Conv2d) -> nn.Conv2d:
-    """Zero-initialise, in place."""
-    nn.init.zeros_(conv.weight)
-    if conv.bias is not None:
-        nn.init.zeros_(conv.bias)
-    return conv
-
 
 # Reshapes work on (b, h, w, c) views: their copies stay in channels-last memory, which the
 # convolutions around them have. Those of torch would write channels-first.
@@ -83,7 +75,7 @@ class ResidualBlock(nn.Module):
             nn.Conv2d(dim, dim, 3, padding=1),
             group_norm(dim),
             nn.SiLU(),
-            zeroed(nn.Conv2d(dim, dim, 3, padding=1)),
+            zero_init(nn.Conv2d(dim, dim, 3, padding=1)),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -156,7 +148,7 @@ class AttentionBlock(nn.Module):
         self.head_dim = choose_head_dim(dim, head_dim)
         self.norm = group_norm(dim)
         self.to_qkv = nn.Conv2d(dim, 3 * dim, 1)
-        self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
+        self.to_out = zero_init(nn.Conv2d(dim, dim, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         size = x.shape[-2:]

@@ -168,7 +168,6 @@ def dormand_prince(field: Field, x: Tensor, step: float, tolerance: float) -> Te
 
 
 def weighted(slopes: list[Tensor], weights: tuple[float, ...]) -> Tensor:
-    """The weighted sum of slopes."""
     total = weights[0] * slopes[0]
     for slope, weight in zip(slopes[1:], weights[1:]):
         total = total + weight * slope

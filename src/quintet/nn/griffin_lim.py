@@ -60,14 +60,12 @@ def envelope(window: Tensor, count: int, hop: int) -> Tensor:
 
 
 def istft(spectrum: Tensor, window: Tensor, hop: int, weights: Tensor) -> Tensor:
-    """(b, t, f) -> (b, (t - 1) hop + n_fft): the least-squares inverse; `weights` is the envelope,
-    which is the same for all sounds of a length."""
+    """(b, t, f) -> (b, (t - 1) hop + n_fft): least-squares inverse; `weights` is the envelope."""
     return overlap_add(torch.fft.irfft(spectrum, len(window)) * window, hop) / weights
 
 
 def running_sum(values: Tensor) -> Tensor:
-    """(b, t, …): sums over the second axis up to each place, by doubling: unlike `cumsum` the same
-    every time on a GPU, and exact to more digits."""
+    """Cumulative sums over the second axis, by doubling: `cumsum` varies on a GPU."""
     step = 1
     while step < values.shape[1]:
         values = torch.cat((values[:, :step], values[:, step:] + values[:, :-step]), 1)

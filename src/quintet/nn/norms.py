@@ -53,7 +53,7 @@ class Padding(NamedTuple):
     """Copies of the first frame before each clip."""
 
     frames: int = 1
-    """Of a clip."""
+    """Frames of a clip."""
     lead: int = 0
     """Copies."""
 

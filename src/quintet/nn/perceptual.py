@@ -15,7 +15,7 @@ from quintet.nn.precision import full_precision, without_autocast
 
 SCALES, WINDOW = 3, 8
 WEIGHT = 0.25
-"""Of edges, and of spectra."""
+"""Weight of edges, and of spectra."""
 VISIBLE = 0.02
 """Just visible amplitude of a wave, in units of the pixel range."""
 

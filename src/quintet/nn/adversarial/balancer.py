@@ -5,19 +5,12 @@ at the reconstruction. Squared norms are additive over micro-batches and process
 backward, and work with sharded parameters, unlike gradients at the last layer.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from quintet.nn.statistics import CommitContext, accumulator
-
-
-class Branches(NamedTuple):
-    reconstruction: Tensor
-    """The reconstruction, for the reconstruction losses."""
-    adversarial: Tensor
-    """The same tensor, for the discriminators."""
 
 
 class _GradientNorm(torch.autograd.Function):
@@ -56,11 +49,12 @@ class Balancer(nn.Module):
         """The weight at this step; never zero, because its gradient must be measurable."""
         return (self.weight * ramp).clamp_min(self.floor)
 
-    def split(self, reconstruction: Tensor, ramp: float | Tensor = 1.0) -> Branches:
+    def split(self, reconstruction: Tensor, ramp: float | Tensor = 1.0) -> tuple[Any, Any]:
+        """The same tensor twice: for the reconstruction losses, and for the discriminators."""
         one = torch.ones_like(self.weight)
-        return Branches(
-            _GradientNorm.apply(reconstruction, one, self.norms[0]),  # pyright: ignore[reportArgumentType]
-            _GradientNorm.apply(reconstruction, self.effective_weight(ramp), self.norms[1]),  # pyright: ignore[reportArgumentType]
+        return (
+            _GradientNorm.apply(reconstruction, one, self.norms[0]),
+            _GradientNorm.apply(reconstruction, self.effective_weight(ramp), self.norms[1]),
         )
 
     @torch.no_grad()

@@ -28,7 +28,7 @@ def fits(x: Tensor) -> bool:
 
 
 def power_of_two(size: int, least: int = 1) -> int:
-    """The next one."""
+    """The next power of two."""
     return max(least, 1 << (size - 1).bit_length())
 
 
@@ -41,8 +41,7 @@ _compiles_only = False
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    """kernel[grid](*args, **options) on the device of the first argument, or only its compilation:
-    see `compiled_together`."""
+    """kernel[grid](*args, **options) on its device, or only compiled: see `compiled_together`."""
     with torch.cuda.device_of(args[0]):
         if _compiles_only:
             kernel.warmup(*args, grid=grid, **options)

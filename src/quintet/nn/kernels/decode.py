@@ -20,9 +20,9 @@ from quintet.nn.rope import Rope
 
 EPILOGUES = {"none": 0, "residual": 1, "silu": 2, "swiglu": 3}
 EPS = torch.finfo(torch.float32).eps
-"""As `torch.nn.functional.rms_norm` in fp32 and in bf16."""
+"""That of `torch.nn.functional.rms_norm` in fp32 and in bf16."""
 POSITIONS = 64
-"""Of a cache, read at a time."""
+"""Positions of a cache read at a time."""
 
 
 @triton.jit(do_not_specialize=["M"])

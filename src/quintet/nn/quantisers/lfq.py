@@ -35,7 +35,7 @@ def binary_entropy(logits: Tensor) -> Tensor:
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """In nats; the clamp is for the gradient, which is NaN where a probability is 0."""
+    """Entropy in nats; the clamp is for the gradient, which is NaN where a probability is 0."""
     positive = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny)
     return -torch.special.xlogy(positive, positive).sum()
 

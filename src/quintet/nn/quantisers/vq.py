@@ -8,8 +8,6 @@ error; the two then share the positions. Counts and codebook are equal on all pr
 noise is keyed, so every process makes the same replacement.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -45,15 +43,6 @@ def rotate(start: Tensor, end: Tensor) -> Tensor:
     forward = (start * e).sum(-1, keepdim=True)
     scale = (target / length.clamp_min(1e-6)).detach()
     return scale * (start - 2 * along * middle + 2 * forward * q)
-
-
-class Statistics(NamedTuple):
-    """Statistics of one step, scaled to a mean count of one regardless of the batch size."""
-
-    counts: Tensor
-    sums: Tensor
-    error: Tensor
-    usable: Tensor
 
 
 class VectorQuantiser(DiscreteBottleneck):
@@ -111,20 +100,21 @@ class VectorQuantiser(DiscreteBottleneck):
     @torch.no_grad()
     def commit(self, context: CommitContext) -> None:
         """Update the codebook with the statistics of the step, then replace dead codes."""
-        step = self.reduce_statistics(context)
+        new_counts, new_sums, error, usable = self.reduce_statistics(context)
         # A smaller decay at first: the codebook reaches the data within about ten steps.
         decay = ((1 + self.commits) / (10 + self.commits)).clamp_max(self.decay)
-        counts = torch.lerp(step.counts, self.counts, decay)
-        sums = torch.lerp(step.sums, self.codebook * self.counts[:, None], decay)
+        counts = torch.lerp(new_counts, self.counts, decay)
+        sums = torch.lerp(new_sums, self.codebook * self.counts[:, None], decay)
         codebook = sums / counts.clamp_min(1e-6)[:, None]
-        noise = step.error * context.noise(codebook, "vq.revive")
+        noise = error * context.noise(codebook, "vq.revive")
         codebook, counts = self.replace_dead_codes(codebook, counts, noise)
-        self.codebook.copy_(torch.where(step.usable, codebook, self.codebook))
-        self.counts.copy_(torch.where(step.usable, counts, self.counts))
-        self.commits.add_(step.usable)
+        self.codebook.copy_(torch.where(usable, codebook, self.codebook))
+        self.counts.copy_(torch.where(usable, counts, self.counts))
+        self.commits.add_(usable)
 
-    def reduce_statistics(self, context: CommitContext) -> Statistics:
-        """Sum over processes, scale, and reset the accumulators."""
+    def reduce_statistics(self, context: CommitContext) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Counts and sums over processes, scaled to a mean count of one whatever the batch size,
+        deviation, and whether they are usable; resets the accumulators."""
         counts, sums, error = (
             context.sum(x) for x in (self.new_counts, self.new_sums, self.new_error)
         )
@@ -132,7 +122,7 @@ class VectorQuantiser(DiscreteBottleneck):
         scale = self.codebook_size / total.clamp_min(1)
         deviation = (error / (total.clamp_min(1) * self.codebook.shape[1])).sqrt()
         usable = (total > 0) & (context.skipped == 0)
-        step = Statistics(counts * scale, sums * scale, deviation, usable)
+        step = counts * scale, sums * scale, deviation, usable
         for buffer in (self.new_counts, self.new_sums, self.new_error):
             buffer.zero_()
         return step
