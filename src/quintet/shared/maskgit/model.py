@@ -36,7 +36,7 @@ LABEL_SMOOTHING = 0.1
 
 
 class MaskedLosses(NamedTuple):
-    """Of each sample in a batch; all (b,)."""
+    """Sums over each sample of a batch; all (b,)."""
 
     loss_sum: Tensor
     """fp32: sum over the masked ids."""
