@@ -1,7 +1,6 @@
 """Passes of an adopted network over tensors that have shapes and no values: they cost no memory,
 and seconds at most, whatever the size of the network. A process makes each once."""
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +15,7 @@ from quintet.shared.adopt.low_rank import Call
 
 Shape = tuple[int, ...]
 T = TypeVar("T")
-MADE: OrderedDict[Any, Any] = OrderedDict()
+RESULTS: dict[Any, Any] = {}
 """Results by what they depend on."""
 LIMIT = 256
 
@@ -55,11 +54,11 @@ def _key(model: Any, shape: Shape) -> tuple[Any, ...]:
 
 
 def _once(key: Any, make: Callable[[], T]) -> T:
-    if key not in MADE:
-        MADE[key] = make()
-        if len(MADE) > LIMIT:
-            MADE.popitem(last=False)
-    return MADE[key]
+    if key not in RESULTS:
+        RESULTS[key] = make()
+        if len(RESULTS) > LIMIT:
+            RESULTS.pop(next(iter(RESULTS)))  # the oldest
+    return RESULTS[key]
 
 
 def both(model: Any, shape: Shape) -> Pass:
