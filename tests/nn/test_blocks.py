@@ -19,7 +19,7 @@ from quintet.nn.blocks import (
     space_to_channels,
 )
 from quintet.nn.norms import group_norm
-from quintet.nn.rope import apply_rope, rope_2d
+from quintet.nn.rope import apply_rope, rope_grid
 
 
 @pytest.mark.parametrize("block", [ResidualBlock(32), AttentionBlock(32, head_dim=16)])
@@ -65,7 +65,7 @@ def test_heads_fit_any_width_divisible_by_four() -> None:
 
 
 def test_rotation_makes_attention_depend_on_distance_alone() -> None:
-    rotation = rope_2d(5, 7, 16, torch.device("cpu"))
+    rotation = rope_grid((5, 7), 16, torch.device("cpu"))
     q, k = torch.randn(1, 16).expand(35, 16), torch.randn(1, 16).expand(35, 16)
     scores = apply_rope(q, rotation) @ apply_rope(k, rotation).T
     grid = scores.view(5, 7, 5, 7)

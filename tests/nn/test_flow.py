@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from quintet.nn.flow import SWAY, flow_loss, guided, integrate, straight_path, sway
+from quintet.nn.flow import SWAY, flow_loss, guided, integrate, straight_path, swayed
 
 ANGLES = torch.arange(4) * math.pi / 2
 CENTRES = 2 * torch.stack((ANGLES.cos(), ANGLES.sin()), 1)
@@ -71,15 +71,15 @@ def test_solvers_refuse_what_they_do_not_know() -> None:
 
 @given(st.floats(*SWAY))
 def test_sway_keeps_the_ends_and_never_turns_back(strength: float) -> None:
-    times = sway(torch.linspace(0, 1, 65, dtype=torch.float64), strength)
+    times = swayed(torch.linspace(0, 1, 65, dtype=torch.float64), strength)
     assert times[0].abs() < 1e-12
     assert (times[-1] - 1).abs() < 1e-12
     assert (times.diff() > -1e-12).all()
 
 
 def test_negative_sway_spends_its_steps_near_the_noise() -> None:
-    assert (sway(torch.linspace(0, 1, 9), -1.0)[1:-1] < torch.linspace(0, 1, 9)[1:-1]).all()
-    assert torch.equal(sway(torch.linspace(0, 1, 9), 0.0), torch.linspace(0, 1, 9))
+    assert (swayed(torch.linspace(0, 1, 9), -1.0)[1:-1] < torch.linspace(0, 1, 9)[1:-1]).all()
+    assert torch.equal(swayed(torch.linspace(0, 1, 9), 0.0), torch.linspace(0, 1, 9))
 
 
 def test_the_path_leads_from_noise_to_data_at_its_target() -> None:

@@ -20,7 +20,7 @@ from quintet.shared.maskgit.config import MAX_DIGIT, DecodingConfig, digits_of
 from quintet.shared.maskgit.decoding import (
     Decoder,
     Decoding,
-    Kept,
+    GenerationCache,
     generate_ids,
     halton_ranks,
     sample_keys,
@@ -268,9 +268,9 @@ def test_cast_weights_generate(model: MaskGit, order: Literal["confidence", "hal
 
 def test_a_kept_decoder_follows_the_weights_and_the_captions(model: MaskGit) -> None:
     """As on CUDA, where it holds the graph of a step."""
-    model, kept, keys = deepcopy(model), Kept(), sample_keys(0, range(3))
+    model, kept, keys = deepcopy(model), GenerationCache(), sample_keys(0, range(3))
 
-    def made(text: str, kept: Kept | None, **settings: Any) -> torch.Tensor:
+    def made(text: str, kept: GenerationCache | None, **settings: Any) -> torch.Tensor:
         context, decoding = model.encode_captions([text] * 3), Decoding(steps=3, **settings)
         network = model if kept is None else kept.weights(model, torch.float32)
         return generate_ids(network, model.blank_ids(3), keys, context, decoding, kept)
@@ -304,6 +304,6 @@ def test_captured_steps_make_the_ids_of_eager_ones(
     captured = model.generate(texts, **settings)
     assert torch.equal(captured[3:], model.generate(texts[3:], first=3, **settings))
     assert torch.equal(captured, model.generate(texts, **settings))  # by the graph of that call
-    decoding.KEPT.clear()
+    decoding.CACHES.clear()
     monkeypatch.setattr(decoding, "CapturedStep", lambda step: step)
     assert torch.equal(captured, model.generate(texts, **settings))

@@ -6,6 +6,7 @@ The bits are those of the plain versions; the normal values differ in the last o
 # Triton is installed on CUDA machines only.
 # pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
 # pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a judge is."""
+"""Base classes of judges."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Judge(ABC):
     """One number about outputs, given references."""
 
     name: ClassVar[str]
-    """As on the command line."""
+    """Its name on the command line."""
     medium: ClassVar[str]
     about: ClassVar[str]
     """One sentence."""
@@ -43,14 +43,12 @@ class Judge(ABC):
     """An extra (`quintet[judges]`) or a file of weights, in words; empty if it needs nothing."""
 
     def problem(self) -> str | None:
-        """None if it works on this machine, else a sentence that names what is missing and where it
-        goes. Imports nothing heavy."""
+        """None if it works here, else a sentence with what is missing. Imports nothing heavy."""
         return None
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """What decides the number besides the files: conventions, the digest of weights, versions
-        of packages."""
+        """What decides the number besides files: conventions, digests of weights, versions."""
 
 
 class PairJudge(Judge):
@@ -64,7 +62,7 @@ class PairJudge(Judge):
         """One value for each pair, in fp64."""
 
     def mean(self, rows: Array) -> float:
-        """Of all rows; a judge of rates (errors over words) has rows of two columns."""
+        """The score of all rows; for rates (errors over words) they have two columns."""
         return float(rows.mean())
 
 
@@ -76,17 +74,15 @@ class SetJudge(Judge):
         """(n, ...): what is kept of each sample, independent of the batch that it is in."""
 
     def joined(self, features: Sequence[Array]) -> Array:
-        """Those of several calls as those of one."""
+        """The features of several calls, as of one."""
         return np.concatenate(features)
 
     @abstractmethod
     def distance(self, references: Array, outputs: Array) -> float: ...
 
     def distance_from(self, references: Array) -> Callable[[Array], float]:
-        """Of one set after another from the same references."""
         return partial(self.distance, references)
 
     def shares(self, references: Array, outputs: Array) -> Array | None:
-        """Values whose mean is the distance, where it is one: the interval is theirs. None: that of
-        sets drawn from the outputs."""
+        """Values whose mean is the distance, for its interval; None: resample the outputs."""
         return None

@@ -1,4 +1,4 @@
-"""Which judges there are: of a medium, of the files of a folder, of a list of names."""
+"""Judges of a medium, of a folder's files, of a list of names."""
 
 import importlib
 import pkgutil
@@ -29,11 +29,11 @@ class MediumModule(Protocol):
         """How a file becomes a sample, and that in words for the receipt."""
         ...
 
-    def sample_of(self, made: Any) -> Any:
+    def sample_of(self, output: Any) -> Any:
         """How what a run makes (shared/outputs.py) becomes a sample."""
         ...
 
-    def write(self, stem: Path, made: Any) -> None:
+    def write(self, stem: Path, output: Any) -> None:
         """The file that `reader` reads as the same sample; not there for embeddings."""
         ...
 
@@ -49,14 +49,13 @@ def all_judges() -> list[type[Judge]]:
 
 
 def of_medium(medium: str) -> dict[str, type[Judge]]:
-    """All, by name."""
+    """All judges of a medium, by name."""
     every = (judges_of(medium, compares) for compares in ("both", "captions", "embeddings"))
     return {name: judge for judges in every for name, judge in judges.items()}
 
 
 def medium_of(folder: Path, names: str | None = None) -> str:
-    """By the first file that some medium knows. Sounds are music if the judges named are of music
-    and not of speech, else speech."""
+    """The medium of the first known file. Sounds are music if judges of music are named."""
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}")
     asked = set(_split(names or ""))
@@ -69,8 +68,7 @@ def medium_of(folder: Path, names: str | None = None) -> str:
 
 
 def judges_of(medium: str, compares: Compares = "both") -> dict[str, type[Judge]]:
-    """By name; of pairs or of sets alone, of sets and captions, those that need neither texts nor
-    speakers, or those that take embeddings."""
+    """Judges by name that fit what a run's outputs are compared with."""
     module = module_of(medium)
     if compares == "captions":
         captioned = {judge.name: judge for judge in module.JUDGES if judge.reads_captions}

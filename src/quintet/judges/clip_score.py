@@ -1,5 +1,4 @@
-"""CLIPScore (arXiv 2104.08718): the similarity of a picture and its caption in the embedding of a
-CLIP, which the user has as a folder of transformers, or as a run or an export of image/clip."""
+"""CLIPScore (arXiv 2104.08718): the similarity of a picture and its caption in a CLIP."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -39,9 +38,8 @@ def fitted(picture: Tensor, side: int) -> Tensor:
 
 
 class ClipScore(PairJudge):
-    name, medium = "clip_score", "image"
+    name, medium, better = "clip_score", "image", "higher"
     about = "CLIPScore: similarity of each picture and its caption in a CLIP, averaged."
-    better = "higher"
     reads_captions = True
     needs = "weights clip, a folder, and quintet[adopt]"
 
@@ -74,7 +72,6 @@ class ClipScore(PairJudge):
         }
 
     def rows(self, references: Sequence[str], outputs: Sequence[Tensor]) -> Array:
-        """Of captions and pictures."""
         if missing := sum(not caption.strip() for caption in references):
             raise RunError(
                 f"{self.name} compares pictures with captions, and {missing} of {len(references)}"

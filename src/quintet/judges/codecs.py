@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from quintet.engine.errors import RunError
-from quintet.engine.machine.hardware import processor
 from quintet.judges.base import Array
-from quintet.judges.receipt import RESAMPLES, Receipt, Score, check_comparable, interval, set_digest
-from quintet.judges.tokenizers import Judged
+from quintet.judges.receipt import RESAMPLES, Receipt, Score, interval
+from quintet.judges.tokenizers import Compared, Judged, judged_alike, timing
 from quintet.media.audio import Samples, read_audio, resampled
 from quintet.media.errors import BadFile
 from quintet.nn.spectral_errors import mel_errors, si_sdr, stft_errors
@@ -27,7 +26,7 @@ from quintet.nn.spectrogram import LogMel
 from quintet.shared.tokenizer.code_files import weights_digest
 
 WINDOW = 2048
-"""Of the log-mels, in samples at the common rate; there are a sixteenth as many bins."""
+"""Window of the log-mels, in samples at the common rate; a sixteenth as many bins."""
 FLOOR = 1e-5
 FACTS = {
     "mel_error": {
@@ -45,19 +44,14 @@ FACTS = {
 
 
 @dataclass(frozen=True)
-class SoundComparison:
+class SoundComparison(Compared):
     rate: int
     """Samples per second at which copies are compared."""
     seconds: float
     tokenizers: list[Judged]
-    """By kbit/s, continuous ones last; by mel_error among equals."""
+    """Sorted by kbit/s, continuous ones last; by mel_error among equals."""
     skipped: list[str]
     """Files that cannot be read, and why."""
-
-    @property
-    def receipts(self) -> dict[str, Receipt]:
-        scores = (one.scores for one in self.tokenizers)
-        return {name: score.receipt for one in scores for name, score in one.items()}
 
 
 def compare_codecs(
@@ -86,14 +80,7 @@ def compare_codecs(
         "channels": "mono, copies too",
         "length": f"at most {seconds:g} s, from the middle",
     }
-    reference = set_digest(usable)
-
-    def receipt(name: str, facts: dict[str, str]) -> Receipt:
-        return Receipt(name, facts, reference, preparation, len(usable))
-
-    judged = [trial.judged(receipt) for trial in trials]
-    for measure in {measure: None for one in judged for measure in one.scores}:
-        check_comparable({one.name: one.scores[measure] for one in judged if measure in one.scores})
+    judged = judged_alike(trials, usable, preparation)
     return SoundComparison(rate, seconds, sorted(judged, key=_order), skipped)
 
 
@@ -111,7 +98,7 @@ class _Trial:
     codec: Any
     rows: dict[str, list[Array]] = field(default_factory=dict[str, list[Array]])
     seconds: float = 0.0
-    """Of all sounds."""
+    """Length of all sounds."""
     spent: list[float] = field(default_factory=list[float])
     """Milliseconds for a second of each sound."""
     numbers: int = 0
@@ -126,12 +113,12 @@ class _Trial:
     def add(self, path: Path, seconds: float, reference: Samples, mel: LogMel, rate: int) -> None:
         codec = self.codec
         sound = read_audio(path, rate=codec.sample_rate, seconds=seconds, channels=codec.channels)
-        given = torch.from_numpy(np.atleast_2d(sound.T)).to(self.device)[None]
+        batch = torch.from_numpy(np.atleast_2d(sound.T)).to(self.device)[None]
         if not self.spent:
-            self.copy(given)  # the first call also chooses kernels
+            self.copy(batch)  # the first call also chooses kernels
         start = time.perf_counter()
-        copy = self.copy(given, counted=True)
-        length = given.shape[-1] / codec.sample_rate
+        copy = self.copy(batch, counted=True)
+        length = batch.shape[-1] / codec.sample_rate
         self.spent.append(1000 * (time.perf_counter() - start) / length)
         self.seconds += length
         if not copy.isfinite().all():
@@ -150,7 +137,7 @@ class _Trial:
 
     @torch.no_grad()
     def copy(self, sound: Tensor, counted: bool = False) -> Tensor:
-        """In chunks where the codec takes no more at once."""
+        """Split into chunks where the codec takes no more at once."""
         parts: list[Tensor] = []
         for part in sound.split(self.codec.chunk or sound.shape[-1], dim=-1):
             result = self.codec(part)
@@ -169,10 +156,11 @@ class _Trial:
         scores: dict[str, Score] = {}
         for name, values in self.rows.items():
             rows = np.concatenate(values)
-            low, high = interval(rows, lambda drawn: float(drawn.mean()), RESAMPLES)
-            scores[name] = Score(float(rows.mean()), low, high, receipt(name, FACTS[name]))
+            bounds = interval(rows, np.mean, RESAMPLES)
+            scores[name] = Score(float(rows.mean()), *bounds, receipt(name, FACTS[name]))
         for name, value in self.values().items():
-            facts = FACTS.get(name) or self.timing()
+            about = {"precision": "fp32", "torch": torch.__version__}
+            facts = FACTS.get(name) or {**timing(self.device, "sounds"), **about}
             scores[name] = Score(value, None, None, receipt(name, facts))
         weights = bytes(weights_digest(self.codec).tolist()).hex()[:16]
         size = self.used.shape[1] or None
@@ -186,10 +174,3 @@ class _Trial:
         bits = rate * math.log2(self.used.shape[1])
         used = self.used.float().mean().item()
         return {"kbit_per_second": bits / 1000, **speed, "codes_used": used}
-
-    def timing(self) -> dict[str, str]:
-        on_gpu = self.device.type == "cuda"
-        name = torch.cuda.get_device_name(self.device) if on_gpu else processor()
-        threads = {} if on_gpu else {"threads": str(torch.get_num_threads())}
-        what = {"what": "encode and decode, median over sounds", "device": name}
-        return {**what, **threads, "precision": "fp32", "torch": torch.__version__}

@@ -23,27 +23,25 @@ def files_in(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     """Files by their path below the folder, without the suffix, in the order of names."""
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}")
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             path = Path(place, name)
             if path.suffix.lower() in suffixes:
                 stem = path.relative_to(folder).with_suffix("").as_posix()
-                if stem in found:
-                    raise RunError(f"{path} and {found[stem]} have the same name; rename one")
-                found[stem] = path
-    if not found:
+                if stem in paths:
+                    raise RunError(f"{path} and {paths[stem]} have the same name; rename one")
+                paths[stem] = path
+    if not paths:
         raise RunError(f"{folder} has no files that end in {', '.join(suffixes)}")
-    return found
+    return paths
 
 
 def matched(references: Mapping[str, Path], outputs: Mapping[str, Path]) -> list[str]:
     """Names that both have; it is an error if one is missing."""
-    for one, other, word in (
-        (references, outputs, "output"),
-        (outputs, references, "reference"),
-    ):
+    both = (references, outputs, "output"), (outputs, references, "reference")
+    for one, other, word in both:
         lacking = [name for name in one if name not in other]
         if lacking:
             raise RunError(
@@ -63,10 +61,9 @@ def judged(
 ) -> dict[str, Score]:
     """A score for each judge. Pairs are needed only by judges of pairs. `track` shows progress."""
     paired = [judge for judge in judges if isinstance(judge, PairJudge)]
-    sets = [judge for judge in judges if isinstance(judge, SetJudge)]
     reference = set_digest(references.values())
     rows: dict[str, list[Array]] = defaultdict(list)
-    kept: dict[str, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    joint: dict[str, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
     if paired:
         names = matched(references, outputs)
         for chunk in track(_chunks(names)):
@@ -74,21 +71,21 @@ def judged(
             others = [read(outputs[name]) for name in chunk]
             for judge in paired:
                 if judge.joint:
-                    kept[judge.name][0].extend(originals)
-                    kept[judge.name][1].extend(others)
+                    joint[judge.name][0].extend(originals)
+                    joint[judge.name][1].extend(others)
                 else:
                     rows[judge.name].append(judge.rows(originals, others))
         for judge in paired:
             if judge.joint:
-                rows[judge.name].append(judge.rows(*kept[judge.name]))
+                rows[judge.name].append(judge.rows(*joint[judge.name]))
     features = {
         judge.name: [_features(judge, files, read, track) for files in (references, outputs)]
-        for judge in sets
+        for judge in judges
+        if isinstance(judge, SetJudge)
     }
     scores: dict[str, Score] = {}
     for judge in judges:
-        pair = isinstance(judge, PairJudge)
-        count = len(references) if pair else len(outputs)
+        count = len(references if isinstance(judge, PairJudge) else outputs)
         receipt = Receipt(judge.name, judge.facts(), reference, preparation, count)
         if isinstance(judge, PairJudge):
             scores[judge.name] = of_rows(judge, np.concatenate(rows[judge.name]), receipt)

@@ -14,7 +14,7 @@ from quintet.judges.base import Array
 
 
 def frechet_distance(references: Array, outputs: Array) -> float:
-    """Of features (n, d) and (m, d), in fp64; never negative."""
+    """The distance of features (n, d) and (m, d), in fp64; never negative."""
     return frechet_from(references)(outputs)
 
 
@@ -35,8 +35,7 @@ def frechet_from(references: Array) -> Callable[[Array], float]:
 
 
 def ragged(features: Sequence[Array]) -> Array:
-    """(n, w, d) of several calls as those of one, for samples of several rows each; NaN where a
-    sample has fewer than the longest."""
+    """(n, w, d) of several calls, joined; NaN where a sample has fewer rows than the longest."""
     longest = max(rows.shape[1] for rows in features)
     padding = [((0, 0), (0, longest - rows.shape[1]), (0, 0)) for rows in features]
     return np.concatenate([np.pad(*p, constant_values=np.nan) for p in zip(features, padding)])

@@ -60,15 +60,6 @@ class Mixed(nn.Module):
         return torch.cat((self.b0(x), self.b1b(self.b1a(x)), self.b2b(self.b2a(x)), pooled), 1)
 
 
-class Logits(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv3d = nn.Conv3d(1024, CLASSES, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv3d(x)
-
-
 class I3D(nn.Module):
     """Clips (b, t, 3, h, w) in 0..255 -> logits (b, 400), averaged over time."""
 
@@ -86,7 +77,7 @@ class I3D(nn.Module):
         self.Mixed_4f = Mixed(528, (256, 160, 320, 32, 128, 128))
         self.Mixed_5b = Mixed(832, (256, 160, 320, 32, 128, 128))
         self.Mixed_5c = Mixed(832, (384, 192, 384, 48, 128, 128))
-        self.logits = Logits()
+        self.logits = nn.ModuleDict({"conv3d": nn.Conv3d(1024, CLASSES, 1)})
 
     def forward(self, clips: Tensor) -> Tensor:
         x = tf1_bilinear(clips, SIDE).transpose(1, 2) * (2 / 255) - 1
@@ -96,4 +87,4 @@ class I3D(nn.Module):
         x = self.Mixed_4d(self.Mixed_4c(self.Mixed_4b(x)))
         x = pool(self.Mixed_4f(self.Mixed_4e(x)), TWO, TWO)
         x = self.Mixed_5c(self.Mixed_5b(x)).mean((3, 4), keepdim=True)
-        return self.logits(F.avg_pool3d(x, (2, 1, 1), 1)).mean((2, 3, 4))
+        return self.logits["conv3d"](F.avg_pool3d(x, (2, 1, 1), 1)).mean((2, 3, 4))

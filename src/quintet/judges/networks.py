@@ -77,13 +77,12 @@ def batches(samples: Sequence[Tensor], size: int = BATCH) -> Iterator[Tensor]:
 
 
 def eight_bit(pictures: Tensor) -> Tensor:
-    """Of 0..1, as a file of 8 bits holds them: whole numbers in 0..255, as floats."""
+    """Pictures in 0..1 as a file of 8 bits holds them: whole numbers in 0..255, as floats."""
     return (pictures.clamp(0, 1) * 255).round()
 
 
 def tf1_bilinear(pictures: Tensor, side: int) -> Tensor:
-    """(..., h, w) -> (..., side, side) as TensorFlow 1 resizes: pixels are points whose first ones
-    coincide, and nothing is averaged when pictures shrink."""
+    """Resize (..., h, w) as TensorFlow 1: first pixels coincide; shrinking does not average."""
     for axis in (-1, -2):
         pictures = _stretched(pictures, axis, side)
     return pictures

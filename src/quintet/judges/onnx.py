@@ -72,10 +72,10 @@ class OnnxNetwork:
             sample = sample.movedim(1, 0)
         sample = sample[None].to(TYPES[self.input.type]).contiguous()
         try:
-            found = self.session.run(None, {self.input.name: sample.numpy()})[0]
+            rows = self.session.run(None, {self.input.name: sample.numpy()})[0]
         except Exception as error:
             reason = f"{tuple(sample.shape)}: {str(error).splitlines()[0]}"
             raise RunError(f"{self.path} does not take a sample of {reason}") from error
-        if found.ndim != 2 or len(found) != 1:
-            raise RunError(f"{self.path} gives {found.shape} of one sample; {REMEDY}")
-        return torch.from_numpy(found)
+        if rows.ndim != 2 or len(rows) != 1:
+            raise RunError(f"{self.path} gives {rows.shape} of one sample; {REMEDY}")
+        return torch.from_numpy(rows)

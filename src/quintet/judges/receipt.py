@@ -28,7 +28,7 @@ Bounds = tuple[float, float] | tuple[None, None]
 class Receipt:
     judge: str
     facts: dict[str, str]
-    """Of the judge."""
+    """Facts of the judge."""
     reference: str
     """Digest of the reference set."""
     preparation: dict[str, str]
@@ -45,7 +45,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Receipt":
-        """KeyError or TypeError if it is none; ValueError if it was changed."""
+        """KeyError or TypeError if it is no receipt; ValueError if it was changed."""
         if not all(isinstance(content[name], dict) for name in ("facts", "preparation")):
             raise TypeError("facts and preparation must be objects")
         receipt = cls(**{field.name: content[field.name] for field in fields(cls)})
@@ -67,13 +67,13 @@ class Score:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Score":
-        """KeyError or TypeError if it is none; ValueError if its receipt was changed."""
+        """KeyError or TypeError if it is no score; ValueError if its receipt was changed."""
         receipt = Receipt.from_json({**content["receipt"], "digest": content["digest"]})
         return cls(content["value"], content["low"], content["high"], receipt)
 
 
 def set_digest(files: Iterable[Path]) -> str:
-    """Of the contents of files, whatever their names and order."""
+    """Digest of the contents of files, whatever their names and order."""
     return joined_digest(digest_of(path) for path in files)
 
 
@@ -82,7 +82,7 @@ def joined_digest(digests: Iterable[str]) -> str:
 
 
 def content_digest(sample: Any) -> str:
-    """Of a sample in memory: an array, or a tuple of arrays and plain values."""
+    """Digest of a sample in memory: an array, or a tuple of arrays and plain values."""
     content = hashlib.sha256()
     for value in sample if isinstance(sample, tuple) else (sample,):
         if isinstance(value, (str, int)):

@@ -22,7 +22,7 @@ from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.files import atomic_write
-from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
+from quintet.judges.base import Judge, Options, PairJudge, SetJudge
 from quintet.judges.choosing import MediumModule
 from quintet.judges.folders import Track
 from quintet.judges.networks import exact
@@ -35,7 +35,7 @@ Scores = dict[str, Score]
 
 class Judgement(NamedTuple):
     judges: Scores
-    """Of the outputs, by judge."""
+    """Scores of the outputs, by judge."""
     baselines: dict[str, Scores]
     skipped: list[str]
     """Held-out samples that cannot be read, and why."""
@@ -52,8 +52,7 @@ def judge_run(
     save: Path | None = None,
     track: Track = iter,
 ) -> Judgement:
-    """The first `count` samples, or as many as the room says; `save` keeps originals and
-    outputs as files."""
+    """Judge the first `count` samples, or as many as the room says; `save` writes files."""
     source = maker.open(opened.nets, opened.source)
     total = min(len(source), count or maker.limit or len(source))
     starts = range(0, total, maker.size)
@@ -108,14 +107,14 @@ class Sheet:
     def __init__(self, judges: Sequence[Judge]) -> None:
         self.judges = judges
         self.digests: list[str] = []
-        """Of originals."""
+        """Digests of originals."""
         self.captions: list[str] = []
         """Digests of captions."""
         self.counts: dict[str, int] = defaultdict(int)
         self.references: dict[str, list[Any]] = defaultdict(list)
-        """By judge: features, or the samples of a joint one."""
+        """Features by judge, or the samples of a joint one."""
         self.rows: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        """By judge and set: rows, features, or samples."""
+        """Rows, features or samples, by judge and set."""
 
     def add(self, group: Group, module: MediumModule) -> None:
         self.digests += [content_digest(sample) for sample in group.originals]
@@ -131,26 +130,26 @@ class Sheet:
         sets = {OUTPUTS: group.outputs, **group.baselines}
         if captions:
             sets[ORIGINALS] = group.originals
-        for name, made in sets.items():
-            self.counts[name] += len(made)
-            if len(made) == len(references):
-                samples = [module.sample_of(sample) for sample in made]
+        for name, outputs in sets.items():
+            self.counts[name] += len(outputs)
+            if len(outputs) == len(references):
+                samples = [module.sample_of(sample) for sample in outputs]
                 self._add_set(name, references, captions, samples)
 
     def _add_set(
         self, name: str, references: list[Any], captions: Sequence[str], samples: list[Any]
     ) -> None:
         for judge in self.judges:
-            kept = self.rows[judge.name, name]
+            rows = self.rows[judge.name, name]
             if isinstance(judge, SetJudge):
                 if name != ORIGINALS:  # the distance of a set from itself is 0
-                    kept.append(judge.features(samples))
+                    rows.append(judge.features(samples))
             elif isinstance(judge, PairJudge):
                 compared = captions if judge.reads_captions else references
-                kept += samples if judge.joint else [judge.rows(compared, samples)]
+                rows += samples if judge.joint else [judge.rows(compared, samples)]
 
     def scores(self, preparation: dict[str, str]) -> dict[str, Scores]:
-        """By set and judge. A baseline that ran out of samples is left out."""
+        """Scores by set and judge. A baseline that ran out of samples is left out."""
         count = self.counts[OUTPUTS]
         whole = [name for name, number in self.counts.items() if number == count]
         scores: dict[str, Scores] = {name: {} for name in whole}
@@ -163,12 +162,9 @@ class Sheet:
         return {name: by_judge for name, by_judge in scores.items() if by_judge}
 
     def _score(self, judge: Judge, name: str, receipt: Receipt) -> Score:
-        kept, references = self.rows[judge.name, name], self.references[judge.name]
+        rows, references = self.rows[judge.name, name], self.references[judge.name]
         if isinstance(judge, SetJudge):
-            return of_sets(judge, judge.joined(references), judge.joined(kept), receipt)
+            return of_sets(judge, judge.joined(references), judge.joined(rows), receipt)
         assert isinstance(judge, PairJudge)
-        return of_rows(judge, _rows(judge, references, kept), receipt)
-
-
-def _rows(judge: PairJudge, references: list[Any], kept: list[Any]) -> Array:
-    return judge.rows(references, kept) if judge.joint else np.concatenate(kept)
+        together = judge.rows(references, rows) if judge.joint else np.concatenate(rows)
+        return of_rows(judge, together, receipt)

@@ -22,14 +22,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.hardware import processor
 from quintet.judges.base import Array, PairJudge
 from quintet.judges.media.image import LpipsAlex, LpipsVgg, Psnr, Ssim
-from quintet.judges.receipt import (
-    RESAMPLES,
-    Receipt,
-    Score,
-    check_comparable,
-    interval,
-    set_digest,
-)
+from quintet.judges.receipt import Receipt, Score, check_comparable, of_rows, set_digest
 from quintet.media.errors import BadFile
 from quintet.media.pixels import Pixels, middle, read_image, resize_crop
 from quintet.nn.similarity import WINDOW
@@ -39,10 +32,8 @@ from quintet.shared.tokenizer.model import TokenizerModel
 SIMILAR = 1.1
 """Rates of a group of the table: at most so many times its lowest."""
 Size = tuple[int, int]
-
-
 JUDGES: tuple[type[PairJudge], ...] = (Psnr, Ssim, LpipsVgg, LpipsAlex)
-"""Of pairs of pictures; those whose weights are missing are left out."""
+"""Judges of pairs of pictures; those without weights are left out."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +55,46 @@ class Judged:
         return {**about, "codebook_size": self.codebook_size, "scores": scores}
 
 
+class Compared:
+    """What comparisons of tokenizers and of codecs share."""
+
+    tokenizers: list[Judged]
+
+    @property
+    def receipts(self) -> dict[str, Receipt]:
+        """Receipts of each measure that any tokenizer has; they are the same for all."""
+        scores = (one.scores for one in self.tokenizers)
+        return {name: score.receipt for one in scores for name, score in one.items()}
+
+
+def judged_alike(
+    trials: Sequence[Any], files: Sequence[Path], preparation: dict[str, str]
+) -> list[Judged]:
+    """Scores of all trials on these files; an error if they cannot stand side by side."""
+    reference = set_digest(files)
+
+    def receipt(name: str, facts: dict[str, str]) -> Receipt:
+        return Receipt(name, facts, reference, preparation, len(files))
+
+    judged: list[Judged] = [trial.judged(receipt) for trial in trials]
+    for measure in {measure: None for one in judged for measure in one.scores}:
+        check_comparable({one.name: one.scores[measure] for one in judged if measure in one.scores})
+    return judged
+
+
+def timing(device: torch.device, over: str) -> dict[str, str]:
+    """What decides a measured time."""
+    on_gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if on_gpu else processor()
+    threads = {} if on_gpu else {"threads": str(torch.get_num_threads())}
+    return {"what": f"encode and decode, median over {over}", "device": name, **threads}
+
+
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Compared):
     size: Size
     multiple: int
-    """Of which both sides are multiples: the least that suits every tokenizer."""
+    """Least common multiple of the downsampling factors; both sides are multiples of it."""
     preparation: dict[str, str]
     tokenizers: list[Judged]
     """Sorted by `ordered`."""
@@ -81,15 +107,6 @@ class Comparison:
     missing: list[str]
     """Judges that do not work here, and why."""
 
-    @property
-    def receipts(self) -> dict[str, Receipt]:
-        """Of each measure that any tokenizer has; they are the same for all."""
-        return {
-            measure: score.receipt
-            for one in self.tokenizers
-            for measure, score in one.scores.items()
-        }
-
 
 def compare(
     files: Sequence[Path],
@@ -100,8 +117,7 @@ def compare(
     shown: int = 4,
     judges: Sequence[PairJudge] | None = None,
 ) -> Comparison:
-    """`size` (height, width) resamples pictures; without it they are cropped only. Tokenizers are
-    judged on the device that they are on."""
+    """Pictures are resampled to `size` (height, width), or only cropped. Devices stay."""
     judges = [judge() for judge in JUDGES] if judges is None else judges
     missing = [f"{judge.name} {problem}" for judge in judges if (problem := judge.problem())]
     judges = [judge for judge in judges if not judge.problem()]
@@ -116,14 +132,7 @@ def compare(
         originals += _to_bytes(batch[: shown - len(originals)])
         for trial in trials:
             trial.add(batch, shown)
-    reference = set_digest(usable)
-
-    def receipt(name: str, facts: dict[str, str]) -> Receipt:
-        return Receipt(name, facts, reference, preparation, len(usable))
-
-    judged = [trial.judged(size, receipt) for trial in trials]
-    for measure in {measure: None for one in judged for measure in one.scores}:
-        check_comparable({one.name: one.scores[measure] for one in judged if measure in one.scores})
+    judged = judged_alike(trials, usable, preparation)
     reconstructions = {trial.name: trial.shown for trial in trials}
     return Comparison(
         size, multiple, preparation, ordered(judged), originals, reconstructions, skipped, missing
@@ -150,9 +159,6 @@ def _rate(one: Judged) -> tuple[bool, float]:
     if one.codebook_size is None:
         return True, one.scores["channels_per_position"].value / one.factor**2
     return False, one.scores["bits_per_pixel"].value
-
-
-# -- pictures -------------------------------------------------------------------------------
 
 
 def _readable(files: Sequence[Path]) -> tuple[list[Path], list[Size], list[str]]:
@@ -216,9 +222,6 @@ def _to_bytes(pictures: Tensor) -> list[Pixels]:
     return list((pictures * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy())
 
 
-# -- one tokenizer --------------------------------------------------------------------------
-
-
 @dataclass
 class _Trial:
     """A tokenizer at work, and what is kept of it."""
@@ -230,7 +233,9 @@ class _Trial:
     milliseconds: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     """Size of a batch, and time for a picture of it."""
     codes: Tensor | None = None
-    """Of one picture."""
+    """Ids or latents of one picture."""
+    pixels: int = 0
+    """Height times width."""
     shown: list[Pixels] = field(default_factory=list[Pixels])
 
     def __post_init__(self) -> None:
@@ -251,7 +256,7 @@ class _Trial:
             raise RunError(
                 f"reconstructions of {self.name} are not finite; name another checkpoint"
             )
-        self.codes = codes[0]
+        self.codes, self.pixels = codes[0], math.prod(originals.shape[2:])
         if self.model.quantiser.discrete:
             self.used = torch.cat([self.used, codes.flatten()]).unique()
         output = (output * 255).round().cpu() / 255
@@ -266,25 +271,23 @@ class _Trial:
             torch.cuda.synchronize(self.device)
         return codes, output
 
-    def judged(self, size: Size, receipt: Callable[[str, dict[str, str]], Receipt]) -> Judged:
+    def judged(self, receipt: Callable[[str, dict[str, str]], Receipt]) -> Judged:
         scores: dict[str, Score] = {}
         for judge in self.judges:
-            rows = np.concatenate(self.rows[judge.name])
-            low, high = interval(rows, judge.mean, RESAMPLES)
-            about = receipt(judge.name, judge.facts())
-            scores[judge.name] = Score(judge.mean(rows), low, high, about)
-        for measure, value in self.values(size).items():
+            rows, about = np.concatenate(self.rows[judge.name]), receipt(judge.name, judge.facts())
+            scores[judge.name] = of_rows(judge, rows, about)
+        for measure, value in self.values().items():
             scores[measure] = Score(value, None, None, receipt(measure, self.facts(measure)))
         weights = bytes(weights_digest(self.model).tolist()).hex()[:16]
         return Judged(self.name, weights, self.model.factor, self.codebook_size, scores)
 
-    def values(self, size: Size) -> dict[str, float]:
+    def values(self) -> dict[str, float]:
         assert self.codes is not None
         if self.codebook_size is None:
             return {"channels_per_position": len(self.codes), "ms_per_picture": self.speed}
         bits = self.codes.numel() * math.log2(self.codebook_size)
         return {
-            "bits_per_pixel": bits / math.prod(size),
+            "bits_per_pixel": bits / self.pixels,
             "ms_per_picture": self.speed,
             "codes_used": len(self.used) / self.codebook_size,
         }
@@ -305,14 +308,9 @@ class _Trial:
             return {"channels": "continuous, fp32; bits are not counted"}
         if measure == "codes_used":
             return {"share": "codes that occur in any picture, of the codebook"}
-        on_gpu = self.device.type == "cuda"
-        name = torch.cuda.get_device_name(self.device) if on_gpu else processor()
-        threads = {} if on_gpu else {"threads": str(torch.get_num_threads())}
-        tf32 = on_gpu and torch.backends.cudnn.allow_tf32
+        tf32 = self.device.type == "cuda" and torch.backends.cudnn.allow_tf32
         return {
-            "what": "encode and decode, median over batches",
-            "device": name,
-            **threads,
+            **timing(self.device, "batches"),
             "batch": str(self.largest),
             "precision": "fp32, convolutions in TF32" if tf32 else "fp32",
             "torch": torch.__version__,

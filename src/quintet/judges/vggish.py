@@ -18,7 +18,7 @@ _WINDOW, _HOP, _N_FFT = 400, 160, 512
 _LOW, _HIGH = 125.0, 7500.0
 _OFFSET = 0.01
 SAMPLES = (FRAMES - 1) * _HOP + _WINDOW
-"""Of one window."""
+"""Samples of one window."""
 
 
 def mel_matrix() -> Tensor:
@@ -34,8 +34,7 @@ def mel_matrix() -> Tensor:
 
 
 def log_mel_windows(wav: Tensor) -> Tensor:
-    """(n,) -> (w, 96, 64) in fp64: a rest shorter than a window is dropped, a sound shorter than
-    one is padded with zeros."""
+    """(n,) -> (w, 96, 64) in fp64: a short sound is padded, a rest is dropped."""
     wav = nn.functional.pad(wav.double(), (0, max(0, SAMPLES - len(wav))))
     hann = torch.hann_window(_WINDOW, periodic=True, dtype=torch.float64)
     spectrum = torch.fft.rfft(wav.unfold(0, _WINDOW, _HOP) * hann, _N_FFT).abs()

@@ -18,7 +18,7 @@ from quintet.nn.spectrogram import LogMel
 RATE = 16_000
 HOP = 160
 FRAMES = 160
-"""Of a window."""
+"""Frames of a window."""
 STEP = 77
 """Frames from one window to the next: 1.3 windows a second."""
 COVERAGE = 0.75

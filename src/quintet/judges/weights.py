@@ -39,8 +39,8 @@ def find(name: str) -> Path | None:
     paths = [folder() / f"{name}{suffix}" for suffix in SUFFIXES]
     if name in PACKAGED:
         package, file = PACKAGED[name]
-        found = find_spec(package)
-        paths += [Path(place, file) for place in (found and found.submodule_search_locations) or ()]
+        spec = find_spec(package)
+        paths += [Path(place, file) for place in (spec and spec.submodule_search_locations) or ()]
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -73,7 +73,7 @@ def load(name: str, what: str) -> tuple[dict[str, Tensor], str]:
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Of the numbers: the same in whichever kind of file they came."""
+    """Digest of the numbers, the same for any kind of file."""
     content = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -84,9 +84,9 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 def _converted(old: Path, digest: str) -> Path:
     from quintet.engine.models.sandbox import to_safetensors
 
-    kept = files.cache_root() / "judges" / digest
-    if not (kept / "tensors.safetensors").is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with files.atomic_folder(kept, replace=True) as out:
+    folder = files.cache_root() / "judges" / digest
+    if not (folder / "tensors.safetensors").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with files.atomic_folder(folder, replace=True) as out:
             to_safetensors(old, out / "tensors.safetensors")
-    return kept / "tensors.safetensors"
+    return folder / "tensors.safetensors"

@@ -95,12 +95,9 @@ _search = torch.library.custom_op("quintet::monotonic_search", plain_search, mut
 
 
 def _search_on_cuda(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
-    if log_probs.dtype == torch.float64 or not kernels.fits(log_probs):
-        return plain_search(log_probs, num_frames, num_tokens)
-    from quintet.nn.kernels.alignment import monotonic_search
-
-    with torch.cuda.device_of(log_probs):
-        return monotonic_search(log_probs, num_frames, num_tokens)
+    plain = log_probs.dtype == torch.float64 or not kernels.fits(log_probs)
+    search = plain_search if plain else kernels.lazy("alignment").monotonic_search
+    return search(log_probs, num_frames, num_tokens)
 
 
 _search.register_kernel("cuda", _search_on_cuda)
@@ -193,15 +190,10 @@ def reverse(values: Tensor, num_frames: Tensor, num_tokens: Tensor) -> Tensor:
 _forward_sum = torch.library.custom_op("quintet::forward_sum", plain_forward_sum, mutates_args=())
 
 
-def _forward_sum_on_cuda(
-    log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor, blank: float
-) -> tuple[Tensor, Tensor]:
-    if log_probs.dtype == torch.float64 or not kernels.fits(log_probs):
-        return plain_forward_sum(log_probs, num_frames, num_tokens, blank)
-    from quintet.nn.kernels.alignment import forward_sum
-
-    with torch.cuda.device_of(log_probs):
-        return forward_sum(log_probs, num_frames, num_tokens, blank)
+def _forward_sum_on_cuda(log_probs: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    plain = log_probs.dtype == torch.float64 or not kernels.fits(log_probs)
+    forward_sum = plain_forward_sum if plain else kernels.lazy("alignment").forward_sum
+    return forward_sum(log_probs, *arguments)
 
 
 _forward_sum.register_kernel("cuda", _forward_sum_on_cuda)
@@ -209,9 +201,7 @@ without_compiler(_forward_sum)
 
 
 @_forward_sum.register_fake
-def _(
-    log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor, blank: float
-) -> tuple[Tensor, Tensor]:
+def _(log_probs: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return log_probs.new_empty(log_probs.shape[0]), torch.empty_like(log_probs)
 
 
@@ -228,8 +218,7 @@ _forward_sum.register_autograd(_backward, setup_context=_setup_context)
 
 
 def diagonal_prior(num_frames: Tensor, num_tokens: Tensor, size: tuple[int, int]) -> Tensor:
-    """(b, t, n) fp32: the beta-binomial alignment prior, as log-probabilities; padding tokens are
-    impossible."""
+    """(b, t, n) fp32: log-probabilities of the beta-binomial alignment prior."""
     frame = torch.arange(1, size[0] + 1, device=num_frames.device)[:, None].float()
     token = torch.arange(size[1], device=num_frames.device)
     last = (num_tokens[:, None, None] - 1).float()
@@ -310,6 +299,5 @@ class Aligner(nn.Module):
 
 
 def negative_distance(queries: Tensor, keys: Tensor) -> Tensor:
-    """(b, c, t) and (b, c, n) -> (b, t, n): minus half the squared distance, up to a constant per
-    frame, which the softmax ignores."""
+    """(b, t, n): minus half the squared distance, up to a constant that the softmax ignores."""
     return queries.transpose(1, 2) @ keys - keys.square().sum(1)[:, None] / 2

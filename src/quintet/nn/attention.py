@@ -7,12 +7,13 @@ layer. The KV cache has a fixed length and is written at a position held on the 
 decoding step runs the same kernels and can be captured as a CUDA graph.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn import kernels
 from quintet.nn.heads import (
     QKNorm,
     is_fused,
@@ -23,14 +24,14 @@ from quintet.nn.heads import (
     swiglu,
 )
 from quintet.nn.norms import RMSNorm
-from quintet.nn.operations import without_compiler
+from quintet.nn.operations import save_inputs, without_compiler
 from quintet.nn.packing import Packing
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, rope_1d
 
+L = TypeVar("L", bound=nn.Module)
 SHORT = 16
-"""Sequences up to this length use plain matrix products: the library's fused kernels would mostly
-compute padding."""
+"""Sequences up to this length use plain products: fused kernels would mostly compute padding."""
 UNROLLED = 12
 """Causal attention up to this length is one kernel each way on CUDA in half precision. Compiling it
 takes a time that grows with the square of the length."""
@@ -82,7 +83,7 @@ def linear(dim: int, dim_out: int) -> nn.Linear:
     return nn.Linear(dim, dim_out, bias=False)
 
 
-def zero_init(layer: nn.Linear) -> nn.Linear:
+def zero_init(layer: L) -> L:
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer
@@ -108,10 +109,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @torch.library.custom_op("quintet::short_attention", mutates_args=())
 def _short_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal; (b, n, h, e)."""
-    from quintet.nn.kernels import short_attention
-
-    with torch.cuda.device_of(q):
-        return short_attention.forward(q, k, v)
+    return kernels.lazy("short_attention").forward(q, k, v)
 
 
 @_short_attention.register_fake
@@ -124,10 +122,7 @@ def _(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _short_attention_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from quintet.nn.kernels import short_attention
-
-    with torch.cuda.device_of(q):
-        return short_attention.backward(dout.contiguous(), q, k, v)
+    return kernels.lazy("short_attention").backward(dout.contiguous(), q, k, v)
 
 
 @_short_attention_backward.register_fake
@@ -135,15 +130,11 @@ def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Te
     return q.new_empty(q.shape), q.new_empty(q.shape), q.new_empty(q.shape)
 
 
-def _setup_short(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward_short(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _short_attention_backward(dout, *ctx.saved_tensors)
 
 
-_short_attention.register_autograd(_backward_short, setup_context=_setup_short)
+_short_attention.register_autograd(_backward_short, setup_context=save_inputs)
 
 
 class SelfAttention(nn.Module):
@@ -168,8 +159,7 @@ class SelfAttention(nn.Module):
         mask: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """`mask` (b, n) is the padding mask; causal attention ignores it. With a `packing`, x is
-        (1, rows, d)."""
+        """`mask` (b, n): padding, ignored if causal. With a `packing`, x is (1, rows, d)."""
         q, k, v = self.project(x, rope)
         if packing is not None:
             q, k, v = (packing.pad_heads(heads) for heads in (q, k, v))

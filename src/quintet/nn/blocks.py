@@ -8,19 +8,11 @@ branches end in a zero-initialised layer.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn.attention import zero_init
 from quintet.nn.fused import FusedSequential, conv_add
 from quintet.nn.heads import merge_heads, qkv_heads
 from quintet.nn.norms import group_norm, group_norm_act
-from quintet.nn.rope import rope_2d
-
-
-def zeroed(conv: nn.Conv2d) -> nn.Conv2d:
-    """Zero-initialise, in place."""
-    nn.init.zeros_(conv.weight)
-    if conv.bias is not None:
-        nn.init.zeros_(conv.bias)
-    return conv
-
+from quintet.nn.rope import rope_grid
 
 # Reshapes work on (b, h, w, c) views: their copies stay in channels-last memory, which the
 # convolutions around them have. Those of torch would write channels-first.
@@ -56,12 +48,12 @@ def enlarge(x: Tensor, factor: int = 2) -> Tensor:
     return tiles.reshape(b, h * factor, w * factor, c).movedim(-1, 1)
 
 
-def space_to_channels(x: Tensor, channels: int, factor: int = 2) -> Tensor:
-    return match_channels(pixel_unshuffle(x, factor), channels)
+def space_to_channels(x: Tensor, channels: int) -> Tensor:
+    return match_channels(pixel_unshuffle(x, 2), channels)
 
 
-def channels_to_space(x: Tensor, channels: int, factor: int = 2) -> Tensor:
-    return pixel_shuffle(match_channels(x, channels * factor**2), factor)
+def channels_to_space(x: Tensor, channels: int) -> Tensor:
+    return pixel_shuffle(match_channels(x, 4 * channels), 2)
 
 
 def check_shortcut(dim: int, dim_out: int) -> None:
@@ -83,7 +75,7 @@ class ResidualBlock(nn.Module):
             nn.Conv2d(dim, dim, 3, padding=1),
             group_norm(dim),
             nn.SiLU(),
-            zeroed(nn.Conv2d(dim, dim, 3, padding=1)),
+            zero_init(nn.Conv2d(dim, dim, 3, padding=1)),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -156,12 +148,12 @@ class AttentionBlock(nn.Module):
         self.head_dim = choose_head_dim(dim, head_dim)
         self.norm = group_norm(dim)
         self.to_qkv = nn.Conv2d(dim, 3 * dim, 1)
-        self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
+        self.to_out = zero_init(nn.Conv2d(dim, dim, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         size = x.shape[-2:]
         qkv = self.to_qkv(group_norm_act(x, self.norm)).flatten(2).transpose(1, 2)
-        rotation = rope_2d(size[0], size[1], self.head_dim, x.device)
+        rotation = rope_grid(size, self.head_dim, x.device)
         attended = F.scaled_dot_product_attention(*qkv_heads(qkv, self.head_dim, rotation))
         out = merge_heads(attended).transpose(1, 2).unflatten(2, size)
         return conv_add(self.to_out, out, x)

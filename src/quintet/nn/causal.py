@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.blocks import check_shortcut, choose_head_dim, match_channels, zeroed
+from quintet.nn.attention import zero_init
+from quintet.nn.blocks import check_shortcut, choose_head_dim, match_channels
 from quintet.nn.fused import FusedSequential, conv_add, run
 from quintet.nn.heads import QKNorm
 from quintet.nn.norms import Padding, group_norm, group_norm_act, pad_frames
@@ -98,14 +99,14 @@ class CausalConv(nn.Module):
     """
 
     def __init__(
-        self, dim: int, dim_out: int, kernel: int = 3, stride: int = 1, *, zero_init: bool = False
+        self, dim: int, dim_out: int, kernel: int = 3, stride: int = 1, *, zeroed: bool = False
     ) -> None:
         super().__init__()
         if kernel <= stride:
             raise ValueError(f"kernel {kernel} must be larger than stride {stride}")
         self.kernel, self.stride = kernel, stride
         conv = nn.Conv2d(dim, dim_out, (kernel, 1), stride=(stride, 1))
-        self.conv = zeroed(conv) if zero_init else conv
+        self.conv = zero_init(conv) if zeroed else conv
 
     def forward(
         self, clip: Tensor, state: State = None, skip: Tensor | None = None
@@ -128,7 +129,7 @@ class SqueezeExcite(nn.Module):
         super().__init__()
         hidden = max(dim // 4, 8)
         self.to_gates = nn.Sequential(
-            nn.Conv2d(dim, hidden, 1), nn.SiLU(), zeroed(nn.Conv2d(hidden, dim, 1))
+            nn.Conv2d(dim, hidden, 1), nn.SiLU(), zero_init(nn.Conv2d(hidden, dim, 1))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,8 +144,7 @@ def mean_position(x: Tensor) -> Tensor:
 
 
 class _MeanPosition(torch.autograd.Function):
-    """Its gradient is a view; autograd writes it out, channels-first, to be added to one that is
-    channels-last."""
+    """Its gradient is a view; that of autograd is written out, channels-first."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class CausalResidualBlock(nn.Module):
             nn.SiLU(),
             *([SqueezeExcite(dim)] if squeeze_excite else []),
         )
-        self.temporal = CausalConv(dim, dim, zero_init=True)
+        self.temporal = CausalConv(dim, dim, zeroed=True)
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
         if state is None:
@@ -255,7 +255,7 @@ class TemporalAttention(nn.Module):
         self.unit_q = QKNorm(self.head_dim)
         self.unit_k = QKNorm(self.head_dim)
         self.bias = nn.Parameter(torch.zeros(dim // self.head_dim, window))
-        self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
+        self.to_out = zero_init(nn.Conv2d(dim, dim, 1))
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
         q, k, v = self.project(clip)
@@ -291,7 +291,7 @@ class GateLoop(nn.Module):
         super().__init__()
         self.norm = group_norm(dim)
         self.to_gates = nn.Conv2d(dim, 3 * dim, 1)
-        self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
+        self.to_out = zero_init(nn.Conv2d(dim, dim, 1))
 
     def forward(self, clip: Tensor, state: State = None) -> tuple[Tensor, State]:
         projected = self.to_gates(group_norm_act(as_frames(clip), self.norm)).unflatten(

@@ -6,6 +6,7 @@ and its times to the velocity of the state.
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -44,7 +45,7 @@ def flow_loss(predicted: Tensor, target: Tensor, mask: Tensor, count: Tensor | f
     return error.square().mean(-1).sum() / count
 
 
-def sway(time: Tensor, coefficient: float) -> Tensor:
+def swayed(time: Tensor, coefficient: float) -> Tensor:
     """Sway sampling (arXiv 2410.06885): a negative coefficient moves times towards the noise.
 
     0 and 1 are fixed points. For the steps of a solver, or for times drawn uniformly.
@@ -107,16 +108,10 @@ def integrate(
     step = {"euler": euler_step, "midpoint": midpoint_step}.get(method)
     if step is None:
         raise ValueError(f"method is {method!r}: give 'euler', 'midpoint' or 'adaptive'")
-    times = time_grid(steps, sway, x0.device)
-    x = x0
-    for index in range(steps):
-        x = step(field, x, times[index], times[index + 1])
-    return x
-
-
-def time_grid(steps: int, coefficient: float, device: torch.device) -> Tensor:
-    """(steps + 1,): from 0 to 1, with sway sampling."""
-    return sway(torch.linspace(0, 1, steps + 1, device=device), coefficient)
+    times = swayed(torch.linspace(0, 1, steps + 1, device=x0.device), sway)
+    for start, end in pairwise(times):
+        x0 = step(field, x0, start, end)
+    return x0
 
 
 def euler_step(field: Field, x: Tensor, start: Tensor, end: Tensor) -> Tensor:
@@ -173,7 +168,6 @@ def dormand_prince(field: Field, x: Tensor, step: float, tolerance: float) -> Te
 
 
 def weighted(slopes: list[Tensor], weights: tuple[float, ...]) -> Tensor:
-    """The weighted sum of slopes."""
     total = weights[0] * slopes[0]
     for slope, weight in zip(slopes[1:], weights[1:]):
         total = total + weight * slope

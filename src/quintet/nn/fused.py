@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quintet.nn import kernels
 from quintet.nn.kernels import FORMATS
 from quintet.nn.norms import UNPADDED, Padding, group_norm_act
 from quintet.nn.operations import without_compiler
@@ -92,10 +93,7 @@ def without_bias(conv: Any, x: Tensor) -> Tensor:
 @torch.library.custom_op("quintet::bias_act", mutates_args=())
 def _bias_act(y: Tensor, bias: Tensor, skip: Tensor | None, activation: str) -> Tensor:
     """activation(y + bias) + skip."""
-    from quintet.nn.kernels import bias_act
-
-    with torch.cuda.device_of(y):
-        return bias_act.forward(y, bias, skip, activation)
+    return kernels.lazy("bias_act").forward(y, bias, skip, activation)
 
 
 @_bias_act.register_fake
@@ -110,10 +108,7 @@ def _bias_act_backward(
     dout: Tensor, y: Tensor | None, bias: Tensor, activation: str
 ) -> tuple[Tensor, Tensor]:
     """The gradients of y (empty without y: it is `dout`) and, in fp32, of the bias."""
-    from quintet.nn.kernels import bias_act
-
-    with torch.cuda.device_of(dout):
-        return bias_act.backward(dout, y, bias, activation)
+    return kernels.lazy("bias_act").backward(dout, y, bias, activation)
 
 
 @_bias_act_backward.register_fake

@@ -18,8 +18,7 @@ from quintet.nn.spectrogram import LogMel
 
 HANN = 0.25645
 """Time-frequency ratio of the Gaussian closest to a Hann window, per squared window length."""
-
-
+MOMENTUM = 0.99
 MIN_MAGNITUDE = 1e-6
 """Magnitudes below this fraction of the largest do not define phases."""
 
@@ -61,14 +60,12 @@ def envelope(window: Tensor, count: int, hop: int) -> Tensor:
 
 
 def istft(spectrum: Tensor, window: Tensor, hop: int, weights: Tensor) -> Tensor:
-    """(b, t, f) -> (b, (t - 1) hop + n_fft): the least-squares inverse; `weights` is the envelope,
-    which is the same for all sounds of a length."""
+    """(b, t, f) -> (b, (t - 1) hop + n_fft): least-squares inverse; `weights` is the envelope."""
     return overlap_add(torch.fft.irfft(spectrum, len(window)) * window, hop) / weights
 
 
 def running_sum(values: Tensor) -> Tensor:
-    """(b, t, …): sums over the second axis up to each place, by doubling: unlike `cumsum` the same
-    every time on a GPU, and exact to more digits."""
+    """Cumulative sums over the second axis, by doubling: `cumsum` varies on a GPU."""
     step = 1
     while step < values.shape[1]:
         values = torch.cat((values[:, :step], values[:, step:] + values[:, :-step]), 1)
@@ -79,9 +76,9 @@ def running_sum(values: Tensor) -> Tensor:
 class GriffinLim(nn.Module):
     """Log-mels (b, m, t) of a `LogMel` -> sounds (b, n), independent of each other."""
 
-    def __init__(self, mel: LogMel, iterations: int = 32, momentum: float = 0.99) -> None:
+    def __init__(self, mel: LogMel, iterations: int = 32) -> None:
         super().__init__()
-        self.mel, self.iterations, self.momentum = mel, iterations, momentum
+        self.mel, self.iterations = mel, iterations
 
     @torch.no_grad()
     def forward(self, log_mels: Tensor, length: int | None = None) -> Tensor:
@@ -101,7 +98,7 @@ class GriffinLim(nn.Module):
         for _ in range(iterations):
             # Momentum of sounds would do the same, but its rounding is heard where it is quiet.
             projected = self.stft(self.to_sound(spectrum, weights), count)
-            ahead = beyond(previous, projected, self.momentum)
+            ahead = beyond(previous, projected, MOMENTUM)
             spectrum = scaled(ahead, magnitudes * power(ahead).clamp_min(1e-24).rsqrt())
             previous = projected
         return self.to_sound(spectrum, weights)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn import kernels
-from quintet.nn.operations import without_compiler
+from quintet.nn.operations import save_inputs, without_compiler
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import Rope, apply_rope
 
@@ -99,10 +99,7 @@ def _qkv_heads(
     qkv: Tensor, q_gain: Tensor, k_gain: Tensor, cos: Tensor | None, sin: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (b, n, h, e)."""
-    from quintet.nn.kernels import heads
-
-    with torch.cuda.device_of(qkv):
-        return heads.forward(qkv, q_gain, k_gain, cos, sin)
+    return kernels.lazy("heads").forward(qkv, q_gain, k_gain, cos, sin)
 
 
 @_qkv_heads.register_fake
@@ -127,10 +124,7 @@ def _qkv_heads_backward(
     sin: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of qkv and, in fp32, (2, e) of the gains."""
-    from quintet.nn.kernels import heads
-
-    with torch.cuda.device_of(qkv):
-        return heads.backward(dq, dk, dv, qkv, q_gain, k_gain, cos, sin)
+    return kernels.lazy("heads").backward(dq, dk, dv, qkv, q_gain, k_gain, cos, sin)
 
 
 @_qkv_heads_backward.register_fake
@@ -140,27 +134,20 @@ def _(
     return torch.empty_like(qkv), qkv.new_empty(2, len(q_gain), dtype=torch.float32)
 
 
-def _setup_heads(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward_heads(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
     dqkv, d_gains = _qkv_heads_backward(*grads, *saved)
     return dqkv, d_gains[0].to(saved[1].dtype), d_gains[1].to(saved[2].dtype), None, None
 
 
-_qkv_heads.register_autograd(_backward_heads, setup_context=_setup_heads)
+_qkv_heads.register_autograd(_backward_heads, setup_context=save_inputs)
 
 
 @without_compiler
 @torch.library.custom_op("quintet::q_heads", mutates_args=())
 def _q_heads(x: Tensor, gain: Tensor) -> Tensor:
     """Queries (b, n, h, e)."""
-    from quintet.nn.kernels import heads
-
-    with torch.cuda.device_of(x):
-        return heads.forward_queries(x, gain)
+    return kernels.lazy("heads").forward_queries(x, gain)
 
 
 @_q_heads.register_fake
@@ -172,10 +159,7 @@ def _(x: Tensor, gain: Tensor) -> Tensor:
 @torch.library.custom_op("quintet::q_heads_backward", mutates_args=())
 def _q_heads_backward(dq: Tensor, x: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of x and, in fp32, of the gain."""
-    from quintet.nn.kernels import heads
-
-    with torch.cuda.device_of(x):
-        return heads.backward_queries(dq, x, gain)
+    return kernels.lazy("heads").backward_queries(dq, x, gain)
 
 
 @_q_heads_backward.register_fake
@@ -189,16 +173,13 @@ def _backward_queries(ctx: Any, dq: Tensor) -> tuple[Tensor, Tensor]:
     return dx, d_gain.to(gain.dtype)
 
 
-_q_heads.register_autograd(_backward_queries, setup_context=_setup_heads)
+_q_heads.register_autograd(_backward_queries, setup_context=save_inputs)
 
 
 @without_compiler
 @torch.library.custom_op("quintet::gated", mutates_args=())
 def _gated(x: Tensor, kind: str) -> Tensor:
-    from quintet.nn.kernels import gated
-
-    with torch.cuda.device_of(x):
-        return gated.forward(x, kind)
+    return kernels.lazy("gated").forward(x, kind)
 
 
 @_gated.register_fake
@@ -209,10 +190,7 @@ def _(x: Tensor, kind: str) -> Tensor:
 @without_compiler
 @torch.library.custom_op("quintet::gated_backward", mutates_args=())
 def _gated_backward(dy: Tensor, x: Tensor, kind: str) -> Tensor:
-    from quintet.nn.kernels import gated
-
-    with torch.cuda.device_of(x):
-        return gated.backward(dy.contiguous(), x, kind)
+    return kernels.lazy("gated").backward(dy.contiguous(), x, kind)
 
 
 @_gated_backward.register_fake

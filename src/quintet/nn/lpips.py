@@ -147,7 +147,6 @@ class LPIPS(nn.Module):
         self.requires_grad_(False).train(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Always eval mode."""
         return super().train(False)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class Padding(NamedTuple):
     """Copies of the first frame before each clip."""
 
     frames: int = 1
-    """Of a clip."""
+    """Frames of a clip."""
     lead: int = 0
     """Copies."""
 
@@ -121,27 +121,13 @@ def _group_norm_act(
     lead: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output in this dtype, and means and reciprocal deviations (b, groups)."""
-    from quintet.nn.kernels import norm_act
-
-    with torch.cuda.device_of(x):
-        return norm_act.forward(
-            x, added, weight, bias, groups, eps, activation, dtype, frames, lead
-        )
+    arguments = weight, bias, groups, eps, activation, dtype, frames, lead
+    return kernels.lazy("norm_act").forward(x, added, *arguments)
 
 
 @_group_norm_act.register_fake
-def _(
-    x: Tensor,
-    added: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    groups: int,
-    eps: float,
-    activation: str,
-    dtype: torch.dtype,
-    frames: int,
-    lead: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _, _, _, groups, _, _, dtype, frames, lead = arguments
     shape = (x.shape[0] // frames * (frames + lead), *x.shape[1:])
     y = torch.empty(shape, dtype=dtype, device=x.device, memory_format=FORMATS[x.ndim])
     mean, rstd = (x.new_empty(x.shape[0], groups, dtype=torch.float32) for _ in range(2))
@@ -163,12 +149,9 @@ def _group_norm_act_backward(
     lead: int,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of x, and in fp32 (2 or 3, c) those of bias, weight and `added`."""
-    from quintet.nn.kernels import norm_act
-
     dy = dy.contiguous(memory_format=FORMATS[x.ndim])
-    padding = frames, lead
-    with torch.cuda.device_of(x):
-        return norm_act.backward(dy, x, added, weight, bias, mean, rstd, activation, *padding)
+    arguments = weight, bias, mean, rstd, activation, frames, lead
+    return kernels.lazy("norm_act").backward(dy, x, added, *arguments)
 
 
 @_group_norm_act_backward.register_fake

@@ -17,6 +17,11 @@ def without_compiler(operation: CustomOpDef) -> CustomOpDef:
     return operation
 
 
+def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """The `setup_context` of an operation whose gradient needs all its inputs."""
+    ctx.save_for_backward(*inputs)
+
+
 def _untraced(function: Any) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
         if "torch._dynamo" not in sys.modules:

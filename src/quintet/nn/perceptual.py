@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 from quintet.nn.precision import full_precision, without_autocast
 
+SCALES, WINDOW = 3, 8
+WEIGHT = 0.25
+"""Weight of edges, and of spectra."""
 VISIBLE = 0.02
 """Just visible amplitude of a wave, in units of the pixel range."""
 
@@ -76,18 +79,9 @@ class StructuralDistance(nn.Module):
 
     filters: Tensor
 
-    def __init__(
-        self,
-        *,
-        scales: int = 3,
-        window: int = 8,
-        edge_weight: float = 0.25,
-        spectrum_weight: float = 0.25,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.scales, self.window = scales, window
-        self.edge_weight, self.spectrum_weight = edge_weight, spectrum_weight
-        self.register_buffer("filters", spectrum_filters(window), persistent=False)
+        self.register_buffer("filters", spectrum_filters(WINDOW), persistent=False)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         with without_autocast(a):
@@ -95,17 +89,17 @@ class StructuralDistance(nn.Module):
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         distances: list[Tensor] = []
-        while len(distances) < self.scales and min(a.shape[-2:]) >= self.window:
+        while len(distances) < SCALES and min(a.shape[-2:]) >= WINDOW:
             distances.append(self.single_scale(a, b))
             a, b = F.avg_pool2d(a, 2), F.avg_pool2d(b, 2)
         if not distances:
             raise ValueError(
                 f"images of {tuple(a.shape[-2:])} pixels are smaller than the window of"
-                f" {self.window}: use larger images or a smaller window"
+                f" {WINDOW}: use larger images"
             )
         return torch.stack(distances).mean(0)
 
     def single_scale(self, a: Tensor, b: Tensor) -> Tensor:
-        first, second = (log_spectrum(luminance(x), self.filters, self.window) for x in (a, b))
+        first, second = (log_spectrum(luminance(x), self.filters, WINDOW) for x in (a, b))
         spectrum = (first - second).abs().flatten(1).mean(1)
-        return self.edge_weight * edge_distance(a, b) + self.spectrum_weight * spectrum
+        return WEIGHT * edge_distance(a, b) + WEIGHT * spectrum

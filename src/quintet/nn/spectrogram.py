@@ -7,7 +7,7 @@ alone. Computed in fp32 (fp64 for fp64 input) regardless of autocast.
 """
 
 import warnings
-from typing import overload
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from quintet.nn.precision import full_precision, without_autocast
 
 # The FFT is a library call, compiled or not; nothing else here is complex.
 warnings.filterwarnings("ignore", ".*code generation for complex operators", UserWarning)
+
+N = TypeVar("N", int, Tensor)
 
 
 class LogMel(nn.Module):
@@ -59,11 +61,7 @@ class LogMel(nn.Module):
         self.register_buffer("bank", weights.float(), persistent=False)
         self.register_buffer("window", hann.float(), persistent=False)
 
-    @overload
-    def frames(self, lengths: int) -> int: ...
-    @overload
-    def frames(self, lengths: Tensor) -> Tensor: ...
-    def frames(self, lengths: int | Tensor) -> int | Tensor:
+    def frames(self, lengths: N) -> N:
         """Number of frames of sounds of these lengths in samples."""
         return 1 + lengths // self.hop_length
 

@@ -78,7 +78,7 @@ class WordTokenizer:
 
 
 TOKENIZERS = {"bytes": ByteTokenizer, "words": WordTokenizer}
-"""Of trained encoders."""
+"""Tokenizers of trained encoders."""
 VOCAB_SIZES = {"bytes": VOCAB_SIZE, "words": FIRST + WORDS}
 
 

@@ -123,14 +123,13 @@ def load_vocos(folder: str | Path) -> Vocos:
     tensors = {name: value for name, value in tensors.items() if not name.startswith(DERIVED)}
     with torch.device("meta"):
         expected = {name: value.shape for name, value in Vocos(config).state_dict().items()}
-    missing, unexpected = sorted(expected.keys() - tensors), sorted(tensors.keys() - expected)
-    shapes = sorted(n for n in expected.keys() & tensors if expected[n] != tensors[n].shape)
-    for names, what in (
-        (missing, "lacks"),
-        (unexpected, "has unknown"),
-        (shapes, "has misshapen"),
-    ):
-        if names:
+    shapes = (n for n in expected.keys() & tensors if expected[n] != tensors[n].shape)
+    for what, unfit in {
+        "lacks": expected.keys() - tensors,
+        "has unknown": tensors.keys() - expected,
+        "has misshapen": shapes,
+    }.items():
+        if names := sorted(unfit):
             raise ValueError(
                 f"{weights} {what} {len(names)} tensors of Vocos ({', '.join(names[:8])}): is"
                 " config.json the one that came with these weights?"

@@ -12,30 +12,21 @@ from pathlib import Path
 import numpy as np
 
 from quintet.engine.data.shared_rows import SharedRows
-from quintet.media.audio import (
-    AudioCaps,
-    Samples,
-    Samples16,
-    Sound,
-    converted,
-    decode_audio,
-    excerpt,
-    read_audio,
-    refuse_silence,
-)
+from quintet.media import audio
+from quintet.media.audio import decode_audio
 
 SHORT = 30.0
 """Seconds of a file that is decoded as a whole."""
 MOST_SECONDS = 24 * 3600.0
-"""Of all short files; where there are more, all are read by segments."""
+"""Limit for all short files; beyond it, all are read by segments."""
 HIGHEST_RATE = 48_000
-"""Of those that are kept."""
+"""Highest sample rate in the cache."""
 
 
 class AudioCache:
     """The audio of a folder, in memory that workers share if there is enough of it."""
 
-    def __init__(self, seconds: Sequence[float], caps: AudioCaps, channels: int = 1) -> None:
+    def __init__(self, seconds: Sequence[float], caps: audio.AudioCaps, channels: int = 1) -> None:
         """`seconds` of each file, 0 if unknown."""
         self.caps, self.channels = caps, channels
         short = [each if each <= SHORT else 0.0 for each in seconds]
@@ -53,10 +44,10 @@ class AudioCache:
         seconds: float,
         start: float,
         silent: bool = False,
-    ) -> Samples | Samples16:
+    ) -> audio.Samples | audio.Samples16:
         """As `read_audio` with `narrow`."""
         if not self._samples.capacities[index]:
-            return read_audio(
+            return audio.read_audio(
                 path,
                 rate=rate,
                 seconds=seconds,
@@ -66,16 +57,16 @@ class AudioCache:
                 silent=silent,
                 channels=self.channels,
             )
-        sound = excerpt(self._sound(index, path), seconds, start)
+        sound = audio.excerpt(self._sound(index, path), seconds, start)
         if not silent:
-            refuse_silence(path, sound)
-        return converted(sound, rate, seconds, self.channels)
+            audio.refuse_silence(path, sound)
+        return audio.converted(sound, rate, seconds, self.channels)
 
-    def _sound(self, index: int, path: Path) -> Sound:
+    def _sound(self, index: int, path: Path) -> audio.Sound:
         samples, facts = self._samples.get(index), self._facts.get(index)
         if samples is not None and facts is not None:
             rate, narrow, width = facts.tolist()
-            return Sound(samples.reshape(-1, width) if width else samples, rate, bool(narrow))
+            return audio.Sound(samples.reshape(-1, width) if width else samples, rate, bool(narrow))
         sound = decode_audio(path, self.caps, self.channels)
         width = sound.samples.shape[1] if sound.samples.ndim > 1 else 0
         self._facts.put(index, np.array([sound.rate, sound.narrow, width], np.int32))

@@ -93,9 +93,26 @@ class Batches:
         return slots, self.collate([item for _, item in sound]) if sound else None, reasons
 
 
-class CachedCodes:
-    """Codes and captions of the samples in `source`. The codes of a sample are rows (n, …); their
-    number may differ."""
+class OfSource:
+    """Samples with the names and files of those in `source`."""
+
+    source: Any
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def files(self) -> Mapping[str, str]:
+        return self.source.files() if isinstance(self.source, HasFiles) else {}
+
+    def unused(self) -> Sequence[str]:
+        return self.source.unused() if isinstance(self.source, HasFiles) else ()
+
+
+class CachedCodes(OfSource):
+    """Codes (n, …) and captions of the samples in `source`; n may differ."""
 
     cache: str
     """Name of the folder in the cache."""
@@ -111,18 +128,6 @@ class CachedCodes:
         self.reasons: dict[int, str] = {}
         self.flat = np.zeros(0, np.int32)
         self.offsets = np.zeros(1, np.int64)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
-
-    def files(self) -> Mapping[str, str]:
-        return self.source.files() if isinstance(self.source, HasFiles) else {}
-
-    def unused(self) -> Sequence[str]:
-        return self.source.unused() if isinstance(self.source, HasFiles) else ()
 
     def text(self, index: int) -> str:
         return self.source.text(index)
@@ -144,8 +149,6 @@ class CachedCodes:
     def lengths(self) -> list[int]:
         """Rows of each sample, in the variant that has most."""
         return np.diff(self.offsets).reshape(-1, self.variants).max(1).tolist()
-
-    # -- filling --------------------------------------------------------------------------------
 
     def fill(self, network: Any, collate: Collate, world: World, workers: int) -> None:
         """Each process encodes its share of the missing codes; then all read the same files."""
@@ -211,8 +214,6 @@ class CachedCodes:
                         yield number * size + slot + 1, batch_slots[slot], rows.clone()
         finally:
             stop_workers(batches)
-
-    # -- what a room says -----------------------------------------------------------------------
 
     def row_shape(self, network: Any) -> tuple[int, ...]:
         """Shape of one row of codes."""

@@ -103,8 +103,7 @@ class ContrastiveTask(Task):
 def retrieval(
     media: Tensor, text: Tensor, captions: Tensor, medium: str = "audio"
 ) -> dict[str, float]:
-    """Recall at 1, 5 and 10 in both directions and their mean, and the median rank (1 is best).
-    Those with equal captions are equally right."""
+    """Recalls in both directions and their mean, and median ranks (1 is best)."""
     ranks = {
         "text": retrieval_ranks(media, text, captions),
         medium: retrieval_ranks(text, media, captions),

@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "Row":
-        """Of a row of metadata, whose values may be numbers."""
+        """From a row of metadata, whose values may be numbers."""
         first = lambda keys: next((row[key] for key in keys if row.get(key) not in (None, "")), "")
         values = (row.get("text") or "", first(SPEAKER_KEYS), first(LANGUAGE_KEYS))
         return cls(*(str(value).strip() for value in values))
@@ -48,7 +48,7 @@ class Corpus(NamedTuple):
     layout: str
     """The name of a published layout, or where the texts are."""
     rows: Mapping[str, Row]
-    """By the name of the recording."""
+    """Rows by the name of the recording."""
     text_files: Mapping[str, str]
     """The file with the text of a recording that has none in its row."""
     unlisted: frozenset[str] = frozenset()
@@ -64,8 +64,8 @@ def read_corpus(folder: Path, names: Sequence[str]) -> Corpus:
     if (folder / "metadata.jsonl").exists():
         return _described(folder, names)
     readers = (_ljspeech, _common_voice, _vctk, _libritts)
-    found = (corpus for read in readers if (corpus := read(folder, names)))
-    return next(found, None) or _described(folder, names)
+    corpora = (corpus for read in readers if (corpus := read(folder, names)))
+    return next(corpora, None) or _described(folder, names)
 
 
 def _described(folder: Path, names: Sequence[str]) -> Corpus:
@@ -73,8 +73,6 @@ def _described(folder: Path, names: Sequence[str]) -> Corpus:
     layout = "metadata" if rows else "text files"
     return Corpus(layout, rows, texts_beside(folder, names))
 
-
-# -- LJSpeech -----------------------------------------------------------------------------------
 
 TABLE = "metadata.csv"
 
@@ -103,9 +101,6 @@ def _ljspeech(folder: Path, names: Sequence[str]) -> Corpus | None:
     return Corpus(LJSPEECH, rows, texts_beside(folder, names))
 
 
-# -- LibriTTS -----------------------------------------------------------------------------------
-
-
 def _libritts(folder: Path, names: Sequence[str]) -> Corpus | None:
     normalised = lambda name: f"{name.rpartition('.')[0]}.normalized.txt"
     text_files = texts_beside(folder, names, normalised)
@@ -116,8 +111,6 @@ def _libritts(folder: Path, names: Sequence[str]) -> Corpus | None:
     rows = {name: Row("", speaker(name), "en") for name in text_files}
     return Corpus(LIBRITTS, rows, texts_beside(folder, names) | text_files)
 
-
-# -- VCTK ---------------------------------------------------------------------------------------
 
 _VCTK = re.compile(
     r"(?P<root>(?:.*/)?)wav48[^/]*/(?P<speaker>[^/]+)/(?P<id>[^/]+?)(?P<mic>_mic\d)?\.\w+"
@@ -145,15 +138,13 @@ def _vctk(folder: Path, names: Sequence[str]) -> Corpus | None:
     return Corpus(VCTK, rows, text_files, frozenset(unlisted))
 
 
-# -- Common Voice -------------------------------------------------------------------------------
-
 CLIPS = "clips/"
 VALIDATED = ("validated.tsv",)
 PARTS = ("train.tsv", "dev.tsv", "test.tsv")
 
 
 def _common_voice(folder: Path, names: Sequence[str]) -> Corpus | None:
-    """Of one language, or of a folder of languages."""
+    """One language, or a folder of languages."""
     roots: dict[str, list[str]] = {}
     for name in names:
         root, clips, _ = name.rpartition(CLIPS)
@@ -183,9 +174,6 @@ def _tables(root: Path) -> list[Path]:
         if present:
             return [path for path in present if not path.is_symlink()]
     return []
-
-
-# -- segments of long recordings ----------------------------------------------------------------
 
 
 class Cut(NamedTuple):
@@ -241,9 +229,6 @@ def _segment_rows(source: Path) -> Iterator[Mapping[str, Any]]:
     for line in lines[columns is header :]:
         if line.strip():
             yield dict(zip(columns, line.split("\t")))
-
-
-# -- tables -------------------------------------------------------------------------------------
 
 
 def _by_stem(names: Sequence[str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ class Stage:
     description: str
     """One sentence for the page."""
     steps: Mapping[str, int]
-    """By length."""
+    """Steps by length of the demo."""
     seconds: Mapping[str, int]
     """Duration on two CPU cores, evaluation included, to estimate the remaining time."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])

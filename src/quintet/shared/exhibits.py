@@ -1,5 +1,4 @@
-"""Exhibits of sounds: files, and their log-mels in one picture; and of joint embeddings: a matrix
-of similarities, and the best captions."""
+"""Exhibits of sounds (files and log-mels) and of joint embeddings (similarities, captions)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,7 @@ def coloured(log_mels: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
 
 
 def stacked(pictures: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.uint8]:
-    """Log-mels (m, t), one below the other on the same scale of time; white where one is shorter
-    than the longest, and between them."""
+    """Log-mels (m, t), one below the other on the same scale of time, on white."""
     cells = [coloured(picture) for picture in pictures]
     height, width = cells[0].shape[0] + GAP, max(cell.shape[1] for cell in cells)
     page = np.full((len(cells) * height - GAP, width, 3), 255, np.uint8)
@@ -42,8 +40,7 @@ def stacked(pictures: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.uint
 
 @dataclass
 class Sounds:
-    """Sounds as files, one picture of all, and a text file with the transcript, their order, and
-    whether they clip."""
+    """Sounds as files, one picture of all, and a text file about them."""
 
     name: str
     sounds: Mapping[str, Tensor]

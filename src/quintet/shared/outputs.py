@@ -42,8 +42,7 @@ class Group:
     originals: Sequence[Any]
     outputs: Sequence[Any]
     baselines: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
-    """What trivial methods make of the same samples, and the originals themselves where a judge
-    has an error of its own."""
+    """Outputs of trivial methods, and the originals where a judge has an error of its own."""
     references: Sequence[Any] | None = None
     """What outputs are compared with, if not the originals."""
     captions: Sequence[str] | None = None
@@ -55,8 +54,7 @@ class Outputs(ABC):
     the batch size of the run nor on the number of processes: groups have a size of their own."""
 
     compares: Compares = "both"
-    """Judges that make sense: of pairs, of sets, of both, of sets and captions, of sounds without
-    texts, or of embeddings."""
+    """Which judges make sense."""
     size: ClassVar[int] = 8
     """Samples of a group."""
     limit: int | None = None
@@ -80,7 +78,7 @@ class Outputs(ABC):
 
     @abstractmethod
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
-        """Of samples as the source has them, and the same as a batch."""
+        """Outputs of samples; `items` are those of the source, `batch` the same collated."""
 
 
 def eight_bits(values: Tensor) -> Tensor:

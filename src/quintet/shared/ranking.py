@@ -1,5 +1,4 @@
-"""Retrieval for `quintet sample`: samples ranked by texts, and captions by samples. No torch at the
-top: help must be instant."""
+"""Retrieval for `quintet sample`: samples by texts, captions by samples. No torch at the top."""
 
 import json
 from collections.abc import Iterator, Sequence

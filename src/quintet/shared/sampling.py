@@ -81,8 +81,7 @@ def _stem(name: str) -> str:
 
 
 def each_input(inputs: Sequence[Input], work: Callable[[Input], Iterable[T]]) -> list[T]:
-    """Results of all inputs. Unusable files of a folder are skipped and named; an error if all
-    are."""
+    """Results of all inputs. Unusable files of a folder are skipped; an error if all are."""
     from quintet.media.errors import BadFile
 
     results: list[T] = []
@@ -192,7 +191,7 @@ def has_validation(run: Path) -> bool:
 
 
 def refuse_inputs(inputs: Sequence[Path], trained: Trained, flags: str) -> None:
-    """For a generator, which takes no files."""
+    """An error of a generator, which takes no files."""
     if inputs:
         raise RunError(f"{trained.path} is a generator: give {flags}, and drop {inputs[0]}")
 

@@ -98,8 +98,7 @@ class Recordings(InFolder):
 
 
 def collate(items: Sequence[Mapping[str, Any]], segments: Segments) -> dict[str, Any]:
-    """Sounds (b, n, …), padded with 0 to the length of training or of validation, and their lengths
-    (b,)."""
+    """Sounds (b, n, …), padded to the length of training or validation, and lengths (b,)."""
     lengths = torch.tensor([len(item["audio"]) for item in items])
     size = segments.train if int(lengths.max()) <= segments.train else segments.valid
     return {"audio": padded([item["audio"] for item in items], size), "lengths": lengths}

@@ -36,8 +36,7 @@ class Transcripts(FolderTexts[str]):
         return Row(cut.row.text, speaker, language)
 
     def samples(self, names: Sequence[str]) -> list[str]:
-        """The names without those that the layout leaves out; of a recording with a table of
-        segments, the segments."""
+        """Names that the layout lists; of a recording with a table of segments, these."""
         unlisted, layout = self.corpus.unlisted, self.corpus.layout
         left_out = [name for name in names if name in unlisted]
         if left_out:

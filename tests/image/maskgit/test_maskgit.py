@@ -151,9 +151,9 @@ def test_exhibits_show_the_nearest_training_picture(saved: Path) -> None:
     task.prepare(World(settings))
     train, valid = task.data("train"), task.data("valid")
     known = torch.stack([train.codes_of(index) for index in (3, 11)])
-    nearest = task._nearest(task.decode(known))
-    assert torch.equal(nearest.codes, known)
-    assert nearest.distances.max() < 1e-3
+    distances, codes = task._nearest(task.decode(known))
+    assert torch.equal(codes, known)
+    assert distances.max() < 1e-3
     batch = Batch(task.collate([valid.keyed(n, None) for n in range(2)]), [0, 1], torch.zeros(2))
     (sheet,) = task.exhibit({}, batch)
     assert isinstance(sheet, PictureSheet)
@@ -161,7 +161,7 @@ def test_exhibits_show_the_nearest_training_picture(saved: Path) -> None:
     for row, caption, number in zip(sheet.rows, sheet.texts, batch.ids, strict=True):
         (again,) = task.generate([caption], [number])
         assert torch.equal(row[2], again)
-        assert torch.equal(row[1], task.decode(task._nearest(again[None]).codes)[0])
+        assert torch.equal(row[1], task.decode(task._nearest(again[None])[1])[0])
 
 
 def test_a_generated_picture_is_compared_with_the_held_out_one_of_its_caption(saved: Path) -> None:

@@ -96,7 +96,8 @@ def test_r1_is_per_sample_and_trains_the_discriminator() -> None:
 
 
 def test_lecam_pulls_logits_towards_the_average_of_the_opposite_class(commit_at) -> None:
-    lecam = LeCam(decay=0.5)
+    lecam = LeCam()
+    lecam.decay = 0.5
     real, fake = torch.full((2, 1, 2, 2), 1.0), torch.full((2, 1, 2, 2), -1.0)
     assert lecam(real, fake).tolist() == [0, 0]
     lecam.commit(commit_at())

@@ -4,21 +4,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quintet.nn.quantisers.binary import (
-    BinaryQuantiser,
-    code_probabilities,
-    codebook_entropy,
-    entropy,
-)
 from quintet.nn.quantisers.bsq import BSQ
 from quintet.nn.quantisers.config import codebook_of_size
 from quintet.nn.quantisers.fsq import FSQ, decorrelation_loss
-from quintet.nn.quantisers.lfq import LFQ
+from quintet.nn.quantisers.lfq import LFQ, code_probabilities, codebook_entropy, entropy
 from quintet.nn.quantisers.vq import VectorQuantiser, nearest, rotate
 
 
 def every_quantiser(dim: int = 16) -> list[nn.Module]:
-    return [FSQ(dim, (5, 4, 3)), LFQ(dim, 6), BSQ(dim, 6), VectorQuantiser(dim, 32, code_dim=8)]
+    return [FSQ(dim, (5, 4, 3)), LFQ(dim, 6), BSQ(dim, 6), VectorQuantiser(dim, 32)]
 
 
 each = pytest.mark.parametrize("build", [0, 1, 2, 3], ids=["fsq", "lfq", "bsq", "vq"])
@@ -181,7 +175,7 @@ binary = pytest.mark.parametrize("kind", [LFQ, BSQ])
 
 
 @binary
-def test_entropy_loss_is_per_micro_batch(kind: type[BinaryQuantiser]) -> None:
+def test_entropy_loss_is_per_micro_batch(kind: type[LFQ]) -> None:
     """A known limitation (see the module): entropy is not additive over micro-batches."""
     quantiser = kind(8, 3)
     first, second = torch.full((4, 3), 3.0), torch.full((4, 3), -3.0)
@@ -191,7 +185,7 @@ def test_entropy_loss_is_per_micro_batch(kind: type[BinaryQuantiser]) -> None:
 
 
 @binary
-def test_a_binary_quantiser_has_no_loss_in_eval(kind: type[BinaryQuantiser]) -> None:
+def test_a_binary_quantiser_has_no_loss_in_eval(kind: type[LFQ]) -> None:
     assert kind(16, 6).eval()(torch.randn(2, 16, 4, 4)).loss == 0
 
 
@@ -234,7 +228,7 @@ def test_bsq_starts_at_unit_scale_with_any_number_of_bits() -> None:
 
 @binary
 def test_gradient_is_finite_where_a_bit_is_certain_at_every_position(
-    kind: type[BinaryQuantiser],
+    kind: type[LFQ],
 ) -> None:
     soft = torch.zeros(4, 30, requires_grad=True)
     certain = soft + 10 * torch.eye(30)[0]
@@ -320,7 +314,8 @@ def test_vq_keeps_its_state_without_a_forward_and_in_eval(commit_at) -> None:
 
 
 def test_vq_codes_move_to_the_mean_of_their_latents(commit_at) -> None:
-    quantiser = VectorQuantiser(16, 4, code_dim=2, decay=0.0, dead_code_threshold=0.0)
+    quantiser = VectorQuantiser(16, 4)
+    quantiser.decay = quantiser.dead_code_threshold = 0.0
     latents = torch.randn(2, 16, 8, 8)
     ids = quantiser(latents).ids
     soft = quantiser.project_in(latents)
@@ -330,7 +325,8 @@ def test_vq_codes_move_to_the_mean_of_their_latents(commit_at) -> None:
 
 
 def test_vq_replaces_dead_codes_by_copies_of_frequent_ones(commit_at) -> None:
-    quantiser = VectorQuantiser(16, 64, decay=0.5, dead_code_threshold=0.2)
+    quantiser = VectorQuantiser(16, 64)
+    quantiser.decay, quantiser.dead_code_threshold = 0.5, 0.2
     quantiser.codebook[8:] = 100.0
     latents = torch.randn(8, 16, 8, 8)
     for _ in range(4):

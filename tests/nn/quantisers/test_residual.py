@@ -17,7 +17,7 @@ def stacks(dim: int = 16) -> list[nn.Module]:
         ResidualQuantiser([FSQ(dim, (5, 4, 3)), FSQ(dim, (5, 4, 3))]),
         ResidualQuantiser([LFQ(dim, 6), LFQ(dim, 6)]),
         ResidualQuantiser([BSQ(dim, 6), BSQ(dim, 6)]),
-        ResidualQuantiser([VectorQuantiser(dim, 32, code_dim=8) for _ in range(2)]),
+        ResidualQuantiser([VectorQuantiser(dim, 32) for _ in range(2)]),
     ]
 
 

@@ -7,6 +7,7 @@ Weights, gradients and momenta lie alike and without gaps. Scalars stay on the d
 # Triton is installed on CUDA machines only.
 # pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
 # pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false
 
 import torch
 import triton

@@ -23,18 +23,9 @@ from quintet.judges.frechet import frechet_from
 from quintet.judges.inception import Inception
 from quintet.judges.networks import batches, device, eight_bit, exact
 from quintet.media import pixels
-from quintet.nn.lpips import (
-    ALEXNET,
-    LPIPS,
-    MEAN,
-    STD,
-    VGG16,
-    Trunk,
-    heads_of,
-    plain_names,
-    trunk_of,
-)
+from quintet.nn import lpips
 from quintet.nn.similarity import psnr, ssim
+from quintet.shared.outputs import cropped
 
 SUFFIXES = pixels.SUFFIXES
 TRUNKS = {
@@ -53,7 +44,7 @@ def read(path: Path | str, size: int | None) -> Tensor:
 
 
 def sample_of(picture: Tensor) -> Tensor:
-    """Of uint8 (3, h, w), what `read` gives of the file that `write` writes."""
+    """What `read` returns for the file that `write` writes of a uint8 picture (3, h, w)."""
     return picture / 255
 
 
@@ -63,30 +54,18 @@ def write(stem: Path, picture: Tensor) -> None:
 
 def preparation(size: int | None) -> dict[str, str]:
     """What `read` does, in words for a receipt."""
-    return {
-        "orientation": "upright by EXIF",
-        "transparency": "on white",
-        "rounding": "8 bits",
-        **cropping(size),
-    }
+    reading = {"orientation": "upright by EXIF", "transparency": "on white", "rounding": "8 bits"}
+    return {**reading, **cropping(size)}
 
 
 def cropping(size: int | None) -> dict[str, str]:
     if size is None:
         return {"size": "as stored", "crop": "none", "filter": "none"}
-    crop = "largest square in the centre"
-    return {
-        "size": f"{size} x {size}",
-        "crop": crop,
-        "filter": "Lanczos with antialiasing (Pillow)",
-    }
+    return {**cropped((size, size)), "crop": "largest square in the centre"}
 
 
 def reader(options: Options) -> tuple[Callable[[Path], Tensor], dict[str, str]]:
     return partial(read, size=options.size), preparation(options.size)
-
-
-# -- pairs ----------------------------------------------------------------------------------
 
 
 class PicturePairs(PairJudge):
@@ -111,10 +90,8 @@ class PicturePairs(PairJudge):
 
 
 class Psnr(PicturePairs):
-    name = "psnr"
+    name, better, unit = "psnr", "higher", "dB"
     about = "Peak signal-to-noise ratio of each picture, averaged."
-    better = "higher"
-    unit = "dB"
 
     def facts(self) -> dict[str, str]:
         error = "mean over pixels and RGB channels of a picture"
@@ -125,9 +102,8 @@ class Psnr(PicturePairs):
 
 
 class Ssim(PicturePairs):
-    name = "ssim"
+    name, better = "ssim", "higher"
     about = "Structural similarity, of RGB channels."
-    better = "higher"
 
     def facts(self) -> dict[str, str]:
         window = "Gaussian of 11 pixels and sigma 1.5, inside the picture only"
@@ -141,7 +117,7 @@ class Lpips(PicturePairs):
     """Both trunk and heads in one file, or the heads alone and the trunk in a file of its own."""
 
     better = "lower"
-    trunk: ClassVar[Trunk]
+    trunk: ClassVar[lpips.Trunk]
     file: ClassVar[str]
     trunk_file: ClassVar[str]
 
@@ -156,18 +132,18 @@ class Lpips(PicturePairs):
         return None
 
     @cached_property
-    def loaded(self) -> tuple[LPIPS, str]:
+    def loaded(self) -> tuple[lpips.LPIPS, str]:
         if problem := self.problem():
             raise RunError(f"the judge {self.name} {problem}")
         tensors, digest = weights.load(self.file, "")
-        tensors = plain_names(tensors)
+        tensors = lpips.plain_names(tensors)
         if not any(name.startswith("features.") for name in tensors):
             trunk, other = weights.load(self.trunk_file, TRUNKS[self.trunk_file])
-            tensors, digest = {**plain_names(trunk), **tensors}, f"{digest} on {other}"
+            tensors, digest = {**lpips.plain_names(trunk), **tensors}, f"{digest} on {other}"
         try:
-            if heads_of(tensors, self.trunk, self.file) is None:
+            if lpips.heads_of(tensors, self.trunk, self.file) is None:
                 raise ValueError(f"{weights.find(self.file)} has no LPIPS heads, lin0 to lin4")
-            return LPIPS(tensors, self.trunk).to(device()), digest
+            return lpips.LPIPS(tensors, self.trunk).to(device()), digest
         except ValueError as error:
             raise RunError(str(error)) from error
 
@@ -182,17 +158,14 @@ class LpipsVgg(Lpips):
     name = file = "lpips_vgg"
     about = "Learned perceptual distance on VGG16."
     needs = "weights lpips_vgg, and vgg16 if these are heads alone"
-    trunk, trunk_file = VGG16, "vgg16"
+    trunk, trunk_file = lpips.VGG16, "vgg16"
 
 
 class LpipsAlex(Lpips):
     name = file = "lpips_alex"
     about = "Learned perceptual distance on AlexNet, the default of lpips."
     needs = "weights lpips_alex, and alexnet if these are heads alone"
-    trunk, trunk_file = ALEXNET, "alexnet"
-
-
-# -- sets -----------------------------------------------------------------------------------
+    trunk, trunk_file = lpips.ALEXNET, "alexnet"
 
 
 class FrechetSets(SetJudge):
@@ -272,8 +245,8 @@ class PooledTrunk(nn.Module):
     def __init__(self, trunk: nn.Module) -> None:
         super().__init__()
         self.trunk = trunk
-        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
-        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1))
+        self.register_buffer("mean", torch.tensor(lpips.MEAN).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(lpips.STD).view(3, 1, 1))
 
     def forward(self, pictures: Tensor) -> Tensor:
         return self.trunk((pictures / 255 - self.mean) / self.std).mean((2, 3))
@@ -295,7 +268,7 @@ class FrechetVgg(FeatureSets):
 
     def network(self, tensors: Mapping[str, Tensor], source: str) -> nn.Module:
         try:
-            return PooledTrunk(trunk_of(plain_names(tensors), VGG16, source))
+            return PooledTrunk(lpips.trunk_of(lpips.plain_names(tensors), lpips.VGG16, source))
         except ValueError as error:
             raise RunError(str(error)) from error
 

@@ -29,16 +29,14 @@ from quintet.media.meshes.polygons import closedness
 
 PAIR_POINTS = 4096
 SET_POINTS = 2048
-"""As in both papers."""
+"""The number in both papers."""
 SEED = 0
 _CHUNK = 1024
 """Points whose distances to all others are in memory at once."""
-_KEPT = 64
+_MOST = 64
 """Results of `_once` in memory."""
 T = TypeVar("T")
 
-
-# -- files ----------------------------------------------------------------------------------
 
 SUFFIXES = readable()
 NOTHING = Mesh(np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]), np.array([[0, 1, 2]]))
@@ -54,8 +52,7 @@ def read(path: Path | str) -> Mesh:
 
 
 def sample_of(mesh: Mesh) -> Mesh:
-    """What `read` gives of the file that `write` writes. A model may make a mesh without a surface,
-    which must not raise its scores by dropping out."""
+    """As `read` after `write`. A mesh without a surface must not raise scores by dropping out."""
     vertices = np.asarray(mesh.vertices, np.float64)
     mesh = Mesh(vertices, mesh.faces)
     return _in_unit_cube(mesh if _has_surface(mesh) else NOTHING)
@@ -92,9 +89,6 @@ def preparation() -> dict[str, str]:
     }
 
 
-# -- points ---------------------------------------------------------------------------------
-
-
 class Points(NamedTuple):
     positions: Tensor
     """(p, 3) in fp64."""
@@ -112,8 +106,7 @@ def _areas(mesh: Mesh) -> Array:
 
 
 def sample(mesh: Mesh, count: int) -> Points:
-    """Points drawn evenly from the surface. The seed is the same for all meshes, so that a mesh has
-    the distance 0 from itself."""
+    """Points drawn evenly, with one seed: a mesh has the distance 0 from itself."""
     crosses, areas = _crosses(mesh), _areas(mesh)
     draw = np.random.default_rng(SEED)
     chosen = draw.choice(len(areas), count, p=areas / areas.sum())
@@ -128,29 +121,26 @@ def sample(mesh: Mesh, count: int) -> Points:
 def nearest(points: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     """(p, 3), (q, 3) -> (p,) twice: distance to the nearest of the others, and which that is."""
     others = others.to(device())
-    found = [
+    rows = [
         # Not by a matrix product, which loses small distances to rounding.
         torch.cdist(chunk, others, compute_mode="donot_use_mm_for_euclid_dist").min(1)
         for chunk in points.to(device()).split(_CHUNK)
     ]
-    distances, indices = ([one[i] for one in found] for i in (0, 1))
+    distances, indices = ([row[i] for row in rows] for i in (0, 1))
     return torch.cat(distances).cpu(), torch.cat(indices).cpu()
 
 
-_kept: dict[tuple[str, ...], Any] = {}
+_results: dict[tuple[str, ...], Any] = {}
 
 
 def _once(compute: Callable[..., T], *inputs: Any) -> T:
     """Distances that several judges of the same samples share."""
     key = (compute.__name__, *(content_digest(one) for one in inputs))
-    if key not in _kept:
-        if len(_kept) >= _KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = compute(*inputs)
-    return _kept[key]
-
-
-# -- pairs ----------------------------------------------------------------------------------
+    if key not in _results:
+        if len(_results) >= _MOST:
+            _results.pop(next(iter(_results)))
+        _results[key] = compute(*inputs)
+    return _results[key]
 
 
 class _SurfaceJudge(PairJudge):
@@ -192,10 +182,8 @@ def _way(a: Points, b: Points) -> Way:
 
 
 class Chamfer(_SurfaceJudge):
-    name = "chamfer"
+    name, better, unit = "chamfer", "lower", "sides of the unit cube"
     about = "Mean distance from points of each surface to the nearest point of the other."
-    better = "lower"
-    unit = "sides of the unit cube"
     convention = "not squared; mean of both directions (arXiv 1812.03828, Chamfer-L1)"
 
     def value(self, one: Way, other: Way) -> float:
@@ -203,10 +191,8 @@ class Chamfer(_SurfaceJudge):
 
 
 class Hausdorff(_SurfaceJudge):
-    name = "hausdorff"
+    name, better, unit = "hausdorff", "lower", "sides of the unit cube"
     about = "Largest distance from a point of either surface to the nearest point of the other."
-    better = "lower"
-    unit = "sides of the unit cube"
     convention = "maximum of both directions"
 
     def value(self, one: Way, other: Way) -> float:
@@ -214,9 +200,8 @@ class Hausdorff(_SurfaceJudge):
 
 
 class NormalConsistency(_SurfaceJudge):
-    name = "normal_consistency"
+    name, better = "normal_consistency", "higher"
     about = "How parallel the normals of the two surfaces are at nearest points; 1 is best."
-    better = "higher"
     convention = (
         "mean absolute cosine of face normals (orientation does not count); mean of both "
         "directions (arXiv 1812.03828)"
@@ -227,19 +212,14 @@ class NormalConsistency(_SurfaceJudge):
 
 
 class ClosedEdges(PairJudge):
-    name = "closed_edges"
-    medium = "mesh"
+    name, medium, better = "closed_edges", "mesh", "higher"
     about = "Share of the output's edges that have exactly two faces; 1 for a closed surface."
-    better = "higher"
 
     def facts(self) -> dict[str, str]:
         return {"convention": "of the output alone; vertices of equal position are one"}
 
     def rows(self, references: Sequence[Mesh], outputs: Sequence[Mesh]) -> Array:
         return np.array([closedness(mesh.faces) for mesh in outputs], np.float64)
-
-
-# -- sets -----------------------------------------------------------------------------------
 
 
 class _ShapesJudge(SetJudge):
@@ -263,13 +243,12 @@ class _ShapesJudge(SetJudge):
 
     @abstractmethod
     def shares(self, references: Array, outputs: Array) -> Array:
-        """Of each shape, given its neighbours: shapes drawn twice would be each other's."""
+        """One per shape, given its neighbours: shapes drawn twice would be each other's."""
 
 
 class Coverage(_ShapesJudge):
-    name = "coverage"
+    name, better = "coverage", "higher"
     about = "Share of references that are the nearest reference of some output (COV)."
-    better = "higher"
     convention = "arXiv 1707.02392; of equal distances, the first reference"
 
     def shares(self, references: Array, outputs: Array) -> Array:
@@ -278,10 +257,8 @@ class Coverage(_ShapesJudge):
 
 
 class MinimumMatching(_ShapesJudge):
-    name = "minimum_matching"
+    name, better, unit = "minimum_matching", "lower", "squared sides of the unit cube"
     about = "Mean distance of the references from their nearest outputs (MMD)."
-    better = "lower"
-    unit = "squared sides of the unit cube"
     convention = "arXiv 1707.02392"
 
     def shares(self, references: Array, outputs: Array) -> Array:

@@ -19,6 +19,7 @@ from quintet.engine.errors import RunError
 from quintet.judges import networks, vggish, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.judges.frechet import frechet_distance, ragged, rows_of
+from quintet.judges.media.speech import preparation
 from quintet.media import audio
 from quintet.media.audio import Samples, read_audio
 from quintet.shared.outputs import Caption
@@ -31,9 +32,6 @@ WEIGHTS_ARE = (
     "VGGish with the names of its port to PyTorch "
     "(https://github.com/harritaylor/torchvggish/releases/download/v0.1/vggish-10086976.pth)"
 )
-
-
-# -- files ----------------------------------------------------------------------------------
 
 
 class Recording(NamedTuple):
@@ -50,20 +48,8 @@ def sample_of(embedding: Array) -> Array:
     return embedding
 
 
-def preparation(rate: int = RATE) -> dict[str, str]:
-    return {
-        "rate": f"{rate} Hz, resampled by soxr",
-        "channels": "mean of all",
-        "length": "whole files",
-    }
-
-
-# -- sets of sounds -------------------------------------------------------------------------
-
-
 class _FrechetJudge(SetJudge):
-    medium = "music"
-    better = "lower"
+    medium, better = "music", "lower"
 
     def facts(self) -> dict[str, str]:
         return {
@@ -138,15 +124,13 @@ class MelDistance(_FrechetJudge):
 JUDGES: tuple[type[Judge], ...] = (AudioDistance, MelDistance)
 
 
-# -- retrieval ------------------------------------------------------------------------------
-
 _CHUNK = 1024
 _ROUNDING = 1e-12
 """Equal embeddings may differ by so much in similarity, which is computed in fp64."""
 
 
 def _hits(audio: Array, text: Array, k: int, captions: Sequence[str] | None) -> Array:
-    """(n, 2): whether each is found, in both directions."""
+    """(n, 2): whether the counterpart of each is found, in both directions."""
     a, t = _units(audio, "audio"), _units(text, "text")
     if a.shape != t.shape:
         raise RunError(f"embeddings of shapes {a.shape} and {t.shape} are not pairs")
@@ -156,8 +140,7 @@ def _hits(audio: Array, text: Array, k: int, captions: Sequence[str] | None) -> 
 
 
 def _ranks(queries: Array, targets: Array, groups: Array) -> Array:
-    """(n,): targets of other groups at least as similar as the best of the own. Ties count against:
-    embeddings that are all the same find nothing."""
+    """(n,): targets of other groups at least as similar as the best of its own."""
     ranks: list[Array] = []
     for start in range(0, len(queries), _CHUNK):
         similar = queries[start : start + _CHUNK] @ targets.T
@@ -176,20 +159,24 @@ def _units(embeddings: Array, what: str) -> Array:
 
 
 class _RecallJudge(PairJudge):
-    medium = "music"
-    better = "higher"
+    medium, better = "music", "higher"
     joint = True
     k: int
+    column: slice = slice(None)
+    """Columns of rows that count: texts of sounds, sounds of texts, or both."""
 
     def facts(self) -> dict[str, str]:
         ties = "ties count against, sounds with equal captions are equally right"
         return {"convention": f"cosine in fp64, rank at most {self.k}, {ties}"}
 
     def rows(self, references: Sequence[Caption], outputs: Sequence[Array]) -> Array:
-        """Of captions and embeddings of sounds: (n, 2), text of audio, audio of text."""
+        """(n, 2) of captions and embeddings of sounds: text of audio, audio of text."""
         texts = np.stack([caption.vector for caption in references])
         captions = [caption.text for caption in references]
         return _hits(np.stack(outputs), texts, self.k, captions)
+
+    def mean(self, rows: Array) -> float:
+        return float(rows[:, self.column].mean())
 
 
 class RecallAt1(_RecallJudge):
@@ -204,37 +191,26 @@ class RecallAt10(_RecallJudge):
     k = 10
 
 
-class _OfText:
-    """Of sounds, whose texts are to be found."""
-
-    def mean(self, rows: Array) -> float:
-        return float(rows[:, 0].mean())
+OF_TEXT, OF_AUDIO = slice(0, 1), slice(1, 2)
 
 
-class _OfAudio:
-    """Of texts, whose sounds are to be found."""
-
-    def mean(self, rows: Array) -> float:
-        return float(rows[:, 1].mean())
-
-
-class RecallAt1OfText(_OfText, RecallAt1):
-    name = "recall_at_1_of_text"
+class RecallAt1OfText(RecallAt1):
+    name, column = "recall_at_1_of_text", OF_TEXT
     about = "Share of sounds whose text is the nearest."
 
 
-class RecallAt1OfAudio(_OfAudio, RecallAt1):
-    name = "recall_at_1_of_audio"
+class RecallAt1OfAudio(RecallAt1):
+    name, column = "recall_at_1_of_audio", OF_AUDIO
     about = "Share of texts whose sound is the nearest."
 
 
-class RecallAt10OfText(_OfText, RecallAt10):
-    name = "recall_at_10_of_text"
+class RecallAt10OfText(RecallAt10):
+    name, column = "recall_at_10_of_text", OF_TEXT
     about = "Share of sounds whose text is among the ten nearest."
 
 
-class RecallAt10OfAudio(_OfAudio, RecallAt10):
-    name = "recall_at_10_of_audio"
+class RecallAt10OfAudio(RecallAt10):
+    name, column = "recall_at_10_of_audio", OF_AUDIO
     about = "Share of texts whose sound is among the ten nearest."
 
 

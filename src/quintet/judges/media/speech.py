@@ -42,10 +42,7 @@ if TYPE_CHECKING:
     from quintet.shared.transcripts import Transcripts
 
 RATE = 16_000
-"""Of the recogniser and of the voice encoder."""
-
-
-# -- files ----------------------------------------------------------------------------------
+"""Sample rate of the recogniser and of the voice encoder."""
 
 
 class Recording(NamedTuple):
@@ -85,8 +82,8 @@ def transcript(path: Path) -> tuple[str, str]:
         if any((folder / name).is_file() for name in METADATA):
             texts = once(("transcripts", folder), lambda folder=folder: _transcripts(folder))
             name = relative_name(folder, path)
-            if found := texts.rows.get(name):
-                return found, texts.about(name).speaker or path.parent.name
+            if text := texts.rows.get(name):
+                return text, texts.about(name).speaker or path.parent.name
     beside = path.with_suffix(".txt")
     text = read_beside(beside, "the transcript").strip() if beside.is_file() else ""
     return text, path.parent.name
@@ -111,8 +108,6 @@ def _require_rate(recording: Recording, who: str) -> None:
     if recording.rate != RATE:
         raise RunError(f"{who} needs {RATE} Hz, and {recording.path} has another rate")
 
-
-# -- words ----------------------------------------------------------------------------------
 
 PACKAGES = ("pocketsphinx", "jiwer")
 NORMALISATION = (
@@ -157,17 +152,14 @@ _recogniser = cache(_Recogniser)
 
 
 class _RecognitionJudge(PairJudge):
-    medium = "speech"
-    better = "lower"
+    medium, better = "speech", "lower"
     reads_text = True
     needs = "quintet[judges]"
     convention: str
 
     def problem(self) -> str | None:
-        missing = [name for name in PACKAGES if find_spec(name) is None]
-        if not missing:
-            return None
-        return f"needs {' and '.join(missing)}: pip install 'quintet[judges]'"
+        missing = " and ".join(name for name in PACKAGES if find_spec(name) is None)
+        return f"needs {missing}: pip install 'quintet[judges]'" if missing else None
 
     def facts(self) -> dict[str, str]:
         return {
@@ -238,8 +230,6 @@ def _counted(result: Any) -> tuple[int, int]:
     return wrong + result.insertions, wrong + result.hits
 
 
-# -- voice ----------------------------------------------------------------------------------
-
 WEIGHTS = "resemblyzer"
 WEIGHTS_ARE = "the voice encoder of resemblyzer 0.1.4"
 
@@ -258,10 +248,8 @@ def _encoder() -> "tuple[VoiceEncoder, str]":
 
 
 class Speaker(PairJudge):
-    name = "speaker"
-    medium = "speech"
+    name, medium, better = "speaker", "speech", "higher"
     about = "Similarity of the voices of output and reference: cosine of their embeddings."
-    better = "higher"
     needs = f"weights: {WEIGHTS_ARE} as {WEIGHTS}.pt"
 
     def problem(self) -> str | None:
@@ -290,8 +278,7 @@ class Speaker(PairJudge):
 class OwnVoice(Speaker):
     name = "own_voice"
     about = "Share of outputs that sound more like their own speaker than like any other."
-    joint = True
-    reads_speaker = True
+    joint = reads_speaker = True
 
     def facts(self) -> dict[str, str]:
         voices = "a speaker is the mean of its references, without that of the output"
@@ -315,9 +302,6 @@ class OwnVoice(Speaker):
         return (alike.argmax(1) == speakers).astype(np.float64)
 
 
-# -- spectrum, pitch and duration -----------------------------------------------------------
-
-
 WINDOW = 1024
 """Samples, 64 ms."""
 QUIET = 1e-5
@@ -325,10 +309,8 @@ QUIET = 1e-5
 
 
 class MelError(PairJudge):
-    name = "mel"
-    medium = "speech"
+    name, medium, better = "mel", "speech", "lower"
     about = "Distance of the output's log-mels from the reference's; for copies of recordings."
-    better = "lower"
 
     def facts(self) -> dict[str, str]:
         return {
@@ -353,23 +335,15 @@ def _log_mels(recording: Recording) -> Array:
     samples = np.pad(recording.wav.astype(np.float64), WINDOW // 2)
     frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[:: WINDOW // 4]
     magnitudes = np.abs(np.fft.rfft(frames * np.hanning(WINDOW + 1)[:-1]))
-    return np.log(np.maximum(magnitudes @ _filters(), QUIET))
-
-
-@cache
-def _filters() -> Array:
-    return mel_filterbank(RATE, WINDOW, 80).T
+    return np.log(np.maximum(magnitudes @ mel_filterbank(RATE, WINDOW, 80).T, QUIET))
 
 
 OCTAVE = 1200.0
 
 
 class Pitch(PairJudge):
-    name = "pitch"
-    medium = "speech"
+    name, medium, better, unit = "pitch", "speech", "lower", "cents"
     about = "Median distance of the output's pitch from the reference's."
-    better = "lower"
-    unit = "cents"
 
     def facts(self) -> dict[str, str]:
         return {
@@ -389,10 +363,8 @@ class Pitch(PairJudge):
 
 
 class Duration(PairJudge):
-    name = "duration"
-    medium = "speech"
+    name, medium, better = "duration", "speech", "lower"
     about = "How much longer or shorter the output is, relative to the reference."
-    better = "lower"
 
     def facts(self) -> dict[str, str]:
         return {"convention": "absolute difference over the reference's; pauses count"}
@@ -406,14 +378,8 @@ class Duration(PairJudge):
 
 
 JUDGES: tuple[type[Judge], ...] = (
-    WordErrors,
-    CharacterErrors,
-    Speaker,
-    OwnVoice,
-    MelError,
-    Pitch,
-    Duration,
-)
+    WordErrors, CharacterErrors, Speaker, OwnVoice, MelError, Pitch, Duration,
+)  # fmt: skip
 
 
 def reader(options: Options) -> tuple[Callable[[Path], Recording], dict[str, str]]:

@@ -44,7 +44,7 @@ def read(path: Path | str, frames: int | None, size: int | None) -> Tensor:
 
 
 def sample_of(clip: Tensor) -> Tensor:
-    """Of uint8 (t, 3, h, w), what `read` gives of the file that `write` writes."""
+    """What `read` returns for the file that `write` writes of a uint8 clip (t, 3, h, w)."""
     return clip / 255
 
 
@@ -73,9 +73,6 @@ def check_alike(references: Sequence[Tensor], outputs: Sequence[Tensor]) -> None
             shapes = (f"{len(x)} frames of {x.shape[-1]} x {x.shape[-2]}" for x in (one, other))
             both = " and ".join(shapes)
             raise RunError(f"a clip and its reference have {both} pixels; give frames and size")
-
-
-# -- frames ---------------------------------------------------------------------------------
 
 
 class FramePairs(PairJudge):
@@ -123,17 +120,13 @@ class LpipsAlex(FramePairs):
     about = "Learned perceptual distance of frames on AlexNet, the default of lpips."
 
 
-# -- motion ---------------------------------------------------------------------------------
-
-
 def motion(clip: Tensor) -> Tensor:
     """Differences between consecutive frames, (t - 1, 3, h, w), of 8-bit levels in 0..1."""
     return (eight_bit(clip).double() / 255).diff(dim=0)
 
 
 class MotionPairs(PairJudge):
-    medium = "video"
-    better = "lower"
+    medium, better = "video", "lower"
 
     def rows(self, references: Sequence[Any], outputs: Sequence[Any]) -> Array:
         check_alike(references, outputs)
@@ -144,7 +137,7 @@ class MotionPairs(PairJudge):
 
     @abstractmethod
     def row(self, reference: Tensor, output: Tensor) -> float | tuple[float, float]:
-        """Of the motions of both."""
+        """The row of two motions."""
 
 
 class Temporal(MotionPairs):
@@ -172,9 +165,6 @@ class TemporalRelative(MotionPairs):
     def mean(self, rows: Array) -> float:
         error, still = rows.sum(0)
         return float(error / max(still, STILL * len(rows)))
-
-
-# -- sets -----------------------------------------------------------------------------------
 
 
 class Fvd(images.FeatureSets):
@@ -236,14 +226,5 @@ class FrechetOnnx(images.FrechetOnnx):
 
 
 JUDGES: tuple[type[Judge], ...] = (
-    Psnr,
-    Ssim,
-    LpipsVgg,
-    LpipsAlex,
-    Temporal,
-    TemporalRelative,
-    FrameFid,
-    Fvd,
-    FrechetOnnx,
-)
-"""Classes, like those of pictures."""
+    Psnr, Ssim, LpipsVgg, LpipsAlex, Temporal, TemporalRelative, FrameFid, Fvd, FrechetOnnx,
+)  # fmt: skip

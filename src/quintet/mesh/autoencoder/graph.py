@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.nn import kernels
 from quintet.nn.attention import zero_init
 from quintet.nn.heads import geglu, is_fused
 from quintet.nn.norms import RMSNorm
@@ -102,10 +103,7 @@ def window_aggregate(owner: Tensor, radius: int) -> Aggregate:
 @without_compiler
 @torch.library.custom_op("quintet::windows", mutates_args=())
 def _windows(messages: Tensor, owner: Tensor, radius: int) -> Tensor:
-    from quintet.nn.kernels import windows
-
-    with torch.cuda.device_of(messages):
-        return windows.forward(messages, owner, radius)
+    return kernels.lazy("windows").forward(messages, owner, radius)
 
 
 @_windows.register_fake
@@ -116,10 +114,7 @@ def _(messages: Tensor, owner: Tensor, radius: int) -> Tensor:
 @without_compiler
 @torch.library.custom_op("quintet::windows_backward", mutates_args=())
 def _windows_backward(gradient: Tensor, owner: Tensor, radius: int) -> Tensor:
-    from quintet.nn.kernels import windows
-
-    with torch.cuda.device_of(gradient):
-        return windows.backward(gradient.contiguous(), owner, radius)
+    return kernels.lazy("windows").backward(gradient.contiguous(), owner, radius)
 
 
 @_windows_backward.register_fake

@@ -7,6 +7,7 @@ every mesh twice: with its caption, and `count` rows later without.
 # Triton is installed on CUDA machines only.
 # pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
 # pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false
 # pyright: reportPossiblyUnboundVariable=false
 
 from typing import NamedTuple

@@ -22,7 +22,7 @@ from quintet.nn.alignment import inside
 from quintet.nn.attention import Block
 from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import full_precision, residual_stream, without_autocast
-from quintet.nn.rope import Rope, rope_2d
+from quintet.nn.rope import Rope, rope_grid
 from quintet.nn.spectrogram import LogMel, band_mask
 from quintet.nn.text import TextEncoder
 
@@ -188,7 +188,7 @@ class AudioTower(nn.Module):
 
     def rotation(self, indices: Tensor | None, wavs: Tensor) -> Rope:
         columns, head_dim = self.num_columns(wavs.shape[1]), self.config.head_dim
-        rotation = rope_2d(columns, self.config.patch_rows, head_dim, wavs.device)
+        rotation = rope_grid((columns, self.config.patch_rows), head_dim, wavs.device)
         if indices is None:
             return rotation
         return Rope(rotation.cos[indices][:, None], rotation.sin[indices][:, None])

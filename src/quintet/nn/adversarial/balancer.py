@@ -5,19 +5,12 @@ at the reconstruction. Squared norms are additive over micro-batches and process
 backward, and work with sharded parameters, unlike gradients at the last layer.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from quintet.nn.statistics import CommitContext, accumulator
-
-
-class Branches(NamedTuple):
-    reconstruction: Tensor
-    """The reconstruction, for the reconstruction losses."""
-    adversarial: Tensor
-    """The same tensor, for the discriminators."""
 
 
 class _GradientNorm(torch.autograd.Function):
@@ -42,37 +35,26 @@ class Balancer(nn.Module):
     adversarial one by `effective_weight(ramp)`. A measured ratio takes effect at the next step.
     """
 
+    floor, smoothing = 1e-4, 0.9
     weight: Tensor
     norms: Tensor
 
-    def __init__(
-        self,
-        *,
-        share: float = 1.0,
-        floor: float = 1e-4,
-        cap: float = 1.0,
-        smoothing: float = 0.9,
-    ) -> None:
+    def __init__(self, *, share: float = 1.0, cap: float = 1.0) -> None:
         super().__init__()
-        if not 0 < floor <= cap:
-            raise ValueError(
-                f"floor must be positive and at most cap, not {floor} with a cap of {cap}"
-            )
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"smoothing must be at least 0 and below 1, not {smoothing}")
-        self.share, self.floor, self.cap, self.smoothing = share, floor, cap, smoothing
-        self.register_buffer("weight", torch.tensor(floor))
+        self.share, self.cap = share, cap
+        self.register_buffer("weight", torch.tensor(self.floor))
         self.register_buffer("norms", accumulator(2), persistent=False)
 
     def effective_weight(self, ramp: float | Tensor = 1.0) -> Tensor:
         """The weight at this step; never zero, because its gradient must be measurable."""
         return (self.weight * ramp).clamp_min(self.floor)
 
-    def split(self, reconstruction: Tensor, ramp: float | Tensor = 1.0) -> Branches:
+    def split(self, reconstruction: Tensor, ramp: float | Tensor = 1.0) -> tuple[Any, Any]:
+        """The same tensor twice: for the reconstruction losses, and for the discriminators."""
         one = torch.ones_like(self.weight)
-        return Branches(
-            _GradientNorm.apply(reconstruction, one, self.norms[0]),  # pyright: ignore[reportArgumentType]
-            _GradientNorm.apply(reconstruction, self.effective_weight(ramp), self.norms[1]),  # pyright: ignore[reportArgumentType]
+        return (
+            _GradientNorm.apply(reconstruction, one, self.norms[0]),
+            _GradientNorm.apply(reconstruction, self.effective_weight(ramp), self.norms[1]),
         )
 
     @torch.no_grad()

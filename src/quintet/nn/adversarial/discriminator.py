@@ -13,14 +13,6 @@ from quintet.nn.fused import FusedSequential
 from quintet.nn.norms import group_norm
 
 
-def down_block(dim: int, dim_out: int) -> list[nn.Module]:
-    return [
-        nn.Conv2d(dim, dim_out, 4, stride=2, padding=1),
-        group_norm(dim_out),
-        nn.LeakyReLU(0.2),
-    ]
-
-
 class PatchDiscriminator(nn.Module):
     """Images (b, c, h, w) in 0..1 -> logits (b, 1, h / 2^layers, w / 2^layers)."""
 
@@ -34,7 +26,8 @@ class PatchDiscriminator(nn.Module):
             nn.LeakyReLU(0.2),
         ]
         for narrow, wide in pairwise(widths):
-            body += down_block(narrow, wide)
+            conv = nn.Conv2d(narrow, wide, 4, stride=2, padding=1)
+            body += [conv, group_norm(wide), nn.LeakyReLU(0.2)]
         last = widths[-1]
         body += [nn.Conv2d(last, last, 1), nn.LeakyReLU(0.2), nn.Conv2d(last, 1, 3, padding=1)]
         self.body = FusedSequential(*body)

@@ -60,13 +60,13 @@ class LeCam(nn.Module):
     arXiv 2104.03310, equation 6; for small data sets. Zero before the first commit.
     """
 
+    decay = 0.99
     ema_logits: Tensor
     started: Tensor
     collected: Tensor
 
-    def __init__(self, decay: float = 0.99) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.decay = decay
         self.register_buffer("ema_logits", torch.zeros(2))
         self.register_buffer("started", torch.zeros(()))
         self.register_buffer("collected", accumulator(3), persistent=False)

@@ -20,7 +20,7 @@ SLOPE = 0.1
 
 
 class Judgement(NamedTuple):
-    """What the members of a discriminator make of sounds."""
+    """Outputs of all members of a discriminator."""
 
     logits: list[Tensor]
     """(b, 1, h, w) of each member."""

@@ -15,7 +15,7 @@ from quintet.nn.precision import full_precision
 
 
 def derivative(layers: Iterable[nn.Module], x: Tensor, direction: Tensor) -> Tensor:
-    """Of `layers(x)`, for convolutions, group norms and leaky ReLUs."""
+    """The derivative of `layers(x)`: convolutions, group norms and leaky ReLUs."""
     for layer in layers:
         match layer:
             case nn.Conv2d() | nn.Conv3d():
@@ -32,7 +32,7 @@ def derivative(layers: Iterable[nn.Module], x: Tensor, direction: Tensor) -> Ten
 
 
 def group_norm(norm: nn.GroupNorm, x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """In fp32, and back in the dtypes of the arguments."""
+    """Computed in fp32, and back in the dtypes of the arguments."""
     values, tangents = (
         full_precision(each.movedim(1, -1)).unflatten(-1, (norm.num_groups, -1))
         for each in (x, direction)

@@ -7,6 +7,7 @@ Each is the CUDA implementation of a custom operation whose plain version stands
 nothing is read from the device, so a CUDA graph can hold every launch.
 """
 
+import importlib
 from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,19 +28,25 @@ def fits(x: Tensor) -> bool:
 
 
 def power_of_two(size: int, least: int = 1) -> int:
-    """The next one."""
+    """The next power of two."""
     return max(least, 1 << (size - 1).bit_length())
+
+
+def lazy(name: str) -> Any:
+    """A module of this folder, imported when it is used: it needs Triton."""
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 _compiles_only = False
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    """kernel[grid](*args, **options), or only its compilation: see `compiled_together`."""
-    if _compiles_only:
-        kernel.warmup(*args, grid=grid, **options)
-    else:
-        kernel[grid](*args, **options)
+    """kernel[grid](*args, **options) on its device, or only compiled: see `compiled_together`."""
+    with torch.cuda.device_of(args[0]):
+        if _compiles_only:
+            kernel.warmup(*args, grid=grid, **options)
+        else:
+            kernel[grid](*args, **options)
 
 
 @contextmanager

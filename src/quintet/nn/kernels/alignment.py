@@ -8,10 +8,6 @@ A token needs the one before it, which another thread holds: it is read back fro
 barrier. Paths that do not exist are -1e30, which sums leave as it is.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
 import math
 
 import torch
@@ -19,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quintet.nn.kernels import power_of_two
+from quintet.nn.kernels import launch, power_of_two
 
 
 @triton.jit
@@ -109,14 +105,16 @@ def forward_sum(
     totals = scores.new_empty(2 * b, dtype=torch.float64)
     posterior = torch.empty_like(scores)
     block = power_of_two(n + 1, 16)
-    _paths_kernel[(2 * b,)](
-        scores, paths, totals, frames, tokens, float(blank), t, n, B=block, num_warps=4
-    )
+    launch(
+        _paths_kernel, (2 * b,), scores, paths, totals, frames, tokens, float(blank), t, n,
+        B=block, num_warps=4,
+    )  # fmt: skip
     block = power_of_two(n, 16)
     rows = max(1, 2048 // block)
-    _posterior_kernel[(b, triton.cdiv(t, rows))](
-        scores, paths, totals, posterior, frames, tokens, t, n, R=rows, B=block, num_warps=4
-    )
+    launch(
+        _posterior_kernel, (b, triton.cdiv(t, rows)), scores, paths, totals, posterior, frames,
+        tokens, t, n, R=rows, B=block, num_warps=4,
+    )  # fmt: skip
     loss = frames.double() * math.log1p(math.exp(blank)) - totals[::2]
     possible = (tokens <= frames) & (tokens > 0)
     return loss.masked_fill(~possible, 0.0).to(log_probs.dtype), posterior
@@ -173,7 +171,8 @@ def monotonic_search(log_probs: Tensor, num_frames: Tensor, num_tokens: Tensor) 
     moves = scores.new_empty(b, t, n, dtype=torch.int8)
     durations = scores.new_empty(b, n, dtype=torch.int64)
     block = power_of_two(n, 16)
-    _search_kernel[(b,)](
-        scores, values, moves, durations, frames, tokens, t, n, B=block, num_warps=4
-    )
+    launch(
+        _search_kernel, (b,), scores, values, moves, durations, frames, tokens, t, n,
+        B=block, num_warps=4,
+    )  # fmt: skip
     return durations

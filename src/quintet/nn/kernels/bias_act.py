@@ -5,10 +5,6 @@ a block of columns and a chunk of rows. Sums for the gradient of the bias are ad
 order, without atomics. The constants are the same for all shapes.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
 import torch
 import triton
 import triton.language as tl

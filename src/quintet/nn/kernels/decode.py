@@ -9,10 +9,6 @@ A row's result does not depend on the other rows, nor on their number. The gain 
 folded into the weights; what is left of it, a factor per row, is computed while x is read.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
 import torch
 import triton
 import triton.language as tl
@@ -24,9 +20,9 @@ from quintet.nn.rope import Rope
 
 EPILOGUES = {"none": 0, "residual": 1, "silu": 2, "swiglu": 3}
 EPS = torch.finfo(torch.float32).eps
-"""As `torch.nn.functional.rms_norm` in fp32 and in bf16."""
+"""That of `torch.nn.functional.rms_norm` in fp32 and in bf16."""
 POSITIONS = 64
-"""Of a cache, read at a time."""
+"""Positions of a cache read at a time."""
 
 
 @triton.jit(do_not_specialize=["M"])

@@ -1,10 +1,6 @@
 """Gated activations in one pass: x (rows, 2 f) holds values and gates. The backward pass writes the
 gradient of x whole, where those of two slices would be joined by another pass."""
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
 import torch
 import triton
 import triton.language as tl

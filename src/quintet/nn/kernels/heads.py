@@ -7,12 +7,6 @@ in any memory, and writes that of x whole, where that of three slices would be j
 pass. Sums for the gradients of the gains are added up in a fixed order, without atomics.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -99,8 +93,7 @@ def _backward_kernel(
     positions, sample_stride, position_stride, head_stride,
     E: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, ROTATES: tl.constexpr,
 ):  # fmt: skip
-    """dx, and sums (chunks, 2, h, e) for the gradients of the gains. Strides are of dq, dk and dv
-    (b, n, h, e)."""
+    """dx, and sums (chunks, 2, h, e) for the gains. Strides are of dq, dk and dv (b, n, h, e)."""
     chunk, index = tl.program_id(0), tl.program_id(1)
     part, head = index // H, index % H
     columns = tl.arange(0, HALF)
@@ -139,16 +132,11 @@ def _backward_kernel(
         _store_pair(sums, at, columns < E // 2, tl.sum(total_a, 0), tl.sum(total_b, 0), E)
 
 
-class Plan(NamedTuple):
-    grid: tuple[int, int]
-    """Chunks of rows; heads of queries, and of keys and values."""
-    heads: int
-    numbers: tuple[int | float, ...]
-    """Rows, heads, rows of a chunk, positions that rotate alike, eps."""
-    constants: dict[str, int]
+Plan = tuple[tuple[int, int], int, tuple[int | float, ...], dict[str, int]]
 
 
 def plan(x: Tensor, head_dim: int, cos: Tensor | None, parts: int = 3) -> Plan:
+    """Grid (chunks of rows; heads of all parts), heads, numbers and constants."""
     heads = x.shape[-1] // (parts * head_dim)
     rows = x.numel() // x.shape[-1]
     chunks = max(1, min(triton.cdiv(PROGRAMS, parts * heads), triton.cdiv(rows, ROWS)))
@@ -157,7 +145,7 @@ def plan(x: Tensor, head_dim: int, cos: Tensor | None, parts: int = 3) -> Plan:
     constants = {"E": head_dim, "HALF": power_of_two(head_dim // 2), "ROWS": ROWS}
     constants["ROTATES"] = cos is not None
     grid = (triton.cdiv(rows, length), parts * heads)
-    return Plan(grid, heads, (rows, heads, length, period, EPS), constants)
+    return grid, heads, (rows, heads, length, period, EPS), constants
 
 
 def forward(

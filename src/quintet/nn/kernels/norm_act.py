@@ -8,12 +8,6 @@ sample, a block of whole groups, and a chunk of rows. Its sums are added up by e
 next kernel: a fixed order, without atomics. Statistics are in fp32.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -28,9 +22,9 @@ depend on the device."""
 PLAIN = ["P", "G", "chunks", "length", "adds", "activation", "frames", "lead"]
 """Numbers that are not worth a kernel of their own: each takes a third of a second to compile."""
 CHUNKS = 64
-"""At most. One constant for all shapes: each further one is a kernel to compile."""
+"""Upper bound. One constant for all shapes: each further one is a kernel to compile."""
 ELEMENTS, ELEMENTS_BACKWARD = 4096, 2048
-"""Of a program at a time. The fastest of 1024 to 8192 on an H200, for four shapes of recipes."""
+"""Elements of a program at a time: the fastest of 1024 to 8192 on an H200."""
 
 
 @triton.jit
@@ -70,8 +64,7 @@ def _padded(sample, frames, lead):
 
 @triton.jit
 def _offsets(x, added, adds, groups, G, WIDTH: tl.constexpr):
-    """The first value of each group. Sums of differences from it do not cancel where the mean is
-    far from 0."""
+    """The first value of each group: sums of differences from it do not cancel far from 0."""
     size = G * WIDTH
     return _load_vector(x, groups * WIDTH, size) + _load_vector(added, groups * WIDTH, size * adds)
 
@@ -235,17 +228,12 @@ def _backward_apply_kernel(
     tl.store(at, tl.sum(total, 0), mask=columns < C * adds)
 
 
-class Plan(NamedTuple):
-    """How the programs share a tensor."""
-
-    grid: tuple[int, int, int]
-    """Samples, blocks of groups, chunks of rows."""
-    sizes: tuple[int, int, int, int, int]
-    """Rows, channels, groups, chunks, rows of a chunk."""
-    blocks: dict[str, int]
+Plan = tuple[tuple[int, int, int], tuple[int, int, int, int, int], dict[str, int]]
 
 
 def plan(x: Tensor, groups: int, elements: int) -> Plan:
+    """How the programs share a tensor: grid (samples, blocks of groups, chunks of rows), sizes
+    (rows, channels, groups, chunks, rows of a chunk) and constants."""
     samples, channels = x.shape[:2]
     rows = x.numel() // (samples * channels)
     width = channels // groups
@@ -257,11 +245,8 @@ def plan(x: Tensor, groups: int, elements: int) -> Plan:
     chunks = max(1, min(CHUNKS, triton.cdiv(PROGRAMS, samples * blocks), triton.cdiv(rows, step)))
     length = triton.cdiv(triton.cdiv(rows, chunks), step) * step
     chunks = triton.cdiv(rows, length)
-    return Plan(
-        (samples, blocks, chunks),
-        (rows, channels, groups, chunks, length),
-        {"WIDTH": width, "GROUPS": together, "R": step},
-    )
+    sizes = rows, channels, groups, chunks, length
+    return (samples, blocks, chunks), sizes, {"WIDTH": width, "GROUPS": together, "R": step}
 
 
 def forward(

@@ -6,12 +6,7 @@ positions, which are unrolled. The backward pass computes the weights again, and
 (b, n, h, e) memory. Weights are in fp32, and rounded before their product with the values.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-# It concatenates tuples of blocks, and does not unpack them.
-# pyright: reportAttributeAccessIssue=false
-# ruff: noqa: RUF005
+# ruff: noqa: RUF005 (Triton concatenates tuples of blocks, and does not unpack them)
 
 import torch
 import triton

@@ -5,10 +5,6 @@ the same owner does not depend on their order, so the backward pass is a gather 
 a row is the sum of its copies in the windows around it, in fp32.
 """
 
-# Triton is installed on CUDA machines only.
-# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportIndexIssue=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
-
 import triton
 import triton.language as tl
 from torch import Tensor

@@ -54,8 +54,7 @@ class Bottleneck(nn.Module):
         raise NotImplementedError
 
     def rows(self, output: Any) -> dict[str, Tensor]:
-        """One row per sample of what an evaluation measures of what `forward` returned, or of an
-        output with its fields."""
+        """Rows for an evaluation, one per sample, from the output of `forward`."""
         raise NotImplementedError
 
     def summarise(self, rows: MutableMapping[str, Tensor]) -> dict[str, float]:

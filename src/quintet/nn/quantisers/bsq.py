@@ -6,8 +6,8 @@ cannot move away from the codes, so the quantisation error is bounded for any nu
 The entropy loss is LFQ's, which takes groups of bits jointly. With single bits, the cheapest form
 in the paper, copies of one bit count as much as different bits: fewer codes are used
 (docs/log.md). The commitment loss is the squared distance to the code; its weight is 0 by default
-in the authors' code. The temperature is in units of a coordinate of the code, so that any number of
-bits is equally sharp: 1 is the paper's tau = 2 bits.
+in the authors' code. Logits are in units of a coordinate of the code, so that any number of bits is
+equally sharp, as with the paper's tau = 2 bits.
 """
 
 import math
@@ -15,10 +15,10 @@ import math
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.quantisers.binary import BinaryQuantiser
+from quintet.nn.quantisers.lfq import LFQ
 
 
-class BSQ(BinaryQuantiser):
+class BSQ(LFQ):
     """Codes are the signs of a projection of the latents onto the unit sphere."""
 
     def magnitude_of(self, bits: int) -> float:

@@ -1,7 +1,6 @@
 """Construction of a quantiser from its settings."""
 
 from quintet.nn.quantisers.base import Bottleneck
-from quintet.nn.quantisers.binary import BinaryQuantiser
 from quintet.nn.quantisers.bsq import BSQ
 from quintet.nn.quantisers.config import CodebookConfig, QuantiserConfig
 from quintet.nn.quantisers.continuous import BoundedBottleneck, GaussianBottleneck
@@ -21,7 +20,7 @@ def build_quantiser(config: QuantiserConfig, dim: int) -> Bottleneck:
     return build_codebook(config, dim)
 
 
-def build_codebook(config: CodebookConfig, dim: int) -> BinaryQuantiser | VectorQuantiser:
+def build_codebook(config: CodebookConfig, dim: int) -> LFQ | VectorQuantiser:
     """A binary (lookup-free, spherical) or the vector quantiser."""
     bits, commitment = config.codebook_bits, config.commitment_weight
     if config.quantiser == "vq":

@@ -24,8 +24,7 @@ def expected_usage(draws: int, codebook_size: int) -> float:
 
 
 def codebook_usage(ids: Tensor, codebook_size: int) -> CodebookUsage:
-    """Usage of a codebook by these ids; the fraction is meaningful with many more ids than codes,
-    the coverage with twenty or more."""
+    """Fraction and perplexity need many more ids than codes, the coverage twenty or more."""
     counts = ids.unique(return_counts=True)[1]  # a table of all codes might not fit into memory
     frequencies = counts / ids.numel()
     entropy = -torch.special.xlogy(frequencies, frequencies).sum()

@@ -85,8 +85,7 @@ class ContinuousBottleneck(Bottleneck):
 
 
 class GaussianBottleneck(ContinuousBottleneck):
-    """Diagonal Gaussians with a small divergence from the prior (latent diffusion, arXiv
-    2112.10752). Codes are their means."""
+    """Diagonal Gaussians near a standard normal (arXiv 2112.10752). Codes are their means."""
 
     def __init__(self, dim: int, channels: int, *, kl_weight: float = 1e-6) -> None:
         super().__init__(dim, channels, 2 * channels)

@@ -8,8 +8,6 @@ error; the two then share the positions. Counts and codebook are equal on all pr
 noise is keyed, so every process makes the same replacement.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,6 +22,7 @@ from quintet.nn.quantisers.base import (
 )
 from quintet.nn.statistics import CommitContext, accumulator
 
+CODE_DIM = 16
 CHUNK = 8192
 """Positions compared with the codebook at a time: bounds the distance matrix."""
 
@@ -46,18 +45,10 @@ def rotate(start: Tensor, end: Tensor) -> Tensor:
     return scale * (start - 2 * along * middle + 2 * forward * q)
 
 
-class Statistics(NamedTuple):
-    """Statistics of one step, scaled to a mean count of one regardless of the batch size."""
-
-    counts: Tensor
-    sums: Tensor
-    error: Tensor
-    usable: Tensor
-
-
 class VectorQuantiser(DiscreteBottleneck):
     """Replaces a projection of each latent by its nearest codebook entry."""
 
+    decay, dead_code_threshold = 0.98, 0.1
     codebook: Tensor
     counts: Tensor
     commits: Tensor
@@ -65,27 +56,16 @@ class VectorQuantiser(DiscreteBottleneck):
     new_sums: Tensor
     new_error: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        codebook_size: int,
-        *,
-        code_dim: int = 16,
-        decay: float = 0.98,
-        commitment_weight: float = 0.25,
-        dead_code_threshold: float = 0.1,
-    ) -> None:
+    def __init__(self, dim: int, codebook_size: int, *, commitment_weight: float = 0.25) -> None:
         super().__init__()
-        self.codebook_size, self.decay = codebook_size, decay
-        self.commitment_weight = commitment_weight
-        self.dead_code_threshold = dead_code_threshold
-        self.project_in = ProjectIn(dim, code_dim)
-        self.project_out = ProjectOut(code_dim, dim)
-        self.register_buffer("codebook", torch.randn(codebook_size, code_dim))
+        self.codebook_size, self.commitment_weight = codebook_size, commitment_weight
+        self.project_in = ProjectIn(dim, CODE_DIM)
+        self.project_out = ProjectOut(CODE_DIM, dim)
+        self.register_buffer("codebook", torch.randn(codebook_size, CODE_DIM))
         self.register_buffer("counts", torch.ones(codebook_size))
         self.register_buffer("commits", torch.zeros(()))
         self.register_buffer("new_counts", accumulator(codebook_size), persistent=False)
-        self.register_buffer("new_sums", accumulator(codebook_size, code_dim), persistent=False)
+        self.register_buffer("new_sums", accumulator(codebook_size, CODE_DIM), persistent=False)
         self.register_buffer("new_error", accumulator(), persistent=False)
 
     def forward(self, latents: Tensor) -> Quantised:
@@ -120,20 +100,21 @@ class VectorQuantiser(DiscreteBottleneck):
     @torch.no_grad()
     def commit(self, context: CommitContext) -> None:
         """Update the codebook with the statistics of the step, then replace dead codes."""
-        step = self.reduce_statistics(context)
+        new_counts, new_sums, error, usable = self.reduce_statistics(context)
         # A smaller decay at first: the codebook reaches the data within about ten steps.
         decay = ((1 + self.commits) / (10 + self.commits)).clamp_max(self.decay)
-        counts = torch.lerp(step.counts, self.counts, decay)
-        sums = torch.lerp(step.sums, self.codebook * self.counts[:, None], decay)
+        counts = torch.lerp(new_counts, self.counts, decay)
+        sums = torch.lerp(new_sums, self.codebook * self.counts[:, None], decay)
         codebook = sums / counts.clamp_min(1e-6)[:, None]
-        noise = step.error * context.noise(codebook, "vq.revive")
+        noise = error * context.noise(codebook, "vq.revive")
         codebook, counts = self.replace_dead_codes(codebook, counts, noise)
-        self.codebook.copy_(torch.where(step.usable, codebook, self.codebook))
-        self.counts.copy_(torch.where(step.usable, counts, self.counts))
-        self.commits.add_(step.usable)
+        self.codebook.copy_(torch.where(usable, codebook, self.codebook))
+        self.counts.copy_(torch.where(usable, counts, self.counts))
+        self.commits.add_(usable)
 
-    def reduce_statistics(self, context: CommitContext) -> Statistics:
-        """Sum over processes, scale, and reset the accumulators."""
+    def reduce_statistics(self, context: CommitContext) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Counts and sums over processes, scaled to a mean count of one whatever the batch size,
+        deviation, and whether they are usable; resets the accumulators."""
         counts, sums, error = (
             context.sum(x) for x in (self.new_counts, self.new_sums, self.new_error)
         )
@@ -141,7 +122,7 @@ class VectorQuantiser(DiscreteBottleneck):
         scale = self.codebook_size / total.clamp_min(1)
         deviation = (error / (total.clamp_min(1) * self.codebook.shape[1])).sqrt()
         usable = (total > 0) & (context.skipped == 0)
-        step = Statistics(counts * scale, sums * scale, deviation, usable)
+        step = counts * scale, sums * scale, deviation, usable
         for buffer in (self.new_counts, self.new_sums, self.new_error):
             buffer.zero_()
         return step

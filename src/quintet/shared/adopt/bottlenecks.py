@@ -76,7 +76,7 @@ class AdoptedCodebook(DiscreteBottleneck):
 def bottleneck_of(
     network: nn.Module, gaussian: bool, channels: int, kl_weight: float
 ) -> Bottleneck:
-    """For what the network's `encode` returns: a distribution, or latents."""
+    """The bottleneck for a network whose `encode` returns a distribution, or latents."""
     if hasattr(network, "quantize"):
         return AdoptedCodebook(network.quantize)
     return AdoptedGaussian(channels // 2, kl_weight) if gaussian else AdoptedLatents(channels)

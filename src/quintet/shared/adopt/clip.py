@@ -38,7 +38,7 @@ class ClipConfig(PairConfig):
     """What rebuilds an adopted CLIP, but for its tokenizer."""
 
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """Of each colour channel in 0..1, subtracted from pixels."""
+    """Mean of each colour channel in 0..1, subtracted from pixels."""
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     """Deviation of each channel, by which they are divided."""
 
@@ -60,8 +60,7 @@ class ClipConfig(PairConfig):
 
 
 class AdoptedClip(AdoptedPair):
-    """`clip.embed_image(images)` and `clip.embed_text(texts)` have the embeddings of the
-    original."""
+    """`embed_image(images)` and `embed_text(texts)` are the embeddings of the original."""
 
     Config = ClipConfig
     stage, what, original, towers = "clip", "images", FOLDER, TOWERS
@@ -84,8 +83,6 @@ class AdoptedClip(AdoptedPair):
     def label(cls) -> str:
         """The family of its runs; outside judges read them too."""
         return "image/clip"
-
-    # -- embeddings ------------------------------------------------------------------------------
 
     def forward(self, images: Tensor, text: Tensor) -> Embedded:
         """Images as bytes, or in 0..1."""
@@ -124,16 +121,12 @@ class AdoptedClip(AdoptedPair):
         """(images, texts): cosine similarities."""
         return similarities(self.embed_image(images), self.embed_text(texts))
 
-    # -- training --------------------------------------------------------------------------------
-
     def regions(self) -> list[nn.Module]:
         """Blocks of both towers, which are recomputed or sharded one by one."""
         return [
             *self.network.vision_model.encoder.layers,
             *self.network.text_model.encoder.layers,
         ]
-
-    # -- files -----------------------------------------------------------------------------------
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **how: Any) -> Self:

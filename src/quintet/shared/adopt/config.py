@@ -1,5 +1,4 @@
-"""Settings of recipes that adopt a model of diffusers or transformers. Imports no torch: help must
-be instant."""
+"""Settings of recipes that adopt a model of diffusers or transformers. Imports no torch."""
 
 import json
 import types
@@ -78,7 +77,7 @@ class AdoptedConfig(OriginalConfig):
 
     @property
     def channels(self) -> int:
-        """Of images and frames; some classes count those of patches, which are always RGB."""
+        """Channels of images and frames; some classes count those of patches, always RGB."""
         channels = self.values.get("in_channels", 3)
         return channels if channels in (1, 3, 4) else 3
 

@@ -12,21 +12,19 @@ import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
 from quintet.engine.models.hub import CONFIG
-from quintet.engine.models.pretrained import read_about, refuse_outside_links
+from quintet.engine.models.pretrained import Pretrained, read_about, refuse_outside_links
 from quintet.engine.runs.checkpoint import write_safetensors
 from quintet.shared.adopt.config import CONTRASTIVE, FOLDER, AdoptedConfig, OriginalConfig
 
-WEIGHTS = "diffusion_pytorch_model.safetensors"
-"""Name of the file of weights of diffusers."""
-MODEL = "model.safetensors"
-"""That of transformers."""
+WEIGHTS, MODEL = "diffusion_pytorch_model.safetensors", "model.safetensors"
+"""Files of weights of diffusers and of transformers."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 C = TypeVar("C", bound=OriginalConfig)
 
@@ -45,11 +43,6 @@ def class_in(path: Path) -> str:
     """The class that the config.json of a folder names."""
     about = read_about(path)
     return str(about.get("_class_name") or (about.get("architectures") or [""])[0])
-
-
-def kept_class(about: Mapping[str, Any]) -> str:
-    """The class of a model that a run or an export names; of one of Quintet's own, its label."""
-    return str((about.get("config") or {}).get("class_name") or about.get("model"))
 
 
 def load(path: Path, config_class: type[C] = AdoptedConfig) -> tuple[C, nn.Module]:
@@ -86,7 +79,7 @@ def build(config: OriginalConfig) -> nn.Module:
 
 
 def save(config: OriginalConfig, network: Any, state: Mapping[str, Tensor], path: Path) -> None:
-    """In the original format; equal weights give an equal file."""
+    """Write the original format; equal weights give an equal file."""
     weights = {name: value.cpu() for name, value in state.items()}
     if config.library == "diffusers":
         write_safetensors(path / WEIGHTS, weights)
@@ -128,6 +121,39 @@ def class_of(config: OriginalConfig) -> Any:
             f" {library.__version__}; give {FOLDER}"
         )
     return kind
+
+
+class Adopted(Pretrained):
+    """A model around the network of a folder, exported in the format of that folder."""
+
+    refusal: ClassVar[str]
+    what: ClassVar[str]
+    original: ClassVar[str] = FOLDER
+    """Words for what to give."""
+    config: Any
+    network: Any
+
+    @classmethod
+    def _about(cls, path: Path) -> Any:
+        about = read_about(path)
+        if about.get("model") != cls.label():
+            named = (about.get("config") or {}).get("class_name") or about.get("model")
+            raise RunError(f"a {named} {cls.refusal} {cls.what}; give {cls.original}")
+        return super()._about(path)
+
+    def stored(self) -> dict[str, Tensor]:
+        """The network's weights in the types of the original."""
+        return in_type_of(self.config, self.network.state_dict())
+
+    def exported(self) -> dict[str, Tensor]:
+        own = self.network.state_dict()
+        return {f"network.{n}": value.to(own[n].dtype) for n, value in self.stored().items()}
+
+    def save_stage(self, path: Path) -> None:
+        super()._write(path)
+
+    def _write(self, path: Path) -> None:
+        save(self.config, self.network, self.stored(), path)
 
 
 def weight_files(path: Path, name: str) -> list[Path]:
@@ -172,8 +198,7 @@ def types_of(files: list[Path]) -> dict[str, str]:
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Without progress bars, and without warnings of the libraries about their own use of torch and
-    about known settings."""
+    """Without the libraries' progress bars and warnings."""
     bars: Any = sys.modules.get("transformers.utils.logging")
     if bars is not None and not bars.is_progress_bar_enabled():
         bars = None

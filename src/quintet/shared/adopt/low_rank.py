@@ -20,7 +20,7 @@ SCALE = 16.0
 """Alpha over rank. With Adam, it multiplies the learning rate of `up` but not that of `down`, as
 LoRA+ (arXiv 2402.12354) advises; so the learning rates of whole weights suit factors."""
 PREFIX = "low_rank."
-"""Of the factors' names in a checkpoint."""
+"""Prefix of the factors' names in a checkpoint."""
 T = TypeVar("T")
 
 
@@ -42,7 +42,7 @@ class LowRank(nn.Module):
 
     @classmethod
     def like(cls, state: Mapping[str, Tensor], network: nn.Module) -> "LowRank":
-        """For the factors of a checkpoint."""
+        """Factors of the shapes in a checkpoint."""
         keys = {name.rpartition(".")[2] for name in state}
         shapes = {n: p.shape for n, p in network.named_parameters() if _key(n) in keys}
         return cls(shapes, max(len(value) for name, value in state.items() if ".down." in name))
@@ -61,25 +61,26 @@ class LowRank(nn.Module):
             }
 
     def applied(self, network: nn.Module, call: Callable[[], T]) -> T:
-        """What a call gives while the network has the changed weights."""
+        """The result of a call while the network has the changed weights."""
         merged = self.merged(dict(network.named_parameters()))
         return functional_call(
-            _Call(network, call), {f"network.{n}": w for n, w in merged.items()}, ()
+            Call(network, call), {f"network.{n}": w for n, w in merged.items()}, ()
         )
 
 
-class _Call(nn.Module):
-    def __init__(self, network: nn.Module, call: Callable[[], Any]) -> None:
-        super().__init__()
-        self.network, self.call = network, call
+class Call(nn.Module):
+    """A function of a network as a module, whose weights can be replaced."""
 
-    def forward(self) -> Any:
-        return self.call()
+    def __init__(self, network: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.network, self.function = network, function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
 
 
 def adaptable(network: nn.Module, names: Collection[str]) -> dict[str, torch.Size]:
-    """Those of the named weights that are matrices of linear and convolutional layers. Of a
-    normalised weight these are direction and length, the latter with a single column."""
+    """Named weights of linear and convolutional layers; of a normalised one, both its factors."""
     return {
         f"{layer}.{name}": parameter.shape
         for layer, module in network.named_modules()

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from quintet.engine.errors import RunError
-from quintet.engine.models.pretrained import Pretrained, read_about, weights_of
+from quintet.engine.models.pretrained import weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.runs.folder import at_step
 from quintet.nn.precision import full_precision
 from quintet.shared.adopt import folder, passes, peft_files
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
-from quintet.shared.adopt.config import CODECS, FOLDER, AdoptedConfig, Trained
+from quintet.shared.adopt.config import CODECS, AdoptedConfig, Trained
 from quintet.shared.adopt.low_rank import PREFIX, LowRank, adaptable
 from quintet.shared.adopt.passes import Shape
 from quintet.shared.tokenizer.model import (
@@ -35,14 +35,14 @@ from quintet.shared.tokenizer.model import (
 )
 
 SIDE, FRAMES = 256, 17
-"""Of an input that every class takes; its latents tell the factors."""
+"""Size of an input that every class takes; its latents tell the factors."""
 
 
-class AdoptedTokenizer(TokenizerModel):
+class AdoptedTokenizer(folder.Adopted, TokenizerModel):
     Config = AdoptedConfig
-    what: ClassVar[str]
+    refusal = "cannot be adopted for"
     axes: ClassVar[int]
-    """Of a batch of pixels."""
+    """Number of axes of a batch of pixels."""
     with_values: ClassVar[bool] = False
     """Whether passes need tensors with values."""
 
@@ -126,7 +126,7 @@ class AdoptedTokenizer(TokenizerModel):
         return self.from_network(output, self._frames(values)) * 0.5 + 0.5
 
     def output(self, values: Tensor) -> Tensor:
-        """Of the decoder, with the changes of a LoRA."""
+        """What the decoder returns, with the changes of a LoRA."""
         if self.low_rank is None:
             output = self.decoded(values)
         else:
@@ -224,20 +224,21 @@ class AdoptedTokenizer(TokenizerModel):
         """Freeze what is not trained, found by a pass over pixels of this shape; returns the names
         of parameters that nothing depends on. `rank` is that of a LoRA."""
         self.merge()
-        found = self._try(lambda: passes.both(self, shape))
-        self.check_output(shape, found.output)
+        halves = self._try(lambda: passes.both(self, shape))
+        self.check_output(shape, halves.output)
         chosen = {
             # What both halves share must not change where one of them stays.
-            "decoder": found.decoder - found.encoder,
-            "encoder": found.encoder - found.decoder,
-            "all": found.encoder | found.decoder,
+            "decoder": halves.decoder - halves.encoder,
+            "encoder": halves.encoder - halves.decoder,
+            "all": halves.encoder | halves.decoder,
         }["decoder" if part == "lora" else part]
         if not chosen:
             raise RunError(f"train is {part!r}, which has no parameters in this autoencoder")
-        self.encoder_learns = bool(chosen & found.encoder)
+        self.encoder_learns = bool(chosen & halves.encoder)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name in chosen)
-        unused = [n for n, _ in self.named_parameters() if n not in found.encoder | found.decoder]
+        used = halves.encoder | halves.decoder
+        unused = [name for name, _ in self.named_parameters() if name not in used]
         if part == "lora":
             self._adapt(chosen, rank)
         self._resting = [module for module in self.network.modules() if _rests(module)]
@@ -292,14 +293,6 @@ class AdoptedTokenizer(TokenizerModel):
         return cls(*folder.load(Path(source))).eval()
 
     @classmethod
-    def _about(cls, path: Path) -> Any:
-        about = read_about(path)
-        if about.get("model") != cls.label():
-            named = folder.kept_class(about)
-            raise RunError(f"a {named} cannot be adopted for {cls.what}; give {FOLDER}")
-        return super()._about(path)
-
-    @classmethod
     def _from_run(cls, path: Path, step: int | str | None, about: Mapping[str, Any]) -> Self:
         weights = weights_of(at_step(path, step), about["main"]["part"])
         if not all(name.startswith(PREFIX) for name in weights):
@@ -310,7 +303,7 @@ class AdoptedTokenizer(TokenizerModel):
         return model.eval()
 
     def state_dict(self, *args: Any, **keywords: Any) -> Any:
-        """Of a LoRA its factors alone: a run keeps the original once, not in each checkpoint."""
+        """A LoRA's factors alone: a run keeps the original once, not in each checkpoint."""
         state = super().state_dict(*args, **keywords)
         if self.low_rank is None:
             return state
@@ -333,24 +326,15 @@ class AdoptedTokenizer(TokenizerModel):
         original = f"{self.config.class_name}.from_pretrained(ORIGINAL)"
         return f"{count} tensors; load them with peft.PeftModel.from_pretrained({original}, FOLDER)"
 
-    def _write(self, path: Path) -> None:
-        """In the format of the original, and in its type of weights."""
-        folder.save(self.config, self.network, self._stored(), path)
-
-    def _stored(self) -> dict[str, Tensor]:
-        """The network's weights in the type of the original."""
+    def stored(self) -> dict[str, Tensor]:
         state = self.network.state_dict()
         if self.low_rank is not None:
             state |= self.low_rank.merged(state)
         return folder.in_type_of(self.config, state)
 
-    def exported(self) -> dict[str, Tensor]:
-        own = self.network.state_dict()
-        return {f"network.{n}": value.to(own[n].dtype) for n, value in self._stored().items()}
-
     def save_stage(self, path: Path) -> None:
         self.merge()
-        Pretrained._write(self, path)
+        super().save_stage(path)
 
     def loading(self, path: str) -> str:
         return f"{self.config.library}.{self.config.class_name}.from_pretrained({json.dumps(path)})"

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from quintet.engine.errors import RunError
 from quintet.engine.models.hub import CONFIG
-from quintet.engine.models.pretrained import Pretrained, read_about, refuse_outside_links
+from quintet.engine.models.pretrained import refuse_outside_links
 from quintet.nn.alignment import inside
 from quintet.nn.contrastive import MAX_TEMPERATURE, MIN_TEMPERATURE
 from quintet.nn.precision import full_precision, without_autocast
@@ -27,12 +27,12 @@ from quintet.shared.adopt.config import PairConfig
 PROCESSOR = "processor"
 """Subfolder of the processor's files in what a run keeps."""
 MAX_BYTES = 50_000_000
-"""Of a file of the processor; a vocabulary takes a few."""
+"""Limit for a file of the processor; a vocabulary takes a few megabytes."""
 SCALES = (-math.log(MAX_TEMPERATURE), -math.log(MIN_TEMPERATURE))
-"""Of the logarithm of the inverse temperature."""
+"""Range of the logarithm of the inverse temperature."""
 
 
-class AdoptedPair(Pretrained, nn.Module):
+class AdoptedPair(folder.Adopted, nn.Module):
     """`network` is the original; `config` says what rebuilds it."""
 
     stage: ClassVar[str]
@@ -41,12 +41,7 @@ class AdoptedPair(Pretrained, nn.Module):
     """Its logarithm of the inverse temperature."""
     towers: ClassVar[Mapping[Any, tuple[str, ...]]]
     """What is trained, beside the temperature, by the names of the original."""
-    what: ClassVar[str]
-    """What texts are paired with."""
-    original: ClassVar[str]
-    """Words for what to give."""
-    config: Any
-    network: Any
+    refusal = "is not a joint embedding of"
 
     def __init__(self, config: PairConfig, network: nn.Module | None = None) -> None:
         nn.Module.__init__(self)
@@ -120,19 +115,11 @@ class AdoptedPair(Pretrained, nn.Module):
 
     # -- files -----------------------------------------------------------------------------------
 
-    @classmethod
-    def _about(cls, path: Path) -> Any:
-        about = read_about(path)
-        if about.get("model") != cls.label():
-            named = folder.kept_class(about)
-            raise RunError(f"a {named} is not a joint embedding of {cls.what}; give {cls.original}")
-        return super()._about(path)
-
     def read_stages(self, path: Path) -> None:
         """The processor in what a run keeps, or in the folder of what it keeps."""
-        for kept in (path / PROCESSOR, path / self.stage / PROCESSOR):
-            if kept.is_dir():
-                self.read_processor(kept)
+        for processor in (path / PROCESSOR, path / self.stage / PROCESSOR):
+            if processor.is_dir():
+                self.read_processor(processor)
 
     def read_processor(self, path: Path) -> None:
         if processor_digest(path) != self.config.processor:
@@ -143,37 +130,23 @@ class AdoptedPair(Pretrained, nn.Module):
         (path / PROCESSOR).mkdir()
         self._copy_processor(path / PROCESSOR)
 
-    def save_stage(self, path: Path) -> None:
-        Pretrained._write(self, path)
-
     def _write(self, path: Path) -> None:
-        """In the format of the original, and in its type of weights."""
-        folder.save(self.config, self.network, self._stored(), path)
+        super()._write(path)
         self._copy_processor(path)
 
     def _copy_processor(self, path: Path) -> None:
         for file in [] if self._processor is None else processor_files(self._processor):
             shutil.copyfile(file, path / file.name)
 
-    def _stored(self) -> dict[str, Tensor]:
-        return folder.in_type_of(self.config, self.network.state_dict())
-
-    def exported(self) -> dict[str, Tensor]:
-        own = self.network.state_dict()
-        return {f"network.{n}": value.to(own[n].dtype) for n, value in self._stored().items()}
-
 
 def projected(layer: nn.Module, pooled: Tensor) -> Tensor:
-    """Of unit length, in full precision."""
+    """A projection of unit length, in full precision."""
     with without_autocast(pooled):
         return F.normalize(layer(full_precision(pooled)), dim=-1)
 
 
-# -- the processor ------------------------------------------------------------------------------
-
-
 def transformers() -> Any:
-    """By name: else the type checker reads 2,600 files of it."""
+    """Imported by name: else the type checker reads 2,600 files of it."""
     return importlib.import_module("transformers")
 
 
@@ -203,7 +176,7 @@ def processor_files(path: Path) -> list[Path]:
 
 
 def processor_digest(path: Path) -> str:
-    """Of names and contents."""
+    """Digest of the names and contents of these files."""
     digest = hashlib.sha256()
     for file in processor_files(path):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())

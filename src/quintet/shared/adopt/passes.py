@@ -1,20 +1,21 @@
 """Passes of an adopted network over tensors that have shapes and no values: they cost no memory,
 and seconds at most, whatever the size of the network. A process makes each once."""
 
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, is_gaussian
+from quintet.shared.adopt.low_rank import Call
 
 Shape = tuple[int, ...]
 T = TypeVar("T")
-MADE: OrderedDict[Any, Any] = OrderedDict()
+RESULTS: dict[Any, Any] = {}
 """Results by what they depend on."""
 LIMIT = 256
 
@@ -39,24 +40,11 @@ class Pass(NamedTuple):
     """Parameters that the output depends on, given the latents."""
 
 
-class _Call(nn.Module):
-    """A function of a model as a module, whose weights can be replaced."""
-
-    def __init__(self, model: nn.Module, function: Callable[[Any, Tensor], Any]) -> None:
-        super().__init__()
-        self.model, self.function = model, function
-
-    def forward(self, pixels: Tensor) -> Any:
-        return self.function(self.model, pixels)
-
-
 def encode(model: Any, shape: Shape) -> Encoded:
-    """Of pixels of this shape."""
-
     def make() -> Encoded:
         with torch.no_grad():
-            found = _run(model, lambda model, pixels: model.encoded(pixels), shape)[0]
-        return Encoded(is_gaussian(found), tuple(as_tensor(found).shape))
+            encoded = _run(model, lambda model, pixels: model.encoded(pixels), shape)[0]
+        return Encoded(is_gaussian(encoded), tuple(as_tensor(encoded).shape))
 
     return _once(("encode", *_key(model, shape)), make)
 
@@ -66,11 +54,11 @@ def _key(model: Any, shape: Shape) -> tuple[Any, ...]:
 
 
 def _once(key: Any, make: Callable[[], T]) -> T:
-    if key not in MADE:
-        MADE[key] = make()
-        if len(MADE) > LIMIT:
-            MADE.popitem(last=False)
-    return MADE[key]
+    if key not in RESULTS:
+        RESULTS[key] = make()
+        if len(RESULTS) > LIMIT:
+            RESULTS.pop(next(iter(RESULTS)))  # the oldest
+    return RESULTS[key]
 
 
 def both(model: Any, shape: Shape) -> Pass:
@@ -101,9 +89,9 @@ def _run(
 ) -> tuple[Any, dict[str, Tensor]]:
     if model.with_values:
         return function(model, next(model.parameters()).new_zeros(1, *shape)), {
-            f"model.{name}": parameter for name, parameter in model.named_parameters()
+            f"network.{name}": parameter for name, parameter in model.named_parameters()
         }
-    call = _Call(model, function)
+    call = Call(model, partial(function, model))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         weights = {
             name: torch.empty(value.shape, dtype=value.dtype)
@@ -117,6 +105,6 @@ def _run(
 
 def _dependencies(value: Tensor, weights: dict[str, Tensor]) -> frozenset[str]:
     trained = {n: w for n, w in weights.items() if w.requires_grad}
-    found: Any = torch.autograd.grad(value.sum(), [*trained.values()], allow_unused=True)
-    names = (name.removeprefix("model.") for name, g in zip(trained, found) if g is not None)
-    return frozenset(names)
+    gradients: Any = torch.autograd.grad(value.sum(), [*trained.values()], allow_unused=True)
+    used = (name for name, gradient in zip(trained, gradients) if gradient is not None)
+    return frozenset(name.removeprefix("network.") for name in used)

@@ -17,7 +17,7 @@ from quintet.shared.adopt.low_rank import SCALE, LowRank
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model"
-"""Of names in the file."""
+"""Prefix of names in the file."""
 PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 

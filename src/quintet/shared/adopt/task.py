@@ -20,8 +20,7 @@ T = TypeVar("T", bound=AdoptedTokenizer)
 def adopted(
     kind: type[T], recipe: AdoptSettings, shape: Shape | None = None
 ) -> tuple[T, list[str]]:
-    """The autoencoder of a recipe, ready to be trained on samples of this shape, or of any, and the
-    names of parameters that nothing depends on."""
+    """The autoencoder, ready to be trained on this shape, and its unused parameters."""
     assert recipe.autoencoder is not None, "a run keeps its own copy before the task is built"
     model = kind.from_pretrained(recipe.autoencoder)
     if shape is not None and model.config.channels != shape[0]:

@@ -1,5 +1,4 @@
-"""Settings of masked generators over the ids of a tokenizer. Imports no torch: help must be
-instant."""
+"""Settings of masked generators over the ids of a tokenizer. Imports no torch."""
 
 from dataclasses import dataclass, field
 from math import prod
@@ -59,14 +58,11 @@ class MaskedConfig(CaptionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_choices(self)
-        valid = bool(self.grid) and min(self.grid) >= 1
-        require(valid, "grid", self.grid, "1 or more ids along each axis")
-        valid = bool(self.digits) and min(self.digits) >= 2
-        require(valid, "digits", self.digits, "2 or more each")
-        fits = self.codebook_size <= 2**31
-        require(
-            fits, "digits", self.digits, "at most 2 ** 31 codes (fewer levels of the tokenizer)"
-        )
+        grid, digits = self.grid, self.digits
+        require(min(grid, default=0) >= 1, "grid", grid, "1 or more ids along each axis")
+        require(min(digits, default=0) >= 2, "digits", digits, "2 or more each")
+        limit = "at most 2 ** 31 codes (fewer levels of the tokenizer)"
+        require(self.codebook_size <= 2**31, "digits", digits, limit)
         require_at_least(1, self, "dim", "layers", "heads")
         divisible = self.head_dim >= 4 and self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "a multiple of 4 (rotary embedding)")

@@ -9,19 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quintet.engine.data.record import HasFiles
 from quintet.engine.keys import Key
 from quintet.media.errors import BadFile
 from quintet.media.splits import Builtin, InFolder
 from quintet.shared.captions import folder_caption
-from quintet.shared.code_cache import CachedCodes, VariantKey
+from quintet.shared.code_cache import CachedCodes, OfSource, VariantKey
 from quintet.shared.scenes import figures
 
 PREPARED = 1
 """Version of the preparation; increment on any change, to invalidate cached ids."""
 
 
-class CaptionedPixels:
+class CaptionedPixels(OfSource):
     """Samples of a room with captions and digests: those of a folder, where a file without a
     caption has the name of its subfolder (a class); built-in ones; or a data set of the user."""
 
@@ -31,18 +30,6 @@ class CaptionedPixels:
         video = (getattr(config, name, None) for name in ("frames", "fps", "min_rate_factor"))
         built_in = (config.builtin, figures.VERSION)
         self.settings = repr((PREPARED, crop, tuple(video), built_in)).encode()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
-
-    def files(self) -> Any:
-        return self.source.files() if isinstance(self.source, HasFiles) else {}
-
-    def unused(self) -> Sequence[str]:
-        return self.source.unused() if isinstance(self.source, HasFiles) else ()
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         item = self.source.keyed(index, key)
@@ -97,6 +84,6 @@ class IdData(CachedCodes):
 
 
 def in_floats(pixels: Tensor, network: Any) -> Tensor:
-    """In 0..1, in the dtype of the network."""
+    """Pixels in 0..1, in the dtype of the network."""
     dtype = next(network.parameters()).dtype
     return pixels.to(dtype) / 255 if pixels.dtype == torch.uint8 else pixels.to(dtype)

@@ -72,7 +72,7 @@ def rows_of(tokens: int, device: torch.device) -> int:
 
 
 def sample_keys(seed: int, numbers: Sequence[int]) -> Tensor:
-    """Keys of the draws of samples: of the seed and their numbers alone."""
+    """Keys of the draws of samples, by the seed and their numbers alone."""
     return torch.tensor([fold(seed, "maskgit", n) for n in numbers], dtype=torch.int64)
 
 
@@ -190,7 +190,7 @@ class Decoder:
         return model.head.join(parts), confidence
 
     def draw(self, logits: Tensor, keys: Tensor, part: int) -> Tensor:
-        """By the Gumbel-max trick, which samples from the softmax."""
+        """Sampled from the softmax, by the Gumbel-max trick."""
         temperature = self.decoding.temperature
         if temperature == 0:
             return logits.argmax(-1)
@@ -198,9 +198,8 @@ class Decoder:
         return (logits / temperature + noise).argmax(-1)
 
 
-class Kept:
-    """What is kept of a model between calls: its weights in the dtype of generation, always in the
-    same memory, and the decoder of the latest call with its graph."""
+class GenerationCache:
+    """Weights in the dtype of generation, always in the same memory, and the latest decoder."""
 
     def __init__(self) -> None:
         self.model: MaskedTransformer | None = None
@@ -217,8 +216,8 @@ class Kept:
             apart = {name: value.clone() for name, value in self.model.state_dict().items()}
             self.model.load_state_dict(apart, assign=True)
         else:
-            kept = self.model.state_dict()
-            torch._foreach_copy_([*kept.values()], [own[name] for name in kept])
+            copies = self.model.state_dict()
+            torch._foreach_copy_([*copies.values()], [own[name] for name in copies])
         return self.model
 
     def decoder(self, decoding: Decoding, rows: int, context: Context | None) -> Decoder:
@@ -231,7 +230,7 @@ class Kept:
         return self.latest
 
 
-KEPT: WeakKeyDictionary["MaskedTransformer", Kept] = WeakKeyDictionary()
+CACHES: WeakKeyDictionary["MaskedTransformer", GenerationCache] = WeakKeyDictionary()
 
 
 def generate_ids(
@@ -240,7 +239,7 @@ def generate_ids(
     keys: Tensor,
     context: Context | None,
     decoding: Decoding,
-    kept: Kept | None = None,
+    cache: GenerationCache | None = None,
 ) -> Tensor:
     """Ids (b, n) with the masked ones (-1) generated, a block of samples at a time."""
     rows = rows_of(ids.shape[1], ids.device)
@@ -249,8 +248,8 @@ def generate_ids(
     for numbers in torch.arange(len(ids), device=ids.device).split(rows):
         numbers = pad_rows(numbers, rows)
         part = None if context is None else Context(*(each[numbers] for each in context))
-        if kept is not None:
-            decoder = kept.decoder(decoding, rows, part)
+        if cache is not None:
+            decoder = cache.decoder(decoding, rows, part)
         decoder = decoder or Decoder(model, decoding, rows, part)
         blocks.append(decoder.run(ids[numbers], keys[numbers], part))
     return torch.cat(blocks)[: len(ids)] if blocks else ids

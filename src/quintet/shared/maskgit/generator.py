@@ -13,13 +13,13 @@ from quintet.engine.keys import uniform
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.attention import Context
 from quintet.nn.precision import without_autocast
-from quintet.nn.text import ByteTokenizer, WordTokenizer
+from quintet.nn.text import WordTokenizer
 from quintet.shared.conditioning import in_blocks
 from quintet.shared.maskgit.config import MaskedConfig, digits_of
 from quintet.shared.maskgit.decoding import (
-    KEPT,
+    CACHES,
     Decoding,
-    Kept,
+    GenerationCache,
     generate_ids,
     rows_of,
     sample_keys,
@@ -124,17 +124,17 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
         """Generate the masked ones (-1) of ids (b, n). On CUDA weights are cast to bf16, and the
         graph of a step is kept for the next call."""
         dtype, keys = self.weight.dtype, keys.to(ids.device)
-        kept = KEPT.setdefault(self, Kept()) if self.weight.is_cuda else None
-        if kept is not None:
+        cache = CACHES.setdefault(self, GenerationCache()) if self.weight.is_cuda else None
+        if cache is not None:
             dtype = torch.bfloat16 if dtype == torch.float32 else dtype
-            model = kept.weights(self, dtype)
+            model = cache.weights(self, dtype)
         else:
             drops = self.training and self.config.dropout
             model = self.cast_copy(dtype) if drops else self
         if context is not None:
             context = Context(context.values.to(dtype), context.mask)
         with without_autocast(self.weight):
-            return generate_ids(model, ids, keys, context, decoding, kept)
+            return generate_ids(model, ids, keys, context, decoding, cache)
 
     def check_captions(self, texts: Sequence[str]) -> None:
         """Captions of a user: one that is empty or cut off would be a surprise."""
@@ -142,20 +142,16 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
         for text in texts:
             if not text.strip():
                 raise ValueError("a caption is empty: describe what to generate, or give no texts")
+            count = 0
             if self.config.text == "bytes":
-                length = len(text.encode("utf-8", "replace"))
-                if len(ByteTokenizer(limit).bytes_of(text)) < length:
-                    raise ValueError(
-                        f"the caption {text[:40]!r}… has {length} bytes, but this model reads"
-                        f" {limit - 1} (text_length): shorten it"
-                    )
-            if self.config.text == "words":
+                count = len(text.encode("utf-8", "replace"))
+            elif self.config.text == "words":
                 count = len(WordTokenizer(limit).words_of(text))
-                if count >= limit:
-                    raise ValueError(
-                        f"the caption {text[:40]!r}… has {count} words, but this model reads"
-                        f" {limit - 1} (text_length): shorten it"
-                    )
+            if count >= limit:
+                raise ValueError(
+                    f"the caption {text[:40]!r}… has {count} {self.config.text}, but this model"
+                    f" reads {limit - 1} (text_length): shorten it"
+                )
 
     def prepared(
         self, texts: Sequence[str] | str | None, count: int | None, seed: int, first: int

@@ -28,7 +28,7 @@ from quintet.nn.attention import Context
 from quintet.nn.digit_head import DigitHead
 from quintet.nn.norms import RMSNorm
 from quintet.nn.precision import residual_stream
-from quintet.nn.rope import Rope, rope_grid
+from quintet.nn.rope import rope_grid
 from quintet.shared.conditioning import CaptionConditioned
 from quintet.shared.maskgit.config import MaskedConfig
 
@@ -36,7 +36,7 @@ LABEL_SMOOTHING = 0.1
 
 
 class MaskedLosses(NamedTuple):
-    """Of each sample in a batch; all (b,)."""
+    """Sums over each sample of a batch; all (b,)."""
 
     loss_sum: Tensor
     """fp32: sum over the masked ids."""
@@ -93,7 +93,7 @@ class MaskedTransformer(CaptionConditioned):
     def hidden(self, ids: Tensor, context: Context | None) -> Tensor:
         """Hidden states (b, n, d) that predict the masked ids."""
         x = residual_stream(self.embed(ids) + self.positions())
-        rope = self.rope(x.device)
+        rope = rope_grid(self.config.grid, self.config.head_dim, x.device)
         for block, modulation in zip(self.blocks, self.modulations(x, context)):
             x = x if modulation is None else scale_shift(x, modulation)
             x = block(x, rope, context=context)
@@ -119,9 +119,6 @@ class MaskedTransformer(CaptionConditioned):
             shape = [grid[axis] if other == axis else 1 for other in range(axes)]
             total = total + table.view(*shape, -1)
         return total.flatten(0, -2)
-
-    def rope(self, device: torch.device) -> Rope:
-        return rope_grid(self.config.grid, self.config.head_dim, device)
 
 
 def scale_shift(x: Tensor, modulation: Tensor) -> Tensor:

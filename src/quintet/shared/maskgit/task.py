@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class MaskedTask(Task):
     best = ("loss", "min")
     capturable = True
     field: ClassVar[str]
-    """Of the pixels in a sample."""
+    """Name of the pixels in a sample."""
     Model: ClassVar[type[MaskedGenerator]]
     prefix = 0.0
 
@@ -157,8 +157,7 @@ class MaskedTask(Task):
     # -- the update -----------------------------------------------------------------------------
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
-        """Cross-entropy averaged over all masked ids of the step, across micro-batches and
-        processes."""
+        """Cross-entropy averaged over all masked ids of the step, of all processes."""
         masks = [random_mask(b.keys, self.config.grid, self.prefix) for b in batches]
         local = sum((mask.sum() for mask in masks), torch.zeros((), device=self.device))
         total = context.sum(local)
@@ -199,7 +198,7 @@ class MaskedTask(Task):
         captions = [batch.data["caption"][row] for row in rows]
         generated = self.generate(captions, [batch.ids[row] for row in rows])
         originals = self.decode(batch.data["ids"][rows])
-        near, expected = (self._nearest(pixels).distances for pixels in (generated, originals))
+        near, expected = (self._nearest(pixels)[0] for pixels in (generated, originals))
         values = {
             "nearest_generated": near,
             "nearest_validation": expected,
@@ -216,8 +215,7 @@ class MaskedTask(Task):
         return self.recipe.data is None and self.pixel_config().builtin != "scenes"
 
     def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
-        """Samples for captions with the settings of the recipe's `generation`. A sample is a
-        function of its caption, its number and the seed."""
+        """Samples by the recipe's `generation`; functions of caption, number and seed."""
         settings, model = self.recipe.generation, self.model
         context = self.context(captions)
         scale = 1.0 if self.config.text == "none" else settings.cond_scale
@@ -241,12 +239,12 @@ class MaskedTask(Task):
         """Pixels in 0..1 of ids (b, n)."""
         return self.model.decode_ids(ids.long().to(self.device)).float()
 
-    def _nearest(self, pixels: Tensor) -> "Nearest":
-        """The nearest training sample of each sample, both through the tokenizer."""
+    def _nearest(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance and codes of the nearest training sample of each, both through the tokenizer."""
         codes, references = self._references()
         points = thumbnails(pixels)
         distances, rows = torch.cdist(points, references).min(1)
-        return Nearest(distances.cpu() / points.shape[1] ** 0.5, codes[rows.cpu()])
+        return distances.cpu() / points.shape[1] ** 0.5, codes[rows.cpu()]
 
     def _references(self) -> tuple[Tensor, Tensor]:
         """Codes and thumbnails of training samples."""
@@ -269,7 +267,7 @@ class MaskedTask(Task):
         with torch.autocast(self.device.type, enabled=False):
             originals = self.decode(batch.data["ids"][:SHOWN])
             draws = [self.generate(captions, numbers, seed) for seed in range(DRAWS)]
-            nearest = self.decode(self._nearest(draws[0]).codes)
+            nearest = self.decode(self._nearest(draws[0])[1])
         columns = [originals, nearest, *draws]
         rows = [[column[i] for column in columns] for i in range(len(captions))]
         titles = ["validation", "nearest to 1", *(f"generated {n + 1}" for n in range(DRAWS))]
@@ -286,13 +284,6 @@ def open_tokenizer(recipe: MaskedRecipe, kind: type[Any]) -> Any:
             f" 'quintet train {recipe.stages['tokenizer']}' or its export"
         )
     return kind.from_pretrained(recipe.tokenizer)
-
-
-class Nearest(NamedTuple):
-    """Training samples that some samples are nearest to."""
-
-    distances: Tensor
-    codes: Tensor
 
 
 def thumbnails(pixels: Tensor) -> Tensor:

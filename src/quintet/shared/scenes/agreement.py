@@ -13,18 +13,9 @@ from math import hypot
 import numpy as np
 import numpy.typing as npt
 
-from quintet.shared.scenes import drawing
+from quintet.shared.scenes import drawing, figures
 from quintet.shared.scenes.drawing import Grid, grid_for
-from quintet.shared.scenes.figures import (
-    APART,
-    COLOURS,
-    DIRECTIONS,
-    FIRST,
-    KINDS,
-    NUMBERS,
-    PLACES,
-    RELATIONS,
-)
+from quintet.shared.scenes.figures import COLOURS, DIRECTIONS, KINDS, NUMBERS, PLACES, RELATIONS
 
 Array = npt.NDArray[np.floating]
 Pixels = npt.NDArray[np.uint8]
@@ -146,7 +137,7 @@ def _span(indices: npt.NDArray[np.integer]) -> slice:
 
 
 def _grown(part: Mask) -> Mask:
-    """With its neighbours."""
+    """The part with its neighbouring pixels."""
     padded = np.pad(part, 1)
     return np.logical_or.reduce(
         [padded[i : i + part.shape[0], j : j + part.shape[1]] for i in range(3) for j in range(3)]
@@ -159,8 +150,8 @@ def read(picture: Pixels) -> Reading:
     ground = _ground(values)
     parts = _parts(((values - ground) ** 2).sum(-1) > DIFFERENT**2)
     every = np.logical_or.reduce(parts) if parts else np.zeros(values.shape[:2], bool)
-    figures = [_figure(values, ground, part, every & ~part) for part in parts]
-    return Reading(_colour_name(ground.mean((0, 1))), tuple(figures))
+    every_figure = (_figure(values, ground, part, every & ~part) for part in parts)
+    return Reading(_colour_name(ground.mean((0, 1))), tuple(every_figure))
 
 
 # -- captions -------------------------------------------------------------------------------------
@@ -206,7 +197,7 @@ def _shows_one(match: re.Match[str], reading: Reading) -> bool:
     if reading.ground != match["ground"] or len(reading.figures) != 1:
         return False
     (figure,) = reading.figures
-    nearest = (round((at - FIRST) / APART) for at in (figure.x, figure.y))
+    nearest = (round((at - figures.FIRST) / figures.APART) for at in (figure.x, figure.y))
     column, row = (min(max(index, 0), 2) for index in nearest)
     size = "large" if figure.radius >= LARGE else "small"
     placed = PLACES[column, row] == match["place"]

@@ -72,10 +72,6 @@ def _ellipse(u: Array, v: Array) -> Array:
     return (np.sqrt(u * u + v * v) - 1) * 0.6
 
 
-def _ring(u: Array, v: Array) -> Array:
-    return np.abs(np.sqrt(u * u + v * v) - 0.78) - 0.22
-
-
 def _cross(u: Array, v: Array) -> Array:
     u, v = np.abs(u), np.abs(v)
     return np.maximum(np.maximum(u, v) - 0.95, np.minimum(u, v) - 0.32)
@@ -84,10 +80,6 @@ def _cross(u: Array, v: Array) -> Array:
 def _crescent(u: Array, v: Array) -> Array:
     bite = u - 0.5
     return np.maximum(_disc(u, v), 0.85 - np.sqrt(bite * bite + v * v))
-
-
-def _half_disc(u: Array, v: Array) -> Array:
-    return np.maximum(_disc(u, v), -v)
 
 
 def _star(u: Array, v: Array) -> Array:
@@ -109,7 +101,7 @@ def _star(u: Array, v: Array) -> Array:
 OUTLINES: dict[str, Callable[[Array, Array], Array]] = {
     "circle": _disc,
     "ellipse": _ellipse,
-    "ring": _ring,
+    "ring": lambda u, v: np.abs(np.sqrt(u * u + v * v) - 0.78) - 0.22,
     "triangle": _polygon(3),
     "square": _box(0.71, 0.71),
     "rectangle": _box(0.92, 0.4),
@@ -118,7 +110,7 @@ OUTLINES: dict[str, Callable[[Array, Array], Array]] = {
     "star": _star,
     "cross": _cross,
     "crescent": _crescent,
-    "half-disc": _half_disc,
+    "half-disc": lambda u, v: np.maximum(_disc(u, v), -v),
     "line": _box(1.0, LINE),
 }
 
@@ -135,17 +127,9 @@ def _wave(phase: Array, period: float, pixel: float) -> Array:
     return np.clip(out, 0, 1, out=out)
 
 
-def _stripes(u: Array, v: Array, period: float, pixel: float) -> Array:
-    return _wave(u, period, pixel)
-
-
 def _checks(u: Array, v: Array, period: float, pixel: float) -> Array:
     a, b = _wave(u, period, pixel), _wave(v, period, pixel)
     return a + b - 2 * a * b
-
-
-def _ripples(u: Array, v: Array, period: float, pixel: float) -> Array:
-    return _wave(np.sqrt(u * u + v * v), period, pixel)
 
 
 def _waves(u: Array, v: Array, period: float, pixel: float) -> Array:
@@ -162,22 +146,14 @@ def _dots(u: Array, v: Array, period: float, pixel: float) -> Array:
     return np.clip(out, 0, 1, out=out)
 
 
-def _gradient(u: Array, v: Array, period: float, pixel: float) -> Array:
-    return np.clip(u + 0.5, 0, 1)
-
-
-def _glow(u: Array, v: Array, period: float, pixel: float) -> Array:
-    return np.minimum(np.sqrt(u * u + v * v) * 1.4, 1)
-
-
 TEXTURES: dict[str, Callable[[Array, Array, float, float], Array]] = {
-    "stripes": _stripes,
+    "stripes": lambda u, v, period, pixel: _wave(u, period, pixel),
     "checks": _checks,
-    "ripples": _ripples,
+    "ripples": lambda u, v, period, pixel: _wave(np.sqrt(u * u + v * v), period, pixel),
     "waves": _waves,
     "dots": _dots,
-    "gradient": _gradient,
-    "glow": _glow,
+    "gradient": lambda u, v, *_: np.clip(u + 0.5, 0, 1),
+    "glow": lambda u, v, *_: np.minimum(np.sqrt(u * u + v * v) * 1.4, 1),
 }
 
 

@@ -11,6 +11,7 @@ to odd numbers, and no other does. Captions mention left and right: do not flip 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from math import hypot, pi
 from random import Random
@@ -19,9 +20,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from quintet.shared.scenes import drawing
 from quintet.shared.scenes.drawing import Colour, Fill, Shape
-from quintet.shared.scenes.scenes import GOLDEN, HUES, article
+from quintet.shared.scenes.scenes import GOLDEN, HUES, Scene, article, draw
 
 VERSION = 1
 """Increment on any change of what is drawn, to invalidate cached ids."""
@@ -52,14 +52,14 @@ PLACES = {
     (1, 2): "at the bottom",
     (2, 2): "at the bottom right",
 }
-"""By column and row of a grid of three by three."""
+"""Keys are column and row of a grid of three by three."""
 RELATIONS = {
     (0, -1): "above",
     (0, 1): "below",
     (-1, 0): "to the left of",
     (1, 0): "to the right of",
 }
-"""By the direction from the second figure to the first; y grows downwards."""
+"""Keys are the direction from the second figure to the first; y grows downwards."""
 DIRECTIONS = {
     (0, -1): "upwards",
     (0, 1): "downwards",
@@ -81,14 +81,9 @@ HELD_OUT = 8
 
 
 @dataclass(frozen=True)
-class Picture:
+class Picture(Scene):
     """Description of a picture, or of the middle of a clip, independent of its size."""
 
-    ground: Fill
-    shapes: tuple[Shape, ...]
-    light: float
-    brightness: float
-    caption: str
     way: tuple[float, float] = (0.0, 0.0)
     """Motion of all shapes over a clip."""
 
@@ -121,10 +116,6 @@ def _colours(random: Random, count: int) -> list[str]:
 
 Drawn = tuple[list[Shape], str, str]
 """Shapes, the colour of the ground, and the caption."""
-
-
-def _large(random: Random) -> Drawn:
-    return _one(random, ("large",))
 
 
 def _one(random: Random, sizes: Sequence[str] = tuple(SIZES)) -> Drawn:
@@ -207,7 +198,8 @@ def compose(number: int, seed: int = 0, moving: bool = False, single: bool = Fal
         if moving:
             shapes, ground, caption, way = (_crossing if single else _moving)(random)
         else:
-            forms = (_large,) if single else (_one, _alike, _pair)
+            large = partial(_one, sizes=("large",))
+            forms = (large,) if single else (_one, _alike, _pair)
             shapes, ground, caption = random.choice(forms)(random)
         if is_held_out(caption) == bool(number & 1):
             break
@@ -221,15 +213,6 @@ def compose(number: int, seed: int = 0, moving: bool = False, single: bool = Fal
         caption=caption,
         way=way,
     )
-
-
-def draw(picture: Picture, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """uint8 of shape (3, h, w)."""
-    canvas = drawing.background(picture.ground, height, width)
-    for shape in picture.shapes:
-        drawing.paint(canvas, shape, picture.light)
-    drawing.illuminate(canvas, picture.light, picture.brightness)
-    return drawing.to_bytes(canvas)
 
 
 def draw_clip(picture: Picture, frames: int, height: int, width: int) -> npt.NDArray[np.uint8]:

@@ -77,7 +77,6 @@ def pick(random: Random, weights: dict[str, int]) -> str:
 
 
 def log_uniform(random: Random, low: float, high: float) -> float:
-    """Log-uniform."""
     return exp(random.uniform(log(low), log(high)))
 
 
@@ -96,14 +95,11 @@ def _mix_paint(random: Random) -> Paint:
     return Paint(f"{tone} {hue}".strip(), _mix(colour, tint, 0.08))
 
 
-def _contrast(a: Paint, b: Paint) -> float:
-    return dist(a.colour, b.colour)
-
-
 def _paint_unlike(random: Random, others: list[Paint], tries: int) -> Paint:
     """The paint of highest contrast among a few."""
     paints = [_mix_paint(random) for _ in range(tries)]
-    return max(paints, key=lambda paint: min(_contrast(paint, other) for other in others))
+    contrast = lambda paint: min(dist(paint.colour, other.colour) for other in others)
+    return max(paints, key=contrast)
 
 
 def make_ground(random: Random) -> tuple[Fill, list[Paint], str]:

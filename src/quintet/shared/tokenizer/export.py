@@ -22,7 +22,7 @@ def decode(self: Any, codes: Tensor) -> Tensor:
 
 
 def tokenizer_pieces(model: Any, what: str, shape: tuple[int, ...]) -> Exportable:
-    """For inputs (b, *shape) in 0..1 with the name `what`."""
+    """Graphs for inputs (b, *shape) in 0..1 with the name `what`."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.rand(3, *shape, generator=generator)
     with torch.no_grad():

@@ -152,7 +152,7 @@ class TokenizerTask(Task):
         return loss, {"loss": loss, **metrics}
 
     def _noise(self, real: Tensor, batch: Batch) -> Tensor | None:
-        """For a continuous bottleneck, by the keys of the samples."""
+        """Noise of a continuous bottleneck, by the keys of the samples."""
         shape = self.tokenizer.noise_shape(real)
         return None if shape is None else normal(batch.keys, "latents", shape).to(real.dtype)
 
@@ -241,7 +241,7 @@ class TokenizerTask(Task):
 
 
 def channels_last(network: nn.Module) -> nn.Module:
-    """In place; `Module.to` cannot convert a network with both 2-D and 3-D convolutions."""
+    """Converted in place; `Module.to` cannot convert both 2-D and 3-D convolutions."""
     for parameter in network.parameters():
         if parameter.ndim in FORMATS:
             parameter.data = parameter.data.contiguous(memory_format=FORMATS[parameter.ndim])

@@ -2,15 +2,8 @@
 
 from torch import Tensor, nn
 
-from quintet.nn.blocks import (
-    AttentionBlock,
-    Downsample,
-    Head,
-    Stem,
-    Upsample,
-    choose_head_dim,
-    zeroed,
-)
+from quintet.nn.attention import zero_init
+from quintet.nn.blocks import AttentionBlock, Downsample, Head, Stem, Upsample, choose_head_dim
 from quintet.nn.causal import (
     CausalResidualBlock,
     CausalSequential,
@@ -39,7 +32,7 @@ class LinearAttentionBlock(nn.Module):
         self.head_dim = choose_head_dim(dim, head_dim)
         self.norm = group_norm(dim)
         self.to_qkv = nn.Conv2d(dim, 3 * dim, 1)
-        self.to_out = zeroed(nn.Conv2d(dim, dim, 1))
+        self.to_out = zero_init(nn.Conv2d(dim, dim, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = self.to_qkv(group_norm_act(x, self.norm)).flatten(2).transpose(1, 2)
