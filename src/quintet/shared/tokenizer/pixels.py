@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from quintet.engine.errors import RunError
 from quintet.media.pixels import Pixels
+from quintet.media.splits import Key
+from quintet.shared.tokenizer.config import PixelDataConfig
 
 
 def to_bytes(values: Tensor) -> Pixels:
@@ -38,6 +40,15 @@ def three_channels(images: Tensor) -> Tensor:
     if images.shape[1] < 3:
         return images.mean(1, keepdim=True).expand(-1, 3, -1, -1)
     return images[:, :3]
+
+
+def random_crop(config: PixelDataConfig, key: Key | None) -> dict[str, float]:
+    """Scale and place of a crop, drawn from the key; the largest in the centre without one."""
+    if key is None or config.min_crop == 1:
+        return {"scale": 1.0, "top": 0.5, "left": 0.5}
+    draw = key.random("crop")
+    scale = draw.uniform(config.min_crop, 1)
+    return {"scale": scale, "top": draw.random(), "left": draw.random()}
 
 
 def check_channels(channels: int, known: tuple[int, ...], what: str) -> None:
