@@ -14,7 +14,15 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from quintet.mesh.geometry import BINS, canonical, discretise, has_area, normalised, undiscretise
+from quintet.mesh.geometry import (
+    BINS,
+    canonical,
+    cell_keys,
+    discretise,
+    has_area,
+    normalised,
+    undiscretise,
+)
 from quintet.mesh.solids import Faces, Loft, Part, Stairs, Torus, part_mesh
 
 VERSION = 1
@@ -374,9 +382,8 @@ def _assemble(shape: Shape) -> tuple[npt.NDArray[np.float32], Faces, Faces]:
 
 def _is_clean(vertices: npt.NDArray[np.float32], faces: Faces, owner: Faces) -> bool:
     """Whether discretisation merges no vertices and the parts stay apart."""
-    cells = discretise(vertices)
-    keys = (cells[:, 2] * BINS + cells[:, 1]) * BINS + cells[:, 0]
-    if len(np.unique(keys)) < len(keys) or not has_area(undiscretise(cells), faces).all():
+    merges = len(np.unique(cell_keys(vertices))) < len(vertices)
+    if merges or not has_area(undiscretise(discretise(vertices)), faces).all():
         return False
     gaps = np.abs(vertices[:, None] - vertices[None]).max(-1)
     return not ((gaps < GAP) & (owner[:, None] != owner)).any()
