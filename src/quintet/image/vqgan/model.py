@@ -26,10 +26,6 @@ from quintet.shared.tokenizer.model import (
 )
 
 
-def residual_blocks(dim: int, count: int) -> list[nn.Module]:
-    return [ResidualBlock(dim) for _ in range(count)]
-
-
 def middle_blocks(dim: int, layers: int) -> list[nn.Module]:
     """Attention layers at the lowest resolution, each followed by a residual block."""
     return [block(dim) for _ in range(layers) for block in (AttentionBlock, ResidualBlock)]
@@ -41,7 +37,7 @@ def build_encoder(config: VQGanVAEConfig) -> nn.Sequential:
     for index, (dim, count) in enumerate(zip(widths, config.blocks_per_stage)):
         if index:
             layers.append(Downsample(widths[index - 1], dim))
-        layers += residual_blocks(dim, count)
+        layers += [ResidualBlock(dim) for _ in range(count)]
     return nn.Sequential(*layers, *middle_blocks(widths[-1], config.attention_layers))
 
 
@@ -51,7 +47,7 @@ def build_decoder(config: VQGanVAEConfig) -> nn.Sequential:
     for index, (dim, count) in enumerate(zip(widths, counts)):
         if index:
             layers.append(Upsample(widths[index - 1], dim))
-        layers += residual_blocks(dim, count)
+        layers += [ResidualBlock(dim) for _ in range(count)]
     return nn.Sequential(*layers, Head(widths[-1], config.channels, config.patch_size))
 
 

@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from quintet.engine.keys import fold
 from quintet.mesh.transformer.draw import Draw, Face, draw_digit, draw_end
-from quintet.mesh.transformer.folded import BlockWeights, Weights, copied, fold_weights, tensors
+from quintet.mesh.transformer.folded import BlockWeights, Weights, fold_weights
 from quintet.mesh.transformer.generator import CHECK_EVERY, Sampling, copy_prompt
 from quintet.nn.attention import Context, CrossKV, KVCache
 from quintet.nn.kernels import compiled_together, decode
@@ -228,9 +229,9 @@ class Decoders:
         weights, key = fold_weights(model, dtype), (dtype, model.start.device)
         if key not in self.weights:
             # Weights that are in this dtype already must not be shared with the model.
-            self.weights[key] = copied(weights)
+            self.weights[key] = tree_map_only(Tensor, lambda t: t.detach().clone(), weights)
         else:
-            torch._foreach_copy_(list(tensors(self.weights[key])), list(tensors(weights)))
+            torch._foreach_copy_(tensors(self.weights[key]), tensors(weights))
         return self.weights[key]
 
     def trim(self, count: int, memory: float) -> None:
@@ -266,6 +267,10 @@ class Decoders:
                 self.decoders[key] = FaceDecoder(model, weights, *shape)
                 return self.decoders[key]
         raise AssertionError("the smallest size always fits")
+
+
+def tensors(weights: Weights) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(weights) if isinstance(leaf, Tensor)]
 
 
 def fit_rows(wanted: int) -> int:

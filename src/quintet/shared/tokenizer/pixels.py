@@ -12,6 +12,8 @@ from quintet.media.pixels import Pixels
 from quintet.media.splits import Key
 from quintet.shared.tokenizer.config import PixelDataConfig
 
+COMPARED = ("original", "reconstruction", "difference")
+
 
 def to_bytes(values: Tensor) -> Pixels:
     """(c, ..., h, w) in 0..1 to (..., h, w, c) uint8."""
@@ -63,6 +65,14 @@ def enlarged(pixels: Pixels, side: int = 128) -> Pixels:
     """(..., h, w, 3): nearest-neighbour upscaling by a whole factor, to about `side` pixels."""
     factor = max(1, round(side / max(pixels.shape[-3:-1])))
     return pixels.repeat(factor, axis=-3).repeat(factor, axis=-2)
+
+
+def compared(real: Tensor, reconstruction: Tensor) -> list[list[Pixels]]:
+    """A row of enlarged pictures, or clips, for each sample, as `COMPARED` says."""
+    return [
+        [enlarged(displayed(to_bytes(x))) for x in (a, b, (a - b).abs().clamp(0, 1))]
+        for a, b in zip(real, reconstruction)
+    ]
 
 
 def bicubic(images: Tensor, factor: int) -> Tensor:
