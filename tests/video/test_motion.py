@@ -6,7 +6,17 @@ from PIL import Image
 
 from quintet.shared.scenes.drawing import Fill, Shape
 from quintet.video import motion
-from quintet.video.motion import UNIT, VERBS, Camera, Motion, Mover, Scene, compose, draw, shape_at
+from quintet.video.motion import (
+    MOTIONS,
+    UNIT,
+    Camera,
+    Motion,
+    Mover,
+    Scene,
+    compose,
+    draw,
+    shape_at,
+)
 
 GREY = Fill((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "stripes")
 RED = Fill((1.0, 0.0, 0.0), (1.0, 0.0, 0.0))
@@ -108,7 +118,7 @@ def test_a_texture_turns_with_its_shape():
     assert shape_at(striped, 2.0).fill.angle == 2.5
 
 
-@pytest.mark.parametrize("kind", [kind for kind in VERBS if kind != "rest"])
+@pytest.mark.parametrize("kind", [kind for kind in MOTIONS if kind != "rest"])
 def test_every_motion_is_seen(kind):
     actual = [
         (scene, mover)
@@ -118,7 +128,7 @@ def test_every_motion_is_seen(kind):
     ]
     assert actual
     for scene, mover in actual[:5]:
-        assert VERBS[kind] in scene.caption
+        assert MOTIONS[kind][0] in scene.caption
         shapes = [shape_at(mover, index / UNIT) for index in range(17)]
         assert len(set(shapes)) > 15
 

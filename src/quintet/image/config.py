@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quintet.engine.config import require_choices
-from quintet.shared.tokenizer.config import (
-    PixelDataConfig,
-)
+from quintet.shared.tokenizer.config import PixelDataConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,23 +11,24 @@ from sys import maxsize
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from quintet.engine.data.source import Source
 from quintet.image.config import ImageDataConfig
-from quintet.media.pixels import SUFFIXES, UNREAD, check_size, read_crop, read_image
+from quintet.media.pixels import SUFFIXES, UNREAD, Pixels, check_size, read_crop, read_image
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.shared.scenes import figures, scenes
-from quintet.shared.tokenizer.pixels import check_channels, in_channels
+from quintet.shared.tokenizer.pixels import check_channels, in_channels, random_crop
 
 
-def _random_flip(pixels: npt.NDArray[np.uint8], key: Key | None, flip: bool) -> torch.Tensor:
-    """(c, h, w) to a tensor, flipped horizontally for half of the keys."""
-    if flip and key is not None and key.random("flip").random() < 0.5:
-        pixels = pixels[:, :, ::-1]
-    return torch.from_numpy(np.ascontiguousarray(pixels))
+def _sample(pixels: Pixels, key: Key | None, config: ImageDataConfig, text: str) -> dict[str, Any]:
+    """(h, w, 3 or 4) to a tensor (c, h, w), flipped horizontally for half of the keys."""
+    pixels = in_channels(pixels, config.channels)
+    if config.flip and key is not None and key.random("flip").random() < 0.5:
+        pixels = pixels[:, ::-1]
+    image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+    return {"image": image, "text": text}
 
 
 class ImageFolder(InFolder):
@@ -46,27 +47,16 @@ class ImageFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The image, cropped and flipped by the key, and its caption."""
-        pixels = _read_crop(self.path(index), self.config, key)
-        pixels = in_channels(pixels, self.config.channels).transpose(2, 0, 1)
-        image = _random_flip(pixels, key, self.config.flip)
-        return {"image": image, "text": self.text(index)}
-
-
-def _read_crop(path: Path, config: ImageDataConfig, key: Key | None) -> npt.NDArray[np.uint8]:
-    scale, top, left = 1.0, 0.5, 0.5
-    if key is not None and config.min_crop < 1:
-        draw = key.random("crop")
-        scale, top, left = draw.uniform(config.min_crop, 1), draw.random(), draw.random()
-    return read_crop(
-        path,
-        config.size,
-        scale=scale,
-        top=top,
-        left=left,
-        max_pixels=config.max_pixels,
-        max_bytes=config.max_bytes,
-        alpha=config.channels == 4,
-    )
+        config = self.config
+        pixels = read_crop(
+            self.path(index),
+            config.size,
+            **random_crop(config, key),
+            max_pixels=config.max_pixels,
+            max_bytes=config.max_bytes,
+            alpha=config.channels == 4,
+        )
+        return _sample(pixels, key, config, self.text(index))
 
 
 def check(
@@ -95,9 +85,7 @@ class BuiltinImages(Builtin):
         """The image, flipped by the key, and its caption."""
         scene = self.scene(index)
         pixels = scenes.draw(scene, *self.config.size).transpose(1, 2, 0)
-        pixels = in_channels(pixels, self.config.channels).transpose(2, 0, 1)
-        image = _random_flip(pixels, key, self.config.flip)
-        return {"image": image, "text": scene.caption}
+        return _sample(pixels, key, self.config, scene.caption)
 
 
 class BuiltinFigures(Builtin):
@@ -114,8 +102,7 @@ class BuiltinFigures(Builtin):
         """The image, never flipped, and its caption."""
         scene = self.scene(index)
         pixels = figures.draw(scene, *self.config.size).transpose(1, 2, 0)
-        pixels = in_channels(pixels, self.config.channels).transpose(2, 0, 1)
-        return {"image": _random_flip(pixels, None, False), "text": scene.caption}
+        return _sample(pixels, None, self.config, scene.caption)
 
 
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,11 @@ from quintet.image.config import ImageDataConfig
 from quintet.image.maskgit.config import MaskGitConfig, MaskGitRecipe
 from quintet.image.vqgan.config import VQGanRecipe, VQGanVAEConfig
 from quintet.shared.maskgit.config import DecodingConfig
-from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
+from quintet.shared.tokenizer.config import (
+    DiscriminatorConfig,
+    TokenizerLossConfig,
+    discriminator_optimizer,
+)
 
 
 def vqgan() -> VQGanRecipe:
@@ -37,9 +41,7 @@ def vqgan() -> VQGanRecipe:
             adversarial_warmup_steps=500,
         ),
         optim=OptimizerConfig(optimizer="muon", learning_rate=5e-4, warmup_steps=200),
-        discriminator_optim=OptimizerConfig(
-            learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
-        ),
+        discriminator_optim=discriminator_optimizer(2e-4, 100),
     )
 
 
@@ -64,9 +66,7 @@ def vqgan_tiny() -> VQGanRecipe:
             l2=4.0, adversarial_from=0.7, adversarial_share=0.2, adversarial_warmup_steps=50
         ),
         optim=OptimizerConfig(learning_rate=1e-3, warmup_steps=50, ema_decay=0.99),
-        discriminator_optim=OptimizerConfig(
-            learning_rate=3e-4, warmup_steps=50, betas=(0.5, 0.9), ema_decay=0.0
-        ),
+        discriminator_optim=discriminator_optimizer(3e-4, 50),
     )
 
 
@@ -121,7 +121,9 @@ def maskgit_tiny() -> MaskGitRecipe:
 
 def vqgan_large() -> VQGanRecipe:
     """A tokenizer of 256 x 256 images, one id per 8 x 8 pixels; a day on one H200 (114 M)."""
-    return VQGanRecipe(
+    small = vqgan()
+    return replace(
+        small,
         steps=400_000,
         batch_size=128,
         workers=14,
@@ -129,22 +131,10 @@ def vqgan_large() -> VQGanRecipe:
         evaluate_every=10_000,
         evaluate_batch=64,
         save_every=2000,
-        model=VQGanVAEConfig(
-            dim=256,
-            patch_size=4,
-            channel_multipliers=(1, 2),
-            num_res_blocks=(4, 8),
-            attention_layers=2,
-            levels=(8, 8, 8, 5, 5, 5),
-        ),
+        model=replace(small.model, num_res_blocks=(4, 8), attention_layers=2),
         discriminator=DiscriminatorConfig(dim=64, layers=4),
-        images=ImageDataConfig(size=(256, 256), builtin_count=1_000_000, valid_limit=5120),
-        losses=TokenizerLossConfig(
-            perceptual=0.2,
-            adversarial_from=0.4,
-            adversarial_share=0.1,
-            adversarial_warmup_steps=500,
-        ),
+        images=replace(small.images, size=(256, 256)),
+        losses=replace(small.losses, adversarial_from=0.4),
         optim=OptimizerConfig(
             optimizer="muon",
             learning_rate=3e-4,
@@ -152,25 +142,16 @@ def vqgan_large() -> VQGanRecipe:
             final_lr_ratio=0.05,
             ema_decay=0.9995,
         ),
-        discriminator_optim=OptimizerConfig(
-            learning_rate=1e-4, warmup_steps=1000, betas=(0.5, 0.9), ema_decay=0.0
-        ),
+        discriminator_optim=discriminator_optimizer(1e-4, 1000),
     )
 
 
 def vqgan_large_f16() -> VQGanRecipe:
     """The same, one id per 16 x 16 pixels, 256 for an image; a day on one H200 (219 M)."""
-    return replace(
-        vqgan_large(),
-        model=VQGanVAEConfig(
-            dim=256,
-            patch_size=4,
-            channel_multipliers=(1, 2, 4),
-            num_res_blocks=(3, 4, 3),
-            attention_layers=1,
-            levels=(8, 8, 8, 5, 5, 5),
-        ),
+    model = replace(
+        vqgan().model, channel_multipliers=(1, 2, 4), num_res_blocks=(3, 4, 3), attention_layers=1
     )
+    return replace(vqgan_large(), model=model)
 
 
 def adopt() -> ImageAdoptRecipe:
@@ -185,9 +166,7 @@ def adopt() -> ImageAdoptRecipe:
         images=ImageDataConfig(size=(256, 256), builtin_count=1_000_000),
         losses=TokenizerLossConfig(perceptual=0.2, adversarial_share=0.1),
         optim=OptimizerConfig(learning_rate=5e-5, warmup_steps=100),
-        discriminator_optim=OptimizerConfig(
-            learning_rate=2e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
-        ),
+        discriminator_optim=discriminator_optimizer(2e-4, 100),
     )
 
 

@@ -26,11 +26,11 @@ class Reading:
 
     kind: str | None
     """One of the built-in kinds, or None."""
-    legs: int | None
-    """Parts on the floor that carry something; None for kinds without legs."""
     count: int | None
     """Number of legs, boards or steps, as in a caption."""
-    components: int
+
+
+UNKNOWN = Reading(None, None)
 
 
 def parts(vertices: Floats, faces: Ints) -> list[Points]:
@@ -38,11 +38,10 @@ def parts(vertices: Floats, faces: Ints) -> list[Points]:
     cells = discretise(np.asarray(vertices))
     label = _labels(_near_pairs(cells), faces, len(cells))
     weight = np.bincount(label[faces[:, 0]], minlength=label.max(initial=-1) + 1)
-    kept = np.flatnonzero(weight >= _MIN_FACES)
     used = np.zeros(len(vertices), bool)
     used[faces] = True
     points = np.asarray(vertices, np.float64)
-    return [points[(label == one) & used] for one in kept]
+    return [points[(label == one) & used] for one in np.flatnonzero(weight >= _MIN_FACES)]
 
 
 def _near_pairs(cells: Ints) -> Ints:
@@ -98,8 +97,7 @@ def _levels(heights: Points, apart: float = _HEIGHT_TOLERANCE) -> list[Ints]:
 def _distinct(points: Points) -> Points:
     """One point of each group of points that lie in adjacent cells."""
     cells = discretise(points)
-    nothing = np.zeros((0, 3), np.int64)
-    label = _labels(_near_pairs(cells), nothing, len(cells))
+    label = _labels(_near_pairs(cells), np.zeros((0, 3), np.int64), len(cells))
     return points[np.unique(label, return_index=True)[1]]
 
 
@@ -119,50 +117,43 @@ def _has_hole(points: Points, triangles: Points) -> bool:
     return not ((cross >= 0).all(1) | (cross <= 0).all(1)).any()
 
 
-def _solid(points: Points, triangles: Points) -> tuple[str | None, int | None]:
+def _solid(points: Points, triangles: Points) -> Reading:
     """The kind of a single part, and its number of steps where it has some."""
     if _has_hole(points, triangles):
-        return "ring", None
+        return Reading("ring", None)
     levels = _levels(points[:, 2])
     corners = [_corners(points[level]) for level in levels]
     if len(levels) >= 4:
-        flights = all(count >= 2 for count in corners)
-        return ("stairs", len(levels) - 1) if flights else (None, None)
+        return Reading("stairs", len(levels) - 1) if min(corners) >= 2 else UNKNOWN
     if len(levels) == 3:
-        return ("diamond" if corners[0] == corners[2] == 0 else None), None
+        return Reading("diamond", None) if corners[0] == corners[2] == 0 else UNKNOWN
     if len(levels) < 2:
-        return None, None
+        return UNKNOWN
     if corners[1] == 0:
-        return ("pyramid" if corners[0] <= 5 else "cone"), None
-    return _straight(*corners), None
+        return Reading("pyramid" if corners[0] <= 5 else "cone", None)
+    if min(corners) >= 9:
+        return Reading("cylinder", None)
+    prisms = {3: "prism", 4: "box", 5: "prism", 6: "prism"}
+    return Reading(prisms.get(corners[0]), None) if corners[0] == corners[1] else UNKNOWN
 
 
-def _straight(below: int, above: int) -> str | None:
-    """The kind of a solid with vertical walls, by the corners of its ends."""
-    if min(below, above) >= 9:
-        return "cylinder"
-    if below != above:
-        return None
-    return {3: "prism", 4: "box", 5: "prism", 6: "prism"}.get(below)
-
-
-def _furniture(pieces: list[Points]) -> tuple[str | None, int | None]:
+def _furniture(pieces: list[Points]) -> Reading:
     """The kind of several parts, and their number of legs or boards."""
     low = min(float(piece[:, 2].min()) for piece in pieces)
     height = max(float(piece[:, 2].max()) for piece in pieces) - low
     standing = [piece for piece in pieces if piece[:, 2].min() < low + _HEIGHT_TOLERANCE]
     carried = [piece for piece in pieces if piece[:, 2].min() >= low + _HEIGHT_TOLERANCE]
     if not carried:
-        return None, None
+        return UNKNOWN
     if len(standing) == 1:
-        return ("lamp" if len(carried) == 2 else None), None
+        return Reading("lamp", None) if len(carried) == 2 else UNKNOWN
     if len(standing) == 2:
         upright = all(np.ptp(piece[:, 2]) > 0.8 * height for piece in standing)
-        return ("shelf", len(carried)) if upright else (None, None)
+        return Reading("shelf", len(carried)) if upright else UNKNOWN
     slab = min(carried, key=lambda piece: float(piece[:, 2].mean()))
     reach = float(slab[:, 2].min()) - _HEIGHT_TOLERANCE
     legs = sum(bool(piece[:, 2].max() > reach) for piece in standing)
-    return _on_legs(slab, len(carried) - 1, height), legs
+    return Reading(_on_legs(slab, len(carried) - 1, height), legs)
 
 
 def _on_legs(slab: Points, more: int, height: float) -> str:
@@ -178,17 +169,12 @@ def _on_legs(slab: Points, more: int, height: float) -> str:
 def read(vertices: Floats, faces: Ints) -> Reading:
     """Classify a mesh; kind is None if it matches no built-in shape."""
     if not len(faces) or not np.isfinite(vertices).all():
-        return Reading(None, None, None, 0)
+        return UNKNOWN
     points = np.asarray(normalised(np.asarray(vertices, np.float64)), np.float64)
     pieces = parts(points, faces)
     if not pieces:
-        return Reading(None, None, None, 0)
-    if len(pieces) == 1:
-        kind, count = _solid(pieces[0], points[faces])
-        return Reading(kind, None, count, 1)
-    kind, count = _furniture(pieces)
-    legs = None if kind in ("shelf", "lamp", None) else count
-    return Reading(kind, legs, count, len(pieces))
+        return UNKNOWN
+    return _furniture(pieces) if len(pieces) > 1 else _solid(pieces[0], points[faces])
 
 
 _KIND = re.compile(rf"\b({'|'.join(KINDS)})\b")
@@ -196,17 +182,17 @@ _COUNT = re.compile(rf"\b({'|'.join(NUMBERS.values())})\b[\w\s]*?\b(?:legs|board
 _VALUES = {word: number for number, word in NUMBERS.items()}
 
 
-def parse_caption(caption: str) -> tuple[str | None, int | None]:
-    """Kind, and number of legs, boards or steps, named by a caption."""
+def parse_caption(caption: str) -> Reading:
+    """What a caption names."""
     kind, count = _KIND.search(caption), _COUNT.search(caption)
-    return kind and kind[1], _VALUES[count[1]] if count else None
+    return Reading(kind and kind[1], _VALUES[count[1]] if count else None)
 
 
 def agrees(caption: str, vertices: Floats, faces: Ints) -> bool:
     """Whether kind and number of parts match the caption."""
-    kind, count = parse_caption(caption)
-    reading = read(vertices, faces)
-    return kind is not None and kind == reading.kind and count in (None, reading.count)
+    named, reading = parse_caption(caption), read(vertices, faces)
+    counted = named.count in (None, reading.count)
+    return counted and named.kind is not None and named.kind == reading.kind
 
 
 def valid(vertices: Floats, faces: Ints) -> bool:

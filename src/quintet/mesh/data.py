@@ -73,22 +73,18 @@ def prepare(vertices: Floats, faces: Ints, config: MeshDataConfig) -> Mesh:
 
 
 class TooManyFaces(ValueError):
-    """A mesh with more than `max_faces` faces."""
-
-    def __init__(self, count: int, most: int) -> None:
-        super().__init__(count, most)
-        self.count, self.limit = count, f"more than max_faces = {most}"
+    """More than `max_faces`: the number of faces, and the limit in words."""
 
     def __str__(self) -> str:
-        return f"it has {self.count} faces, {self.limit}: {INCLUDE}"
+        return "it has {} faces, {}: {}".format(*self.args, INCLUDE)
 
 
 def _reduced(vertices: Floats, faces: Ints, config: MeshDataConfig) -> tuple[Floats, Ints]:
+    limit = f"more than max_faces = {config.max_faces}"
     if config.too_large == "skip":
-        raise TooManyFaces(len(faces), config.max_faces)
+        raise TooManyFaces(len(faces), limit)
     if faces.shape[1] != 3:
-        most = f"more than max_faces = {config.max_faces}"
-        raise ValueError(f"it has {len(faces)} quads, {most}: only triangles can be simplified")
+        raise ValueError(f"it has {len(faces)} quads, {limit}: only triangles can be simplified")
     return _merged(*simplify(vertices, faces, config.max_faces))
 
 
@@ -104,11 +100,11 @@ def _merged(vertices: Floats, faces: Ints) -> tuple[Floats, Ints]:
         if not len(used):
             return points, faces
         transformed = normalised(points[used]).astype(np.float32)
-        merged, renamed, kept = merge(transformed, renamed.reshape(faces.shape))
-        change = _bounds(points, faces) - _bounds(points, faces[kept])
-        if not len(kept) or np.abs(change).max() <= np.ptp(points[used], axis=0).max() / BINS:
-            return merged, renamed[kept]
-        faces = faces[kept]
+        merged, renamed, whole = merge(transformed, renamed.reshape(faces.shape))
+        change = _bounds(points, faces) - _bounds(points, faces[whole])
+        if not len(whole) or np.abs(change).max() <= np.ptp(points[used], axis=0).max() / BINS:
+            return merged, renamed[whole]
+        faces = faces[whole]
 
 
 def _bounds(points: Floats, faces: Ints) -> Floats:
@@ -182,7 +178,6 @@ class MeshFolder(InFolder):
         return _sample(mesh, key, self.config, self.text(index))
 
     def text(self, index: int) -> str:
-        """Caption, without opening the mesh."""
         return super().text(index) or folder_caption(self.name(index))
 
     def variant(self, index: int, number: int) -> dict[str, Any]:
@@ -211,8 +206,8 @@ def _read(path: Path, config: MeshDataConfig) -> Mesh:
     try:
         return prepare(vertices, faces, config)
     except TooManyFaces as error:
-        reason = f"it has {error.count} faces"
-        raise OutOfRange(path, reason, error.limit, INCLUDE, error.count) from error
+        count, limit = error.args
+        raise OutOfRange(path, f"it has {count} faces", limit, INCLUDE, count) from error
     except ValueError as error:
         reason, _, remedy = str(error).partition(": ")
         raise BadFile(path, reason, remedy) from error
@@ -236,7 +231,6 @@ class BuiltinMeshes(Builtin):
     what = "mesh"
 
     def shape(self, index: int) -> shapes.Shape:
-        """Description of the shape."""
         most = min(self.config.max_faces, shapes.MAX_FACES)
         return shapes.compose(self.number(index), self.seed, most)
 
@@ -246,7 +240,6 @@ class BuiltinMeshes(Builtin):
         return _sample(shapes.build(shape), key, self.config, shape.caption)
 
     def text(self, index: int) -> str:
-        """Caption of the shape."""
         return self.shape(index).caption
 
     def variant(self, index: int, number: int) -> dict[str, Any]:

@@ -25,29 +25,25 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 @overload
-def discretise(x: Tensor, bins: int = ..., low: float = ..., high: float = ...) -> Tensor: ...
+def discretise(x: Tensor, bins: int = ...) -> Tensor: ...
 @overload
-def discretise(x: Floats, bins: int = ..., low: float = ..., high: float = ...) -> Ints: ...
-def discretise(
-    x: Tensor | Floats, bins: int = BINS, low: float = -1.0, high: float = 1.0
-) -> Tensor | Ints:
-    """The bin of each coordinate; values out of range are clamped."""
-    steps = (x - low) * (bins / (high - low))
+def discretise(x: Floats, bins: int = ...) -> Ints: ...
+def discretise(x: Tensor | Floats, bins: int = BINS) -> Tensor | Ints:
+    """The bin of each coordinate in -1..1; values out of range are clamped."""
+    steps = (x + 1.0) * (bins / 2)
     if isinstance(steps, Tensor):
         return steps.floor().long().clamp(0, bins - 1)
     return np.floor(steps).astype(np.int64).clip(0, bins - 1)
 
 
 @overload
-def undiscretise(ids: Tensor, bins: int = ..., low: float = ..., high: float = ...) -> Tensor: ...
+def undiscretise(ids: Tensor, bins: int = ...) -> Tensor: ...
 @overload
-def undiscretise(ids: Ints, bins: int = ..., low: float = ..., high: float = ...) -> Floats: ...
-def undiscretise(
-    ids: Tensor | Ints, bins: int = BINS, low: float = -1.0, high: float = 1.0
-) -> Tensor | Floats:
+def undiscretise(ids: Ints, bins: int = ...) -> Floats: ...
+def undiscretise(ids: Tensor | Ints, bins: int = BINS) -> Tensor | Floats:
     """The centre of each bin, in fp32."""
     real = ids.float() if isinstance(ids, Tensor) else ids.astype(np.float32)
-    return (real + 0.5) * ((high - low) / bins) + low
+    return (real + 0.5) * (2 / bins) - 1.0
 
 
 def _norm(vectors: Tensor) -> Tensor:
@@ -147,9 +143,9 @@ def _table(pairs: Ints, count: int, width: int) -> Ints:
     face, other = np.divmod(pairs, max(count, 1))
     starts = np.searchsorted(face, np.arange(count))
     rank = np.arange(len(face)) - starts[face]
-    kept = rank < width
+    fits = rank < width
     table = np.full((count, width), -1, np.int64)
-    table[face[kept], rank[kept]] = other[kept]
+    table[face[fits], rank[fits]] = other[fits]
     return table
 
 
@@ -189,14 +185,25 @@ def neighbours_from_edges(face_edges: Tensor, count: int, width: int = NEIGHBOUR
     return torch.from_numpy(_map_batch(_numpy(face_edges), link)).to(face_edges.device)
 
 
-def normalised(vertices: Floats, extent: float = EXTENT) -> Floats:
-    """Centre, and scale the longest side of the bounding box to -extent..extent."""
+def normalised(vertices: Floats) -> Floats:
+    """Centre, and scale the longest side of the bounding box to -EXTENT..EXTENT."""
     low, high = vertices.min(0), vertices.max(0)
     half = float((high - low).max()) / 2
-    return (vertices - (low + high) / 2) * (extent / half if half > 0 else 1.0)
+    return (vertices - (low + high) / 2) * (EXTENT / half if half > 0 else 1.0)
 
 
-def canonical(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, Ints]:
+def cell_keys(vertices: Floats) -> Ints:
+    """(v,): the cell of each vertex as one integer, ordered by z, y, x."""
+    x, y, z = discretise(vertices).T
+    return (z * BINS + y) * BINS + x
+
+
+def _order(vertices: Floats, keys: Ints) -> Ints:
+    """By cell, and by exact coordinates within one."""
+    return np.lexsort((*vertices.T, keys))
+
+
+def canonical(vertices: Floats, faces: Ints) -> tuple[Floats, Ints]:
     """Canonical order of a mesh, independent of the input order.
 
     Vertices are sorted by (z, y, x) of their bins (by exact coordinates within a cell, so that
@@ -205,13 +212,10 @@ def canonical(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, 
     """
     used = np.zeros(len(vertices), bool)
     used[faces] = True
-    kept = np.flatnonzero(used)
-    rows = vertices[kept]
-    cells = discretise(rows, bins)
-    keys = (cells[:, 2] * bins + cells[:, 1]) * bins + cells[:, 0]
-    order = np.lexsort((rows[:, 0], rows[:, 1], rows[:, 2], keys))
+    rows = vertices[used]
+    order = _order(rows, cell_keys(rows))
     position = np.empty(len(vertices), np.int64)
-    position[kept[order]] = np.arange(len(kept))
+    position[np.flatnonzero(used)[order]] = np.arange(len(rows))
     renumbered = position[faces]
     corners = faces.shape[1]
     rotation = (renumbered.argmin(1)[:, None] + np.arange(corners)) % corners
@@ -219,25 +223,24 @@ def canonical(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, 
     return rows[order], renumbered[np.lexsort(renumbered.T[::-1])]
 
 
-def weld(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, Ints]:
+def weld(vertices: Floats, faces: Ints) -> tuple[Floats, Ints]:
     """Merge the vertices of a cell into the lowest; drop degenerate and duplicate faces."""
-    vertices, faces, kept = merge(vertices, faces, bins)
-    return vertices, faces[kept]
+    vertices, faces, remaining = merge(vertices, faces)
+    return vertices, faces[remaining]
 
 
-def merge(vertices: Floats, faces: Ints, bins: int = BINS) -> tuple[Floats, Ints, Ints]:
+def merge(vertices: Floats, faces: Ints) -> tuple[Floats, Ints, Ints]:
     """`weld`, but returning all faces and the indices of those to keep."""
-    cells = discretise(vertices, bins)
-    keys = (cells[:, 2] * bins + cells[:, 1]) * bins + cells[:, 0]
-    order = np.lexsort((vertices[:, 0], vertices[:, 1], vertices[:, 2], keys))
+    keys = cell_keys(vertices)
+    order = _order(vertices, keys)
     is_first = np.ones(len(keys), bool)
     is_first[1:] = keys[order][1:] != keys[order][:-1]
     position = np.empty(len(keys), np.int64)
     position[order] = np.cumsum(is_first) - 1
     vertices, faces = vertices[order[is_first]], position[faces]
     corners = np.sort(faces, 1)
-    whole = (corners[:, 1:] != corners[:, :-1]).all(1) & has_area(vertices, faces)
-    whole = np.flatnonzero(whole)
+    distinct = (corners[:, 1:] != corners[:, :-1]).all(1)
+    whole = np.flatnonzero(distinct & has_area(vertices, faces))
     _, first = np.unique(corners[whole], axis=0, return_index=True)
     return vertices, faces, whole[np.sort(first)]
 

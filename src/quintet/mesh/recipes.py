@@ -1,5 +1,7 @@
 """Recipes for meshes. `quintet train mesh/NAME` calls the function NAME."""
 
+from dataclasses import replace
+
 from quintet.engine.config import OptimizerConfig
 from quintet.mesh.autoencoder.config import MeshAutoencoderConfig, MeshAutoencoderRecipe
 from quintet.mesh.config import MeshDataConfig
@@ -41,40 +43,22 @@ def autoencoder_tiny() -> MeshAutoencoderRecipe:
 
 def autoencoder_compact() -> MeshAutoencoderRecipe:
     """Tokenizer with one code of 640 per corner, 2.9 times fewer bits per face; needs a GPU."""
-    return MeshAutoencoderRecipe(
-        steps=1000,
-        batch_size=64,
-        workers=12,
-        evaluate_every=1000,
-        save_every=1000,
-        model=MeshAutoencoderConfig(
-            quantiser="pointer", depth=1, cell_bits=2, pointers=(4, 32, 128)
-        ),
-        meshes=MeshDataConfig(max_faces=192, builtin_count=1_000_000, valid_limit=2048),
-        optim=OptimizerConfig(learning_rate=5e-4, warmup_steps=100),
-    )
+    model = MeshAutoencoderConfig(quantiser="pointer", depth=1, cell_bits=2, pointers=(4, 32, 128))
+    return replace(autoencoder(), model=model)
 
 
 def autoencoder_compact_tiny() -> MeshAutoencoderRecipe:
     """Tokenizer for up to 64 faces, one code of 352 per corner: two minutes on two CPU cores."""
-    return MeshAutoencoderRecipe(
-        steps=200,
-        batch_size=16,
-        workers=1,
-        evaluate_every=100,
-        save_every=100,
-        model=MeshAutoencoderConfig(
-            quantiser="pointer",
-            depth=1,
-            cell_bits=2,
-            pointers=(2, 16, 64),
-            dim=96,
-            message_dim=32,
-            decoder_layers=2,
-        ),
-        meshes=MeshDataConfig(max_faces=64, builtin_count=20_000, valid_limit=512),
-        optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
+    model = MeshAutoencoderConfig(
+        quantiser="pointer",
+        depth=1,
+        cell_bits=2,
+        pointers=(2, 16, 64),
+        dim=96,
+        message_dim=32,
+        decoder_layers=2,
     )
+    return replace(autoencoder_tiny(), model=model)
 
 
 def transformer() -> MeshTransformerRecipe:

@@ -7,14 +7,23 @@ bins apart, so that parts remain distinguishable after discretisation.
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 from math import cos, pi, sin, sqrt
 from random import Random
 
 import numpy as np
 import numpy.typing as npt
 
-from quintet.mesh.geometry import BINS, canonical, discretise, has_area, normalised, undiscretise
-from quintet.mesh.solids import Faces, Loft, Part, Points, Stairs, Torus, part_mesh
+from quintet.mesh.geometry import (
+    BINS,
+    canonical,
+    cell_keys,
+    discretise,
+    has_area,
+    normalised,
+    undiscretise,
+)
+from quintet.mesh.solids import Faces, Loft, Part, Stairs, Torus, part_mesh
 
 VERSION = 1
 MAX_FACES = 250
@@ -28,9 +37,7 @@ class Shape:
     """Kind, caption and parts of a mesh."""
 
     kind: str
-    attributes: tuple[str, ...]
     caption: str
-    legs: int | None
     parts: tuple[Part, ...]
     turn: float = 0.0
     """Rotation about the vertical axis, in radians."""
@@ -44,7 +51,7 @@ def _box(x: float, y: float, low: float, high: float, half: tuple[float, float])
 def _slab(sides: int, low: float, high: float, half: tuple[float, float]) -> Loft:
     if sides == 4:
         return _box(0, 0, low, high, half)
-    return Loft(sides, ((0, 0, low, *half), (0, 0, high, *half)))
+    return _solid(sides, (low, *half), (high, *half))
 
 
 def _solid(sides: int, *rings: tuple[float, float, float], phase: float = 0.0) -> Loft:
@@ -54,8 +61,6 @@ def _solid(sides: int, *rings: tuple[float, float, float], phase: float = 0.0) -
 
 @dataclass(frozen=True)
 class _Legs:
-    """Legs of one piece of furniture."""
-
     count: int
     length: float
     half: float
@@ -111,24 +116,20 @@ def _legs(
     return _Legs(count, length, half, rng.choice((4, 6)), rng.uniform(0, 0.2), taper)
 
 
-Parts = tuple[tuple[str, ...], int | None, list[Part]]
+Described = tuple[str, list[Part]]
+"""Caption and parts."""
 
 
-def _some(rng: Random, *adjectives: str) -> list[str]:
-    """Random subset of the adjectives."""
-    return [word for word in adjectives if rng.random() < 0.6]
+def _phrase(rng: Random, *words: str) -> str:
+    """A noun, the last word, after a random subset of its adjectives."""
+    return " ".join([*(word for word in words[:-1] if rng.random() < 0.6), words[-1]])
 
 
-def _caption(
-    rng: Random, noun: str, before: tuple[str, ...], leg: tuple[str, ...], count: int
-) -> str:
-    phrase = " ".join([*_some(rng, *before), noun])
-    article = "an" if phrase[0] in "aeiou" else "a"
-    legs = " ".join([NUMBERS[count], *_some(rng, *leg), "legs"])
-    return f"{article} {phrase} with {legs}"
+def _leg_phrase(rng: Random, count: int, *adjectives: str) -> str:
+    return f"{NUMBERS[count]} {_phrase(rng, *adjectives, 'legs')}"
 
 
-def _table(rng: Random) -> tuple[str, Parts]:
+def _table(rng: Random) -> Described:
     long, thin, round_top = (rng.random() < 0.5 for _ in range(3))
     half = (1.0, 1.0 if round_top else rng.uniform(0.68, 1))
     height = 2 * sqrt(half[1]) * (rng.uniform(0.62, 0.85) if long else rng.uniform(0.35, 0.5))
@@ -137,19 +138,19 @@ def _table(rng: Random) -> tuple[str, Parts]:
     legs = _legs(rng, count, height - top, thin, (0.05, 0.07, 0.1, 0.15))
     parts = legs.stand(_leg_positions(legs, half, round_top))
     parts.append(_slab(rng.randint(10, 16) if round_top else 4, height - top, height, half))
-    adjectives = ("round" if round_top else "square", *_leg_adjectives(long, thin))
-    return _caption(rng, "table", adjectives[:1], adjectives[1:], count), (adjectives, count, parts)
+    noun = _phrase(rng, "round" if round_top else "square", "table")
+    return f"a {noun} with {_leg_phrase(rng, count, _length(long), _thickness(thin))}", parts
 
 
-def _leg_adjectives(long: bool, thin: bool) -> tuple[str, str]:
-    return "long" if long else "short", _thickness(thin)
+def _length(long: bool) -> str:
+    return "long" if long else "short"
 
 
 def _thickness(thin: bool) -> str:
     return "thin" if thin else "thick"
 
 
-def _stool(rng: Random) -> tuple[str, Parts]:
+def _stool(rng: Random) -> Described:
     long, thin, round_top = (rng.random() < 0.5 for _ in range(3))
     side = 1 / (rng.uniform(1.65, 1.9) if long else rng.uniform(1.35, 1.5))
     top = rng.uniform(0.1, 0.2)
@@ -157,11 +158,11 @@ def _stool(rng: Random) -> tuple[str, Parts]:
     legs = _legs(rng, count, 2 - top, thin, (0.04, 0.05, 0.065, 0.085))
     parts = legs.stand(_leg_positions(legs, (side, side), round_top))
     parts.append(_slab(rng.randint(8, 12) if round_top else 4, 2 - top, 2, (side, side)))
-    adjectives = ("round" if round_top else "square", *_leg_adjectives(long, thin))
-    return _caption(rng, "stool", adjectives[:1], adjectives[1:], count), (adjectives, count, parts)
+    noun = _phrase(rng, "round" if round_top else "square", "stool")
+    return f"a {noun} with {_leg_phrase(rng, count, _length(long), _thickness(thin))}", parts
 
 
-def _bench(rng: Random) -> tuple[str, Parts]:
+def _bench(rng: Random) -> Described:
     long, thin = (rng.random() < 0.5 for _ in range(2))
     height = rng.uniform(0.72, 0.95) if long else rng.uniform(0.4, 0.58)
     top = rng.uniform(0.09, 0.14)
@@ -169,11 +170,10 @@ def _bench(rng: Random) -> tuple[str, Parts]:
     legs = _legs(rng, count, height - top, thin, (0.05, 0.06, 0.075, 0.095))
     half = (1.0, rng.uniform(0.19 + 2 * legs.half, 0.41))
     parts = [*legs.stand(_leg_positions(legs, half, False)), _box(0, 0, height - top, height, half)]
-    adjectives = _leg_adjectives(long, thin)
-    return _caption(rng, "bench", (), adjectives, count), (adjectives, count, parts)
+    return f"a bench with {_leg_phrase(rng, count, _length(long), _thickness(thin))}", parts
 
 
-def _chair(rng: Random) -> tuple[str, Parts]:
+def _chair(rng: Random) -> Described:
     tall, thin, slats = (rng.random() < 0.5 for _ in range(3))
     side = rng.uniform(0.42, 0.52)
     half = (side, side * rng.uniform(0.88, 1.08))
@@ -183,10 +183,8 @@ def _chair(rng: Random) -> tuple[str, Parts]:
     parts = legs.stand(_leg_positions(legs, half, False))
     parts.append(_box(0, 0, seat - top, seat, half))
     parts.extend(_back(rng, half, (seat, total), slats))
-    adjectives = ("tall" if tall else "low", "slatted" if slats else "solid", _thickness(thin))
-    phrase = " ".join([*_some(rng, *adjectives[:2]), "back"])
-    legs_phrase = " ".join(["four", *_some(rng, adjectives[2]), "legs"])
-    return f"a chair with a {phrase} and {legs_phrase}", (adjectives, 4, parts)
+    back = _phrase(rng, "tall" if tall else "low", "slatted" if slats else "solid", "back")
+    return f"a chair with a {back} and {_leg_phrase(rng, 4, _thickness(thin))}", parts
 
 
 def _back(
@@ -205,7 +203,7 @@ def _back(
     return [*posts, _box(0, y, high - rail, high, (wide, thick))]
 
 
-def _bed(rng: Random) -> tuple[str, Parts]:
+def _bed(rng: Random) -> Described:
     double, high, thin = (rng.random() < 0.5 for _ in range(3))
     half = (1.0, rng.uniform(0.68, 0.8) if double else rng.uniform(0.45, 0.55))
     leg, soft = rng.uniform(0.25, 0.35), rng.uniform(0.18, 0.32)
@@ -219,18 +217,12 @@ def _bed(rng: Random) -> tuple[str, Parts]:
     for y in (-half[1] / 2, half[1] / 2) if double else (0.0,):
         wide = half[1] / 2 - 0.09 if double else half[1] - 0.16
         parts.append(_box(x, y, leg + soft, pillow, (rng.uniform(0.14, 0.2), wide)))
-    adjectives = (
-        "double" if double else "single",
-        "high" if high else "low",
-        _leg_adjectives(False, thin)[1],
-    )
-    phrase = " ".join([*_some(rng, adjectives[0]), "bed"])
-    board = " ".join([*_some(rng, adjectives[1]), "headboard"])
-    legs_phrase = " ".join([NUMBERS[count], *_some(rng, adjectives[2]), "legs"])
-    return f"a {phrase} with a {board} and {legs_phrase}", (adjectives, count, parts)
+    noun = _phrase(rng, "double" if double else "single", "bed")
+    board = _phrase(rng, "high" if high else "low", "headboard")
+    return f"a {noun} with a {board} and {_leg_phrase(rng, count, _thickness(thin))}", parts
 
 
-def _shelf(rng: Random) -> tuple[str, Parts]:
+def _shelf(rng: Random) -> Described:
     wide, deep = (rng.random() < 0.5 for _ in range(2))
     across = rng.uniform(0.7, 1.0) if wide else rng.uniform(0.38, 0.55)
     along = rng.uniform(0.33, 0.5) if deep else rng.uniform(0.16, 0.24)
@@ -242,12 +234,11 @@ def _shelf(rng: Random) -> tuple[str, Parts]:
     for k in range(count):
         z = low + (high - low) * k / (count - 1)
         parts.append(_box(0, 0, z - board, z + board, (across, along)))
-    adjectives = ("wide" if wide else "narrow", "deep" if deep else "shallow")
-    phrase = " ".join([*_some(rng, *adjectives), "shelf"])
-    return f"a {phrase} with {NUMBERS[count]} boards", (adjectives, None, parts)
+    noun = _phrase(rng, "wide" if wide else "narrow", "deep" if deep else "shallow", "shelf")
+    return f"a {noun} with {NUMBERS[count]} boards", parts
 
 
-def _lamp(rng: Random) -> tuple[str, Parts]:
+def _lamp(rng: Random) -> Described:
     wide, square = (rng.random() < 0.5 for _ in range(2))
     base, foot = rng.uniform(0.35, 0.6), rng.uniform(0.09, 0.15)
     shade = rng.uniform(0.62, 0.85) if wide else rng.uniform(0.36, 0.48)
@@ -258,10 +249,9 @@ def _lamp(rng: Random) -> tuple[str, Parts]:
         _solid(rng.choice((4, 6)), (foot, pole, pole), (low, pole, pole)),
         _solid(sides, (low, shade, shade), (2, narrow, narrow), phase=0.2),
     ]
-    adjectives = ("wide" if wide else "narrow", "square" if square else "round")
-    shade_phrase = " ".join([*_some(rng, adjectives[0]), "shade"])
-    base_phrase = " ".join([*_some(rng, adjectives[1]), "base"])
-    return f"a lamp with a {shade_phrase} and a {base_phrase}", (adjectives, None, parts)
+    covered = _phrase(rng, "wide" if wide else "narrow", "shade")
+    standing = _phrase(rng, "square" if square else "round", "base")
+    return f"a lamp with a {covered} and a {standing}", parts
 
 
 def _proportions(rng: Random, least: float = 0.5) -> tuple[str, float, float, float]:
@@ -273,18 +263,16 @@ def _proportions(rng: Random, least: float = 0.5) -> tuple[str, float, float, fl
     return word, 2 * side * ratio, side, side * rng.uniform(least, 1)
 
 
-def _simple(noun: str, word: str, part: Part) -> tuple[str, Parts]:
-    phrase = f"{word} {noun}" if word else noun
-    article = "an" if phrase[0] in "aeiou" else "a"
-    return f"{article} {phrase}", ((word,) if word else (), None, [part])
+def _simple(noun: str, word: str, part: Part) -> Described:
+    return f"a {word} {noun}" if word else f"a {noun}", [part]
 
 
-def _plain_box(rng: Random) -> tuple[str, Parts]:
+def _plain_box(rng: Random) -> Described:
     word, height, x, y = _proportions(rng)
     return _simple("box", word, _box(0, 0, 0, height, (x, y)))
 
 
-def _pyramid(rng: Random) -> tuple[str, Parts]:
+def _pyramid(rng: Random) -> Described:
     word, height, x, y = _proportions(rng, 0.75)
     return _simple("pyramid", word, _solid(4, (0, 0, 0), (0, x, y), (height, 0, 0)))
 
@@ -292,31 +280,31 @@ def _pyramid(rng: Random) -> tuple[str, Parts]:
 SIDES = {3: "triangular", 5: "pentagonal", 6: "hexagonal"}
 
 
-def _prism(rng: Random) -> tuple[str, Parts]:
+def _prism(rng: Random) -> Described:
     word, height, x, y = _proportions(rng, 0.8)
     sides = rng.choice(tuple(SIDES))
     phrase = " ".join(filter(None, [word, SIDES[sides]]))
     return _simple("prism", phrase, _solid(sides, (0, x, y), (height, x, y)))
 
 
-def _cylinder(rng: Random) -> tuple[str, Parts]:
+def _cylinder(rng: Random) -> Described:
     word, height, x, y = _proportions(rng, 0.8)
     rings = ((0, 0, 0), (0, x, y), (height, x, y), (height, 0, 0))
     return _simple("cylinder", word, _solid(rng.randint(12, 16), *rings))
 
 
-def _cone(rng: Random) -> tuple[str, Parts]:
+def _cone(rng: Random) -> Described:
     word, height, x, y = _proportions(rng, 0.8)
     return _simple("cone", word, _solid(rng.randint(12, 18), (0, 0, 0), (0, x, y), (height, 0, 0)))
 
 
-def _diamond(rng: Random) -> tuple[str, Parts]:
+def _diamond(rng: Random) -> Described:
     word, height, x, y = _proportions(rng, 0.8)
     rings = ((0, 0, 0), (height * rng.uniform(0.35, 0.65), x, y), (height, 0, 0))
     return _simple("diamond", word, _solid(rng.randint(4, 7), *rings))
 
 
-def _ring(rng: Random) -> tuple[str, Parts]:
+def _ring(rng: Random) -> Described:
     word = rng.choice(("thin", "thick", "tall"))
     width = rng.uniform(0.3, 0.36) if word == "thick" else rng.uniform(0.14, 0.2)
     height = rng.uniform(0.5, 0.9) if word == "tall" else width * rng.uniform(0.8, 1.2)
@@ -324,18 +312,17 @@ def _ring(rng: Random) -> tuple[str, Parts]:
     return _simple("ring", word, part)
 
 
-def _stairs(rng: Random) -> tuple[str, Parts]:
+def _stairs(rng: Random) -> Described:
     wide = rng.random() < 0.5
     count = rng.choice((3, 4, 5, 6))
     length, height = rng.uniform(1.4, 2), rng.uniform(1.2, 2)
     half = rng.uniform(0.7, 0.95) if wide else rng.uniform(0.25, 0.45)
-    adjectives = ("wide" if wide else "narrow",)
-    phrase = " ".join([*_some(rng, *adjectives), "stairs"])
+    noun = _phrase(rng, "wide" if wide else "narrow", "stairs")
     part = Stairs(count, length / count, height / count, half)
-    return f"{phrase} with {NUMBERS[count]} steps", (adjectives, None, [part])
+    return f"{noun} with {NUMBERS[count]} steps", [part]
 
 
-KINDS: dict[str, tuple[int, Callable[[Random], tuple[str, Parts]]]] = {
+KINDS: dict[str, tuple[int, Callable[[Random], Described]]] = {
     "table": (5, _table),
     "stool": (4, _stool),
     "chair": (4, _chair),
@@ -367,8 +354,8 @@ def compose(number: int, seed: int = 0, max_faces: int = MAX_FACES) -> Shape:
     rng = Random(int.from_bytes(digest, "big"))
     while True:
         kind = rng.choices(_NAMES, _WEIGHTS)[0]
-        caption, (attributes, legs, parts) = KINDS[kind][1](rng)
-        shape = Shape(kind, attributes, caption, legs, tuple(parts), rng.uniform(0, 2 * pi))
+        caption, parts = KINDS[kind][1](rng)
+        shape = Shape(kind, caption, tuple(parts), rng.uniform(0, 2 * pi))
         vertices, faces, owner = _assemble(shape)
         if len(faces) <= max_faces and _is_clean(vertices, faces, owner):
             return shape
@@ -383,26 +370,20 @@ def build(shape: Shape) -> tuple[npt.NDArray[np.float32], Faces]:
 
 def _assemble(shape: Shape) -> tuple[npt.NDArray[np.float32], Faces, Faces]:
     """Vertices, faces, and the part of each vertex."""
-    points: list[Points] = []
-    faces: list[Faces] = []
-    count = 0
-    for part in shape.parts:
-        vertices, triangles = part_mesh(part)
-        points.append(vertices)
-        faces.append(triangles + count)
-        count += len(vertices)
-    owner = np.repeat(np.arange(len(points)), [len(one) for one in points])
+    meshes = [part_mesh(part) for part in shape.parts]
+    sizes = [len(vertices) for vertices, _ in meshes]
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    faces = [mesh[1] + start for mesh, start in zip(meshes, accumulate(sizes, initial=0))]
     along, across = cos(shape.turn), sin(shape.turn)
     rotation = np.array([[along, across, 0], [-across, along, 0], [0, 0, 1]])
-    placed = normalised(np.concatenate(points) @ rotation).astype(np.float32)
+    placed = normalised(np.concatenate([mesh[0] for mesh in meshes]) @ rotation).astype(np.float32)
     return placed, np.concatenate(faces), owner
 
 
 def _is_clean(vertices: npt.NDArray[np.float32], faces: Faces, owner: Faces) -> bool:
     """Whether discretisation merges no vertices and the parts stay apart."""
-    cells = discretise(vertices)
-    keys = (cells[:, 2] * BINS + cells[:, 1]) * BINS + cells[:, 0]
-    if len(np.unique(keys)) < len(keys) or not has_area(undiscretise(cells), faces).all():
+    merges = len(np.unique(cell_keys(vertices))) < len(vertices)
+    if merges or not has_area(undiscretise(discretise(vertices)), faces).all():
         return False
     gaps = np.abs(vertices[:, None] - vertices[None]).max(-1)
     return not ((gaps < GAP) & (owner[:, None] != owner)).any()

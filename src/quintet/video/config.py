@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quintet.engine.config import require, require_choices
-from quintet.shared.tokenizer.config import (
-    PixelDataConfig,
-)
+from quintet.shared.config import require_at_least
+from quintet.shared.tokenizer.config import PixelDataConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class VideoDataConfig(PixelDataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_choices(self)
-        require(self.frames >= 1, "frames", self.frames, "1 or more")
+        require_at_least(1, self, "frames")
         require(self.fps is None or self.fps > 0, "fps", self.fps, "above 0, or None")
         factor = self.min_rate_factor
         require(0 < factor <= 1, "min_rate_factor", factor, "above 0 and at most 1")

@@ -22,7 +22,7 @@ from quintet.media.pixels import Pixels
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
 from quintet.shared.scenes import figures
-from quintet.shared.tokenizer.pixels import check_channels, in_channels
+from quintet.shared.tokenizer.pixels import check_channels, in_channels, random_crop
 from quintet.video import motion
 from quintet.video.config import VideoDataConfig
 
@@ -66,7 +66,8 @@ class VideoFolder(InFolder):
         if still and self.config.pan and key is not None:
             still, cropped = False, _pan(frames[0], self.config, key)
         else:
-            cropped = _crop(frames, self.config, key)
+            crop = random_crop(self.config, key)
+            cropped = clips.resize_crop_clip(frames, self.config.size, **crop)
         if still:
             cropped = np.broadcast_to(cropped, (self.config.frames, *cropped.shape[1:]))
         return _sample(cropped, key, self.config, still, self.text(index))
@@ -116,14 +117,6 @@ def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
     )
 
 
-def _crop(frames: Pixels, config: VideoDataConfig, key: Key | None) -> Pixels:
-    scale, top, left = 1.0, 0.5, 0.5
-    if key is not None and config.min_crop < 1:
-        draw = key.random("crop")
-        scale, top, left = draw.uniform(config.min_crop, 1), draw.random(), draw.random()
-    return clips.resize_crop_clip(frames, config.size, scale=scale, top=top, left=left)
-
-
 def _pan(image: Pixels, config: VideoDataConfig, key: Key) -> Pixels:
     """A moving camera: crops on the way from one random crop towards another."""
     draw = key.random("crop")
@@ -147,14 +140,14 @@ def check(
     Images are fully decoded; of videos the first and the last window, which detects truncation.
     """
     every = replace(config, valid_limit=maxsize)
-    return check_files(VideoFolder, folder, every, lambda _: lambda path: _examine(path, config))
 
+    def examine(path: Path) -> None:
+        if _is_still(path, config):
+            _read_still(path, config)
+        else:
+            clips.check_clip(path, count=config.frames, caps=_caps(config))
 
-def _examine(path: Path, config: VideoDataConfig) -> None:
-    if _is_still(path, config):
-        _read_still(path, config)
-    else:
-        clips.check_clip(path, count=config.frames, caps=_caps(config))
+    return check_files(VideoFolder, folder, every, lambda _: examine)
 
 
 class BuiltinClips(Builtin):

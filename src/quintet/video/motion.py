@@ -5,7 +5,6 @@ Captions do not mention left and right, so they stay true when the clip is flipp
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from hashlib import blake2b
 from math import cos, exp, pi, sin
 from random import Random
@@ -22,30 +21,20 @@ UNIT = 16
 MARGIN = 0.35
 """Visible margin around the central square, in units of the shorter side."""
 
-VERBS = {
-    "rest": "rests",
-    "turn": "turns",
-    "slide": "slides across",
-    "rise": "rises",
-    "fall": "falls",
-    "bounce": "bounces about",
-    "hop": "hops",
-    "circle": "circles",
-    "swing": "swings",
-    "pulse": "swells and shrinks",
+MOTIONS = {
+    "rest": ("rests", 2),
+    "turn": ("turns", 3),
+    "slide": ("slides across", 3),
+    "rise": ("rises", 1),
+    "fall": ("falls", 1),
+    "bounce": ("bounces about", 4),
+    "hop": ("hops", 2),
+    "circle": ("circles", 2),
+    "swing": ("swings", 2),
+    "pulse": ("swells and shrinks", 1),
 }
-WEIGHTS = {
-    "rest": 2,
-    "turn": 3,
-    "slide": 3,
-    "rise": 1,
-    "fall": 1,
-    "bounce": 4,
-    "hop": 2,
-    "circle": 2,
-    "swing": 2,
-    "pulse": 1,
-}
+"""The verb of each motion, and its weight among the others."""
+WEIGHTS = {kind: weight for kind, (_, weight) in MOTIONS.items()}
 TURNING = ("slide", "bounce", "hop", "rise", "fall")
 """Motions that may be combined with a rotation."""
 EVEN = ("plain", "glow", "ripples")
@@ -75,12 +64,9 @@ class Mover:
 class View(NamedTuple):
     """Offset and field of view of the camera."""
 
-    dx: float
-    dy: float
-    zoom: float
-
-
-VIEW = View(0.0, 0.0, 1.0)
+    dx: float = 0.0
+    dy: float = 0.0
+    zoom: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -166,7 +152,7 @@ def _make_mover(
         motion = replace(motion, turn=0.0)
     if others and kind in ("slide", "rise", "fall", "swing") and random.random() < 0.6:
         shape = replace(shape, x=others[0].shape.x, y=others[0].shape.y)  # an occlusion
-    phrase = f"{scenes.article(phrase)} {VERBS[kind]}"
+    phrase = f"{scenes.article(phrase)} {MOTIONS[kind][0]}"
     return Mover(shape, motion), f"{phrase} and turns" if motion.turn and kind != "turn" else phrase
 
 
@@ -242,7 +228,7 @@ def shape_at(mover: Mover, time: float) -> Shape:
 def _to_view(shape: Shape, view: View) -> Shape:
     """From world to image coordinates."""
     dx, dy, zoom = view
-    if view == VIEW:
+    if view == View():
         return shape
     x, y = (shape.x - 0.5 - dx) / zoom + 0.5, (shape.y - 0.5 - dy) / zoom + 0.5
     return replace(shape, x=x, y=y, radius=shape.radius / zoom)
@@ -251,15 +237,10 @@ def _to_view(shape: Shape, view: View) -> Shape:
 # Frame by frame, because the buffers of a single frame fit into the CPU cache.
 
 
-@lru_cache(maxsize=8)
-def _nodes(cells: int) -> Array:
-    return np.arange(cells + 1, dtype=np.float32)
-
-
 def _interpolation(cells: int, line: Array) -> Array:
     """(n, cells + 1): weights of smooth interpolation from a lattice to the coordinates."""
     position = np.clip((line + np.float32(0.5 + MARGIN)) / np.float32(1 + 2 * MARGIN), 0, 1) * cells
-    distance = np.minimum(np.abs(position[:, None] - _nodes(cells)), 1)
+    distance = np.minimum(np.abs(position[:, None] - np.arange(cells + 1, dtype=np.float32)), 1)
     return 1 - distance * distance * (3 - 2 * distance)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from quintet.engine.config import OptimizerConfig
 from quintet.shared.maskgit.config import DecodingConfig
-from quintet.shared.tokenizer.config import DiscriminatorConfig
+from quintet.shared.tokenizer.config import DiscriminatorConfig, discriminator_optimizer
 from quintet.video.adopt.config import VideoAdoptRecipe
 from quintet.video.config import VideoDataConfig
 from quintet.video.maskgit.config import VideoMaskGitConfig, VideoMaskGitRecipe
@@ -46,9 +46,7 @@ def tokenizer() -> VideoRecipe:
         optim=OptimizerConfig(
             optimizer="muon", learning_rate=6e-4, warmup_steps=200, ema_decay=0.998
         ),
-        discriminator_optim=OptimizerConfig(
-            learning_rate=1e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
-        ),
+        discriminator_optim=discriminator_optimizer(1e-4, 100),
     )
 
 
@@ -78,9 +76,7 @@ def tokenizer_tiny() -> VideoRecipe:
             adversarial_warmup_steps=50,
         ),
         optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
-        discriminator_optim=OptimizerConfig(
-            learning_rate=3e-4, warmup_steps=50, betas=(0.5, 0.9), ema_decay=0.0
-        ),
+        discriminator_optim=discriminator_optimizer(3e-4, 50),
     )
 
 
@@ -128,32 +124,29 @@ def maskgit_tiny() -> VideoMaskGitRecipe:
 
 def tokenizer_large() -> VideoRecipe:
     """A tokenizer of 17 x 256 x 256 clips, one id per 4 x 8 x 8; a day on one H200 (64 M)."""
-    return VideoRecipe(
+    small = tokenizer()
+    layers = (
+        ("consecutive_residual", 2),
+        "compress_space",
+        ("consecutive_residual", 3),
+        "compress_time",
+        ("consecutive_residual", 2),
+        "compress_time",
+        ("consecutive_residual", 3),
+    )
+    return replace(
+        small,
         steps=250_000,
         batch_size=16,
         workers=14,
         log_every=50,
         evaluate_every=10_000,
+        evaluate_batch=None,
         save_every=2000,
-        model=VideoTokenizerConfig(
-            init_dim=256,
-            max_dim=512,
-            patch_size=4,
-            squeeze_excite=False,
-            layers=(
-                ("consecutive_residual", 2),
-                "compress_space",
-                ("consecutive_residual", 3),
-                "compress_time",
-                ("consecutive_residual", 2),
-                "compress_time",
-                ("consecutive_residual", 3),
-            ),
-            levels=(8, 8, 8, 5, 5, 5),
-        ),
+        model=replace(small.model, layers=layers),
         frame_discriminator=DiscriminatorConfig(dim=64, layers=4),
-        videos=VideoDataConfig(size=(256, 256), builtin_count=1_000_000, valid_limit=512),
-        losses=VideoLossConfig(perceptual=0.1, adversarial_from=0.5, adversarial_share=0.1),
+        videos=replace(small.videos, size=(256, 256), valid_limit=512),
+        losses=replace(small.losses, adversarial_from=0.5),
         optim=OptimizerConfig(
             optimizer="muon",
             learning_rate=3e-4,
@@ -161,9 +154,7 @@ def tokenizer_large() -> VideoRecipe:
             final_lr_ratio=0.05,
             ema_decay=0.9995,
         ),
-        discriminator_optim=OptimizerConfig(
-            learning_rate=1e-4, warmup_steps=1000, betas=(0.5, 0.9), ema_decay=0.0
-        ),
+        discriminator_optim=discriminator_optimizer(1e-4, 1000),
     )
 
 
@@ -179,9 +170,7 @@ def adopt() -> VideoAdoptRecipe:
         videos=VideoDataConfig(size=(256, 256), builtin_count=1_000_000),
         losses=VideoLossConfig(perceptual=0.1, adversarial_share=0.1),
         optim=OptimizerConfig(learning_rate=5e-5, warmup_steps=100),
-        discriminator_optim=OptimizerConfig(
-            learning_rate=1e-4, warmup_steps=100, betas=(0.5, 0.9), ema_decay=0.0
-        ),
+        discriminator_optim=discriminator_optimizer(1e-4, 100),
     )
 
 

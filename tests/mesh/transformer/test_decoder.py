@@ -156,7 +156,7 @@ def test_a_later_call_sees_new_weights_and_new_captions() -> None:
     model = small(end_bias=-50.0)
     context = model.encode_captions(["box"])
     by_kernels(model, context, 1, seed=1)
-    kept = dict(decoder.DECODERS[model].kept)
+    kept = dict(decoder.DECODERS[model].decoders)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.3)
@@ -165,7 +165,7 @@ def test_a_later_call_sees_new_weights_and_new_captions() -> None:
     model.load_state_dict(small().state_dict(), assign=True)
     context = model.encode_captions(["a cone"])
     assert torch.equal(by_kernels(model, context, 1, seed=2), plain(model, context, 1, seed=2))
-    assert dict(decoder.DECODERS[model].kept) == kept
+    assert dict(decoder.DECODERS[model].decoders) == kept
 
 
 @runs_kernels
@@ -177,10 +177,10 @@ def test_chunks_and_padding_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     whole = by_kernels(model, context, 3, seed=1)
     monkeypatch.setattr(decoder, "ROWS", (1, 2))
     assert torch.equal(by_kernels(model, context, 3, seed=1), whole)
-    assert sorted(key[2] for key in decoder.DECODERS[model].kept) == [1, 2, 8]
+    assert sorted(key[2] for key in decoder.DECODERS[model].decoders) == [1, 2, 8]
     monkeypatch.setattr(decoder, "free_memory", lambda device: 0.0)
     assert torch.equal(by_kernels(model, context, 3, seed=1, top_p=1.0), whole)
-    assert sorted(key[2] for key in decoder.DECODERS[model].kept) == [1, 1, 2, 8]
+    assert sorted(key[2] for key in decoder.DECODERS[model].decoders) == [1, 1, 2, 8]
 
 
 @pytest.mark.gpu
@@ -208,7 +208,7 @@ def test_decoders_are_kept_in_bounds_and_leave_with_their_model() -> None:
     model = small(text="none", max_faces=4)
     for temperature in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         by_kernels(model, None, 1, temperature=temperature)
-    kept = decoder.DECODERS[model].kept
+    kept = decoder.DECODERS[model].decoders
     assert [key[-1].temperature for key in kept] == [0.7, 0.8, 0.9, 1.0]
     before = len(decoder.DECODERS)
     del model, kept
@@ -240,7 +240,7 @@ def test_a_face_of_the_default_model_is_few_kernels() -> None:
 
     model = awake(MeshTransformerConfig(levels=(24, 24, 24)), -1e4)
     model.generate_codes(model.encode_captions(["box"]), 1, max_faces=4)
-    (state,) = decoder.DECODERS[model].kept.values()
+    (state,) = decoder.DECODERS[model].decoders.values()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         state.take_step(0)
         torch.cuda.synchronize()

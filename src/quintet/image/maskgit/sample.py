@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
-from quintet.shared.maskgit.sampling import MaskedFlags, check_texts, decoding_of
-from quintet.shared.sampling import Trained, check_positive, refuse_inputs, stem_of
+from quintet.shared.maskgit.sampling import MaskedFlags, write_samples
+from quintet.shared.sampling import Trained, check_positive, refuse_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,53 +38,27 @@ def example(recipe: Any, run: Path) -> list[str]:
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Write CAPTION-000.png and so on, and a sheet of all."""
-    check_positive(flags, "count")
-    refuse_inputs(inputs, trained, "--text, or --image and --mask")
-    model: MaskGit = trained.model(flags.device)
-    return _generate(model, trained.path, _painting(model, flags), out, flags)
-
-
-Draw = Callable[..., "Tensor"]
-"""Images of texts, or None, with the keywords of `MaskGit.generate`."""
-
-
-def _generate(model: "MaskGit", run: Path, draw: Draw, out: Path, flags: Flags) -> list[Path]:
     from quintet.image.maskgit.task import PictureSheet
     from quintet.media.pixels import write_png
     from quintet.shared.tokenizer.pixels import to_bytes
 
-    check_texts(model, flags.text)
-    settings = decoding_of(run, flags)
-    rows: list[Tensor] = []
-    paths: list[Path] = []
-    texts = [*flags.text] or [""]
-    for number, text in enumerate(texts):
-        try:
-            images = draw(
-                [text] if flags.text else None,
-                count=flags.count,
-                seed=flags.seed + number,
-                **settings,
-            )
-        except ValueError as error:
-            raise RunError(str(error)) from None
-        out.mkdir(parents=True, exist_ok=True)
-        for index, picture in enumerate(images):
-            path = out / f"{stem_of(text, number)}-{index:03d}.png"
-            write_png(path, to_bytes(picture))
-            paths.append(path)
-        rows.append(images)
-    titles = [f"{index:03d}" for index in range(flags.count)]
-    return [*paths, *PictureSheet("sheet", [[*row] for row in rows], titles, texts).write(out)]
+    check_positive(flags, "count")
+    refuse_inputs(inputs, trained, "--text, or --image and --mask")
+    model: MaskGit = trained.model(flags.device)
+    draw = _painting(model, flags)
+    write = lambda path, image: write_png(path, to_bytes(image))
+    paths, sheet = write_samples(model, trained.path, out, flags, draw, write, ".png")
+    return [*paths, *PictureSheet(**sheet).write(out)]
 
 
-def _painting(model: "MaskGit", flags: Flags) -> Draw:
+def _painting(model: "MaskGit", flags: Flags) -> "Callable[..., Tensor]":
+    """Takes texts, or None, and the keywords of `MaskGit.generate`; returns images."""
     import torch
 
-    given = _painted(model, flags)
-    if given is None:
+    painted = _painted(model, flags)
+    if painted is None:
         return model.generate
-    image, mask = (each.to(model.weight.device) for each in given)
+    image, mask = (each.to(model.weight.device) for each in painted)
     factor = model.tokenizer.factor
     patches = model.patches(mask).repeat_interleave(factor, 0).repeat_interleave(factor, 1)
 

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from quintet.image import data
-from quintet.image.config import ImageDataConfig
 from quintet.image.maskgit.config import MaskGitRecipe
 from quintet.image.maskgit.model import MaskGit
 from quintet.media.pixels import write_png
@@ -19,25 +17,12 @@ from quintet.shared.tokenizer.pixels import displayed, enlarged, to_bytes
 
 
 class MaskGitTask(MaskedTask):
-    field = "image"
+    field, settings, room = "image", "images", data
     Model = MaskGit
     recipe: MaskGitRecipe
 
-    def __init__(self, recipe: MaskGitRecipe, model: MaskGit | None = None, sets: Any = None):
-        super().__init__(recipe, model, sets)
-
     def grid(self) -> tuple[int, ...]:
         return MaskGit.grid_of(self.tokenizer, self.recipe.images.size)
-
-    def open(self, split: Any) -> Any:
-        recipe = self.recipe
-        return data.open_data(recipe.data, recipe.images, split, recipe.seed)
-
-    def pixel_config(self) -> ImageDataConfig:
-        return self.recipe.images
-
-    def collate_pixels(self, items: list[Any]) -> Any:
-        return data.collate(items)
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         return judge.agrees(caption, displayed(to_bytes(pixels)))

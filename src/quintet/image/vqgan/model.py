@@ -9,9 +9,8 @@ Codes are ids (b, h/f, w/f), or latents (b, channels, h/f, w/f) of a continuous 
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from quintet.compat.models import VQGAN_VAE, model_keywords
@@ -24,12 +23,7 @@ from quintet.shared.tokenizer.model import (
     TokenizerModel,
     check_divisible,
     check_floats,
-    check_range,
 )
-
-
-def residual_blocks(dim: int, count: int) -> list[nn.Module]:
-    return [ResidualBlock(dim) for _ in range(count)]
 
 
 def middle_blocks(dim: int, layers: int) -> list[nn.Module]:
@@ -43,7 +37,7 @@ def build_encoder(config: VQGanVAEConfig) -> nn.Sequential:
     for index, (dim, count) in enumerate(zip(widths, config.blocks_per_stage)):
         if index:
             layers.append(Downsample(widths[index - 1], dim))
-        layers += residual_blocks(dim, count)
+        layers += [ResidualBlock(dim) for _ in range(count)]
     return nn.Sequential(*layers, *middle_blocks(widths[-1], config.attention_layers))
 
 
@@ -53,7 +47,7 @@ def build_decoder(config: VQGanVAEConfig) -> nn.Sequential:
     for index, (dim, count) in enumerate(zip(widths, counts)):
         if index:
             layers.append(Upsample(widths[index - 1], dim))
-        layers += residual_blocks(dim, count)
+        layers += [ResidualBlock(dim) for _ in range(count)]
     return nn.Sequential(*layers, Head(widths[-1], config.channels, config.patch_size))
 
 
@@ -78,7 +72,7 @@ class VQGanVAE(TokenizerModel):
     """The tokenizer, built from a configuration or from its fields as keywords."""
 
     Config = VQGanVAEConfig
-    positions: ClassVar[str] = "h, w"
+    what, positions = "images", "h, w"
     compared_on = "pictures"
 
     def __init__(self, config: VQGanVAEConfig | None = None, **keywords: Any) -> None:
@@ -101,41 +95,10 @@ class VQGanVAE(TokenizerModel):
     def grid(self, images: Tensor) -> tuple[int, ...]:
         return images.shape[2] // self.factor, images.shape[3] // self.factor
 
-    @torch.no_grad()
-    def to_codes(self, images: Tensor) -> Tensor:
-        """Ids (b, h/f, w/f), or latents (b, channels, h/f, w/f)."""
-        check_range(images, "image")
-        return self.quantiser.to_codes(self.encode(images))
-
-    @torch.no_grad()
-    def decode_from_codes(self, codes: Tensor) -> Tensor:
-        """Images in 0..1."""
-        self.quantiser.check(codes, self.positions)
-        return self.decode(self.quantiser.codes_to_values(codes)).clamp(0, 1)
-
-    def reconstruct(self, images: Tensor) -> Tensor:
-        """Images in 0..1, encoded to codes and decoded."""
-        return self.decode_from_codes(self.to_codes(images))
-
-    def tokenize(self, images: Tensor) -> Tensor:
-        """(b, h/f, w/f) integers below `codebook_size`."""
-        self.require("ids")
-        return self.to_codes(images)
-
     def decode_from_ids(self, ids: Tensor) -> Tensor:
         """Images in 0..1 from ids (b, h/f, w/f)."""
         self.require("ids")
         return self.decode_from_codes(ids)
-
-    def encode_latents(self, images: Tensor) -> Tensor:
-        """(b, channels, h/f, w/f) of a continuous bottleneck; kl: the means."""
-        self.require("latents")
-        return self.to_codes(images)
-
-    def decode_latents(self, latents: Tensor) -> Tensor:
-        """Images in 0..1 from latents (b, channels, h/f, w/f)."""
-        self.require("latents")
-        return self.decode_from_codes(latents)
 
     def check(self, images: Tensor) -> None:
         if images.ndim != 4 or images.shape[1] != self.config.channels:

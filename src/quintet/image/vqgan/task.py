@@ -17,13 +17,13 @@ from quintet.media.pixels import write_png
 from quintet.media.sheets import grid
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.similarity import psnr, ssim
-from quintet.shared.tokenizer.pixels import bicubic, displayed, enlarged, to_bytes
+from quintet.shared.tokenizer.pixels import COMPARED, bicubic, compared
 from quintet.shared.tokenizer.task import TokenizerTask
 
 
 class VQGanTask(TokenizerTask):
     main = "vae"
-    field = "image"
+    field, settings, room = "image", "images", data
 
     def __init__(self, recipe: VQGanRecipe, model: VQGanVAE | None = None, sets: Any = None):
         self.recipe = recipe
@@ -33,15 +33,6 @@ class VQGanTask(TokenizerTask):
             channels=vae.config.channels, **asdict(recipe.discriminator)
         )
         super().__init__(recipe, vae, {"discriminator": discriminator}, sets)
-
-    def data(self, split: str) -> Any:
-        if self.sets is not None:
-            return self.sets[split]
-        recipe = self.recipe
-        return data.open_data(recipe.data, recipe.images, split, recipe.seed)  # type: ignore[arg-type]
-
-    def collate(self, items: list[Any]) -> Any:
-        return data.collate(items)
 
     def real(self, batch: Batch) -> Tensor:
         return super().real(batch).contiguous(memory_format=torch.channels_last)
@@ -86,13 +77,8 @@ class ReconstructionSheet:
     reconstruction: Tensor
 
     def write(self, folder: Path) -> list[Path]:
-        triples = [
-            (real, fake, (real - fake).abs().clamp(0, 1))
-            for real, fake in zip(self.real, self.reconstruction)
-        ]
-        rows = [[enlarged(displayed(to_bytes(image))) for image in triple] for triple in triples]
         path = folder / f"{self.name}.png"
-        write_png(path, grid(rows, ["original", "reconstruction", "difference"]))
+        write_png(path, grid(compared(self.real, self.reconstruction), COMPARED))
         return [path]
 
 

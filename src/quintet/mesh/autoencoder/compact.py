@@ -69,10 +69,10 @@ class CompactDecoder(nn.Module):
         rank, bins = ranks.flatten(), corners.flatten(0, 2)
         room, owner = self.codebook.room(rank), at_corners(owner, ranks)
         refined = refine(vertex, rank < 0, room, owner, self.codebook.sizes)
-        digits = (bins >> refined.shift[:, None]) & ((1 << refined.given) - 1)[:, None]
+        digits = (bins >> refined.shift[:, None]) & ((1 << refined.own_bits) - 1)[:, None]
         for slot, (helped, level) in enumerate(refined.extra()):
             bit = (bins[helped] >> (level - 1).clamp_min(0)[:, None]) & (level > 0)[:, None]
-            digits = digits | bit << (refined.given + slot)[:, None]
+            digits = digits | bit << (refined.own_bits + slot)[:, None]
         codes = self.codebook.join(Fields(rank, room, digits))
         missing = refined.missing.view(ranks.shape)
         low = corners >> missing[..., None] << missing[..., None]
@@ -88,10 +88,10 @@ class CompactDecoder(nn.Module):
         vertex = (points + offset[:, None, None]).flatten()
         new, meshes = torch.zeros_like(vertex, dtype=torch.bool), at_corners(owner, codes)
         refined = refine(vertex, new, fields.room, meshes, self.codebook.sizes)
-        own = fields.digits & ((1 << refined.given) - 1)[:, None]
+        own = fields.digits & ((1 << refined.own_bits) - 1)[:, None]
         low = torch.zeros_like(own).index_add(0, refined.point, own << refined.shift[:, None])
         for slot, (helped, level) in enumerate(refined.extra()):
-            bit = fields.digits >> (refined.given + slot)[:, None] & (level > 0)[:, None]
+            bit = fields.digits >> (refined.own_bits + slot)[:, None] & (level > 0)[:, None]
             low = low.index_add(0, helped, bit << (level - 1).clamp_min(0)[:, None])
         low = low[refined.point].view(*codes.shape, 3)
         return Cells(low, refined.missing.view(codes.shape), refined.point)

@@ -69,7 +69,7 @@ class MeshAutoencoderConfig(CodebookConfig):
     """pointer: how many of the vertices used last can be named with 2, 1 and 0 bits per axis."""
 
     def __post_init__(self) -> None:
-        require(self.bins >= 2, "bins", self.bins, "2 or more")
+        require_at_least(2, self, "bins")
         require_at_least(1, self, "dim", "message_dim", "latent_dim", "depth")
         require_at_least(0, self, "encoder_layers", "decoder_layers", "window", "max_offset")
         per_axis = len(self.levels) == 3 and min(self.levels) >= 2

@@ -175,33 +175,17 @@ class MeshAutoencoder(Pretrained, nn.Module):
             values, ids, quantiser_loss = quantised
             values = at_corners(values, mesh)
         position, log_scale = self.decode(values, mesh.owner)
-        nll = logistic_loss(mesh.corners, position, log_scale, self.config.bins).mean((2, 3))
-        coordinate_loss = mean_by_owner(nll.flatten(), mesh.owner.flatten(), mesh.num_meshes)
-        return Reconstruction(
-            coordinate_loss.mean() + quantiser_loss,
-            coordinate_loss,
-            quantiser_loss,
-            mask_padding(self.nearest_bin(position), mesh.mask),
-            mask_padding(mesh.corners, mesh.mask),
-            self.codes(ids, mesh),
-            mesh.mask,
-        )
+        nll = logistic_loss(mesh.corners, position, log_scale, self.config.bins)
+        codes, bins = self.codes(ids, mesh), self.nearest_bin(position)
+        return reconstruction(mesh, nll, bins, codes, quantiser_loss)
 
     def predict(self, compact: CompactDecoder, mesh: Mesh, ranks: Tensor) -> Reconstruction:
         """`forward` with pointers: the bits that they leave out."""
         codes, cells = compact.encode(mesh.corners, distinct_padding(mesh), ranks, mesh.owner)
         logits = compact(cells, mesh.owner, mesh.num_meshes)
-        nll = compact.loss(logits, mesh.corners - cells.low).mean((2, 3))
-        coordinate_loss = mean_by_owner(nll.flatten(), mesh.owner.flatten(), mesh.num_meshes)
-        return Reconstruction(
-            coordinate_loss.mean(),
-            coordinate_loss,
-            torch.zeros_like(coordinate_loss[0]),
-            mask_padding(cells.low + logits.argmax(-1), mesh.mask),
-            mask_padding(mesh.corners, mesh.mask),
-            torch.where(mesh.mask[..., None], codes, -1),
-            mesh.mask,
-        )
+        nll = compact.loss(logits, mesh.corners - cells.low)
+        codes = torch.where(mesh.mask[..., None], codes, -1)
+        return reconstruction(mesh, nll, cells.low + logits.argmax(-1), codes)
 
     def ranks_of(self, faces: Tensor, ranks: Tensor | None) -> Tensor:
         """Without `ranks`, they are counted on the host."""
@@ -249,16 +233,16 @@ class MeshAutoencoder(Pretrained, nn.Module):
             owner = torch.where(mask, number, -1)
             cells = self.compact.cells(ids, owner)
             logits = self.compact(cells, owner, batch)
-            coordinates = geometry.undiscretise(cells.low + logits.argmax(-1), self.config.bins)
-            return Decoded(torch.where(mask[..., None, None], coordinates, 0), mask)
-        ids = ids.view(batch, count, corners, depth)
-        with without_autocast(codes):
-            values = self.bottleneck.ids_to_values(ids, full_precision(self.head.weight).dtype)
-        position, _ = self.decode(values, torch.where(mask, 0, -1))
-        # Padding gets code -1, or it would be averaged with the corners of code 0.
-        distinct = torch.where(mask[..., None], codes, -1).view(batch, count * corners, depth)
-        merged = average_equal_codes(distinct, position.flatten(1, 2), self.codebook_size)
-        bins = self.nearest_bin(merged.view_as(position))
+            bins = cells.low + logits.argmax(-1)
+        else:
+            ids = ids.view(batch, count, corners, depth)
+            with without_autocast(codes):
+                values = self.bottleneck.ids_to_values(ids, full_precision(self.head.weight).dtype)
+            position, _ = self.decode(values, torch.where(mask, 0, -1))
+            # Padding gets code -1, or it would be averaged with the corners of code 0.
+            distinct = torch.where(mask[..., None], codes, -1).view(batch, count * corners, depth)
+            merged = average_equal_codes(distinct, position.flatten(1, 2), self.codebook_size)
+            bins = self.nearest_bin(merged.view_as(position))
         coordinates = geometry.undiscretise(bins, self.config.bins)
         return Decoded(torch.where(mask[..., None, None], coordinates, 0), mask)
 
@@ -395,6 +379,21 @@ class MeshAutoencoder(Pretrained, nn.Module):
             )
 
 
+def reconstruction(
+    mesh: Mesh, nll: Tensor, bins: Tensor, codes: Tensor, quantiser_loss: Tensor | None = None
+) -> Reconstruction:
+    """From the negative log-likelihoods (b, f, k, 3) and the most likely bins."""
+    owner = mesh.owner.flatten()
+    coordinate = mean_by_owner(nll.mean((2, 3)).flatten(), owner, mesh.num_meshes)
+    loss, mask = coordinate.mean(), mesh.mask
+    if quantiser_loss is None:
+        quantiser_loss = torch.zeros_like(loss)
+    else:
+        loss = loss + quantiser_loss
+    bins, target = (torch.where(mask[..., None, None], x, -1) for x in (bins, mesh.corners))
+    return Reconstruction(loss, coordinate, quantiser_loss, bins, target, codes, mask)
+
+
 def at_corners(values: Tensor, mesh: Mesh) -> Tensor:
     """(b, v, c) -> (b, f, k, c). The gradient of index_select is an index_add."""
     batch, count = mesh.mask.shape
@@ -407,10 +406,6 @@ def distinct_padding(mesh: Mesh) -> Tensor:
     real = mesh.mask[..., None].expand_as(mesh.corners[..., 0]).flatten()
     padding = mesh.vertices.shape[0] * mesh.vertices.shape[1]
     return torch.where(real, mesh.slots, padding + torch.arange(len(real), device=real.device))
-
-
-def mask_padding(bins: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask[..., None, None], bins, -1)
 
 
 Model = MeshAutoencoder

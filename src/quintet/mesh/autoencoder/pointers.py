@@ -37,7 +37,7 @@ class Refinement(NamedTuple):
 
     point: Tensor
     """(n,): the point of each corner, as the number of its first corner."""
-    given: Tensor
+    own_bits: Tensor
     """(n,): bits that a corner adds to its own point, the lowest ones of its digits."""
     shift: Tensor
     """(n,): bits of the point that come after those."""
@@ -68,11 +68,13 @@ def refine(vertex: Tensor, new: Tensor, room: Tensor, owner: Tensor, sizes: Size
     unsort = lambda x: torch.empty_like(x).scatter(0, order, x)
     before = unsort(held - held[start]).clamp_max(bits)
     point = unsort(order[start])
-    given = torch.minimum(room, bits - before)
-    total = torch.zeros_like(given).index_add(0, point, given)
-    helped, level = share(room - given, torch.where(point == index, bits - total, 0), owner, sizes)
+    own_bits = torch.minimum(room, bits - before)
+    total = torch.zeros_like(own_bits).index_add(0, point, own_bits)
+    helped, level = share(
+        room - own_bits, torch.where(point == index, bits - total, 0), owner, sizes
+    )
     total = total.index_add(0, helped.flatten(), (level > 0).long().flatten())
-    return Refinement(point, given, bits - before - given, helped, level, bits - total[point])
+    return Refinement(point, own_bits, bits - before - own_bits, helped, level, bits - total[point])
 
 
 def share(spare: Tensor, lacking: Tensor, owner: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:

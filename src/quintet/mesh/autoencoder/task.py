@@ -82,12 +82,11 @@ class AutoencoderTask(Task):
 
     def loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
         output = reconstruct(nets["autoencoder"], batch)
-        exact = within(output, 0)
         metrics = {
             "loss": output.loss,
             "coordinate": output.coordinate_loss.mean(),
             "quantiser": output.quantiser_loss,
-            "exact": exact.sum() / num_coordinates(output),
+            "exact": within(output, 0).sum() / num_coordinates(output),
         }
         return output.loss, metrics
 
@@ -160,17 +159,15 @@ class AutoencoderTask(Task):
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         output = self._padded(nets, batch)
-        pairs = []
-        for index in range(min(6, len(output.mask))):
-            sides = (output.target[index], output.bins[index])
-            pairs.append(
-                [mesh_of_corners(self._coordinates(side), output.mask[index]) for side in sides]
-            )
+        sides = [
+            undiscretise(x.clamp_min(0), self.config.bins) for x in (output.target, output.bins)
+        ]
         texts = list(batch.data["text"][:6])
+        pairs = [
+            [mesh_of_corners(side[index], output.mask[index]) for side in sides]
+            for index in range(len(texts))
+        ]
         return [MeshSheet("reconstructions", pairs, ["original", "reconstruction"], texts)]
-
-    def _coordinates(self, bins: Tensor) -> Tensor:
-        return undiscretise(bins.clamp_min(0), self.config.bins)  # type: ignore[return-value]
 
 
 def reconstruct(autoencoder: Any, batch: Batch) -> Reconstruction:

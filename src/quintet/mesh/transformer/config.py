@@ -89,11 +89,9 @@ class GenerationConfig:
     """Training meshes searched for the nearest neighbour of a generated mesh."""
 
     def __post_init__(self) -> None:
-        require(self.count >= 0, "count", self.count, "0 or more")
-        require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        require_at_least(0, self, "count", "temperature")
+        require_at_least(1, self, "reference_count")
         require(self.top_k is None or self.top_k >= 1, "top_k", self.top_k, "1 or more")
-        count = self.reference_count
-        require(count >= 1, "reference_count", count, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +117,5 @@ class MeshTransformerRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.variants >= 1, "variants", self.variants, "1 or more")
-        share = self.text_drop
-        require(0 <= share <= 1, "text_drop", share, "between 0 and 1")
+        require_at_least(1, self, "variants")
+        require(0 <= self.text_drop <= 1, "text_drop", self.text_drop, "between 0 and 1")

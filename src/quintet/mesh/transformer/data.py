@@ -1,4 +1,4 @@
-"""Codes of meshes from a frozen autoencoder, computed once and cached on disk (shared/codes.py)."""
+"""Codes of meshes from a frozen autoencoder, computed once and cached on disk (shared/code_cache.py)."""
 
 from typing import Any
 
@@ -16,19 +16,13 @@ class CodeData(CachedCodes):
     def row_shape(self, network: Any) -> tuple[int, ...]:
         return (network.config.corners * network.config.depth,)
 
+    @torch.no_grad()
     def encode(self, network: Any, batch: Any, device: torch.device) -> tuple[Tensor, ...]:
-        return encode(network, batch, device)
-
-
-@torch.no_grad()
-def encode(autoencoder: Any, batch: dict[str, Any], device: torch.device) -> tuple[Tensor, ...]:
-    """Codes (f, t) of each mesh on the host, in fp32 whatever the precision of the run."""
-    with torch.autocast(device.type, enabled=False):
-        dtype = next(autoencoder.parameters()).dtype
+        """Codes (f, t) of each mesh on the host, in fp32 whatever the precision of the run."""
         names = ("neighbours", "lengths", "ranks")
         tables = {name: batch[name].to(device) for name in names if name in batch}
-        codes = autoencoder.tokenize(
-            batch["vertices"].to(device, dtype), batch["faces"].to(device), **tables
-        )
-    faces = batch["lengths"][:, 0].tolist()
-    return codes[0, : sum(faces)].to(torch.int32).cpu().split(faces)
+        vertices = batch["vertices"].to(device, next(network.parameters()).dtype)
+        with torch.autocast(device.type, enabled=False):
+            codes = network.tokenize(vertices, batch["faces"].to(device), **tables)
+        faces = batch["lengths"][:, 0].tolist()
+        return codes[0, : sum(faces)].to(torch.int32).cpu().split(faces)

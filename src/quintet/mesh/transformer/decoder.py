@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from quintet.engine.keys import fold
 from quintet.mesh.transformer.draw import Draw, Face, draw_digit, draw_end
-from quintet.mesh.transformer.folded import BlockWeights, Weights, copied, fold_weights, tensors
+from quintet.mesh.transformer.folded import BlockWeights, Weights, fold_weights
 from quintet.mesh.transformer.generator import CHECK_EVERY, Sampling, copy_prompt
 from quintet.nn.attention import Context, CrossKV, KVCache
 from quintet.nn.kernels import compiled_together, decode
@@ -104,17 +105,7 @@ class FaceDecoder:
             x=buffer(batch, dim),
             embeddings=buffer(batch, tokens * dim),
         )
-        self.draw = Draw(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            cond_scale=sampling.cond_scale,
-            distinct=sampling.distinct,
-            greedy=sampling.greedy,
-            guided=self.guided,
-            depth=config.depth,
-            parts=model.head.parts,
-        )
+        self.draw = Draw(sampling, self.guided, config.depth, model.head.parts)
         self.take_step = self.step
         if device.type == "cuda":
             with compiled_together():
@@ -219,9 +210,8 @@ class FaceDecoder:
         for part, digit in enumerate(weights.digits[level]):
             hidden = weights.hidden[level][part]
             decode.linear(state, hidden, self.activations, norm=True, epilogue="silu")
-            place = {"slot": slot, "part": part}
-            tables = weights.tables[level]
-            draw_digit(self.activations, state, digit, tables, self.face, self.draw, **place)
+            args = (self.activations, state, digit, weights.tables[level], self.face, self.draw)
+            draw_digit(*args, slot=slot, part=part)
 
 
 # -- what is kept between calls -----------------------------------------------------------------
@@ -232,23 +222,23 @@ class Decoders:
 
     def __init__(self) -> None:
         self.weights: dict[tuple[torch.dtype, torch.device], Weights] = {}
-        self.kept: OrderedDict[Any, FaceDecoder] = OrderedDict()
+        self.decoders: OrderedDict[Any, FaceDecoder] = OrderedDict()
 
     def fold(self, model: "MeshTransformer", dtype: torch.dtype) -> Weights:
         """The weights as they are now, always in the same memory."""
         weights, key = fold_weights(model, dtype), (dtype, model.start.device)
         if key not in self.weights:
             # Weights that are in this dtype already must not be shared with the model.
-            self.weights[key] = copied(weights)
+            self.weights[key] = tree_map_only(Tensor, lambda t: t.detach().clone(), weights)
         else:
-            torch._foreach_copy_(list(tensors(self.weights[key])), list(tensors(weights)))
+            torch._foreach_copy_(tensors(self.weights[key]), tensors(weights))
         return self.weights[key]
 
     def trim(self, count: int, memory: float) -> None:
-        while self.kept and (
-            len(self.kept) > count or sum(d.memory for d in self.kept.values()) > memory
+        while self.decoders and (
+            len(self.decoders) > count or sum(d.memory for d in self.decoders.values()) > memory
         ):
-            self.kept.popitem(last=False)
+            self.decoders.popitem(last=False)
 
     def get(
         self,
@@ -266,24 +256,21 @@ class Decoders:
         bytes_per_row = faces * (capacity + context_length) * (2 if guided else 1)
         free: float | None = None
         for rows in reversed([size for size in ROWS if size < wanted] + [fit_rows(wanted)]):
-            key = (
-                weights.start.dtype,
-                model.start.device,
-                rows,
-                capacity,
-                context_length,
-                sampling,
-            )
-            if key in self.kept:
-                self.kept.move_to_end(key)
-                return self.kept[key]
+            shape = (rows, capacity, context_length, sampling)
+            key = (weights.start.dtype, model.start.device, *shape)
+            if key in self.decoders:
+                self.decoders.move_to_end(key)
+                return self.decoders[key]
             free = free_memory(model.start.device) if free is None else free
             if rows == ROWS[0] or rows * bytes_per_row < free / 2:
                 self.trim(KEPT - 1, float("inf"))
-                args = (model, weights, rows, capacity, context_length, sampling)
-                self.kept[key] = FaceDecoder(*args)
-                return self.kept[key]
+                self.decoders[key] = FaceDecoder(model, weights, *shape)
+                return self.decoders[key]
         raise AssertionError("the smallest size always fits")
+
+
+def tensors(weights: Weights) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(weights) if isinstance(leaf, Tensor)]
 
 
 def fit_rows(wanted: int) -> int:
@@ -325,8 +312,8 @@ def generate(
         last = min(count, first + len(decoder.face.keys))
         part = None if context is None else Context(*(each[first:last] for each in context))
         keys = [fold(seed, "mesh", row) for row in range(first, last)]
-        given = None if prompt is None else prompt[first:last]
-        codes.append(decoder.run(model, part, keys, max_faces, given))
+        start = None if prompt is None else prompt[first:last]
+        codes.append(decoder.run(model, part, keys, max_faces, start))
         first = last
     if model.start.is_cuda:
         total = torch.cuda.get_device_properties(model.start.device).total_memory

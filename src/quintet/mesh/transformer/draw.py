@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from quintet.engine.keys import fold
-from quintet.mesh.transformer.generator import KEY_STRIDE
+from quintet.mesh.transformer.generator import KEY_STRIDE, Sampling
 from quintet.nn.kernels import launch, power_of_two
 from quintet.nn.kernels.decode import EPS
 
@@ -26,14 +26,9 @@ STRIDE = tl.constexpr(KEY_STRIDE)
 
 
 class Draw(NamedTuple):
-    """How to sample, as the fields of `Sampling`, and what a face consists of."""
+    """How to sample, and what a face consists of."""
 
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    cond_scale: float
-    distinct: bool
-    greedy: bool
+    sampling: Sampling
     guided: bool
     depth: int
     """Codes of a corner."""
@@ -152,13 +147,14 @@ def _end_kernel(
 
 def draw_end(x: Tensor, end: EndWeights, face: Face, draw: Draw) -> None:
     """From x (b, d), after the coarse decoder: its norm, whether meshes end, the fine input."""
-    count, faces, tokens = face.codes.shape
+    (count, faces, tokens), sampling = face.codes.shape, draw.sampling
     dim = x.shape[1]
     launch(
         _end_kernel, (count,),
         x, *end, face.keys, face.position, face.codes, face.forced, face.ended, face.coarse,
         face.x, count, tokens * draw.parts, faces, tokens, dim,
-        draw.temperature or 1.0, draw.cond_scale, EPS, GUIDED=draw.guided, GREEDY=draw.greedy,
+        sampling.temperature or 1.0, sampling.cond_scale, EPS, GUIDED=draw.guided,
+        GREEDY=sampling.greedy,
         B=power_of_two(dim), num_warps=4,
     )  # fmt: skip
 
@@ -268,19 +264,19 @@ def draw_digit(
     Its embedding is added to `state` (b, d), which predicts the next digit. The last completes a
     code, with its embedding and the input of the next slot.
     """
-    count, faces, tokens = face.codes.shape
+    (count, faces, tokens), sampling = face.codes.shape, draw.sampling
     values, width = digit.weight.shape
     dim, last = face.x.shape[1], part == draw.parts - 1
     padded = power_of_two(values, 16)
     completes_corner = last and slot % draw.depth == draw.depth - 1
-    corners = slot // draw.depth if draw.distinct and completes_corner else 0
+    corners = slot // draw.depth if sampling.distinct and completes_corner else 0
     launch(
         _digit_kernel, (count,),
         hidden, state, *digit, *tables, *face, count, tokens * draw.parts,
         slot * draw.parts + part, slot, part, draw.depth, corners, faces, tokens, values, width,
-        dim, draw.temperature or 1.0, draw.cond_scale, draw.top_k or 0, draw.top_p or 1.0,
-        GUIDED=draw.guided, GREEDY=draw.greedy, TOP_K=draw.top_k is not None,
-        TOP_P=draw.top_p is not None and draw.top_p < 1,
+        dim, sampling.temperature or 1.0, sampling.cond_scale, sampling.top_k or 0,
+        sampling.top_p or 1.0, GUIDED=draw.guided, GREEDY=sampling.greedy,
+        TOP_K=sampling.top_k is not None, TOP_P=sampling.top_p is not None and sampling.top_p < 1,
         LAST=last, VALUES=padded, CHUNK=min(power_of_two(width), 32768 // padded),
         B=power_of_two(dim), num_warps=8,
     )  # fmt: skip

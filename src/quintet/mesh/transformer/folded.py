@@ -4,7 +4,6 @@ In the dtype of generation, with the gains of norms folded into the products tha
 with the embeddings of codes normalised and projected.
 """
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -100,18 +99,3 @@ def fold_weights(model: "MeshTransformer", dtype: torch.dtype) -> Weights:
         ),
         fine_gain=model.fine_norm.weight.to(dtype),
     )
-
-
-def tensors(weights: Any) -> Iterator[Tensor]:
-    if isinstance(weights, Tensor):
-        yield weights
-    elif weights is not None:
-        for part in weights:
-            yield from tensors(part)
-
-
-def copied(weights: Any) -> Any:
-    if weights is None or isinstance(weights, Tensor):
-        return None if weights is None else weights.detach().clone()
-    parts = [copied(part) for part in weights]
-    return type(weights)(*parts) if hasattr(weights, "_fields") else tuple(parts)

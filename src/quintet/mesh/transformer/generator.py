@@ -283,9 +283,9 @@ def generate(
     for first in range(0, max(count, 1), MAX_ROWS):
         rows = slice(first, min(first + MAX_ROWS, count))
         part = None if context is None else Context(*(each[rows] for each in context))
-        given = None if prompt is None else prompt[rows]
+        start = None if prompt is None else prompt[rows]
         size = rows.stop - first
-        generator = FaceGenerator(model, table, part, size, max_faces, sampling, given, first)
+        generator = FaceGenerator(model, table, part, size, max_faces, sampling, start, first)
         codes.append(generator.run())
     return torch.cat(codes)
 

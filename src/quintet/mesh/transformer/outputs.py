@@ -8,7 +8,6 @@ from quintet.engine.data.source import Source
 from quintet.engine.evaluate import ConcatData
 from quintet.engine.task import Batch
 from quintet.media.meshes.files import Mesh
-from quintet.mesh.exhibits import Arrays
 from quintet.mesh.outputs import MeshOutputs, mesh_of
 from quintet.mesh.transformer.task import TransformerTask
 from quintet.shared.outputs import Group
@@ -42,11 +41,9 @@ class Generated(MeshOutputs):
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
         _, meshes = self.task.generate(batch.data["text"], seed=batch.ids[0])
         training = [mesh_of(item) for _, item in islice(self.training, len(items))]
-        return Group([mesh_of(i) for i in items], [*map(_mesh, meshes)], {"training": training})
-
-
-def _mesh(arrays: Arrays) -> Mesh:
-    return Mesh(*arrays)
+        return Group(
+            [mesh_of(i) for i in items], [Mesh(*m) for m in meshes], {"training": training}
+        )
 
 
 outputs = Generated

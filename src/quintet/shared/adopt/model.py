@@ -31,7 +31,6 @@ from quintet.shared.tokenizer.model import (
     TokenizerModel,
     check_divisible,
     check_floats,
-    check_range,
 )
 
 SIDE, FRAMES = 256, 17
@@ -188,32 +187,6 @@ class AdoptedTokenizer(folder.Adopted, TokenizerModel):
             )
         check_floats(pixels, self.what)
         check_divisible(pixels.shape[-2], pixels.shape[-1], self.factor, self.what)
-
-    # -- codes ------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def to_codes(self, pixels: Tensor) -> Tensor:
-        """Ids, or latents; of Gaussian ones, the means."""
-        check_range(pixels, self.what)
-        return self.quantiser.to_codes(self.encode(pixels))
-
-    @torch.no_grad()
-    def decode_from_codes(self, codes: Tensor) -> Tensor:
-        """Images or clips in 0..1."""
-        self.quantiser.check(codes, self.positions)
-        return self.decode(self.quantiser.codes_to_values(codes)).clamp(0, 1)
-
-    def reconstruct(self, pixels: Tensor) -> Tensor:
-        """Images or clips in 0..1, encoded to codes and decoded."""
-        return self.decode_from_codes(self.to_codes(pixels))
-
-    def tokenize(self, pixels: Tensor) -> Tensor:
-        self.require("ids")
-        return self.to_codes(pixels)
-
-    def encode_latents(self, pixels: Tensor) -> Tensor:
-        self.require("latents")
-        return self.to_codes(pixels)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         """The configuration stays that of the original."""

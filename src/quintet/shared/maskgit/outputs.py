@@ -25,7 +25,7 @@ class Generated(Outputs):
         self.compares = "sets" if task.config.text == "none" else "captions"
 
     def preparation(self) -> dict[str, str]:
-        return cropped(self.task.pixel_config().size)
+        return cropped(self.task.pixel_config.size)
 
     def open(self, nets: Mapping[str, Any], source: Source) -> Source:
         """The samples behind the ids."""

@@ -1,12 +1,12 @@
 """What `quintet sample` needs for every masked generator: flags, and how samples are made."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from quintet.engine.errors import RunError
-from quintet.shared.sampling import Device
+from quintet.shared.sampling import Device, stem_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,3 +55,33 @@ def decoding_of(run: Path, flags: Any) -> dict[str, Any]:
     asked = {field.name: getattr(flags, field.name) for field in fields(Decoding)}
     chosen = {n: own.get(n) if value is None else value for n, value in asked.items()}
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def write_samples(
+    model: Any,
+    run: Path,
+    out: Path,
+    flags: MaskedFlags,
+    draw: Callable[..., Any],
+    write: Callable[[Path, Any], object],
+    suffix: str,
+) -> tuple[list[Path], dict[str, Any]]:
+    """Files of samples that `draw` generates from each text, and the contents of their sheet."""
+    check_texts(model, flags.text)
+    settings = decoding_of(run, flags)
+    rows: list[list[Any]] = []
+    paths: list[Path] = []
+    texts = [*flags.text] or [""]
+    for number, text in enumerate(texts):
+        caption, seed = [text] if flags.text else None, flags.seed + number
+        try:
+            samples = draw(caption, count=flags.count, seed=seed, **settings)
+        except ValueError as error:
+            raise RunError(str(error)) from None
+        out.mkdir(parents=True, exist_ok=True)
+        for index, sample in enumerate(samples):
+            paths.append(out / f"{stem_of(text, number)}-{index:03d}{suffix}")
+            write(paths[-1], sample)
+        rows.append([*samples])
+    titles = [f"{index:03d}" for index in range(flags.count)]
+    return paths, {"name": "sheet", "rows": rows, "titles": titles, "texts": texts}

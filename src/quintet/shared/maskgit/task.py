@@ -55,9 +55,15 @@ class MaskedTask(Task):
     field: ClassVar[str]
     """Name of the pixels in a sample."""
     Model: ClassVar[type[MaskedGenerator]]
+    room: ClassVar[Any]
+    """Module with `open_data` and `collate`."""
+    settings: ClassVar[str]
+    """Name of the data settings in the recipe."""
     prefix = 0.0
 
-    def __init__(self, recipe: MaskedRecipe, model: MaskedGenerator | None, sets: Any) -> None:
+    def __init__(
+        self, recipe: MaskedRecipe, model: MaskedGenerator | None = None, sets: Any = None
+    ) -> None:
         assert recipe.tokenizer is not None, "resolved by the engine"
         self.recipe, self.sets = recipe, sets
         torch.manual_seed(fold(recipe.seed, "weights"))
@@ -92,15 +98,9 @@ class MaskedTask(Task):
         """Ids along each axis."""
         raise NotImplementedError
 
-    def open(self, split: str) -> Any:
-        """The samples of the room."""
-        raise NotImplementedError
-
+    @property
     def pixel_config(self) -> Any:
-        raise NotImplementedError
-
-    def collate_pixels(self, items: list[Any]) -> Any:
-        raise NotImplementedError
+        return getattr(self.recipe, self.settings)
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         """Whether a generated sample shows a caption of built-in figures."""
@@ -119,7 +119,7 @@ class MaskedTask(Task):
             self.ids[split] = None
             if source is not None and len(source):
                 ids = IdData(source, recipe.variants if split == "train" else 1, self.weights)
-                ids.fill(self.tokenizer, self.collate_pixels, world, recipe.workers)
+                ids.fill(self.tokenizer, self.room.collate, world, recipe.workers)
                 other = next((n for n in ids.lengths() if n not in (0, self.config.tokens)), None)
                 if other is not None:
                     raise RunError(
@@ -135,8 +135,12 @@ class MaskedTask(Task):
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
 
     def _pixels(self, split: str) -> CaptionedPixels | None:
-        source = self.open(split) if self.sets is None else self.sets[split]
-        return None if source is None else CaptionedPixels(source, self.field, self.pixel_config())
+        recipe, config = self.recipe, self.pixel_config
+        if self.sets is None:
+            source = self.room.open_data(recipe.data, config, split, recipe.seed)
+        else:
+            source = self.sets[split]
+        return None if source is None else CaptionedPixels(source, self.field, config)
 
     def data(self, split: str) -> Any:
         """Ids, or the samples themselves before `prepare`."""
@@ -212,7 +216,7 @@ class MaskedTask(Task):
 
     @property
     def judged(self) -> bool:
-        return self.recipe.data is None and self.pixel_config().builtin != "scenes"
+        return self.recipe.data is None and self.pixel_config.builtin != "scenes"
 
     def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
         """Samples by the recipe's `generation`; functions of caption, number and seed."""

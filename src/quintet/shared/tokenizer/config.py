@@ -104,6 +104,13 @@ class TokenizerRecipe(Recipe):
         return round(self.losses.adversarial_from * (self.planned_steps or self.steps))
 
 
+def discriminator_optimizer(learning_rate: float, warmup_steps: int) -> OptimizerConfig:
+    """Optimizer of a discriminator: the betas of VQGAN, and no weight average."""
+    return OptimizerConfig(
+        learning_rate=learning_rate, warmup_steps=warmup_steps, betas=(0.5, 0.9), ema_decay=0.0
+    )
+
+
 def require_quantiser(config: QuantiserConfig) -> None:
     if config.quantiser == "fsq":
         valid = bool(config.levels) and min(config.levels) >= 2

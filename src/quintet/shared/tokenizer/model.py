@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
+import torch
 from torch import Tensor, nn
 
 from quintet.engine.models.pretrained import Pretrained
@@ -56,10 +57,8 @@ class TokenizerModel(Pretrained, nn.Module):
     """Axes of codes, after the batch and the channels."""
     grid: Callable[[Tensor], tuple[int, ...]]
     """Images or clips -> positions of their codes along each axis."""
-    to_codes: Callable[..., Tensor]
-    """Images or clips in 0..1 -> codes."""
-    decode_from_codes: Callable[..., Tensor]
-    """Codes -> images or clips in 0..1."""
+    what: ClassVar[str]
+    """Plural noun for the samples in messages."""
 
     def forward(self, pixels: Tensor, noise: Tensor | None = None) -> Reconstruction:
         """`noise` is for the training of a continuous bottleneck: normal, of `noise_shape`."""
@@ -114,6 +113,38 @@ class TokenizerModel(Pretrained, nn.Module):
 
     # -- codes ----------------------------------------------------------------------------------
 
+    @torch.no_grad()
+    def to_codes(self, pixels: Tensor, /) -> Tensor:
+        """Images or clips in 0..1 -> ids (b, *positions), or latents (b, channels, *positions); kl:
+        the means."""
+        check_range(pixels, self.what)
+        return self.quantiser.to_codes(self.encode(pixels))
+
+    @torch.no_grad()
+    def decode_from_codes(self, codes: Tensor) -> Tensor:
+        """Codes -> images or clips in 0..1."""
+        self.quantiser.check(codes, self.positions)
+        return self.decode(self.quantiser.codes_to_values(codes)).clamp(0, 1)
+
+    def reconstruct(self, pixels: Tensor, /) -> Tensor:
+        """Images or clips in 0..1, encoded to codes and decoded."""
+        return self.decode_from_codes(self.to_codes(pixels))
+
+    def tokenize(self, pixels: Tensor, /) -> Tensor:
+        """(b, *positions) integers below `codebook_size`."""
+        self.require("ids")
+        return self.to_codes(pixels)
+
+    def encode_latents(self, pixels: Tensor, /) -> Tensor:
+        """(b, channels, *positions) of a continuous bottleneck; kl: the means."""
+        self.require("latents")
+        return self.to_codes(pixels)
+
+    def decode_latents(self, latents: Tensor) -> Tensor:
+        """Images or clips in 0..1 from latents."""
+        self.require("latents")
+        return self.decode_from_codes(latents)
+
     def require(self, codes: Literal["ids", "latents"]) -> None:
         """Raise TypeError if the bottleneck has others."""
         if self.quantiser.code_name != codes:
@@ -161,7 +192,7 @@ def check_range(pixels: Tensor, what: str) -> None:
         return
     if not -0.1 <= pixels.min() <= pixels.max() <= 1.1:
         raise ValueError(
-            f"{what} values range from {pixels.min():.3g} to {pixels.max():.3g}, but the model"
+            f"values of {what} range from {pixels.min():.3g} to {pixels.max():.3g}, but the model"
             " takes 0 to 1: divide uint8 by 255, or map -1..1 to 0..1"
         )
 

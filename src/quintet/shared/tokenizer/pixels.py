@@ -9,6 +9,10 @@ from torch.nn import functional as F
 
 from quintet.engine.errors import RunError
 from quintet.media.pixels import Pixels
+from quintet.media.splits import Key
+from quintet.shared.tokenizer.config import PixelDataConfig
+
+COMPARED = ("original", "reconstruction", "difference")
 
 
 def to_bytes(values: Tensor) -> Pixels:
@@ -40,6 +44,15 @@ def three_channels(images: Tensor) -> Tensor:
     return images[:, :3]
 
 
+def random_crop(config: PixelDataConfig, key: Key | None) -> dict[str, float]:
+    """Scale and place of a crop, drawn from the key; the largest in the centre without one."""
+    if key is None or config.min_crop == 1:
+        return {"scale": 1.0, "top": 0.5, "left": 0.5}
+    draw = key.random("crop")
+    scale = draw.uniform(config.min_crop, 1)
+    return {"scale": scale, "top": draw.random(), "left": draw.random()}
+
+
 def check_channels(channels: int, known: tuple[int, ...], what: str) -> None:
     if channels not in known:
         raise RunError(
@@ -52,6 +65,14 @@ def enlarged(pixels: Pixels, side: int = 128) -> Pixels:
     """(..., h, w, 3): nearest-neighbour upscaling by a whole factor, to about `side` pixels."""
     factor = max(1, round(side / max(pixels.shape[-3:-1])))
     return pixels.repeat(factor, axis=-3).repeat(factor, axis=-2)
+
+
+def compared(real: Tensor, reconstruction: Tensor) -> list[list[Pixels]]:
+    """A row of enlarged pictures, or clips, for each sample, as `COMPARED` says."""
+    return [
+        [enlarged(displayed(to_bytes(x))) for x in (a, b, (a - b).abs().clamp(0, 1))]
+        for a, b in zip(real, reconstruction)
+    ]
 
 
 def bicubic(images: Tensor, factor: int) -> Tensor:

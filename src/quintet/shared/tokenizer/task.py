@@ -33,12 +33,17 @@ from quintet.shared.tokenizer.pixels import three_channels
 
 class TokenizerTask(Task):
     """A room implements `measure` and `exhibit`, and may override `real` and `perceptual_images`.
-    `sets` are data sets of the user's, by split."""
+    `sets` are data sets of the user's, by split; without them, the room opens `recipe.data`."""
 
     best = ("psnr", "max")
     capturable = True
+    recipe: Any
     field: str
     """The name of the samples in a batch."""
+    room: Any
+    """Module with `open_data` and `collate`."""
+    settings: str
+    """Name of the data settings in the recipe."""
 
     def __init__(
         self,
@@ -104,6 +109,15 @@ class TokenizerTask(Task):
         return monitors
 
     # -- batches ----------------------------------------------------------------------------
+
+    def data(self, split: str) -> Any:
+        if self.sets is not None:
+            return self.sets[split]
+        settings = getattr(self.recipe, self.settings)
+        return self.room.open_data(self.recipe.data, settings, split, self.recipe.seed)
+
+    def collate(self, items: list[Any]) -> Any:
+        return self.room.collate(items)
 
     def real(self, batch: Batch) -> Tensor:
         """The samples in 0..1; transferred as uint8, a quarter of the size."""

@@ -33,5 +33,4 @@ class VideoMaskGitRecipe(MaskedRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share = self.prefix_share
-        require(0 <= share <= 1, "prefix_share", share, "between 0 and 1")
+        require(0 <= self.prefix_share <= 1, "prefix_share", self.prefix_share, "between 0 and 1")

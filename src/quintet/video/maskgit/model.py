@@ -72,39 +72,39 @@ class VideoMaskGit(MaskedGenerator):
         context, number, _ = self.prepared(texts, count, seed, first)
         length, height, width = self.clip_shape
         frames = length if frames is None else frames
-        made = torch.zeros(number, self.tokenizer.config.channels, 0, height, width)
-        made = made.to(self.weight.device)
+        clips = torch.zeros(number, self.tokenizer.config.channels, 0, height, width)
+        clips = clips.to(self.weight.device)
         if clip is not None:
-            made = self.checked(clip).expand(number, -1, -1, -1, -1)
+            clips = self.checked(clip).expand(number, -1, -1, -1, -1)
         if frames > length == 1:
             raise ValueError("this model generates single frames; train it with frames above 1")
         if frames < 1:
             raise ValueError(f"frames is {frames}; it must be 1 or more")
-        if frames <= made.shape[2]:
+        if frames <= clips.shape[2]:
             raise ValueError(
-                f"the clip has {made.shape[2]} frames already; frames is {frames}: give a larger"
+                f"the clip has {clips.shape[2]} frames already; frames is {frames}: give a larger"
                 " number, or a shorter clip"
             )
         overlap = self.checked_overlap(overlap)
         numbers = range(first, first + number)
-        while made.shape[2] < frames:
+        while clips.shape[2] < frames:
             # The frame at which a chunk begins is part of its key: chunks are alike however a
             # clip came to its length.
-            keys = sample_keys(fold(seed, "chunk", made.shape[2]), numbers)
-            new = self.next_chunk(made, overlap, keys, context, decoding)
-            made = torch.cat((made, new[:, :, : frames - made.shape[2]]), 2)
-        return made
+            keys = sample_keys(fold(seed, "chunk", clips.shape[2]), numbers)
+            new = self.next_chunk(clips, overlap, keys, context, decoding)
+            clips = torch.cat((clips, new[:, :, : frames - clips.shape[2]]), 2)
+        return clips
 
     def next_chunk(
-        self, made: Tensor, overlap: int, keys: Tensor, context: Context | None, decoding: Decoding
+        self, clips: Tensor, overlap: int, keys: Tensor, context: Context | None, decoding: Decoding
     ) -> Tensor:
         """The frames that follow a clip (b, c, t, H, W)."""
-        ids, known = self.blank_ids(len(made)), 0
-        if made.shape[2]:
+        ids, known = self.blank_ids(len(clips)), 0
+        if clips.shape[2]:
             step = self.tokenizer.time_factor
-            known = 1 + min(made.shape[2] - 1, overlap) // step * step
-            given = self.tokenize_pixels(made[:, :, -known:])
-            ids[:, : given.shape[1]] = given
+            known = 1 + min(clips.shape[2] - 1, overlap) // step * step
+            prefix = self.tokenize_pixels(clips[:, :, -known:])
+            ids[:, : prefix.shape[1]] = prefix
         return self.decode_ids(self.complete(ids, keys, context, decoding))[:, :, known:]
 
     def checked(self, clip: Tensor) -> Tensor:

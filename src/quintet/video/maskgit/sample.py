@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintet.engine.errors import RunError
-from quintet.shared.maskgit.sampling import MaskedFlags, check_texts, decoding_of
-from quintet.shared.sampling import Trained, check_positive, refuse_inputs, stem_of
+from quintet.shared.maskgit.sampling import MaskedFlags, write_samples
+from quintet.shared.sampling import Trained, check_positive, refuse_inputs
 from quintet.video.tokenizer.sample import FPS, check_fps
 
 if TYPE_CHECKING:
@@ -39,46 +39,22 @@ def example(recipe: Any, run: Path) -> list[str]:
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Write CAPTION-000.mp4 and so on, and a sheet of all."""
-    check_positive(flags, "count")
-    check_fps(flags.fps, "--fps")
-    refuse_inputs(inputs, trained, "--text or --clip")
-    return _generate(trained.model(flags.device), trained.path, out, flags)
-
-
-def _generate(model: "VideoMaskGit", run: Path, out: Path, flags: Flags) -> list[Path]:
     from quintet.media.clips.reader import SUFFIXES, probe
     from quintet.media.clips.writer import write_mp4
     from quintet.shared.tokenizer.pixels import displayed, to_bytes
     from quintet.video.exhibits import CaptionedClips
 
-    check_texts(model, flags.text)
-    settings = decoding_of(run, flags)
+    check_positive(flags, "count")
+    check_fps(flags.fps, "--fps")
+    refuse_inputs(inputs, trained, "--text or --clip")
+    model: VideoMaskGit = trained.model(flags.device)
     start = None if flags.clip is None else _read_start(model, flags.clip)
-    rows: list[list[Tensor]] = []
-    paths: list[Path] = []
-    texts = [*flags.text] or [""]
     moving = flags.clip is not None and flags.clip.suffix.lower() in SUFFIXES
     fps = flags.fps or (probe(flags.clip).rate if flags.clip and moving else FPS)
-    for number, text in enumerate(texts):
-        try:
-            clips = model.generate(
-                [text] if flags.text else None,
-                count=flags.count,
-                clip=start,
-                frames=flags.frames,
-                seed=flags.seed + number,
-                **settings,
-            )
-        except ValueError as error:
-            raise RunError(str(error)) from None
-        out.mkdir(parents=True, exist_ok=True)
-        for index, clip in enumerate(clips):
-            path = out / f"{stem_of(text, number)}-{index:03d}.mp4"
-            write_mp4(path, displayed(to_bytes(clip)), fps)
-            paths.append(path)
-        rows.append([*clips])
-    titles = [f"{index:03d}" for index in range(flags.count)]
-    return [*paths, *CaptionedClips("sheet", rows, titles, texts).write(out)]
+    draw = partial(model.generate, clip=start, frames=flags.frames)
+    write = lambda path, clip: write_mp4(path, displayed(to_bytes(clip)), fps)
+    paths, sheet = write_samples(model, trained.path, out, flags, draw, write, ".mp4")
+    return [*paths, *CaptionedClips(**sheet).write(out)]
 
 
 def _read_start(model: "VideoMaskGit", path: Path) -> "Tensor":

@@ -9,14 +9,13 @@ from quintet.shared.maskgit.task import MaskedTask
 from quintet.shared.scenes import agreement as judge
 from quintet.shared.tokenizer.pixels import displayed, to_bytes
 from quintet.video import data
-from quintet.video.config import VideoDataConfig
 from quintet.video.exhibits import CaptionedClips
 from quintet.video.maskgit.config import VideoMaskGitRecipe
 from quintet.video.maskgit.model import VideoMaskGit
 
 
 class VideoMaskGitTask(MaskedTask):
-    field = "video"
+    field, settings, room = "video", "videos", data
     Model = VideoMaskGit
     recipe: VideoMaskGitRecipe
 
@@ -29,16 +28,6 @@ class VideoMaskGitTask(MaskedTask):
     def grid(self) -> tuple[int, ...]:
         videos = self.recipe.videos
         return VideoMaskGit.grid_of(self.tokenizer, videos.size, videos.frames)
-
-    def open(self, split: Any) -> Any:
-        recipe = self.recipe
-        return data.open_data(recipe.data, recipe.videos, split, recipe.seed)
-
-    def pixel_config(self) -> VideoDataConfig:
-        return self.recipe.videos
-
-    def collate_pixels(self, items: list[Any]) -> Any:
-        return data.collate(items)
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         return judge.agrees_clip(caption, displayed(to_bytes(pixels)))

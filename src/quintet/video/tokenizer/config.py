@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, get_args
 
 from quintet.engine.config import require, require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
+from quintet.shared.config import require_at_least
 from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
     TokenizerLossConfig,
@@ -77,8 +78,7 @@ class VideoTokenizerConfig(QuantiserConfig):
     def __post_init__(self) -> None:
         require_choices(self)
         require_quantiser(self)
-        require(self.patch_size >= 1, "patch_size", self.patch_size, "1 or more")
-        require(self.time_window >= 1, "time_window", self.time_window, "1 or more")
+        require_at_least(1, self, "patch_size", "time_window")
         for name in ("init_dim", "max_dim"):
             dim = getattr(self, name)
             require(dim >= 4 and dim % 4 == 0, name, dim, "4 or more, in multiples of 4")

@@ -77,7 +77,7 @@ class VideoTokenizer(TokenizerModel):
 
     Config = VideoTokenizerConfig
     Losses = VideoLossConfig
-    positions: ClassVar[str] = "t, h, w"
+    what, positions = "clips", "t, h, w"
     compiles_whole = True
     """Few layers are alike: compiling by block takes longer, and steps take a third longer."""
     chunks_apart: ClassVar[bool] = False
@@ -135,7 +135,7 @@ class VideoTokenizer(TokenizerModel):
     def to_codes(self, video: Tensor, chunk: int | None = None) -> Tensor:
         """Ids (b, 1 + n, h/f, w/f), or latents (b, channels, 1 + n, h/f, w/f); `chunk` frames at a
         time."""
-        check_range(video, "clip")
+        check_range(video, self.what)
         if chunk is None:
             return self.quantiser.to_codes(self.encode(video))
         self.latent_frames(chunk)

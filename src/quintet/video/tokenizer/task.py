@@ -33,7 +33,7 @@ SHOWN = 4
 
 class VideoTask(TokenizerTask):
     main = "tokenizer"
-    field = "video"
+    field, settings, room = "video", "videos", data
 
     def __init__(self, recipe: VideoRecipe, model: VideoTokenizer | None = None, sets: Any = None):
         self.recipe = recipe
@@ -46,15 +46,6 @@ class VideoTask(TokenizerTask):
             motion = MotionDiscriminator(channels=channels, **asdict(recipe.motion_discriminator))
             discriminators["motion_discriminator"] = motion
         super().__init__(recipe, tokenizer, discriminators, sets)
-
-    def data(self, split: str) -> Any:
-        if self.sets is not None:
-            return self.sets[split]
-        recipe = self.recipe
-        return data.open_data(recipe.data, recipe.videos, split, recipe.seed)  # type: ignore[arg-type]
-
-    def collate(self, items: list[Any]) -> Any:
-        return data.collate(items)
 
     def real(self, batch: Batch) -> Tensor:
         return super().real(batch).contiguous(memory_format=torch.channels_last_3d)
