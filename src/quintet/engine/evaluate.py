@@ -1,6 +1,5 @@
 """Evaluation on validation data, distributed over processes and free of side effects on the run."""
 
-import random
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -9,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +15,7 @@ from quintet.engine.config import Recipe
 from quintet.engine.data.source import Source, as_source
 from quintet.engine.data.stream import Fixed
 from quintet.engine.errors import RunError
-from quintet.engine.keys import Key, fold
+from quintet.engine.keys import Key, fold, preserved_generators
 from quintet.engine.machine import fsdp
 from quintet.engine.machine.world import World
 from quintet.engine.part import LivePart, Parts, load_strictly
@@ -46,11 +44,10 @@ def eval_mode(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None
     hundred samples, and again for the last, short batch.
     """
     modes = {module: module.training for part in parts for module in part.module.modules()}
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     compiles = "torch._dynamo" in sys.modules  # slow to import where nothing is compiled
     eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
     cudnn = torch.backends.cudnn
-    with ExitStack() as stack, torch.no_grad(), eager:
+    with ExitStack() as stack, torch.no_grad(), eager, preserved_generators():
         stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
         cudnn.benchmark = False
         for part in parts:
@@ -63,9 +60,6 @@ def eval_mode(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None
         finally:
             for module, mode in modes.items():
                 module.training = mode
-            random.setstate(state[0])
-            np.random.set_state(state[1])
-            torch.set_rng_state(state[2])
 
 
 def measure(task: Task, nets: Mapping[str, Any], fixed: Fixed, world: World) -> dict[str, float]:

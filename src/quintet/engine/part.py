@@ -1,7 +1,7 @@
 """A live part: a network with its optimizer and its average, stepping and saving itself by name."""
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -13,7 +13,7 @@ from quintet.engine.config import OptimizerConfig, Recipe
 from quintet.engine.ema import EMA
 from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp
-from quintet.engine.machine.regions import Commits
+from quintet.engine.machine.regions import Commits, recompute
 from quintet.engine.machine.world import DTYPES, World
 from quintet.engine.task import Part, StepContext
 
@@ -63,7 +63,8 @@ class LivePart:
             raise RunError(f"part '{name}' is in an update but has nothing to train")
         self.config: OptimizerConfig = config
         self.hidden = self._hidden() if config.optimizer == "muon" else []
-        world.recompute(self.module)
+        if world.recomputes:
+            recompute(self.module)
         self.wrapped = world.wrap(self.module)
         self.parameters = optim.trainable(self.module)  # sharding puts others in their place
         self.stepped = fsdp.views(self.parameters)
@@ -122,10 +123,12 @@ class LivePart:
         rate = context.step_scalar(f"{self.name}/learning_rate", self.learning_rate_at)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        limit = self.config.max_grad_norm
+        scale = (norm / limit).clamp(min=1.0).float() if limit else None
         # The fused kernels divide by grad_scale and stand still on found_inf: clipping and the
         # guard cost no pass over the gradients of their own.
         self.optimizer.found_inf = context.skipped  # type: ignore[attr-defined]
-        self.optimizer.grad_scale = self._scale(norm)  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = scale  # type: ignore[attr-defined]
         self.optimizer.step()
         self.forget_gradients()
         for network in self.commits:
@@ -151,13 +154,6 @@ class LivePart:
         fsdp.hand_over_gradients(self.parameters, self.stepped, self.world)
         norm = fsdp.gradient_norm(self.parameters, self.stepped, self.world)
         return norm.to(self.world.dtype)
-
-    def _scale(self, norm: Tensor) -> Tensor | None:
-        return (
-            (norm / self.config.max_grad_norm).clamp(min=1.0).float()
-            if self.config.max_grad_norm
-            else None
-        )
 
     def _check_gradients(self) -> None:
         """Once: a parameter without a gradient is unused, and would stall several processes."""
@@ -203,13 +199,8 @@ class LivePart:
         floating = [tensor for tensor in tensors if tensor.is_floating_point()]
         return torch.stack([fsdp.local(tensor).isfinite().all() for tensor in floating]).all()
 
-    @contextmanager
-    def averaged(self) -> Generator[None, None, None]:
-        if self.average is None:
-            yield
-            return
-        with self.average.swapped_in():
-            yield
+    def averaged(self) -> AbstractContextManager[None]:
+        return self.average.swapped_in() if self.average is not None else nullcontext()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """File name → tensors by name; `checkpoint.snapshot` makes whole ones of shards."""

@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -71,7 +71,7 @@ class Run:
     # -- what the loop calls ----------------------------------------------------------------
 
     def due(self, when: When) -> bool:
-        """As `when` says, and always at the last step."""
+        """Whether a cadence is due; at the last step every one is."""
         return when.due(self.step) or self.step == self.recipe.steps
 
     def begin(self, batches: Sequence[Batch]) -> StepContext:
@@ -93,7 +93,11 @@ class Run:
         return context
 
     def report(self) -> None:
-        counts = {"damaged": len(self.stream.damaged), "replaced": self._replaced()}
+        counts = {"damaged": len(self.stream.damaged), "replaced": 0}
+        for loader in (self.stream, self.fixed):
+            if loader is not None:
+                counts["replaced"] += loader.replaced
+                loader.replaced = 0
         noted = {n: torch.tensor(float(c), device=self.world.device) for n, c in counts.items()}
         self.meters.add(self.step, "data", noted)
         means, table = self.meters.read()
@@ -110,8 +114,9 @@ class Run:
                 for name, part in self.parts.items()
                 if self.step > part.start
             },
-            **self._timing(),
+            **self.meters.timing(self.stream.waited),
         }
+        self.stream.waited = 0.0
         self.reporter.record(record)
         self._name_damaged(means["data/damaged"])
         if replaced:
@@ -120,20 +125,28 @@ class Run:
         if failure is not None:
             self.rollbacks.fail(failure)
         self.meters.ids.clear()
-        self.saver.check()
+        self.saver.writer.check()
 
     def evaluate(self) -> dict[str, float]:
         """Averaged and live weights on the held-out set, and exhibits from the averaged ones."""
-        if self.fixed is None or self.rollbacks.failure or self._has_nonfinite_weights():
+        if self.fixed is None or self.rollbacks.failure:
+            return {}
+        bad = ", ".join(f"'{name}'" for name in self.parts.nonfinite(self.world))
+        if bad:  # sampling from such weights could fail in many ways
+            self.say(f"health: {bad} has weights that are not finite; evaluation is skipped")
             return {}
         begun = time.perf_counter()
         judged = Judged({}, {})
         show = partial(self._show, self.fixed, judged) if self.world.is_main else None
-        measured = (self.task, self.parts, self.fixed, self.world, show)
         try:
-            metrics, live = evaluate.measure_parts(*measured)
+            metrics, live = evaluate.measure_parts(
+                self.task, self.parts, self.fixed, self.world, show
+            )
         except EvaluationFailed as failure:
-            self._save_after(failure)
+            self.save()
+            self.finish()
+            self.say(f"the evaluation at step {self.step} failed, the state is saved: {failure}")
+            raise failure.reason  # noqa: B904 - it has a cause of its own
         metrics |= judged.metrics
         ratios = {n: part.update_ratio(self.step - 1) for n, part in self.parts.items()}
         record = {
@@ -151,20 +164,6 @@ class Run:
         self.flat = 0 if self.saver.is_best else self.flat + 1
         self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
         return metrics
-
-    def _has_nonfinite_weights(self) -> bool:
-        """Evaluation is skipped then: sampling from such weights could fail in many ways."""
-        bad = ", ".join(f"'{name}'" for name in self.parts.nonfinite(self.world))
-        if bad:
-            self.say(f"health: {bad} has weights that are not finite; evaluation is skipped")
-        return bool(bad)
-
-    def _save_after(self, failure: EvaluationFailed) -> NoReturn:
-        """Save the steps that were taken, and fail as the evaluation did."""
-        self.save()
-        self.finish()
-        self.say(f"the evaluation at step {self.step} failed, the state is saved: {failure}")
-        raise failure.reason
 
     def save(self) -> None:
         if self.skipped.too_many(self.meters.entries):
@@ -213,7 +212,7 @@ class Run:
         self.say(sentence)
 
     def finish(self) -> None:
-        self.saver.wait()
+        self.saver.writer.wait()
         self.world.barrier()
 
     def close(self) -> None:
@@ -221,8 +220,8 @@ class Run:
         if self.fixed:
             self.fixed.close()
         with contextlib.suppress(RuntimeError):  # another process is gone: nothing to agree on
-            self.world.close()
-        self.saver.close()
+            self.world.settle()
+        self.saver.writer.close()
         self.reporter.close()
         self.folder.unlock()
 
@@ -237,11 +236,8 @@ class Run:
         verb = "starting" if step is None else "resuming"
         greeting = preflight.greeting(parts, *data, self.world, self.saver.global_batch)
         self.say(f"{verb} at step {self.step}; {greeting}")
-        for sentence in preflight.changed_rates(parts, about, self.step):
+        for sentence in preflight.changed_rates(parts, recipe, about, self.step, path):
             self.say(sentence)
-        changed = preflight.changed_schedule(parts, recipe, about, self.step, path)
-        if changed:
-            self.say(changed)
         settle = partial(preflight.settle_data, path, *data, recipe, self.say)
         self.saver.held_out = self.world.on_main(settle, expected=(OSError,))
         if self.fixed is not None and self.step < recipe.steps:
@@ -271,10 +267,6 @@ class Run:
     def say(self, message: str) -> None:
         self.reporter.event(self.step, message)
 
-    def _timing(self) -> dict[str, float]:
-        self.meters.waited, self.stream.waited = self.stream.waited, 0.0
-        return self.meters.timing()
-
     def _name_damaged(self, seen: float) -> None:
         """`seen` was summed over processes, so that all of them come here or none does."""
         if not seen:
@@ -287,20 +279,9 @@ class Run:
                 f"max_damaged = {self.recipe.max_damaged:.0%}; 'quintet doctor' lists them"
             )
 
-    def _replaced(self) -> int:
-        """Workers of this process that died since the last report."""
-        loaders = [self.stream, *([self.fixed] if self.fixed else [])]
-        count = sum(loader.replaced for loader in loaders)
-        for loader in loaders:
-            loader.replaced = 0
-        return count
-
-    def exhibit(self, batch: Batch) -> None:
+    def _show(self, fixed: Fixed, judged: Judged, batch: Batch) -> None:
         exhibits = self.task.exhibit(self.parts.nets, batch)
         self.reporter.exhibit(self.step, self.folder.exhibits, exhibits)
-
-    def _show(self, fixed: Fixed, judged: Judged, batch: Batch) -> None:
-        self.exhibit(batch)
         if self.outside is not None:
             with torch.autocast(self.world.device.type, enabled=False):
                 outcome = self.outside(self.parts.nets, fixed.samples.source, self.world)

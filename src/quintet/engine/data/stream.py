@@ -120,24 +120,20 @@ def rank_error(message: str, world: World) -> RunError:
     return RunError(message)
 
 
-def stuck_message(source: Source, requests: Sequence[Request], seconds: float) -> str:
-    return (
-        f"no batch came for {seconds:g} seconds: a worker is stuck on one of "
-        f"{_names(source, requests)}; inspect these, or raise --data-timeout"
-    )
-
-
-def died_message(source: Source, requests: Sequence[Request]) -> str:
-    return (
-        f"workers died {MAX_DEATHS + 1} times in a row on one of {_names(source, requests)}; "
-        "inspect these with --workers 0, or lower --workers if memory ran out"
-    )
-
-
-def _names(source: Source, requests: Sequence[Request]) -> str:
+def loading_failed(
+    source: Source, requests: Sequence[Request], world: World, timeout: float | None = None
+) -> RunError:
+    """Workers died on one of the requests, or were stuck on it for `timeout` seconds."""
     names = [source.name(request.sample) for request in requests[:MAX_NAMED]]
     more = len(requests) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    listed = ", ".join(names) + (f" and {more} more" if more else "")
+    if timeout is None:
+        reason = f"workers died {MAX_DEATHS + 1} times in a row"
+        remedy = "inspect these with --workers 0, or lower --workers if memory ran out"
+    else:
+        reason = f"no batch came for {timeout:g} seconds: a worker is stuck"
+        remedy = "inspect these, or raise --data-timeout"
+    return rank_error(f"{reason} on one of {listed}; {remedy}", world)
 
 
 class Stream:
@@ -199,13 +195,13 @@ class Stream:
             try:
                 return [self._next() for _ in range(count)]
             except Stuck:
-                message = stuck_message(source, self._in_flight(), self.timeout)
-                raise rank_error(message, self.world) from None
+                lost = self._in_flight()
+                raise loading_failed(source, lost, self.world, self.timeout) from None
             except Died:
                 self.replaced += 1
                 lost = self._in_flight()
                 self.seek(self.position)
-        raise rank_error(died_message(source, lost), self.world)
+        raise loading_failed(source, lost, self.world)
 
     def _in_flight(self) -> list[Request]:
         return [request for batch in self._pending for request in batch]
@@ -271,7 +267,7 @@ class Fixed:
         self._loader: Any = None
 
     def __iter__(self) -> Iterator[Batch]:
-        done = deaths = 0
+        source, done, deaths = self.samples.source, 0, 0
         while done < len(self.mine):
             try:
                 for loaded in self._from(done):
@@ -279,13 +275,11 @@ class Fixed:
                     yield to_device(loaded, self.damaged, self.transfer, HELD_OUT)
                     done, deaths = done + 1, 0
             except Stuck:
-                message = stuck_message(self.samples.source, self.mine[done], self.timeout)
-                raise rank_error(message, self.world) from None
+                raise loading_failed(source, self.mine[done], self.world, self.timeout) from None
             except Died:
                 deaths, self.replaced = deaths + 1, self.replaced + 1
                 if deaths > MAX_DEATHS:
-                    message = died_message(self.samples.source, self.mine[done])
-                    raise rank_error(message, self.world) from None
+                    raise loading_failed(source, self.mine[done], self.world) from None
 
     def require_readable(self) -> None:
         """At least one sample; damaged ones are met and named by the evaluation."""

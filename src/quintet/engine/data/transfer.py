@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quintet.engine.data.wire import mapped, widened
+from quintet.engine.data.wire import Fractions, mapped, to_floats
 from quintet.engine.machine.world import World
 
 AHEAD = 3
@@ -48,4 +48,9 @@ class Transfer:
         return mapped(keep, data)
 
     def _placed(self, data: Any) -> Any:
-        return widened(self.world.place(data), self.world.dtype)
+        def place(leaf: Tensor | Fractions) -> Tensor:
+            if isinstance(leaf, Fractions):
+                return to_floats(self.world.place(leaf.values), self.world.dtype)
+            return self.world.place(leaf)
+
+        return mapped(place, data)

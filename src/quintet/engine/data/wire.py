@@ -6,7 +6,7 @@ into shared memory. Small tensors are sent in the message instead: to share one,
 connect to each other, which takes longer than small steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,15 @@ def mapped(function: Callable[[Any], Any], data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return type(data)(mapped(function, value) for value in data)
     return data
+
+
+def tensors_in(data: Any) -> Iterator[Tensor]:
+    """The tensors of nested data, in a fixed order."""
+    if isinstance(data, Tensor):
+        yield data
+    elif isinstance(data, (Mapping, list, tuple)):
+        for value in data.values() if isinstance(data, Mapping) else data:
+            yield from tensors_in(value)
 
 
 def widened(data: Any, dtype: torch.dtype = torch.float32) -> Any:

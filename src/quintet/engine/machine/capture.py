@@ -8,13 +8,14 @@ tensors, the step scalars: learning rates, decays, ramps and keys. They are tens
 as well, so that a captured step equals an eager one bit for bit.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from quintet.engine.data.wire import mapped, tensors_in
 from quintet.engine.meters import Entry, Meters, stacked
 from quintet.engine.task import Batch, StepContext, Task
 from quintet.engine.when import When
@@ -104,7 +105,7 @@ class Capture:
                 return
         assert kind.graph is not None
         assert kind.values is not None
-        torch._foreach_copy_(kind.inputs, list(tensors(batches)))
+        torch._foreach_copy_(kind.inputs, tensors(batches))
         kind.graph.replay()
         values = kind.values.clone().unbind()
         self.meters.entries += [
@@ -162,35 +163,10 @@ class Capture:
         self.say(f"steps are not captured as CUDA graphs: {reason}")
 
 
-def tensors(batches: Sequence[Batch]) -> Iterator[Tensor]:
-    """In a fixed order."""
-    for batch in batches:
-        yield from _leaves(batch.data)
-        yield batch.keys
-
-
-def _leaves(data: Any) -> Iterator[Tensor]:
-    if isinstance(data, Tensor):
-        yield data
-    elif isinstance(data, dict):
-        for value in data.values():
-            yield from _leaves(value)
-    elif isinstance(data, (list, tuple)):
-        for value in data:
-            yield from _leaves(value)
+def tensors(batches: Sequence[Batch]) -> list[Tensor]:
+    return [tensor for batch in batches for tensor in (*tensors_in(batch.data), batch.keys)]
 
 
 def _copied(batch: Batch) -> Batch:
-    return type(batch)(_with_copies(batch.data), list(batch.ids), batch.keys.clone())
-
-
-def _with_copies(data: Any) -> Any:
-    if isinstance(data, Tensor):
-        return data.clone(memory_format=torch.preserve_format)
-    if isinstance(data, dict):
-        return {name: _with_copies(value) for name, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*map(_with_copies, data))
-    if isinstance(data, (list, tuple)):
-        return type(data)(map(_with_copies, data))
-    return data
+    data = mapped(lambda x: x.clone(memory_format=torch.preserve_format), batch.data)
+    return Batch(data, list(batch.ids), batch.keys.clone())

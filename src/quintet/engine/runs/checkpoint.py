@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -179,6 +179,19 @@ def read(path: Path) -> dict[str, dict[str, Tensor]]:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from None
 
 
+def read_shapes(file: Path) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    """Shapes of all tensors and names of those that are not finite, one tensor in memory."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    nonfinite: list[str] = []
+    with safe_open(file, framework="pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118
+            tensor = tensors.get_tensor(name)
+            shapes[name] = tuple(tensor.shape)
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                nonfinite.append(name)
+    return shapes, nonfinite
+
+
 class Position(NamedTuple):
     """Progress of a run: steps taken, samples consumed over all processes, seconds spent."""
 
@@ -231,6 +244,14 @@ def newest_intact(folder: Path, warn: Callable[[str], None]) -> int | None:
     return None
 
 
+def owner(path: Path) -> str | None:
+    """Id of the run that wrote a checkpoint; a damaged one is nobody's to remove."""
+    try:
+        return read_about(path).get("run")
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def retain(
     folder: Path,
     last: int,
@@ -249,13 +270,8 @@ def retain(
     for step in steps:
         if step in keep or When(every).due(step):
             continue
-        path = path_of(folder, step)
-        try:
-            mine = read_about(path).get("run") == run_id
-        except (OSError, ValueError, RecursionError):
-            mine = False  # damaged or foreign: not ours to remove
-        if mine:
-            remove_folder(path)
+        if owner(path_of(folder, step)) == run_id:
+            remove_folder(path_of(folder, step))
 
 
 class Writer:

@@ -45,25 +45,10 @@ class RunFolder:
     """Checkpoint to use, of a path RUN@STEP or RUN@best; None is the newest intact one."""
     _lock: int | None = None
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def frozen(self) -> Path:
-        return self.path / "frozen"
-
-    @property
-    def exhibits(self) -> Path:
-        return self.path / "exhibits"
+    def __post_init__(self) -> None:
+        self.checkpoints, self.frozen = self.path / "checkpoints", self.path / "frozen"
+        self.exhibits = self.path / "exhibits"
+        self.metrics, self.events = self.path / "metrics.jsonl", self.path / "events.jsonl"
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
@@ -169,9 +154,6 @@ class RunFolder:
         if type(best.get("step")) is not int or type(best.get("value")) not in (int, float):
             raise RunError(f"{path} lacks a step or a value; delete it (it is rewritten)")
         return best
-
-    def write_best(self, best: Mapping[str, Any]) -> None:
-        write_json(self.path / "best.json", best)
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
         line = json.dumps(finite(record), allow_nan=False) + "\n"

@@ -6,7 +6,6 @@ the largest of some samples. It does not affect the real run.
 
 import copy
 import gc
-import random
 import shlex
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from quintet.engine.data.plans import Request
 from quintet.engine.data.stream import Collate, Samples, to_device
 from quintet.engine.data.transfer import Transfer
 from quintet.engine.errors import RunError
-from quintet.engine.keys import Key
+from quintet.engine.keys import Key, preserved_generators
 from quintet.engine.machine import memory
 from quintet.engine.machine.compiling import UNDECIDED
 from quintet.engine.machine.world import World
@@ -100,8 +99,9 @@ class Probe:
     def _try(self, size: int) -> bool:
         memory.forget_peak()
         exhausted = False
+        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
         try:
-            with preserved_rng():
+            with preserved_generators(devices):
                 dry_run(self.build, self.recipe.with_micro_batch(size), self.alone)
         except Exception as error:
             exhausted = memory.ran_out(error)  # keep no reference: its frames hold tensors
@@ -192,21 +192,6 @@ def num_bytes(item: Any) -> int:
 
 
 # -- preserved state ------------------------------------------------------------------------
-
-
-@contextmanager
-def preserved_rng() -> Generator[None, None, None]:
-    """Restore the global generators afterwards."""
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    try:
-        yield
-    finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])
-        torch.set_rng_state(state[2])
-        if device is not None:
-            torch.cuda.set_rng_state(device)
 
 
 @contextmanager

@@ -212,7 +212,7 @@ def _start(report: Record, saved: Mapping[int, Record]) -> int | None:
     steps = _steps(report["order"])
     before = [step for step in saved if steps and step < steps[0]]
     start = before[-1] if before else None
-    history = [read_history(about, Path(str(step))).rollbacks for step, about in saved.items()]
+    history = [read_history(about, Path(str(step)))[1] for step, about in saved.items()]
     own = len(history[list(saved).index(start)]) if start is not None else 0
     later = history[-1][own:] if history else []
     return -1 if not steps or any(entry["to"] < steps[-1] for entry in later) else start
