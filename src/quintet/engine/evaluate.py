@@ -29,7 +29,7 @@ class Judged(NamedTuple):
 
     metrics: dict[str, float]
     receipts: dict[str, Any]
-    """By judge: what its number is a number of."""
+    """What each judge measured, by its name."""
 
 
 Outside = Callable[[Mapping[str, Any], Source, World], Judged]
@@ -108,11 +108,22 @@ def measure_parts(
     task: Task, parts: Parts, fixed: Fixed, world: World, show: Callable[[Batch], None] | None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Metrics under EMA weights and under live weights."""
-    live = list(parts.values())
-    if world.shards:
-        return measure_sharded(live, task, parts.nets, fixed, world, show)
-    sides = [partial(eval_mode, live, averaged) for averaged in (True, False)]
-    averaged, current = measure_in_contexts(sides, task, parts.nets, fixed, world, show)
+    live, data = list(parts.values()), (task, parts.nets, fixed, world)
+    if not world.shards:
+        sides = [partial(eval_mode, live, averaged) for averaged in (True, False)]
+        averaged, current = measure_in_contexts(sides, *data, show)
+        return averaged, current
+    # Full weights are gathered once for each, not in each call: processes have different numbers of
+    # batches, the main process makes exhibits, and networks are called by other methods than
+    # forward. With shards each of these would deadlock.
+    context, networks = [partial(eval_mode, live, False)], [part.module for part in live]
+    with ExitStack() as stack:
+        for part in live:
+            stack.enter_context(part.averaged())
+        stack.enter_context(fsdp.gathered(networks))
+        (averaged,) = measure_in_contexts(context, *data, show)
+    with fsdp.gathered(networks):
+        (current,) = measure_in_contexts(context, *data)
     return averaged, current
 
 
@@ -126,44 +137,18 @@ class EvaluationFailed(Exception):
         return self.__cause__ or RunError(f"the evaluation failed on another process: {self}")
 
 
-def measure_sharded(
-    parts: Sequence[LivePart],
-    task: Task,
-    nets: Mapping[str, Any],
-    fixed: Fixed,
-    world: World,
-    show: Callable[[Batch], None] | None,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics under EMA weights and under live weights of parts sharded with FSDP.
-
-    Full weights are gathered once for each, not in each call: processes have different numbers of
-    batches, the main process makes exhibits, and networks are called by other methods than
-    forward. With shards each of these would deadlock.
-    """
-    context = [partial(eval_mode, parts, False)]
-    networks = [part.module for part in parts]
-    with ExitStack() as stack:
-        for part in parts:
-            stack.enter_context(part.averaged())
-        stack.enter_context(fsdp.gathered(networks))
-        (averaged,) = measure_in_contexts(context, task, nets, fixed, world, show)
-    with fsdp.gathered(networks):
-        (live,) = measure_in_contexts(context, task, nets, fixed, world)
-    return averaged, live
-
-
 def _reduce(task: Task, local: list[Any], fixed: Fixed, world: World) -> dict[str, float]:
     gathered = world.gather_objects(local)
     ordered = [gathered[i % world.size][i // world.size] for i in range(len(fixed.batches))]
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     rows: dict[str, list[Tensor]] = defaultdict(list)
     for result in ordered:
-        for name, (kind, first, second) in result.items():
-            if kind == "rows":
-                rows[name].append(first)
+        for name, value in result.items():
+            if isinstance(value, Tensor):
+                rows[name].append(value)
             else:
-                totals[name][0] += first
-                totals[name][1] += second
+                totals[name][0] += value[0]
+                totals[name][1] += value[1]
     metrics = task.summarise({name: torch.cat(values) for name, values in rows.items()})
     return {name: total / max(count, 1e-12) for name, (total, count) in totals.items()} | metrics
 
@@ -172,16 +157,14 @@ def _begin_copy(measured: Mapping[str, Any]) -> dict[str, Any]:
     """Rows on their way to the host: reading them here would have the GPU wait for the next batch
     at every batch."""
     return {
-        name: Rows(value.values.to("cpu", non_blocking=True)) if isinstance(value, Rows) else value
+        name: value.values.to("cpu", non_blocking=True) if isinstance(value, Rows) else value
         for name, value in measured.items()
     }
 
 
-def _on_host(measured: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any]]:
+def _on_host(measured: Mapping[str, Any]) -> dict[str, Tensor | tuple[float, float]]:
     return {
-        name: ("rows", value.values, None)
-        if isinstance(value, Rows)
-        else ("tally", float(value.total), float(value.count))
+        name: value if isinstance(value, Tensor) else (float(value.total), float(value.count))
         for name, value in measured.items()
     }
 

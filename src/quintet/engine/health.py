@@ -67,9 +67,3 @@ def nan_in_data(batches: Sequence[Any]) -> Tensor | float:
     tensors = (tensor for batch in batches for tensor in tensors_in(batch.data))
     flags = [tensor.isnan().any() for tensor in tensors if tensor.is_floating_point()]
     return torch.where(torch.stack(flags).any(), math.nan, 0.0) if flags else 0.0
-
-
-def nonfinite_metrics(record: Mapping[str, Any]) -> list[str]:
-    """A sentence for each non-finite metric of an evaluation."""
-    bad = [n for n, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
-    return [f"health: {name} is not finite: inspect the validation samples" for name in bad]

@@ -154,9 +154,6 @@ class Windowed:
         self.phase = fold(*key, "phase") % self.window
         self._window = lru_cache(maxsize=2)(self._shuffled)
 
-    def __call__(self, position: int) -> int:
-        return self.many(position, 1)[0]
-
     def many(self, first: int, count: int) -> list[int]:
         """The elements at positions first … first + count - 1."""
         if first < 0 or count < 0 or first + count > self.size:
@@ -192,12 +189,10 @@ class Windowed:
         return np.where(short, self.size - self.rest + past, elements).tolist()
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-_M1, _M2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_M1, _M2, _GOLDEN = (
+    value - (1 << 64) for value in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15)
+)
+"""Constants of splitmix64 in int64: tensors have no uint64 arithmetic."""
 
 
 def _logical_shift(value: Tensor, bits: int) -> Tensor:

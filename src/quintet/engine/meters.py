@@ -34,9 +34,9 @@ class Meters:
         self.clock = time.perf_counter()
         self.samples = 0
 
-    def begin(self, step: int, ids: list[int], samples: int) -> None:
+    def begin(self, step: int, ids: list[int]) -> None:
         self.ids[step] = ids
-        self.samples += samples
+        self.samples += len(ids)
 
     def add(self, step: int, part: str, metrics: Mapping[str, Tensor], weight: float = 1.0) -> None:
         for name, value in metrics.items():

@@ -13,7 +13,7 @@ from quintet.engine.config import OptimizerConfig, Recipe
 from quintet.engine.ema import EMA
 from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp
-from quintet.engine.machine.regions import Commits, recompute
+from quintet.engine.machine.regions import Commits
 from quintet.engine.machine.world import DTYPES, World
 from quintet.engine.task import Part, StepContext
 
@@ -63,8 +63,7 @@ class LivePart:
             raise RunError(f"part '{name}' is in an update but has nothing to train")
         self.config: OptimizerConfig = config
         self.hidden = self._hidden() if config.optimizer == "muon" else []
-        if world.recomputes:
-            recompute(self.module)
+        world.recompute(self.module)
         self.wrapped = world.wrap(self.module)
         self.parameters = optim.trainable(self.module)  # sharding puts others in their place
         self.stepped = fsdp.views(self.parameters)
@@ -102,8 +101,9 @@ class LivePart:
             parameter.requires_grad_(live)
 
     def _reshard(self) -> None:
-        if self.world.shards:
-            fsdp.reshard(self.module)
+        """Let go of gathered weights: they would be stale after a step or a change of focus."""
+        for module in fsdp.sharded_modules(self.module) if self.world.shards else ():
+            module.reshard()
 
     def backward(self, loss: Tensor) -> None:
         if not loss.requires_grad:
@@ -147,7 +147,7 @@ class LivePart:
             parameter.grad = None
 
     def _norm(self) -> Tensor:
-        """Of the gradients of all processes together."""
+        """Norm of the gradients of all processes together."""
         if not self.world.shards:
             return get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self._reshard()
@@ -277,17 +277,12 @@ class Parts(dict[str, LivePart]):
             self.focus = live
         return {**self.nets, live.name: live.handle}
 
-    def start_losses(self, value: Tensor) -> None:
-        """The losses of a step start at 0, or at NaN where its data has one."""
-        for part in self.values():
-            part.loss = value
-
     def forget_gradients(self) -> None:
         for part in self.values():
             part.forget_gradients()
 
     def learning_rates(self) -> dict[str, float]:
-        """As configured, before any schedule."""
+        """Configured rates, before any schedule."""
         return {name: part.config.learning_rate for name, part in self.items()}
 
     def nonfinite(self, world: World) -> list[str]:

@@ -58,8 +58,7 @@ def settle_data(
 ) -> str:
     """The files are those of the last start, or the user has accepted others; returns the digest
     of the validation data."""
-    sources = {"train": stream.samples.source}
-    sources |= {"valid": fixed.samples.source} if fixed else {}
-    now = {split: record.record_of(sources.get(split)) for split in record.SPLITS}
+    valid = record.record_of(fixed.samples.source if fixed else None)
+    now = {"train": record.record_of(stream.samples.source), "valid": valid}
     record.settle(path, now, recipe.accept_changed_data, say)
-    return now["valid"].digest
+    return valid.digest

@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs import checkpoint
-from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.saver import Saver
 from quintet.engine.skipped import Failure
 from quintet.engine.when import When
@@ -53,12 +52,25 @@ class Rollbacks:
         return step
 
     def _target(self, failure: Failure) -> int | None:
-        """Searched on the main process, after pending writes; the same on every process."""
+        """The newest checkpoint before the failure with valid digests and finite values only.
+        Regular checkpoints come before those saved on a signal, which an uninterrupted run would
+        not have; a checkpoint that a rollback has already tried comes last. Searched on the main
+        process, after pending writes."""
 
         def search() -> int | None:
             self.saver.writer.wait()
-            folder, regular = self.saver.folder.checkpoints, self.saver.recipe.save
-            return rollback_target(folder, failure, self.past, regular)
+            folder, regular = self.saver.folder.checkpoints, When(self.saver.recipe.save_every)
+            steps = [step for step in reversed(checkpoint.steps_in(folder)) if step <= failure.step]
+            steps.sort(key=regular.due, reverse=True)
+            tried: list[int] = []
+            for step in steps:
+                path = checkpoint.path_of(folder, step)
+                if is_intact(path):
+                    _, earlier = read_history(checkpoint.read_about(path), path)
+                    if step not in {rollback["to"] for rollback in self.past[len(earlier) :]}:
+                        return step
+                    tried.append(step)
+            return tried[-1] if tried else None
 
         return self.saver.world.on_main(search)
 
@@ -68,9 +80,21 @@ class Rollbacks:
         self.saver.best, self.saver.is_best = None, False
         last, step = past[-1]["from"], past[-1]["to"]
         if self.saver.world.is_main:
-            discard_after(self.saver.folder, step)
+            self._discard_after(step)
         count = f"rollback {len(past)} of {self.limit}"
         return f"rolled back from step {last} to step {step} ({count}): {failure.cause}"
+
+    def _discard_after(self, step: int) -> None:
+        """Remove the reports and checkpoints that this run wrote after a step."""
+        folder = self.saver.folder
+        best = folder.best()
+        if best is not None and best["step"] > step:
+            (folder.path / "best.json").unlink()
+        folder.forget_after(step)
+        for later in reversed(folder.steps()):
+            path = checkpoint.path_of(folder.checkpoints, later)
+            if later > step and checkpoint.owner(path) == folder.id:
+                remove_folder(path)
 
 
 def read_history(
@@ -96,25 +120,6 @@ def position_shift(rollbacks: list[dict[str, int]], size: int) -> int:
     return len(rollbacks) * EPOCH_OFFSET * size - rollbacks[-1]["samples"]
 
 
-def rollback_target(
-    folder: Path, failure: Failure, rollbacks: list[dict[str, int]], regular: When
-) -> int | None:
-    """The newest checkpoint before the failure with valid digests and finite values only. Regular
-    checkpoints come before those saved on a signal, which an uninterrupted run would not have; a
-    checkpoint that a rollback has already tried comes last."""
-    steps = [step for step in reversed(checkpoint.steps_in(folder)) if step <= failure.step]
-    steps.sort(key=regular.due, reverse=True)
-    tried: list[int] = []
-    for step in steps:
-        path = checkpoint.path_of(folder, step)
-        if is_intact(path):
-            since = rollbacks[len(read_history(checkpoint.read_about(path), path)[1]) :]
-            if step not in {rollback["to"] for rollback in since}:
-                return step
-            tried.append(step)
-    return tried[-1] if tried else None
-
-
 def is_intact(path: Path) -> bool:
     if checkpoint.examine(path) is not None:
         return False
@@ -126,15 +131,3 @@ def is_intact(path: Path) -> bool:
         return not any(checkpoint.read_shapes(file)[1] for file in files)
     except (SafetensorError, OSError):
         return False
-
-
-def discard_after(folder: RunFolder, step: int) -> None:
-    """Remove the reports and checkpoints that this run wrote after a step."""
-    best = folder.best()
-    if best is not None and best["step"] > step:
-        (folder.path / "best.json").unlink()
-    folder.forget_after(step)
-    for later in reversed(folder.steps()):
-        path = checkpoint.path_of(folder.checkpoints, later)
-        if later > step and checkpoint.owner(path) == folder.id:
-            remove_folder(path)

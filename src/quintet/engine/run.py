@@ -1,6 +1,7 @@
 """Run: the state of a training run, and what the loop asks of it."""
 
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -70,9 +71,9 @@ class Run:
 
     # -- what the loop calls ----------------------------------------------------------------
 
-    def due(self, when: When) -> bool:
-        """Whether a cadence is due; at the last step every one is."""
-        return when.due(self.step) or self.step == self.recipe.steps
+    def due(self, every: int) -> bool:
+        """Every so many steps, and always at the last one."""
+        return When(every).due(self.step) or self.step == self.recipe.steps
 
     def begin(self, batches: Sequence[Batch]) -> StepContext:
         if not self.checked:
@@ -82,7 +83,7 @@ class Run:
             except ValueError as error:
                 raise RunError(f"the first batch does not fit the model: {error}") from None
         requests = self.stream.step_requests
-        self.meters.begin(self.step, [request.sample for request in requests], len(requests))
+        self.meters.begin(self.step, [request.sample for request in requests])
         none = torch.zeros((), device=self.world.device)
         context = StepContext(self.step, self.recipe.seed, len(requests), self.world, none)
         if self.step_scalars is not None:
@@ -118,7 +119,8 @@ class Run:
         }
         self.stream.waited = 0.0
         self.reporter.record(record)
-        self._name_damaged(means["data/damaged"])
+        if means["data/damaged"]:  # summed over processes: all of them come here, or none
+            self._name_damaged()
         if replaced:
             self.say(f"data workers died and were replaced, {replaced:.0f} times")
         failure = self.skipped.add(table, self.meters.ids, self.say)
@@ -157,8 +159,9 @@ class Run:
             **({"receipts": judged.receipts} if judged.receipts else {}),
         }
         self.reporter.record(record)
-        for message in health.nonfinite_metrics(record):
-            self.say(message)
+        for name, value in record.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                self.say(f"health: {name} is not finite: inspect the validation samples")
         self.reporter.name_damaged(self.step, "valid", self.fixed, self.world)
         self.saver.note_best(metrics, self.task.best)
         self.flat = 0 if self.saver.is_best else self.flat + 1
@@ -246,16 +249,16 @@ class Run:
 
     def restore(self, step: int) -> dict[str, Any]:
         """Take over a checkpoint; returns its state.json."""
-        about, files, at = self.saver.read(step, self.parts.state())
+        about, files, position = self.saver.read(step, self.parts.state())
         if self.capture is not None:
             self.capture.drop()
         self.parts.load(files)
-        self.step, self.clock.before = at.step, at.seconds
+        self.step, samples, self.clock.before = position
         self.flat = int(about.get("flat", 0))
         skips, self.rollbacks.past = rollback.read_history(about, self.folder.checkpoints)
         self.skipped.load(skips, skipped.read(about))
         self._shift_data()
-        self.stream.seek(at.samples)
+        self.stream.seek(samples)
         return about
 
     def _shift_data(self) -> None:
@@ -267,10 +270,7 @@ class Run:
     def say(self, message: str) -> None:
         self.reporter.event(self.step, message)
 
-    def _name_damaged(self, seen: float) -> None:
-        """`seen` was summed over processes, so that all of them come here or none does."""
-        if not seen:
-            return
+    def _name_damaged(self) -> None:
         self.reporter.name_damaged(self.step, "train", self.stream, self.world)
         size, count = self.stream.samples.size, len(self.reporter.damaged["train"])
         if count > self.recipe.max_damaged * size:
@@ -279,9 +279,12 @@ class Run:
                 f"max_damaged = {self.recipe.max_damaged:.0%}; 'quintet doctor' lists them"
             )
 
-    def _show(self, fixed: Fixed, judged: Judged, batch: Batch) -> None:
+    def exhibit(self, batch: Batch) -> None:
         exhibits = self.task.exhibit(self.parts.nets, batch)
         self.reporter.exhibit(self.step, self.folder.exhibits, exhibits)
+
+    def _show(self, fixed: Fixed, judged: Judged, batch: Batch) -> None:
+        self.exhibit(batch)
         if self.outside is not None:
             with torch.autocast(self.world.device.type, enabled=False):
                 outcome = self.outside(self.parts.nets, fixed.samples.source, self.world)

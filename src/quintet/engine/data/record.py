@@ -48,11 +48,9 @@ class Record(NamedTuple):
 
 
 def record_of(source: Source | None) -> Record:
-    if source is None:
-        return Record(0, {}, ())
     if isinstance(source, HasFiles):
         return Record(len(source), source.files(), source.unused())
-    return Record(len(source), {}, ())
+    return Record(0 if source is None else len(source), {}, ())
 
 
 def settle(

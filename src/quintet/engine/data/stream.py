@@ -1,8 +1,5 @@
 """The stream of training data: a keyed, stateless order, split by rank, loaded by workers.
 
-    position ─ plan ─> requests of one global batch ─ split ─> micro-batches of this process
-             ─ workers ─> keyed samples, collated ─> device
-
 The position is one integer, the samples consumed over all processes. Nothing else is saved.
 """
 
@@ -11,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -86,17 +84,15 @@ class Samples(Dataset[Any]):
         return None, request.sample, key, damaged
 
 
-class Collate:
-    def __init__(self, collate: Callable[[list[Any]], Any]):
-        self.collate = collate
-
-    def __call__(self, samples: list[tuple[Any, int, Key, list[Damaged]]]) -> Loaded:
-        damaged = [each for *_, replaced in samples for each in replaced]
-        keys = torch.tensor([key.fold("device") for _, _, key, _ in samples])
-        unreadable = any(item is None for item, *_ in samples)
-        data = None if unreadable else self.collate([item for item, *_ in samples])
-        ids = [index for _, index, _, _ in samples]
-        return Loaded(with_inline(data), ids, with_inline(keys), damaged)
+def collated(
+    collate: Callable[[list[Any]], Any], samples: list[tuple[Any, int, Key, list[Damaged]]]
+) -> Loaded:
+    damaged = [each for *_, replaced in samples for each in replaced]
+    keys = torch.tensor([key.fold("device") for _, _, key, _ in samples])
+    unreadable = any(item is None for item, *_ in samples)
+    data = None if unreadable else collate([item for item, *_ in samples])
+    ids = [index for _, index, _, _ in samples]
+    return Loaded(with_inline(data), ids, with_inline(keys), damaged)
 
 
 def to_device(
@@ -150,7 +146,7 @@ class Stream:
         timeout: float = TIMEOUT,
     ):
         self.samples = Samples(source, seed)
-        self.collate = Collate(collate)
+        self.collate = partial(collated, collate)
         self.plan, self.world, self.accumulate, self.workers = plan, world, accumulate, workers
         self.timeout, self.transfer = timeout, Transfer(world)
         self.position = 0
@@ -260,7 +256,8 @@ class Fixed:
         requests = [Request(0, index) for index in range(len(source))]
         self.batches = [requests[i : i + batch_size] for i in range(0, len(requests), batch_size)]
         self.mine = self.batches[world.rank :: world.size]
-        self.samples, self.collate = Samples(source, seed=0, augmented=False), Collate(collate)
+        self.samples = Samples(source, seed=0, augmented=False)
+        self.collate = partial(collated, collate)
         self.workers, self.timeout = min(workers, len(self.mine)), timeout
         self.transfer = Transfer(world)
         self.replaced = 0

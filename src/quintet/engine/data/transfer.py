@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quintet.engine.data.wire import Fractions, mapped, to_floats
+from quintet.engine.data.wire import mapped, widened
 from quintet.engine.machine.world import World
 
 AHEAD = 3
@@ -34,11 +34,12 @@ class Transfer:
 
     def __call__(self, data: Any) -> Any:
         """Nested tensors on the device, fractions as floats."""
+        world = self.world
         if self.stream is None:
-            return self._placed(data)
-        compute = torch.cuda.current_stream(self.world.device)
+            return widened(data, world.dtype, world.place)
+        compute = torch.cuda.current_stream(world.device)
         with torch.cuda.stream(self.stream):
-            data = self._placed(data)
+            data = widened(data, world.dtype, world.place)
         compute.wait_stream(self.stream)
 
         def keep(tensor: Tensor) -> Tensor:
@@ -46,11 +47,3 @@ class Transfer:
             return tensor
 
         return mapped(keep, data)
-
-    def _placed(self, data: Any) -> Any:
-        def place(leaf: Tensor | Fractions) -> Tensor:
-            if isinstance(leaf, Fractions):
-                return to_floats(self.world.place(leaf.values), self.world.dtype)
-            return self.world.place(leaf)
-
-        return mapped(place, data)

@@ -10,6 +10,7 @@ as well, so that a captured step equals an eager one bit for bit.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,7 +87,8 @@ class Capture:
             work(batches, context)
             return
         kind = self.kinds.setdefault(self._kind(batches, context), Graph())
-        if kind.graph is None and not self._is_ready(kind):
+        captured = sum(each.graph is not None for each in self.kinds.values())
+        if kind.graph is None and (kind.seen < EAGER or captured >= KINDS):
             if kind.seen == 0 and self.pool is not None:
                 self._make_room()
             kind.seen += 1
@@ -100,7 +102,8 @@ class Capture:
                 self._record(kind, batches, context, work)
             except RuntimeError as error:
                 self._refuse(str(error).splitlines()[0])
-                context.begin_again()
+                context.update_index = 0  # nothing of the step was computed
+                context.scratch.clear()
                 work(batches, context)
                 return
         assert kind.graph is not None
@@ -117,10 +120,6 @@ class Capture:
         answers = frozenset((when, when.due(context.step)) for when in self.whens)
         kinds = tuple(self.task.kind(batch) for batch in batches)
         return answers, kinds, context.samples
-
-    def _is_ready(self, kind: Graph) -> bool:
-        captured = sum(each.graph is not None for each in self.kinds.values())
-        return kind.seen >= EAGER and captured < KINDS
 
     def _make_room(self) -> None:
         """Forget the graphs, to be captured again, if an eager step might not fit beside them."""
@@ -140,7 +139,8 @@ class Capture:
     ) -> None:
         """Capture the step. Nothing is computed yet."""
         meters = self.meters
-        copies = [_copied(batch) for batch in batches]
+        clone = partial(torch.clone, memory_format=torch.preserve_format)
+        copies = [Batch(mapped(clone, b.data), [*b.ids], b.keys.clone()) for b in batches]
         outside, meters.entries = meters.entries, []
         graph = torch.cuda.CUDAGraph()
         try:
@@ -165,8 +165,3 @@ class Capture:
 
 def tensors(batches: Sequence[Batch]) -> list[Tensor]:
     return [tensor for batch in batches for tensor in (*tensors_in(batch.data), batch.keys)]
-
-
-def _copied(batch: Batch) -> Batch:
-    data = mapped(lambda x: x.clone(memory_format=torch.preserve_format), batch.data)
-    return Batch(data, list(batch.ids), batch.keys.clone())

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from quintet.engine.config import ConfigError, Recipe
 from quintet.engine.errors import RunError
 from quintet.engine.machine import fsdp, rendezvous
-from quintet.engine.machine.regions import CompilesWhole, regions_of
+from quintet.engine.machine.regions import CompilesWhole, recompute, regions_of
 from quintet.files import private_cache
 from quintet.triton import has_compiler
 
@@ -64,8 +64,8 @@ class World:
                 f"processes is {recipe.processes}, but {self.size} took part; "
                 f"start with torchrun --nproc-per-node {recipe.processes} -m quintet -- train …"
             )
-        self.precision = _precision(recipe.precision, self.device)
         on_gpu = self.device.type == "cuda"
+        self.precision = _precision(recipe.precision, self.device)
         self.compiles: bool = recipe.compile == "on" or (
             recipe.compile == "auto" and on_gpu and has_compiler()
         )
@@ -79,8 +79,9 @@ class World:
         self.recomputes = recipe.checkpoint_activations
         self._choose_kernels()
         # Signals travel over gloo, so that agreeing on them never waits for the GPU.
-        patience = datetime.timedelta(hours=2)
-        self._side = dist.new_group(backend="gloo", timeout=patience) if self.size > 1 else None
+        self._side: Any = None
+        if self.size > 1:
+            self._side = dist.new_group(backend="gloo", timeout=datetime.timedelta(hours=2))
         self._pending: tuple[Any, Tensor] | None = None
 
     def _choose_kernels(self) -> None:
@@ -133,6 +134,10 @@ class World:
         """Whether parts are sharded; a single process has nothing to share them with."""
         return self.fsdp and self.size > 1
 
+    def recompute(self, network: nn.Module) -> None:
+        if self.recomputes:
+            recompute(network)
+
     def wrap(self, module: nn.Module) -> nn.Module:
         if self.size == 1:
             return module
@@ -165,9 +170,10 @@ class World:
     def no_sync_but_last(
         self, wrapped: nn.Module, index: int, count: int
     ) -> AbstractContextManager[Any]:
+        last = index == count - 1
         if self.shards:
-            return fsdp.reducing(wrapped, index == count - 1)
-        return nullcontext() if index == count - 1 else self._accelerator.no_sync(wrapped)
+            wrapped.set_requires_gradient_sync(last)  # type: ignore[operator]
+        return nullcontext() if last or self.shards else self._accelerator.no_sync(wrapped)
 
     def backward(self, loss: Tensor) -> None:
         # Wrapped gradients are averaged over processes; losses are shares, whose gradients add up.

@@ -15,7 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -94,17 +94,15 @@ def snapshot(
         copied[name] = {}
         for key, value in tensors.items():
             full = whole(value.detach())
-            if keep:
-                copied[name][key] = _copy(full, old.get(key))
+            if not keep:
+                continue
+            buffer = old.get(key)
+            if buffer is None or buffer.shape != full.shape or buffer.dtype != full.dtype:
+                buffer = torch.empty(full.shape, dtype=full.dtype, pin_memory=full.is_cuda)
+            copied[name][key] = buffer.copy_(full, non_blocking=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return copied
-
-
-def _copy(value: Tensor, buffer: Tensor | None) -> Tensor:
-    if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-        buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-    return buffer.copy_(value, non_blocking=True)
 
 
 def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Path:
@@ -192,21 +190,14 @@ def read_shapes(file: Path) -> tuple[dict[str, tuple[int, ...]], list[str]]:
     return shapes, nonfinite
 
 
-class Position(NamedTuple):
-    """Progress of a run: steps taken, samples consumed over all processes, seconds spent."""
-
-    step: int
-    samples: int
-    seconds: float
-
-
-def position(path: Path, about: Mapping[str, Any]) -> Position:
-    """The position in state.json; RunError if its values are invalid."""
-    step, samples, seconds = (about.get(name) for name in Position._fields)
+def position(path: Path, about: Mapping[str, Any]) -> tuple[int, int, float]:
+    """Steps taken, samples consumed over all processes and seconds spent, by state.json; RunError
+    if its values are invalid."""
+    step, samples, seconds = (about.get(name) for name in ("step", "samples", "seconds"))
     counts = type(step) is int and type(samples) is int and min(step, samples) >= 0
     if not counts or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
         raise RunError(f"{path}/state.json: step, samples or seconds cannot be used")
-    return Position(step, samples, seconds)  # type: ignore[arg-type]
+    return step, samples, seconds  # type: ignore[return-value]
 
 
 def require_forms(path: Path, files: Files, expected: Files) -> None:

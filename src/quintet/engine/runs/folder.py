@@ -160,9 +160,11 @@ class RunFolder:
         if path.is_symlink():
             raise RunError(f"{path} is a link; a run writes only inside its own folder")
         try:
-            with open(path, "ab") as file:
-                cut = file.tell() > 0 and not _ends_a_line(path)
-                file.write(("\n" + line if cut else line).encode())
+            with open(path, "ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    line = line if file.read() == b"\n" else "\n" + line  # a kill cut the last one
+                file.write(line.encode())
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -181,12 +183,6 @@ class RunFolder:
 
     def steps(self) -> list[int]:
         return steps_in(self.checkpoints)
-
-
-def _ends_a_line(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
 
 
 def _is_without_checkpoint(path: Path) -> bool:

@@ -105,7 +105,7 @@ class Saver:
 
     def read(
         self, step: int, expected: checkpoint.Files
-    ) -> tuple[dict[str, Any], dict[str, Any], checkpoint.Position]:
+    ) -> tuple[dict[str, Any], dict[str, Any], tuple[int, int, float]]:
         """State, tensors by file and position of a checkpoint that fits this run, or an error."""
         path = checkpoint.path_of(self.folder.checkpoints, step)
         about, files = checkpoint.read_about(path), checkpoint.read(path)
@@ -125,5 +125,5 @@ class Saver:
         require_settings(path, about, self.recipe, self.global_batch, asked)
         checkpoint.require_forms(path, files, expected)
         position = checkpoint.position(path, about)
-        self.saved_step = position.step
+        self.saved_step = step
         return about, files, position

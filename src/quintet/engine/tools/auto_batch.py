@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from quintet.engine.config import Recipe
 from quintet.engine.data.plans import Request
-from quintet.engine.data.stream import Collate, Samples, to_device
+from quintet.engine.data.stream import Samples, collated, to_device
 from quintet.engine.data.transfer import Transfer
 from quintet.engine.errors import RunError
-from quintet.engine.keys import Key, preserved_generators
+from quintet.engine.keys import preserved_generators
 from quintet.engine.machine import memory
 from quintet.engine.machine.compiling import UNDECIDED
 from quintet.engine.machine.world import World
@@ -112,7 +112,9 @@ class Probe:
             exhausted = exhausted or free < RESERVE * total
         else:
             self.needed[size] = memory.peak() - self.start
-        self._clean()
+        gc.collect()
+        if self.world.device.type == "cuda":
+            torch.cuda.empty_cache()
         return not exhausted
 
     def _predicted(self, size: int) -> float:
@@ -122,11 +124,6 @@ class Probe:
             return 0.0
         (a, low), (b, high) = sorted(self.needed.items())[-2:]
         return high + max(0.0, (high - low) / (b - a)) * (size - b)
-
-    def _clean(self) -> None:
-        gc.collect()
-        if self.world.device.type == "cuda":
-            torch.cuda.empty_cache()
 
 
 # -- dry steps ------------------------------------------------------------------------------
@@ -174,9 +171,8 @@ def heavy_batches(task: Task, source: Any, recipe: Recipe, world: World) -> list
     if not readable:
         raise RunError(f"none of {len(probed)} samples could be read: {probed[0][3][-1].reason}")
     item, index, key, _ = max(readable, key=lambda sample: num_bytes(sample[0]))
-    row: tuple[Any, int, Key, list[Any]] = (item, index, key, [])
-    collate = Collate(task.collate)
-    micro = [collate([row] * recipe.batch_size) for _ in range(recipe.accumulate)]
+    rows = [(item, index, key, [])] * recipe.batch_size
+    micro = [collated(task.collate, rows) for _ in range(recipe.accumulate)]
     return [to_device(loaded, [], Transfer(world)) for loaded in micro]
 
 
@@ -197,7 +193,8 @@ def num_bytes(item: Any) -> int:
 @contextmanager
 def preserved_networks(task: Task) -> Generator[None, None, None]:
     """Restore the networks afterwards: a model passed to a trainer outlives the dry run."""
-    modules = list(_modules(task))
+    parts = task.parts.values()
+    modules = [m for part in parts for m in (part.network, part.extra_state) if m is not None]
     modes = [(each, each.training) for module in modules for each in module.modules()]
     trainable = [(p, p.requires_grad) for module in modules for p in module.parameters()]
     values = [{name: t.detach().clone() for name, t in _tensors(module)} for module in modules]
@@ -212,13 +209,6 @@ def preserved_networks(task: Task) -> Generator[None, None, None]:
             for module, saved in zip(modules, values):
                 for name, tensor in _tensors(module):
                     tensor.copy_(saved[name])
-
-
-def _modules(task: Task) -> Iterator[nn.Module]:
-    for part in task.parts.values():
-        yield part.network
-        if part.extra_state is not None:
-            yield part.extra_state
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

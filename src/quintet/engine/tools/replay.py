@@ -54,8 +54,7 @@ def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) 
             take_step(run)
         losses = run.meters.read()[1][step - 1]
         ids = run.meters.ids[step - 1]
-        source = run.stream.samples.source
-        names = [source.name(index) for index in ids]
+        names = [run.stream.samples.source.name(index) for index in ids]
         return Replayed(losses, ids, names, check_order(run, step))
     finally:
         run.close()
@@ -225,9 +224,8 @@ def _inexact(
     if world.device.type != "cpu" and not recipe.deterministic:
         return "trained without --deterministic"
     trained: Record = folder.about
-    facts = [
-        ("device", trained.get("machine", {}).get("device"), hardware.facts(world.device)["device"])
-    ]
+    device = hardware.facts(world.device)["device"]
+    facts = [("device", trained.get("machine", {}).get("device"), device)]
     facts += [("torch", trained.get("versions", {}).get("torch"), torch.__version__)]
     if saved:
         newest = saved[max(saved)]
