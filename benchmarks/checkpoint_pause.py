@@ -62,7 +62,6 @@ def main() -> None:
         for _ in range(3):
             begin = time.perf_counter()
             pauses.append(timed(run.save))
-            assert run.saver.writer is not None
             while run.saver.writer.busy:
                 during.append(timed(lambda: take_step(run)))
             writing.append(time.perf_counter() - begin)

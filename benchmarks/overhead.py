@@ -32,6 +32,7 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Journal
 from quintet.engine.trainer import AnyRecipe, AnyTask
+from quintet.engine.when import When
 from quintet.image import recipes
 from quintet.image.vqgan.config import VQGanVAEConfig
 from quintet.image.vqgan.model import VQGanVAE
@@ -113,7 +114,7 @@ class Engine:
     def run(self, steps: int) -> None:
         for _ in range(steps):
             take_step(self.inner)
-            if self.inner.recipe.log.due(self.inner.step):
+            if When(self.inner.recipe.log_every).due(self.inner.step):
                 self.inner.report()
 
 

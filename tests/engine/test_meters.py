@@ -68,12 +68,11 @@ def test_a_metric_changed_in_place_later_keeps_the_value_it_had(meters):
 
 
 def test_timing_counts_samples_and_starts_anew(meters):
-    meters.begin(0, [1, 2], 2)
-    meters.begin(1, [3, 4], 2)
-    meters.waited = 1e6
-    shown = meters.timing()
+    meters.begin(0, [1, 2])
+    meters.begin(1, [3, 4])
+    shown = meters.timing(1e6)
     assert shown["samples_per_second"] > 0
     assert shown["waiting"] > 0
-    again = meters.timing()
+    again = meters.timing(0.0)
     assert again == {"samples_per_second": 0.0, "waiting": 0.0}
     assert meters.ids == {0: [1, 2], 1: [3, 4]}

@@ -21,7 +21,7 @@ from quintet.engine.launch import start
 from quintet.engine.meters import Entry
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.verify import verify
-from quintet.engine.skipped import in_entries, streaks_after
+from quintet.engine.skipped import SkippedUpdates
 from quintet.engine.task import Batch, StepContext
 from toy import LengthTask, ToyRecipe, ToyTask
 
@@ -251,13 +251,11 @@ def entry(value: float, name: str = "net/skipped") -> Entry:
 
 def test_streaks_are_counted_mark_by_mark() -> None:
     marks = [entry(1), entry(1), entry(5, "net/loss"), entry(0), entry(1)]
-    assert [state["net"] for state in streaks_after({"net": 2}, in_entries(["net"], marks))] == [
-        2,
-        3,
-        4,
-        0,
-        1,
-    ]
+    updates = SkippedUpdates(["net"], limit=4)
+    updates.load({"net": 2}, {})
+    assert updates.too_many(marks)
+    assert not updates.too_many(marks[1:])
+    assert updates.state(marks) == {"skips": {"net": 1}, "updates": {"net": (4, 3)}}
 
 
 def test_each_rollback_begins_an_epoch_of_its_own() -> None:

@@ -12,7 +12,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.launch import start
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.verify import verify
-from quintet.engine.skipped import Count, added, in_entries, in_table, problems, read
+from quintet.engine.skipped import SkippedUpdates, problems, read
 from toy import ToyRecipe, ToyTask
 
 BASE = ToyRecipe(steps=8, batch_size=4, workers=0, log_every=3, save_every=4, trackers=())
@@ -59,10 +59,11 @@ def test_weights_that_are_not_finite_at_the_end_are_a_failure(tmp_path: Path) ->
 
 def test_flags_count_for_their_own_part_alone() -> None:
     table = {0: {"a/skipped": 1.0, "a/loss": 2.0}, 1: {"a/skipped": 0.0, "ab/skipped": 1.0}}
-    counts = added({"a": Count(), "ab": Count()}, in_table(["a", "ab"], table))
-    assert counts == {"a": (2, 1), "ab": (1, 1)}
-    assert problems(counts) == ["1 of 1 updates of 'ab' were skipped as not finite"]
-    assert in_entries(["a"], []) == []
+    updates = SkippedUpdates(["a", "ab"], limit=20)
+    assert updates.add(table, {0: [], 1: []}, lambda _: None) is None
+    assert updates.counts == {"a": (2, 1), "ab": (1, 1)}
+    assert problems(updates.counts) == ["1 of 1 updates of 'ab' were skipped as not finite"]
+    assert not updates.too_many([])
 
 
 @pytest.mark.parametrize("hostile", [None, 3, [], {"a": 1}, {"a": [1]}, {"a": ["1", 2]}])

@@ -10,6 +10,7 @@ from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError
 from quintet.engine.machine.regions import require_regions
 from quintet.engine.machine.world import World
+from quintet.engine.optim import trainable
 from quintet.engine.part import LivePart, Parts
 from quintet.engine.runs import checkpoint
 from quintet.engine.task import Part, Task
@@ -68,16 +69,14 @@ def check_owners(task: Task) -> None:
     """Every trainable parameter belongs to exactly one part."""
     owner: dict[int, str] = {}
     shared: list[str] = []
-    counts = dict.fromkeys(task.parts, 0)
+    counts: dict[str, int] = {}
     for name, part in task.parts.items():
-        if part.optimizer is None:
-            continue
-        for parameter_name, parameter in part.network.named_parameters():
-            if parameter.requires_grad:
-                counts[name] += 1
-                if id(parameter) in owner:
-                    shared.append(f"{name}.{parameter_name} (also in {owner[id(parameter)]})")
-                owner[id(parameter)] = name
+        parameters = trainable(part.network) if part.optimizer else {}
+        counts[name] = len(parameters)
+        for parameter_name, parameter in parameters.items():
+            if id(parameter) in owner:
+                shared.append(f"{name}.{parameter_name} (also in {owner[id(parameter)]})")
+            owner[id(parameter)] = name
     if shared:
         raise RunError(
             f"{len(shared)} parameters belong to two parts: {', '.join(shared[:3])}; "

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
-from quintet.engine.when import When
-
 C = TypeVar("C")
 
 
@@ -78,11 +76,11 @@ class OptimizerConfig:
         rate, ratio = self.learning_rate, self.final_lr_ratio
         require(rate > 0, "learning_rate", rate, "above 0, for example 3e-4")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 steps or more")
-        require(0 <= self.ema_decay < 1, "ema_decay", self.ema_decay, "at least 0 and below 1")
+        require_fraction(self, "ema_decay")
         require(0 <= ratio <= 1, "final_lr_ratio", ratio, "a share between 0 and 1")
         norm, decay = self.max_grad_norm, self.weight_decay
         require(norm >= 0, "max_grad_norm", norm, "0 (no clipping) or more")
-        require(self.eps >= 0, "eps", self.eps, "0 or more")
+        require_at_least(0, self, "eps")
         require(decay >= 0, "weight_decay", decay, "0 (no decay) or more")
         decoupled = self.optimizer != "adam" or decay == 0
         require(decoupled, "weight_decay", decay, "0 with adam; optimizer adamw decouples it")
@@ -192,35 +190,14 @@ class Recipe:
             require(value is None or value > 0, name, value, "above 0, or left out")
         share = 0 <= self.max_damaged <= 1
         require(share, "max_damaged", self.max_damaged, "a share between 0 and 1")
-        for name in (
-            "steps",
-            "batch_size",
-            "accumulate",
-            "log_every",
-            "max_skipped",
-            "keep_last",
-            "judge_count",
-        ):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        counts = ("steps", "batch_size", "accumulate", "log_every", "max_skipped", "keep_last")
+        require_at_least(1, self, *counts, "judge_count")
         require(self.data_timeout > 0, "data_timeout", self.data_timeout, "above 0 seconds")
         require(self.workers <= 1024, "workers", self.workers, "1024 or fewer")
         counts = ("workers", "evaluate_every", "save_every", "keep_every", "seed", "rollback")
-        for name in (*counts, "stop_when_flat"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require_at_least(0, self, *counts, "stop_when_flat")
         known = {"tensorboard", "wandb", "trackio"}
         require(set(self.trackers) <= known, "trackers", self.trackers, f"among {sorted(known)}")
-
-    @property
-    def log(self) -> When:
-        return When(every=self.log_every)
-
-    @property
-    def evaluate(self) -> When:
-        return When(every=self.evaluate_every)
-
-    @property
-    def save(self) -> When:
-        return When(every=self.save_every)
 
     @property
     def evaluation_batch(self) -> int:
@@ -244,6 +221,17 @@ def require(holds: bool, field: str, value: object, remedy: str) -> None:
         raise ConfigError(f"{field} is {value!r}; it must be {remedy}")
 
 
+def require_at_least(least: int, config: Any, *names: str) -> None:
+    for name in names:
+        require(getattr(config, name) >= least, name, getattr(config, name), f"{least} or more")
+
+
+def require_fraction(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(0 <= value < 1, name, value, "at least 0 and below 1")
+
+
 def require_not_fp16(precision: str) -> None:
     reason = "bf16, fp32 or auto: fp16's range overflows without a loss scale"
     require(precision not in ("fp16", "float16", "half"), "precision", precision, reason)
@@ -259,10 +247,8 @@ def require_choices(config: Any) -> None:
 
 def require_held_out(config: Any) -> None:
     """Checks common to every data configuration."""
-    share = config.valid_fraction
-    require(0 <= share < 1, "valid_fraction", share, "at least 0 and below 1")
-    for name in ("valid_limit", "builtin_count"):
-        require(getattr(config, name) >= 1, name, getattr(config, name), "1 or more")
+    require_fraction(config, "valid_fraction")
+    require_at_least(1, config, "valid_limit", "builtin_count")
 
 
 def require_finite(config: Any) -> None:

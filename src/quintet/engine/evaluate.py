@@ -1,6 +1,5 @@
 """Evaluation on validation data, distributed over processes and free of side effects on the run."""
 
-import random
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -9,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +15,7 @@ from quintet.engine.config import Recipe
 from quintet.engine.data.source import Source, as_source
 from quintet.engine.data.stream import Fixed
 from quintet.engine.errors import RunError
-from quintet.engine.keys import Key, fold
+from quintet.engine.keys import Key, fold, preserved_generators
 from quintet.engine.machine import fsdp
 from quintet.engine.machine.world import World
 from quintet.engine.part import LivePart, Parts, load_strictly
@@ -31,7 +29,7 @@ class Judged(NamedTuple):
 
     metrics: dict[str, float]
     receipts: dict[str, Any]
-    """By judge: what its number is a number of."""
+    """What each judge measured, by its name."""
 
 
 Outside = Callable[[Mapping[str, Any], Source, World], Judged]
@@ -46,11 +44,10 @@ def eval_mode(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None
     hundred samples, and again for the last, short batch.
     """
     modes = {module: module.training for part in parts for module in part.module.modules()}
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     compiles = "torch._dynamo" in sys.modules  # slow to import where nothing is compiled
     eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
     cudnn = torch.backends.cudnn
-    with ExitStack() as stack, torch.no_grad(), eager:
+    with ExitStack() as stack, torch.no_grad(), eager, preserved_generators():
         stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
         cudnn.benchmark = False
         for part in parts:
@@ -63,9 +60,6 @@ def eval_mode(parts: Sequence[LivePart], averaged: bool) -> Generator[None, None
         finally:
             for module, mode in modes.items():
                 module.training = mode
-            random.setstate(state[0])
-            np.random.set_state(state[1])
-            torch.set_rng_state(state[2])
 
 
 def measure(task: Task, nets: Mapping[str, Any], fixed: Fixed, world: World) -> dict[str, float]:
@@ -114,11 +108,22 @@ def measure_parts(
     task: Task, parts: Parts, fixed: Fixed, world: World, show: Callable[[Batch], None] | None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Metrics under EMA weights and under live weights."""
-    live = list(parts.values())
-    if world.shards:
-        return measure_sharded(live, task, parts.nets, fixed, world, show)
-    sides = [partial(eval_mode, live, averaged) for averaged in (True, False)]
-    averaged, current = measure_in_contexts(sides, task, parts.nets, fixed, world, show)
+    live, data = list(parts.values()), (task, parts.nets, fixed, world)
+    if not world.shards:
+        sides = [partial(eval_mode, live, averaged) for averaged in (True, False)]
+        averaged, current = measure_in_contexts(sides, *data, show)
+        return averaged, current
+    # Full weights are gathered once for each, not in each call: processes have different numbers of
+    # batches, the main process makes exhibits, and networks are called by other methods than
+    # forward. With shards each of these would deadlock.
+    context, networks = [partial(eval_mode, live, False)], [part.module for part in live]
+    with ExitStack() as stack:
+        for part in live:
+            stack.enter_context(part.averaged())
+        stack.enter_context(fsdp.gathered(networks))
+        (averaged,) = measure_in_contexts(context, *data, show)
+    with fsdp.gathered(networks):
+        (current,) = measure_in_contexts(context, *data)
     return averaged, current
 
 
@@ -132,44 +137,18 @@ class EvaluationFailed(Exception):
         return self.__cause__ or RunError(f"the evaluation failed on another process: {self}")
 
 
-def measure_sharded(
-    parts: Sequence[LivePart],
-    task: Task,
-    nets: Mapping[str, Any],
-    fixed: Fixed,
-    world: World,
-    show: Callable[[Batch], None] | None,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics under EMA weights and under live weights of parts sharded with FSDP.
-
-    Full weights are gathered once for each, not in each call: processes have different numbers of
-    batches, the main process makes exhibits, and networks are called by other methods than
-    forward. With shards each of these would deadlock.
-    """
-    context = [partial(eval_mode, parts, False)]
-    networks = [part.module for part in parts]
-    with ExitStack() as stack:
-        for part in parts:
-            stack.enter_context(part.averaged())
-        stack.enter_context(fsdp.gathered(networks))
-        (averaged,) = measure_in_contexts(context, task, nets, fixed, world, show)
-    with fsdp.gathered(networks):
-        (live,) = measure_in_contexts(context, task, nets, fixed, world)
-    return averaged, live
-
-
 def _reduce(task: Task, local: list[Any], fixed: Fixed, world: World) -> dict[str, float]:
     gathered = world.gather_objects(local)
     ordered = [gathered[i % world.size][i // world.size] for i in range(len(fixed.batches))]
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     rows: dict[str, list[Tensor]] = defaultdict(list)
     for result in ordered:
-        for name, (kind, first, second) in result.items():
-            if kind == "rows":
-                rows[name].append(first)
+        for name, value in result.items():
+            if isinstance(value, Tensor):
+                rows[name].append(value)
             else:
-                totals[name][0] += first
-                totals[name][1] += second
+                totals[name][0] += value[0]
+                totals[name][1] += value[1]
     metrics = task.summarise({name: torch.cat(values) for name, values in rows.items()})
     return {name: total / max(count, 1e-12) for name, (total, count) in totals.items()} | metrics
 
@@ -178,16 +157,14 @@ def _begin_copy(measured: Mapping[str, Any]) -> dict[str, Any]:
     """Rows on their way to the host: reading them here would have the GPU wait for the next batch
     at every batch."""
     return {
-        name: Rows(value.values.to("cpu", non_blocking=True)) if isinstance(value, Rows) else value
+        name: value.values.to("cpu", non_blocking=True) if isinstance(value, Rows) else value
         for name, value in measured.items()
     }
 
 
-def _on_host(measured: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any]]:
+def _on_host(measured: Mapping[str, Any]) -> dict[str, Tensor | tuple[float, float]]:
     return {
-        name: ("rows", value.values, None)
-        if isinstance(value, Rows)
-        else ("tally", float(value.total), float(value.count))
+        name: value if isinstance(value, Tensor) else (float(value.total), float(value.count))
         for name, value in measured.items()
     }
 

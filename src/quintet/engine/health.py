@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quintet.engine.data.wire import tensors_in
 from quintet.engine.task import Monitor
 from quintet.engine.tools.doctor import usable_cores
 
@@ -63,19 +64,6 @@ def default_monitors(parts: list[str], workers: int = 0) -> list[Monitor]:
 def nan_in_data(batches: Sequence[Any]) -> Tensor | float:
     """NaN if the data contains NaN, else 0, to be added to the loss for the guard to find: after
     quantisation or clamping a NaN would pass for a number. Infinities are allowed (masks)."""
-    flags = [tensor.isnan().any() for batch in batches for tensor in _float_tensors(batch.data)]
+    tensors = (tensor for batch in batches for tensor in tensors_in(batch.data))
+    flags = [tensor.isnan().any() for tensor in tensors if tensor.is_floating_point()]
     return torch.where(torch.stack(flags).any(), math.nan, 0.0) if flags else 0.0
-
-
-def _float_tensors(data: Any) -> list[Tensor]:
-    if isinstance(data, Tensor):
-        return [data] if data.is_floating_point() else []
-    items: Any = data.values() if isinstance(data, Mapping) else data
-    nested = isinstance(data, (Mapping, list, tuple))
-    return [tensor for item in items for tensor in _float_tensors(item)] if nested else []
-
-
-def nonfinite_metrics(record: Mapping[str, Any]) -> list[str]:
-    """A sentence for each non-finite metric of an evaluation."""
-    bad = [n for n, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
-    return [f"health: {name} is not finite: inspect the validation samples" for name in bad]

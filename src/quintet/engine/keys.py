@@ -9,6 +9,8 @@ generators on the device, for noise too large to draw on the host.
 import hashlib
 import math
 import random
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,6 +52,18 @@ class Key:
         return np.random.default_rng(self.fold(name))
 
 
+@contextmanager
+def preserved_generators(devices: Sequence[int] = ()) -> Generator[None, None, None]:
+    """Restore the generators of python, numpy and torch afterwards, and those of the GPUs named."""
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
+
+
 def seed_globals(number: int) -> None:
     """Seed python, numpy and torch, for code that draws from global state (a user's data set)."""
     random.seed(number)
@@ -58,17 +72,10 @@ def seed_globals(number: int) -> None:
 
 
 ROUNDS = 8
-_MASK64 = (1 << 64) - 1
 
 
-def _splitmix64(value: int) -> int:
+def _splitmix64(value: np.ndarray) -> np.ndarray:
     # The finaliser of splitmix64. The data order of runs depends on it: it must never change.
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return value ^ (value >> 31)
-
-
-def _splitmix64_array(value: np.ndarray) -> np.ndarray:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -94,10 +101,9 @@ class Permutation:
         self.round_keys = [fold(*key, "feistel", i) for i in range(ROUNDS)]
         self.table: list[int] | None = None
         if size <= self.SMALL:
-            first, second = self.round_keys[:2]
-            self.table = sorted(
-                range(size), key=lambda i: _splitmix64(_splitmix64(first + i) + second & _MASK64)
-            )
+            first, second = map(np.uint64, self.round_keys[:2])
+            hashes = _splitmix64(_splitmix64(np.arange(size, dtype=np.uint64) + first) + second)
+            self.table = hashes.argsort().tolist()
 
     def __call__(self, position: int) -> int:
         return self.many(position, 1)[0]
@@ -117,7 +123,7 @@ class Permutation:
         half, mask = np.uint64(self.half), np.uint64(self.mask)
         left, right = values >> half, values & mask
         for key in self.round_keys:
-            left, right = right, left ^ (_splitmix64_array(right + np.uint64(key)) & mask)
+            left, right = right, left ^ (_splitmix64(right + np.uint64(key)) & mask)
         return left << half | right
 
 
@@ -147,9 +153,6 @@ class Windowed:
         self.short = fold(*key, "short") % (whole + 1) * self.block
         self.phase = fold(*key, "phase") % self.window
         self._window = lru_cache(maxsize=2)(self._shuffled)
-
-    def __call__(self, position: int) -> int:
-        return self.many(position, 1)[0]
 
     def many(self, first: int, count: int) -> list[int]:
         """The elements at positions first … first + count - 1."""
@@ -186,12 +189,10 @@ class Windowed:
         return np.where(short, self.size - self.rest + past, elements).tolist()
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-_M1, _M2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_M1, _M2, _GOLDEN = (
+    value - (1 << 64) for value in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15)
+)
+"""Constants of splitmix64 in int64: tensors have no uint64 arithmetic."""
 
 
 def _logical_shift(value: Tensor, bits: int) -> Tensor:

@@ -59,11 +59,14 @@ def start(
         )
     with protected(), Signals(recipe.minutes) as signals:
         world = World(recipe)
-        folder, recipe = _agree_on_folder(world, recipe, path, name, mode)
+        folder, recipe = world.on_main(partial(_open, world, recipe, path, name, mode))
+        if not world.is_main:
+            folder = RunFolder(path, folder.about)  # the main process holds the lock
         world.use_precision(recipe.precision)
         run: Run | None = None
         try:
-            _settle_stages(world, folder, recipe, stages or {}, load)
+            keep = partial(frozen.keep, folder, recipe, stages or {}, load)
+            folder.about = world.on_main(keep, expected=(OSError,))
             make = lambda settings: build(frozen.resolved(settings, folder.path))
             recipe, fitting = _auto_batch(make, world, folder, recipe, name)
             task = make(recipe)
@@ -111,26 +114,9 @@ def _sinks(
         *more(folder),
     ]
     if progress:
-        done = folder.steps()
-        sinks.append(
-            Progress(name or folder.path.name, recipe.steps, lambda: done[-1] if done else 0)
-        )
+        start = max(folder.steps(), default=0)
+        sinks.append(Progress(name or folder.path.name, recipe.steps, start))
     return sinks
-
-
-def _agree_on_folder(
-    world: World, recipe: Recipe, path: Path, name: str | None, mode: Mode
-) -> tuple[RunFolder, Recipe]:
-    """The main process opens the folder, and holds its lock; the others follow."""
-    folder = RunFolder(path)
-
-    def open_it() -> tuple[dict[str, Any], Recipe]:
-        nonlocal folder
-        folder, settled = _open(world, recipe, path, name, mode)
-        return folder.about, settled
-
-    folder.about, recipe = world.on_main(open_it)
-    return folder, recipe
 
 
 def _open(
@@ -170,21 +156,6 @@ def _open(
         folder.unlock()
         raise
     return folder, recipe
-
-
-def _settle_stages(
-    world: World,
-    folder: RunFolder,
-    recipe: Recipe,
-    live: Mapping[str, Any],
-    load: Callable[[str], Any] | None,
-) -> None:
-    def keep() -> dict[str, Any]:
-        if recipe.stages:
-            frozen.keep(folder, recipe, live, load)
-        return folder.about
-
-    folder.about = world.on_main(keep, expected=(OSError,))
 
 
 def _auto_batch(

@@ -17,11 +17,11 @@ def train(run: Run) -> None:
     while run.step < run.recipe.steps:
         take_step(run)
         run.compiler.decide(run.step)
-        if run.due(run.recipe.log):
+        if run.due(run.recipe.log_every):
             run.report()
-        if run.due(run.recipe.evaluate):
+        if run.due(run.recipe.evaluate_every):
             run.evaluate()
-        if run.due(run.recipe.save) or run.saver.is_best:
+        if run.due(run.recipe.save_every) or run.saver.is_best:
             run.save()
         run.go_back_if_failed()
         run.stop_if_asked()
@@ -29,7 +29,9 @@ def train(run: Run) -> None:
 
 
 def take_updates(run: Run, batches: Sequence[Batch], context: StepContext) -> None:
-    run.parts.start_losses(torch.zeros((), device=run.world.device) + nan_in_data(batches))
+    start = torch.zeros((), device=run.world.device) + nan_in_data(batches)
+    for part in run.parts.values():  # NaN where the data has one: the guard finds it
+        part.loss = start
     for update in run.task.updates:
         if context.due(update.when):
             apply(update, run.parts, batches, context, run.meters)

@@ -32,12 +32,11 @@ class Meters:
         self.entries: list[Entry] = []
         self.ids: dict[int, list[int]] = {}
         self.clock = time.perf_counter()
-        self.waited = 0.0
         self.samples = 0
 
-    def begin(self, step: int, ids: list[int], samples: int) -> None:
+    def begin(self, step: int, ids: list[int]) -> None:
         self.ids[step] = ids
-        self.samples += samples
+        self.samples += len(ids)
 
     def add(self, step: int, part: str, metrics: Mapping[str, Tensor], weight: float = 1.0) -> None:
         for name, value in metrics.items():
@@ -47,11 +46,11 @@ class Meters:
         """Mean of each metric over the steps since the last call, and its value at every step."""
         table = self._table()
         self.entries.clear()
-        names = dict.fromkeys(name for row in table.values() for name in row)
-        means = {
-            name: _mean([row[name] for row in table.values() if name in row]) for name in names
-        }
-        return means, table
+        values: dict[str, list[float]] = {}
+        for row in table.values():
+            for name, value in row.items():
+                values.setdefault(name, []).append(value)
+        return {name: sum(rows) / len(rows) for name, rows in values.items()}, table
 
     def _table(self) -> dict[int, dict[str, float]]:
         if not self.entries:
@@ -65,12 +64,12 @@ class Meters:
             row[entry.name] = row.get(entry.name, 0.0) + value
         return table
 
-    def timing(self) -> dict[str, float]:
-        """Throughput and the share of time spent waiting for data since the last call."""
+    def timing(self, waited: float) -> dict[str, float]:
+        """Throughput, and the share of the seconds waited for data, since the last call."""
         now = time.perf_counter()
         seconds = max(now - self.clock, 1e-9)
-        rates = {"samples_per_second": self.samples / seconds, "waiting": self.waited / seconds}
-        self.clock, self.waited, self.samples = now, 0.0, 0
+        rates = {"samples_per_second": self.samples / seconds, "waiting": waited / seconds}
+        self.clock, self.samples = now, 0
         return rates
 
 
@@ -93,7 +92,3 @@ def order_of(ids: Mapping[int, Sequence[int]]) -> str:
         return ""
     digest = fold(*(index for step in ids.values() for index in step))
     return f"{min(ids) + 1}-{max(ids) + 1}:{digest:016x}"
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

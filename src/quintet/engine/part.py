@@ -1,7 +1,7 @@
 """A live part: a network with its optimizer and its average, stepping and saving itself by name."""
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -101,8 +101,9 @@ class LivePart:
             parameter.requires_grad_(live)
 
     def _reshard(self) -> None:
-        if self.world.shards:
-            fsdp.reshard(self.module)
+        """Let go of gathered weights: they would be stale after a step or a change of focus."""
+        for module in fsdp.sharded_modules(self.module) if self.world.shards else ():
+            module.reshard()
 
     def backward(self, loss: Tensor) -> None:
         if not loss.requires_grad:
@@ -122,10 +123,12 @@ class LivePart:
         rate = context.step_scalar(f"{self.name}/learning_rate", self.learning_rate_at)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        limit = self.config.max_grad_norm
+        scale = (norm / limit).clamp(min=1.0).float() if limit else None
         # The fused kernels divide by grad_scale and stand still on found_inf: clipping and the
         # guard cost no pass over the gradients of their own.
         self.optimizer.found_inf = context.skipped  # type: ignore[attr-defined]
-        self.optimizer.grad_scale = self._scale(norm)  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = scale  # type: ignore[attr-defined]
         self.optimizer.step()
         self.forget_gradients()
         for network in self.commits:
@@ -144,20 +147,13 @@ class LivePart:
             parameter.grad = None
 
     def _norm(self) -> Tensor:
-        """Of the gradients of all processes together."""
+        """Norm of the gradients of all processes together."""
         if not self.world.shards:
             return get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self._reshard()
         fsdp.hand_over_gradients(self.parameters, self.stepped, self.world)
         norm = fsdp.gradient_norm(self.parameters, self.stepped, self.world)
         return norm.to(self.world.dtype)
-
-    def _scale(self, norm: Tensor) -> Tensor | None:
-        return (
-            (norm / self.config.max_grad_norm).clamp(min=1.0).float()
-            if self.config.max_grad_norm
-            else None
-        )
 
     def _check_gradients(self) -> None:
         """Once: a parameter without a gradient is unused, and would stall several processes."""
@@ -203,13 +199,8 @@ class LivePart:
         floating = [tensor for tensor in tensors if tensor.is_floating_point()]
         return torch.stack([fsdp.local(tensor).isfinite().all() for tensor in floating]).all()
 
-    @contextmanager
-    def averaged(self) -> Generator[None, None, None]:
-        if self.average is None:
-            yield
-            return
-        with self.average.swapped_in():
-            yield
+    def averaged(self) -> AbstractContextManager[None]:
+        return self.average.swapped_in() if self.average is not None else nullcontext()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """File name → tensors by name; `checkpoint.snapshot` makes whole ones of shards."""
@@ -286,17 +277,12 @@ class Parts(dict[str, LivePart]):
             self.focus = live
         return {**self.nets, live.name: live.handle}
 
-    def start_losses(self, value: Tensor) -> None:
-        """The losses of a step start at 0, or at NaN where its data has one."""
-        for part in self.values():
-            part.loss = value
-
     def forget_gradients(self) -> None:
         for part in self.values():
             part.forget_gradients()
 
     def learning_rates(self) -> dict[str, float]:
-        """As configured, before any schedule."""
+        """Configured rates, before any schedule."""
         return {name: part.config.learning_rate for name, part in self.items()}
 
     def nonfinite(self, world: World) -> list[str]:

@@ -1,6 +1,6 @@
 """What a run says and refuses before its first step, or its first one after a resume."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +26,31 @@ def greeting(parts: Parts, stream: Stream, fixed: Fixed | None, world: World, ba
     )
 
 
-def changed_rates(parts: Parts, about: Mapping[str, Any], step: int) -> list[str]:
-    """A sentence for each learning rate that differs from that of the checkpoint."""
+def changed_rates(
+    parts: Parts, recipe: Recipe, about: Mapping[str, Any], step: int, path: Path
+) -> Iterator[str]:
+    """A sentence for each learning rate that differs from that of the checkpoint, and for another
+    schedule; a run that would not learn is refused."""
     before = about.get("learning_rates")
     before = before if isinstance(before, Mapping) else {}
-    return [
-        f"learning rate of '{name}' changed from {before[name]} to {rate} at step {step}"
-        for name, rate in parts.learning_rates().items()
-        if before.get(name, rate) != rate
-    ]
-
-
-def changed_schedule(
-    parts: Parts, recipe: Recipe, about: Mapping[str, Any], step: int, path: Path
-) -> str | None:
-    """Refuse a run that would not learn; the rates of one whose schedule has changed."""
+    for name, rate in parts.learning_rates().items():
+        if before.get(name, rate) != rate:
+            yield f"learning rate of '{name}' changed from {before[name]} to {rate} at step {step}"
     if step >= recipe.steps:
-        return None
-    before, length = about.get("settings", {}).get("schedule_steps"), recipe.schedule_steps
+        return
+    earlier, length = about.get("settings", {}).get("schedule_steps"), recipe.schedule_steps
     rates = {name: part.learning_rate_at(step) for name, part in parts.items()}
     if not any(rates.values()):
         raise RunError(
             f"{path} is at step {step}, past the end of its learning-rate schedule of {length} "
             f"steps: the rate would be 0. Stretch the schedule with --schedule-steps {recipe.steps}"
         )
-    if before in (None, length):
-        return None
-    listed = ", ".join(f"'{name}' {rate:.3g}" for name, rate in rates.items())
-    return (
-        f"the learning-rate schedule is {length} steps long instead of {before}; "
-        f"the rate at step {step} is {listed}"
-    )
+    if earlier not in (None, length):
+        listed = ", ".join(f"'{name}' {rate:.3g}" for name, rate in rates.items())
+        yield (
+            f"the learning-rate schedule is {length} steps long instead of {earlier}; "
+            f"the rate at step {step} is {listed}"
+        )
 
 
 def settle_data(
@@ -64,8 +58,7 @@ def settle_data(
 ) -> str:
     """The files are those of the last start, or the user has accepted others; returns the digest
     of the validation data."""
-    sources = {"train": stream.samples.source}
-    sources |= {"valid": fixed.samples.source} if fixed else {}
-    now = {split: record.record_of(sources.get(split)) for split in record.SPLITS}
+    valid = record.record_of(fixed.samples.source if fixed else None)
+    now = {"train": record.record_of(stream.samples.source), "valid": valid}
     record.settle(path, now, recipe.accept_changed_data, say)
-    return now["valid"].digest
+    return valid.digest

@@ -7,13 +7,12 @@ rolls back to the same checkpoint.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs import checkpoint
-from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.saver import Saver
 from quintet.engine.skipped import Failure
 from quintet.engine.when import When
@@ -53,36 +52,55 @@ class Rollbacks:
         return step
 
     def _target(self, failure: Failure) -> int | None:
-        """Searched on the main process, after pending writes; the same on every process."""
+        """The newest checkpoint before the failure with valid digests and finite values only.
+        Regular checkpoints come before those saved on a signal, which an uninterrupted run would
+        not have; a checkpoint that a rollback has already tried comes last. Searched on the main
+        process, after pending writes."""
 
         def search() -> int | None:
-            self.saver.wait()
-            folder, regular = self.saver.folder.checkpoints, self.saver.recipe.save
-            return rollback_target(folder, failure, self.past, regular)
+            self.saver.writer.wait()
+            folder, regular = self.saver.folder.checkpoints, When(self.saver.recipe.save_every)
+            steps = [step for step in reversed(checkpoint.steps_in(folder)) if step <= failure.step]
+            steps.sort(key=regular.due, reverse=True)
+            tried: list[int] = []
+            for step in steps:
+                path = checkpoint.path_of(folder, step)
+                if is_intact(path):
+                    _, earlier = read_history(checkpoint.read_about(path), path)
+                    if step not in {rollback["to"] for rollback in self.past[len(earlier) :]}:
+                        return step
+                    tried.append(step)
+            return tried[-1] if tried else None
 
         return self.saver.world.on_main(search)
 
     def settle(self, failure: Failure, past: list[dict[str, int]]) -> str:
         """The last of `past` answers the failure: forget what came after; returns a sentence."""
         self.past, self.failure = past, None
-        self.saver.forget_best()
+        self.saver.best, self.saver.is_best = None, False
         last, step = past[-1]["from"], past[-1]["to"]
         if self.saver.world.is_main:
-            discard_after(self.saver.folder, step)
+            self._discard_after(step)
         count = f"rollback {len(past)} of {self.limit}"
         return f"rolled back from step {last} to step {step} ({count}): {failure.cause}"
 
+    def _discard_after(self, step: int) -> None:
+        """Remove the reports and checkpoints that this run wrote after a step."""
+        folder = self.saver.folder
+        best = folder.best()
+        if best is not None and best["step"] > step:
+            (folder.path / "best.json").unlink()
+        folder.forget_after(step)
+        for later in reversed(folder.steps()):
+            path = checkpoint.path_of(folder.checkpoints, later)
+            if later > step and checkpoint.owner(path) == folder.id:
+                remove_folder(path)
 
-class History(NamedTuple):
-    """Record of non-finite updates in a checkpoint."""
 
-    skips: dict[str, int]
-    """Consecutive skipped updates of each part, up to the checkpoint."""
-    rollbacks: list[dict[str, int]]
-    """For each rollback the steps `from` and `to`, and the `samples` consumed at `to`."""
-
-
-def read_history(about: Mapping[str, Any], where: Path) -> History:
+def read_history(
+    about: Mapping[str, Any], where: Path
+) -> tuple[dict[str, int], list[dict[str, int]]]:
+    """In a checkpoint: skipped updates in a row of each part, and the rollbacks before it."""
     try:
         skips = {str(name): int(count) for name, count in about.get("skips", {}).items()}
         fields = ("from", "to", "samples")
@@ -91,7 +109,7 @@ def read_history(about: Mapping[str, Any], where: Path) -> History:
         ]
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise RunError(f"{where}: state.json has invalid skips or rollbacks") from error
-    return History(skips, rollbacks)
+    return skips, rollbacks
 
 
 def position_shift(rollbacks: list[dict[str, int]], size: int) -> int:
@@ -102,61 +120,14 @@ def position_shift(rollbacks: list[dict[str, int]], size: int) -> int:
     return len(rollbacks) * EPOCH_OFFSET * size - rollbacks[-1]["samples"]
 
 
-def rollback_target(
-    folder: Path, failure: Failure, rollbacks: list[dict[str, int]], regular: When
-) -> int | None:
-    """The newest checkpoint before the failure with valid digests and finite values only. Regular
-    checkpoints come before those saved on a signal, which an uninterrupted run would not have; a
-    checkpoint that a rollback has already tried comes last."""
-    steps = [step for step in reversed(checkpoint.steps_in(folder)) if step <= failure.step]
-    steps.sort(key=regular.due, reverse=True)
-    tried: list[int] = []
-    for step in steps:
-        path = checkpoint.path_of(folder, step)
-        if is_intact(path):
-            since = rollbacks[len(read_history(checkpoint.read_about(path), path).rollbacks) :]
-            if step not in {rollback["to"] for rollback in since}:
-                return step
-            tried.append(step)
-    return tried[-1] if tried else None
-
-
 def is_intact(path: Path) -> bool:
     if checkpoint.examine(path) is not None:
         return False
     about = checkpoint.read_about(path)
-    if any(read_history(about, path).skips.values()):
+    if any(read_history(about, path)[0].values()):
         return False
-    return all(is_finite(path / Path(name).name) for name in about["files"])
-
-
-def is_finite(file: Path) -> bool:
-    """Checks one tensor at a time, to bound memory."""
+    files = (path / Path(name).name for name in about["files"])
     try:
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118
-                tensor = tensors.get_tensor(name)
-                if tensor.is_floating_point() and not tensor.isfinite().all():
-                    return False
+        return not any(checkpoint.read_shapes(file)[1] for file in files)
     except (SafetensorError, OSError):
         return False
-    return True
-
-
-def discard_after(folder: RunFolder, step: int) -> None:
-    """Remove the reports and checkpoints that this run wrote after a step."""
-    best = folder.best()
-    if best is not None and best["step"] > step:
-        (folder.path / "best.json").unlink()
-    folder.forget_after(step)
-    for later in reversed(folder.steps()):
-        path = checkpoint.path_of(folder.checkpoints, later)
-        if later > step and owner(path) == folder.id:
-            remove_folder(path)
-
-
-def owner(path: Path) -> str | None:
-    try:
-        return checkpoint.read_about(path).get("run")
-    except (OSError, ValueError, RecursionError):
-        return None

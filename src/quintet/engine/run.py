@@ -1,11 +1,12 @@
 """Run: the state of a training run, and what the loop asks of it."""
 
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -70,9 +71,9 @@ class Run:
 
     # -- what the loop calls ----------------------------------------------------------------
 
-    def due(self, when: When) -> bool:
-        """As `when` says, and always at the last step."""
-        return when.due(self.step) or self.step == self.recipe.steps
+    def due(self, every: int) -> bool:
+        """Every so many steps, and always at the last one."""
+        return When(every).due(self.step) or self.step == self.recipe.steps
 
     def begin(self, batches: Sequence[Batch]) -> StepContext:
         if not self.checked:
@@ -82,7 +83,7 @@ class Run:
             except ValueError as error:
                 raise RunError(f"the first batch does not fit the model: {error}") from None
         requests = self.stream.step_requests
-        self.meters.begin(self.step, [request.sample for request in requests], len(requests))
+        self.meters.begin(self.step, [request.sample for request in requests])
         none = torch.zeros((), device=self.world.device)
         context = StepContext(self.step, self.recipe.seed, len(requests), self.world, none)
         if self.step_scalars is not None:
@@ -93,7 +94,11 @@ class Run:
         return context
 
     def report(self) -> None:
-        counts = {"damaged": len(self.stream.damaged), "replaced": self._replaced()}
+        counts = {"damaged": len(self.stream.damaged), "replaced": 0}
+        for loader in (self.stream, self.fixed):
+            if loader is not None:
+                counts["replaced"] += loader.replaced
+                loader.replaced = 0
         noted = {n: torch.tensor(float(c), device=self.world.device) for n, c in counts.items()}
         self.meters.add(self.step, "data", noted)
         means, table = self.meters.read()
@@ -110,30 +115,40 @@ class Run:
                 for name, part in self.parts.items()
                 if self.step > part.start
             },
-            **self._timing(),
+            **self.meters.timing(self.stream.waited),
         }
+        self.stream.waited = 0.0
         self.reporter.record(record)
-        self._name_damaged(means["data/damaged"])
+        if means["data/damaged"]:  # summed over processes: all of them come here, or none
+            self._name_damaged()
         if replaced:
             self.say(f"data workers died and were replaced, {replaced:.0f} times")
         failure = self.skipped.add(table, self.meters.ids, self.say)
         if failure is not None:
             self.rollbacks.fail(failure)
         self.meters.ids.clear()
-        self.saver.check()
+        self.saver.writer.check()
 
     def evaluate(self) -> dict[str, float]:
         """Averaged and live weights on the held-out set, and exhibits from the averaged ones."""
-        if self.fixed is None or self.rollbacks.failure or self._has_nonfinite_weights():
+        if self.fixed is None or self.rollbacks.failure:
+            return {}
+        bad = ", ".join(f"'{name}'" for name in self.parts.nonfinite(self.world))
+        if bad:  # sampling from such weights could fail in many ways
+            self.say(f"health: {bad} has weights that are not finite; evaluation is skipped")
             return {}
         begun = time.perf_counter()
         judged = Judged({}, {})
         show = partial(self._show, self.fixed, judged) if self.world.is_main else None
-        measured = (self.task, self.parts, self.fixed, self.world, show)
         try:
-            metrics, live = evaluate.measure_parts(*measured)
+            metrics, live = evaluate.measure_parts(
+                self.task, self.parts, self.fixed, self.world, show
+            )
         except EvaluationFailed as failure:
-            self._save_after(failure)
+            self.save()
+            self.finish()
+            self.say(f"the evaluation at step {self.step} failed, the state is saved: {failure}")
+            raise failure.reason  # noqa: B904 - it has a cause of its own
         metrics |= judged.metrics
         ratios = {n: part.update_ratio(self.step - 1) for n, part in self.parts.items()}
         record = {
@@ -144,27 +159,14 @@ class Run:
             **({"receipts": judged.receipts} if judged.receipts else {}),
         }
         self.reporter.record(record)
-        for message in health.nonfinite_metrics(record):
-            self.say(message)
+        for name, value in record.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                self.say(f"health: {name} is not finite: inspect the validation samples")
         self.reporter.name_damaged(self.step, "valid", self.fixed, self.world)
         self.saver.note_best(metrics, self.task.best)
         self.flat = 0 if self.saver.is_best else self.flat + 1
         self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
         return metrics
-
-    def _has_nonfinite_weights(self) -> bool:
-        """Evaluation is skipped then: sampling from such weights could fail in many ways."""
-        bad = ", ".join(f"'{name}'" for name in self.parts.nonfinite(self.world))
-        if bad:
-            self.say(f"health: {bad} has weights that are not finite; evaluation is skipped")
-        return bool(bad)
-
-    def _save_after(self, failure: EvaluationFailed) -> NoReturn:
-        """Save the steps that were taken, and fail as the evaluation did."""
-        self.save()
-        self.finish()
-        self.say(f"the evaluation at step {self.step} failed, the state is saved: {failure}")
-        raise failure.reason
 
     def save(self) -> None:
         if self.skipped.too_many(self.meters.entries):
@@ -213,7 +215,7 @@ class Run:
         self.say(sentence)
 
     def finish(self) -> None:
-        self.saver.wait()
+        self.saver.writer.wait()
         self.world.barrier()
 
     def close(self) -> None:
@@ -221,8 +223,8 @@ class Run:
         if self.fixed:
             self.fixed.close()
         with contextlib.suppress(RuntimeError):  # another process is gone: nothing to agree on
-            self.world.close()
-        self.saver.close()
+            self.world.settle()
+        self.saver.writer.close()
         self.reporter.close()
         self.folder.unlock()
 
@@ -237,11 +239,8 @@ class Run:
         verb = "starting" if step is None else "resuming"
         greeting = preflight.greeting(parts, *data, self.world, self.saver.global_batch)
         self.say(f"{verb} at step {self.step}; {greeting}")
-        for sentence in preflight.changed_rates(parts, about, self.step):
+        for sentence in preflight.changed_rates(parts, recipe, about, self.step, path):
             self.say(sentence)
-        changed = preflight.changed_schedule(parts, recipe, about, self.step, path)
-        if changed:
-            self.say(changed)
         settle = partial(preflight.settle_data, path, *data, recipe, self.say)
         self.saver.held_out = self.world.on_main(settle, expected=(OSError,))
         if self.fixed is not None and self.step < recipe.steps:
@@ -250,16 +249,16 @@ class Run:
 
     def restore(self, step: int) -> dict[str, Any]:
         """Take over a checkpoint; returns its state.json."""
-        about, files, at = self.saver.read(step, self.parts.state())
+        about, files, position = self.saver.read(step, self.parts.state())
         if self.capture is not None:
             self.capture.drop()
         self.parts.load(files)
-        self.step, self.clock.before = at.step, at.seconds
+        self.step, samples, self.clock.before = position
         self.flat = int(about.get("flat", 0))
         skips, self.rollbacks.past = rollback.read_history(about, self.folder.checkpoints)
         self.skipped.load(skips, skipped.read(about))
         self._shift_data()
-        self.stream.seek(at.samples)
+        self.stream.seek(samples)
         return about
 
     def _shift_data(self) -> None:
@@ -271,14 +270,7 @@ class Run:
     def say(self, message: str) -> None:
         self.reporter.event(self.step, message)
 
-    def _timing(self) -> dict[str, float]:
-        self.meters.waited, self.stream.waited = self.stream.waited, 0.0
-        return self.meters.timing()
-
-    def _name_damaged(self, seen: float) -> None:
-        """`seen` was summed over processes, so that all of them come here or none does."""
-        if not seen:
-            return
+    def _name_damaged(self) -> None:
         self.reporter.name_damaged(self.step, "train", self.stream, self.world)
         size, count = self.stream.samples.size, len(self.reporter.damaged["train"])
         if count > self.recipe.max_damaged * size:
@@ -286,14 +278,6 @@ class Run:
                 f"{count} of {size} samples could not be read, more than "
                 f"max_damaged = {self.recipe.max_damaged:.0%}; 'quintet doctor' lists them"
             )
-
-    def _replaced(self) -> int:
-        """Workers of this process that died since the last report."""
-        loaders = [self.stream, *([self.fixed] if self.fixed else [])]
-        count = sum(loader.replaced for loader in loaders)
-        for loader in loaders:
-            loader.replaced = 0
-        return count
 
     def exhibit(self, batch: Batch) -> None:
         exhibits = self.task.exhibit(self.parts.nets, batch)

@@ -34,21 +34,11 @@ class Setting(NamedTuple):
     description: str
     owner: type
     """The dataclass that the field belongs to."""
-    metadata: Mapping[str, Any]
-
-    @property
-    def free(self) -> bool:
-        """May change on resume."""
-        return bool(self.metadata.get("free"))
-
-    @property
-    def recorded(self) -> bool:
-        """A change on resume changes the result, so only a command may ask for it."""
-        return bool(self.metadata.get("recorded"))
-
-    @property
-    def is_path(self) -> bool:
-        return bool(self.metadata.get("path"))
+    free: bool
+    """May change on resume."""
+    recorded: bool
+    """A change on resume changes the result, so only a command may ask for it."""
+    is_path: bool
 
     @property
     def flag(self) -> str:
@@ -68,8 +58,9 @@ def settings_of(recipe: Any, prefix: str = "") -> Iterator[Setting]:
         if dataclasses.is_dataclass(value):
             yield from settings_of(value, name)
         else:
+            marks = (bool(field.metadata.get(mark)) for mark in ("free", "recorded", "path"))
             sentence = sentences.get(field.name, "")
-            yield Setting(name, hints[field.name], value, sentence, kind, field.metadata)
+            yield Setting(name, hints[field.name], value, sentence, kind, *marks)
 
 
 def free_names(recipe: Recipe) -> set[str]:

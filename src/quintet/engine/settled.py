@@ -41,7 +41,7 @@ def settled(
 
 
 def _left_open(recipe: Recipe, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """As recorded, where nothing was asked for; a longer run stretches its schedule."""
+    """Recorded values of what was not asked for; a longer run stretches its schedule."""
     changes: dict[str, Any] = {}
     length: Any = recorded.get("schedule_steps")
     if recipe.schedule_steps in (None, length):

@@ -22,14 +22,8 @@ class Count(NamedTuple):
     updates: int = 0
     skipped: int = 0
 
-    @property
-    def too_many(self) -> bool:
-        return 2 * self.skipped > self.updates
-
 
 Counts = dict[str, Count]
-Flags = list[tuple[str, float]]
-"""Of updates in their order: the part, and 1 where it was skipped."""
 
 
 class SkippedUpdates:
@@ -46,14 +40,30 @@ class SkippedUpdates:
 
     def state(self, entries: Iterable[Entry]) -> dict[str, Any]:
         """For a checkpoint, with the updates since the last report."""
-        flags = in_entries(self.streaks, entries)
-        skips = streaks_after(self.streaks, flags)[-1]
-        return {"skips": skips, "updates": added(self.counts, flags)}
+        streaks, counts, _ = self._after(self._flags(entries))
+        return {"skips": streaks, "updates": counts}
 
     def too_many(self, entries: Iterable[Entry]) -> bool:
         """Whether the updates since the last report fail the run."""
-        streaks = streaks_after(self.streaks, in_entries(self.streaks, entries))
-        return any(count >= self.limit for state in streaks for count in state.values())
+        return self._after(self._flags(entries))[2] >= self.limit
+
+    def _flags(self, entries: Iterable[Entry]) -> list[tuple[str, float]]:
+        """Updates since the last report, equal on every process: the part, and 1 if skipped."""
+        names = {f"{part}/skipped": part for part in self.streaks}
+        flags = [entry for entry in entries if entry.name in names]
+        values = stacked(flags).tolist() if flags else []
+        return [(names[entry.name], value) for entry, value in zip(flags, values)]
+
+    def _after(self, flags: Iterable[tuple[str, float]]) -> tuple[dict[str, int], Counts, int]:
+        """Streaks and counts after further updates, and the longest streak on the way."""
+        streaks, counts = dict(self.streaks), dict(self.counts)
+        longest = max(streaks.values(), default=0)
+        for part, flag in flags:
+            skipped = flag > 0.5
+            streaks[part] = streaks[part] + 1 if skipped else 0
+            counts[part] = Count(counts[part].updates + 1, counts[part].skipped + skipped)
+            longest = max(longest, streaks[part])
+        return streaks, counts, longest
 
     def add(
         self,
@@ -63,7 +73,9 @@ class SkippedUpdates:
     ) -> Failure | None:
         """Count and name the skipped updates of a report, whose table is the same on all processes;
         a failure where there are too many in a row."""
-        self.counts = added(self.counts, in_table(self.streaks, table))
+        names = {f"{part}/skipped": part for part in self.streaks}
+        flags = [(names[n], v) for row in table.values() for n, v in row.items() if n in names]
+        self.counts = self._after(flags)[1]
         for step, row in table.items():
             for name in self.streaks:
                 if row.get(f"{name}/skipped", 0.0) < 0.5:
@@ -78,37 +90,6 @@ class SkippedUpdates:
                     reason = f"{self.streaks[name]} updates of '{name}' in a row were not finite"
                     return Failure(step, f"{reason}, the last at step {number}: {cause}")
         return None
-
-
-def added(before: Mapping[str, Count], flags: Flags) -> Counts:
-    """The counts after further updates."""
-    counts = dict(before)
-    for part, flag in flags:
-        count = counts[part]
-        counts[part] = Count(count.updates + 1, count.skipped + (flag > 0.5))
-    return counts
-
-
-def streaks_after(before: Mapping[str, int], flags: Flags) -> list[dict[str, int]]:
-    """Skipped updates of each part in a row: before, and after each further update."""
-    streaks = [dict(before)]
-    for part, flag in flags:
-        streaks.append({**streaks[-1], part: streaks[-1][part] + 1 if flag > 0.5 else 0})
-    return streaks
-
-
-def in_table(parts: Iterable[str], table: Mapping[int, Mapping[str, float]]) -> Flags:
-    """Flags of the steps of a report."""
-    names = {f"{part}/skipped": part for part in parts}
-    return [(names[n], v) for row in table.values() for n, v in row.items() if n in names]
-
-
-def in_entries(parts: Iterable[str], entries: Iterable[Entry]) -> Flags:
-    """Flags of the steps since the last report, equal on every process."""
-    names = {f"{part}/skipped": part for part in parts}
-    flags = [entry for entry in entries if entry.name in names]
-    values = stacked(flags).tolist() if flags else []
-    return [(names[entry.name], value) for entry, value in zip(flags, values)]
 
 
 def read(about: Mapping[str, Any]) -> Counts:
@@ -127,5 +108,5 @@ def problems(counts: Mapping[str, Count]) -> list[str]:
     return [
         f"{count.skipped} of {count.updates} updates of '{part}' were skipped as not finite"
         for part, count in counts.items()
-        if count.too_many
+        if 2 * count.skipped > count.updates
     ]

@@ -15,7 +15,6 @@ from quintet.engine.data.plans import Plan
 from quintet.engine.keys import fold, keyed_normal, normal
 from quintet.engine.when import ALWAYS, When
 
-Nets = Mapping[str, Callable[..., Any]]
 Loss = tuple[Tensor, Mapping[str, Tensor]]
 T = TypeVar("T")
 
@@ -56,10 +55,8 @@ class World(Protocol):
         ...
 
 
-class Monitor(Protocol):
-    def __call__(self, report: Mapping[str, float]) -> str | None:
-        """A sentence that names the cause, or None; called with every report and evaluation."""
-        ...
+Monitor = Callable[[Mapping[str, float]], str | None]
+"""A sentence that names the cause, or None; called with every report and evaluation."""
 
 
 @dataclass
@@ -137,22 +134,13 @@ class StepContext:
     @contextmanager
     def keyed(self, index: int) -> Generator[None, None, None]:
         """Dropout inside networks follows from where it happens, not from what ran before."""
-        if self.is_captured:  # only steps that draw nothing are captured
-            yield
+        if self.step_scalars is not None and torch.cuda.is_current_stream_capturing():
+            yield  # only steps that draw nothing are captured
             return
         self.world.seed(fold(self.seed, self.step, self.update_index, index, self.world.rank))
         before = self.world.generator_states() if self.watched else None
         yield
         self.drew = self.drew or (self.watched and before != self.world.generator_states())
-
-    def begin_again(self) -> None:
-        """Nothing of the step was computed: its capture failed."""
-        self.update_index = 0
-        self.scratch.clear()
-
-    @property
-    def is_captured(self) -> bool:
-        return self.step_scalars is not None and torch.cuda.is_current_stream_capturing()
 
     def due(self, when: When) -> bool:
         """Whether a cadence is due; steps with other answers are captured apart."""

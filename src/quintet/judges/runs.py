@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from quintet.engine.data.source import Source
-from quintet.engine.data.stream import DAMAGE, Collate, to_device
+from quintet.engine.data.stream import DAMAGE, collated, to_device
 from quintet.engine.data.transfer import Transfer
 from quintet.engine.errors import RunError
 from quintet.engine.evaluate import Opened
@@ -88,7 +88,7 @@ def _readable(
 
 def _batch(maker: Outputs, items: Mapping[int, Any], world: World) -> Batch:
     samples = [(item, index, Key(0, 0, index), []) for index, item in items.items()]
-    return to_device(Collate(maker.collate)(samples), [], Transfer(world))
+    return to_device(collated(maker.collate, samples), [], Transfer(world))
 
 
 def _write(folder: Path, group: Group, module: MediumModule, first: int) -> None:

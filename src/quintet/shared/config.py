@@ -1,20 +1,16 @@
 """Settings that several rooms share. Imports no torch: help must be instant."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from quintet.engine.config import require, require_finite, require_held_out, setting
-
-
-def require_at_least(least: int, config: Any, *names: str) -> None:
-    for name in names:
-        require(getattr(config, name) >= least, name, getattr(config, name), f"{least} or more")
-
-
-def require_fraction(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        require(0 <= value < 1, name, value, "at least 0 and below 1")
+from quintet.engine.config import (
+    require,
+    require_at_least,
+    require_finite,
+    require_fraction,
+    require_held_out,
+    setting,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

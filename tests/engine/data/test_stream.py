@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.engine.data.plans import CountPlan, LengthPlan, Request, order_of
-from quintet.engine.data.stream import TRIES, Collate, Fixed, Samples, Stream
+from quintet.engine.data.stream import TRIES, Fixed, Samples, Stream, collated
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key, fold
 from toy import Points
@@ -283,7 +283,7 @@ def test_a_bug_in_the_data_set_is_not_damage():
 def test_data_is_none_if_every_draw_is_damaged(size):
     samples = Samples(Recorded(size, broken=range(size)), seed=0)
     read = [samples[Request(0, 0)]]
-    loaded = Collate(list)(read)
+    loaded = collated(list, read)
     assert loaded.data is None
     assert len(loaded.damaged) == TRIES
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs.folder import RunFolder, finite, read_lines
+from quintet.files import write_json
 
 NOBODY = 65534
 
@@ -244,7 +245,7 @@ def test_a_broken_configuration_is_an_error(tmp_path, content):
 def test_the_best_is_remembered(tmp_path):
     folder = RunFolder.create(tmp_path, {})
     assert folder.best() is None
-    folder.write_best({"step": 30, "metric": "error", "value": 0.5})
+    write_json(folder.path / "best.json", {"step": 30, "metric": "error", "value": 0.5})
     assert folder.best() == {"step": 30, "metric": "error", "value": 0.5}
 
 

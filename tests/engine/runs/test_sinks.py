@@ -224,7 +224,7 @@ def test_tensorboard_shows_images_animations_sounds_and_texts(folder, exhibits):
 
 
 def test_progress_prints_lines_without_a_terminal(capfd):
-    sink = Progress("toy", 20, lambda: 0)
+    sink = Progress("toy", 20, 0)
     sink.report({"step": 10, "net/loss": 0.5, "samples_per_second": 100.0, "waiting": 0.25})
     sink.event(10, "skipped [bold]x[/bold].png")
     sink.report({"step": 20, "net/loss": 0.25})
@@ -239,7 +239,7 @@ def test_progress_prints_lines_without_a_terminal(capfd):
 
 
 def test_every_report_is_a_line_of_a_log(capfd):
-    sink = Progress("toy", 20, lambda: 0)
+    sink = Progress("toy", 20, 0)
     for step in range(1, 6):
         sink.report({"step": step, "net/loss": 1 / step})
     shown = capfd.readouterr().err.splitlines()
@@ -247,7 +247,7 @@ def test_every_report_is_a_line_of_a_log(capfd):
 
 
 def test_names_in_a_report_are_not_markup(capfd):
-    sink = Progress("toy", 20, lambda: 0)
+    sink = Progress("toy", 20, 0)
     sink.report({"step": 20, "[/red]/loss": 0.5})
     assert "[/red]/loss 0.5" in capfd.readouterr().err
 

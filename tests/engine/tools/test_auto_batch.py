@@ -23,7 +23,7 @@ from quintet.engine.settings import free_names
 from quintet.engine.task import Batch, StepContext, Update
 from quintet.engine.tools import auto_batch
 from quintet.engine.trainer import Trainer
-from quintet.engine.when import NEVER, When
+from quintet.engine.when import When
 from toy import ToyRecipe, ToyTask
 
 BASE = ToyRecipe(
@@ -101,7 +101,7 @@ def test_a_cpu_is_searched_upwards() -> None:
 
 def test_every_update_is_due_at_the_dry_step() -> None:
     late, often = When(start=70, every=4), When(every=3)
-    never = Update("c", lambda *_: iter(()), NEVER)
+    never = Update("c", lambda *_: iter(()), When(every=0))
     updates = [Update("a", lambda *_: iter(()), when) for when in (late, often)]
     step = auto_batch.busiest([*updates, never])
     assert step >= 70

@@ -48,11 +48,9 @@ class Record(NamedTuple):
 
 
 def record_of(source: Source | None) -> Record:
-    if source is None:
-        return Record(0, {}, ())
     if isinstance(source, HasFiles):
         return Record(len(source), source.files(), source.unused())
-    return Record(len(source), {}, ())
+    return Record(0 if source is None else len(source), {}, ())
 
 
 def settle(
@@ -62,7 +60,7 @@ def settle(
     path = run / NAME
     if path.exists():
         before = read(path)
-        changes = {split: _compare(before[split], now[split]) for split in SPLITS}
+        changes = {split: Change(before[split], now[split]) for split in SPLITS}
         if changes["train"].moved and not accepted:
             raise RunError(
                 f"the training data of {run} has changed: {changes['train']}. Its order cannot be "
@@ -84,11 +82,13 @@ CONSEQUENCES = {
 }
 
 
-class Change(NamedTuple):
-    counts: tuple[int, int]
-    gone: list[str]
-    new: list[str]
-    edited: list[str]
+class Change:
+    def __init__(self, before: Record, now: Record):
+        both = before.files.keys() & now.files.keys()
+        self.counts = before.size, now.size
+        self.gone = sorted(before.files.keys() - both)
+        self.new = sorted(now.files.keys() - both) if before.files else []
+        self.edited = sorted(name for name in both if before.files[name] != now.files[name])
 
     @property
     def moved(self) -> bool:
@@ -101,16 +101,6 @@ class Change(NamedTuple):
         if not parts:
             parts = [f"{self.counts[1]:,} samples instead of {self.counts[0]:,}"]
         return ", ".join(parts)
-
-
-def _compare(before: Record, now: Record) -> Change:
-    both = before.files.keys() & now.files.keys()
-    return Change(
-        (before.size, now.size),
-        sorted(before.files.keys() - both),
-        sorted(now.files.keys() - both) if before.files else [],
-        sorted(name for name in both if before.files[name] != now.files[name]),
-    )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from quintet.engine.machine import memory
 
 SHARE = 0.25
-"""Of the free memory, for all processes of a machine; where rows need more, none is kept."""
+"""Share of the free memory for all processes of a machine; rows that need more are not kept."""
 UNSHARED = SHARE / 16
-"""The same of a process that is not forked: there is one for each worker."""
+"""The same for a process that is not forked: there is one for each worker."""
 Row = npt.NDArray[Any]
 
 

@@ -1,8 +1,5 @@
 """The stream of training data: a keyed, stateless order, split by rank, loaded by workers.
 
-    position ─ plan ─> requests of one global batch ─ split ─> micro-batches of this process
-             ─ workers ─> keyed samples, collated ─> device
-
 The position is one integer, the samples consumed over all processes. Nothing else is saved.
 """
 
@@ -11,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -86,17 +84,15 @@ class Samples(Dataset[Any]):
         return None, request.sample, key, damaged
 
 
-class Collate:
-    def __init__(self, collate: Callable[[list[Any]], Any]):
-        self.collate = collate
-
-    def __call__(self, samples: list[tuple[Any, int, Key, list[Damaged]]]) -> Loaded:
-        damaged = [each for *_, replaced in samples for each in replaced]
-        keys = torch.tensor([key.fold("device") for _, _, key, _ in samples])
-        unreadable = any(item is None for item, *_ in samples)
-        data = None if unreadable else self.collate([item for item, *_ in samples])
-        ids = [index for _, index, _, _ in samples]
-        return Loaded(with_inline(data), ids, with_inline(keys), damaged)
+def collated(
+    collate: Callable[[list[Any]], Any], samples: list[tuple[Any, int, Key, list[Damaged]]]
+) -> Loaded:
+    damaged = [each for *_, replaced in samples for each in replaced]
+    keys = torch.tensor([key.fold("device") for _, _, key, _ in samples])
+    unreadable = any(item is None for item, *_ in samples)
+    data = None if unreadable else collate([item for item, *_ in samples])
+    ids = [index for _, index, _, _ in samples]
+    return Loaded(with_inline(data), ids, with_inline(keys), damaged)
 
 
 def to_device(
@@ -120,24 +116,20 @@ def rank_error(message: str, world: World) -> RunError:
     return RunError(message)
 
 
-def stuck_message(source: Source, requests: Sequence[Request], seconds: float) -> str:
-    return (
-        f"no batch came for {seconds:g} seconds: a worker is stuck on one of "
-        f"{_names(source, requests)}; inspect these, or raise --data-timeout"
-    )
-
-
-def died_message(source: Source, requests: Sequence[Request]) -> str:
-    return (
-        f"workers died {MAX_DEATHS + 1} times in a row on one of {_names(source, requests)}; "
-        "inspect these with --workers 0, or lower --workers if memory ran out"
-    )
-
-
-def _names(source: Source, requests: Sequence[Request]) -> str:
+def loading_failed(
+    source: Source, requests: Sequence[Request], world: World, timeout: float | None = None
+) -> RunError:
+    """Workers died on one of the requests, or were stuck on it for `timeout` seconds."""
     names = [source.name(request.sample) for request in requests[:MAX_NAMED]]
     more = len(requests) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    listed = ", ".join(names) + (f" and {more} more" if more else "")
+    if timeout is None:
+        reason = f"workers died {MAX_DEATHS + 1} times in a row"
+        remedy = "inspect these with --workers 0, or lower --workers if memory ran out"
+    else:
+        reason = f"no batch came for {timeout:g} seconds: a worker is stuck"
+        remedy = "inspect these, or raise --data-timeout"
+    return rank_error(f"{reason} on one of {listed}; {remedy}", world)
 
 
 class Stream:
@@ -154,7 +146,7 @@ class Stream:
         timeout: float = TIMEOUT,
     ):
         self.samples = Samples(source, seed)
-        self.collate = Collate(collate)
+        self.collate = partial(collated, collate)
         self.plan, self.world, self.accumulate, self.workers = plan, world, accumulate, workers
         self.timeout, self.transfer = timeout, Transfer(world)
         self.position = 0
@@ -199,13 +191,13 @@ class Stream:
             try:
                 return [self._next() for _ in range(count)]
             except Stuck:
-                message = stuck_message(source, self._in_flight(), self.timeout)
-                raise rank_error(message, self.world) from None
+                lost = self._in_flight()
+                raise loading_failed(source, lost, self.world, self.timeout) from None
             except Died:
                 self.replaced += 1
                 lost = self._in_flight()
                 self.seek(self.position)
-        raise rank_error(died_message(source, lost), self.world)
+        raise loading_failed(source, lost, self.world)
 
     def _in_flight(self) -> list[Request]:
         return [request for batch in self._pending for request in batch]
@@ -264,14 +256,15 @@ class Fixed:
         requests = [Request(0, index) for index in range(len(source))]
         self.batches = [requests[i : i + batch_size] for i in range(0, len(requests), batch_size)]
         self.mine = self.batches[world.rank :: world.size]
-        self.samples, self.collate = Samples(source, seed=0, augmented=False), Collate(collate)
+        self.samples = Samples(source, seed=0, augmented=False)
+        self.collate = partial(collated, collate)
         self.workers, self.timeout = min(workers, len(self.mine)), timeout
         self.transfer = Transfer(world)
         self.replaced = 0
         self._loader: Any = None
 
     def __iter__(self) -> Iterator[Batch]:
-        done = deaths = 0
+        source, done, deaths = self.samples.source, 0, 0
         while done < len(self.mine):
             try:
                 for loaded in self._from(done):
@@ -279,13 +272,11 @@ class Fixed:
                     yield to_device(loaded, self.damaged, self.transfer, HELD_OUT)
                     done, deaths = done + 1, 0
             except Stuck:
-                message = stuck_message(self.samples.source, self.mine[done], self.timeout)
-                raise rank_error(message, self.world) from None
+                raise loading_failed(source, self.mine[done], self.world, self.timeout) from None
             except Died:
                 deaths, self.replaced = deaths + 1, self.replaced + 1
                 if deaths > MAX_DEATHS:
-                    message = died_message(self.samples.source, self.mine[done])
-                    raise rank_error(message, self.world) from None
+                    raise loading_failed(source, self.mine[done], self.world) from None
 
     def require_readable(self) -> None:
         """At least one sample; damaged ones are met and named by the evaluation."""

@@ -34,11 +34,12 @@ class Transfer:
 
     def __call__(self, data: Any) -> Any:
         """Nested tensors on the device, fractions as floats."""
+        world = self.world
         if self.stream is None:
-            return self._placed(data)
-        compute = torch.cuda.current_stream(self.world.device)
+            return widened(data, world.dtype, world.place)
+        compute = torch.cuda.current_stream(world.device)
         with torch.cuda.stream(self.stream):
-            data = self._placed(data)
+            data = widened(data, world.dtype, world.place)
         compute.wait_stream(self.stream)
 
         def keep(tensor: Tensor) -> Tensor:
@@ -46,6 +47,3 @@ class Transfer:
             return tensor
 
         return mapped(keep, data)
-
-    def _placed(self, data: Any) -> Any:
-        return widened(self.world.place(data), self.world.dtype)

@@ -6,7 +6,7 @@ into shared memory. Small tensors are sent in the message instead: to share one,
 connect to each other, which takes longer than small steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,9 +48,24 @@ def mapped(function: Callable[[Any], Any], data: Any) -> Any:
     return data
 
 
-def widened(data: Any, dtype: torch.dtype = torch.float32) -> Any:
-    """Nested data with floats in place of fractions."""
-    return mapped(lambda x: to_floats(x.values, dtype) if isinstance(x, Fractions) else x, data)
+def tensors_in(data: Any) -> Iterator[Tensor]:
+    """The tensors of nested data, in a fixed order."""
+    if isinstance(data, Tensor):
+        yield data
+    elif isinstance(data, (Mapping, list, tuple)):
+        for value in data.values() if isinstance(data, Mapping) else data:
+            yield from tensors_in(value)
+
+
+def widened(
+    data: Any,
+    dtype: torch.dtype = torch.float32,
+    move: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+) -> Any:
+    """Nested data with floats in place of fractions, after each tensor was moved."""
+    return mapped(
+        lambda x: to_floats(move(x.values), dtype) if isinstance(x, Fractions) else move(x), data
+    )
 
 
 class InlineTensor:
@@ -71,12 +86,9 @@ def with_inline(data: Any) -> Any:
     """Nested data of a worker with its small tensors inline; other data as it is."""
     if get_worker_info() is None:
         return data
-    return mapped(lambda x: InlineTensor(x) if _is_small(x) else x, data)
-
-
-def _is_small(data: Tensor | Fractions | InlineTensor) -> bool:
     known = (torch.int64, torch.int32, torch.float32, torch.bool)  # numpy has no bfloat16
-    return isinstance(data, Tensor) and data.dtype in known and data.nbytes <= SMALL
+    small = lambda x: isinstance(x, Tensor) and x.dtype in known and x.nbytes <= SMALL
+    return mapped(lambda x: InlineTensor(x) if small(x) else x, data)
 
 
 def without_inline(data: Any) -> Any:

@@ -41,12 +41,8 @@ def begin(main: int, _: int) -> None:
     # which ends a forked process.
     gc.freeze()
     keep_freed_memory()
-    ignore_signals(main)
-
-
-def ignore_signals(main: int) -> None:
-    """A launcher signals the whole process group; workers must survive until the current step is
-    done, but not outlive their parent, the process `main`."""
+    # A launcher signals the whole process group; workers must survive until the current step is
+    # done, but not outlive their parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":  # torch takes seconds to notice a killed parent

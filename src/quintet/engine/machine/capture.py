@@ -8,13 +8,15 @@ tensors, the step scalars: learning rates, decays, ramps and keys. They are tens
 as well, so that a captured step equals an eager one bit for bit.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from quintet.engine.data.wire import mapped, tensors_in
 from quintet.engine.meters import Entry, Meters, stacked
 from quintet.engine.task import Batch, StepContext, Task
 from quintet.engine.when import When
@@ -85,7 +87,8 @@ class Capture:
             work(batches, context)
             return
         kind = self.kinds.setdefault(self._kind(batches, context), Graph())
-        if kind.graph is None and not self._is_ready(kind):
+        captured = sum(each.graph is not None for each in self.kinds.values())
+        if kind.graph is None and (kind.seen < EAGER or captured >= KINDS):
             if kind.seen == 0 and self.pool is not None:
                 self._make_room()
             kind.seen += 1
@@ -99,12 +102,13 @@ class Capture:
                 self._record(kind, batches, context, work)
             except RuntimeError as error:
                 self._refuse(str(error).splitlines()[0])
-                context.begin_again()
+                context.update_index = 0  # nothing of the step was computed
+                context.scratch.clear()
                 work(batches, context)
                 return
         assert kind.graph is not None
         assert kind.values is not None
-        torch._foreach_copy_(kind.inputs, list(tensors(batches)))
+        torch._foreach_copy_(kind.inputs, tensors(batches))
         kind.graph.replay()
         values = kind.values.clone().unbind()
         self.meters.entries += [
@@ -116,10 +120,6 @@ class Capture:
         answers = frozenset((when, when.due(context.step)) for when in self.whens)
         kinds = tuple(self.task.kind(batch) for batch in batches)
         return answers, kinds, context.samples
-
-    def _is_ready(self, kind: Graph) -> bool:
-        captured = sum(each.graph is not None for each in self.kinds.values())
-        return kind.seen >= EAGER and captured < KINDS
 
     def _make_room(self) -> None:
         """Forget the graphs, to be captured again, if an eager step might not fit beside them."""
@@ -139,7 +139,8 @@ class Capture:
     ) -> None:
         """Capture the step. Nothing is computed yet."""
         meters = self.meters
-        copies = [_copied(batch) for batch in batches]
+        clone = partial(torch.clone, memory_format=torch.preserve_format)
+        copies = [Batch(mapped(clone, b.data), [*b.ids], b.keys.clone()) for b in batches]
         outside, meters.entries = meters.entries, []
         graph = torch.cuda.CUDAGraph()
         try:
@@ -162,35 +163,5 @@ class Capture:
         self.say(f"steps are not captured as CUDA graphs: {reason}")
 
 
-def tensors(batches: Sequence[Batch]) -> Iterator[Tensor]:
-    """In a fixed order."""
-    for batch in batches:
-        yield from _leaves(batch.data)
-        yield batch.keys
-
-
-def _leaves(data: Any) -> Iterator[Tensor]:
-    if isinstance(data, Tensor):
-        yield data
-    elif isinstance(data, dict):
-        for value in data.values():
-            yield from _leaves(value)
-    elif isinstance(data, (list, tuple)):
-        for value in data:
-            yield from _leaves(value)
-
-
-def _copied(batch: Batch) -> Batch:
-    return type(batch)(_with_copies(batch.data), list(batch.ids), batch.keys.clone())
-
-
-def _with_copies(data: Any) -> Any:
-    if isinstance(data, Tensor):
-        return data.clone(memory_format=torch.preserve_format)
-    if isinstance(data, dict):
-        return {name: _with_copies(value) for name, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*map(_with_copies, data))
-    if isinstance(data, (list, tuple)):
-        return type(data)(map(_with_copies, data))
-    return data
+def tensors(batches: Sequence[Batch]) -> list[Tensor]:
+    return [tensor for batch in batches for tensor in (*tensors_in(batch.data), batch.keys)]

@@ -41,7 +41,7 @@ def pays(seconds: float, shapes: int = 1) -> bool:
 
 
 class Compiler:
-    """Compiles the networks of a run when their time has come, and says so."""
+    """Compiles the networks of a run at the step that was chosen, with a message."""
 
     def __init__(
         self,

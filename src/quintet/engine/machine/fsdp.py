@@ -40,7 +40,11 @@ def shard(network: nn.Module, device: torch.device, size: int) -> nn.Module:
             f"{type(network).__name__} is sharded from an earlier run; build a new one, or take "
             "quintet.load of that run"
         )
-    _start_alike(network)
+    with torch.no_grad():  # alike, as with DDP, and in the order of memory that FSDP2 asks for
+        for parameter in network.parameters():
+            parameter.data = parameter.data.contiguous()
+        for tensor in (*network.parameters(), *network.buffers()):
+            dist.broadcast(tensor.data, src=0)
     mesh = init_device_mesh(device.type, (size,))
     scalars = {p for p in network.parameters() if p.ndim == 0}  # FSDP2 shards rows; they have none
     for block in regions_of(network):
@@ -51,15 +55,6 @@ def shard(network: nn.Module, device: torch.device, size: int) -> nn.Module:
     return network
 
 
-def _start_alike(network: nn.Module) -> None:
-    """From the main process, as DDP does, and in the order of memory that FSDP2 asks for."""
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.data = parameter.data.contiguous()
-        for tensor in (*network.parameters(), *network.buffers()):
-            dist.broadcast(tensor.data, src=0)
-
-
 def _is_fsdp(module: nn.Module) -> "TypeGuard[FSDPModule]":
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
@@ -67,20 +62,6 @@ def _is_fsdp(module: nn.Module) -> "TypeGuard[FSDPModule]":
 
 def sharded_modules(network: nn.Module) -> "list[FSDPModule]":
     return [module for module in network.modules() if _is_fsdp(module)]
-
-
-def reshard(network: nn.Module) -> None:
-    """Let go of gathered weights: they would be stale after a step or a change of focus."""
-    for module in sharded_modules(network):
-        module.reshard()
-
-
-@contextmanager
-def reducing(network: nn.Module, now: bool) -> Generator[None, None, None]:
-    """Whether the gradients of this backward are summed over processes, with what they gathered."""
-    if _is_fsdp(network):
-        network.set_requires_gradient_sync(now)
-    yield
 
 
 @contextmanager
@@ -94,8 +75,11 @@ def gathered(networks: Iterable[nn.Module]) -> Generator[None, None, None]:
             block.set_reshard_after_forward(False, recurse=False)
         block.unshard()
     with ExitStack() as stack:
+        # FSDP2 puts the shards back whenever `state_dict` is called; here it has what is whole.
         for module in (module for network in networks for module in network.modules()):
-            stack.enter_context(_whole_state(module))
+            hooks = module._state_dict_pre_hooks
+            stack.callback(setattr, module, "_state_dict_pre_hooks", hooks)
+            module._state_dict_pre_hooks = type(hooks)()
         try:
             yield
         finally:
@@ -103,17 +87,6 @@ def gathered(networks: Iterable[nn.Module]) -> Generator[None, None, None]:
                 if id(block) not in roots:
                     block.set_reshard_after_forward(True, recurse=False)
                 block.reshard()
-
-
-@contextmanager
-def _whole_state(module: nn.Module) -> Generator[None, None, None]:
-    """FSDP2 puts the shards back whenever `state_dict` is called; here it has what is whole."""
-    hooks = module._state_dict_pre_hooks
-    module._state_dict_pre_hooks = type(hooks)()
-    try:
-        yield
-    finally:
-        module._state_dict_pre_hooks = hooks
 
 
 # -- this process's shards as plain tensors --------------------------------------------------------

@@ -16,7 +16,7 @@ GROUPS = (
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
     ),
 )
-SAID = (
+MESSAGES = (
     "can't allocate memory",
     "not enough memory",
     "out of memory",
@@ -30,7 +30,7 @@ def ran_out(error: BaseException) -> bool:
     """Whether the error says that memory, of the device or of the host, was used up."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, (RuntimeError, OSError)) and any(s in str(error) for s in SAID)
+    return isinstance(error, (RuntimeError, OSError)) and any(s in str(error) for s in MESSAGES)
 
 
 def total() -> int:

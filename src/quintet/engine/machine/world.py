@@ -59,9 +59,13 @@ class World:
         self.rank: int = self._accelerator.process_index
         self.size: int = self._accelerator.num_processes
         self.is_main: bool = self.rank == 0
-        self._check_processes(recipe)
-        self.precision = _precision(recipe.precision, self.device)
+        if recipe.processes not in (None, self.size):
+            raise ConfigError(
+                f"processes is {recipe.processes}, but {self.size} took part; "
+                f"start with torchrun --nproc-per-node {recipe.processes} -m quintet -- train …"
+            )
         on_gpu = self.device.type == "cuda"
+        self.precision = _precision(recipe.precision, self.device)
         self.compiles: bool = recipe.compile == "on" or (
             recipe.compile == "auto" and on_gpu and has_compiler()
         )
@@ -75,15 +79,11 @@ class World:
         self.recomputes = recipe.checkpoint_activations
         self._choose_kernels()
         self.use_precision(self.precision)
-        self._side = self._side_group()
+        # Signals travel over gloo, so that agreeing on them never waits for the GPU.
+        self._side: Any = None
+        if self.size > 1:
+            self._side = dist.new_group(backend="gloo", timeout=datetime.timedelta(hours=2))
         self._pending: tuple[Any, Tensor] | None = None
-
-    def _check_processes(self, recipe: Recipe) -> None:
-        if recipe.processes not in (None, self.size):
-            raise ConfigError(
-                f"processes is {recipe.processes}, but {self.size} took part; "
-                f"start with torchrun --nproc-per-node {recipe.processes} -m quintet -- train …"
-            )
 
     def _choose_kernels(self) -> None:
         # Setting it imports the compiler, which takes seconds.
@@ -121,29 +121,15 @@ class World:
             network.compile(dynamic=False, options=ONE_CANDIDATE)
         return len(blocks)
 
-    def _side_group(self) -> Any:
-        # Signals travel over gloo, so that agreeing on them never waits for the GPU.
-        if self.size == 1:
-            return None
-        return dist.new_group(backend="gloo", timeout=datetime.timedelta(hours=2))
-
     @property
     def dtype(self) -> torch.dtype:
         """The type that parameters are kept in."""
         return torch.float64 if self.precision == "fp64" else torch.float32
 
-    def place(self, value: Any) -> Any:
-        """Tensors of a batch on the device; with fp64 floating ones are widened."""
-        if isinstance(value, Tensor):
-            wide = self.precision == "fp64" and value.is_floating_point()
-            return value.to(self.device, torch.float64 if wide else value.dtype, non_blocking=True)
-        if isinstance(value, dict):
-            return {name: self.place(item) for name, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self.place(item) for item in value))
-        if isinstance(value, (list, tuple)):
-            return type(value)(self.place(item) for item in value)
-        return value
+    def place(self, tensor: Tensor) -> Tensor:
+        """On the device; with fp64 floating ones are widened."""
+        wide = self.precision == "fp64" and tensor.is_floating_point()
+        return tensor.to(self.device, torch.float64 if wide else tensor.dtype, non_blocking=True)
 
     def place_module(self, module: nn.Module) -> nn.Module:
         return module.to(self.device, self.dtype if self.precision == "fp64" else None)
@@ -189,9 +175,10 @@ class World:
     def no_sync_but_last(
         self, wrapped: nn.Module, index: int, count: int
     ) -> AbstractContextManager[Any]:
+        last = index == count - 1
         if self.shards:
-            return fsdp.reducing(wrapped, index == count - 1)
-        return nullcontext() if index == count - 1 else self._accelerator.no_sync(wrapped)
+            wrapped.set_requires_gradient_sync(last)  # type: ignore[operator]
+        return nullcontext() if last or self.shards else self._accelerator.no_sync(wrapped)
 
     def backward(self, loss: Tensor) -> None:
         # Wrapped gradients are averaged over processes; losses are shares, whose gradients add up.
@@ -256,7 +243,7 @@ class World:
         return agreed
 
     def settle(self) -> int:
-        """The outcome of the exchange under way, if there is one."""
+        """The outcome of the exchange under way, if there is one; at the end none may be left."""
         if self._pending is None:
             return 0
         work, value = self._pending
@@ -267,10 +254,6 @@ class World:
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier(group=self._side)
-
-    def close(self) -> None:
-        """Leave no exchange half done; the process group itself belongs to the process."""
-        self.settle()
 
 
 @contextmanager

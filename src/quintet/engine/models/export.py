@@ -74,7 +74,13 @@ class Checked(NamedTuple):
 
 def export(exportable: Exportable, folder: Path, form: Format) -> list[Checked]:
     """Write and check every piece."""
-    require_packages(form)
+    try:
+        for name in ("onnx", "onnxscript", "onnxruntime") if form == "onnx" else ():
+            importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{error.name} is not installed; for ONNX: pip install 'quintet[onnx]'"
+        ) from None
     return [export_piece(piece, folder, form) for piece in exportable.pieces]
 
 
@@ -95,16 +101,6 @@ def require_usable(run: Path, model: nn.Module) -> None:
             f"{folder.path} cannot be exported at step {step}: {'; '.join(causes)}. Name another "
             f"checkpoint, {folder.path}@STEP (there are: {others}), or {skipped.REMEDY}"
         )
-
-
-def require_packages(form: Format) -> None:
-    try:
-        for name in ("onnx", "onnxscript", "onnxruntime") if form == "onnx" else ():
-            importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"{error.name} is not installed; for ONNX: pip install 'quintet[onnx]'"
-        ) from None
 
 
 @torch.no_grad()

@@ -6,14 +6,14 @@ is read by a strict codec.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 from quintet.engine.errors import RunError
 from quintet.version import __version__
 
-T = TypeVar("T")
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 DOWNLOADED = [CONFIG, WEIGHTS, f"*/{CONFIG}", f"*/{WEIGHTS}"]
@@ -54,12 +54,11 @@ def download(name: str, check: Callable[[Path], Any] | None = None, **how: Any) 
             f"{name} is not a folder; to search the Hub: pip install 'quintet[hub]'"
         ) from None
     keywords = {"library_name": "quintet", "library_version": __version__, **how}
-    missing = hub.errors.EntryNotFoundError, hub.errors.LocalEntryNotFoundError
     try:
         config = Path(hub.hf_hub_download(name, CONFIG, **keywords))
-    except missing as error:
-        if isinstance(error, hub.errors.LocalEntryNotFoundError):
-            raise RunError(f"{name} is not a folder, and {_first_line(error)}") from None
+    except hub.errors.LocalEntryNotFoundError as error:
+        raise RunError(f"{name} is not a folder, and {_first_line(error)}") from None
+    except hub.errors.EntryNotFoundError:
         raise RunError(f"{name} on the Hub is not a Quintet model: it has no {CONFIG}") from None
     except Exception as error:  # of the network, the Hub or the name
         raise RunError(
@@ -67,27 +66,23 @@ def download(name: str, check: Callable[[Path], Any] | None = None, **how: Any) 
         ) from None
     if check is not None:
         check(config.parent)
-    return _guarded(
-        f"{name} cannot be downloaded from the Hub",
-        lambda: Path(hub.snapshot_download(name, allow_patterns=DOWNLOADED, **keywords)),
-    )
+    with _guarded(f"{name} cannot be downloaded from the Hub"):
+        return Path(hub.snapshot_download(name, allow_patterns=DOWNLOADED, **keywords))
 
 
 def upload(folder: Path, name: str, private: bool | None, token: Any, **how: Any) -> str:
     """Upload a folder to the Hub as one commit; returns the URL of the commit."""
     hub = client(name)
     api = hub.HfApi(token=token, library_name="quintet", library_version=__version__)
-
-    def send() -> str:
+    with _guarded(f"{name} cannot be uploaded to the Hub"):
         repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
         return str(api.upload_folder(repo_id=repo_id, repo_type="model", folder_path=folder, **how))
 
-    return _guarded(f"{name} cannot be uploaded to the Hub", send)
 
-
-def _guarded(what: str, act: Callable[[], T]) -> T:
+@contextmanager
+def _guarded(what: str) -> Generator[None]:
     try:
-        return act()
+        yield
     except Exception as error:  # the client lets errors of several libraries through
         raise RunError(f"{what}: {_first_line(error)}") from None
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import nn
 
 from quintet.engine.config import ConfigError, from_json, to_json
@@ -298,8 +300,6 @@ def numbers(value: Any, at: str = "config") -> list[tuple[str, float]]:
 
 def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
     """Shapes of the tensors of a safetensors file, from its header."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -330,9 +330,6 @@ def weights_of(path: Path, part: str) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

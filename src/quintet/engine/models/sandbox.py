@@ -47,7 +47,6 @@ SWELL = 4
 
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes of a file from before torch 1.6: a pickled magic number."""
-TAR = slice(257, 262), b"ustar"
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
@@ -74,12 +73,7 @@ def to_safetensors(old: Path, new: Path) -> bool:
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"{old} was not read within {SECONDS:g} seconds: {REMEDY}") from None
-    return _offline(old, child)
-
-
-def _offline(old: Path, child: "subprocess.CompletedProcess[bytes]") -> bool:
-    """The last line of the child's output; there is none if it was killed."""
-    try:
+    try:  # there is no last line if the child was killed
         result = json.loads(child.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         signals = {number.value: number.name for number in signal.Signals}
@@ -158,12 +152,13 @@ def read(old: Path) -> dict[str, Any]:
         start = file.read(512)
     if start.startswith(LEGACY):
         return read_legacy(old, size)
-    where, mark = TAR
-    if start[where] == mark:
+    if start[257:262] == b"ustar":
         raise Refused(f"is a tar archive, as torch 0.1 wrote them; {REMEDY}")
     stored = check_archive(old)
     tensors = tensors_in(load(old, "cpu", mmap=True), SWELL * size)
-    check_storages(tensors, stored)
+    storages = (tensor.untyped_storage() for tensor in tensors.values())
+    if sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()) > stored:
+        raise Refused("claims more bytes for its tensors than their records have")
     return tensors
 
 
@@ -281,25 +276,15 @@ def check_tensor(name: str, tensor: Any) -> int:
     return size
 
 
-def check_storages(tensors: Mapping[str, Any], stored: int) -> None:
-    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
-    if sum(held.values()) > stored:
-        raise Refused("claims more bytes for its tensors than their records have")
-
-
-def read_and_write(request: Mapping[str, Any]) -> bool:
-    offline = cut_off_network()
-    from quintet.engine.runs.checkpoint import write_safetensors  # and torch, before the limits
-
-    old = Path(request["old"])
-    set_limits(old.stat().st_size, request["memory"], request["seconds"])
-    write_safetensors(Path(request["new"]), read(old))
-    return offline
-
-
 def main() -> None:
+    result: dict[str, Any]
     try:
-        result: dict[str, Any] = {"offline": read_and_write(json.loads(sys.argv[1]))}
+        request, result = json.loads(sys.argv[1]), {"offline": cut_off_network()}
+        from quintet.engine.runs.checkpoint import write_safetensors  # and torch, before the limits
+
+        old = Path(request["old"])
+        set_limits(old.stat().st_size, request["memory"], request["seconds"])
+        write_safetensors(Path(request["new"]), read(old))
     except Refused as refused:
         result = {"problem": "".join(c if c.isprintable() else "�" for c in str(refused))}
     except MemoryError:

@@ -60,11 +60,6 @@ def _names(path: Path) -> set[str]:
 def _read(path: Path) -> dict[str, Tensor]:
     try:
         content = path.read_bytes()
-    except OSError:
-        return {}
-    if hashlib.sha256(content).hexdigest() != path.stem:
-        return {}
-    try:
-        return load(content)
-    except SafetensorError:
+        return load(content) if hashlib.sha256(content).hexdigest() == path.stem else {}
+    except (OSError, SafetensorError):
         return {}

@@ -15,10 +15,10 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -94,17 +94,15 @@ def snapshot(
         copied[name] = {}
         for key, value in tensors.items():
             full = whole(value.detach())
-            if keep:
-                copied[name][key] = _copy(full, old.get(key))
+            if not keep:
+                continue
+            buffer = old.get(key)
+            if buffer is None or buffer.shape != full.shape or buffer.dtype != full.dtype:
+                buffer = torch.empty(full.shape, dtype=full.dtype, pin_memory=full.is_cuda)
+            copied[name][key] = buffer.copy_(full, non_blocking=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return copied
-
-
-def _copy(value: Tensor, buffer: Tensor | None) -> Tensor:
-    if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-        buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-    return buffer.copy_(value, non_blocking=True)
 
 
 def write(folder: Path, step: int, files: Files, about: Mapping[str, Any]) -> Path:
@@ -179,21 +177,27 @@ def read(path: Path) -> dict[str, dict[str, Tensor]]:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from None
 
 
-class Position(NamedTuple):
-    """Progress of a run: steps taken, samples consumed over all processes, seconds spent."""
+def read_shapes(file: Path) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    """Shapes of all tensors and names of those that are not finite, one tensor in memory."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    nonfinite: list[str] = []
+    with safe_open(file, framework="pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118
+            tensor = tensors.get_tensor(name)
+            shapes[name] = tuple(tensor.shape)
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                nonfinite.append(name)
+    return shapes, nonfinite
 
-    step: int
-    samples: int
-    seconds: float
 
-
-def position(path: Path, about: Mapping[str, Any]) -> Position:
-    """The position in state.json; RunError if its values are invalid."""
-    step, samples, seconds = (about.get(name) for name in Position._fields)
+def position(path: Path, about: Mapping[str, Any]) -> tuple[int, int, float]:
+    """Steps taken, samples consumed over all processes and seconds spent, by state.json; RunError
+    if its values are invalid."""
+    step, samples, seconds = (about.get(name) for name in ("step", "samples", "seconds"))
     counts = type(step) is int and type(samples) is int and min(step, samples) >= 0
     if not counts or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
         raise RunError(f"{path}/state.json: step, samples or seconds cannot be used")
-    return Position(step, samples, seconds)  # type: ignore[arg-type]
+    return step, samples, seconds  # type: ignore[return-value]
 
 
 def require_forms(path: Path, files: Files, expected: Files) -> None:
@@ -231,6 +235,14 @@ def newest_intact(folder: Path, warn: Callable[[str], None]) -> int | None:
     return None
 
 
+def owner(path: Path) -> str | None:
+    """Id of the run that wrote a checkpoint; a damaged one is nobody's to remove."""
+    try:
+        return read_about(path).get("run")
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def retain(
     folder: Path,
     last: int,
@@ -249,13 +261,8 @@ def retain(
     for step in steps:
         if step in keep or When(every).due(step):
             continue
-        path = path_of(folder, step)
-        try:
-            mine = read_about(path).get("run") == run_id
-        except (OSError, ValueError, RecursionError):
-            mine = False  # damaged or foreign: not ours to remove
-        if mine:
-            remove_folder(path)
+        if owner(path_of(folder, step)) == run_id:
+            remove_folder(path_of(folder, step))
 
 
 class Writer:

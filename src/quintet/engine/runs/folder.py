@@ -45,25 +45,10 @@ class RunFolder:
     """Checkpoint to use, of a path RUN@STEP or RUN@best; None is the newest intact one."""
     _lock: int | None = None
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def frozen(self) -> Path:
-        return self.path / "frozen"
-
-    @property
-    def exhibits(self) -> Path:
-        return self.path / "exhibits"
+    def __post_init__(self) -> None:
+        self.checkpoints, self.frozen = self.path / "checkpoints", self.path / "frozen"
+        self.exhibits = self.path / "exhibits"
+        self.metrics, self.events = self.path / "metrics.jsonl", self.path / "events.jsonl"
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "RunFolder":
@@ -170,17 +155,16 @@ class RunFolder:
             raise RunError(f"{path} lacks a step or a value; delete it (it is rewritten)")
         return best
 
-    def write_best(self, best: Mapping[str, Any]) -> None:
-        write_json(self.path / "best.json", best)
-
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
         line = json.dumps(finite(record), allow_nan=False) + "\n"
         if path.is_symlink():
             raise RunError(f"{path} is a link; a run writes only inside its own folder")
         try:
-            with open(path, "ab") as file:
-                cut = file.tell() > 0 and not _ends_a_line(path)
-                file.write(("\n" + line if cut else line).encode())
+            with open(path, "ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    line = line if file.read() == b"\n" else "\n" + line  # a kill cut the last one
+                file.write(line.encode())
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -199,12 +183,6 @@ class RunFolder:
 
     def steps(self) -> list[int]:
         return steps_in(self.checkpoints)
-
-
-def _ends_a_line(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
 
 
 def _is_without_checkpoint(path: Path) -> bool:

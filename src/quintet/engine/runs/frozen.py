@@ -25,8 +25,9 @@ def keep(
     recipe: Recipe,
     live: Mapping[str, Pretrained],
     load: Callable[[str], Pretrained] | None,
-) -> None:
-    """Copy missing stages and check existing ones. `live` holds models passed from Python."""
+) -> dict[str, Any]:
+    """Copy missing stages and check existing ones; returns config.json. `live` holds models passed
+    from Python."""
     digests = dict(folder.about.get("frozen", {}))
     for name, trained_by in recipe.stages.items():
         path = folder.frozen / name
@@ -37,14 +38,21 @@ def keep(
             model = live.get(name)
             if model is None and load is not None:
                 model = load(source)
-                _check_room(model, name, source, trained_by)
+                # Here, where the folder that was given is known; the task checks the class.
+                room, _, of_a_room = trained_by.split()[0].partition("/")
+                if of_a_room and model.label().partition("/")[0] != room:
+                    raise RunError(f"{source} holds {model.label()}: {_remedy(name, trained_by)}")
             if model is None:
                 raise RunError(f"{name} is {source!r}, which cannot be loaded here; pass the model")
-            _copy(model, path)
+            path.parent.mkdir(exist_ok=True)
+            remove_partial(path.parent)  # of a killed start
+            with atomic_folder(path, replace=True) as partial:
+                model.save_stage(partial)
             digests[name] = digest(path)
     if digests:
         check(folder.path, digests)
         folder.write_config({**folder.about, "frozen": digests})
+    return folder.about
 
 
 def _remedy(name: str, trained_by: str) -> str:
@@ -52,21 +60,6 @@ def _remedy(name: str, trained_by: str) -> str:
     if "/" in trained_by.split()[0]:
         wanted = f"a run of 'quintet train {trained_by}' or its export"
     return f"set --{name.replace('_', '-')} to {wanted}"
-
-
-def _check_room(model: Pretrained, name: str, source: str, trained_by: str) -> None:
-    """Here, where the folder that was given is known; the task checks the class."""
-    room, _, of_a_room = trained_by.split()[0].partition("/")
-    label = model.label()
-    if of_a_room and label.partition("/")[0] != room:
-        raise RunError(f"{source} holds {label}: {_remedy(name, trained_by)}")
-
-
-def _copy(model: Pretrained, path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    remove_partial(path.parent)  # of a killed start
-    with atomic_folder(path, replace=True) as partial:
-        model.save_stage(partial)
 
 
 def digest(path: Path) -> str:

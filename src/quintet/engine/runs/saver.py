@@ -12,7 +12,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder, require_settings
-from quintet.files import remove_partial
+from quintet.files import remove_partial, write_json
 from quintet.version import __version__
 
 
@@ -21,7 +21,7 @@ class Saver:
 
     def __init__(self, folder: RunFolder, recipe: Recipe, world: World):
         self.folder, self.recipe, self.world = folder, recipe, world
-        self.writer = checkpoint.Writer() if world.is_main else None
+        self.writer = checkpoint.Writer()
         self.saved_step: int | None = None
         self.held_out = ""
         """Digest of the validation data: the best on other data is none to compare with."""
@@ -50,7 +50,7 @@ class Saver:
         the saver knows."""
         best = self.best if self.is_best else None
         self.is_best, self.saved_step = False, step
-        if self.writer is None:
+        if not self.world.is_main:
             checkpoint.snapshot(files, keep=False)
             return
         writer, spare = self.writer, self.writer.spare
@@ -61,9 +61,17 @@ class Saver:
             checkpoint.write(self.folder.checkpoints, step, copied, about)
             writer.spare = copied
             if best is not None:
-                self.folder.write_best({"step": step, **best})
+                write_json(self.folder.path / "best.json", {"step": step, **best})
             if not any(about["skips"].values()):  # else the last intact one must not give way
-                self._retain(step)
+                saved = self.folder.best()
+                checkpoint.retain(
+                    self.folder.checkpoints,
+                    self.recipe.keep_last,
+                    self.recipe.keep_every,
+                    saved["step"] if saved else None,
+                    self.folder.id,
+                    newest=step,
+                )
 
         writer.submit(job)
 
@@ -84,17 +92,6 @@ class Saver:
             },
         }
 
-    def _retain(self, step: int) -> None:
-        best = self.folder.best()
-        checkpoint.retain(
-            self.folder.checkpoints,
-            self.recipe.keep_last,
-            self.recipe.keep_every,
-            best["step"] if best else None,
-            self.folder.id,
-            newest=step,
-        )
-
     def newest(self, say: Callable[[str], None]) -> int | None:
         """Step of the newest intact checkpoint; reports of later steps are dropped."""
 
@@ -108,7 +105,7 @@ class Saver:
 
     def read(
         self, step: int, expected: checkpoint.Files
-    ) -> tuple[dict[str, Any], dict[str, Any], checkpoint.Position]:
+    ) -> tuple[dict[str, Any], dict[str, Any], tuple[int, int, float]]:
         """State, tensors by file and position of a checkpoint that fits this run, or an error."""
         path = checkpoint.path_of(self.folder.checkpoints, step)
         about, files = checkpoint.read_about(path), checkpoint.read(path)
@@ -128,20 +125,5 @@ class Saver:
         require_settings(path, about, self.recipe, self.global_batch, asked)
         checkpoint.require_forms(path, files, expected)
         position = checkpoint.position(path, about)
-        self.saved_step = position.step
+        self.saved_step = step
         return about, files, position
-
-    def forget_best(self) -> None:
-        self.best, self.is_best = None, False
-
-    def check(self) -> None:
-        if self.writer:
-            self.writer.check()
-
-    def wait(self) -> None:
-        if self.writer:
-            self.writer.wait()
-
-    def close(self) -> None:
-        if self.writer:
-            self.writer.close()

@@ -49,37 +49,29 @@ class Callback(Sink):
 class Progress(Sink):
     """A progress bar on a terminal; elsewhere one line per report: `log_every` is the only rule."""
 
-    def __init__(self, title: str, steps: int, start: Callable[[], int]):
+    def __init__(self, title: str, steps: int, start: int):
         from rich.console import Console
 
-        self.title, self.steps, self.start = title, steps, start
+        self.steps = steps
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
         self.bar: Any = None
         self.began = time.monotonic()
         self.first: int | None = None
         if self.console.is_terminal:
-            self._open_bar()
+            self._open_bar(title, start)
 
-    def _open_bar(self) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+    def _open_bar(self, title: str, start: int) -> None:
+        from rich import progress
 
-        self.bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[shown]}", markup=False),
+        self.bar = progress.Progress(
+            progress.TextColumn("[bold]{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[shown]}", markup=False),
             console=self.console,
         )
-        self.line = self.bar.add_task(
-            self.title, total=self.steps, shown="", completed=self.start()
-        )
+        self.line = self.bar.add_task(title, total=self.steps, shown="", completed=start)
         self.bar.start()
 
     def report(self, record: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from quintet.engine.config import TrackerConfig
 from quintet.engine.errors import RunError
@@ -66,31 +66,24 @@ class TensorBoard(Sink):
         self.writer.close()
 
 
-class Identity(NamedTuple):
-    """What a tracker knows a run by: W&B by its id, trackio by its name."""
-
-    id: str
-    name: str
-
-
-def identity(folder: RunFolder, run_name: str | None) -> Identity:
-    """That of the last start in this folder; a copy of a run gets its own. The folder is recognised
-    by its inode, which a move keeps, or by its path, which a restored backup keeps."""
+def identity(folder: RunFolder, run_name: str | None) -> tuple[str, str]:
+    """Id and name of the last start in this folder; a copy of a run gets its own. The folder is
+    recognised by its inode, which a move keeps, or by its path, which a restored backup keeps."""
     file, path = folder.path / "tracker.json", folder.path.resolve()
     name = run_name or path.name
     here = {"run": folder.id, "path": str(path), "inode": path.stat().st_ino, "asked": run_name}
     known = read_json(file) if file.is_file() else {}
     # Of a run that had no tracker until now, a copy may exist that is tracked from now on as well.
-    known_by = Identity(uuid.uuid4().hex if folder.steps() else folder.id, name)
+    tracked, shown = uuid.uuid4().hex if folder.steps() else folder.id, name
     if known.get("run") == folder.id:
-        known_by = Identity(str(known.get("id")), str(known.get("name")))
+        tracked, shown = str(known.get("id")), str(known.get("name"))
         if here["inode"] != known.get("inode") and here["path"] != known.get("path"):
-            copied = uuid.uuid4().hex
-            known_by = Identity(copied, f"{name}-{copied[:6]}" if name == known_by.name else name)
+            tracked = uuid.uuid4().hex
+            shown = f"{name}-{tracked[:6]}" if name == shown else name
         elif run_name != known.get("asked"):
-            known_by = Identity(known_by.id, name)
-    write_json(file, {**here, **known_by._asdict()})
-    return known_by
+            shown = name
+    write_json(file, {**here, "id": tracked, "name": shown})
+    return tracked, shown
 
 
 class Tracker(Sink):
@@ -99,15 +92,15 @@ class Tracker(Sink):
     def __init__(self, name: str, folder: RunFolder, config: TrackerConfig):
         self.module = importlib.import_module(name)
         project = config.project or os.environ.get(f"{name.upper()}_PROJECT") or "quintet"
-        known_as = identity(folder, config.run_name)
+        tracked, shown = identity(folder, config.run_name)  # W&B resumes by id, trackio by name
         about: dict[str, Any] = {
             "project": project,
-            "name": known_as.name,
+            "name": shown,
             "config": folder.about,
             "resume": "allow",  # a resumed run stays one run
         }
         if name == "wandb":
-            about |= {"dir": str(folder.path), "id": known_as.id}
+            about |= {"dir": str(folder.path), "id": tracked}
             about |= {"entity": config.entity, "tags": list(config.tags) or None}
         self.module.init(**about)
 

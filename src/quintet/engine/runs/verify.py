@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from quintet.engine import optim, skipped
 from quintet.engine.data import record
@@ -154,27 +154,15 @@ def check_checkpoint(folder: RunFolder, step: int, task: Task | None) -> Iterato
     shapes: dict[str, Shapes] = {}
     for name in sorted(state["files"]):
         try:
-            shapes[name.removesuffix(".safetensors")], nonfinite = read_shapes(path / name)
+            stored, nonfinite = checkpoint.read_shapes(path / name)
         except (SafetensorError, OSError) as error:
             yield f"{name} cannot be read ({error})"
             return
+        shapes[name.removesuffix(".safetensors")] = stored
         if nonfinite:
             yield f"{name}: {len(nonfinite)} tensors are not finite, {nonfinite[0]} is the first"
     if task is not None:
         yield from compare(shapes, task)
-
-
-def read_shapes(file: Path) -> tuple[Shapes, list[str]]:
-    """Shapes of all tensors and names of those that are not finite, one tensor in memory."""
-    shapes: Shapes = {}
-    nonfinite: list[str] = []
-    with safe_open(file, framework="pt") as tensors:
-        for name in tensors.keys():  # noqa: SIM118
-            tensor = tensors.get_tensor(name)
-            shapes[name] = tuple(tensor.shape)
-            if tensor.is_floating_point() and not tensor.isfinite().all():
-                nonfinite.append(name)
-    return shapes, nonfinite
 
 
 def compare(shapes: Mapping[str, Shapes], task: Task) -> Iterator[str]:

@@ -6,7 +6,6 @@ the largest of some samples. It does not affect the real run.
 
 import copy
 import gc
-import random
 import shlex
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +18,10 @@ from torch import Tensor, nn
 
 from quintet.engine.config import Recipe
 from quintet.engine.data.plans import Request
-from quintet.engine.data.stream import Collate, Samples, to_device
+from quintet.engine.data.stream import Samples, collated, to_device
 from quintet.engine.data.transfer import Transfer
 from quintet.engine.errors import RunError
-from quintet.engine.keys import Key
+from quintet.engine.keys import preserved_generators
 from quintet.engine.machine import memory
 from quintet.engine.machine.compiling import UNDECIDED
 from quintet.engine.machine.world import World
@@ -100,8 +99,9 @@ class Probe:
     def _try(self, size: int) -> bool:
         memory.forget_peak()
         exhausted = False
+        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
         try:
-            with preserved_rng():
+            with preserved_generators(devices):
                 dry_run(self.build, self.recipe.with_micro_batch(size), self.alone)
         except Exception as error:
             exhausted = memory.ran_out(error)  # keep no reference: its frames hold tensors
@@ -112,7 +112,9 @@ class Probe:
             exhausted = exhausted or free < RESERVE * total
         else:
             self.needed[size] = memory.peak() - self.start
-        self._clean()
+        gc.collect()
+        if self.world.device.type == "cuda":
+            torch.cuda.empty_cache()
         return not exhausted
 
     def _predicted(self, size: int) -> float:
@@ -122,11 +124,6 @@ class Probe:
             return 0.0
         (a, low), (b, high) = sorted(self.needed.items())[-2:]
         return high + max(0.0, (high - low) / (b - a)) * (size - b)
-
-    def _clean(self) -> None:
-        gc.collect()
-        if self.world.device.type == "cuda":
-            torch.cuda.empty_cache()
 
 
 # -- dry steps ------------------------------------------------------------------------------
@@ -174,9 +171,8 @@ def heavy_batches(task: Task, source: Any, recipe: Recipe, world: World) -> list
     if not readable:
         raise RunError(f"none of {len(probed)} samples could be read: {probed[0][3][-1].reason}")
     item, index, key, _ = max(readable, key=lambda sample: num_bytes(sample[0]))
-    row: tuple[Any, int, Key, list[Any]] = (item, index, key, [])
-    collate = Collate(task.collate)
-    micro = [collate([row] * recipe.batch_size) for _ in range(recipe.accumulate)]
+    rows = [(item, index, key, [])] * recipe.batch_size
+    micro = [collated(task.collate, rows) for _ in range(recipe.accumulate)]
     return [to_device(loaded, [], Transfer(world)) for loaded in micro]
 
 
@@ -195,24 +191,10 @@ def num_bytes(item: Any) -> int:
 
 
 @contextmanager
-def preserved_rng() -> Generator[None, None, None]:
-    """Restore the global generators afterwards."""
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    try:
-        yield
-    finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])
-        torch.set_rng_state(state[2])
-        if device is not None:
-            torch.cuda.set_rng_state(device)
-
-
-@contextmanager
 def preserved_networks(task: Task) -> Generator[None, None, None]:
     """Restore the networks afterwards: a model passed to a trainer outlives the dry run."""
-    modules = list(_modules(task))
+    parts = task.parts.values()
+    modules = [m for part in parts for m in (part.network, part.extra_state) if m is not None]
     modes = [(each, each.training) for module in modules for each in module.modules()]
     trainable = [(p, p.requires_grad) for module in modules for p in module.parameters()]
     values = [{name: t.detach().clone() for name, t in _tensors(module)} for module in modules]
@@ -227,13 +209,6 @@ def preserved_networks(task: Task) -> Generator[None, None, None]:
             for module, saved in zip(modules, values):
                 for name, tensor in _tensors(module):
                     tensor.copy_(saved[name])
-
-
-def _modules(task: Task) -> Iterator[nn.Module]:
-    for part in task.parts.values():
-        yield part.network
-        if part.extra_state is not None:
-            yield part.extra_state
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -8,6 +8,7 @@ import resource
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -116,57 +117,54 @@ def problems(folder: Path, speed: float | None) -> list[str]:
     return [*_about_device(), *_about_host(), *_about_disk(folder, speed)]
 
 
-def _about_device() -> list[str]:
+def _about_device() -> Iterator[str]:
     if torch.cuda.is_available():
-        advice: list[str] = []
         if not torch.cuda.is_bf16_supported(including_emulation=False):
-            advice.append("The GPU only emulates bf16: use --precision fp32.")
+            yield "The GPU only emulates bf16: use --precision fp32."
         if not has_compiler():
-            advice.append(
+            yield (
                 "There is no C compiler, which Triton needs: steps are neither fused nor compiled, "
                 "and take about twice as long; install gcc."
             )
-        return advice
-    if Path("/dev/nvidia0").exists():
-        return [
+    elif Path("/dev/nvidia0").exists():
+        yield (
             f"There is an NVIDIA GPU, but torch {torch.__version__} does not find it: install the "
             "torch build of your CUDA version, and check the output of nvidia-smi."
-        ]
-    return ["There is no GPU: use the recipes that end in _tiny; the others are too slow on a CPU."]
+        )
+    else:
+        yield (
+            "There is no GPU: use the recipes that end in _tiny; the others are too slow on a CPU."
+        )
 
 
-def _about_host() -> list[str]:
-    sentences: list[str] = []
+def _about_host() -> Iterator[str]:
     cores, threads = usable_cores(), torch.get_num_threads()
     if threads < cores // 2 and not torch.cuda.is_available():
-        sentences.append(f"torch uses {threads} of {cores} cores: unset OMP_NUM_THREADS.")
+        yield f"torch uses {threads} of {cores} cores: unset OMP_NUM_THREADS."
     if os.getloadavg()[0] > 1.5 * cores:
-        sentences.append(f"The machine is busy (load {os.getloadavg()[0]:.1f} on {cores} cores).")
+        yield f"The machine is busy (load {os.getloadavg()[0]:.1f} on {cores} cores)."
     if memory.available() < 2 * GIB:
         free = memory.available() / GIB
-        sentences.append(f"{free:.1f} GiB of memory are free: lower --batch-size and --workers.")
+        yield f"{free:.1f} GiB of memory are free: lower --batch-size and --workers."
     if SHARED.is_dir() and shutil.disk_usage(SHARED).free < GIB:
         free = shutil.disk_usage(SHARED).free / MIB
-        sentences.append(
+        yield (
             f"{SHARED} has {free:.0f} MiB free, and workers pass batches through it: start the "
             "container with --shm-size 8g, or use --workers 0."
         )
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files < 1024:
-        sentences.append(f"A process may open {files} files; workers need more: ulimit -n 4096.")
-    return sentences
+        yield f"A process may open {files} files; workers need more: ulimit -n 4096."
 
 
-def _about_disk(folder: Path, speed: float | None) -> list[str]:
-    sentences: list[str] = []
+def _about_disk(folder: Path, speed: float | None) -> Iterator[str]:
     free = shutil.disk_usage(folder).free
     if free < 5 * GIB:
-        sentences.append(f"{free / GIB:.1f} GiB of disk are free here: set --run to another disk.")
+        yield f"{free / GIB:.1f} GiB of disk are free here: set --run to another disk."
     if speed is None:
-        sentences.append("This folder cannot be written: set --run to a writable folder.")
+        yield "This folder cannot be written: set --run to a writable folder."
     elif speed < 30e6:
-        sentences.append(
+        yield (
             f"The disk writes {speed / 1e6:.0f} MB/s: writing a checkpoint may take longer than "
             "the steps between two; raise --save-every."
         )
-    return sentences

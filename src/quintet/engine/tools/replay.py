@@ -54,8 +54,7 @@ def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) 
             take_step(run)
         losses = run.meters.read()[1][step - 1]
         ids = run.meters.ids[step - 1]
-        source = run.stream.samples.source
-        names = [source.name(index) for index in ids]
+        names = [run.stream.samples.source.name(index) for index in ids]
         return Replayed(losses, ids, names, check_order(run, step))
     finally:
         run.close()
@@ -212,7 +211,7 @@ def _start(report: Record, saved: Mapping[int, Record]) -> int | None:
     steps = _steps(report["order"])
     before = [step for step in saved if steps and step < steps[0]]
     start = before[-1] if before else None
-    history = [read_history(about, Path(str(step))).rollbacks for step, about in saved.items()]
+    history = [read_history(about, Path(str(step)))[1] for step, about in saved.items()]
     own = len(history[list(saved).index(start)]) if start is not None else 0
     later = history[-1][own:] if history else []
     return -1 if not steps or any(entry["to"] < steps[-1] for entry in later) else start
@@ -225,9 +224,8 @@ def _inexact(
     if world.device.type != "cpu" and not recipe.deterministic:
         return "trained without --deterministic"
     trained: Record = folder.about
-    facts = [
-        ("device", trained.get("machine", {}).get("device"), hardware.facts(world.device)["device"])
-    ]
+    device = hardware.facts(world.device)["device"]
+    facts = [("device", trained.get("machine", {}).get("device"), device)]
     facts += [("torch", trained.get("versions", {}).get("torch"), torch.__version__)]
     if saved:
         newest = saved[max(saved)]
