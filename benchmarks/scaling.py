@@ -77,7 +77,7 @@ NOT_MEASURED = {
     "video/maskgit",
     "mesh/autoencoder_compact",
     "speech/vocoder",
-    "speech/voicebox_hour",
+    "speech/voicebox_medium",
 }
 """Recipes whose step is still to be timed on one GPU (benchmarks/maskgit_speed.py,
 benchmarks/steps.py, and for the vocoder benchmarks/learning.py)."""

@@ -60,7 +60,7 @@ def voicebox_tiny() -> VoiceBoxRecipe:
     )
 
 
-def voicebox_hour() -> VoiceBoxRecipe:
+def voicebox_medium() -> VoiceBoxRecipe:
     """Sentences of up to 10 seconds, from an hour or two of recordings; for one GPU."""
     short = voicebox()
     return replace(
