@@ -4,11 +4,7 @@ from dataclasses import replace
 
 from quintet.engine.config import OptimizerConfig
 from quintet.speech.config import SpeechDataConfig
-from quintet.speech.vocoder.config import (
-    VocoderConfig,
-    VocoderDataConfig,
-    VocoderRecipe,
-)
+from quintet.speech.vocoder.config import VocoderConfig, VocoderDataConfig, VocoderRecipe
 from quintet.speech.voicebox.config import SamplingConfig, VoiceBoxConfig, VoiceBoxRecipe
 
 
