@@ -279,7 +279,7 @@ def text_length(sources: Sequence[Any], most: int) -> int:
     """Ids that each text is padded to: one length for a run, because each further length would be
     compiled and captured separately. All captions fit, where their length is known; `most` at
     most."""
-    bounds = [s.longest_text() if hasattr(s, "longest_text") else None for s in sources]
+    bounds: list[Any] = [s.longest_text() if hasattr(s, "longest_text") else None for s in sources]
     if not bounds or None in bounds:
         return most
     return min(most, ceil((1 + max(bounds)) / LANES) * LANES)  # 1: the start
