@@ -137,7 +137,7 @@ REAL = {
         "",
         {"share_of_mel_error": 0.5, "share_of_pitch_error": 0.5, "seconds": 600},
     ),
-    "speech/voicebox_hour": Real(
+    "speech/voicebox_medium": Real(
         4000,
         "--model.phonemes en-us --judges cer own_voice duration",
         {

@@ -118,7 +118,7 @@ ROWS = {
             "speech",
             ("cer", "speaker", "own_voice", "pitch", "duration"),
             settings="--model.phonemes en-us",
-            variant="speech/voicebox_hour",  # of sentences
+            variant="speech/voicebox_medium",  # of sentences
         ),
     )
 }

@@ -263,7 +263,7 @@ def test_a_folder_without_sounds_is_refused(tmp_path):
 def test_built_in_pieces_say_what_they_are():
     data = open_data(None, SMALL, "valid", 0)
     sample = data.keyed(3, None)
-    assert sample["text"] == tunes.compose(7).caption
+    assert sample["text"] == tunes.compose(7).captions[0]
     assert sample["labels"].tolist() == list(tunes.compose(7).labels)
     assert sample["length"] == len(sample["wav"]) == 8_000 == data.length(3)
     assert len(data) == 40

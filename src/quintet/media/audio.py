@@ -51,6 +51,11 @@ class AudioCaps(NamedTuple):
     max_channels: int = 8
     max_rate: int = 192_000
 
+    @classmethod
+    def of(cls, config: Any) -> "AudioCaps":
+        """The fields of these names."""
+        return cls(*(getattr(config, name) for name in cls._fields))
+
 
 class AudioInfo(NamedTuple):
     """Content of a header."""

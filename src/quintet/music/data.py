@@ -8,13 +8,12 @@ and caption are drawn from its key; without a key they are the centre crop and t
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from hashlib import blake2b
 from math import ceil
 from pathlib import Path
 from random import Random
 from sys import maxsize
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -47,25 +46,6 @@ LANES = 8
 """The length of texts is a multiple of this: attention is faster."""
 
 
-class MusicData(Source, Protocol):
-    """Interface of folders, built-in data and custom data sets."""
-
-    def texts(self, index: int) -> list[str]: ...
-    def length(self, index: int) -> int: ...
-
-
-@runtime_checkable
-class BoundsTexts(Protocol):
-    def longest_text(self) -> int | None:
-        """Bytes that no caption exceeds, if that is known without reading files."""
-        ...
-
-
-def caps_of(config: MusicDataConfig) -> AudioCaps:
-    """File limits of a configuration."""
-    return AudioCaps(config.max_bytes, config.max_seconds, config.max_channels, config.max_rate)
-
-
 def _sample(wav: Samples | Samples16, text: str) -> dict[str, Any]:
     return {"wav": torch.from_numpy(wav), "length": len(wav), "text": text}
 
@@ -74,16 +54,14 @@ def _sample(wav: Samples | Samples16, text: str) -> dict[str, Any]:
 
 
 class Captions(FolderTexts[list[str]]):
-    def __init__(self, folder: Path, names: Sequence[str], max_length: int) -> None:
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         metadata = read_metadata(folder)
         rows = {name: texts for name, row in metadata.items() if (texts := _captions(row))}
         super().__init__(folder, names, rows, WHAT)
-        self.truncate = Truncation(max_length)
 
     def of(self, name: str) -> list[str]:
-        """One or more non-empty captions, truncated."""
-        texts = self.rows.get(name)
-        return self.truncate(texts or [" ".join(self.read(name, CAPTION).split())], name)
+        """One or more non-empty captions."""
+        return self.rows.get(name) or [" ".join(self.read(name, CAPTION).split())]
 
     def longest(self, names: Sequence[str]) -> int | None:
         """Bytes of the longest; None if some are in files of their own."""
@@ -91,24 +69,6 @@ class Captions(FolderTexts[list[str]]):
             return None
         texts = (text for name in names for text in self.rows[name])
         return max((len(text.encode("utf-8", "replace")) for text in texts), default=0)
-
-
-class Truncation:
-    """Truncates captions to a maximum length, with a warning for the first."""
-
-    def __init__(self, max_length: int) -> None:
-        self.max_length, self._warned = max_length, False
-
-    def __call__(self, texts: Sequence[str], name: str) -> list[str]:
-        longest = max(map(len, texts))
-        if longest > self.max_length and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{printable(name)}: its caption of {longest:,} characters is truncated to "
-                f"text_length = {self.max_length:,}; further warnings are suppressed",
-                stacklevel=2,
-            )
-        return [text[: self.max_length] for text in texts]
 
 
 def _captions(row: Mapping[str, Any]) -> list[str]:
@@ -142,65 +102,65 @@ class MusicFolder(InFolder):
 
     suffixes, unread = SUFFIXES, UNREAD
     what, lacking = WHAT, f"{WHAT} have no caption"
+    described = staticmethod(described)
+    _warned = False
 
     def __init__(
         self, folder: Path | str, config: MusicDataConfig, split: Split, seed: int
     ) -> None:
         super().__init__(folder, config, split, seed)
         seconds = [self.extent(index) for index in range(len(self))]
-        self.cache = AudioCache(seconds, caps_of(config))
+        self.cache = AudioCache(seconds, AudioCaps.of(config))
 
     def range_settings(self) -> object:
-        return caps_of(self.config)
+        return AudioCaps.of(self.config)
 
     def examine(self, path: Path) -> float:
-        return probe(path, caps_of(self.config)).seconds
+        return probe(path, AudioCaps.of(self.config)).seconds
 
     def usable(self, names: list[str]) -> list[str]:
-        self._captions = Captions(self.folder, names, self.config.text_length)
+        self._captions = Captions(self.folder, names)
         return with_texts(self.folder, names, self._captions, self.config.max_missing, self.lacking)
 
-    @cached_property
-    def _truncate(self) -> Truncation:
-        return Truncation(self.config.text_length)
-
     def text(self, index: int) -> str:
-        """The first caption."""
         return self.texts(index)[0]
 
     def texts(self, index: int) -> list[str]:
         """All captions, without opening the audio file."""
-        if self.shards is None:
-            return self._captions.of(self._names[index])
-        name, texts = self.name(index), _captions(self.row(index))
+        name, most = self.name(index), self.config.text_length
+        texts = self._captions.of(name) if self.shards is None else _captions(self.row(index))
         if not texts:
             raise BadFile(name, "has no caption", "pack the folder again")
-        return self._truncate(texts, name)
+        longest = max(map(len, texts))
+        if longest > most and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{printable(name)}: its caption of {longest:,} characters is truncated to "
+                f"text_length = {most:,}; further warnings are suppressed",
+                stacklevel=2,
+            )
+        return [text[:most] for text in texts]
 
     def longest_text(self) -> int | None:
+        """Bytes that no caption exceeds; None if that is unknown without reading files."""
         return None if self.shards is not None else self._captions.longest(self._names)
 
     def length(self, index: int) -> int:
         """Samples of the crop, from the file header; the maximum for an unreadable file."""
         config = self.config
         try:
-            seconds = self.extent(index) or probe(self.path(index), caps_of(config)).seconds
+            seconds = self.extent(index) or probe(self.path(index), AudioCaps.of(config)).seconds
         except BadFile:
             seconds = config.seconds
         return length_at(config.sample_rate, seconds, config.seconds)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """A crop and one of the captions, drawn from the key."""
-        config = self.config
-        texts = self.texts(index)
+        config, path, texts = self.config, self.path(index), self.texts(index)
         start = key.random("crop").random() if key is not None else 0.5
         text = key.random("caption").choice(texts) if key is not None else texts[0]
         wav = self.cache.read(
-            index,
-            self.path(index),
-            rate=config.sample_rate,
-            seconds=config.seconds,
-            start=start,
+            index, path, rate=config.sample_rate, seconds=config.seconds, start=start
         )
         return _sample(wav, text)
 
@@ -213,7 +173,7 @@ def check(
     root = Path(folder)
 
     def reader(paths: list[Path]) -> Callable[[Path], None]:
-        captions = Captions(root, [relative_name(root, path) for path in paths], config.text_length)
+        captions = Captions(root, [relative_name(root, path) for path in paths])
 
         def examine(path: Path) -> None:
             name = relative_name(root, path)
@@ -221,7 +181,7 @@ def check(
                 remedy = "add it to metadata.jsonl, or write a .txt file of the same name"
                 raise BadFile(path, "has no caption", remedy)
             captions.of(name)
-            check_audio(path, caps_of(config))
+            check_audio(path, AudioCaps.of(config))
 
         return examine
 
@@ -232,21 +192,15 @@ def check(
 
 
 class BuiltinTunes(Builtin):
-    """Procedural music with captions.
-
-    A training clip lasts `min_seconds` to `seconds`, the same in every epoch; a validation clip
-    lasts `seconds`.
-    """
+    """Procedural music with captions."""
 
     what = "tune"
 
     def tune(self, index: int) -> tunes.Tune:
-        """Attributes and score of the clip."""
         return tunes.compose(self.number(index), self.seed)
 
     def texts(self, index: int) -> list[str]:
-        """The plain caption of the clip."""
-        return [self.tune(index).caption]
+        return [self.tune(index).captions[0]]
 
     def longest_text(self) -> int:
         return tunes.longest_caption()
@@ -256,10 +210,11 @@ class BuiltinTunes(Builtin):
         return round(self._seconds(index) * self.config.sample_rate)
 
     def _seconds(self, index: int) -> float:
+        """The same in every epoch."""
         config: MusicDataConfig = self.config
-        number = self.number(index)
         if self.split == "valid" or config.min_seconds == config.seconds:
             return config.seconds
+        number = self.number(index)
         digest = blake2b(f"length/{self.seed}/{number}".encode(), digest_size=8).digest()
         share = int.from_bytes(digest, "big") / 2**64
         return config.min_seconds + share * (config.seconds - config.min_seconds)
@@ -267,7 +222,9 @@ class BuiltinTunes(Builtin):
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The clip, and a caption drawn from the key, which may omit attributes."""
         tune = self.tune(index)
-        text = tune.caption if key is None else self._random_caption(tune, key.random("caption"))
+        text = tune.captions[0]
+        if key is not None:
+            text = self._random_caption(tune, key.random("caption"))
         wav = tunes.play(tune, self._seconds(index), self.config.sample_rate)
         return {**_sample(to_16_bits(wav), text), "labels": torch.tensor(tune.labels)}
 
@@ -301,13 +258,11 @@ def collate(
     n is the maximum length, rounded up to a bucket if there is a configuration. Optional: labels
     int64 (b, attributes), and tokens int64 (b, t) padded with 0.
     """
-    lengths = torch.tensor([len(item["wav"]) for item in items])
-    longest = int(lengths.max())
+    wavs = [item["wav"] for item in items]
+    longest = max(map(len, wavs))
     batch: dict[str, Any] = {
-        "wavs": padded(
-            [item["wav"] for item in items], padded_length(longest, config) if config else longest
-        ),
-        "lengths": lengths,
+        "wavs": padded(wavs, padded_length(longest, config) if config else longest),
+        "lengths": torch.tensor([len(wav) for wav in wavs]),
         "texts": [item["text"] for item in items],
     }
     if all("labels" in item for item in items):
@@ -324,17 +279,13 @@ def text_length(sources: Sequence[Any], most: int) -> int:
     """Ids that each text is padded to: one length for a run, because each further length would be
     compiled and captured separately. All captions fit, where their length is known; `most` at
     most."""
-    bounds = [s.longest_text() if isinstance(s, BoundsTexts) else None for s in sources]
-    known = [bound for bound in bounds if bound is not None]
-    if len(known) < len(bounds) or not known:
+    bounds: list[Any] = [s.longest_text() if hasattr(s, "longest_text") else None for s in sources]
+    if not bounds or None in bounds:
         return most
-    return min(most, ceil((1 + max(known)) / LANES) * LANES)  # 1: the start
+    return min(most, ceil((1 + max(bounds)) / LANES) * LANES)  # 1: the start
 
 
-def length_plan(
-    source: MusicData, config: MusicDataConfig, seed: int, batch_size: int
-) -> LengthPlan:
-    """Batches of similar length."""
+def length_plan(source: Any, config: MusicDataConfig, seed: int, batch_size: int) -> LengthPlan:
     lengths = [0] * len(source)
     if config.buckets > 1:  # reads the header of every file
         lengths = [padded_length(source.length(i), config) for i in range(len(source))]
@@ -343,7 +294,7 @@ def length_plan(
 
 def open_data(
     folder: Path | str | None, config: MusicDataConfig, split: Split, seed: int
-) -> MusicData:
+) -> Source:
     """Audio files of a folder, or the built-in music without one.
 
     The seed selects the validation split of a folder. The built-in music does not depend on it, so
@@ -354,5 +305,4 @@ def open_data(
     return MusicFolder(folder, config, split, seed)
 
 
-MusicFolder.described = staticmethod(described)
 Folder = MusicFolder

@@ -19,7 +19,7 @@ def search(trained: Trained, out: Path) -> list[Sample]:
     sample(trained, (), out, Flags(text=QUERIES, count=64, device="cpu"))
     ranking: list[dict[str, Any]] = json.loads((out / "ranking.json").read_text(encoding="utf-8"))
     recipe = trained.recipe_with_data("audio files")
-    valid = open_data(recipe.data, recipe.sounds, "valid", recipe.seed)
+    valid: Any = open_data(recipe.data, recipe.sounds, "valid", recipe.seed)
     samples: list[Sample] = []
     for entry in ranking:
         for best in entry["best"][:RESULTS_PER_QUERY]:

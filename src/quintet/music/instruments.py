@@ -35,8 +35,8 @@ class Voice:
 
     bright: Partials
     """Spectrum at the onset."""
-    dark: Partials
-    """Spectrum after the crossfade (for a trumpet the brighter one)."""
+    dark: Partials = ()
+    """Spectrum after the crossfade (for a trumpet the brighter one); without one, the same."""
     mellow: float = inf
     """Time constant of the crossfade."""
     attack: float = 0.004
@@ -77,7 +77,6 @@ VOICES: dict[str, Voice] = {
     ),
     "flute": Voice(
         bright=_harmonics(1, 0.12, 0.04),
-        dark=_harmonics(1, 0.12, 0.04),
         attack=0.05,
         release=0.05,
         vibrato=0.004,
@@ -86,7 +85,6 @@ VOICES: dict[str, Voice] = {
     ),
     "organ": Voice(
         bright=((0.5, 0.6), (1, 1), (1.5, 0.4), (2, 0.8), (3, 0.5), (4, 0.6), (6, 0.3), (8, 0.5)),
-        dark=((0.5, 0.6), (1, 1), (1.5, 0.4), (2, 0.8), (3, 0.5), (4, 0.6), (6, 0.3), (8, 0.5)),
         attack=0.01,
         release=0.03,
     ),
@@ -115,7 +113,6 @@ VOICES: dict[str, Voice] = {
     ),
     "clarinet": Voice(
         bright=_falling(15, 0.9, odd=True),
-        dark=_falling(15, 0.9, odd=True),
         attack=0.03,
         release=0.04,
         breath=0.03,
@@ -130,7 +127,6 @@ VOICES: dict[str, Voice] = {
 }
 
 
-@lru_cache(maxsize=512)
 def _table(partials: Partials, highest: int) -> Samples:
     """Wavetable of the partials up to a multiple of the fundamental, with an RMS of 1."""
     spectrum = np.zeros(CYCLES * PERIOD // 2 + 1, np.complex128)
@@ -148,19 +144,10 @@ def _noise(rate: int) -> Samples:
     return random.standard_normal(int(MAX_SECONDS * rate), np.float32)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """Curves shared by all notes of an instrument, over `MAX_SECONDS` seconds."""
-
-    time: npt.NDArray[np.float64]
-    """Time, warped by the vibrato."""
-    envelope: Samples
-    bright: Samples
-    """Weight of the bright table."""
-
-
 @lru_cache(maxsize=64)
-def _shape(name: str, rate: int) -> _Shape:
+def _shape(name: str, rate: int) -> tuple[npt.NDArray[np.float64], Samples, Samples]:
+    """Curves of all notes of an instrument, over `MAX_SECONDS` seconds: time warped by the vibrato,
+    envelope, and weight of the bright table."""
     voice = VOICES[name]
     time = np.arange(int(MAX_SECONDS * rate)) / rate
     envelope = np.minimum(time / voice.attack, 1) * np.exp(-time / voice.decay)
@@ -168,43 +155,36 @@ def _shape(name: str, rate: int) -> _Shape:
     omega = 2 * pi * 5.5
     warped = time + voice.vibrato / omega * np.sin(omega * time)
     bright = np.exp(-time / voice.mellow)
-    return _Shape(warped, envelope.astype(np.float32), bright.astype(np.float32))
+    return warped, envelope.astype(np.float32), bright.astype(np.float32)
 
 
 @lru_cache(maxsize=512)
 def _tables(name: str, highest: int) -> tuple[Samples, Samples | None]:
     """Dark table, and what the bright one adds to it; None for nothing."""
-    dark, bright = (_table(p, highest) for p in (VOICES[name].dark, VOICES[name].bright))
-    return dark, None if bright is dark else bright - dark
-
-
-@lru_cache(maxsize=64)
-def _fade(count: int) -> Samples:
-    return np.linspace(1, 0, count, dtype=np.float32)
-
-
-@lru_cache(maxsize=8)
-def _breath(level: float, rate: int) -> Samples:
-    return level * _noise(rate)
+    bright = _table(VOICES[name].bright, highest)
+    if not VOICES[name].dark:
+        return bright, None
+    dark = _table(VOICES[name].dark, highest)
+    return dark, bright - dark
 
 
 def note(name: str, hertz: float, seconds: float, rate: int) -> Samples:
     """Note of the given length plus release, with a peak level of about 1."""
-    voice, shape = VOICES[name], _shape(name, rate)
-    count = min(int((seconds + voice.release) * rate), len(shape.time))
-    position = (shape.time[:count] * (hertz * PERIOD)).astype(np.intp)
+    voice, (time, envelope, bright) = VOICES[name], _shape(name, rate)
+    count = min(int((seconds + voice.release) * rate), len(time))
+    position = (time[:count] * (hertz * PERIOD)).astype(np.intp)
     position &= CYCLES * PERIOD - 1
     dark, brighter = _tables(name, min(int(0.47 * rate / hertz), 32))
     out = dark.take(position, mode="clip")  # not checked: it is in range
     if brighter is not None:
         more = brighter.take(position, mode="clip")
-        more *= shape.bright[:count]
+        more *= bright[:count]
         out += more
     if voice.breath:
-        out += _breath(voice.breath, rate)[:count]
-    out *= shape.envelope[:count]
+        out += voice.breath * _noise(rate)[:count]
+    out *= envelope[:count]
     fade = min(int(voice.release * rate) + 1, count)
-    out[count - fade :] *= _fade(fade)
+    out[count - fade :] *= np.linspace(1, 0, fade, dtype=np.float32)
     return out
 
 

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from hashlib import blake2b
-from itertools import product
+from itertools import chain, product
 from math import floor
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 
@@ -137,12 +136,7 @@ class Tune:
     """Paraphrases of one caption; the first is the plain one."""
 
     @property
-    def caption(self) -> str:
-        return self.captions[0]
-
-    @property
     def values(self) -> dict[str, str]:
-        """The attributes, by name."""
         return {name: getattr(self, name) for name in ATTRIBUTES}
 
     @property
@@ -167,13 +161,10 @@ def describe(values: Mapping[str, str]) -> str:
 
 def longest_caption() -> int:
     """A bound of the bytes of captions, complete or partial."""
-    values = {
-        name: max(values, key=lambda v: len(values[v][0])) for name, values in PHRASES.items()
-    }
-    longest = {
-        name: max((text for texts in values.values() for text in texts), key=len)
-        for name, values in PHRASES.items()
-    }
+    values, longest = dict[str, str](), dict[str, str]()
+    for name, phrases in PHRASES.items():
+        values[name] = max(phrases, key=lambda value: len(phrases[value][0]))
+        longest[name] = max(chain.from_iterable(phrases.values()), key=len)
     texts = [describe(values), *(template.format(**longest) for template in TEMPLATES)]
     return max(len(text.encode()) for text in texts)
 
@@ -184,11 +175,10 @@ def prompts(attribute: str) -> dict[str, str]:
 
 
 def _captions(values: Mapping[str, str], random: Random) -> tuple[str, ...]:
-    paraphrases: list[str] = []
-    for template in TEMPLATES:
-        phrases = {name: random.choice(PHRASES[name][value]) for name, value in values.items()}
-        paraphrases.append(template.format(**phrases))
-    return (describe(values), *paraphrases)
+    def phrases() -> dict[str, str]:
+        return {name: random.choice(PHRASES[name][value]) for name, value in values.items()}
+
+    return (describe(values), *(template.format(**phrases()) for template in TEMPLATES))
 
 
 # -- composition -----------------------------------------------------------------------------
@@ -209,7 +199,6 @@ def _combination(number: int, seed: int) -> dict[str, str]:
 
 
 def compose(number: int, seed: int = 0) -> Tune:
-    """The piece with this number."""
     digest = blake2b(f"tune/{seed}/{number}".encode(), digest_size=16).digest()
     random = Random(int.from_bytes(digest, "big"))
     values = _combination(number, seed)
@@ -227,22 +216,17 @@ def compose(number: int, seed: int = 0) -> Tune:
 # -- synthesis -------------------------------------------------------------------------------
 
 
-class _Event(NamedTuple):
-    """Note of the melody: times in beats, pitch in semitones above the tonic."""
+def _melody(tune: Tune, beats: int) -> Iterator[tuple[float, float, int]]:
+    """Onset and length of each note in beats, and its pitch in semitones above the tonic.
 
-    beat: float
-    length: float
-    pitch: int
-
-
-def _melody(tune: Tune, beats: int) -> Iterator[_Event]:
-    """Random walk on the scale; a longer melody starts like a shorter one."""
+    A random walk on the scale; a longer melody starts like a shorter one.
+    """
     random = Random(tune.seed)
     scale = [*SCALES[tune.scale], 12]
     degree, onsets = random.randrange(len(scale)), RHYTHMS[tune.rhythm]
     for beat in range(beats):
         for onset, following in zip(onsets, (*onsets[1:], onsets[0] + 1)):
-            yield _Event(beat + onset, following - onset, scale[degree])
+            yield beat + onset, following - onset, scale[degree]
             degree += random.choice((-2, -1, -1, -1, 1, 1, 1, 2))
             degree = abs(degree) if degree < len(scale) else 2 * (len(scale) - 1) - degree
 
@@ -252,66 +236,54 @@ def _hertz(semitone: float) -> float:
 
 
 class _Mix:
-    """Sum of sounds, clipped to the output length."""
+    """Sum of sounds that start at given beats, clipped to the output length."""
 
-    def __init__(self, count: int) -> None:
-        self.out = np.zeros(count, np.float32)
+    def __init__(self, tune: Tune, seconds: float, rate: int) -> None:
+        self.rate, self.beat = rate, 60 / tune.bpm
+        self.upbeat = 4 * tune.upbeat
+        self.beats = floor(seconds / self.beat + self.upbeat) + 1
+        self.out = np.zeros(round(seconds * rate), np.float32)
 
-    def add(self, at: int, sound: Samples) -> None:
+    def add(self, beat: float, sound: Samples) -> None:
+        at = round((beat - self.upbeat) * self.beat * self.rate)
         begin, end = max(at, 0), min(at + len(sound), len(self.out))
         if begin < end:
             self.out[begin:end] += sound[begin - at : end - at]
 
 
-def _play_melody(tune: Tune, mix: _Mix, beats: int, clock: "_Clock") -> None:
+def _play_melody(tune: Tune, mix: _Mix) -> None:
     notes: dict[tuple[int, float], Samples] = {}
-    for event in _melody(tune, beats):
-        key = event.pitch, round(event.length, 3)
+    for beat, length, pitch in _melody(tune, mix.beats):
+        key = pitch, round(length, 3)
         if key not in notes:
-            seconds = 0.6 * event.length * clock.beat  # gaps make the rhythm audible
-            hertz = _hertz(tune.tonic + event.pitch)
-            notes[key] = note(tune.instrument, hertz, seconds, clock.rate)
+            seconds = 0.6 * length * mix.beat  # gaps make the rhythm audible
+            notes[key] = note(tune.instrument, _hertz(tune.tonic + pitch), seconds, mix.rate)
             notes[key] *= np.float32(0.2)
-        mix.add(clock(event.beat), notes[key])
+        mix.add(beat, notes[key])
 
 
-def _play_chords(tune: Tune, mix: _Mix, beats: int, clock: "_Clock") -> None:
+def _play_chords(tune: Tune, mix: _Mix) -> None:
     pitches = (_hertz(tune.tonic + pitch) for pitch in CHORDS[tune.scale])
-    notes = (note(tune.instrument, hertz, 0.5 * clock.beat, clock.rate) for hertz in pitches)
+    notes = (note(tune.instrument, hertz, 0.5 * mix.beat, mix.rate) for hertz in pitches)
     chord = reduce(np.ndarray.__iadd__, notes)
     chord *= np.float32(0.08)
-    for beat in range(beats):
-        mix.add(clock(beat), chord)
+    for beat in range(mix.beats):
+        mix.add(beat, chord)
 
 
-def _play_drums(tune: Tune, mix: _Mix, beats: int, clock: "_Clock") -> None:
+def _play_drums(tune: Tune, mix: _Mix) -> None:
     for drum, onsets in DRUMS[tune.drums]:
-        sound = np.float32(0.2) * hit(drum, clock.rate)
-        for bar in range(0, beats, 4):
+        sound = np.float32(0.2) * hit(drum, mix.rate)
+        for bar in range(0, mix.beats, 4):
             for onset in onsets:
-                mix.add(clock(bar + onset), sound)
-
-
-class _Clock(NamedTuple):
-    """Conversion of beats to samples."""
-
-    rate: int
-    beat: float
-    """Length of a beat in seconds."""
-    begin: float
-    """Start of the clip, in beats."""
-
-    def __call__(self, beat: float) -> int:
-        return round((beat - self.begin) * self.beat * self.rate)
+                mix.add(bar + onset, sound)
 
 
 def play(tune: Tune, seconds: float, rate: int) -> Samples:
     """The first seconds of the piece: float32 (n,) in [-1, 1]."""
-    mix = _Mix(round(seconds * rate))
-    clock = _Clock(rate, 60 / tune.bpm, 4 * tune.upbeat)
-    beats = floor(seconds / clock.beat + clock.begin) + 1
-    _play_melody(tune, mix, beats, clock)
-    _play_chords(tune, mix, beats, clock)
-    _play_drums(tune, mix, beats, clock)
+    mix = _Mix(tune, seconds, rate)
+    _play_melody(tune, mix)
+    _play_chords(tune, mix)
+    _play_drums(tune, mix)
     mix.out *= np.float32(tune.volume)
     return np.clip(mix.out, -1, 1, out=mix.out)

@@ -95,6 +95,17 @@ def sixteen_bits(sound: Tensor) -> Samples16:
     return to_16_bits(sound.float().cpu().numpy())
 
 
+def spoken(sets: Mapping[str, Sequence[Tensor]], rate: int, *about: Sequence[str]) -> Group:
+    """Sounds by name: originals, which are a baseline too, outputs, and other baselines. `about`
+    are their texts, and their speakers if those are known."""
+    sounds = {
+        name: [Sound(sixteen_bits(wav), rate, *of) for wav, *of in zip(wavs, *about)]
+        for name, wavs in sets.items()
+    }
+    originals = sounds.pop("originals")
+    return Group(originals, sounds.pop("outputs"), {"recordings": originals, **sounds})
+
+
 def check_finite(values: Tensor) -> None:
     if not values.isfinite().all():
         raise RunError("what the run makes is not finite; name another checkpoint with --step")

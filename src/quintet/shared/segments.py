@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.wire import padded
-from quintet.media.audio import SUFFIXES, UNREAD, AudioCaps, probe
-from quintet.media.splits import InFolder, Key, Split
+from quintet.media.audio import SUFFIXES, UNREAD, AudioCaps, Samples, probe, to_16_bits
+from quintet.media.splits import Builtin, InFolder, Key, Split
 from quintet.shared.audio_cache import AudioCache
 from quintet.shared.config import SegmentDataConfig
 
@@ -70,8 +71,7 @@ class Recordings(InFolder):
 
     @property
     def _caps(self) -> AudioCaps:
-        config = self.config
-        return AudioCaps(config.max_bytes, config.max_seconds, config.max_channels, config.max_rate)
+        return AudioCaps.of(self.config)
 
     def text(self, index: int) -> str:
         return ""
@@ -95,6 +95,41 @@ class Recordings(InFolder):
             silent=key is not None,  # a pause; validation has no use for a silent recording
         )
         return {"audio": torch.from_numpy(wav)}
+
+
+LONGEST = 4.0
+"""Seconds of a built-in sound, to which longer ones are cut."""
+
+
+class BuiltinSegments(Builtin):
+    """Segments of procedural sounds."""
+
+    def __init__(self, config: SegmentDataConfig, split: Split, segments: Segments) -> None:
+        super().__init__(config, split)
+        self.segments, self.longest = segments, round(LONGEST * segments.rate)
+        self.wavs = SharedRows([self.longest] * len(self))
+
+    def sound(self, number: int) -> Samples:
+        """(n,), of any length."""
+        raise NotImplementedError
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        wav = self.wavs.get(index)
+        if wav is None:
+            sound = to_16_bits(self.sound(self.number(index)))
+            wav = self.wavs.put(index, sound[: self.longest])
+        audio = self.segments.cut(torch.tensor(wav), key)
+        channels = self.segments.channels
+        return {"audio": audio if channels == 1 else audio[:, None].expand(-1, channels)}
+
+
+def check_peak(sounds: Tensor) -> None:
+    peak = sounds.abs().max().item()
+    if not peak <= 8:
+        raise ValueError(
+            f"sounds have a peak of {peak:.3g}, but the model expects -1 to 1; "
+            "divide 16-bit integers by 32768"
+        )
 
 
 def collate(items: Sequence[Mapping[str, Any]], segments: Segments) -> dict[str, Any]:

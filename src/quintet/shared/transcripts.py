@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from quintet.media.errors import BadFile, printable
+from quintet.media.errors import printable
 from quintet.media.ranges import say
 from quintet.media.sidecars import with_texts
-from quintet.shared.corpora import Corpus, Cut, Row, read_corpus, read_cuts, segment_tables
+from quintet.shared.corpora import Cut, Row, read_corpus, read_cuts, segment_tables
 from quintet.shared.texts import FolderTexts
 
 
@@ -51,12 +51,3 @@ class Transcripts(FolderTexts[str]):
     def with_text(self, names: Sequence[str], most: float) -> list[str]:
         """The names that have a text."""
         return with_texts(self.folder, names, self, most, "recordings have no text")
-
-
-def recognised(folder: Path, names: Sequence[str]) -> str | None:
-    """The name of the published layout of a folder, or None."""
-    try:
-        corpus: Corpus = read_corpus(folder, names)
-    except BadFile:
-        return None
-    return corpus.layout if corpus.published else None

@@ -1,11 +1,8 @@
 """Settings that the families of speech share. Imports no torch: help must be instant."""
 
 from dataclasses import dataclass
-from math import ceil
 
-from quintet.engine.config import (
-    require,
-)
+from quintet.engine.config import require
 from quintet.shared.config import AudioDataConfig, require_at_least
 
 
@@ -35,8 +32,3 @@ class SpeechDataConfig(AudioDataConfig):
         require(0 < least <= most, "min_seconds", least, "above 0 and at most max_seconds")
         require_at_least(1, self, "buckets", "text_length")
         require_at_least(0, self, "trim")
-
-
-def frames_in(seconds: float, rate: int, hop: int) -> int:
-    """Frames of a sound, as in `LogMel.frames`."""
-    return 1 + ceil(seconds * rate) // hop

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from sys import maxsize
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,28 +41,17 @@ from quintet.media.ranges import Outside, within
 from quintet.media.sidecars import REMEDY
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
 from quintet.shared.checking import check_files
-from quintet.shared.corpora import Cut, Row, segment_tables
-from quintet.shared.transcripts import Transcripts, recognised
+from quintet.shared.corpora import Cut, Row, read_corpus, segment_tables
+from quintet.shared.transcripts import Transcripts
 from quintet.speech import voices
-from quintet.speech.config import SpeechDataConfig, frames_in
-from quintet.speech.text.characters import UNKNOWN, clean, stack
-from quintet.speech.text.spelling import spell, to_ids
+from quintet.speech.config import SpeechDataConfig
+from quintet.speech.text.characters import UNKNOWN, Unfit, clean, stack
+from quintet.speech.text.spelling import to_ids
 from quintet.speech.voicebox.config import VoiceBoxConfig
 
 WHAT = "recordings"
 LONGEST = 86_400.0
 """Seconds of a recording that is cut into segments."""
-
-
-class SpeechData(Source, Protocol):
-    """Interface of folders, built-in data and custom data sets."""
-
-    def size(self, index: int) -> tuple[int, int]: ...
-
-
-def caps_of(config: SpeechDataConfig) -> AudioCaps:
-    """The limits of the configuration for the audio reader."""
-    return AudioCaps(config.max_bytes, config.max_seconds, config.max_channels, config.max_rate)
 
 
 class Buckets:
@@ -74,7 +63,7 @@ class Buckets:
     def __init__(self, config: SpeechDataConfig, model: VoiceBoxConfig) -> None:
         self.config, self.model, self.count = config, model, config.buckets
         self.latents = model.features == "latents"
-        longest = frames_in(config.max_seconds, model.sample_rate, model.hop_length)
+        longest = 1 + ceil(config.max_seconds * model.sample_rate) // model.hop_length
         self.frames = ceil(longest / config.buckets)
         self.tokens = ceil(config.text_length / config.buckets)
 
@@ -93,11 +82,7 @@ class Buckets:
         return to_ids(text, self.model, language)
 
     def num_tokens(self, text: str, language: str = "") -> int:
-        if self.model.text == "none":
-            return 1
-        spelled = spell(text, self.model, language)
-        count = len(spelled.encode("utf-8") if isinstance(spelled, str) else spelled)
-        return count + (2 if self.model.edges else 0)
+        return len(self.ids(text, language))
 
     def index(self, frames: int, tokens: int) -> int:
         """The smallest bucket that holds both, from 1; above `count` for a sample too large."""
@@ -111,7 +96,7 @@ class Buckets:
     def check(self, length: int, text: str, language: str = "") -> str:
         """The normalised text; ValueError for a recording or text outside of the limits."""
         config = self.config
-        text = text if self.model.text == "none" else self._clean(text)
+        text = text if self.model.text == "none" else clean(text)
         frames, tokens = self.num_frames(length), self.num_tokens(text, language)
         seconds, unit = length / config.sample_rate, "phonemes" if self.model.phonemes else "bytes"
         if not self.latents and seconds < config.min_seconds:
@@ -129,27 +114,6 @@ class Buckets:
             raise Unfit(reason, "more than one per frame", "is it the right text?")
         return text
 
-    def _clean(self, text: str) -> str:
-        try:
-            return clean(text)
-        except ValueError as error:
-            reason, _, remedy = str(error).partition("; ")
-            reason, comma, limit = reason.rpartition(", ")
-            if not comma:
-                raise  # empty
-            raise Unfit(reason, limit, remedy) from None
-
-
-class Unfit(ValueError):
-    """A recording or text that can be read, but is outside of the limits."""
-
-    def __init__(self, reason: str, limit: str, remedy: str, value: float | None = None) -> None:
-        super().__init__(reason, limit, remedy, value)
-
-    def __str__(self) -> str:
-        reason, limit, remedy, _ = self.args
-        return f"{reason}, {limit}; {remedy}"
-
 
 # -- folders --------------------------------------------------------------------------------
 
@@ -166,7 +130,7 @@ class SpeechFolder(InFolder):
     what, lacking = WHAT, f"{WHAT} have no text"
 
     def __init__(self, folder: Path | str, buckets: Buckets, split: Split, seed: int) -> None:
-        self.buckets, self._caps = buckets, caps_of(buckets.config)
+        self.buckets, self._caps = buckets, AudioCaps.of(buckets.config)
         self._transcripts: Transcripts | None = None
         if buckets.model.text == "none":
             self.lacking = ""
@@ -185,7 +149,7 @@ class SpeechFolder(InFolder):
             self._transcripts = Transcripts(self.folder, names)
             names = self._transcripts.samples(names)
             names = self._transcripts.with_text(names, self.config.max_missing)
-        outside = {name: found for name in names if (found := self._outside(name))}
+        outside = {name: limit for name in names if (limit := self._outside(name))}
         return within(self.folder, names, outside, WHAT)
 
     def range_settings(self) -> object:
@@ -198,7 +162,7 @@ class SpeechFolder(InFolder):
         return probe(path, self._caps).seconds
 
     def _seconds(self, name: str) -> float:
-        """By the header, or by the table of segments; 0 if unknown."""
+        """Seconds by the header or by the table of segments; 0 if unknown."""
         cut = self._cut(name)
         return cut.end - cut.start if cut else self._extents.get(name, 0.0)
 
@@ -222,10 +186,8 @@ class SpeechFolder(InFolder):
             text = self._transcripts.of(name) if self._transcripts else ""
             language = self._transcripts.about(name).language if self._transcripts else ""
             _checked_text(self.buckets, self.folder / name, length, text, language)
-        except OutOfRange as error:
-            return Outside.of(error)
-        except BadFile:
-            return None
+        except BadFile as error:
+            return Outside.of(error) if isinstance(error, OutOfRange) else None
         return None
 
     def text(self, index: int) -> str:
@@ -288,7 +250,7 @@ def _checked_text(buckets: Buckets, path: Path, length: int, text: str, language
 
 
 def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
-    """The metadata of each file of a folder, for packing it into shards."""
+    """Metadata row of each file of a folder, for packing it into shards."""
     texts = Transcripts(folder, names)
     rows = {} if texts.corpus.published else read_metadata(folder)
 
@@ -306,18 +268,20 @@ def described(folder: Path, names: Sequence[str]) -> Callable[[str], dict[str, A
 
 def layout(folder: Path) -> str | None:
     """The published layout of a folder of recordings, for the doctor; None for any other."""
-    return recognised(folder, listing(folder, SUFFIXES).names)
+    try:
+        corpus = read_corpus(folder, listing(folder, SUFFIXES).names)
+    except BadFile:
+        return None
+    return corpus.layout if corpus.published else None
 
 
 def summary(folder: Path, names: Sequence[str], seconds: float) -> Iterator[str]:
     """Lines of the doctor about the recordings that can be used."""
     texts = Transcripts(folder, names)
     samples = texts.samples(names)
-    speakers, languages = Counter[str](), Counter[str]()
-    for name in samples:
-        speakers[texts.about(name).speaker] += 1
-        languages[texts.about(name).language] += 1
-    by, kinds = "named", set(speakers) - {""}
+    about = [texts.about(name) for name in samples]
+    languages = Counter(row.language for row in about)
+    by, kinds = "named", {row.speaker for row in about} - {""}
     if not kinds:
         by, kinds = "by folder", {name.rpartition("/")[0] for name in samples}
     yield f"layout: {texts.corpus.layout}; {len(kinds)} speakers {by}; {seconds / 3600:.2f} hours"
@@ -342,7 +306,7 @@ def check(
         texts = Transcripts(root, [relative_name(root, path) for path in paths])
 
         def examine(path: Path) -> None:
-            name, caps = relative_name(root, path), caps_of(config)
+            name = relative_name(root, path)
             if name in texts.tables:
                 check_segments(path, [cut for cut in texts.cuts.values() if cut.file == name])
                 return
@@ -352,14 +316,14 @@ def check(
                 raise OutOfRange(path, reason, limit, remedy)
             if name not in texts:
                 raise BadFile(path, "has no text", "add it to metadata.jsonl, or as a .txt file")
-            seconds = check_audio(path, caps).seconds
+            seconds = check_audio(path, AudioCaps.of(config)).seconds
             _checked_text(buckets, path, length_at(config.sample_rate, seconds), texts.of(name))
 
         return examine
 
     def check_segments(path: Path, cuts: Sequence[Cut]) -> None:
         """An error if none can be used; training names those that cannot."""
-        caps = caps_of(config)._replace(max_seconds=LONGEST)
+        caps = AudioCaps.of(config)._replace(max_seconds=LONGEST)
         check_audio(path, caps)
         problem = BadFile(path, "has no segment with a text", "fill in its table, or remove it")
         for cut in cuts:
@@ -378,14 +342,6 @@ def check(
 # -- built-in data --------------------------------------------------------------------------
 
 
-class Outline(NamedTuple):
-    """What is known of an utterance before it is composed."""
-
-    number: int
-    text: str
-    seconds: float
-
-
 class BuiltinVoices(Builtin):
     """Procedural speech with transcripts, within the limits of the configuration."""
 
@@ -396,36 +352,35 @@ class BuiltinVoices(Builtin):
         self.buckets, model = buckets, buckets.model
         plain = model.features == "mel" and model.text != "given"
         require(plain, "data", None, "set: built-in speech has log-mels, and no ids per frame")
-        require(
-            model.phonemes is None, "data", None, "set: built-in speech is in no language of espeak"
-        )
+        remedy = "set: built-in speech is in no language of espeak"
+        require(model.phonemes is None, "data", None, remedy)
         longest = round(self.config.max_seconds * self.config.sample_rate)
         self.wavs = SharedRows([longest] * len(self))
         """Sounds of earlier epochs: to synthesise one takes milliseconds, to copy it none."""
 
     def utterance(self, index: int) -> voices.Utterance:
-        return voices.compose(self._outline(index).number, self.seed)
+        return voices.compose(self._outline(index)[0], self.seed)
 
-    def _outline(self, index: int) -> Outline:
-        """The first within the limits among the candidates of this number."""
+    def _outline(self, index: int) -> tuple[int, str, float]:
+        """Number, text and seconds of the first utterance of this index within the limits."""
         for attempt in range(1000):
             number = self.number(index) + attempt * 2**40
             text, seconds = voices.outline(number, self.seed)
             tokens = self.buckets.num_tokens(text)
             if seconds <= self.config.max_seconds and tokens <= self.config.text_length:
-                return Outline(number, text, seconds)
+                return number, text, seconds
         raise ValueError(
             f"built-in speech is longer than max_seconds = {self.config.max_seconds:g} or"
             f" text_length = {self.config.text_length}; raise them"
         )
 
     def text(self, index: int) -> str:
-        return self._outline(index).text
+        return self._outline(index)[1]
 
     def size(self, index: int) -> tuple[int, int]:
-        outline = self._outline(index)
-        length = round(outline.seconds * self.config.sample_rate)
-        return self.buckets.num_frames(length), self.buckets.num_tokens(outline.text)
+        _, text, seconds = self._outline(index)
+        length = round(seconds * self.config.sample_rate)
+        return self.buckets.num_frames(length), self.buckets.num_tokens(text)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         utterance = self.utterance(index)
@@ -461,19 +416,17 @@ def collate(items: Sequence[Mapping[str, Any]], buckets: Buckets) -> dict[str, A
     batch["unpadded"] = [count == bucket * buckets.frames for count in frames]
     by_character = buckets.model.text == "learned" and not buckets.model.edges
     if by_character and all("ends" in item for item in items):
-        batch["ends"] = torch.zeros(ids.shape)
-        for row, item in zip(batch["ends"], items):
-            row[: len(item["ends"])] = item["ends"]
+        batch["ends"] = padded([item["ends"] for item in items], ids.shape[1])
     return batch
 
 
-def length_plan(source: SpeechData, buckets: Buckets, seed: int, batch_size: int) -> LengthPlan:
+def length_plan(source: Any, buckets: Buckets, seed: int, batch_size: int) -> LengthPlan:
     """Batches of about equal padded length."""
     lengths = [min(buckets.index(*source.size(i)), buckets.count) for i in range(len(source))]
     return LengthPlan(lengths, seed, budget=batch_size * buckets.count)
 
 
-def open_data(folder: Path | str | None, buckets: Buckets, split: Split, seed: int) -> SpeechData:
+def open_data(folder: Path | str | None, buckets: Buckets, split: Split, seed: int) -> Source:
     """The recordings of a folder, or the built-in speech without one.
 
     The seed selects the validation recordings of a folder. The built-in speech does not depend on

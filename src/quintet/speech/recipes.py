@@ -4,11 +4,7 @@ from dataclasses import replace
 
 from quintet.engine.config import OptimizerConfig
 from quintet.speech.config import SpeechDataConfig
-from quintet.speech.vocoder.config import (
-    VocoderConfig,
-    VocoderDataConfig,
-    VocoderRecipe,
-)
+from quintet.speech.vocoder.config import VocoderConfig, VocoderDataConfig, VocoderRecipe
 from quintet.speech.voicebox.config import SamplingConfig, VoiceBoxConfig, VoiceBoxRecipe
 
 
@@ -60,7 +56,7 @@ def voicebox_tiny() -> VoiceBoxRecipe:
     )
 
 
-def voicebox_hour() -> VoiceBoxRecipe:
+def voicebox_medium() -> VoiceBoxRecipe:
     """Sentences of up to 10 seconds, from an hour or two of recordings; for one GPU."""
     short = voicebox()
     return replace(

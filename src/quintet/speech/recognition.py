@@ -8,7 +8,6 @@ validation data, independent of any model.
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 from quintet.speech import voices
 from quintet.speech.features import log_mel
 from quintet.speech.syllables import CONSONANTS, VOWELS
+from quintet.speech.voices import Mark
 
 SEED = 1
 """Seed of its utterances; the built-in data has seed 0."""
@@ -28,15 +28,7 @@ SHIFTS = (-0.02, 0.0, 0.02)
 RIDGE = 3.0
 
 
-class Span(NamedTuple):
-    """A syllable with its start and end, in frames."""
-
-    text: str
-    start: float
-    end: float
-
-
-def patches(log_mels: Tensor, spans: Sequence[Span]) -> Tensor:
+def patches(log_mels: Tensor, spans: Sequence[Mark]) -> Tensor:
     """(syllables, features): log-mels (m, t) of each, resampled to a fixed size and loudness."""
     bands = F.adaptive_avg_pool1d(log_mels.float().mT, BANDS)
     bands = (bands - bands.amax()).clamp_min(-12) / 4 + 1
@@ -49,39 +41,19 @@ def patches(log_mels: Tensor, spans: Sequence[Span]) -> Tensor:
     return (bands[low] * (1 - weight) + bands[high] * weight).flatten(1)
 
 
-def targets(texts: Sequence[str], device: torch.device) -> Tensor:
-    """(syllables, consonants + vowels): two one-hot vectors each."""
-    one_hot = torch.zeros(len(texts), len(CONSONANTS) + len(VOWELS), device=device)
-    for row, text in zip(one_hot, texts):
-        row[CONSONANTS.index(text[0])] = 1
-        row[len(CONSONANTS) + VOWELS.index(text[1])] = 1
-    return one_hot
-
-
-class SyllableClassifier:
-    """Recognises syllables from their spans."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.weights = weights
-
-    def classify(self, log_mels: Tensor, spans: Sequence[Span]) -> list[str]:
-        """The most likely syllable of each span of log-mels (m, t)."""
-        if not spans:
-            return []
-        scores = F.pad(patches(log_mels.cpu(), spans), (0, 1), value=1.0) @ self.weights
-        count = len(CONSONANTS)
-        pairs = zip(scores[:, :count].argmax(1).tolist(), scores[:, count:].argmax(1).tolist())
-        return [CONSONANTS[first] + VOWELS[second] for first, second in pairs]
-
-    def recognised(self, log_mels: Tensor, spans: Sequence[Span]) -> tuple[int, int]:
-        """Number of correctly recognised syllables, and of all."""
-        predicted = self.classify(log_mels, spans)
-        return sum(text == span.text for text, span in zip(predicted, spans)), len(spans)
+def recognised(weights: Tensor, log_mels: Tensor, spans: Sequence[Mark]) -> tuple[int, int]:
+    """Number of correctly recognised syllables of log-mels (m, t), and of all."""
+    if not spans:
+        return 0, 0
+    scores = F.pad(patches(log_mels.cpu(), spans), (0, 1), value=1.0) @ weights
+    first, second = (part.argmax(1) for part in scores.split([len(CONSONANTS), len(VOWELS)], 1))
+    predicted = [CONSONANTS[i] + VOWELS[j] for i, j in zip(first.tolist(), second.tolist())]
+    return sum(text == span.text for text, span in zip(predicted, spans)), len(spans)
 
 
 @lru_cache(maxsize=4)
-def fitted(sample_rate: int, n_fft: int, hop_length: int, n_mels: int) -> SyllableClassifier:
-    """The classifier for these features; takes a second or two, once per process."""
+def fitted(sample_rate: int, n_fft: int, hop_length: int, n_mels: int) -> Tensor:
+    """Weights of the classifier for these features; takes a second or two, once per process."""
     mel = log_mel(sample_rate, n_fft, hop_length, n_mels)
     rows: list[Tensor] = []
     texts: list[str] = []
@@ -93,24 +65,27 @@ def fitted(sample_rate: int, n_fft: int, hop_length: int, n_mels: int) -> Syllab
             rows.append(patches(log_mels, spans))
             texts += [span.text for span in spans]
     x = F.pad(torch.cat(rows), (0, 1), value=1.0).double()
-    y = targets(texts, x.device).double()
+    first = torch.tensor([CONSONANTS.index(text[0]) for text in texts])
+    second = torch.tensor([VOWELS.index(text[1]) for text in texts])
+    one_hot = F.one_hot(first, len(CONSONANTS)), F.one_hot(second, len(VOWELS))
+    y = torch.cat(one_hot, 1).double()
     ridge = RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
-    return SyllableClassifier(torch.linalg.solve(x.T @ x + ridge, x.T @ y).float())
+    return torch.linalg.solve(x.T @ x + ridge, x.T @ y).float()
 
 
-def spans_of(utterance: voices.Utterance, frame_rate: float, shift: float = 0.0) -> list[Span]:
-    """Spans of the syllables of built-in speech."""
+def spans_of(utterance: voices.Utterance, frame_rate: float, shift: float = 0.0) -> list[Mark]:
+    """Syllables of built-in speech, in frames."""
     return [
-        Span(mark.text, (mark.start + shift) * frame_rate, (mark.end + shift) * frame_rate)
+        Mark(mark.text, (mark.start + shift) * frame_rate, (mark.end + shift) * frame_rate)
         for mark in utterance.syllables
     ]
 
 
-def spans_in(text: str, durations: Sequence[float], start: float = 0.0) -> list[Span]:
-    """Spans of the syllables of a text, given the frames of each character."""
+def spans_in(text: str, durations: Sequence[float], start: float = 0.0) -> list[Mark]:
+    """Syllables of a text in frames, given those of each character."""
     ends = list(accumulate(durations, initial=start))
     return [
-        Span(text[at : at + 2], ends[at], ends[at + 2])
+        Mark(text[at : at + 2], ends[at], ends[at + 2])
         for at in range(len(text) - 1)
         if text[at : at + 2] in voices.SYLLABLES
     ]

@@ -18,7 +18,6 @@ import torch
 Array = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Spectrum = npt.NDArray[np.complex64]
-Indices = npt.NDArray[np.intp]
 Point = tuple[float, float]
 Formants = tuple[float, float, float]
 
@@ -93,9 +92,6 @@ class Throat:
     """Cutoff of the spectral tilt in Hz."""
 
 
-# Parameter tracks.
-
-
 class Track:
     """Piecewise linear parameter track through points (seconds, value)."""
 
@@ -133,7 +129,9 @@ class Score:
         self.formants = (Track(), Track(), Track())
         self.voice, self.breath, self.noise = (Track((0.0, 0.0)) for _ in range(3))
         for index, (name, (start, end)) in enumerate(zip(text, pairwise(times))):
-            self.move(_formants(text, index), name, start, end)
+            # A pause keeps the formants of the character before it.
+            formants = SOUNDS[name if name != " " else text[index - 1]].formants
+            self.move(formants, name, start, end)
             self.play(SOUNDS[name], start, end, throat)
 
     def move(self, formants: Formants, name: str, start: float, end: float) -> None:
@@ -154,14 +152,6 @@ class Score:
         if sound.burst:
             peak = release + 0.002
             self.noise.through((release, 0), (peak, sound.burst), (peak + 0.015, 0))
-
-
-def _formants(text: str, index: int) -> Formants:
-    """Formants of a character; a pause keeps the previous ones."""
-    return SOUNDS[text[index] if text[index] != " " else text[index - 1]].formants
-
-
-# Filters.
 
 
 def _size(rate: int) -> tuple[int, int]:
@@ -211,7 +201,7 @@ def _colours(rate: int) -> tuple[Array, Array]:
 
 
 def _voice_filters(
-    score: Score, throat: Throat, rate: int, at: Floats, sounds: Indices
+    score: Score, throat: Throat, rate: int, at: Floats, sounds: npt.NDArray[np.intp]
 ) -> Spectrum:
     """(t, f): filters of the voice in windows at these times, in these sounds (by `NUMBERS`)."""
     size, table = _size(rate)[1], _resonances(rate)
@@ -230,9 +220,6 @@ def _voice_filters(
     mouth *= source.astype(np.complex64)
     mouth *= _colours(rate)[0][which]
     return mouth[np.concatenate(([0], np.cumsum(changes)))]
-
-
-# Audio.
 
 
 def _pulses(times: Floats, heights: Array, rate: int, count: int) -> Array:

@@ -41,7 +41,7 @@ SPEAKERS = (
 
 @dataclass(frozen=True)
 class Mark:
-    """Characters with their start and end in seconds."""
+    """Characters with their start and end, in seconds unless a function says frames."""
 
     text: str
     start: float
@@ -54,7 +54,6 @@ class Utterance:
 
     text: str
     speaker: Speaker
-    speed: float
     characters: tuple[Mark, ...]
     """Every character of the text, without gaps."""
     tune: tuple[tuple[float, float], ...]
@@ -79,11 +78,7 @@ class Utterance:
         return np.exp2(np.interp(times, seconds, np.log2(hz)))
 
 
-# Text and prosody.
-
-
 def compose(number: int, seed: int = 0) -> Utterance:
-    """The utterance of this number."""
     random = _random(number, seed)
     return utter(_invent(random), random.choice(SPEAKERS), random)
 
@@ -93,7 +88,7 @@ def outline(number: int, seed: int = 0) -> tuple[str, float]:
     random = _random(number, seed)
     text = _invent(random)
     random.choice(SPEAKERS)
-    return text, list(accumulate(_timing(text, random)[1]))[-1]
+    return text, list(accumulate(_timing(text, random)))[-1]
 
 
 def _random(number: int, seed: int) -> Random:
@@ -114,14 +109,12 @@ def _invent(random: Random) -> str:
 
 def utter(text: str, speaker: Speaker, random: Random) -> Utterance:
     """An utterance of a text of syllables in a given voice."""
-    speed, lengths = _timing(text, random)
-    times = [0.0, *accumulate(lengths)]
+    times = [0.0, *accumulate(_timing(text, random))]
     marks = tuple(Mark(name, *span) for name, span in zip(text, pairwise(times)))
     voice = _vary(speaker, random)
     return Utterance(
         text=text,
         speaker=voice,
-        speed=speed,
         characters=marks,
         tune=_tune(marks, voice.pitch, random),
         loudness=random.uniform(0.5, 0.9),
@@ -129,12 +122,12 @@ def utter(text: str, speaker: Speaker, random: Random) -> Utterance:
     )
 
 
-def _timing(text: str, random: Random) -> tuple[float, list[float]]:
-    """Speed, and the seconds of each character."""
+def _timing(text: str, random: Random) -> list[float]:
+    """Seconds of each character."""
     speed = random.uniform(0.85, 1.25)
     lengths = [SOUNDS[name].seconds * random.uniform(0.85, 1.2) / speed for name in text]
     lengths[-1] *= 1.4  # phrase-final lengthening
-    return speed, lengths
+    return lengths
 
 
 def _vary(speaker: Speaker, random: Random) -> Speaker:
@@ -153,9 +146,6 @@ def _tune(marks: tuple[Mark, ...], pitch: float, random: Random) -> tuple[tuple[
     middles = [(mark.start + mark.end) / 2 for mark in marks if mark.text in VOWELS]
     accents = [random.uniform(-0.2, 0.2) for _ in middles]
     return tuple((t, pitch * exp2(a + 0.125 - 0.25 * t / end)) for t, a in zip(middles, accents))
-
-
-# Audio.
 
 
 def speak(utterance: Utterance, rate: int) -> Array:

@@ -27,7 +27,7 @@ def put_songs(folder: Path, count: int, captions: bool = True) -> Path:
         tune = compose(number)
         write_wav(folder / f"{number}.wav", play(tune, 1.0, 8000), 8000)
         if captions:
-            (folder / f"{number}.txt").write_text(tune.caption, encoding="utf-8")
+            (folder / f"{number}.txt").write_text(tune.captions[0], encoding="utf-8")
     return folder
 
 
@@ -93,7 +93,7 @@ def test_a_damaged_sound_is_left_out_by_name(cli: Cli, run: Path, tmp_path: Path
     [
         (["SONGS"], "to rank by"),
         (["SONGS", "--text", "a", "--captions", "LINES"], "not both"),
-        (["nowhere", "--text", "a"], "does not exist"),
+        (["nowhere", "--text", "a"], "is not a file or a folder"),
         (["SONGS", "--text", "a", "--top", 0], "--top is 0"),
         (["SONGS", "--captions", "nowhere.txt"], "nowhere.txt is not a file"),
     ],

@@ -18,8 +18,7 @@ from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.sinks import Sink
 from quintet.music.config import MusicDataConfig
 from quintet.music.mulan.config import MuLaNConfig, MuLaNRecipe
-from quintet.music.mulan.exhibits import BestCaptions
-from quintet.music.mulan.task import MuLaNTask
+from quintet.music.mulan.task import BestCaptions, MuLaNTask
 from quintet.nn.text import ByteTokenizer
 from quintet.shared.contrastive import retrieval
 from quintet.shared.exhibits import SimilarityMatrix, colour_map

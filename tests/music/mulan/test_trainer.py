@@ -127,7 +127,7 @@ def songs(tmp_path: Path) -> Path:
     for index in range(16):
         tune = tunes.compose(index)
         write_wav(folder / f"{index:02d}.wav", tunes.play(tune, 0.5 + 0.1 * index, 8_000), 8_000)
-        (folder / f"{index:02d}.txt").write_text(tune.caption)
+        (folder / f"{index:02d}.txt").write_text(tune.captions[0])
     return folder
 
 
@@ -381,7 +381,7 @@ def test_sample_without_sounds_takes_held_out_ones(trained, tmp_path, capsys):
     assert output[0] == str(tmp_path / "out" / "validation-000.wav")
     assert len(list((tmp_path / "out").glob("*.wav"))) == 3
     captions = {row["name"] for row in json.loads(Path(output[-1]).read_text())[0]["best"]}
-    assert captions == {tunes.compose(2 * index + 1).caption for index in range(3)}
+    assert captions == {tunes.compose(2 * index + 1).captions[0] for index in range(3)}
 
 
 def test_sample_says_what_is_wrong(trained, songs, tmp_path, capsys):
@@ -392,7 +392,7 @@ def test_sample_says_what_is_wrong(trained, songs, tmp_path, capsys):
     for arguments, message in (
         ((songs,), "--text"),
         ((songs, "--text", "a", "--captions", tmp_path / "none.txt"), "not both"),
-        ((tmp_path / "absent", "--text", "a"), "does not exist"),
+        ((tmp_path / "absent", "--text", "a"), "is not a file or a folder"),
         ((tmp_path / "empty", "--text", "a"), "holds no sounds"),
         ((tmp_path / "bad.wav", "--text", "a"), "no audio file is readable"),
         ((songs, "--captions", tmp_path / "latin.txt"), "not UTF-8"),

@@ -11,8 +11,8 @@ from quintet.speech.data import Buckets, SpeechFolder, collate
 from quintet.speech.text import phonemes as ipa
 from quintet.speech.text.characters import FIRST, PAD, VOCABULARY, clean, encode
 from quintet.speech.text.english import cardinal, ordinal, spelled_out, year
+from quintet.speech.text.phonemes import MOST, TokenEmbedding, pack, unpack
 from quintet.speech.text.spelling import passages, spell, to_ids
-from quintet.speech.text.tokens import MOST, TokenEmbedding, pack, unpack
 from quintet.speech.voicebox.config import VoiceBoxConfig
 from speech.small import MODEL, small_buckets
 from speech.test_corpora import record, write

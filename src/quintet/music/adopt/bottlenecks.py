@@ -48,10 +48,10 @@ class Codebooks(DiscreteBottleneck):
 
 
 class DacCodebooks(Codebooks):
-    """Of DacModel, whose codebooks are trained by a loss."""
+    """Codebooks of DacModel, which are trained by a loss."""
 
     weights = (COMMITMENT, 1.0)
-    """Of the losses of the encoder and of the codebooks."""
+    """Weights of the losses of the encoder and of the codebooks."""
 
     def forward(self, latents: Tensor) -> Quantised:
         with without_autocast(latents):
@@ -64,21 +64,21 @@ class DacCodebooks(Codebooks):
 
 
 class MovingCodebooks(Codebooks):
-    """Of EncodecModel and MimiModel, whose codebooks were moving averages and stay as they are.
-    The encoder is trained towards them."""
+    """Codebooks of EncodecModel and MimiModel, which were moving averages and stay as they are. The
+    encoder is trained towards them."""
 
     def forward(self, latents: Tensor) -> Quantised:
         values, ids, losses = [], [], []
         with without_autocast(latents):
             for group, count in self._groups():
                 before = _projected(group, "input_proj", full_precision(latents))
-                rest, found = before, torch.zeros_like(before)
+                rest, total = before, torch.zeros_like(before)
                 for layer in group.layers[:count]:
                     ids.append(layer.encode(rest))
                     code = layer.decode(ids[-1])
-                    rest, found = rest - code, found + code
-                losses.append(F.mse_loss(before, found.detach()))
-                values.append(_projected(group, "output_proj", straight_through(found, before)))
+                    rest, total = rest - code, total + code
+                losses.append(F.mse_loss(before, total.detach()))
+                values.append(_projected(group, "output_proj", straight_through(total, before)))
             loss = COMMITMENT * torch.stack(losses).sum()
             return Quantised(torch.stack(values).sum(0), torch.stack(ids, 1), loss)
 

@@ -69,12 +69,10 @@ class CodecAdoptRecipe(AdoptSettings):
 
     @property
     def codec_start(self) -> int:
-        """The codec's first step."""
         return 0 if self.losses.adversarial == "none" else self.warm_discriminator
 
     @property
     def adversarial_start(self) -> int:
-        """The discriminators' first step."""
         if self.warm_discriminator:
             return 0
         return round(self.losses.adversarial_from * (self.planned_steps or self.steps))

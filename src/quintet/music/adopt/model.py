@@ -20,7 +20,7 @@ from quintet.shared.adopt.passes import Shape
 from quintet.shared.tokenizer.model import Reconstruction
 
 FRAMES = 4
-"""Of a sound that shows what depends on what."""
+"""Frames of a sound that shows which parameters an output depends on."""
 
 
 class AdoptedCodec(AdoptedTokenizer):

@@ -19,7 +19,6 @@ from quintet.shared.sampling import (
 if TYPE_CHECKING:
     from quintet.music.adopt.model import AdoptedCodec
 
-
 EXAMPLE = "songs --out copies"
 
 

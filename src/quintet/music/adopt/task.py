@@ -49,11 +49,11 @@ from quintet.shared.tokenizer.task import channels_last
 SCALES = (256, 512, 1024, 2048)
 """Window lengths of the log-mels, in samples; each has a sixteenth as many bins."""
 FLOOR = 1e-5
-"""The least magnitude in them."""
+"""The least magnitude of the log-mels."""
 WAVEFORM_WEIGHT = 0.1
-"""Of the mean absolute error of samples, relative to that of log-mels."""
+"""Weight of the mean absolute error of samples, relative to that of log-mels."""
 RESOLUTION_WEIGHT = 0.1
-"""Of the resolution discriminator, relative to the period discriminator."""
+"""Weight of the resolution discriminator, relative to the period discriminator."""
 SHOWN = 3
 """Recordings in the exhibits of an evaluation."""
 PERIODS, WINDOWS = "period_discriminator", "resolution_discriminator"
@@ -66,7 +66,7 @@ class CodecAdoptTask(Adopting):
     best = ("mel_error", "min")
 
     def __init__(self, recipe: CodecAdoptRecipe) -> None:
-        self.recipe, self.losses = recipe, recipe.losses
+        self.recipe = recipe
         self.model, self.unused = adopted(AdoptedCodec, recipe)
         if recipe.codebooks:
             self.model.use_codebooks(recipe.codebooks)
@@ -79,8 +79,8 @@ class CodecAdoptTask(Adopting):
             LogMel(rate, size, size // 4, size // 16, power=1.0, floor=FLOOR) for size in SCALES
         ]
         self.mel = scales[-1]
-        share, cap = self.losses.adversarial_share, self.losses.adversarial_cap
-        self.balancer = Balancer(share=share, cap=cap)
+        losses = recipe.losses
+        self.balancer = Balancer(share=losses.adversarial_share, cap=losses.adversarial_cap)
         self.parts = {
             self.main: Part(self.model, recipe.optim, extra_state=self.balancer),
             "log_mels": Part(LogMels(scales), compiles=False),
@@ -88,7 +88,7 @@ class CodecAdoptTask(Adopting):
         self.leave_eager()
         self.trained = When(start=recipe.codec_start)
         self.updates = [Update(self.main, each(self.codec_loss), self.trained)]
-        uses, start = self.losses.adversarial != "none", recipe.adversarial_start
+        uses, start = losses.adversarial != "none", recipe.adversarial_start
         self.adversarial = When(start=max(start, recipe.codec_start)) if uses else When(every=0)
         self.weights = {PERIODS: 1.0, WINDOWS: RESOLUTION_WEIGHT} if uses else {}
         config = recipe.discriminators

@@ -75,7 +75,7 @@ class AdoptedClap(Embeds, AdoptedPair):
     def __init__(self, config: ClapConfig, network: nn.Module | None = None) -> None:
         check_class(config)
         super().__init__(config, network)
-        self.mel = ClapMel(extractor_of(config.front_end))
+        self.mel = ClapMel(transformers().ClapFeatureExtractor.from_dict(config.front_end))
 
     # -- embeddings ------------------------------------------------------------------------------
 
@@ -155,10 +155,6 @@ def check_class(config: ClapConfig) -> None:
             "this ClapModel fuses four crops of a long sound (enable_fusion), which is not"
             " supported; give one without, such as clap-htsat-unfused"
         )
-
-
-def extractor_of(settings: dict[str, Any]) -> Any:
-    return transformers().ClapFeatureExtractor.from_dict(settings)
 
 
 def read_extractor(path: Path) -> str:

@@ -13,8 +13,8 @@ from quintet.music.mulan.towers import draw_masks
 
 
 class ClapTask(MuLaNTask):
-    """Steps are neither captured nor compiled: the length of texts varies, and code of others may
-    read tensors on the host."""
+    """Steps are neither captured nor compiled: the length of texts varies, and code of transformers
+    may read tensors on the host."""
 
     capturable = False
     model: AdoptedClap
@@ -23,7 +23,15 @@ class ClapTask(MuLaNTask):
     def __init__(self, recipe: ClapRecipe) -> None:
         assert recipe.clap is not None, "a run keeps its own copy before the task is built"
         model = AdoptedClap.from_pretrained(recipe.clap)
-        check_sounds(recipe, model)
+        rate, longest = model.config.sample_rate, model.config.seconds
+        if recipe.sounds.sample_rate != rate:
+            raise RunError(
+                f"this ClapModel takes {rate} samples per second; set --sounds.sample-rate {rate}"
+            )
+        if recipe.sounds.seconds > longest:
+            raise RunError(
+                f"this ClapModel takes {longest:g} s at once; set --sounds.seconds to that or less"
+            )
         model.train_only(recipe.train)
         super().__init__(recipe, model)  # type: ignore[arg-type]  # they answer the same calls
         self.parts[self.main].compiles = False
@@ -34,18 +42,6 @@ class ClapTask(MuLaNTask):
 
     def draws(self, batch: Batch) -> Any:
         return draw_masks(batch.keys, self.recipe.losses)
-
-
-def check_sounds(recipe: ClapRecipe, model: AdoptedClap) -> None:
-    rate, longest = model.config.sample_rate, model.config.seconds
-    if recipe.sounds.sample_rate != rate:
-        raise RunError(
-            f"this ClapModel takes {rate} samples per second; set --sounds.sample-rate {rate}"
-        )
-    if recipe.sounds.seconds > longest:
-        raise RunError(
-            f"this ClapModel takes {longest:g} s at once; set --sounds.seconds to that or less"
-        )
 
 
 build = ClapTask

@@ -69,9 +69,8 @@ class MuLaNConfig:
         require(vocab >= 258, "vocab_size", vocab, "258 or more: 256 bytes, padding and start")
         patch = self.patch_size
         divides = min(patch) >= 1 and self.n_mels % patch[0] == 0
-        require(
-            divides, "patch_size", patch, f"1 or more, the first a divisor of n_mels {self.n_mels}"
-        )
+        expected = f"1 or more, the first a divisor of n_mels {self.n_mels}"
+        require(divides, "patch_size", patch, expected)
         require_fraction(self, "patch_dropout")
         divisible = self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "divisible by 4 (2D rotary embedding)")
@@ -82,7 +81,7 @@ class MuLaNConfig:
         nyquist = self.sample_rate / 2
         in_band = 0 <= self.f_min < nyquist
         require(in_band, "f_min", self.f_min, f"0 or more, below half the rate, {nyquist:g}")
-        require(self.quantiser_depth >= 0, "quantiser_depth", self.quantiser_depth, "0 or more")
+        require_at_least(0, self, "quantiser_depth")
         bits = self.quantiser_bits
         require(1 <= bits <= 20, "quantiser_bits", bits, "between 1 and 20")
 

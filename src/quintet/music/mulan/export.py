@@ -12,17 +12,14 @@ from quintet.shared.export import graph
 
 
 def embed_audio(self: Any, sounds: Tensor, lengths: Tensor) -> Tensor:
-    """Audio and lengths -> embeddings, including the spectrogram."""
     return self.model(sounds, lengths, None)
 
 
 def embed_ids(self: Any, ids: Tensor) -> Tensor:
-    """Byte ids -> embeddings."""
     return self.model(ids, None)
 
 
 def embed_states(self: Any, states: Tensor, mask: Tensor) -> Tensor:
-    """Hidden states of a frozen text encoder -> embeddings."""
     return self.model(states, mask)
 
 

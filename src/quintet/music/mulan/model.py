@@ -24,12 +24,7 @@ from quintet.engine.models.pretrained import Pretrained
 from quintet.music.config import MusicLossConfig
 from quintet.music.mulan.config import MuLaNConfig
 from quintet.music.mulan.towers import AudioTower, Draws, TextTower
-from quintet.nn.contrastive import (
-    Pairs,
-    clamp_temperature,
-    contrastive_loss,
-    similarities,
-)
+from quintet.nn.contrastive import Pairs, clamp_temperature, contrastive_loss, similarities
 from quintet.nn.quantisers.residual import ResidualQuantiser
 from quintet.nn.quantisers.vq import VectorQuantiser
 from quintet.nn.statistics import CommitContext
@@ -65,15 +60,6 @@ class Codebook(VectorQuantiser):
         super().__init__(dim, codes, code_dim=dim, commitment_weight=0.0)
         self.project_in, self.project_out = nn.Identity(), nn.Identity()
         self.codebook.mul_(dim**-0.5)
-
-
-def build_quantiser(config: MuLaNConfig) -> ResidualQuantiser | None:
-    if not config.quantiser_depth:
-        return None
-    codes = 2**config.quantiser_bits
-    return ResidualQuantiser(
-        [Codebook(config.dim_latent, codes) for _ in range(config.quantiser_depth)]
-    )
 
 
 class Embeds:
@@ -121,7 +107,9 @@ class MuLaN(Embeds, Pretrained, nn.Module):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))
         sigmoid = config.loss == "sigmoid"
         self.bias = nn.Parameter(torch.tensor(SIGMOID_BIAS)) if sigmoid else None
-        self.quantiser = build_quantiser(config)
+        dim, codes = config.dim_latent, 2**config.quantiser_bits
+        codebooks = [Codebook(dim, codes) for _ in range(config.quantiser_depth)]
+        self.quantiser = ResidualQuantiser(codebooks) if codebooks else None
         self._frozen: FrozenText | None = None
 
     def regions(self) -> list[nn.Module]:
@@ -227,14 +215,9 @@ class MuLaN(Embeds, Pretrained, nn.Module):
     @torch.no_grad()
     def quantize_latents(self, latents: Tensor) -> Tensor:
         """(b, l) embeddings -> (b, depth) integers below 2 ** quantiser_bits."""
-        return self._require_quantiser().to_ids(latents)
-
-    def _require_quantiser(self) -> ResidualQuantiser:
         if self.quantiser is None:
             raise ValueError("this model has no quantiser; set quantiser_depth to 1 or more")
-        return self.quantiser
-
-    # -- checks ---------------------------------------------------------------------------------
+        return self.quantiser.to_ids(latents)
 
     def _to_device(self, wavs: Tensor) -> Tensor:
         return wavs.to(self.log_temperature.device, self.log_temperature.dtype)

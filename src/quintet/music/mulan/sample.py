@@ -4,14 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
 from quintet.shared.ranking import embed_texts, formatted, rank, read_captions, written
 from quintet.shared.sampling import (
     Device,
+    Input,
     Trained,
     check_positive,
+    find_inputs,
     has_validation,
     readable,
     with_progress,
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
     from quintet.media.audio import Samples
     from quintet.music.mulan.model import MuLaN
 
+    Clip = tuple[str, Samples]
+
 BATCH = 16
-
-
 EXAMPLE = 'songs --text "a slow minor melody on strings" --top 5 --out found'
 
 
@@ -55,21 +57,24 @@ def example(recipe: Any, run: Path) -> list[str]:
     return ["--text", "a slow minor melody on strings", "--out", "found"]
 
 
-class Clip(NamedTuple):
-    name: str
-    wav: "Samples"
-
-
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:
     """Write ranking.json; returns lines with the best matches and the unreadable files."""
+    from quintet.media.audio import SUFFIXES
+
     check_positive(flags, "top", "count", "seconds")
     model: Any = trained.model(flags.device)
-    _check(inputs, flags)
+    if flags.text and flags.captions:
+        raise RunError("give --text to rank audio files or --captions to rank captions, not both")
+    if inputs and not flags.text and not flags.captions:
+        raise RunError('give --text "a slow melody" or --captions FILE.txt to rank by')
     captions = read_captions(flags.captions) if flags.captions else []
     out.mkdir(parents=True, exist_ok=True)
     skipped: list[str] = []
     if inputs:
-        clips = _read(_files(inputs), model.config.sample_rate, flags.seconds, skipped)
+        # One by one: files of different folders may have the same name.
+        inputs_of = (find_inputs([path], (SUFFIXES,), "sounds", out) for path in inputs)
+        files = [item for items in inputs_of for item in items]
+        clips = _read(files, model.config.sample_rate, flags.seconds, skipped)
     else:
         valid_clips, valid_captions = _validation_clips(trained, out, flags.count)
         clips, captions = iter(valid_clips), captions or valid_captions
@@ -81,46 +86,20 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     return [*skipped, *formatted(ranking, flags.top), written(ranking, out)]
 
 
-def _check(inputs: Sequence[Path], flags: Flags) -> None:
-    if flags.text and flags.captions:
-        raise RunError("give --text to rank audio files or --captions to rank captions, not both")
-    if inputs and not flags.text and not flags.captions:
-        raise RunError('give --text "a slow melody" or --captions FILE.txt to rank by')
-
-
-# -- inputs ---------------------------------------------------------------------------------------
-
-
-def _files(inputs: Sequence[Path]) -> list[Path]:
-    """The given files, and the audio files of the given folders."""
-    from quintet.media.audio import SUFFIXES
-    from quintet.media.splits import find
-
-    files: list[Path] = []
-    for path in inputs:
-        if path.is_dir():
-            files += find(path, SUFFIXES, "sounds")
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise RunError(
-                f"{path} does not exist; give audio files (wav, flac, ogg, mp3) or folders"
-            )
-    return files
-
-
-def _read(paths: Sequence[Path], rate: int, seconds: float, skipped: list[str]) -> Iterator[Clip]:
+def _read(
+    files: Sequence[Input], rate: int, seconds: float, skipped: list[str]
+) -> "Iterator[Clip]":
     from quintet.media.audio import read_audio
     from quintet.media.errors import BadFile
 
-    for path in with_progress(paths):
+    for file in with_progress(files):
         try:
-            yield Clip(str(path), read_audio(path, rate=rate, seconds=seconds))
+            yield str(file.path), read_audio(file.path, rate=rate, seconds=seconds)
         except BadFile as bad:
             skipped.append(f"skipped: {bad}")
 
 
-def _validation_clips(trained: Trained, out: Path, count: int) -> tuple[list[Clip], list[str]]:
+def _validation_clips(trained: Trained, out: Path, count: int) -> "tuple[list[Clip], list[str]]":
     """Validation clips, also written to `out`, and their captions."""
     from quintet.engine.data.wire import to_floats
     from quintet.music.data import open_data
@@ -133,18 +112,15 @@ def _validation_clips(trained: Trained, out: Path, count: int) -> tuple[list[Cli
         path = out / f"validation-{index:03d}.wav"
         wav = to_floats(item["wav"]).numpy()
         write_sound(path, wav, recipe.sounds.sample_rate)
-        clips.append(Clip(str(path), wav))
+        clips.append((str(path), wav))
         captions.append(item["text"])
     if not clips:
         raise RunError(f"{trained.path} has no readable validation clip; give audio files")
     return clips, list(dict.fromkeys(captions))
 
 
-# -- ranking --------------------------------------------------------------------------------------
-
-
 def _embed_clips(
-    model: "MuLaN", clips: Iterator[Clip], skipped: list[str]
+    model: "MuLaN", clips: "Iterator[Clip]", skipped: list[str]
 ) -> tuple[list[str], "Tensor"]:
     """Names and embeddings (n, d), with at most one batch of clips in memory."""
     import torch
@@ -155,8 +131,8 @@ def _embed_clips(
     embeds: list[Tensor] = []
     device = next(model.parameters()).device
     while batch := list(islice(clips, BATCH)):
-        names += [clip.name for clip in batch]
-        data = collate([{"wav": torch.from_numpy(clip.wav), "text": ""} for clip in batch])
+        names += [name for name, _ in batch]
+        data = collate([{"wav": torch.from_numpy(wav), "text": ""} for _, wav in batch])
         embeds.append(model.embed_audio(data["wavs"].to(device), data["lengths"].to(device)))
     if not embeds:
         raise RunError(f"no audio file is readable; the first: {skipped[0]}")

@@ -1,8 +1,10 @@
 """MuLaN task: two towers, one update, and a contrastive loss over the global batch
 (shared/contrastive.py)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,31 +13,51 @@ from torch import Tensor
 from quintet.engine.data.plans import Plan
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold
-from quintet.engine.task import (
-    Batch,
-    Exhibit,
-    Measured,
-    Part,
-    Rows,
-    Update,
-    World,
-)
+from quintet.engine.task import Batch, Exhibit, Measured, Part, Rows, Update, World
 from quintet.files import reading_once
+from quintet.media.audio import write_wav
+from quintet.media.errors import printable
 from quintet.music import data, tunes
-from quintet.music.data import MusicData
 from quintet.music.mulan.config import MuLaNRecipe
-from quintet.music.mulan.exhibits import BestCaptions
 from quintet.music.mulan.model import MuLaN, MuLaNOutput, pad_ids
 from quintet.nn.contrastive import similarities
 from quintet.nn.text import ByteTokenizer
 from quintet.shared.captions import TextTable
 from quintet.shared.contrastive import ContrastiveTask
-from quintet.shared.exhibits import SimilarityMatrix
+from quintet.shared.exhibits import SimilarityMatrix, best_captions
+from quintet.shared.segments import check_peak
 
 MATRIX_SIZE = 64
 """Pairs in the similarity matrix."""
 EXHIBITED_CLIPS = 6
 """Clips written at each evaluation."""
+
+
+@dataclass
+class BestCaptions:
+    """Audio files, and a text file with the most similar captions of each."""
+
+    name: str
+    wavs: Sequence[Tensor]
+    rate: int
+    captions: Sequence[str]
+    """Caption i belongs to clip i; there may be more captions than clips."""
+    similarity: Tensor
+    """(clips, captions)."""
+    top: int = 3
+
+    def write(self, folder: Path) -> list[Path]:
+        files, lines = list[Path](), list[str]()
+        for number, wav in enumerate(self.wavs):
+            path = folder / f"{self.name}-{number}.wav"
+            write_wav(path, wav.float().cpu().numpy(), self.rate)
+            files.append(path)
+            lines += [path.name, f"  its own:  {printable(self.captions[number])}"]
+            best = best_captions(self.similarity[number], self.captions, self.top)
+            lines += [*(f"  {line}" for line in best), ""]
+        page = folder / f"{self.name}.txt"
+        page.write_text("\n".join(lines), encoding="utf-8")
+        return [*files, page]
 
 
 class MuLaNTask(ContrastiveTask):
@@ -44,7 +66,8 @@ class MuLaNTask(ContrastiveTask):
     capturable = True
 
     def __init__(self, recipe: MuLaNRecipe, model: MuLaN | None = None, sets: Any = None):
-        self.recipe, self.sets = recipe, sets
+        self.recipe = recipe
+        self.sets: dict[str, Any] = {} if sets is None else sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         self.model = model if model is not None else MuLaN(recipe.model)
         self.config = self.model.config
@@ -52,7 +75,6 @@ class MuLaNTask(ContrastiveTask):
         self.updates = [Update("mulan", self.losses)]
         self.text_length = self.config.text_length
         self.texts: TextTable | None = None
-        self.opened: dict[str, Any] = {}
 
     # -- data -----------------------------------------------------------------------------------
 
@@ -64,30 +86,27 @@ class MuLaNTask(ContrastiveTask):
             sources = [s for split in ("train", "valid") if (s := self.data(split)) is not None]
         self.text_length = data.text_length(sources, self.config.text_length)
         if self.config.text == "frozen":
-            self.texts = TextTable(self.config, self._captions(), world)
+            self.texts = TextTable(self.config, self._captions(sources), world)
 
-    def plan(self, source: MusicData) -> Plan:
+    def plan(self, source: Any) -> Plan:
         recipe = self.recipe
         return data.length_plan(source, recipe.sounds, recipe.seed, recipe.batch_size)
 
-    def _captions(self) -> list[str]:
+    def _captions(self, sources: Sequence[Any]) -> list[str]:
         """All captions of the data, for the frozen encoder."""
         if self.recipe.data is None:
             raise RunError(
                 "the built-in captions change in every epoch and cannot be encoded in advance by a "
                 "frozen encoder; give a folder, or set model.text to 'bytes'"
             )
-        splits = [s for split in ("train", "valid") if (s := self.data(split)) is not None]
-        captions = (s.texts(index) for s in splits for index in range(len(s)))
+        captions = (s.texts(index) for s in sources for index in range(len(s)))
         return sorted(set(chain.from_iterable(captions)))
 
     def data(self, split: str) -> Any:
-        if self.sets is not None:
-            return self.sets[split]
-        if split not in self.opened:
+        if split not in self.sets:
             recipe = self.recipe
-            self.opened[split] = data.open_data(recipe.data, recipe.sounds, split, recipe.seed)  # type: ignore[arg-type]
-        return self.opened[split]
+            self.sets[split] = data.open_data(recipe.data, recipe.sounds, split, recipe.seed)  # type: ignore[arg-type]
+        return self.sets[split]
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
         batch = data.collate(items, self.recipe.sounds)
@@ -105,13 +124,8 @@ class MuLaNTask(ContrastiveTask):
         return {"text": ByteTokenizer(self.text_length).encode(texts)}
 
     def check(self, data: Any) -> None:
-        wavs, text = data["wavs"], data["text"]
-        peak = wavs.abs().max().item()
-        if not peak <= 8:
-            raise ValueError(
-                f"audio has a peak of {peak:.3g}, but the model expects -1 to 1; "
-                "divide 16-bit integers by 32768"
-            )
+        check_peak(data["wavs"])
+        text = data["text"]
         if not text.is_floating_point() and int(text.max()) >= self.config.vocab_size:
             raise ValueError(
                 f"texts contain id {int(text.max())}, but vocab_size is {self.config.vocab_size}; "
@@ -129,7 +143,7 @@ class MuLaNTask(ContrastiveTask):
         return data["wavs"], data["lengths"], data["text"], data.get("mask"), draws
 
     def draws(self, batch: Batch) -> Any:
-        """Those of the augmentation, by the keys of the samples."""
+        """Draws of the augmentation, by the keys of the samples."""
         samples = batch.data["wavs"].shape[1]
         return self.model.audio.draws(batch.keys, samples, self.recipe.losses)
 

@@ -46,7 +46,7 @@ class Draws(NamedTuple):
 
 
 def draw_masks(keys: Tensor, losses: MusicLossConfig) -> tuple[Tensor, Tensor]:
-    """Of time and of frequency, as in `Draws`."""
+    """Masks of time and of frequency, as in `Draws`."""
 
     def draw(name: str, count: int) -> Tensor:
         width, position = uniform(keys, name, (count, 2)).unbind(-1)
@@ -139,18 +139,15 @@ class AudioTower(nn.Module):
     def num_columns(self, samples: int) -> int:
         return -(-self.num_frames(samples) // self.config.patch_size[1])
 
-    def num_kept(self, num_patches: int) -> int:
-        """Number of patches after patch dropout."""
-        kept = ceil(num_patches * (1 - self.config.patch_dropout) / LANES) * LANES
-        return min(num_patches, kept)
-
     def patches(self, wavs: Tensor, lengths: Tensor | None, draws: Draws | None) -> Patches:
         num_frames, columns = self.num_frames(wavs.shape[1]), self.num_columns(wavs.shape[1])
         extent = None if lengths is None else (lengths // self.config.hop_length).clamp_min(1)
         mask = None if extent is None else inside(extent, num_frames)
         mels = standardised(self.mel(wavs)[..., :num_frames], mask)
         if draws is not None:
-            mels = self.spec_augment(mels, num_frames if extent is None else extent, draws)
+            time = band_mask(draws.time, num_frames if extent is None else extent, num_frames)
+            freq = band_mask(draws.freq, mels.shape[1], mels.shape[1])
+            mels = mels.masked_fill(time[:, None] | freq[..., None], 0.0)
         p, q = self.config.patch_size
         mels = F.pad(mels, (0, columns * q - num_frames))
         values = rearrange(mels, "b (r p) (c q) -> b (c r) (p q)", p=p, q=q)
@@ -159,22 +156,15 @@ class AudioTower(nn.Module):
             return self.drop_patches(values, counts, draws.patches)
         return Patches(values, None, None if counts is None else inside(counts, values.shape[1]))
 
-    def spec_augment(self, mels: Tensor, extent: Tensor | int, draws: Draws) -> Tensor:
-        time = band_mask(draws.time, extent, mels.shape[2])
-        freq = band_mask(draws.freq, mels.shape[1], mels.shape[1])
-        return mels.masked_fill(time[:, None] | freq[..., None], 0.0)
-
     def drop_patches(self, values: Tensor, counts: Tensor | None, draws: Tensor) -> Patches:
         """Keep a static number of patches; a padded clip keeps the same share of its own."""
-        num_patches = values.shape[1]
+        num_patches, share, mask = values.shape[1], 1 - self.config.patch_dropout, None
+        remaining = min(num_patches, ceil(num_patches * share / LANES) * LANES)
         if counts is not None:
             draws = draws.masked_fill(~inside(counts, num_patches), 2.0)
-        num_kept = self.num_kept(num_patches)
-        indices = draws.argsort(dim=1, stable=True)[:, :num_kept]
-        mask = None
-        if counts is not None:
-            kept = (counts.double() * (1 - self.config.patch_dropout) / LANES).ceil() * LANES
-            mask = inside(kept.minimum(counts), num_kept)
+            lengths = (counts.double() * share / LANES).ceil() * LANES
+            mask = inside(lengths.minimum(counts), remaining)
+        indices = draws.argsort(dim=1, stable=True)[:, :remaining]
         values = values.gather(1, indices[..., None].expand(-1, -1, values.shape[2]))
         return Patches(values, indices, mask)
 

@@ -24,8 +24,20 @@ UNSPEAKABLE = {
 }
 
 
+class Unfit(ValueError):
+    """A recording or text that can be read, but is outside of the limits."""
+
+    def __init__(self, reason: str, limit: str, remedy: str, value: float | None = None) -> None:
+        super().__init__(reason, limit, remedy, value)
+
+    def __str__(self) -> str:
+        reason, limit, remedy, _ = self.args
+        return f"{reason}, {limit}; {remedy}"
+
+
 def clean(text: str) -> str:
-    """The text in NFC with single spaces; ValueError if it cannot be spoken."""
+    """The text in NFC with single spaces; ValueError if it is empty, `Unfit` if it cannot be
+    spoken."""
     text = " ".join(unicodedata.normalize("NFC", text).split())
     # Format characters, such as a soft hyphen or a joiner, are silent.
     text = "".join(c for c in text if unicodedata.category(c) != "Cf")
@@ -34,13 +46,9 @@ def clean(text: str) -> str:
     for character in text:
         kind = UNSPEAKABLE.get(unicodedata.category(character))
         if kind is not None:
-            raise ValueError(f"the text has {_shown(character)}, {kind}; write it as words")
+            sign = f"{character!r} " if character.isprintable() else ""
+            raise Unfit(f"the text has {sign}U+{ord(character):04X}", kind, "write it as words")
     return text
-
-
-def _shown(character: str) -> str:
-    sign = f"{character!r} " if character.isprintable() else ""
-    return f"{sign}U+{ord(character):04X}"
 
 
 def encode(text: str, edges: bool = False) -> Tensor:

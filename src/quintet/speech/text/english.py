@@ -13,7 +13,7 @@ ONES = (
     "nineteen",
 )
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-SCALES = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (1000, "thousand"))
+SCALES = {"trillion": 10**12, "billion": 10**9, "million": 10**6, "thousand": 1000, "hundred": 100}
 ORDINALS = {
     "one": "first",
     "two": "second",
@@ -67,7 +67,7 @@ def spelled_out(text: str) -> str:
     """
     text = _ABBREVIATION.sub(_abbreviation, text)
     text = _MONEY.sub(_money, text)
-    text = _CLOCK.sub(_clock, text)
+    text = _CLOCK.sub(lambda match: _pair(int(match[1]), int(match[2]), "o'clock"), text)
     text = _ORDINAL.sub(lambda match: ordinal(_int(match[1])), text)
     text = _DECIMAL.sub(lambda match: f"{cardinal(_int(match[1]))} point {digits(match[2])}", text)
     text = _YEAR.sub(lambda match: year(int(match[1])), text)
@@ -83,10 +83,7 @@ def cardinal(number: int) -> str:
     if number < 100:
         tens, ones = TENS[number // 10 - 2], number % 10
         return f"{tens}-{ONES[ones]}" if ones else tens
-    if number < 1000:
-        rest = f" {cardinal(number % 100)}" if number % 100 else ""
-        return f"{ONES[number // 100]} hundred{rest}"
-    scale, name = next((scale, name) for scale, name in SCALES if number >= scale)
+    name, scale = next((name, scale) for name, scale in SCALES.items() if number >= scale)
     rest = f" {cardinal(number % scale)}" if number % scale else ""
     return f"{cardinal(number // scale)} {name}{rest}"
 
@@ -102,11 +99,13 @@ def ordinal(number: int) -> str:
 
 def year(number: int) -> str:
     """1984, 1900, 1905; 2000 to 2009 are cardinals."""
-    high, low = divmod(number, 100)
-    if number % 1000 < 10:
-        return cardinal(number)
+    return cardinal(number) if number % 1000 < 10 else _pair(*divmod(number, 100), "hundred")
+
+
+def _pair(high: int, low: int, even: str) -> str:
+    """Two numbers below 100; `even` stands for a second one of 0."""
     if not low:
-        return f"{cardinal(high)} hundred"
+        return f"{cardinal(high)} {even}"
     return f"{cardinal(high)} {'oh ' if low < 10 else ''}{cardinal(low)}"
 
 
@@ -142,10 +141,3 @@ def _money(match: re.Match[str]) -> str:
     parts = "pence" if part == "penny" else f"{part}s"
     words += [f"{cardinal(cents)} {part if cents == 1 else parts}"] if cents else []
     return " ".join(words)
-
-
-def _clock(match: re.Match[str]) -> str:
-    hours, minutes = int(match[1]), int(match[2])
-    if not minutes:
-        return f"{cardinal(hours)} o'clock"
-    return f"{cardinal(hours)} {'oh ' if minutes < 10 else ''}{cardinal(minutes)}"

@@ -8,21 +8,25 @@ of punctuation. The first phoneme of a word begins with a space. Marks and space
 own would need a frame each, taken from their neighbours.
 
 Ids: each symbol has one in the vocabulary of bytes (ASCII as there, then the IPA extensions of
-Unicode, then `MODIFIERS`), and a token those of its symbols, packed (tokens.py).
+Unicode, then `MODIFIERS`). The id of a token holds those of its symbols as digits, and its
+embedding is the sum of theirs: a stressed vowel shares with the unstressed one, and no language
+needs a list of its phonemes.
 """
 
 import ctypes
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from quintet.speech.text.characters import FIRST
-from quintet.speech.text.tokens import pack
+from quintet.speech.text.characters import FIRST, PAD, VOCABULARY
+from quintet.speech.voicebox.config import VoiceBoxConfig
 
+MOST = 7
+"""Symbols of a token: so many digits fit into an id of 64 bits."""
 IPA = range(0x250, 0x2B0)
 MODIFIERS = "ˈˌːˑʰʲʷˠˤˡⁿæçðøħŋœβθχᵻ\u0303\u0329\u032a\u032f\u0325\u030a\u031a\u031d\u033a\u033b"
 DROPPED = "\u0361\u200d\u031eᵝ"
@@ -58,13 +62,32 @@ def _code(symbol: str) -> int:
     raise ValueError(f"the phoneme {symbol!r} U+{code:04X} has no id; report its language")
 
 
+def pack(symbols: Sequence[int]) -> int:
+    """The id of a token; that of a single symbol is its own."""
+    return sum(symbol * VOCABULARY**place for place, symbol in enumerate(symbols[:MOST]))
+
+
+def unpack(ids: Tensor) -> Tensor:
+    """(…) -> (…, MOST): the ids of the symbols, and PAD after them."""
+    return torch.stack([ids // VOCABULARY**place % VOCABULARY for place in range(MOST)], -1)
+
+
+class TokenEmbedding(nn.Embedding):
+    """Ids -> vectors (…, dim); those of phonemes are packed."""
+
+    def __init__(self, config: VoiceBoxConfig, dim: int) -> None:
+        super().__init__(config.vocabulary, dim, padding_idx=PAD)
+        self.packed = config.phonemes is not None
+
+    def forward(self, ids: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(unpack(ids)).sum(-2) if self.packed else super().forward(ids)
+
+
 @lru_cache(maxsize=1 << 16)
 def phonemes(text: str, language: str) -> tuple[str, ...]:
     """The tokens of the text; joined, they are its IPA with punctuation."""
     espeak = _espeak()
-    voice = _voice(language)
-    if espeak.espeak_SetVoiceByName(voice.encode()) != 0:
-        raise ValueError(f"espeak-ng does not know the language '{voice}'; give one such as en-us")
+    espeak.espeak_SetVoiceByName(_voice(language).encode())
     tokens: list[str] = []
     for place, part in enumerate(_PUNCTUATION.split(text)):
         if place % 2:
@@ -75,11 +98,11 @@ def phonemes(text: str, language: str) -> tuple[str, ...]:
 
 
 def _tokens(word: str) -> list[str]:
-    """Of a word, as espeak divides it."""
+    """Tokens of a word, as espeak divides it."""
     word = _SWITCH.sub("", word).translate(_SAME)
     word = "".join(symbol for symbol in word if symbol not in DROPPED)
-    found = [token for token in word.split(_SEPARATOR) if token]
-    return [f" {found[0]}", *found[1:]] if found else []
+    tokens = [token for token in word.split(_SEPARATOR) if token]
+    return [f" {tokens[0]}", *tokens[1:]] if tokens else []
 
 
 def _spoken(espeak: Any, text: str) -> str:

@@ -47,17 +47,18 @@ _SHORT = re.compile(rf"(?:^|\s)(?:{'|'.join(map(re.escape, ABBREVIATIONS))}|[A-Z
 
 def passages(text: str, limit: int) -> list[Passage]:
     """Whole sentences of at most `limit` bytes together; a longer sentence is divided at commas,
-    and then at spaces. A text within the limit stays whole."""
+    then at spaces, then anywhere. A text within the limit stays whole."""
     text = clean(text)
     if _size(text) <= limit:
         return [Passage(text, 0.0)]
-    found: list[Passage] = []
+    passages: list[Passage] = []
     for sentence in _packed(_sentences(text), limit):
         clauses = _packed(_CLAUSE.split(sentence), limit) if _size(sentence) > limit else [sentence]
-        parts = [part for clause in clauses for part in _by_words(clause, limit)]
-        found += [Passage(part, CLAUSE_PAUSE) for part in parts[:-1]]
-        found.append(Passage(parts[-1], SENTENCE_PAUSE))
-    return [*found[:-1], found[-1]._replace(pause=0.0)]
+        words = [text for clause in clauses for text in _packed(clause.split(" "), limit)]
+        parts = [part for text in words for part in _by_characters(text, limit)]
+        passages += [Passage(part, CLAUSE_PAUSE) for part in parts[:-1]]
+        passages.append(Passage(parts[-1], SENTENCE_PAUSE))
+    return [*passages[:-1], passages[-1]._replace(pause=0.0)]
 
 
 def _sentences(text: str) -> list[str]:
@@ -79,14 +80,6 @@ def _packed(parts: list[str], limit: int) -> list[str]:
         elif part:
             joined.append(part)
     return joined
-
-
-def _by_words(text: str, limit: int) -> list[str]:
-    """A text without spaces is divided at characters."""
-    if _size(text) <= limit:
-        return [text]
-    parts = _packed(text.split(" "), limit)
-    return [piece for part in parts for piece in _by_characters(part, limit)]
 
 
 def _by_characters(text: str, limit: int) -> list[str]:

@@ -28,13 +28,12 @@ class VocoderConfig:
     """Corrections of the magnitudes of the output towards the given log-mels, after these."""
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "sample_rate", "n_fft", "hop_length", "n_mels")
-        require_at_least(1, self, "dim", "depth")
+        sizes = ("sample_rate", "n_fft", "hop_length", "n_mels", "dim", "depth")
+        require_at_least(1, self, *sizes)
         require_at_least(0, self, "retrievals", "corrections")
         fits = self.hop_length <= self.n_fft // 2
         require(fits, "hop_length", self.hop_length, "at most half of n_fft (overlapping frames)")
-        even = self.n_fft // 2 * 2 == self.n_fft
-        require(even, "n_fft", self.n_fft, "even")
+        require(self.n_fft % 2 == 0, "n_fft", self.n_fft, "even")
 
 
 @dataclass(frozen=True, kw_only=True)

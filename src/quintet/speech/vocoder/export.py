@@ -3,21 +3,15 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quintet.engine.models.export import Exportable, Input, Piece
+from quintet.shared.export import graph
 from quintet.speech.vocoder.model import MEAN, STD, Vocoder
 
 
-class Offsets(nn.Module):
-    """What the network adds to log-magnitudes."""
-
-    def __init__(self, model: Vocoder) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, frames: Tensor) -> Tensor:
-        return self.model.offsets(frames.mT)
+def offsets(self: Any, frames: Tensor) -> Tensor:
+    return self.model.offsets(frames.mT)
 
 
 def pieces(model: Vocoder, recipe: Any) -> Exportable:
@@ -36,6 +30,6 @@ def pieces(model: Vocoder, recipe: Any) -> Exportable:
         " corrections are not exported: they loop over frames, and ONNX has no inverse FFT of real"
         " signals."
     )
-    return Exportable(
-        [Piece("offsets", "log-mels to magnitudes", Offsets(model), inputs, outputs)], left_out
-    )
+    network = graph(model, offsets)
+    piece = Piece("offsets", "log-mels to magnitudes", network, inputs, outputs)
+    return Exportable([piece], left_out)

@@ -15,24 +15,18 @@ from quintet.speech.voicebox.config import VoiceBoxConfig
 def matching_vocoder(folder: str | Path, config: VoiceBoxConfig) -> nn.Module:
     """From a run or an export of a vocoder, or from a folder of Vocos weights; checked against the
     features of the model."""
-    vocoder: Any = load_vocoder(folder)
+    about = split_step(folder)[0] / "config.json"
+    values = read_json(about) if about.is_file() else {}
+    vocoder: Any
+    if Vocoder.label() in (values.get("model"), (values.get("main") or {}).get("model")):
+        vocoder = Vocoder.from_pretrained(folder).requires_grad_(False)
+    else:
+        try:
+            vocoder = load_vocos(folder)
+        except ValueError as error:
+            raise RunError(str(error)) from None
     for name in ("sample_rate", "n_mels", "hop_length", "n_fft"):
         theirs, ours = getattr(vocoder.config, name), getattr(config, name)
         if theirs != ours:
             raise RunError(f"the vocoder at {folder} has {name} = {theirs}, the model {ours}")
     return vocoder
-
-
-def load_vocoder(folder: str | Path) -> nn.Module:
-    if (split_step(folder)[0] / "config.json").is_file() and is_vocoder(Path(folder)):
-        return Vocoder.from_pretrained(folder).requires_grad_(False)
-    try:
-        return load_vocos(folder)
-    except ValueError as error:
-        raise RunError(str(error)) from None
-
-
-def is_vocoder(run: Path) -> bool:
-    """Whether a run or an export is a vocoder, by its config.json."""
-    about = read_json(split_step(run)[0] / "config.json")
-    return Vocoder.label() in (about.get("model"), (about.get("main") or {}).get("model"))

@@ -30,7 +30,7 @@ from quintet.speech.features import log_mel
 from quintet.speech.vocoder.config import VocoderConfig
 
 MEAN, STD = -2.0, 2.2
-"""Of the log-mels of speech, about."""
+"""Approximate mean and deviation of the log-mels of speech."""
 SMALLEST = 1e-7
 """The smallest magnitude before the network has its say."""
 QUIET = 1e-3
@@ -56,8 +56,8 @@ class Vocoder(Pretrained, nn.Module):
     spread: Tensor
     """(m, f): the share of each mel filter in what is known of a frequency."""
     weights: Tensor
-    """(f,): of errors, 1 on average: as mel filters are dense, or hundreds of bins of noise would
-    outweigh the ten that hold the pitch."""
+    """(f,): weights of errors, by the density of mel filters, 1 on average. Otherwise hundreds of
+    bins of noise would outweigh the ten that hold the pitch."""
 
     def __init__(self, config: VocoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
@@ -103,8 +103,8 @@ class Vocoder(Pretrained, nn.Module):
                 gaps = torch.maximum(logs, least.log()) - torch.maximum(real, least).log()
                 return per_sample(gaps.abs() * self.weights)
             magnitudes = self.griffin_lim.magnitudes(log_mels, DECONVOLUTIONS, logs.exp())
-            found = self.griffin_lim.retrieved(magnitudes, self.config.retrievals)
-            return self.corrected(found, log_mels)
+            retrieved = self.griffin_lim.retrieved(magnitudes, self.config.retrievals)
+            return self.corrected(retrieved, log_mels)
 
     def log_magnitudes(self, log_mels: Tensor) -> Tensor:
         """(b, m, t) -> (b, t, f), as predicted."""

@@ -11,7 +11,7 @@ from quintet.engine.data.wire import to_floats
 from quintet.engine.evaluate import ConcatData
 from quintet.engine.task import Batch
 from quintet.media.errors import BadFile
-from quintet.shared.outputs import Group, Outputs, Sound, sixteen_bits
+from quintet.shared.outputs import Group, Outputs, spoken
 from quintet.shared.segments import Recordings, Segments
 from quintet.shared.transcripts import Transcripts
 from quintet.speech.vocoder.model import Vocoder
@@ -40,7 +40,7 @@ class Whole:
 
 
 def transcripts(split: Any) -> dict[int, str]:
-    """Those of recordings that are not cut, by index."""
+    """Transcripts of recordings that are not cut, by index."""
     if not isinstance(split, Recordings):
         return {}
     short = [index for index in range(len(split)) if split.extent(index) <= LONGEST]
@@ -88,13 +88,7 @@ class Copies(Outputs):
             "outputs": [model.copy(sound) for sound in batch.data],
             "griffin_lim": [model.copy(sound, model.griffin_lim) for sound in batch.data],
         }
-        texts, rate = [item["text"] for item in items], model.config.sample_rate
-        sounds = {
-            name: [Sound(sixteen_bits(wav), rate, text) for wav, text in zip(wavs, texts)]
-            for name, wavs in sets.items()
-        }
-        originals = sounds.pop("originals")
-        return Group(originals, sounds.pop("outputs"), {"recordings": originals, **sounds})
+        return spoken(sets, model.config.sample_rate, [item["text"] for item in items])
 
 
 outputs = Copies

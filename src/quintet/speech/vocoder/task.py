@@ -44,11 +44,11 @@ class VocoderTask(Task):
     capturable = True
 
     def __init__(self, recipe: VocoderRecipe, model: Vocoder | None = None, sets: Any = None):
-        self.recipe, self.sets = recipe, sets
+        self.recipe = recipe
+        self.sets: dict[str, Any] = {} if sets is None else sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         self.model = model if model is not None else Vocoder(recipe.model)
         self.segments = data.segments(recipe)
-        self.opened: dict[str, Any] = {}
         self.baselines: dict[int, Tensor] = {}
         self.parts = {self.main: Part(self.model, recipe.optim, compiles_captured=False)}
         self.updates = [Update(self.main, each(self.loss))]
@@ -57,35 +57,25 @@ class VocoderTask(Task):
     # -- data -----------------------------------------------------------------------------------
 
     def data(self, split: str) -> Any:
-        if self.sets is not None:
-            return self.sets[split]
-        if split not in self.opened:
-            self.opened[split] = data.open_data(self.recipe, split)  # type: ignore[arg-type]
-        return self.opened[split]
+        if split not in self.sets:
+            self.sets[split] = data.open_data(self.recipe, split)  # type: ignore[arg-type]
+        return self.sets[split]
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
         return segments.collate(items, self.segments)
 
     def check(self, data: Any) -> None:
-        peak = data["audio"].abs().max().item()
-        if not peak <= 8:
-            raise ValueError(
-                f"sounds have a peak of {peak:.3g}, but the model expects -1 to 1; "
-                "divide 16-bit integers by 32768"
-            )
+        segments.check_peak(data["audio"])
 
     # -- the update -----------------------------------------------------------------------------
 
     def loss(self, nets: Mapping[str, Any], batch: Batch, context: StepContext) -> Loss:
-        sounds = self._amplified(batch)
+        # At a loudness drawn by the keys of the samples.
+        decibels = (2 * uniform(batch.keys, "gain", ()) - 1) * self.recipe.recordings.gain
+        sounds = batch.data["audio"]
+        sounds = sounds * (10 ** (decibels / 20)).to(sounds.dtype)[:, None]
         loss = nets[self.main](self.model.mel(sounds), sounds).mean()
         return loss, {"loss": loss}
-
-    def _amplified(self, batch: Batch) -> Tensor:
-        """Real sounds, at a loudness drawn by the keys of the samples."""
-        sounds = batch.data["audio"]
-        decibels = (2 * uniform(batch.keys, "gain", ()) - 1) * self.recipe.recordings.gain
-        return sounds * (10 ** (decibels / 20)).to(sounds.dtype)[:, None]
 
     # -- evaluation -----------------------------------------------------------------------------
 

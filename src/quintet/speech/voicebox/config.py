@@ -76,11 +76,10 @@ class VoiceBoxConfig:
         require_at_least(1, self, "dim", "depth", "heads", "head_dim", "text_dim", "align_dim")
         require_at_least(1, self, "duration_dim", "duration_depth")
         require_at_least(0, self, "registers")
-        even = self.head_dim // 2 * 2 == self.head_dim
-        require(even, "head_dim", self.head_dim, "even (rotary embedding)")
-        wide = self.duration_dim // 64 * 64 == self.duration_dim
+        require(self.head_dim % 2 == 0, "head_dim", self.head_dim, "even (rotary embedding)")
+        wide = self.duration_dim % 64 == 0
         require(wide, "duration_dim", self.duration_dim, "a multiple of 64 (head width)")
-        require(self.kernel // 2 * 2 != self.kernel, "kernel", self.kernel, "odd")
+        require(self.kernel % 2 == 1, "kernel", self.kernel, "odd")
         require(self.std > 0, "std", self.std, "above 0")
         require_fraction(self, "dropout", "duration_dropout")
         least = 258 if self.text == "learned" else 3
@@ -127,9 +126,9 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require_finite(self)
-        require(self.steps >= 1, "steps", self.steps, "1 or more")
+        require_at_least(1, self, "steps")
+        require_at_least(0, self, "count")
         require(-1 <= self.sway <= 1, "sway", self.sway, "between -1 and 1")
-        require(self.count >= 0, "count", self.count, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,13 @@ from math import log
 from pathlib import Path
 from random import Random
 from sys import maxsize
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE
 from quintet.engine.data.wire import to_floats
 from quintet.engine.errors import RunError
@@ -39,7 +38,6 @@ FEWEST = 30
 """Recordings without which nothing is usual."""
 PRIOR = 0.05
 """Share of wrong transcripts that is expected."""
-
 LEAST = 1e-3
 """Added to costs: the only alignment with a text of one character costs nothing."""
 
@@ -50,13 +48,13 @@ class Doubt(NamedTuple):
     name: str
     text: str
     log_odds: float
-    """That the text is wrong, against that it is right."""
+    """Log-odds that the text is wrong."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     doubts: Sequence[Doubt]
-    """Of all recordings, the most doubtful first."""
+    """All recordings, the most doubtful first."""
     power: float
     """Share of wrong texts that would be named, estimated from the other texts."""
 
@@ -73,42 +71,35 @@ def doubtful(trained: Trained, folder: Path | str, device: Device = "auto") -> V
     config = SpeechDataConfig(sample_rate=model.config.sample_rate, valid_limit=maxsize)
     buckets = Buckets(config, model.config)
     sides = [SpeechFolder(folder, buckets, split, 0) for split in ("train", "valid")]
-    return judge(model, buckets, sides)
-
-
-def judge(model: VoiceBox, buckets: Buckets, sources: Sequence[Source]) -> Verdict:
-    rows = [(source, index) for source in sources for index in range(len(source))]
+    rows = [(side, index) for side in sides for index in range(len(side))]
     if len(rows) < FEWEST:
         raise RunError(
             f"{len(rows)} recordings are too few to tell which transcript is unusual; {FEWEST} do"
         )
-    ids = [_ids(buckets, source, index) for source, index in rows]
+    ids = [_ids(buckets, side, index) for side, index in rows]
     others = Others(ids)
-    names: list[str] = []
-    texts: list[str] = []
+    names: list[tuple[str, str]] = []
     scores: list[Array] = []
-    for number, (source, index) in enumerate(with_progress(rows, what="listening")):
+    for number, (side, index) in enumerate(with_progress(rows, what="listening")):
         try:
-            item = source.keyed(index, None)
+            item = side.keyed(index, None)
         except DAMAGE:
             continue
-        found = scores_of(model, item["audio"], ids[number], others.near(number))
-        if found is not None:
-            names.append(source.name(index))
-            texts.append(item["text"])
-            scores.append(found)
+        score = scores_of(model, item["audio"], ids[number], others.near(number))
+        if score is not None:
+            names.append((side.name(index), item["text"]))
+            scores.append(score)
     if not scores:
         raise RunError("no recording can be compared with other texts: all of them are alike")
     odds, power = log_odds(scores)
-    doubts = (Doubt(*row) for row in zip(names, texts, odds.tolist()))
+    doubts = (Doubt(*name, value) for name, value in zip(names, odds.tolist()))
     return Verdict(sorted(doubts, key=lambda doubt: -doubt.log_odds), power)
 
 
-def _ids(buckets: Buckets, source: Any, index: int) -> Tensor:
-    """Of its text; empty for one that cannot be spoken, which is damage when it is read."""
+def _ids(buckets: Buckets, side: SpeechFolder, index: int) -> Tensor:
+    """Ids of a text; empty for one that cannot be spoken, which is damage when it is read."""
     try:
-        language = source.about(index).language if isinstance(source, SpeechFolder) else ""
-        return buckets.ids(source.text(index), language)
+        return buckets.ids(side.text(index), side.about(index).language)
     except ValueError:
         return torch.zeros(0, dtype=torch.int64)
 
@@ -148,7 +139,7 @@ def scores_of(
 
 
 def log_odds(scores: Sequence[Array]) -> tuple[Array, float]:
-    """Of each recording's text being wrong, and the share of wrong texts with odds above 1."""
+    """Log-odds that each text is wrong, and the share of wrong texts with odds above 1."""
     right = np.array([row[0] - row[1:].mean() for row in scores])
     wrong = np.array([row[1] - row[2:].mean() for row in scores])
     center, width = _robust(right)
@@ -177,7 +168,7 @@ def _log_normal(values: Array, center: float, width: float) -> Array:
 
 
 def lines(verdict: Verdict) -> Iterator[str]:
-    """For the doctor."""
+    """The report of the doctor."""
     named, count = verdict.named, len(verdict.doubts)
     yield (
         f"transcripts: {len(named)} of {count} do not seem to match their recordings; "

@@ -15,7 +15,7 @@ from quintet.nn.attention import Block
 from quintet.nn.precision import full_precision
 from quintet.nn.rope import rope_1d
 from quintet.speech.text.characters import PAD
-from quintet.speech.text.tokens import TokenEmbedding
+from quintet.speech.text.phonemes import TokenEmbedding
 from quintet.speech.voicebox.config import VoiceBoxConfig
 
 HEAD_DIM = 64
@@ -67,8 +67,8 @@ class DurationModel(nn.Module):
         """Dropout of a change, by key: a captured step may not draw from generators of PyTorch."""
         if keys is None or not self.dropout or not self.training:
             return new
-        kept = uniform(keys, f"durations/{name}", tuple(new.shape[1:])) >= self.dropout
-        return torch.where(kept, old + (new - old) / (1 - self.dropout), old)
+        changes = uniform(keys, f"durations/{name}", tuple(new.shape[1:])) >= self.dropout
+        return torch.where(changes, old + (new - old) / (1 - self.dropout), old)
 
 
 def voice_of(frames: Tensor, visible: Tensor) -> Tensor:

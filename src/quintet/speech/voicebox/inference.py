@@ -86,7 +86,6 @@ def infill(model: "VoiceBox", layout: Layout, solver: Solver, keys: Tensor) -> T
 
 
 def noise_keys(seed: int, count: int, device: torch.device) -> Tensor:
-    """A key for the noise of each sample."""
     return torch.tensor([fold("speak", seed, index) for index in range(count)], device=device)
 
 
@@ -173,7 +172,8 @@ def _slice_reference(reference: Reference, chosen: Tensor, start: int, end: int)
 def segment_layout(model: "VoiceBox", segments: Sequence[Segment]) -> Layout:
     """New durations by the duration model, conditioned on those of the references."""
     device = model.device
-    ids, num_tokens = stack([_all_ids(segment).cpu() for segment in segments])
+    parts = ([s for s in (segment.before, segment, segment.after) if s] for segment in segments)
+    ids, num_tokens = stack([torch.cat([part.ids for part in row]).cpu() for row in parts])
     ids, num_tokens = ids.to(device), num_tokens.to(device)
     durations, new = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
     for row, segment in enumerate(segments):
@@ -196,12 +196,6 @@ def segment_layout(model: "VoiceBox", segments: Sequence[Segment]) -> Layout:
         if segment.after:
             context[row, count - len(segment.after.frames) : count] = segment.after.frames
     return Layout(expand(ids, durations, size), context, infill_mask, num_frames, durations)
-
-
-def _all_ids(segment: Segment) -> Tensor:
-    before = [segment.before.ids] if segment.before else []
-    after = [segment.after.ids] if segment.after else []
-    return torch.cat([*before, segment.ids, *after])
 
 
 def _voice(model: "VoiceBox", segment: Segment) -> Tensor:

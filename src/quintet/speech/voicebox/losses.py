@@ -38,7 +38,6 @@ def counts(draws: Draws, num_frames: Tensor, num_tokens: Tensor) -> Counts:
 
 
 def means(sums: LossSums, over: Counts) -> dict[str, Tensor]:
-    """0-dim: each term by its name."""
     return {
         "flow": sums.flow / over.masked,
         "alignment": sums.alignment / over.frames,
@@ -48,7 +47,6 @@ def means(sums: LossSums, over: Counts) -> dict[str, Tensor]:
 
 
 def total_loss(sums: LossSums, over: Counts) -> Tensor:
-    """0-dim: the weighted sum."""
     return (
         sums.flow / over.masked
         + sums.alignment / over.frames

@@ -29,7 +29,7 @@ class Draws(NamedTuple):
 def draw(
     keys: Tensor, num_frames: Tensor, size: tuple[int, int], losses: VoiceBoxLossConfig
 ) -> Draws:
-    """For samples of `num_frames` (b,) frames, padded to `size` (t, c)."""
+    """Draws of samples of `num_frames` (b,) frames, padded to `size` (t, c)."""
     chance = uniform(keys, "hidden", (5,))
     low, high = losses.mask_fraction
     fraction = low + (high - low) * chance[:, 0]

@@ -6,26 +6,18 @@ from torch import Tensor
 from quintet.nn.alignment import inside
 
 
-def nearest_visible(infill_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest unmasked frame before and after each frame; -1 and t for none."""
-    size = infill_mask.shape[1]
-    index = torch.arange(size, device=infill_mask.device).expand(infill_mask.shape)
-    before = torch.where(infill_mask, -1, index).cummax(1).values
-    after = torch.where(infill_mask, size, index).flip(1).cummin(1).values.flip(1)
-    return before, after
-
-
 def neighbours(frames: Tensor, infill_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The unmasked frames before and after each frame (zeros for none), and its relative position
     between them."""
     size = infill_mask.shape[1]
-    before, after = nearest_visible(infill_mask)
+    index = torch.arange(size, device=infill_mask.device)
+    before = torch.where(infill_mask, -1, index).cummax(1).values
+    after = torch.where(infill_mask, size, index).flip(1).cummin(1).values.flip(1)
     padded = torch.nn.functional.pad(frames, (0, 0, 0, 1))
 
     def pick(index: Tensor) -> Tensor:
         return padded.gather(1, index[..., None].expand(frames.shape))
 
-    index = torch.arange(size, device=infill_mask.device)
     share = (index - before) / (after - before).clamp_min(1)
     share = torch.where(before < 0, 1.0, torch.where(after >= size, 0.0, share))
     return pick(torch.where(before < 0, size, before)), pick(after), share[..., None]

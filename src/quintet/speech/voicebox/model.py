@@ -35,8 +35,8 @@ from quintet.nn.flow import Method, flow_loss, straight_path
 from quintet.nn.griffin_lim import GriffinLim
 from quintet.speech.features import FeatureExtractor
 from quintet.speech.text.characters import FIRST, PAD, UNKNOWN, clean, stack
+from quintet.speech.text.phonemes import TokenEmbedding
 from quintet.speech.text.spelling import to_ids
-from quintet.speech.text.tokens import TokenEmbedding
 from quintet.speech.voicebox.backbone import Backbone
 from quintet.speech.voicebox.config import VoiceBoxConfig, VoiceBoxLossConfig
 from quintet.speech.voicebox.durations import DurationModel, duration_loss, fully_visible, voice_of

@@ -7,9 +7,10 @@ from typing import Any
 
 from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE
+from quintet.engine.data.wire import to_floats
 from quintet.engine.errors import RunError
 from quintet.engine.task import Batch
-from quintet.shared.outputs import Group, Outputs, Sound, sixteen_bits
+from quintet.shared.outputs import Group, Outputs, spoken
 from quintet.speech.data import SpeechFolder
 from quintet.speech.voicebox.inference import infill, segment_layout
 from quintet.speech.voicebox.model import VoiceBox
@@ -37,12 +38,12 @@ class Spoken(Outputs):
         voices: dict[tuple[str, str], list[int]] = defaultdict(list)
         for index in range(len(source)):
             voices[_voice(source, index)].append(index)
-        self.neighbours = {index: found for found in voices.values() for index in found}
+        self.neighbours = {index: voice for voice in voices.values() for index in voice}
         return super().open(nets, source)
 
     def prompt(self, index: int) -> Mapping[str, Any] | None:
-        """Of the readable recordings of the voice, in order from this one on and round, the first
-        of a good length; None if there is no other."""
+        """The first readable recording of the voice after this one, and round, those of a good
+        length before the others; None if there is no other."""
         others = self.neighbours[index]
         place = others.index(index)
         in_order = (*others[place + 1 :], *others[:place])
@@ -54,13 +55,12 @@ class Spoken(Outputs):
         return None
 
     def fits(self, index: int) -> bool:
-        """As a prompt: longer ones leave little of the length that training knows."""
+        """Whether it fits as a prompt: longer ones leave little of the length of training."""
         extent = getattr(self.source, "extent", None)
         return extent is not None and 3.0 <= extent(index) <= 6.0
 
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
         network: VoiceBox = self.nets["voicebox"]
-        texts, rate = batch.data["texts"], self.task.config.sample_rate
         lengths = batch.data["lengths"].tolist()
         recorded = [wav[:n] for wav, n in zip(batch.data["audio"], lengths)]
         copies = [network.to_sound(x, self.task.vocoder) for x in network.extract(recorded)]
@@ -70,12 +70,7 @@ class Spoken(Outputs):
             "copies": copies,  # what the vocoder alone does to recordings
         }
         speakers = ["/".join(_voice(self.source, index)) for index in batch.ids]
-        sounds = {
-            name: [Sound(sixteen_bits(wav), rate, *of) for wav, *of in zip(wavs, texts, speakers)]
-            for name, wavs in sets.items()
-        }
-        originals = sounds.pop("originals")
-        return Group(originals, sounds.pop("outputs"), {"recordings": originals, **sounds})
+        return spoken(sets, self.task.config.sample_rate, batch.data["texts"], speakers)
 
     def speak(self, network: VoiceBox, items: Sequence[Any], batch: Batch) -> list[Any]:
         segments = [
@@ -92,8 +87,7 @@ class Spoken(Outputs):
         text, language = item["text"], item.get("language", "")
         if prompt is None:
             return network.segments([text], None, None, None, language)[0]
-        audio = prompt["audio"]
-        wav = audio if audio.is_floating_point() else audio.float() / 32768
+        wav = to_floats(prompt["audio"])
         return network.segments([text], [wav], [prompt["text"]], None, language)[0]
 
 

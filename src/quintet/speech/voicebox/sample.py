@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,11 +28,8 @@ if TYPE_CHECKING:
 
     from quintet.speech.voicebox.model import VoiceBox
 
-SOUND = (".wav",)
 SENTENCE = 256
-"""Bytes that an exported model is given at once."""
-
-
+"""Bytes that an exported model is given at once; of a run, those that it was trained on."""
 EXAMPLE = '--text "ba do ki" --voice me.wav --out spoken.wav'
 
 
@@ -72,13 +70,11 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    originals = sorted((run / "exhibits").glob("*/*-original.wav"))
-    if recipe.model.features != "mel":
-        return []
-    if recipe.model.text != "none":
+    if recipe.model.features == "mel" and recipe.model.text != "none":
         text = "ba do ki" if recipe.data is None else "good morning"
         return ["--text", text, "--out", "spoken.wav"]
-    if not originals:
+    originals = sorted((run / "exhibits").glob("*/*-original.wav"))
+    if recipe.model.features != "mel" or not originals:
         return []
     return [str(originals[-1]), "--from", "0.2", "--to", "0.4", "--out", "infilled.wav"]
 
@@ -87,9 +83,10 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     """Write a sound and a picture of its log-mels for each text, or NAME.edited.wav for each
     recording; `out` is a folder, or a .wav file for a single sound."""
     from quintet.media.audio import SUFFIXES
+    from quintet.speech.vocoder.loading import matching_vocoder
 
     flags = replace(flags, text=(*flags.text, *_lines(flags.text_file)))
-    single = out.suffix.lower() in SOUND
+    single = out.suffix.lower() == ".wav"
     folder = out.parent / out.stem if single else out
     files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)", folder)
     _check(files, flags)
@@ -105,20 +102,24 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
         )
     if model.config.text != "none" and not flags.text:
         raise RunError('nothing to speak; give --text "…", or --text-file')
-    vocoder = _vocoder(model, flags)
+    vocoder = None
+    if flags.vocoder is not None:
+        vocoder = matching_vocoder(flags.vocoder, model.config).to(model.device)
 
     def edit(item: Input) -> list[Path]:
-        (sound,) = _in_sentences(lambda: _edit(model, item.path, flags, vocoder))
-        path = out if single else item.target(out, ".edited.wav")
-        return _write(model, sound, path)
+        with _refusals():
+            sound = _edit(model, item.path, flags, vocoder)
+        return _write(model, sound, out if single else item.target(out, ".edited.wav"))
 
     (out.parent if single else out).mkdir(parents=True, exist_ok=True)
     if files:
         return each_input(files, edit)
     written: list[Path] = []
-    pace, limit = Pace(), _longest_text(trained)
+    pace = Pace()
+    limit = SENTENCE if trained.recipe is None else trained.recipe.recordings.text_length
     for number, text in enumerate(with_progress(flags.text)):
-        (sound,) = _in_sentences(lambda: [_speak(model, number, flags, vocoder, limit, pace)])  # noqa: B023
+        with _refusals():
+            sound = _speak(model, number, flags, vocoder, limit, pace)
         path = out if single else out / f"{stem_of(text, number)}.wav"
         written += _write(model, sound, path)
     say(str(pace))
@@ -132,11 +133,6 @@ def _lines(path: Path | None) -> list[str]:
         return []
     lines = read_beside(path, "one text on each line").splitlines()
     return [line.strip() for line in lines if line.strip()]
-
-
-def _longest_text(trained: Trained) -> int:
-    """Bytes of the longest text that the model was trained on, or of a sentence for an export."""
-    return SENTENCE if trained.recipe is None else trained.recipe.recordings.text_length
 
 
 class Pace:
@@ -158,12 +154,13 @@ class Pace:
         )
 
 
-def _in_sentences(speak: "Callable[[], list[Tensor]]") -> list["Tensor"]:
-    """The model's own refusals as those of the command."""
+@contextmanager
+def _refusals() -> Generator[None]:
+    """Turn the model's own refusals into those of the command."""
     from quintet.media.errors import BadFile
 
     try:
-        return speak()
+        yield
     except BadFile:
         raise
     except ValueError as error:
@@ -191,14 +188,6 @@ def _check(files: Sequence[Input], flags: Flags) -> None:
         raise RunError("--voice-text is the transcript of a recording; give --voice as well")
     if flags.voice_text is not None and len(files) > 1:
         raise RunError("--voice-text is the transcript of one recording; edit them separately")
-
-
-def _vocoder(model: "VoiceBox", flags: Flags) -> "nn.Module | None":
-    from quintet.speech.vocoder.loading import matching_vocoder
-
-    if flags.vocoder is None:
-        return None
-    return matching_vocoder(flags.vocoder, model.config).to(model.device)
 
 
 def _speak(
@@ -247,14 +236,12 @@ def _speak(
     return torch.cat(sounds)
 
 
-def _edit(
-    model: "VoiceBox", path: Path, flags: Flags, vocoder: "nn.Module | None"
-) -> list["Tensor"]:
+def _edit(model: "VoiceBox", path: Path, flags: Flags, vocoder: "nn.Module | None") -> "Tensor":
     from quintet.speech.voicebox.inference import Solver
 
     assert flags.from_ is not None
     assert flags.to is not None
-    sound = model.edit(
+    return model.edit(
         read_recording(path, model.config.sample_rate),
         flags.from_,
         flags.to,
@@ -266,7 +253,6 @@ def _edit(
         seed=flags.seed,
         vocoder=vocoder,
     )
-    return [sound]
 
 
 def _write(model: "VoiceBox", sound: "Tensor", path: Path) -> list[Path]:

@@ -25,9 +25,8 @@ from quintet.engine.task import (
 )
 from quintet.nn.alignment import inside, token_of_frame
 from quintet.shared.exhibits import Sounds
-from quintet.speech import data
-from quintet.speech import recognition as judge
-from quintet.speech.data import SpeechData
+from quintet.shared.segments import check_peak
+from quintet.speech import data, recognition
 from quintet.speech.vocoder.loading import matching_vocoder
 from quintet.speech.voicebox.config import VoiceBoxRecipe
 from quintet.speech.voicebox.durations import fully_visible, voice_of
@@ -57,7 +56,8 @@ class VoiceBoxTask(Task):
     capturable = True
 
     def __init__(self, recipe: VoiceBoxRecipe, model: VoiceBox | None = None, sets: Any = None):
-        self.recipe, self.sets = recipe, sets
+        self.recipe = recipe
+        self.sets: dict[str, Any] = {} if sets is None else sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         self.model = model if model is not None else VoiceBox(recipe.model)
         self.config = self.model.config
@@ -65,27 +65,23 @@ class VoiceBoxTask(Task):
         self.parts = {"voicebox": Part(self.model, recipe.optim)}
         self.updates = [Update("voicebox", self.losses)]
         self.monitors = [above("val/share_of_copying", 1.0, NO_BETTER, 3)]
-        self.opened: dict[str, Any] = {}
         self.vocoder: nn.Module | None = None
 
     # -- data -----------------------------------------------------------------------------------
 
     def prepare(self, world: World) -> None:
-        """Load the vocoder, if one is configured."""
         if self.recipe.sampling.vocoder is not None:
             vocoder = matching_vocoder(self.recipe.sampling.vocoder, self.config)
             self.vocoder = vocoder.to(world.device)
 
-    def plan(self, source: SpeechData) -> Plan:
+    def plan(self, source: Any) -> Plan:
         return data.length_plan(source, self.buckets, self.recipe.seed, self.recipe.batch_size)
 
     def data(self, split: str) -> Any:
-        if self.sets is not None:
-            return self.sets[split]
-        if split not in self.opened:
+        if split not in self.sets:
             recipe = self.recipe
-            self.opened[split] = data.open_data(recipe.data, self.buckets, split, recipe.seed)  # type: ignore[arg-type]
-        return self.opened[split]
+            self.sets[split] = data.open_data(recipe.data, self.buckets, split, recipe.seed)  # type: ignore[arg-type]
+        return self.sets[split]
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
         return data.collate(items, self.buckets)
@@ -95,12 +91,9 @@ class VoiceBoxTask(Task):
         return shapes(tensors), all(batch.data["unpadded"])
 
     def check(self, data: Any) -> None:
-        peak, largest = data["audio"].abs().max().item(), int(data["ids"].max())
-        if self.config.features == "mel" and not peak <= 8:
-            raise ValueError(
-                f"sounds have a peak of {peak:.3g}, but the model expects -1 to 1; "
-                "divide 16-bit integers by 32768"
-            )
+        if self.config.features == "mel":
+            check_peak(data["audio"])
+        largest = int(data["ids"].max())
         if self.config.phonemes is None and largest >= self.config.vocabulary:
             raise ValueError(
                 f"texts have the id {largest}, but the vocabulary has {self.config.vocabulary} ids;"
@@ -220,25 +213,25 @@ class VoiceBoxTask(Task):
         """Recognised syllables of built-in texts, synthesised from text alone and recorded."""
         config, mel = self.config, network.features.mel
         assert mel is not None
-        classifier = judge.fitted(
-            config.sample_rate, config.n_fft, config.hop_length, config.n_mels
-        )
+        sizes = (config.sample_rate, config.n_fft, config.hop_length, config.n_mels)
+        weights = recognition.fitted(*sizes)
         hits = {"syllables": [0, 0], "syllables_recorded": [0, 0]}
         texts = [batch.data["texts"][row] for row in rows]
         segments = [Segment(network.encode(text).to(network.device)) for text in texts]
         generated, layout = network.generate(segments, self.solver, seed=batch.ids[rows[0]])
         for row, text, frames, durations in zip(rows, texts, generated, layout.durations.tolist()):
             skip = int(config.edges)
-            spans = judge.spans_in(text, durations[skip:], sum(durations[:skip]))
+            spans = recognition.spans_in(text, durations[skip:], sum(durations[:skip]))
             sounds = {"syllables": (network.to_sound(frames)[None], spans)}
             if "ends" in batch.data:
                 ends = batch.data["ends"][row, : len(text)] * self.frame_rate
                 lengths = ends.diff(prepend=ends.new_zeros(1)).tolist()
                 wav = batch.data["audio"][row : row + 1, : int(batch.data["lengths"][row])]
-                sounds["syllables_recorded"] = (wav, judge.spans_in(text, lengths))
+                sounds["syllables_recorded"] = (wav, recognition.spans_in(text, lengths))
             for name, (wav, spans) in sounds.items():
-                for column, count in enumerate(classifier.recognised(mel(wav)[0], spans)):
-                    hits[name][column] += count
+                correct, count = recognition.recognised(weights, mel(wav)[0], spans)
+                hits[name][0] += correct
+                hits[name][1] += count
         return {n: Tally(torch.tensor(float(a)), b) for n, (a, b) in hits.items() if b}
 
     def summarise(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
@@ -256,8 +249,6 @@ class VoiceBoxTask(Task):
     @property
     def frame_rate(self) -> float:
         return self.config.sample_rate / self.config.hop_length
-
-    # -- exhibits -------------------------------------------------------------------------------
 
     def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
         network: VoiceBox = nets["voicebox"]
