@@ -22,7 +22,6 @@ from quintet.nn.quantisers.base import (
 )
 from quintet.nn.statistics import CommitContext, accumulator
 
-CODE_DIM = 16
 CHUNK = 8192
 """Positions compared with the codebook at a time: bounds the distance matrix."""
 
@@ -56,16 +55,18 @@ class VectorQuantiser(DiscreteBottleneck):
     new_sums: Tensor
     new_error: Tensor
 
-    def __init__(self, dim: int, codebook_size: int, *, commitment_weight: float = 0.25) -> None:
+    def __init__(
+        self, dim: int, codebook_size: int, *, code_dim: int = 16, commitment_weight: float = 0.25
+    ) -> None:
         super().__init__()
         self.codebook_size, self.commitment_weight = codebook_size, commitment_weight
-        self.project_in = ProjectIn(dim, CODE_DIM)
-        self.project_out = ProjectOut(CODE_DIM, dim)
-        self.register_buffer("codebook", torch.randn(codebook_size, CODE_DIM))
+        self.project_in = ProjectIn(dim, code_dim)
+        self.project_out = ProjectOut(code_dim, dim)
+        self.register_buffer("codebook", torch.randn(codebook_size, code_dim))
         self.register_buffer("counts", torch.ones(codebook_size))
         self.register_buffer("commits", torch.zeros(()))
         self.register_buffer("new_counts", accumulator(codebook_size), persistent=False)
-        self.register_buffer("new_sums", accumulator(codebook_size, CODE_DIM), persistent=False)
+        self.register_buffer("new_sums", accumulator(codebook_size, code_dim), persistent=False)
         self.register_buffer("new_error", accumulator(), persistent=False)
 
     def forward(self, latents: Tensor) -> Quantised:
