@@ -1,4 +1,4 @@
-"""Codes of meshes from a frozen autoencoder, computed once and cached on disk (shared/code_cache.py)."""
+"""Codes of meshes from a frozen autoencoder, computed once and cached (shared/code_cache.py)."""
 
 from typing import Any
 
