@@ -24,7 +24,7 @@ from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.autoencoder.model import MeshAutoencoder
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.data import BuiltinMeshes, Collate, open_data
-from quintet.mesh.transformer.data import CodeData, encode
+from quintet.mesh.transformer.data import CodeData
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.mesh.transformer.task import TransformerTask
 
@@ -339,6 +339,7 @@ def test_codes_do_not_depend_on_what_else_is_in_the_batch(
 ) -> None:
     """Nor on the padding, for an autoencoder whose graph moves vertices, too."""
     meshes, cpu = some_meshes(12), torch.device("cpu")
+    encode = CodeData([], 1, "").encode
     for one in (model, MeshAutoencoder.from_pretrained(other_autoencoder)):
         together = encode(one, Collate(24)(meshes), cpu)
         backwards = encode(one, Collate(24)(meshes[::-1]), cpu)[::-1]

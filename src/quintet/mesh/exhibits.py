@@ -26,13 +26,12 @@ def mesh_of_corners(corners: Tensor, mask: Tensor) -> Arrays:
 
 @dataclass
 class MeshSheet:
-    """Contact sheet with one row per text; each mesh is also saved as a file."""
+    """Contact sheet with one row per text; with `files`, each mesh is also saved."""
 
     name: str
     rows: Sequence[Sequence[Arrays]]
     titles: Sequence[str]
     texts: Sequence[str]
-    suffix: str = ".glb"
     files: bool = True
 
     def write(self, folder: Path) -> list[Path]:
@@ -52,7 +51,7 @@ class MeshSheet:
         paths = []
         for number, row in enumerate(self.rows):
             for title, (vertices, faces) in zip(self.titles, row):
-                path = folder / f"{self.name}-{number}-{title.replace(' ', '-')}{self.suffix}"
+                path = folder / f"{self.name}-{number}-{title.replace(' ', '-')}.glb"
                 write_mesh(path, vertices, faces)
                 paths.append(path)
         return paths

@@ -50,8 +50,6 @@ def surface_points(vertices: np.ndarray, faces: np.ndarray, count: int = POINTS)
 def nearest(points: Tensor, others: Tensor) -> Tensor:
     """(n, p, 3) and (m, p, 3) -> (n,): Chamfer distance to the nearest other cloud."""
     mask = torch.ones(others.shape[:2], dtype=torch.bool, device=others.device)
-    distances = []
-    for cloud in points:
-        repeated = cloud.expand(len(others), -1, -1)
-        distances.append(chamfer(repeated, others, mask, mask).amin())
+    clouds = (cloud.expand(len(others), -1, -1) for cloud in points)
+    distances = [chamfer(cloud, others, mask, mask).amin() for cloud in clouds]
     return torch.stack(distances) if distances else points.new_zeros(0)

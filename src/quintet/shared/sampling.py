@@ -33,6 +33,11 @@ class Input(NamedTuple):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
+    def targets(self, out: Path, ending: str, suffix: str, count: int) -> list[Path]:
+        """Paths of several outputs, numbered if there is more than one."""
+        numbers = [""] if count == 1 else [f"-{index:03d}" for index in range(count)]
+        return [self.target(out, f"{ending}{number}{suffix}") for number in numbers]
+
 
 def find_inputs(
     inputs: Sequence[Path], kinds: Sequence[Sequence[str]], what: str, out: Path
@@ -138,6 +143,11 @@ def write_sound(path: Path, samples: Any, rate: int) -> None:
 def say(line: str) -> None:
     sys.stderr.write(f"quintet: {line}\n")
     sys.stderr.flush()
+
+
+def check_size(size: tuple[int, int] | None, factor: int) -> None:
+    if size and any(side < 1 or side % factor for side in size):
+        raise RunError(f"size is {size}; it must be divisible by the factor {factor}")
 
 
 def check_positive(flags: Any, *names: str) -> None:

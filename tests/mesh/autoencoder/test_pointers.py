@@ -63,7 +63,7 @@ def test_room_that_a_vertex_does_not_need_goes_to_those_that_lack_bits() -> None
     owner = torch.tensor([0, 0, 0, 0, 0, 1])
     room = torch.tensor([3, 3, 2, 2, 2, 3])
     refined = refine(vertex, torch.zeros(6, dtype=torch.bool), room, owner, Sizes(7, 2))
-    assert refined.given.tolist() == [3, 3, 2, 2, 0, 3]
+    assert refined.own_bits.tolist() == [3, 3, 2, 2, 0, 3]
     assert refined.level[4].tolist() == [4, 3]
     assert refined.helped[4].tolist() == [1, 1]
     assert (refined.level[[0, 1, 2, 3, 5]] == 0).all()

@@ -12,6 +12,7 @@ from quintet.shared.sampling import (
     Input,
     Trained,
     check_positive,
+    check_size,
     each_input,
     find_inputs,
     has_validation,
@@ -54,8 +55,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     check_positive(flags, "count")
     model: Any = trained.model(flags.device)
     files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
-    if flags.size and any(side < 1 or side % model.factor for side in flags.size):
-        raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
+    check_size(flags.size, model.factor)
     digest = weights_digest(model)
     out.mkdir(parents=True, exist_ok=True)
 
@@ -119,8 +119,7 @@ def _decode(model: "VQGanVAE", item: Input, out: Path, digest: "Tensor | None") 
     from quintet.shared.tokenizer.pixels import to_bytes
 
     codes, _ = read_codes(item.path, model, digest)
-    suffixes = [""] if len(codes) == 1 else [f"-{index:03d}" for index in range(len(codes))]
-    paths = [item.target(out, f".decoded{suffix}.png") for suffix in suffixes]
+    paths = item.targets(out, ".decoded", ".png", len(codes))
     images = model.decode_from_codes(codes.to(next(model.parameters()).device))
     for png, image in zip(paths, images):
         write_png(png, to_bytes(image))

@@ -248,7 +248,6 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         context: Context | None,
         count: int,
         *,
-        sampling: Sampling | None = None,
         max_faces: int | None = None,
         prompt: Tensor | None = None,
         dtype: torch.dtype | None = None,
@@ -259,7 +258,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         `context` comes from `encode_text`; `prompt` (count, faces, t) holds the first faces. On
         CUDA weights are cast to bf16 unless `dtype` is given. `keywords` are fields of `Sampling`.
         """
-        sampling = sampling or Sampling(**keywords)
+        sampling = Sampling(**keywords)
         if self.config.pointers:
             sampling = replace(sampling, distinct=False)
         limit = min(max_faces or self.config.max_faces, self.config.max_faces)
@@ -325,9 +324,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
     def check_prompt(self, prompt: Tensor) -> Tensor:
         """(b, f, t) of the codes of whole faces, of any shape (b, …)."""
         tokens = self.config.tokens_per_face
-        if prompt.ndim < 2 or math.prod(prompt.shape[1:]) // tokens * tokens != math.prod(
-            prompt.shape[1:]
-        ):
+        if prompt.ndim < 2 or math.prod(prompt.shape[1:]) % tokens:
             raise ValueError(
                 f"expected a prompt (b, faces, {tokens}), or whole faces of {tokens} codes each,"
                 f" not {tuple(prompt.shape)}"

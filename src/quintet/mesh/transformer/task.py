@@ -40,7 +40,6 @@ from quintet.mesh.exhibits import Arrays, MeshSheet, mesh_of_corners
 from quintet.mesh.measures import nearest, surface_points
 from quintet.mesh.transformer.config import MeshTransformerRecipe
 from quintet.mesh.transformer.data import CodeData
-from quintet.mesh.transformer.generator import Sampling
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.text import PAD, TOKENIZERS
 from quintet.shared.captions import TextTable
@@ -158,8 +157,8 @@ class TransformerTask(Task):
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
         """Cross-entropy averaged over all codes of the step, across micro-batches and processes."""
-        local = sum((count_codes(batch) for batch in batches), torch.zeros((), device=self.device))
-        total = context.sum(local)
+        counts = ((batch.data["codes"] >= 0).sum().float() for batch in batches)
+        total = context.sum(sum(counts, torch.zeros((), device=self.device)))
         for batch in batches:
             drop = uniform(batch.keys, "text", ()) < self.recipe.text_drop
             losses = self._call(nets["transformer"], batch, drop)
@@ -232,12 +231,10 @@ class TransformerTask(Task):
         codes = model.generate_codes(
             context,
             len(captions),
-            sampling=Sampling(
-                temperature=settings.temperature,
-                top_k=settings.top_k,
-                cond_scale=settings.cond_scale if context is not None else 1.0,
-                seed=seed,
-            ),
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            cond_scale=settings.cond_scale if context is not None else 1.0,
+            seed=seed,
         )
         return codes, [(m.vertices.numpy(), m.faces.numpy()) for m in model.decode_meshes(codes)]
 
@@ -258,9 +255,8 @@ class TransformerTask(Task):
         if self.reference_points is None:
             train = self.codes["train"]
             assert train is not None
-            rows = (train.codes_of(index) for index in range(len(train)))
-            nonempty = (row for row in rows if len(row))
-            references = islice(nonempty, self.recipe.generation.reference_count)
+            rows = filter(len, map(train.codes_of, range(len(train))))
+            references = islice(rows, self.recipe.generation.reference_count)
             self.reference_points = self._points(self.decode(list(references)))
         return self.reference_points
 
@@ -278,10 +274,6 @@ def codes_of(batch: Batch) -> Sequence[Tensor]:
     """Codes (f, t) of each mesh, and a row of -1 for its end."""
     lengths = batch.data["lengths"].tolist()
     return batch.data["codes"][: sum(lengths)].split(lengths)
-
-
-def count_codes(batch: Batch) -> Tensor:
-    return (batch.data["codes"] >= 0).sum().float()
 
 
 build = TransformerTask

@@ -13,6 +13,7 @@ from quintet.shared.sampling import (
     Input,
     Trained,
     check_positive,
+    check_size,
     each_input,
     find_inputs,
     has_validation,
@@ -72,8 +73,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     if model.chunks_apart:
         what, kinds = "videos or images", kinds[:1]
     files = find_inputs(inputs, kinds, what, out)
-    if flags.size and any(side < 1 or side % model.factor for side in flags.size):
-        raise RunError(f"size is {flags.size}; it must be divisible by the factor {model.factor}")
+    check_size(flags.size, model.factor)
     digest = weights_digest(model)
     out.mkdir(parents=True, exist_ok=True)
 
@@ -163,7 +163,8 @@ def _reconstruct(
 def _write_clips(
     target: Path, comparison: Path, rate: float, chunks: Iterable[ReconstructedChunk]
 ) -> tuple["Tensor", int]:
-    """Both clips; returns the codes and the number of frames."""
+    """The reconstruction, and both side by side; returns the codes and the number of frames."""
+    import numpy as np
     import torch
 
     from quintet.media.clips.writer import mp4_writer
@@ -174,7 +175,8 @@ def _write_clips(
     with mp4_writer(target, rate) as append, mp4_writer(comparison, rate) as append_pair:
         for chunk in chunks:
             append(chunk.reconstruction)
-            append_pair(_side_by_side(chunk))
+            gap = np.full((*chunk.original.shape[:2], 4, 3), 255, np.uint8)
+            append_pair(np.concatenate([chunk.original, gap, chunk.reconstruction], axis=2))
             codes.append(chunk.codes)
             count += len(chunk.original)
     return torch.cat(codes, dim=TIME), count
@@ -239,15 +241,6 @@ def _reconstruct_chunks(
             yield ReconstructedChunk(frames[:length], reconstruction, codes.popleft())
 
 
-def _side_by_side(chunk: ReconstructedChunk) -> "Pixels":
-    """Original and reconstruction in one frame."""
-    import numpy as np
-
-    count, height = chunk.original.shape[:2]
-    gap = np.full((count, height, 4, 3), 255, np.uint8)
-    return np.concatenate([chunk.original, gap, chunk.reconstruction], axis=2)
-
-
 def _decode(
     model: "VideoTokenizer", item: Input, out: Path, flags: Flags, digest: "Tensor | None"
 ) -> list[Path]:
@@ -263,8 +256,7 @@ def _decode(
         name = model.quantiser.code_name
         raise RunError(f"{path} has {name} of {whole} frames, but its tensor 'frames' is {frames}")
     fps = flags.fps or _recorded_fps(path, tensors)
-    suffixes = [""] if len(codes) == 1 else [f"-{index:03d}" for index in range(len(codes))]
-    paths = [item.target(out, f".decoded{suffix}.mp4") for suffix in suffixes]
+    paths = item.targets(out, ".decoded", ".mp4", len(codes))
     for target, of_clip in zip(paths, codes):
         frames_of_clip = _decode_chunks(model, of_clip[None], flags.chunk, int(frames[0]))
         write_mp4(target, frames_of_clip, fps)
