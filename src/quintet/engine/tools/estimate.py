@@ -164,10 +164,6 @@ def _exhibits(run: Run) -> Facts:
     return {"exhibits": size, "exhibit_seconds": time.perf_counter() - begin}
 
 
-def _nets(run: Run) -> dict[str, Any]:
-    return {**run.frozen, **{name: part.module for name, part in run.parts.items()}}
-
-
 # -- formatting -----------------------------------------------------------------------------
 
 
