@@ -71,7 +71,14 @@ def fresh():
     driver.program.communicate()
 
 
-@pytest.mark.parametrize("name", quintet.__all__)
+# A trainer imports its model.
+NAMES = [
+    pytest.param(n, marks=pytest.mark.slow if f"{n}Trainer" in quintet.__all__ else ())
+    for n in quintet.__all__
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_each_public_name_loads_by_itself(name: str, fresh: Fresh) -> None:
     assert fresh(f"from quintet import {name}")[0] == "ended"
 

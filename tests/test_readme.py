@@ -213,6 +213,7 @@ def test_make_targets_exist(command):
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.slow  # two processes that import everything; contract/ trains so by default
 @pytest.mark.parametrize("command", of_kind("torchrun"))
 def test_several_processes_train_as_shown(command, tmp_path):
     for shown, small in PROCESSES.items():

@@ -179,7 +179,13 @@ def test_the_page_has_every_way_that_is_tried() -> None:
     assert list(rows()) == list(WAYS)
 
 
-@pytest.mark.parametrize("way", WAYS)
+# Of the signals one by default: engine/machine/test_signals.py sends all.
+SIGNALS = ("SIGTERM", "SIGHUP (terminal or ssh gone)")
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(w, marks=pytest.mark.slow if w in SIGNALS else ()) for w in WAYS]
+)
 def test_a_run_stops_as_the_page_says(way: str, trial: Trial) -> None:
     kept, status = rows()[way]
     program = WAYS[way](trial)

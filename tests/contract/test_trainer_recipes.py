@@ -1,12 +1,16 @@
-"""A trainer trains the recipe that it names."""
+"""A trainer trains the recipe that it names, and resumes."""
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import quintet
 import small
+from campaign.subjects import replaced
+from harness import assert_same, tensors
 from quintet import rooms
 from quintet.engine.config import differences, to_json
 
@@ -51,3 +55,50 @@ def test_a_trainer_names_the_settings_that_it_changes(name: str) -> None:
     assert opening.startswith(f"{trainer.name} from Python: ")
     assert "changed: steps, " in opening
     assert "model." not in opening
+
+
+SMALLER = {
+    "steps": 4,
+    "batch_size": 2,
+    "workers": 0,
+    "trackers": (),
+    "device": "cpu",
+    "precision": "fp32",
+    "compile": "off",
+    "log_every": 1,
+    "save_every": 2,
+    "evaluate_every": 0,
+    "valid_limit": 2,
+    "builtin_count": 16,
+    "count": 1,
+    "compared": 4,
+    "size": (16, 16),
+    "frames": 5,
+    "max_seconds": 1.5,
+    "retrievals": 2,
+    "corrections": 2,
+}
+"""Where a recipe has such a field, a smaller value."""
+
+
+# An untrained one generates meshes of all its faces at the end; its recipe is resumed in
+# test_recipes.py.
+LONG = ("MeshTransformerTrainer",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in TRAINERS]
+)
+def test_a_run_cut_short_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
+    """Data sets of users are those of tests/engine/test_trainer.py."""
+    kind, model = getattr(quintet, name), MODELS[name][0].__wrapped__()  # type: ignore[attr-defined]
+    recipe = replaced(rooms.recipe_function(f"{kind.name}_tiny")(), SMALLER)
+
+    def train(run: str, resume: bool = False, **changes: Any) -> int:
+        trainer = kind(copy.deepcopy(model), recipe=recipe, run=tmp_path / run, **changes)
+        return trainer.train(resume=resume)
+
+    assert train("straight") == 4
+    assert train("cut", minutes=1e-9) == 1
+    assert train("cut", resume=True) == 4
+    assert_same(tensors(tmp_path / "straight", 4), tensors(tmp_path / "cut", 4))

@@ -239,7 +239,7 @@ def check(judge: Judge, steps: Ladder) -> None:
 # Networks over clips and seconds of sound; as judges of pairs and sets they are those of pictures.
 LONG = {"video-lpips_vgg", "video-lpips_alex", "video-fvd", "video-fid", "music-fad"}
 # The same code with another network than that of lpips_alex and of fid.
-LONG |= {"image-lpips_vgg", "image-frechet_vgg"}
+LONG |= {"image-lpips_vgg", "image-frechet_vgg", "mesh-hausdorff", "speech-own_voice"}
 MARKED = [
     pytest.param(judge, marks=pytest.mark.slow) if by_name(judge) in LONG else judge
     for judge in all_judges()

@@ -354,25 +354,6 @@ def test_an_unknown_keyword_is_refused(stage: Callable, tmp_path: Path) -> None:
 # -- going on, and afterwards -----------------------------------------------------------------
 
 
-class Interrupted(Exception):
-    pass
-
-
-def interrupt(report: dict[str, Any]) -> None:
-    if report["step"] == 3:
-        raise Interrupted
-
-
-@STAGES
-def test_a_run_cut_short_resumes_bit_for_bit(stage: Callable, tmp_path: Path) -> None:
-    data = {"dataset": Shapes(), **ALONE}
-    stage(tmp_path / "straight", **data).train()
-    with pytest.raises(Interrupted):
-        stage(tmp_path / "cut", **data, log_fn=interrupt).train()
-    assert stage(tmp_path / "cut", **data).train(resume=True) == 4
-    assert_same(tensors(tmp_path / "straight", 4), tensors(tmp_path / "cut", 4))
-
-
 def test_a_resumed_transformer_keeps_the_autoencoder_it_began_with(tmp_path: Path) -> None:
     """Codes mean what the run's own autoencoder says, whatever is handed over later."""
     data = {"dataset": Shapes(), "steps": 2, **ALONE}

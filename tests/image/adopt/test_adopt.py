@@ -30,12 +30,14 @@ diffusers: Any = adopting.Library("diffusers")
 SIZE = 32
 FRAMES = {"AutoencoderKLMochi": 7}
 """Frames of a clip that a class returns as many of; 9 suit the others."""
-# One adapter reads all classes of clips: one of them by default.
-ALSO_CLIPS = [
-    pytest.param(name, marks=() if name == "AutoencoderKLWan" else pytest.mark.slow)
-    for name in CLIPS
+# One adapter reads all classes: one of each kind by default (Gaussian latents, ids, plain latents,
+# clips).
+QUICK = ("AutoencoderKL", "VQModel", "AutoencoderTiny", "AutoencoderKLWan")
+CLASSES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in (*IMAGES, *CLIPS)
 ]
-EVERY = pytest.mark.parametrize("name", [*IMAGES, *ALSO_CLIPS])
+EVERY = pytest.mark.parametrize("name", CLASSES)
 # Of one kind each: continuous codes, ids, an autoencoder whose parts are not all used. The others
 # take the same code through classes that the tests of reconstructions load as well.
 TRAINED = ("AutoencoderKL", "VQModel", "AsymmetricAutoencoderKL", "AutoencoderTiny")
@@ -75,7 +77,7 @@ def own_reconstruction(name: str, network: Any, batch: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "name", [*IMAGES, *(p for p in ALSO_CLIPS if p.values != ("AutoencoderKLTemporalDecoder",))]
+    "name", [p for p in CLASSES if p.values != ("AutoencoderKLTemporalDecoder",)]
 )
 def test_an_adopted_model_reconstructs_as_diffusers_does(name: str) -> None:
     model, batch = adopted(name)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 import quintet
-from harness import assert_same, lines, tensors
+from harness import lines
 from quintet import rooms
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
@@ -307,32 +306,6 @@ def test_building_a_trainer_leaves_the_users_randomness_alone(tmp_path: Path) ->
 
 
 # -- going on, and afterwards ---------------------------------------------------------------
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
-    def note(report: dict[str, Any]) -> None:
-        if report["step"] == step:
-            raise Interrupted
-
-    return note
-
-
-# Without statistics and with; the others are restored in test_task.py as well.
-@pytest.mark.parametrize(
-    "quantiser", ["fsq", "vq", *(pytest.param(q, marks=pytest.mark.slow) for q in ("lfq", "bsq"))]
-)
-def test_a_run_cut_short_resumes_bit_for_bit(quantiser: str, tmp_path: Path) -> None:
-    choice = {"quantiser": quantiser, "codebook_bits": 4}
-    data = Pictures("tensor")
-    trainer(tmp_path / "straight", vae(**choice), dataset=data).train()
-    with pytest.raises(Interrupted):
-        trainer(tmp_path / "cut", vae(**choice), dataset=data, log_fn=interrupt_at(5)).train()
-    trainer(tmp_path / "cut", vae(**choice), dataset=data).train(resume=True)
-    assert_same(tensors(tmp_path / "straight", 6), tensors(tmp_path / "cut", 6))
 
 
 def test_a_trainer_continues_after_the_discriminator_started(tmp_path: Path) -> None:

@@ -28,7 +28,11 @@ diffusers: Any = Library("diffusers")
 transformers: Any = Library("transformers")
 
 RATE, LENGTH = 8000, 2000
-EVERY = pytest.mark.parametrize("name", SOUNDS)
+# Residual codebooks and Gaussian latents; the others take the same code.
+QUICK = ("DacModel", "AutoencoderOobleck")
+EVERY = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SOUNDS]
+)
 
 
 def sounds(channels: int) -> Tensor:

@@ -1,7 +1,6 @@
 """MuLaNTrainer: the music room for Python users."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 import quintet
-from harness import assert_same, lines, tensors
+from harness import lines
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
@@ -277,27 +276,6 @@ def test_old_spellings_work_and_unknown_ones_are_refused(tmp_path: Path) -> None
 
 
 # -- going on, and afterwards ---------------------------------------------------------------
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
-    def note(report: dict[str, Any]) -> None:
-        if report["step"] == step:
-            raise Interrupted
-
-    return note
-
-
-def test_a_run_cut_short_resumes_bit_for_bit(tmp_path: Path) -> None:
-    data = Songs("tuple")
-    trainer(tmp_path / "straight", data).train()
-    with pytest.raises(Interrupted):
-        trainer(tmp_path / "cut", data, log_fn=interrupt_at(3)).train()
-    trainer(tmp_path / "cut", data).train(resume=True)
-    assert_same(tensors(tmp_path / "straight", 4), tensors(tmp_path / "cut", 4))
 
 
 def test_embeddings_come_from_the_averaged_weights(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from quintet.speech.voicebox.doubts import doubtful
 from quintet.speech.voicebox.model import VoiceBox
 from speech.small import DATA, MODEL
 
+pytestmark = pytest.mark.slow  # an aligner is trained
+
 COUNT, EXCHANGED = 200, 10
 
 

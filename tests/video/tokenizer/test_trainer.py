@@ -1,7 +1,6 @@
 """VideoTokenizerTrainer: the video room for Python users."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 import quintet
-from harness import assert_same, lines, tensors
+from harness import lines
 from quintet import rooms
 from quintet.cli import main
 from quintet.engine.config import ConfigError
@@ -351,29 +350,6 @@ def test_building_a_trainer_leaves_the_users_randomness_alone(tmp_path: Path) ->
 
 
 # -- going on, and afterwards -----------------------------------------------------------------
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupt_at(step: int) -> Callable[[dict[str, Any]], None]:
-    def note(report: dict[str, Any]) -> None:
-        if report["step"] == step:
-            raise Interrupted
-
-    return note
-
-
-@pytest.mark.parametrize("motion", [True, False])
-def test_a_run_cut_short_resumes_bit_for_bit(motion: bool, tmp_path: Path) -> None:
-    """Its windows are drawn by key, so the clips are the same ones too."""
-    common = {"dataset": Clips("both"), "motion": motion, "penalty": "lecam"}
-    trainer(tmp_path / "straight", **common).train()
-    with pytest.raises(Interrupted):
-        trainer(tmp_path / "cut", **common, log_fn=interrupt_at(3)).train()
-    trainer(tmp_path / "cut", **common).train(resume=True)
-    assert_same(tensors(tmp_path / "straight", 4), tensors(tmp_path / "cut", 4))
 
 
 @pytest.fixture(scope="module")
