@@ -26,8 +26,8 @@ class Export:
     """A new folder."""
     step: Step = None
     """Checkpoint to use, or best; the default is the newest one."""
-    format: Literal["safetensors", "onnx", "torch-export", "peft"] = "safetensors"
-    """safetensors is the format that Quintet reads; peft holds the LoRA weights alone."""
+    format: Literal["safetensors", "onnx", "torch-export"] = "safetensors"
+    """safetensors is the format that Quintet reads."""
 
 
 def export(argv: list[str]) -> None:
@@ -45,9 +45,6 @@ def export(argv: list[str]) -> None:
     require_usable(run, model)
     model.measured(last_evaluation(run))
     graphs = None
-    if args.format == "peft":
-        write_adapter(model, args.out)
-        return
     if args.format != "safetensors":
         graphs = rooms.family_of(recipe).export.pieces(model, recipe)
         if not graphs.pieces:
@@ -64,16 +61,6 @@ def export(argv: list[str]) -> None:
             lines = write_graphs(run, model, graphs, partial, args.format)
     print("\n".join(lines))
     print(f"{args.out} is complete; see {args.out / 'README.md'}")
-
-
-def write_adapter(model: Any, out: Path) -> None:
-    if not hasattr(model, "save_peft"):
-        kind = type(model).__name__
-        raise RunError(f"a {kind} has no adapter for peft; drop --format peft")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(out) as partial:
-        loading = model.save_peft(partial)
-    print(f"{loading}\n{out} is complete")
 
 
 def check_new_folder(out: Path) -> None:

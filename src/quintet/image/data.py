@@ -16,8 +16,7 @@ import torch
 from quintet.engine.data.source import Source
 from quintet.image.config import ImageDataConfig
 from quintet.media.pixels import SUFFIXES, UNREAD, Pixels, check_size, read_crop, read_image
-from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
-from quintet.shared.checking import check_files
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split, check_files
 from quintet.shared.scenes import figures, scenes
 from quintet.shared.tokenizer.pixels import check_channels, in_channels, random_crop
 

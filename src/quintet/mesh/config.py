@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from quintet.engine.config import require
-from quintet.shared.config import DataConfig, require_at_least
+from quintet.engine.config import require, require_at_least
+from quintet.shared.config import DataConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from quintet.engine.data.stream import DAMAGE
 from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.meshes import scenes
 from quintet.media.meshes.files import count_faces, read_mesh, readable, simplify, unread
-from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split, check_files
 from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import (
@@ -41,7 +41,6 @@ from quintet.mesh.geometry import (
     weld,
 )
 from quintet.shared.captions import folder_caption
-from quintet.shared.checking import check_files
 from quintet.shared.code_cache import Encodable, VariantKey
 
 Mesh = tuple[npt.NDArray[np.float32], Ints]

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from quintet.engine.config import require
-from quintet.shared.config import AudioDataConfig, require_at_least
+from quintet.engine.config import require, require_at_least
+from quintet.shared.config import AudioDataConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,11 +34,10 @@ from quintet.media.audio import (
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import TEXT_KEYS, read_metadata, relative_name
 from quintet.media.sidecars import read_beside, texts_beside, with_texts
-from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split, check_files
 from quintet.music import tunes
 from quintet.music.config import MusicDataConfig
 from quintet.shared.audio_cache import AudioCache
-from quintet.shared.checking import check_files
 from quintet.shared.texts import FolderTexts
 
 WHAT, CAPTION = "sounds", "the caption of the sound"

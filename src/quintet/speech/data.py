@@ -39,8 +39,7 @@ from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.folder import listing, read_metadata, relative_name
 from quintet.media.ranges import Outside, within
 from quintet.media.sidecars import REMEDY
-from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
-from quintet.shared.checking import check_files
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split, check_files
 from quintet.shared.corpora import Cut, Row, read_corpus, segment_tables
 from quintet.shared.transcripts import Transcripts
 from quintet.speech import voices

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from quintet.engine.config import require, require_choices
-from quintet.shared.config import require_at_least
+from quintet.engine.config import require, require_at_least, require_choices
 from quintet.shared.tokenizer.config import PixelDataConfig
 
 

@@ -19,8 +19,7 @@ from quintet.media import pixels
 from quintet.media.clips import reader as clips
 from quintet.media.clips.windows import Caps
 from quintet.media.pixels import Pixels
-from quintet.media.splits import Builtin, InFolder, Key, Problem, Split
-from quintet.shared.checking import check_files
+from quintet.media.splits import Builtin, InFolder, Key, Problem, Split, check_files
 from quintet.shared.scenes import figures
 from quintet.shared.tokenizer.pixels import check_channels, in_channels, random_crop
 from quintet.video import motion

@@ -279,64 +279,6 @@ def test_a_lora_leaves_the_original_and_resumes_bit_for_bit(tmp_path: Path, cli:
     assert all(stage[f"network.{name}"].equal(value) for name, value in after.items())
 
 
-@pytest.fixture(scope="module")
-def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a LoRA, its export `merged`, and its `adapter` for peft."""
-    path = tmp_path_factory.mktemp("lora")
-    run = trained("AutoencoderKL", path / "run", train="lora", lora_rank=4, steps=2)
-    model = AdoptedImages.from_pretrained(run)
-    (path / "adapter").mkdir()
-    model.save_peft(path / "adapter")
-    model.save_pretrained(path / "merged")
-    return path
-
-
-def test_an_adapter_for_peft_is_the_change_of_an_export(lora: Path, cli: Any) -> None:
-    about = json.loads((lora / "adapter/adapter_config.json").read_text())
-    factors = read_weights(lora / "adapter/adapter_model.safetensors")
-    before, after = (
-        AdoptedImages.from_pretrained(path).network.state_dict()
-        for path in (folder("AutoencoderKL"), lora / "merged")
-    )
-    assert min(about["rank_pattern"].values()) < 4  # of the last layer, with three outputs
-    for layer in about["target_modules"]:
-        down, up = (factors[f"base_model.model.{layer}.lora_{half}.weight"] for half in "AB")
-        rank = about["rank_pattern"].get(layer, about["r"])
-        scale = about["alpha_pattern"].get(layer, about["lora_alpha"]) / rank
-        assert len(down) == rank
-        before[f"{layer}.weight"] += scale * (up.flatten(1) @ down.flatten(1)).view_as(
-            before[f"{layer}.weight"]
-        )
-    for name, value in after.items():
-        torch.testing.assert_close(before[name], value)
-    assert cli("export", lora / "run", lora / "again", "--format", "peft").status == 0
-    again = read_weights(lora / "again/adapter_model.safetensors")
-    assert all(again[name].equal(value) for name, value in factors.items())
-
-
-def test_peft_reconstructs_with_the_adapter_as_the_export_does(lora: Path) -> None:
-    peft = pytest.importorskip("peft")
-    before, after = (
-        diffusers.AutoencoderKL.from_pretrained(path)
-        for path in (folder("AutoencoderKL"), lora / "merged")
-    )
-    network = peft.PeftModel.from_pretrained(before, lora / "adapter").base_model.model
-    with torch.no_grad():
-        batch = pixels(1, 3, SIZE, SIZE)
-        first, second = (own_reconstruction("", each, batch) for each in (network, after))
-    torch.testing.assert_close(first, second)
-
-
-def test_what_peft_has_no_layers_for_is_refused(tmp_path: Path, cli: Any) -> None:
-    whole = trained("AutoencoderTiny", tmp_path / "whole", steps=1)
-    said = cli("export", whole, tmp_path / "out", "--format", "peft")
-    assert "only a run with --train lora has an adapter" in said.err
-    model = AdoptedImages.from_pretrained(folder("AutoencoderDC"))
-    model.train_only("lora", (3, SIZE, SIZE), rank=2)
-    with pytest.raises(RunError, match=r"peft has no layer for decoder.* \(Conv2d\); drop"):
-        model.save_peft(tmp_path)
-
-
 def test_a_run_needs_the_original_no_more_and_can_be_adopted(tmp_path: Path) -> None:
 
     original = tmp_path / "original"

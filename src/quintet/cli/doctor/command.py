@@ -155,7 +155,7 @@ def measured(name: str, recipe: Any, folder: Path) -> dict[str, Any]:
 
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=measure_here, args=(name, recipe, folder, sender))
+    child = context.Process(target=measure_here, args=(recipe, folder, sender))
     child.start()
     sender.close()  # otherwise the end of the child would not raise EOFError
     facts: dict[str, Any] = {}
@@ -178,7 +178,7 @@ def measured(name: str, recipe: Any, folder: Path) -> dict[str, Any]:
     return facts
 
 
-def measure_here(name: str, recipe: Any, folder: Path, pipe: Any) -> None:
+def measure_here(recipe: Any, folder: Path, pipe: Any) -> None:
     from quintet.engine.machine import memory
     from quintet.engine.machine.world import shut_down
     from quintet.engine.tools.estimate import measure

@@ -206,3 +206,10 @@ def quiet() -> Generator[None]:
             yield
     finally:
         log.setLevel(before)
+
+
+def graph(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
+    """A module with the signature of `forward(self, ...)`, which finds the model as self.model."""
+    module = type("Graph", (nn.Module,), {"forward": forward})()
+    module.model = model
+    return module

@@ -5,10 +5,9 @@ from itertools import pairwise
 from math import log2, prod
 from typing import Literal, NamedTuple
 
-from quintet.engine.config import OptimizerConfig, Recipe, require
+from quintet.engine.config import OptimizerConfig, Recipe, require, require_at_least
 from quintet.mesh.config import MeshDataConfig
 from quintet.nn.quantisers.config import CodebookConfig
-from quintet.shared.config import require_at_least
 
 
 class PointerGroup(NamedTuple):

@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quintet.engine.models.export import Exportable, Input, Piece
+from quintet.engine.models.export import Exportable, Input, Piece, graph
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.model import MeshAutoencoder
-from quintet.shared.export import graph
 
 POINTERS = "codes with pointers are read and written corner by corner: a loop, not a graph"
 

@@ -6,10 +6,10 @@ from math import prod
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
-from quintet.engine.config import OptimizerConfig, Recipe, require, setting
+from quintet.engine.config import OptimizerConfig, Recipe, require, require_at_least, setting
 from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.mesh.config import MeshDataConfig
-from quintet.shared.config import CaptionConfig, require_at_least
+from quintet.shared.config import CaptionConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quintet.engine.models.export import Exportable, Input, Piece
+from quintet.engine.models.export import Exportable, Input, Piece, graph
 from quintet.music.mulan.config import MuLaNRecipe
 from quintet.music.mulan.model import MuLaN
-from quintet.shared.export import graph
 
 
 def embed_audio(self: Any, sounds: Tensor, lengths: Tensor) -> Tensor:

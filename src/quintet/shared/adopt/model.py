@@ -22,7 +22,7 @@ from quintet.engine.models.pretrained import weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.runs.folder import at_step
 from quintet.nn.precision import full_precision
-from quintet.shared.adopt import folder, passes, peft_files
+from quintet.shared.adopt import folder, passes
 from quintet.shared.adopt.bottlenecks import AdoptedGaussian, as_tensor, bottleneck_of
 from quintet.shared.adopt.config import CODECS, AdoptedConfig, Trained
 from quintet.shared.adopt.low_rank import PREFIX, LowRank, adaptable
@@ -290,14 +290,6 @@ class AdoptedTokenizer(folder.Adopted, TokenizerModel):
                 for name, value in self.low_rank.merged(weights).items():
                     weights[name].copy_(value)
             self.low_rank = None
-
-    def save_peft(self, path: Path) -> str:
-        """Write a LoRA as an adapter of peft; returns how it is loaded."""
-        if self.low_rank is None:
-            raise RunError("only a run with --train lora has an adapter for peft; drop --format")
-        count = peft_files.save(self.network, self.low_rank, path)
-        original = f"{self.config.class_name}.from_pretrained(ORIGINAL)"
-        return f"{count} tensors; load them with peft.PeftModel.from_pretrained({original}, FOLDER)"
 
     def stored(self) -> dict[str, Tensor]:
         state = self.network.state_dict()

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from quintet.engine.config import OptimizerConfig, Recipe, require
-from quintet.shared.config import SegmentDataConfig, SoundDataConfig, require_at_least
+from quintet.engine.config import OptimizerConfig, Recipe, require, require_at_least
+from quintet.shared.config import SegmentDataConfig, SoundDataConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quintet.engine.models.export import Exportable, Input, Piece
-from quintet.shared.export import graph
+from quintet.engine.models.export import Exportable, Input, Piece, graph
 from quintet.speech.vocoder.model import MEAN, STD, Vocoder
 
 

@@ -7,11 +7,12 @@ from quintet.engine.config import (
     OptimizerConfig,
     Recipe,
     require,
+    require_at_least,
     require_choices,
     require_finite,
+    require_fraction,
     setting,
 )
-from quintet.shared.config import require_at_least, require_fraction
 from quintet.speech.config import SpeechDataConfig
 
 

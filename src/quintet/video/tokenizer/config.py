@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from quintet.engine.config import require, require_choices
+from quintet.engine.config import require, require_at_least, require_choices
 from quintet.nn.quantisers.config import QuantiserConfig
-from quintet.shared.config import require_at_least
 from quintet.shared.tokenizer.config import (
     DiscriminatorConfig,
     TokenizerLossConfig,
