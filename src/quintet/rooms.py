@@ -133,10 +133,8 @@ class Room:
 
     @property
     def families(self) -> list[Family]:
-        folders = (
-            path.parent for root in _roots() for path in (root / self.name).glob("*/config.py")
-        )
-        return [Family(self.name, folder.name) for folder in sorted(folders)]
+        configs = (path for root in _roots() for path in (root / self.name).glob("*/config.py"))
+        return [Family(self.name, path.parent.name) for path in sorted(configs)]
 
     @property
     def data(self) -> DataModule:
@@ -169,18 +167,14 @@ def rooms() -> list[str]:
     return sorted(path.parent.name for root in _roots() for path in root.glob("*/recipes.py"))
 
 
-def recipes(room: str) -> dict[str, Callable[[], Recipe]]:
-    return Room(room).recipes
-
-
 def names() -> list[str]:
-    return [f"{room}/{name}" for room in rooms() for name in recipes(room)]
+    return [f"{room}/{name}" for room in rooms() for name in Room(room).recipes]
 
 
 def recipe_function(name: str) -> Callable[[], Recipe]:
     room, _, short = name.partition("/")
-    if re.fullmatch(r"\w+/\w+", name) and room in rooms() and short in recipes(room):
-        return recipes(room)[short]
+    if re.fullmatch(r"\w+/\w+", name) and room in rooms() and short in Room(room).recipes:
+        return Room(room).recipes[short]
     raise RunError(f"there is no recipe '{name}'; 'quintet list' shows them: {', '.join(names())}")
 
 

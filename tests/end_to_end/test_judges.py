@@ -7,7 +7,7 @@ import pytest
 from command import Quintet, picture
 from PIL import Image
 
-from quintet.judges import choosing
+from judges.conftest import all_judges
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_every_judge_is_listed_with_what_it_needs(quintet: Quintet, tmp_path: Path) -> None:
     answer = quintet("judges")
     assert answer.status == 0
-    for judge in choosing.all_judges():
+    for judge in all_judges():
         assert judge.name in answer.out
         problem = judge().problem()
         assert problem is None or problem in answer.out

@@ -9,10 +9,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.judges import i3d, inception, vggish
+from quintet.judges import choosing, i3d, inception, vggish
 from quintet.judges import weights as judge_weights
+from quintet.judges.base import Judge
 from quintet.judges.voice import VoiceEncoder
 from quintet.nn.lpips import alexnet_features, vgg16_features
+
+
+def all_judges() -> list[type[Judge]]:
+    return [judge for medium in choosing.MEDIA for judge in choosing.of_medium(medium).values()]
 
 
 def random_like(build: Callable[[], nn.Module], prefix: str = "") -> dict[str, Tensor]:

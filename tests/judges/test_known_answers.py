@@ -13,8 +13,8 @@ import torch
 import trimesh
 from safetensors.torch import save_file
 
+from judges.conftest import all_judges
 from quintet.judges.base import Judge, PairJudge, SetJudge
-from quintet.judges.choosing import all_judges
 from quintet.judges.media import mesh as meshes
 from quintet.judges.media import music, speech
 from quintet.media.audio import read_audio

@@ -7,8 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from judges.conftest import all_judges
 from quintet.engine.errors import RunError
-from quintet.judges import choosing, weights
+from quintet.judges import weights
 from quintet.judges.base import Judge
 from quintet.judges.clip_score import ClipScore
 from quintet.judges.media import image as images
@@ -99,6 +100,6 @@ def test_an_onnx_file_of_a_fixed_size_gets_pictures_of_that_size(
 
 
 def test_no_judge_with_weights_is_forgotten_above() -> None:
-    asked = {judge for judge in choosing.all_judges() if "weights" in judge.needs}
+    asked = {judge for judge in all_judges() if "weights" in judge.needs}
     frames = {videos.LpipsVgg, videos.LpipsAlex, videos.FrameFid, videos.FrechetOnnx}
     assert asked - frames == {*FILES, images.FrechetOnnx, ClipScore}

@@ -153,7 +153,7 @@ def listing() -> str:
     rows = [
         (f"{room}/{n}", f.__doc__ or "")
         for room in rooms.rooms()
-        for n, f in rooms.recipes(room).items()
+        for n, f in rooms.Room(room).recipes.items()
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {text.splitlines()[0]}" for name, text in rows)

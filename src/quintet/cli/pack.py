@@ -56,7 +56,7 @@ def pack_folder(argv: list[str]) -> None:
     if result.problems:
         doctor = shlex.join(["quintet", "doctor", room, str(folder)])
         print(f"{len(result.problems)} problems; the files are packed as they are: {doctor}")
-    recipe = f"{room}/{next(iter(rooms.recipes(room)))}"
+    recipe = f"{room}/{next(iter(rooms.Room(room).recipes))}"
     train = shlex.join(["quintet", "train", recipe, str(args.out)])
     print(
         f"{args.out}: {result.samples} {what} in {result.shards} shards, "

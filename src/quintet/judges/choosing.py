@@ -44,10 +44,6 @@ def module_of(medium: str) -> MediumModule:
     return importlib.import_module(f"quintet.judges.media.{medium}")  # type: ignore[return-value]
 
 
-def all_judges() -> list[type[Judge]]:
-    return [judge for medium in MEDIA for judge in of_medium(medium).values()]
-
-
 def of_medium(medium: str) -> dict[str, type[Judge]]:
     """All judges of a medium, by name."""
     every = (judges_of(medium, compares) for compares in ("both", "captions", "embeddings"))

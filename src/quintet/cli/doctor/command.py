@@ -77,7 +77,7 @@ def unknown(what: str, data: Path | None) -> str:
     if what in rooms.rooms():
         return f"name the folder to check: quintet doctor {what} FOLDER"
     if room in rooms.rooms() and name and not Path(what).is_dir():
-        listed = ", ".join(f"{room}/{each}" for each in rooms.recipes(room))
+        listed = ", ".join(f"{room}/{each}" for each in rooms.Room(room).recipes)
         return f"there is no recipe '{what}'; this room has {listed}"
     if data is None and Path(what).is_dir():
         first = rooms.rooms()[0]

@@ -40,6 +40,7 @@ def begin(main: int, _: int) -> None:
     # Collecting what it inherits, such as the graphs and events of an earlier run, would call CUDA,
     # which ends a forked process.
     gc.freeze()
+    gc.enable()
     keep_freed_memory()
     # A launcher signals the whole process group; workers must survive until the current step is
     # done, but not outlive their parent.
@@ -55,6 +56,14 @@ class Loader(DataLoader[Any]):
     def check_worker_number_rationality(self) -> None:
         """No warning on a machine with fewer cores than workers: a step that waits for data is
         named by the run itself."""
+
+    def _get_iterator(self) -> Any:
+        """Forks the workers, without collections of garbage until they `begin`."""
+        gc.disable()
+        try:
+            return super()._get_iterator()
+        finally:
+            gc.enable()
 
 
 def loader(
