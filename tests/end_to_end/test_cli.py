@@ -97,7 +97,7 @@ def test_the_list_names_every_recipe_and_its_twin(quintet: Quintet) -> None:
     said = quintet("list")
     names = [line.split()[0] for line in said.out.splitlines()]
     assert {"image/vqgan", "image/vqgan_tiny"} <= set(names)
-    twins = {re.sub("_(tiny|hour|large).*", "", name) for name in names}
+    twins = {re.sub("_(tiny|medium|large).*", "", name) for name in names}
     assert {f"{name}_tiny" for name in twins} <= set(names)
 
 

@@ -100,7 +100,7 @@ def test_every_setting_is_reachable_from_the_trainer_under_its_name(name: str) -
 def test_every_recipe_has_a_trainer_that_is_public(name: str) -> None:
     assert getattr(quintet, TRAINERS[name]).name == name
     own = [n for n in NAMES if not adopts(rooms.recipe_function(n)())]
-    recipes = {re.sub("_(compact|tiny|hour|large).*", "", n) for n in own}
+    recipes = {re.sub("_(compact|tiny|medium|large).*", "", n) for n in own}
     assert recipes == set(TRAINERS)
 
 

@@ -18,6 +18,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.image import recipes
+from quintet.image.data import open_data
 from quintet.image.maskgit.outputs import outputs
 from quintet.image.maskgit.sample import example
 from quintet.image.maskgit.task import MaskGitTask, PictureSheet
@@ -80,7 +81,8 @@ def test_cached_ids_are_those_of_the_tokenizer(saved: Path, vae: VQGanVAE) -> No
     for _ in range(2):  # computed, then read
         task = MaskGitTask(settings)
         task.prepare(World(settings))
-        ids, source = task.data("train"), task.open("train")
+        ids = task.data("train")
+        source = open_data(None, settings.images, "train", settings.seed)
         assert len(ids) == 20
         for index in (0, 7, 19):
             sample = source.keyed(index, None)

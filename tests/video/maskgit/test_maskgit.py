@@ -17,6 +17,7 @@ from quintet.media.clips.reader import frames_of, probe
 from quintet.media.clips.writer import write_mp4
 from quintet.shared.maskgit.data import in_floats
 from quintet.video import recipes
+from quintet.video.data import open_data
 from quintet.video.maskgit.task import VideoMaskGitTask
 
 MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
@@ -129,7 +130,8 @@ def test_cached_ids_are_those_of_the_tokenizer(tokenizer: VideoTokenizer, tmp_pa
     )
     task = VideoMaskGitTask(settings)
     task.prepare(World(settings))
-    source, ids = task.open("train"), task.data("train")
+    source = open_data(None, settings.videos, "train", settings.seed)
+    ids = task.data("train")
     for index in (0, 5):
         sample = source.keyed(index, None)
         fresh = tokenizer.tokenize(in_floats(sample["video"][None], tokenizer))
