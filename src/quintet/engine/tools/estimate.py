@@ -72,7 +72,7 @@ def seconds_per_step(
     path: Path,
     load: Callable[[str], Any] | None = None,
 ) -> float:
-    """Of the first steps, measured for about a second. `path` is a temporary, empty folder."""
+    """Measure the first steps for about a second. `path` is a temporary, empty folder."""
     folder = RunFolder(path)
     if recipe.stages:
         frozen.keep(folder, recipe, {}, load)

@@ -6,7 +6,7 @@ from quintet.shared.adopt.model import AdoptedTokenizer
 
 
 class AdoptedImages(AdoptedTokenizer):
-    """Of images (b, c, h, w); a class of clips takes them as single frames."""
+    """Takes images (b, c, h, w); a class of clips takes them as single frames."""
 
     what, axes, positions = "images", 4, "h, w"
     compared_on = "pictures"

@@ -19,7 +19,7 @@ from quintet.nn.quantisers.build import build_codebook
 from quintet.nn.quantisers.residual import ResidualFSQ, ResidualQuantiser
 
 OFFSET_WEIGHT = 4.0
-"""Of the offset penalty, which keeps the code of a position unique."""
+"""Weight of the offset penalty, which keeps the code of a position unique."""
 
 
 def fourier_features(coordinates: Tensor, octaves: int) -> Tensor:

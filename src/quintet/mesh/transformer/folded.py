@@ -36,7 +36,7 @@ class Weights(NamedTuple):
     coarse: tuple[BlockWeights, ...]
     fine: tuple[BlockWeights, ...]
     hidden: tuple[tuple[Tensor, ...], ...]
-    """Of the head: for each level, each digit."""
+    """Weights of the head, for each level and each digit."""
     digits: tuple[tuple[DigitWeights, ...], ...]
     tables: tuple[CodeTables, ...]
     """For each level."""

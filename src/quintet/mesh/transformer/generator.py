@@ -33,7 +33,7 @@ MIN_CACHE = 64
 MAX_ROWS = 512
 """Meshes generated together."""
 MAX_VALUES = 128
-"""Of a digit, for the kernels: they compare each with each."""
+"""Most values of a digit that the kernels take: they compare each with each."""
 KEY_STRIDE = 0x632BE59BD9B4E019
 """Odd, so that no two draws of a row share a key."""
 

@@ -17,7 +17,7 @@ LATER = 64
 
 
 class AdoptedClips(AdoptedTokenizer):
-    """Of clips (b, c, t, h, w); a class of images takes them frame by frame."""
+    """Takes clips (b, c, t, h, w); a class of images takes them frame by frame."""
 
     Losses: ClassVar[type[TokenizerLossConfig]] = VideoLossConfig
     chunks_apart: ClassVar[bool] = True
