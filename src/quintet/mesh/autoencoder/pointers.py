@@ -27,7 +27,7 @@ from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 
 class Sizes(NamedTuple):
     bits: int
-    """Bins of a coordinate."""
+    """Bits of a coordinate."""
     spare: int
     """Most bits per axis that a corner of a known vertex holds."""
 

@@ -171,7 +171,7 @@ class AutoencoderTask(Task):
 
 
 def reconstruct(autoencoder: Any, batch: Batch) -> Reconstruction:
-    """Packed meshes: the tensors are (1, f, ...)."""
+    """The output for packed meshes; its tensors are (1, f, ...)."""
     names = ("neighbours", "lengths", "ranks")
     tables = {name: batch.data[name] for name in names if name in batch.data}
     return autoencoder(batch.data["vertices"], batch.data["faces"], **tables)
