@@ -243,11 +243,9 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
 
 def trained(source: Path) -> "tuple[Family, Trained]":
     """A run or an exported folder to sample from, and its family."""
-    from quintet.engine.runs.folder import RunFolder, split_step
+    from quintet.engine.runs.folder import RunFolder
     from quintet.shared.sampling import Trained
 
-    if not split_step(source)[0].is_dir():
-        raise RunError(f"there is no run at {source}")
     folder = RunFolder.open(source)
     if "model" in folder.about:
         return family_of_model(folder.about, folder.path), Trained(source, None, load)

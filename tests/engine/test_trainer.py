@@ -74,6 +74,25 @@ class Pairs:
         return pair if self.kind == "tuple" else dict(zip("xy", pair))
 
 
+class Branching(nn.Module):
+    """A line with a layer that nothing uses, one that only some steps use, and tied weights, of
+    which the state has two names and the average one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.line, self.unused, self.rare = nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1)
+        self.tied = self.line
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        self.calls += self.training
+        out = self.tied(x)
+        if self.training and self.calls > 3:
+            out = out + self.rare(x)
+        return (out - y).square().mean()
+
+
 class Sentences:
     def __len__(self) -> int:
         return 24
@@ -125,6 +144,7 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, Any, dict[str, Any]]]] = {
     "dict": lambda: (Line("dict"), Pairs("dict"), {"accumulate": 2}),
     "object": lambda: (Line("object"), Pairs(), {"optimizer": "lion", "learning_rate": 1e-3}),
     "gpt2": lambda: (gpt2(), Sentences(), {"ema_decay": 0.9}),
+    "branching": lambda: (Branching(), Pairs(), {"ema_decay": 0.9}),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
@@ -629,3 +649,10 @@ def test_a_collate_function_of_the_users_own_is_used(tmp_path: Path) -> None:
 def test_a_model_without_a_loss_is_told_what_to_return(output: Any, message: str) -> None:
     with pytest.raises(RunError, match=message):
         loss_of(output)
+
+
+def test_an_evaluation_of_tied_weights_is_that_of_their_average(tmp_path: Path) -> None:
+    actual = trainer(Branching(), Pairs(), tmp_path / "run", ema_decay=0.9)
+    actual.train()
+    logged = [r["val/loss"] for r in lines(tmp_path / "run") if "val/loss" in r][-1]
+    assert actual.evaluate()["loss"] == pytest.approx(logged, rel=1e-6)

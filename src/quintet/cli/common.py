@@ -131,10 +131,8 @@ def need_data(recipe: Recipe, run: Path, remedy: str) -> None:
 
 
 def recorded(run: Path) -> tuple[str, Any]:
-    from quintet.engine.runs.folder import RunFolder, split_step
+    from quintet.engine.runs.folder import RunFolder
 
-    if not split_step(run)[0].is_dir():
-        raise RunError(f"there is no run at {run}")
     folder = RunFolder.open(run)
     return rooms.recorded(folder.about, folder.path)
 

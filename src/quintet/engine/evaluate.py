@@ -206,7 +206,7 @@ def open_run(task: Task, path: Path, world: World, whole: bool) -> Opened:
     for name, part in task.parts.items():
         nets[name] = world.place_module(part.network).eval().requires_grad_(False)
         if part.optimizer is not None:
-            load_strictly(nets[name], {**files[name], **files.get(f"{name}.ema", {})}, name)
+            load_strictly(nets[name], checkpoint.averaged(files, name), name)
     task.prepare(world)
     valid = source = task.data("valid")
     if whole:

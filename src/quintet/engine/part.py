@@ -244,11 +244,13 @@ class LivePart:
             return  # saved before this part's first step
         kinds = {name.split("/", 1)[0] for name in state}
         of_muon = {"momentum_buffer"} if self.hidden else set[str]()
-        kinds_of = {n: of_muon if n in self.hidden else kinds - of_muon for n in self.parameters}
+        # A parameter that has had no gradient has no moments: an unused layer, a branch not taken.
+        moved = self.parameters.keys() & {name.split("/", 1)[1] for name in state}
+        kinds_of = {n: of_muon if n in self.hidden else kinds - of_muon for n in moved}
         expected = [f"{kind}/{name}" for name, held in kinds_of.items() for kind in held]
         compare_names(state, expected, f"{self.name}.optim")
         for name, p in self.stepped.items():
-            for kind in kinds_of[name]:
+            for kind in kinds_of.get(name, ()):
                 value = fsdp.piece(state[f"{kind}/{name}"], self.parameters[name])
                 # Laid out like its parameter: the fused kernels walk both as plain memory.
                 like = p if value.shape == p.shape else value

@@ -99,8 +99,7 @@ class World:
             keep_freed_memory()
 
     def use_precision(self, precision: str) -> None:
-        """That of the settled recipe. Both ways: an earlier run of this process may have allowed
-        TF32, and a run in fp32 promises fp32."""
+        """Set both ways: an earlier run of this process may have allowed TF32."""
         self.precision = precision
         torch.set_float32_matmul_precision("high" if precision == "bf16" else "highest")
 

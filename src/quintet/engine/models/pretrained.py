@@ -324,9 +324,7 @@ def weights_of(path: Path, part: str) -> dict[str, Any]:
     files = checkpoint.read(checkpoint.path_of(folder.checkpoints, folder.chosen_step(say)))
     if part not in files:
         raise RunError(f"{path} has no part '{part}'; it holds {', '.join(sorted(files))}")
-    averaged = files.get(f"{part}.ema", {})
-    # EMA last: of two names for one tensor only one has an average, which must win.
-    return {**{n: t for n, t in files[part].items() if n not in averaged}, **averaged}
+    return checkpoint.averaged(files, part)
 
 
 def read_weights(path: Path) -> dict[str, Any]:

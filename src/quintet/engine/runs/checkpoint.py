@@ -177,6 +177,12 @@ def read(path: Path) -> dict[str, dict[str, Tensor]]:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from None
 
 
+def averaged(files: Files, part: str) -> dict[str, Tensor]:
+    """Weights of a part, averages last: of two names for one tensor only one has an average."""
+    own = files.get(f"{part}.ema", {})
+    return {**{n: value for n, value in files[part].items() if n not in own}, **own}
+
+
 def read_shapes(file: Path) -> tuple[dict[str, tuple[int, ...]], list[str]]:
     """Shapes of all tensors and names of those that are not finite, one tensor in memory."""
     shapes: dict[str, tuple[int, ...]] = {}

@@ -87,6 +87,8 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """An existing run, for reading."""
         folder, step = split_step(path)
+        if not folder.is_dir():
+            raise RunError(f"there is no run at {path}")
         if not (folder / "config.json").is_file():
             raise RunError(f"{folder} is not a run of Quintet: it holds no config.json")
         return cls(folder, read_json(folder / "config.json"), step=step)

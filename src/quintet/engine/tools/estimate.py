@@ -47,13 +47,13 @@ def measure(
     make = lambda settings: build(frozen.resolved(settings, path))
     if recipe.auto_batch:
         recipe = auto_batch.find(make, recipe, world)
-    report({"device": world.device.type, "precision": world.precision})
-    report({"batch_size": recipe.batch_size, "accumulate": recipe.accumulate})
+    sizes = {"batch_size": recipe.batch_size, "accumulate": recipe.accumulate}
+    report({"device": world.device.type, "precision": world.precision, **sizes})
     run = Run(make(recipe), recipe, world, folder)
     try:
         parts = run.parts.items()
         counts = {n: sum(p.numel() for p in part.parameters.values()) for n, part in parts}
-        report({"parameters": counts})
+        report({"parameters": counts})  # each at once: the system may kill the next measurement
         report(_memory(run))
         files = [file for _, part in parts for file in part.state().values()]
         report({"checkpoint": sum(tensor.nbytes for file in files for tensor in file.values())})
@@ -88,17 +88,15 @@ def seconds_per_step(
 
 def _memory(run: Run) -> Facts:
     """Peak memory of a step with all updates due and the largest of some samples."""
-    device, cuda = run.world.device, run.world.device.type == "cuda"
+    device = run.world.device
     run.step = auto_batch.busiest(run.task.updates)
     batches = auto_batch.heavy_batches(run.task, run.stream.samples.source, run.recipe, run.world)
     for _ in range(2):
         auto_batch.dry_step(run, batches)
-    if cuda:
-        return {
-            "peak": torch.cuda.max_memory_reserved(device),
-            "memory": torch.cuda.get_device_properties(device).total_memory,
-        }
-    return {"peak": memory.peak(), "memory": memory.total()}
+    if device.type != "cuda":
+        return {"peak": memory.peak(), "memory": memory.total()}
+    total = torch.cuda.get_device_properties(device).total_memory
+    return {"peak": torch.cuda.max_memory_reserved(device), "memory": total}
 
 
 def _starts(run: Run) -> list[int]:
