@@ -27,6 +27,7 @@ def test_the_decay_grows_into_the_asked_value():
     assert decays == sorted(decays)
     assert decays[8990] == decays[-1] == 0.999
     assert decay_at(0.05, 0) == 0.05
+    assert decay_at(0.999, -10) == decays[0]  # asked for after a rollback to before the start
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

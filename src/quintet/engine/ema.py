@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 def decay_at(decay: float, count: int) -> float:
     """Decay warm-up, so that a short run is not evaluated with stale weights."""
-    return min(decay, (1 + count) / (10 + count))
+    return min(decay, (1 + max(count, 0)) / (10 + max(count, 0)))
 
 
 class EMA:
