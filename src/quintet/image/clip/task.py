@@ -26,7 +26,7 @@ EXHIBITED, TOP = 6, 3
 
 
 class ClipTask(ContrastiveTask):
-    """Steps are neither captured nor compiled: the length of texts varies, and code of others may
+    """Steps are neither captured nor compiled: the length of texts varies, and transformers may
     read tensors on the host."""
 
     main, medium = "clip", "image"

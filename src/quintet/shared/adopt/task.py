@@ -33,7 +33,7 @@ def adopted(
 
 
 class Adopting(Task):
-    """Mixed into the task of a room. Networks are not compiled: code of others may read tensors on
+    """Mixed into the task of a room. Networks are not compiled: the libraries may read tensors on
     the host, or keep state between calls."""
 
     unused: list[str]
