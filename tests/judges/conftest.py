@@ -1,6 +1,7 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ from quintet.nn.lpips import alexnet_features, vgg16_features
 
 def all_judges() -> list[type[Judge]]:
     return [judge for medium in choosing.MEDIA for judge in choosing.of_medium(medium).values()]
+
+
+def quick_first(judges: Iterable[type[Judge]]) -> list[Any]:
+    """VGG16 is slow, and `lpips_alex` and `fid` run the same code with smaller networks."""
+    marks = lambda judge: [pytest.mark.slow] if "vgg" in judge.name else []
+    return [pytest.param(judge, marks=marks(judge)) for judge in judges]
 
 
 def random_like(build: Callable[[], nn.Module], prefix: str = "") -> dict[str, Tensor]:

@@ -240,6 +240,8 @@ def check(judge: Judge, steps: Ladder) -> None:
 LONG = {"video-lpips_vgg", "video-lpips_alex", "video-fvd", "video-fid", "music-fad"}
 # The same code with another network than that of lpips_alex and of fid.
 LONG |= {"image-lpips_vgg", "image-frechet_vgg", "mesh-hausdorff", "speech-own_voice"}
+# A recogniser and an encoder of voices; other tests of judges/media/test_speech.py hear with them.
+LONG |= {"speech-wer", "speech-cer", "speech-speaker"}
 MARKED = [
     pytest.param(judge, marks=pytest.mark.slow) if by_name(judge) in LONG else judge
     for judge in all_judges()

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from judges.conftest import quick_first
 from quintet.engine.errors import RunError
 from quintet.judges import i3d
 from quintet.judges.base import PairJudge
@@ -88,7 +89,7 @@ def test_preparation_says_frames_and_size() -> None:
 # -- known answers --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("judge", FRAMEWISE, ids=by_name)
+@pytest.mark.parametrize("judge", quick_first(FRAMEWISE), ids=by_name)
 def test_a_clip_is_the_mean_of_its_frames(
     judge: type[videos.FramePairs],
     weights: Path,
