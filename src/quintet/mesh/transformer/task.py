@@ -96,6 +96,7 @@ class TransformerTask(Task):
             if source is not None and len(source):
                 variants = recipe.variants if split == "train" else 1
                 codes = CodeData(source, variants, self.weights)
+                codes.reads_texts = self.config.text != "none"
                 codes.fill(self.autoencoder, collate, world, recipe.workers)
                 self.codes[split] = codes
         valid = self.codes["valid"]

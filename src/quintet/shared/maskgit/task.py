@@ -119,6 +119,7 @@ class MaskedTask(Task):
             self.ids[split] = None
             if source is not None and len(source):
                 ids = IdData(source, recipe.variants if split == "train" else 1, self.weights)
+                ids.reads_texts = self.config.text != "none"
                 ids.fill(self.tokenizer, self.room.collate, world, recipe.workers)
                 other = next((n for n in ids.lengths() if n not in (0, self.config.tokens)), None)
                 if other is not None:
