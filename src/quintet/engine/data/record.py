@@ -8,7 +8,9 @@ unless the user accepts another order.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -83,6 +85,22 @@ def _texts_at(source: HasTexts, index: int) -> bytes | None:
     except (OSError, ValueError) as error:
         return type(error).__name__.encode()  # such a sample is replaced
     return json.dumps(texts).encode() if texts else None
+
+
+def short_text(source: Source) -> str:
+    """The shortest text of some samples, for a command line; empty if there is none."""
+    if not isinstance(source, HasTexts):
+        return ""
+    lines = (_line(source, index) for index in range(len(source)))
+    return min(islice(filter(None, lines), 16), key=len, default="")
+
+
+def _line(source: HasTexts, index: int) -> str:
+    with suppress(OSError, ValueError):
+        for text in source.texts(index)[:1]:
+            line = " ".join(text.split())
+            return line if line.isprintable() and not line.startswith("-") else ""
+    return ""
 
 
 def _digest(content: bytes) -> str:
