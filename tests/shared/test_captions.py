@@ -23,7 +23,7 @@ from quintet.speech.config import SpeechDataConfig
 from quintet.speech.data import Buckets, SpeechFolder
 from quintet.speech.voicebox.config import VoiceBoxConfig
 
-KEPT = {"valid_fraction": 0.0}
+KEPT: dict[str, Any] = {"valid_fraction": 0.0}
 
 
 def picture(path: Path, number: int) -> None:

@@ -41,6 +41,10 @@ def _folder(source: Any) -> Any:
     return source.source if isinstance(source, OfSource) else source
 
 
+def _texts(source: Any, index: int) -> Sequence[str]:
+    return source.texts(index) if isinstance(source, HasTexts) else [source.text(index)]
+
+
 def _survey(sources: Sequence[Any], sizes: Sizes) -> None:
     texts: list[str] = []
     missing: list[str] = []
@@ -48,7 +52,7 @@ def _survey(sources: Sequence[Any], sizes: Sizes) -> None:
     for source in sources:
         for index in range(len(source)):
             try:
-                own = source.texts(index) if isinstance(source, HasTexts) else [source.text(index)]
+                own = _texts(source, index)
             except (OSError, ValueError):
                 continue  # reported as damaged, when it is read
             texts += filter(str.strip, own)
