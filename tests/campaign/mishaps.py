@@ -1,5 +1,6 @@
 """What happens every day: a longer run, broken validation data, a closed pipe or terminal, data
-that changes between two sittings, a run inside its data, a step that is not finite."""
+or texts that change between two sittings, captions that are missing or too long, a run inside its
+data, a step that is not finite."""
 
 import json
 import os
@@ -29,6 +30,14 @@ def pictures(folder: Path, count: int = 16) -> Path:
     for number in range(count):
         pixels = np.random.default_rng(number).integers(0, 255, (32, 32, 3), np.uint8)
         Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return folder
+
+
+def captioned(folder: Path, texts: dict[int, str]) -> Path:
+    """Pictures, and metadata with these texts in this order."""
+    rows = [{"file_name": f"{number:02d}.png", "text": text} for number, text in texts.items()]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (pictures(folder) / "metadata.jsonl").write_text(lines, encoding="utf-8")
     return folder
 
 
@@ -147,6 +156,51 @@ def changed_data(trial: Trial) -> str:
     return "new files left out, a renamed one refused until it was accepted"
 
 
+def changed_texts(trial: Trial) -> str:
+    """Another order of the captions changes nothing, another caption is named, none is refused."""
+    texts = {number: f"picture {number}" for number in range(16)}
+    folder = captioned(trial.place / "data", texts)
+    ended(on_pictures(trial, folder))
+    straight = Path(shutil.copytree(trial.path, trial.place / "straight"))
+    ended(Program(["resume", str(straight), "--steps", "6"], straight))
+    captioned(folder, dict(reversed(texts.items())))
+    said = ended(resume(trial, "--steps", 6))
+    require("has changed" not in said, f"another order is called a change: {said[:300]}")
+    require(digests(trial.path)["6"] == digests(straight)["6"], "another order changed the run")
+    captioned(folder, texts | dict.fromkeys(range(0, 16, 2), "another"))
+    said = ended(Program(["replay", str(trial.path), "--step", "6"], trial.path), 1)
+    require("has other losses" in said, f"replay does not see it: {said[-300:]}")
+    require("with another text" in said, f"replay does not name the cause: {said[-300:]}")
+    said = ended(resume(trial, "--steps", 7))
+    require("with another text" in said, f"it does not name the captions: {said[:300]}")
+    less = {number: text for number, text in texts.items() if number > 7}
+    captioned(folder, less)
+    said = ended(resume(trial, "--steps", 8))
+    require("with another text" in said, f"it does not name captions that are gone: {said[:300]}")
+    (folder / "metadata.jsonl").unlink()
+    said = ended(resume(trial, "--steps", 9), 2)
+    require("has a caption" in said and trial.kept == 8, f"trained without captions: {said[-300:]}")
+    captioned(folder, less)
+    ended(resume(trial, "--steps", 9))
+    return "another order made no difference, other captions were named, none at all refused"
+
+
+def few_texts(trial: Trial) -> str:
+    said = ended(on_pictures(trial, captioned(trial.place / "none", {})), 2)
+    require("metadata.jsonl" in said and not trial.path.exists(), f"it trains: {said[-300:]}")
+    texts = dict.fromkeys(range(4), "a fox") | {0: "a " * 40, 99: "nothing"}
+    folder = captioned(trial.place / "few", texts)
+    said = ended(on_pictures(trial, folder))
+    require("12 of 16 images have no caption" in said, f"not counted: {said[:500]}")
+    require("do not exist: 1, 99.png" in said, f"a missing file is not named: {said[:500]}")
+    require("1 of 4 captions have more than" in said, f"a cut is not counted: {said[:500]}")
+    require("--text 'a fox'" in said, f"another caption is suggested: {said[-300:]}")
+    words = ["sample", str(trial.path), "--text", texts[0], "--count", "1"]
+    said = ended(Program([*words, "--out", str(trial.place / "out")], trial.path))
+    require("as in training" in said, f"sampling does not say that it cuts: {said}")
+    return "none refused; missing, long and misplaced captions counted"
+
+
 def inside_its_data(trial: Trial) -> str:
     folder = pictures(trial.place / "data")
     words = trial.subject.words(folder / "run", *TRAIN)
@@ -187,6 +241,13 @@ def cases(full: bool, seed: int) -> Iterator[Case]:
         "a run inside its data": inside_its_data,
         "a step that is not finite": one_numbering,
     }
+    of_texts: dict[str, Callable[[Trial], str]] = {
+        "changed captions": changed_texts,
+        "few captions": few_texts,
+    }
+    for title, act in of_texts.items():
+        name = f"mishap: {title}"
+        yield case("everyday mishaps", name, Trial(name, "image/maskgit_tiny"), act)
     if full:
         plan["a pipe that closes"] = partial(closed_pipe, bytes_first=200 + seed)
     for title, act in plan.items():

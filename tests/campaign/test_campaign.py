@@ -43,6 +43,8 @@ ELSEWHERE = (
     "mishap: a longer run",  # engine/test_resume.py
     "mishap: a terminal that is gone",  # test_stops.py
     "mishap: changed data",  # test_stops.py
+    "mishap: changed captions",  # image/maskgit/test_maskgit.py
+    "mishap: few captions",  # image/maskgit/test_maskgit.py
     "disk: two runs in one folder, second",  # engine/runs/test_folder.py
     "clock: resumed 5 times",  # contract/test_recipes.py
     "clock: a machine asleep",  # waits for seconds; a clock that leaps looks the same to a run

@@ -717,6 +717,35 @@ def test_replay_refuses_a_log_that_was_edited(
     assert all(any(word in text for word in words) for text in found["differs"])
 
 
+def test_a_replayed_step_has_the_losses_of_the_log_or_says_that_it_has_not(
+    copied: Path, quintet: Quintet
+) -> None:
+    said = quintet("replay", copied, "--step", 4)
+    assert "The samples and losses of steps 4 to 4 are those of the log." in said.out
+    assert last_json(said.out)["compared"] == ["samples", "losses"]
+    records = [{**r, "vae/loss": 1.0} if "vae/loss" in r else r for r in lines(copied)]
+    (copied / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    said = quintet("replay", copied, "--step", 4)
+    assert said.status == 1
+    assert not last_json(said.out)["checked"]
+    assert "The samples of steps 4 to 4 are those of the log." in said.out
+    assert "the log of steps 4 to 4 has other losses: vae/loss 1.0 -> " in said.err
+
+
+def test_a_replay_elsewhere_compares_losses_right_after_a_checkpoint_alone(
+    copied: Path, quintet: Quintet
+) -> None:
+    about = json.loads((copied / "config.json").read_text())
+    about["versions"]["torch"] = "another"
+    (copied / "config.json").write_text(json.dumps(about))
+    saved = {int(path.name.partition("-")[2]) for path in (copied / "checkpoints").glob("step-*")}
+    far = next(step for step in range(2, 7) if step - 1 not in saved)
+    for step, compared in ((1, ["samples", "losses"]), (far, ["samples"])):
+        said = quintet("replay", copied, "--step", step)
+        assert last_json(said.out)["compared"] == compared
+        assert ("losses were not compared: rounding errors" in said.out) == (step == far)
+
+
 def test_replay_elsewhere_compares_what_follows_checkpoints(copied: Path, quintet: Quintet) -> None:
     about = json.loads((copied / "config.json").read_text())
     about["versions"]["torch"] = "another"

@@ -101,6 +101,15 @@ def test_a_folder_is_described_completely(quintet: Quintet, photos: Path) -> Non
     assert "reading" not in said.err, "a progress bar is for terminals"
 
 
+def test_captions_that_are_cut_or_of_no_file_are_counted(quintet: Quintet, photos: Path) -> None:
+    rows = [{"file_name": name, "text": "word " * 30} for name in ("00.png", "gone.png")]
+    (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    said = quintet("doctor", "image", photos)
+    assert "captions for image/maskgit: 1 of 1 captions have more than 95 bytes" in said.out
+    assert "captions for image/maskgit_tiny: 1 of 1 captions have more than 15 words" in said.out
+    assert "its metadata names files that do not exist: 1, gone.png is the first" in said.err
+
+
 def test_copies_in_both_splits_are_reported(quintet: Quintet, tmp_path: Path) -> None:
     first = picture(tmp_path / "00.png", 1)
     for number in range(1, 12):

@@ -386,7 +386,8 @@ def test_a_folder_of_nothing_but_bad_files_is_refused(
     bad = put_bad(tmp_path / "meshes")
     run = tmp_path / "run"
     arguments = [*AUTOENCODER] if stage == "autoencoder" else [*TRANSFORMER]
-    more = ["--autoencoder", autoencoder_model] if stage == "transformer" else []
+    without = ["--autoencoder", autoencoder_model, "--model.text", "none"]
+    more = without if stage == "transformer" else []
     result = cli(*arguments, tmp_path / "meshes", *more, "--run", run, "--max-damaged", 1)
     assert any(name in result.sentence for name in bad)
     assert not run.exists()

@@ -187,20 +187,20 @@ def test_guidance_of_one_is_none_and_more_moves_away_from_no_caption(model: Mask
     assert torch.equal(model.head.split(made.flatten(1))[0], guided.argmax(-1))
 
 
-@pytest.mark.parametrize(
-    ("texts", "sentence"),
-    [
-        (["  "], "a caption is empty: describe what to generate"),
-        (["x" * 24], "has 24 bytes, but this model reads 23"),
-        (["ö" * 12], "has 24 bytes"),
-    ],
-)
-def test_captions_that_cannot_be_read_are_refused(
-    model: MaskGit, texts: list[str], sentence: str
+def test_an_empty_caption_is_refused(model: MaskGit) -> None:
+    with pytest.raises(ValueError, match="a caption is empty: describe what to generate"):
+        model.generate(["  "], return_ids=True)
+
+
+@pytest.mark.parametrize("letter", ["x", "ö"])
+def test_a_long_caption_is_cut_as_in_training_with_a_line(
+    letter: str, model: MaskGit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        model.generate(texts, return_ids=True)
-    assert model.generate(["x" * 23], steps=1, return_ids=True).shape == (1, 4, 6)
+    whole, cut = letter * 24, letter * (23 // len(letter.encode()))
+    long, short = (model.generate([text], steps=1, return_ids=True) for text in (whole, cut))
+    assert torch.equal(long, short)
+    sizes = f"has {len(whole.encode())} bytes; the model reads the first 23, as in training"
+    assert capsys.readouterr().err == f"the caption '{whole}…' {sizes}\n"
 
 
 def test_captions_of_words_are_read(model: MaskGit) -> None:
@@ -211,8 +211,9 @@ def test_captions_of_words_are_read(model: MaskGit) -> None:
     contexts = model.encode_captions(["red star", "star red", "Red  star"]).values
     assert torch.equal(contexts[0], contexts[2])
     assert not torch.equal(contexts[0], contexts[1])
-    with pytest.raises(ValueError, match="has 4 words, but this model reads 3"):
-        model.generate(["a red, star"], return_ids=True)
+    sizes = model.text_sizes(["a red, star", "a star"])
+    assert sizes[:3] == ([4, 2], 3, "words")
+    assert sizes.cut_line().startswith("1 of 2 captions have more than 3 words, the longest 4, and")
 
 
 @pytest.mark.parametrize(

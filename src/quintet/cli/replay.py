@@ -56,12 +56,22 @@ def one_step(build: Any, recipe: Any, run: Path, step: int) -> None:
     replayed = again(build, recipe, run, step)
     table(replayed.losses)
     print(f"samples: {', '.join(replayed.samples)}")
-    if replayed.checked:
-        print(f"The samples of steps {replayed.checked} are those of the log.")
-    else:
-        print("The log has no report of this step, so its samples were not compared.")
+    differing = [row for row in replayed.compared if not row.verified]
+    compared = ["samples"] * bool(replayed.checked) + ["losses"] * bool(replayed.compared)
+    if alike := compared[: len(compared) - bool(differing)]:
+        print(f"The {' and '.join(alike)} of steps {replayed.steps} are those of the log.")
+    if replayed.why_not:
+        what = "losses" if replayed.checked else "samples and losses"
+        print(f"Its {what} were not compared: {replayed.why_not}.")
     values = {"step": step, "losses": replayed.losses, "samples": replayed.ids}
-    print(json.dumps(finite({**values, "checked": bool(replayed.checked)}), allow_nan=False))
+    verdict = {"checked": bool(compared) and not differing, "compared": compared}
+    print(json.dumps(finite({**values, **verdict}), allow_nan=False))
+    if differing:
+        losses = ", ".join(f"{row.name} {row.logged} -> {row.replayed}" for row in differing)
+        cause = "files, texts, settings or code have changed since"
+        if replayed.changes:
+            cause = f"the training data has changed: {replayed.changes}"
+        raise Stopped(f"the log of steps {replayed.steps} has other losses: {losses}; {cause}", 1)
 
 
 def verified(build: Any, recipe: Any, run: Path, count: int, seed: int) -> None:

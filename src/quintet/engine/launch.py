@@ -188,11 +188,14 @@ def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
 
 
 def _record(run: Run) -> None:
-    """The number of samples, for the report, and the model, for `from_pretrained` of the run."""
+    """The number of samples, for the report, a text of theirs, for suggestions, and the model, for
+    `from_pretrained` of the run."""
     if not run.world.is_main:
         return
     valid = run.fixed.samples.size if run.fixed else 0
-    about = {**run.folder.about, "data": {"train": run.stream.samples.size, "valid": valid}}
+    data = {"train": run.stream.samples.size, "valid": valid}
+    text = record.short_text(run.stream.samples.source)
+    about = {**run.folder.about, "data": {**data, **({"text": text} if text else {})}}
     network = run.task.parts[run.task.main].network
     if isinstance(network, Pretrained):
         about["main"] = {

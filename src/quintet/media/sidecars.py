@@ -1,14 +1,24 @@
 """Sidecar text files (captions, transcripts), and the handling of files without one."""
 
 import warnings
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 
 from quintet.media.errors import BadFile, printable
 from quintet.media.folder import files, relative_name
+from quintet.media.ranges import say
 
 MAX_BYTES = 1_000_000
 REMEDY = "give metadata.jsonl with `file_name` and `text`, or a text file beside each"
+
+
+def say_absent(folder: Path, texts: Iterable[str], names: Sequence[str]) -> None:
+    """Texts of files that do not exist; `names` are some that do."""
+    others = set(texts).difference(names)
+    absent = sorted(name for name in others if not (folder / name).exists())
+    if absent:
+        counted = f"{len(absent):,}, {printable(absent[0])} is the first"
+        say(f"{printable(folder)}: its metadata names files that do not exist: {counted}")
 
 
 def _beside(name: str) -> str:

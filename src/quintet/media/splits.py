@@ -20,7 +20,7 @@ from quintet.media.folder import Listing, listing, read_metadata
 from quintet.media.ranges import Outside, examine_headers, say, within
 from quintet.media.shards.dataset import Numbers, Shards, open_shards
 from quintet.media.shards.listing import is_sharded, split_window
-from quintet.media.sidecars import refuse_missing
+from quintet.media.sidecars import refuse_missing, say_absent
 from quintet.media.split_files import read_split
 from quintet.media.tables import Table, is_table
 
@@ -135,6 +135,7 @@ def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
     if metadata and not any(name in metadata for name in names):
         reason = f"its metadata names none of its {len(names)} {what}"
         raise BadFile(folder, reason, "give paths under the folder in the column `file_name`")
+    say_absent(folder, metadata, names)
     return {name: row["text"] for name, row in metadata.items() if row.get("text")}
 
 

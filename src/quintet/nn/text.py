@@ -8,7 +8,7 @@ import importlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -33,6 +33,9 @@ class ByteTokenizer:
         if length < 1:
             raise ValueError(f"length must be 1 or more, not {length}")
         self.length = length
+
+    def size(self, text: str) -> int:
+        return len(text.encode("utf-8", "replace"))
 
     def bytes_of(self, text: str) -> bytes:
         """UTF-8 bytes, truncated between characters; lone surrogates become question marks."""
@@ -63,6 +66,9 @@ class WordTokenizer:
     def __init__(self, length: int) -> None:
         self.length = length
 
+    def size(self, text: str) -> int:
+        return len(self.words_of(text))
+
     def words_of(self, text: str) -> list[str]:
         return re.findall(r"\w+|[^\w\s]", text.lower())
 
@@ -80,6 +86,35 @@ class WordTokenizer:
 TOKENIZERS = {"bytes": ByteTokenizer, "words": WordTokenizer}
 """Tokenizers of trained encoders."""
 VOCAB_SIZES = {"bytes": VOCAB_SIZE, "words": FIRST + WORDS}
+
+
+class TextSizes(NamedTuple):
+    """Sizes of texts as an encoder counts them."""
+
+    sizes: list[int]
+    most: int
+    """What the encoder reads of a text; longer ones are cut there."""
+    unit: str
+    """bytes, words or tokens."""
+    remedy: str = "a larger --model.text-length reads more"
+
+    def cut_line(self) -> str:
+        """How many captions are cut; empty if none are."""
+        cut = sum(size > self.most for size in self.sizes)
+        if not cut:
+            return ""
+        counts = f"{cut:,} of {len(self.sizes):,} captions have more than {self.most:,} {self.unit}"
+        return f"{counts}, the longest {max(self.sizes):,}, and are cut there; {self.remedy}"
+
+
+def text_sizes(config: Any, texts: Sequence[str]) -> TextSizes:
+    """Sizes for the encoder of a configuration with `text`, `text_length` and `text_path`."""
+    kind, length = config.text, config.text_length
+    if kind in TOKENIZERS:
+        tokenizer = TOKENIZERS[kind](length)
+        return TextSizes([tokenizer.size(text) for text in texts], length - 1, kind)  # a start id
+    rows = load_tokenizer(Path(config.text_path))(list(texts), verbose=False)["input_ids"]
+    return TextSizes([len(row) for row in rows], length, "tokens")
 
 
 class TextEncoder(nn.Module):
@@ -142,23 +177,29 @@ class FrozenText:
 
 def load_encoder(path: Path) -> tuple[Any, Any]:
     """Tokenizer and model from a local folder: no download, no pickle, no remote code."""
+    tokenizer = load_tokenizer(path)
+    model = _load(path, "AutoModelForTextEncoding", use_safetensors=True)
+    return tokenizer, model.eval().requires_grad_(False)
+
+
+def load_tokenizer(path: Path) -> Any:
+    return _load(path, "AutoTokenizer")
+
+
+def _load(path: Path, name: str, **settings: Any) -> Any:
     try:
         # By name: else the type checker reads 2,600 files of it.
-        transformers: Any = importlib.import_module("transformers")
+        kind = getattr(importlib.import_module("transformers"), name)
     except ImportError:
         raise ImportError(
             f"the text encoder at {path} needs transformers: pip install 'quintet[text]'"
         ) from None
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=False
-        )
-        model = transformers.AutoModelForTextEncoding.from_pretrained(
-            path, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        return kind.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False, **settings
         )
     except (OSError, ValueError) as error:
         raise ValueError(
             f"the text encoder at {path} cannot be loaded (it must be a T5-like model with"
             f" safetensors and a fast tokenizer): {error}"
         ) from error
-    return tokenizer, model.eval().requires_grad_(False)

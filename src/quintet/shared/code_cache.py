@@ -120,6 +120,8 @@ class CachedCodes(OfSource):
     """Plural noun for the samples in messages."""
     batch = 256
     """Samples encoded together on CUDA."""
+    reads_texts = True
+    """Whether the model reads the captions."""
 
     def __init__(self, source: Any, variants: int, weights: str):
         self.source, self.variants = source, variants
@@ -131,6 +133,9 @@ class CachedCodes(OfSource):
 
     def text(self, index: int) -> str:
         return self.source.text(index)
+
+    def texts(self, index: int) -> Sequence[str]:
+        return [self.text(index)] if self.reads_texts else []
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """Variants alternate by epoch; without a key, the original."""

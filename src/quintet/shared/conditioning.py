@@ -8,7 +8,15 @@ from torch import Tensor, nn
 
 from quintet.nn.attention import Block, Context, linear
 from quintet.nn.norms import RMSNorm
-from quintet.nn.text import TOKENIZERS, VOCAB_SIZES, FrozenText, TextEncoder
+from quintet.nn.text import (
+    TOKENIZERS,
+    VOCAB_SIZES,
+    FrozenText,
+    TextEncoder,
+    TextSizes,
+    text_sizes,
+)
+from quintet.shared.captions import say_cut
 
 CONTEXT_ROWS = 32
 """Captions encoded together on CUDA; on a CPU each is encoded alone."""
@@ -119,10 +127,14 @@ class CaptionConditioned(nn.Module):
             raise ValueError("to generate from texts, set text_path to the encoder's folder")
         return FrozenText(self.config.text_path, length=length)(captions, device)
 
+    def text_sizes(self, captions: Sequence[str]) -> TextSizes:
+        return text_sizes(self.config, captions)
+
     @torch.no_grad()
     def encode_captions(self, captions: Sequence[str]) -> Context:
         """`encode_text` of strings, in eval mode."""
         text, mask = self.tokenize_captions(captions)
+        say_cut(self.text_sizes, captions)
         return self.encode_inputs(text, mask)
 
     @torch.no_grad()

@@ -85,6 +85,15 @@ def _stem(name: str) -> str:
     return name.rpartition(".")[0].removesuffix(".ids").removesuffix(".latents")
 
 
+def own_text(recipe: Any, run: Path, builtin: str) -> str:
+    """A text for a suggestion: one of the run's data, or this one where the data is built in."""
+    from quintet.engine.runs.folder import RunFolder
+
+    if recipe.data is None:
+        return builtin
+    return str(RunFolder.open(run).about.get("data", {}).get("text") or builtin)
+
+
 def each_input(inputs: Sequence[Input], work: Callable[[Input], Iterable[T]]) -> list[T]:
     """Results of all inputs. Unusable files of a folder are skipped; an error if all are."""
     from quintet.media.errors import BadFile

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from quintet.media.errors import BadFile
-from quintet.media.sidecars import read_beside, texts_beside
+from quintet.media.sidecars import read_beside, say_absent, texts_beside
 
 T = TypeVar("T")
 
@@ -27,6 +27,7 @@ class FolderTexts(Generic[T]):
             reason = f"its metadata has a text for none of its {len(names)} {what}"
             remedy = "write paths relative to the folder in the column `file_name`"
             raise BadFile(folder, reason, remedy)
+        say_absent(folder, rows, names)
 
     def __contains__(self, name: str) -> bool:
         return name in self.rows or name in self._beside

@@ -197,6 +197,11 @@ class SpeechFolder(InFolder):
             return super().text(index)
         return self._transcripts.of(self._names[index])
 
+    def texts(self, index: int) -> list[str]:
+        """The transcript, and its language, by which it is spoken."""
+        reads = self.buckets.model.text != "none"
+        return [self.text(index), self.about(index).language] if reads else []
+
     def about(self, index: int) -> Row:
         """Who speaks, in which language, by the metadata; empty if it does not say."""
         if self.shards is not None:

@@ -34,6 +34,47 @@ def test_an_edited_file_is_named_once(run: Path) -> None:
     assert settled(run, train=edited) == []
 
 
+def test_a_sample_with_another_text_is_named_once(run: Path) -> None:
+    texts = [Record(*BEFORE["train"][:3], {"a": text, "b": "1"}) for text in ("1", "2")]
+    assert settled(run, train=texts[0]) == [], "the first start that records texts"
+    (line,) = settled(run, train=texts[1])
+    assert "training data has changed since the last start: 1 with another text (a)" in line
+    assert settled(run, train=texts[1]) == []
+    assert texts[0].digest != texts[1].digest
+
+
+class Captioned(list[str]):
+    """Samples with captions: in files, or in one shard."""
+
+    def __init__(self, texts: list[str], sharded: bool = False):
+        super().__init__(texts)
+        self.sharded = sharded
+
+    def name(self, index: int) -> str:
+        return f"{index}.png"
+
+    def files(self) -> dict[str, str]:
+        names = map(self.name, range(len(self)))
+        return {"shards": "1"} if self.sharded else dict.fromkeys(names, "1")
+
+    def unused(self) -> list[str]:
+        return []
+
+    def texts(self, index: int) -> list[str]:
+        if self[index] == "unreadable":
+            raise ValueError
+        return [self[index]]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("text", ["another", "", "unreadable"])
+def test_texts_are_recorded_by_file_and_of_shards_together(text: str, sharded: bool) -> None:
+    before, now = (record_of(Captioned(["a", b, "c"], sharded)) for b in ("b", text))  # type: ignore[arg-type]
+    changed = [name for name, digest in now.texts.items() if digest != before.texts[name]]
+    assert changed == ["shards" if sharded else "1.png"]
+    assert len(now.texts) == (1 if sharded else 3)
+
+
 def test_a_file_that_is_gone_is_refused_until_it_is_accepted(run: Path) -> None:
     less = Record(1, {"a": "1"}, ["z", "new"])
     with pytest.raises(RunError, match=r"1 gone or renamed \(b\).*--accept-changed-data"):

@@ -1,6 +1,7 @@
 """The image generator on a small tokenizer: cached ids, in-painting, files, and bad input."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,45 @@ def test_subfolders_are_classes(saved: Path, tmp_path: Path) -> None:
     assert texts == {"red_fox/a.png": "red fox", "red_fox/b.png": "red fox", "owl/c.png": "owl"}
 
 
+def photos_of(folder: Path, *captions: str) -> Path:
+    """A picture for each caption; without a row in the metadata where it is empty."""
+    folder.mkdir()
+    for number in range(len(captions)):
+        image_file(folder / f"{number:02d}.png", (32, 32))
+    rows = [{"file_name": f"{n:02d}.png", "text": text} for n, text in enumerate(captions) if text]
+    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def test_a_folder_without_captions_is_refused_before_its_ids_are_computed(
+    saved: Path, tmp_path: Path
+) -> None:
+    settings = recipe(saved, data=str(photos_of(tmp_path / "photos", *[""] * 12)))
+    task = MaskGitTask(settings)
+    sentence = r"photos: none of its 9 images for training has a caption; give metadata\.jsonl with"
+    with pytest.raises(RunError, match=f"{sentence}.*--model.text none"):
+        task.prepare(World(settings))
+    assert not task.ids
+    without = dataclasses.replace(settings.model, text="none")
+    MaskGitTask(dataclasses.replace(settings, model=without)).prepare(World(settings))
+
+
+def test_captions_that_are_missing_cut_or_of_no_file_are_counted(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = photos_of(tmp_path / "photos", "x " * 20, *["a star", ""] * 5)
+    with (photos / "metadata.jsonl").open("a") as metadata:
+        metadata.write('\n{"file_name": "gone.png", "text": "nothing"}')
+    settings = recipe(saved, data=str(photos))
+    MaskGitTask(settings).prepare(World(settings))
+    err = capsys.readouterr().err
+    assert err.count("names files that do not exist: 1, gone.png is the first") == 1
+    assert "5 of 11 images have no caption, 0" in err
+    assert (
+        "1 of 6 captions have more than 15 words, the longest 20, and are cut there; a lar" in err
+    )
+
+
 def test_judges_get_an_image_for_each_held_out_caption(saved: Path) -> None:
     settings = recipe(saved)
     task = MaskGitTask(settings)
@@ -292,6 +332,12 @@ def test_captions_become_files(sample: Callable[..., Any], tmp_path: Path) -> No
     assert (tmp_path / "out/00-a-star-001.png").read_bytes() == first
 
 
+def test_a_long_caption_is_cut_with_a_line(sample: Callable[..., Any], tmp_path: Path) -> None:
+    status, _, err = sample("--text", "x " * 16, "--count", 1, "--steps", 1)
+    assert status == 0
+    assert "has 16 words; the model reads the first 15, as in training" in err
+
+
 def test_painting_keeps_the_pixels_outside(sample: Callable[..., Any], tmp_path: Path) -> None:
     image = image_file(tmp_path / "a.png", (64, 64))
     mask = image_file(tmp_path / "m.png", (64, 64), (8, 16, 8, 16))
@@ -307,7 +353,6 @@ def test_painting_keeps_the_pixels_outside(sample: Callable[..., Any], tmp_path:
     ("words", "sentence"),
     [
         (["--text", " "], "a caption is empty"),
-        (["--text", "x " * 16], "has 16 words, but this model reads 15"),
         (["--text", "a", "--steps", "0"], "steps must be 1 or more"),
         (["--text", "a", "--image", "IMAGE"], "takes --image and --mask; give both"),
         (["--text", "a", "--image", "IMAGE", "--mask", "SMALL"], "has 16 x 16 pixels, but"),
@@ -349,3 +394,25 @@ def test_the_suggested_caption_is_one_of_the_data(builtin: Any, text: str) -> No
     words = example(dataclasses.replace(recipes.maskgit_tiny(), images=images), Path("run"))
     assert words[0] == "--text"
     assert words[1].startswith(text)
+
+
+def test_a_changed_caption_is_named_on_resume_and_the_suggested_one_is_of_the_folder(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos, run = photos_of(tmp_path / "photos", *["a red fox"] * 8), tmp_path / "run"
+    words = ["train", "image/maskgit_tiny", photos, "--tokenizer", saved, "--run", run]
+    words += ["--steps", 1, "--workers", 0, "--batch-size", 4, "--evaluate-every", 0]
+    words += ["--model.dim", 32, "--model.layers", 1, "--device", "cpu", "--trackers"]
+    words += ["--images.size", 32, 32, "--generation.count", 1]
+    with pytest.raises(SystemExit, match="0"):
+        main([str(word) for word in words])
+    assert f"quintet sample {run} --text 'a red fox' --count 4" in capsys.readouterr().out
+    first = next(iter(json.loads((run / "data.json").read_text())["train"]))
+    metadata = photos / "metadata.jsonl"
+    rows = metadata.read_text().splitlines()
+    metadata.write_text(
+        "\n".join(r.replace("red", "blue") if first in r else r for r in rows[::-1])
+    )
+    with pytest.raises(SystemExit, match="0"):
+        main(["resume", str(run), "--steps", "2"])
+    assert f"changed since the last start: 1 with another text ({first})" in capsys.readouterr().err

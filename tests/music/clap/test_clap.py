@@ -206,13 +206,17 @@ def test_a_run_is_exported_and_loaded_by_transformers(tmp_path: Path, cli: Any) 
     assert "the files of the tokenizer have changed" in cli("resume", run, "--steps", 3).err
 
 
-def test_captions_longer_than_the_tokenizer_takes_are_cut_and_counted() -> None:
-    model = quintet.load(folder("ClapModel"))
-    with pytest.warns(UserWarning, match="1 of 2 captions have more than 160 tokens"):
-        ids, mask = model.tokenize(["x" * 300, "y"])
+def test_captions_longer_than_the_tokenizer_takes_are_cut_and_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, texts = quintet.load(folder("ClapModel")), ["x" * 300, "y"]
+    ids, mask = model.tokenize(texts)
     assert ids.shape == mask.shape == (2, 160)
     assert mask.sum(1).tolist() == [160, 3]
-    model.tokenize(["z" * 300])  # warns once
+    sizes = model.text_sizes(texts)
+    assert sizes.cut_line().startswith("1 of 2 captions have more than 160 tokens, the longest 30")
+    model.get_text_latents(texts)
+    assert "tokens; the model reads the first 160, as in training" in capsys.readouterr().err
 
 
 def copied(path: Path, *without: str) -> Path:

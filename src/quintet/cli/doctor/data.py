@@ -55,6 +55,8 @@ def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
         print("\n".join(kind.summary(folder, names, float(np.nansum(sizes)))))
     with_caption = captioned(kind, config, folder, names)
     print(about_captions(names, with_caption, bool(kind.lacking)))
+    for line in about_lengths(room, list(with_caption.values())):
+        print(line)
     usable = [name for name in names if name in with_caption] if kind.lacking else names
     declared = declared_split(usable)
     train, valid = declared or split_names(usable, config.valid_fraction, 0)
@@ -121,22 +123,42 @@ def extent(path: Path, measures: Iterable[Measure]) -> float:
 # -- captions -------------------------------------------------------------------------------
 
 
-def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> Collection[str]:
-    """Names of the files with a caption, read as in training."""
+def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Captions by file, read as in training."""
+    from quintet.media.folder import read_metadata
+    from quintet.media.sidecars import say_absent
+
     if kind.described is not None:
         describe = kind.described(folder, names)
-        return {name for name in names if has_text(describe, name)}
+        return {name: text for name in names if (text := text_of(describe, name))}
     whole = dataclasses.replace(config, valid_limit=sys.maxsize)
+    if folder.is_dir():
+        say_absent(folder, read_metadata(folder), names)
     with redirect_stderr(StringIO()):  # the skipped files have been printed
         sides = [kind(folder, whole, split, 0) for split in ("train", "valid")]
-    return {side.name(i) for side in sides for i in range(len(side)) if side.text(i)}
+    texts = ((side.name(i), side.text(i)) for side in sides for i in range(len(side)))
+    return {name: text for name, text in texts if text}
 
 
-def has_text(describe: Any, name: str) -> bool:
+def text_of(describe: Any, name: str) -> str:
     try:
-        return bool(describe(name).get("text"))
+        return str(describe(name).get("text") or "")
     except BadFile:
-        return False
+        return ""
+
+
+def about_lengths(room: str, texts: Sequence[str]) -> Iterator[str]:
+    """Lines about captions that recipes of the room would cut."""
+    from quintet.nn.text import TOKENIZERS, text_sizes
+
+    recipes_by_line: dict[str, list[str]] = {}
+    for name, function in rooms.room_named(room).recipes.items():
+        config = getattr(function(), "model", None)
+        reads = getattr(config, "text", None) in TOKENIZERS and hasattr(config, "text_length")
+        if reads and (line := text_sizes(config, texts).cut_line()):
+            recipes_by_line.setdefault(line, []).append(f"{room}/{name}")
+    for line, recipes in recipes_by_line.items():
+        yield f"captions for {', '.join(recipes)}: {line}"
 
 
 def about_captions(names: Sequence[str], captioned: Collection[str], required: bool) -> str:

@@ -1,13 +1,16 @@
-"""The files that a run trains on and is measured on, in RUN/data.json, and what changed since.
+"""The files and texts that a run trains on and is measured on, in RUN/data.json, and what changed
+since.
 
 The order of the data is a function of the list of its samples. A run that resumes keeps the list:
-new files are left out, changed ones are named, and where files are gone it is refused, unless the
-user accepts another order.
+new files are left out, changed files and texts are named, and where files are gone it is refused,
+unless the user accepts another order.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -34,23 +37,74 @@ class HasFiles(Protocol):
         ...
 
 
+@runtime_checkable
+class HasTexts(Protocol):
+    """A source whose samples have captions or transcripts."""
+
+    def texts(self, index: int) -> Sequence[str]:
+        """What the model may read with a sample, without reading its file; empty if nothing."""
+        ...
+
+
 class Record(NamedTuple):
     """What data.json holds of one split."""
 
     size: int
     files: Mapping[str, str]
     unused: Sequence[str]
+    texts: Mapping[str, str] = {}
+    """Digests of the texts by the names of `files`; empty where the model reads none."""
 
     @property
     def digest(self) -> str:
-        text = json.dumps([self.size, sorted(self.files.items())])
-        return blake2b(text.encode(), digest_size=8).hexdigest()
+        text = json.dumps([self.size, sorted(self.files.items()), sorted(self.texts.items())])
+        return _digest(text.encode())
 
 
 def record_of(source: Source | None) -> Record:
     if isinstance(source, HasFiles):
-        return Record(len(source), source.files(), source.unused())
+        files = source.files()
+        return Record(len(source), files, source.unused(), _text_digests(source, files))
     return Record(0 if source is None else len(source), {}, ())
+
+
+def _text_digests(source: Any, files: Mapping[str, str]) -> dict[str, str]:
+    if not files or not isinstance(source, HasTexts):
+        return {}
+    samples: Any = source
+    texts = [(samples.name(index), _texts_at(source, index)) for index in range(len(samples))]
+    digests = {name: _digest(text) for name, text in texts if text is not None}
+    if not digests or digests.keys() <= files.keys():
+        return digests
+    return {next(iter(files)): _digest(json.dumps(digests).encode())}  # shards, as in `files`
+
+
+def _texts_at(source: HasTexts, index: int) -> bytes | None:
+    try:
+        texts = source.texts(index)
+    except (OSError, ValueError) as error:
+        return type(error).__name__.encode()  # such a sample is replaced
+    return json.dumps(texts).encode() if texts else None
+
+
+def short_text(source: Source) -> str:
+    """The shortest text of some samples, for a command line; empty if there is none."""
+    if not isinstance(source, HasTexts):
+        return ""
+    lines = (_line(source, index) for index in range(len(source)))
+    return min(islice(filter(None, lines), 16), key=len, default="")
+
+
+def _line(source: HasTexts, index: int) -> str:
+    with suppress(OSError, ValueError):
+        for text in source.texts(index)[:1]:
+            line = " ".join(text.split())
+            return line if line.isprintable() and not line.startswith("-") else ""
+    return ""
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()
 
 
 def settle(
@@ -68,12 +122,20 @@ def settle(
                 "keep their split, and new ones are trained on"
             )
         for split, change in changes.items():
-            if change.moved or change.edited:
+            if change.moved or change.edited or change.retold:
                 kind, then = CONSEQUENCES[split]
                 say(f"the {kind} data has changed since the last start: {change}; {then}")
         if not accepted:  # new files stay new
             now = {split: now[split]._replace(unused=before[split].unused) for split in SPLITS}
     write(path, now)
+
+
+def changes(run: Path, source: Source) -> str:
+    """What has changed of the training data since the last start; empty if nothing."""
+    if not (run / NAME).exists():
+        return ""
+    change = Change(read(run / NAME)["train"], record_of(source))
+    return str(change) if change.moved or change.edited or change.retold else ""
 
 
 CONSEQUENCES = {
@@ -88,7 +150,8 @@ class Change:
         self.counts = before.size, now.size
         self.gone = sorted(before.files.keys() - both)
         self.new = sorted(now.files.keys() - both) if before.files else []
-        self.edited = sorted(name for name in both if before.files[name] != now.files[name])
+        self.edited = _differing(before.files, now.files)
+        self.retold = _differing(before.texts, now.texts)
 
     @property
     def moved(self) -> bool:
@@ -96,11 +159,20 @@ class Change:
         return bool(self.gone or self.new or self.counts[0] != self.counts[1])
 
     def __str__(self) -> str:
-        kinds = (("gone or renamed", self.gone), ("new", self.new), ("edited", self.edited))
+        kinds = (
+            ("gone or renamed", self.gone),
+            ("new", self.new),
+            ("edited", self.edited),
+            ("with another text", self.retold),
+        )
         parts = [f"{len(names):,} {kind} ({_some(names)})" for kind, names in kinds if names]
         if not parts:
             parts = [f"{self.counts[1]:,} samples instead of {self.counts[0]:,}"]
         return ", ".join(parts)
+
+
+def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
 
 
 def _some(names: Sequence[str]) -> str:
@@ -113,7 +185,10 @@ def read(path: Path) -> dict[str, Record]:
         lists = json.loads(path.read_bytes())
         return {
             split: Record(
-                int(lists["count"][split]), dict(lists[split]), list(lists["unused"][split])
+                int(lists["count"][split]),
+                dict(lists[split]),
+                list(lists["unused"][split]),
+                dict(lists["texts"][split]),
             )
             for split in SPLITS
         }
@@ -128,6 +203,7 @@ def write(path: Path, records: Mapping[str, Record], takes_new: bool = False) ->
     content: dict[str, Any] = {
         "count": {split: record.size for split, record in records.items()},
         "unused": {split: list(record.unused) for split, record in records.items()},
+        "texts": {split: record.texts for split, record in records.items()},
         **{split: record.files for split, record in records.items()},
         **({"takes_new": True} if takes_new else {}),
     }

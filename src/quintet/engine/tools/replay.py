@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from quintet.engine.config import Recipe
+from quintet.engine.data import record
 from quintet.engine.errors import RunError
 from quintet.engine.evaluate import eval_mode, measure_in_contexts
 from quintet.engine.loop import take_step
@@ -36,28 +37,65 @@ class Replayed:
     losses: dict[str, float]
     ids: list[int]
     samples: list[str]
-    checked: str | None
-    """Steps whose samples were compared with the log; None if the log does not have them."""
+    steps: str
+    """Those of the report that has the step."""
+    checked: bool
+    """Whether the samples of these steps were compared with the log."""
+    compared: "list[Compared]"
+    """Mean losses over these steps."""
+    why_not: str
+    """Why no losses were compared; empty if they were."""
+    changes: str
+    """Files and texts of the training data that have changed since the last start."""
 
 
 def replay(build: Callable[[Any], Task], recipe: Recipe, path: Path, step: int) -> Replayed:
-    """Restore the last checkpoint before `step` and train up to it. Nothing is written."""
+    """Restore the last checkpoint before `step`, or before the steps of its report, and train up to
+    it, or through the report. Nothing is written."""
     folder = RunFolder.open(path)
     if not 1 <= step <= recipe.steps:
         raise RunError(f"step {step} is outside 1 … {recipe.steps}")
-    before = [s for s in intact(folder) if s < step]
     recipe = dataclasses.replace(recipe, workers=0, trackers=())
+    saved = intact(folder)
     run = Run(build(recipe), recipe, World(recipe), folder)
     try:
-        _begin(run, before[-1] if before else None)
-        while run.step < step:
-            take_step(run)
-        losses = run.meters.read()[1][step - 1]
+        report, tolerance, why_not = _comparable(run, step, saved)
+        steps = _steps(report["order"]) if report else range(step, step + 1)
+        _begin(run, max((s for s in saved if s < steps[0]), default=None))
+        checked = check_order(run, step)
+        means, table = _train_through(run, steps)
         ids = run.meters.ids[step - 1]
         names = [run.stream.samples.source.name(index) for index in ids]
-        return Replayed(losses, ids, names, check_order(run, step))
+        rows = list(_rows(run.step, report, _losses(means), tolerance)) if report else []
+        changes = record.changes(path, run.stream.samples.source)
+        losses, spelled = table[step - 1], f"{steps[0]} to {steps[-1]}"
+        return Replayed(losses, ids, names, spelled, checked, rows, why_not, changes)
     finally:
         run.close()
+
+
+def _comparable(
+    run: Run, step: int, saved: Mapping[int, Record]
+) -> tuple[Record | None, float, str]:
+    """The report that has the step if its losses can be compared, and their tolerance; otherwise
+    why they cannot."""
+    folder, world = run.folder, run.world
+    reports = [r for r in read_lines(folder.metrics) if isinstance(r.get("order"), str)]
+    report = next((r for r in reports if step in _steps(r["order"])), None)
+    if report is None:
+        return None, 0.0, "the log has no report of this step"
+    last = _steps(report["order"])[-1]
+    rates = {f"{n}/learning_rate": p.learning_rate_at(last - 1) for n, p in run.parts.items()}
+    inexact = _inexact(folder, saved, run.recipe, world)
+    if _start(report, saved) == -1:
+        return None, 0.0, "a rollback came between"
+    if world.size != folder.about.get("processes", 1):
+        return None, 0.0, f"trained by {folder.about['processes']} processes"
+    if any(report.get(name, rate) != rate for name, rate in rates.items()):
+        return None, 0.0, "the learning rate was another one"
+    if inexact and report not in _near(reports, saved):
+        return None, 0.0, f"rounding errors grow from the last checkpoint on; {inexact}"
+    return report, TOLERANCE if inexact else 0.0, ""
 
 
 def intact(folder: RunFolder) -> dict[int, Record]:
@@ -79,12 +117,13 @@ def _begin(run: Run, step: int | None) -> None:
         run.parts.initialise(weights, run.recipe, run.say)
 
 
-def check_order(run: Run, step: int) -> str | None:
-    """Compare the samples of the report that has the step with the log, from the plan alone."""
+def check_order(run: Run, step: int) -> bool:
+    """Compare the samples of the report that has the step with the log, from the plan alone; False
+    where the log does not have them."""
     reports = [r for r in read_lines(run.folder.metrics) if isinstance(r.get("order"), str)]
     logged = next((r["order"] for r in reports if step in _steps(r["order"])), None)
     if logged is None or run.rollbacks.past:
-        return None  # a rollback has changed the order in between
+        return False  # a rollback has changed the order in between
     steps = _steps(logged)
     before = [r for r in reports if r["step"] < steps[0]]
     begun, position = (before[-1]["step"], before[-1]["samples"]) if before else (0, 0)
@@ -99,7 +138,7 @@ def check_order(run: Run, step: int) -> str | None:
             f"the samples of steps {steps[0]} to {steps[-1]} are not those that {run.folder.path} "
             "was trained on, by its log: the data has changed. Restore it to replay the step"
         )
-    return f"{steps[0]} to {steps[-1]}"
+    return True
 
 
 def _steps(order: str) -> range:
@@ -237,18 +276,25 @@ def _inexact(
 
 def _compare(run: Run, report: Record, tolerance: float) -> Iterator[Compared]:
     """Train through the steps of a report, and compare what was logged of them."""
-    steps = _steps(report["order"])
-    while run.step < steps[-1]:
-        if run.step + 1 == steps[0]:  # means are of the report's own steps
-            run.meters.entries.clear()
-            run.meters.ids.clear()
-        take_step(run)
-    means = run.meters.read()[0]
+    means, _ = _train_through(run, _steps(report["order"]))
     exact = {"order": order_of(run.meters.ids), "samples": run.stream.position}
     yield from _rows(run.step, report, exact, 0.0)
     # Single terms and norms of gradients vary more than losses do.
-    losses = {name: value for name, value in means.items() if name.endswith("/loss")}
-    yield from _rows(run.step, report, losses if tolerance else means, tolerance)
+    yield from _rows(run.step, report, _losses(means) if tolerance else means, tolerance)
+
+
+def _train_through(run: Run, steps: range) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
+    """Means of the metrics over these steps, and their values at each."""
+    while run.step < steps[-1]:
+        if run.step + 1 == steps[0]:
+            run.meters.entries.clear()
+            run.meters.ids.clear()
+        take_step(run)
+    return run.meters.read()
+
+
+def _losses(means: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in means.items() if name.endswith("/loss")}
 
 
 def _evaluate(run: Run, saved: Mapping[int, Record], tolerance: float) -> Iterator[Compared]:

@@ -36,6 +36,9 @@ class CaptionedFolder(ImageFolder):
             raise BadFile(self.name(index), "has no caption", "write one")
         return text
 
+    def texts(self, index: int) -> list[str]:
+        return [self.text(index)]
+
 
 def open_captioned(
     folder: str | None, config: CaptionedDataConfig, split: Split, seed: int

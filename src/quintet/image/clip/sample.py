@@ -15,6 +15,7 @@ from quintet.shared.sampling import (
     each_input,
     find_inputs,
     has_validation,
+    own_text,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    return ["--text", "two red stars on white", "--out", "found"] if has_validation(run) else []
+    text = own_text(recipe, run, "two red stars on white")
+    return ["--text", text, "--out", "found"] if has_validation(run) else []
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold
 from quintet.engine.task import Batch, Exhibit, Measured, Part, Rows, Update, World
+from quintet.files import reading_once
 from quintet.image.clip.config import ClipRecipe
 from quintet.image.clip.data import open_captioned
 from quintet.image.data import collate
@@ -16,6 +17,7 @@ from quintet.image.maskgit.task import PictureSheet
 from quintet.media.errors import printable
 from quintet.nn.contrastive import similarities
 from quintet.shared.adopt.clip import AdoptedClip
+from quintet.shared.captions import survey
 from quintet.shared.contrastive import ContrastiveTask
 from quintet.shared.exhibits import Lines, SimilarityMatrix, best_captions
 
@@ -45,6 +47,9 @@ class ClipTask(ContrastiveTask):
 
     def prepare(self, world: World) -> None:
         self.watch(world)
+        with reading_once():
+            sources = [self.data("train"), self.data("valid")]
+        survey(sources, self.model.text_sizes, world)
 
     def data(self, split: str) -> Any:
         if split not in self.opened:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
 from quintet.shared.maskgit.sampling import MaskedFlags, write_samples
-from quintet.shared.sampling import Trained, check_positive, refuse_inputs
+from quintet.shared.sampling import Trained, check_positive, own_text, refuse_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ class Flags(MaskedFlags):
 def example(recipe: Any, run: Path) -> list[str]:
     one = recipe.images.builtin == "figure"
     text = "a large yellow ring in the middle on purple" if one else "two red stars on white"
-    captioned = [] if recipe.model.text == "none" else ["--text", text]
+    captioned = [] if recipe.model.text == "none" else ["--text", own_text(recipe, run, text)]
     return [*captioned, "--count", "4", "--out", "out"]
 
 

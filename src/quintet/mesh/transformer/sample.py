@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
 from quintet.mesh.autoencoder.sample import Format
-from quintet.shared.sampling import Device, Trained, check_positive, refuse_inputs, stem_of
+from quintet.shared.sampling import (
+    Device,
+    Trained,
+    check_positive,
+    own_text,
+    refuse_inputs,
+    stem_of,
+)
 
 if TYPE_CHECKING:
     from quintet.mesh.exhibits import Arrays
@@ -41,8 +48,9 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    text = [] if recipe.model.text == "none" else ["--text", "a flat box"]
-    return [*text, "--count", "4", "--out", "meshes"]
+    text = own_text(recipe, run, "a flat box")
+    captioned = [] if recipe.model.text == "none" else ["--text", text]
+    return [*captioned, "--count", "4", "--out", "meshes"]
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:

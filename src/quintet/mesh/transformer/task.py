@@ -42,7 +42,7 @@ from quintet.mesh.transformer.config import MeshTransformerRecipe
 from quintet.mesh.transformer.data import CodeData
 from quintet.mesh.transformer.model import MeshTransformer
 from quintet.nn.text import PAD, TOKENIZERS
-from quintet.shared.captions import TextTable
+from quintet.shared.captions import TextTable, survey
 
 FEWEST_JUDGED = 5
 """Generated meshes below which a small share of valid ones may be chance."""
@@ -90,12 +90,15 @@ class TransformerTask(Task):
         recipe, corners = self.recipe, self.config.corners
         reach = self.autoencoder.config.reach
         collate = data.Collate(recipe.meshes.max_faces, corners, reach=reach)
-        for split in ("train", "valid"):
-            source = self._meshes(split)
+        sources = {split: self._meshes(split) for split in ("train", "valid")}
+        if self.config.text != "none":
+            survey([s for s in sources.values() if s is not None], self.model.text_sizes, world)
+        for split, source in sources.items():
             self.codes[split] = None
             if source is not None and len(source):
                 variants = recipe.variants if split == "train" else 1
                 codes = CodeData(source, variants, self.weights)
+                codes.reads_texts = self.config.text != "none"
                 codes.fill(self.autoencoder, collate, world, recipe.workers)
                 self.codes[split] = codes
         valid = self.codes["valid"]

@@ -28,7 +28,8 @@ from quintet.nn.contrastive import Pairs, clamp_temperature, contrastive_loss, s
 from quintet.nn.quantisers.residual import ResidualQuantiser
 from quintet.nn.quantisers.vq import VectorQuantiser
 from quintet.nn.statistics import CommitContext
-from quintet.nn.text import PAD, ByteTokenizer, FrozenText
+from quintet.nn.text import PAD, ByteTokenizer, FrozenText, TextSizes, text_sizes
+from quintet.shared.captions import say_cut
 
 SIGMOID_BIAS = -10.0
 """Initial bias of the sigmoid loss: nearly all pairs are negatives (arXiv 2303.15343)."""
@@ -189,6 +190,9 @@ class MuLaN(Embeds, Pretrained, nn.Module):
             return ByteTokenizer(self.config.text_length).encode(raw_texts).to(device), None
         return self.frozen(raw_texts, device)
 
+    def text_sizes(self, texts: Sequence[str]) -> TextSizes:
+        return text_sizes(self.config, texts)
+
     @property
     def frozen(self) -> FrozenText:
         """The frozen encoder at `text_path`, loaded on first use."""
@@ -210,6 +214,7 @@ class MuLaN(Embeds, Pretrained, nn.Module):
         self, texts: Tensor | None = None, raw_texts: Sequence[str] | None = None
     ) -> Tensor:
         """(b, l) embeddings of ids or of strings."""
+        say_cut(self.text_sizes, raw_texts or ())
         return self.text(*self.tokenize(raw_texts, texts))
 
     @torch.no_grad()

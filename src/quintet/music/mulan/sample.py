@@ -15,6 +15,7 @@ from quintet.shared.sampling import (
     check_positive,
     find_inputs,
     has_validation,
+    own_text,
     readable,
     with_progress,
     write_sound,
@@ -54,7 +55,8 @@ class Flags:
 def example(recipe: Any, run: Path) -> list[str]:
     if not has_validation(run) or recipe.stages:
         return []
-    return ["--text", "a slow minor melody on strings", "--out", "found"]
+    text = own_text(recipe, run, "a slow minor melody on strings")
+    return ["--text", text, "--out", "found"]
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:

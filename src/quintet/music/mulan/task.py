@@ -22,7 +22,7 @@ from quintet.music.mulan.config import MuLaNRecipe
 from quintet.music.mulan.model import MuLaN, MuLaNOutput, pad_ids
 from quintet.nn.contrastive import similarities
 from quintet.nn.text import ByteTokenizer
-from quintet.shared.captions import TextTable
+from quintet.shared.captions import TextTable, survey
 from quintet.shared.contrastive import ContrastiveTask
 from quintet.shared.exhibits import SimilarityMatrix, best_captions
 from quintet.shared.segments import check_peak
@@ -84,6 +84,7 @@ class MuLaNTask(ContrastiveTask):
         self.watch(world)
         with reading_once():
             sources = [s for split in ("train", "valid") if (s := self.data(split)) is not None]
+        survey(sources, self.model.text_sizes, world)
         self.text_length = data.text_length(sources, self.config.text_length)
         if self.config.text == "frozen":
             self.texts = TextTable(self.config, self._captions(sources), world)

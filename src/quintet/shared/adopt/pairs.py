@@ -5,7 +5,6 @@ import importlib
 import math
 import os
 import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,8 +20,10 @@ from quintet.engine.models.pretrained import refuse_outside_links
 from quintet.nn.alignment import inside
 from quintet.nn.contrastive import MAX_TEMPERATURE, MIN_TEMPERATURE
 from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.text import TextSizes
 from quintet.shared.adopt import folder
 from quintet.shared.adopt.config import PairConfig
+from quintet.shared.captions import say_cut
 
 PROCESSOR = "processor"
 """Subfolder of the processor's files in what a run keeps."""
@@ -49,7 +50,6 @@ class AdoptedPair(folder.Adopted, nn.Module):
         self.network = folder.build(config) if network is None else network
         self.tokenizer: Any = None
         self._processor: Path | None = None
-        self._warned = False
         self.train_only("all")
 
     # -- embeddings ------------------------------------------------------------------------------
@@ -69,28 +69,30 @@ class AdoptedPair(folder.Adopted, nn.Module):
 
     def get_text_latents(self, raw_texts: Sequence[str]) -> Tensor:
         """(b, l) embeddings of strings."""
+        say_cut(self.text_sizes, raw_texts)
         ids, mask = self.tokenize(raw_texts)
         return self.text(ids.to(self.device), mask.to(self.device))
 
+    def text_sizes(self, texts: Sequence[str]) -> TextSizes:
+        rows = self._tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
+        return TextSizes([len(row) for row in rows], self._most, "tokens", "shorten them")
+
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Ids and mask (b, t), t that of the longest text."""
-        if self.tokenizer is None:
-            raise RunError(f"this model came without its tokenizer; give {self.original}")
-        most = min(self.config.text_length, self.tokenizer.model_max_length)
-        rows = self.tokenizer(list(texts), verbose=False)["input_ids"]
-        if cut := sum(len(row) > most for row in rows):
-            self._warn(f"{cut} of {len(rows)} captions have more than {most} tokens")
-            rows = self.tokenizer(list(texts), truncation=True, max_length=most)["input_ids"]
+        """Ids and mask (b, t), t that of the longest text, cut at what the model reads."""
+        rows = self._tokenizer(list(texts), truncation=True, max_length=self._most)["input_ids"]
         pad = self.tokenizer.pad_token_id or 0
         ids = pad_sequence([torch.tensor(row) for row in rows], True, pad)
         return ids, inside(torch.tensor([len(row) for row in rows]), ids.shape[1])
 
-    def _warn(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{what} and are truncated; further warnings are suppressed", stacklevel=3
-            )
+    @property
+    def _tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise RunError(f"this model came without its tokenizer; give {self.original}")
+        return self.tokenizer
+
+    @property
+    def _most(self) -> int:
+        return min(self.config.text_length, self.tokenizer.model_max_length)
 
     # -- training --------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from quintet.engine.task import (
 )
 from quintet.nn.attention import Context
 from quintet.nn.text import PAD, TOKENIZERS
-from quintet.shared.captions import TextTable
+from quintet.shared.captions import TextTable, survey
 from quintet.shared.maskgit.config import MaskedRecipe
 from quintet.shared.maskgit.data import CaptionedPixels, IdData
 from quintet.shared.maskgit.decoding import Decoding, sample_keys
@@ -114,11 +114,14 @@ class MaskedTask(Task):
     def prepare(self, world: World) -> None:
         """Compute or load the ids of all samples, and frozen text embeddings of their captions."""
         recipe = self.recipe
-        for split in ("train", "valid"):
-            source = self._pixels(split)
+        sources = {split: self._pixels(split) for split in ("train", "valid")}
+        if self.config.text != "none":
+            survey([s for s in sources.values() if s is not None], self.model.text_sizes, world)
+        for split, source in sources.items():
             self.ids[split] = None
             if source is not None and len(source):
                 ids = IdData(source, recipe.variants if split == "train" else 1, self.weights)
+                ids.reads_texts = self.config.text != "none"
                 ids.fill(self.tokenizer, self.room.collate, world, recipe.workers)
                 other = next((n for n in ids.lengths() if n not in (0, self.config.tokens)), None)
                 if other is not None:

@@ -16,6 +16,7 @@ from quintet.shared.sampling import (
     check_positive,
     each_input,
     find_inputs,
+    own_text,
     read_recording,
     say,
     stem_of,
@@ -71,8 +72,7 @@ class Flags:
 
 def example(recipe: Any, run: Path) -> list[str]:
     if recipe.model.features == "mel" and recipe.model.text != "none":
-        text = "ba do ki" if recipe.data is None else "good morning"
-        return ["--text", text, "--out", "spoken.wav"]
+        return ["--text", own_text(recipe, run, "ba do ki"), "--out", "spoken.wav"]
     originals = sorted((run / "exhibits").glob("*/*-original.wav"))
     if recipe.model.features != "mel" or not originals:
         return []

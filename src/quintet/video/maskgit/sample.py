@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintet.shared.maskgit.sampling import MaskedFlags, write_samples
-from quintet.shared.sampling import Trained, check_positive, refuse_inputs
+from quintet.shared.sampling import Trained, check_positive, own_text, refuse_inputs
 from quintet.video.tokenizer.sample import FPS, check_fps
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Flags(MaskedFlags):
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    text = ["--text", "a red star moves quickly upwards on white"]
-    captioned = [] if recipe.model.text == "none" else text
+    text = own_text(recipe, run, "a red star moves quickly upwards on white")
+    captioned = [] if recipe.model.text == "none" else ["--text", text]
     return [*captioned, "--count", "4", "--out", "out"]
 
 
