@@ -550,6 +550,29 @@ def test_sample_without_input_shows_held_out_pictures(
     assert all(path.is_file() for path in written)
 
 
+def test_what_sample_wrote_is_neither_its_input_nor_training_data(
+    trained: Path, photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    for _ in range(2):
+        said = quintet("sample", trained, photos, "--out", photos)
+        assert said.status == 0, said.err
+        assert len(said.out.splitlines()) == 3 * 12
+    assert quintet("sample", trained, "--out", photos / "out", "--count", 2).status == 0
+    save = ("--judges", "psnr", "--save", photos / "judged")
+    assert quintet("evaluate", trained, *save).status == 0
+    run = tmp_path / "run"
+    said = quintet(*TRAIN, photos, "--run", run, *TINY, "--steps", 1)
+    assert said.status == 0, said.err
+    assert "outputs of quintet sample or evaluate: 46;" in said.err
+    data = json.loads((run / "data.json").read_text())
+    assert len(data["train"]) + len(data["valid"]) == 12
+    assert "reconstruction" not in json.dumps(data)
+    # A folder of nothing but outputs is data for those who name it.
+    said = quintet("sample", trained, photos / "judged/originals", "--out", tmp_path / "again")
+    assert len(said.out.splitlines()) == 3 * 8
+    assert quintet("compare", photos / "judged/outputs", trained).status == 0
+
+
 def test_sample_keeps_the_structure_of_a_folder(
     trained: Path, photos: Path, tmp_path: Path, quintet: Quintet
 ) -> None:

@@ -143,7 +143,7 @@ def files_in(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
         return [data]
     if not data.is_dir():
         raise RunError(f"{data} is not a file or a folder; give a folder of {what}")
-    names = listing(data, suffixes).names
+    names = listing(data, suffixes).names or listing(data, suffixes, outputs=True).names
     if not names:
         raise RunError(f"{data} holds no {what} ({', '.join(suffixes)})")
     return [data / name for name in names]

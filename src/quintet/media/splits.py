@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from quintet.files import once
+from quintet.files import OUTPUTS, once
 from quintet.media.errors import BadFile, OutOfRange, printable
 from quintet.media.folder import Listing, listing, read_metadata
 from quintet.media.ranges import Outside, examine_headers, say, within
@@ -121,12 +121,15 @@ def _listed(folder: Path, suffixes: Sequence[str], what: str, unread: Collection
 
 
 def passed_over(listed: Listing, remedy: str = "") -> Iterator[str]:
-    """Lines about files of formats that are not read, and links out of the folder."""
+    """Lines about files of formats that are not read, links out of the folder, and outputs."""
     if listed.others:
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in listed.others.most_common())
         yield f"left out, formats that are not read: {kinds}{remedy and f'; {remedy}'}"
     if listed.links:
         yield f"left out, links that lead out of the folder: {listed.links:,}; copy the files"
+    if listed.outputs:
+        use = f"delete {OUTPUTS} beside them to use them"
+        yield f"left out, outputs of quintet sample or evaluate: {listed.outputs:,}; {use}"
 
 
 def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
