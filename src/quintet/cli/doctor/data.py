@@ -126,7 +126,7 @@ def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> Col
     if kind.described is not None:
         describe = kind.described(folder, names)
         return {name for name in names if has_text(describe, name)}
-    whole = dataclasses.replace(config, valid_limit=sys.maxsize)
+    whole = dataclasses.replace(config, valid_limit=sys.maxsize, exclude_held_out=False)
     with redirect_stderr(StringIO()):  # the skipped files have been printed
         sides = [kind(folder, whole, split, 0) for split in ("train", "valid")]
     return {side.name(i) for side in sides for i in range(len(side)) if side.text(i)}
