@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, file digests, and the cache folder.
+"""Atomic writes of files and folders, file digests, marks of outputs, and the cache folder.
 
 Everything is written under a hidden partial name in its own folder, synced and renamed. A process
 killed at any time leaves a complete entry, or none and a `.NAME.XXXXXXXX.writing` for
@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Hashable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -29,6 +29,8 @@ def atomic_write(path: Path | str, content: bytes, sync: bool = True) -> None:
     """Write a file; `sync=False` for content that is verified on reading or cheap to rebuild."""
     path = Path(path)
     partial = partial_name(path)
+    if _marked is not None and sync:
+        mark_output(path)
     try:
         with open(partial, "xb") as file:
             file.write(content)
@@ -39,6 +41,45 @@ def atomic_write(path: Path | str, content: bytes, sync: bool = True) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+OUTPUTS = ".quintet-outputs"
+"""Names of the files of a folder that commands wrote there, one JSON string a line."""
+_marked: dict[Path, set[str]] | None = None
+
+
+@contextmanager
+def marking_outputs() -> Generator[None]:
+    """Context in which `atomic_write` marks what it writes, before it is there: listings of data
+    skip it. A folder may hold files of the user as well, so files are marked, not folders."""
+    global _marked
+    outer, _marked = _marked, {}
+    try:
+        yield
+    finally:
+        _marked = outer
+
+
+def mark_output(path: Path) -> None:
+    folder = path.parent
+    names = outputs_in(folder) if _marked is None else _marked.get(folder)
+    names = outputs_in(folder) if names is None else names
+    if path.name not in names:
+        with open(folder / OUTPUTS, "a", encoding="ascii") as file:
+            file.write(f"{json.dumps(path.name)}\n")
+        names.add(path.name)
+    if _marked is not None:
+        _marked[folder] = names
+
+
+def outputs_in(folder: Path | str) -> set[str]:
+    """Names that are marked in a folder."""
+    names: set[str] = set()
+    with suppress(OSError), open(os.path.join(folder, OUTPUTS), "rb") as file:
+        for line in file:
+            with suppress(ValueError, TypeError, RecursionError):  # cut by a kill
+                names.add(json.loads(line))
+    return names
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What happens every day: a longer run, broken validation data, a closed pipe or terminal, data
-or texts that change between two sittings, captions that are missing or too long, a run inside its
-data, a step that is not finite."""
+or texts that change between two sittings, captions that are missing or too long, a run or outputs
+inside its data, validation on training data, a step that is not finite."""
 
 import json
 import os
@@ -25,9 +25,9 @@ STEPS = 4
 TRAIN = ("--steps", STEPS, "--save-every", 0, "--evaluate-every", 0)
 
 
-def pictures(folder: Path, count: int = 16) -> Path:
+def pictures(folder: Path, count: int = 16, first: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
+    for number in range(first, first + count):
         pixels = np.random.default_rng(number).integers(0, 255, (32, 32, 3), np.uint8)
         Image.fromarray(pixels).save(folder / f"{number:02d}.png")
     return folder
@@ -137,8 +137,7 @@ def changed_data(trial: Trial) -> str:
     ended(on_pictures(trial, folder))
     straight = Path(shutil.copytree(trial.path, trial.place / "straight"))
     ended(Program(["resume", str(straight), "--steps", "6"], straight))
-    for number in range(8):
-        shutil.copy(folder / f"{number:02d}.png", folder / f"new{number}.png")
+    pictures(folder, 8, first=16)
     said = ended(resume(trial, "--steps", 6))
     require("8 files are new" in said, f"it does not name the new files: {said[:300]}")
     require(digests(trial.path)["6"] == digests(straight)["6"], "new files changed the run")
@@ -152,7 +151,7 @@ def changed_data(trial: Trial) -> str:
     said = ended(resume(trial, "--steps", 7, "--accept-changed-data"))
     lists = json.loads((trial.path / "data.json").read_text())
     require({*lists["valid"]} == held_out, "the split has moved")
-    require({"renamed.png", "new0.png"} <= {*lists["train"]}, "new files were not taken in")
+    require({"renamed.png", "16.png"} <= {*lists["train"]}, "new files were not taken in")
     return "new files left out, a renamed one refused until it was accepted"
 
 
@@ -215,6 +214,63 @@ def inside_its_data(trial: Trial) -> str:
     return "neither its own exhibits nor those of another run became data"
 
 
+def validated_on_itself(trial: Trial, processes: int = 1) -> str:
+    """Validation data inside the data, or copied from it, is not trained on, resumed or not."""
+    folder = pictures(trial.place / "data")
+    said = ended(on_pictures(trial, folder, "--valid", folder), 2)
+    require("no training data is left" in said, f"it trains on nothing: {said[-300:]}")
+    valid = pictures(folder / "valid", 2, first=20)
+    for number in range(4):
+        shutil.copy(folder / f"{number:02d}.png", valid / f"copy{number}.png")
+    words = trial.subject.words(trial.path, *TRAIN, "--valid", valid)
+    words.insert(2, str(folder))
+    program = Program(words, trial.path, processes)
+    require(program.wait() == [0] * processes, program.said()[-400:])
+    said = program.said()
+    require("from 12 samples," in said, f"copies are trained on: {said[:400]}")
+    require("4 of 16 images are copies" in said, f"it does not count them: {said[:400]}")
+    straight = Path(shutil.copytree(trial.path, trial.place / "straight"))
+    ended(Program(["resume", str(straight), "--steps", "6"], straight))
+    shutil.copy(folder / "00.png", folder / "new.png")
+    ended(resume(trial, "--steps", 6, "--accept-changed-data"))
+    require(digests(trial.path)["6"] == digests(straight)["6"], "a new copy changed the run")
+    ended(Program(["doctor", str(trial.path)], trial.path))
+    return "what is held out stayed out of training, by path and by content"
+
+
+def outputs_among_data(trial: Trial) -> str:
+    """What sample wrote into the data is neither its input nor training data."""
+    folder = pictures(trial.place / "data")
+    ended(on_pictures(trial, folder))
+    for _ in range(2):
+        words = ["sample", str(trial.path), str(folder), "--out", str(folder)]
+        said = ended(Program(words, trial.path))
+        require(said.count(".comparison.png") == 16, f"other inputs: {said[-300:]}")
+    other = trial.place / "another"
+    words = trial.subject.words(other, *TRAIN)
+    words.insert(2, str(folder))
+    said = ended(Program(words, other))
+    require("from 14 samples, 2 held out" in said, f"it trains on outputs: {said[:300]}")
+    require("outputs of quintet sample or evaluate: 32" in said, f"not counted: {said[:300]}")
+    return "32 outputs left out and counted"
+
+
+def renamed_training_data(trial: Trial) -> str:
+    """Metrics on a renamed copy of the training data are called optimistic."""
+    folder = pictures(trial.place / "data")
+    ended(on_pictures(trial, folder))
+    folder.rename(trial.place / "renamed")
+    for number in range(16):
+        (trial.place / f"renamed/{number:02d}.png").rename(trial.place / f"renamed/n{number}.png")
+    words = [str(trial.path), str(trial.place / "renamed")]
+    said = ended(Program(["evaluate", *words], trial.path))
+    require('"trained_on": 14' in said, f"it does not know its own data: {said[-300:]}")
+    said = ended(Program(["compare", *reversed(words)], trial.path))
+    require('"trained_on": 14' in said, f"compare does not: {said[-300:]}")
+    require("14 of 16" in said, f"its table does not: {said[:300]}")
+    return "evaluate and compare count 14 of 16 as trained on"
+
+
 def one_numbering(trial: Trial, step: int = 3) -> str:
     """The step that an event names is the one that replay shows; a fault counts from 0."""
     spoil = partial(inject, Fault("loss", NAN, "vae", step - 1))
@@ -239,6 +295,9 @@ def cases(full: bool, seed: int) -> Iterator[Case]:
         "a terminal that is gone": hung_up,
         "changed data": changed_data,
         "a run inside its data": inside_its_data,
+        "validation on training data": validated_on_itself,
+        "outputs among the data": outputs_among_data,
+        "a renamed copy of the training data": renamed_training_data,
         "a step that is not finite": one_numbering,
     }
     of_texts: dict[str, Callable[[Trial], str]] = {
@@ -250,6 +309,7 @@ def cases(full: bool, seed: int) -> Iterator[Case]:
         yield case("everyday mishaps", name, Trial(name, "image/maskgit_tiny"), act)
     if full:
         plan["a pipe that closes"] = partial(closed_pipe, bytes_first=200 + seed)
+        plan["validation on training data, in two"] = partial(validated_on_itself, processes=2)
     for title, act in plan.items():
         name = f"mishap: {title}"
         yield case("everyday mishaps", name, Trial(name), act)

@@ -45,6 +45,9 @@ ELSEWHERE = (
     "mishap: changed data",  # test_stops.py
     "mishap: changed captions",  # image/maskgit/test_maskgit.py
     "mishap: few captions",  # image/maskgit/test_maskgit.py
+    "mishap: validation on training data",  # media/test_held_out.py, end_to_end/test_cli.py
+    "mishap: outputs among the data",  # end_to_end/test_cli.py
+    "mishap: a renamed copy of the training data",  # end_to_end/test_cli.py, test_compare.py
     "disk: two runs in one folder, second",  # engine/runs/test_folder.py
     "clock: resumed 5 times",  # contract/test_recipes.py
     "clock: a machine asleep",  # waits for seconds; a clock that leaps looks the same to a run

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -426,7 +427,7 @@ def test_evaluate_refuses_a_batch_of_nothing(size: int, trained: Path, quintet: 
 def test_evaluate_counts_the_samples_that_the_run_was_trained_on(
     photos: Path, tmp_path: Path, quintet: Quintet
 ) -> None:
-    """In the same folder behind a link, in a part of it, and in one around it."""
+    """In the same folder behind a link, in a part of it, in one around it, and in a copy."""
     run, other = tmp_path / "run", tmp_path / "other/photos"
     few = ["--images.valid-fraction", 0.2, "--steps", 1]
     assert quintet(*TRAIN, photos, "--run", run, *TINY, *few).status == 0
@@ -452,12 +453,46 @@ def test_evaluate_counts_the_samples_that_the_run_was_trained_on(
         assert (found["samples"], found["trained_on"]) == (samples, trained)
         assert f"{trained} of the {samples} samples were trained on" in said.err
         assert "optimistic" in said.err
+    copy = shutil.copytree(around / "photos", tmp_path / "copy")
+    (copy / "00.png").rename(copy / "renamed.png")
+    assert last_json(quintet("evaluate", run, copy).out)["trained_on"] == data["train"]
+    (around / "photos").rename(tmp_path / "gone")  # the record of the run has digests
+    assert last_json(quintet("evaluate", run, copy).out)["trained_on"] == data["train"]
+    (tmp_path / "gone").rename(around / "photos")
     apart = quintet("evaluate", run, other)
     assert last_json(apart.out)["trained_on"] == 0
     assert "trained on" not in apart.err
     own = quintet("evaluate", run)
     assert "trained_on" not in last_json(own.out)
     assert "trained on" not in own.err
+
+
+def test_what_is_held_out_is_not_trained_on_and_the_doctor_looks(
+    photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    valid, run = shutil.copytree(photos / "sub", tmp_path / "valid"), tmp_path / "run"
+    (valid / "09.png").rename(valid / "another.png")
+    said = quintet(*TRAIN, photos, "--valid", valid, "--run", run, *TINY, "--steps", 1)
+    assert said.status == 0, said.err
+    assert f"held out from training: 3 of 12 images are copies of files in {valid}" in said.err
+    before = (run / "data.json").read_bytes()
+    lists = json.loads(before)
+    assert [len(lists["train"]), len(lists["valid"])] == [9, 3]
+    said = quintet("resume", run, "--steps", 2)
+    assert said.status == 0
+    assert "new since the run began" not in said.err
+    assert (run / "data.json").read_bytes() == before
+    assert quintet("doctor", run).status == 0
+    lists["train"]["copy.png"] = lists["valid"]["another.png"]
+    (run / "data.json").write_text(json.dumps(lists))
+    said = quintet("doctor", run)
+    assert said.status == 2
+    assert "1 of 3 validation samples were trained on, by path or by content" in said.out
+    for other in (photos, f"{photos}/../photos"):
+        said = quintet(*TRAIN, photos, "--valid", other, "--run", tmp_path / "none", *TINY)
+        assert said.status == 2
+        assert "no training data is left" in said.err
+        assert not (tmp_path / "none").exists()
 
 
 def held_out(photos: Path, run: Path) -> list[str]:
@@ -548,6 +583,29 @@ def test_sample_without_input_shows_held_out_pictures(
     written = [Path(line) for line in said.out.split()]
     assert len(written) == 6
     assert all(path.is_file() for path in written)
+
+
+def test_what_sample_wrote_is_neither_its_input_nor_training_data(
+    trained: Path, photos: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    for _ in range(2):
+        said = quintet("sample", trained, photos, "--out", photos)
+        assert said.status == 0, said.err
+        assert len(said.out.splitlines()) == 3 * 12
+    assert quintet("sample", trained, "--out", photos / "out", "--count", 2).status == 0
+    save = ("--judges", "psnr", "--save", photos / "judged")
+    assert quintet("evaluate", trained, *save).status == 0
+    run = tmp_path / "run"
+    said = quintet(*TRAIN, photos, "--run", run, *TINY, "--steps", 1)
+    assert said.status == 0, said.err
+    assert "outputs of quintet sample or evaluate: 46;" in said.err
+    data = json.loads((run / "data.json").read_text())
+    assert len(data["train"]) + len(data["valid"]) == 12
+    assert "reconstruction" not in json.dumps(data)
+    # A folder of nothing but outputs is data for those who name it.
+    said = quintet("sample", trained, photos / "judged/originals", "--out", tmp_path / "again")
+    assert len(said.out.splitlines()) == 3 * 8
+    assert quintet("compare", photos / "judged/outputs", trained).status == 0
 
 
 def test_sample_keeps_the_structure_of_a_folder(

@@ -3,9 +3,10 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from command import TINY, Quintet, picture
+from command import TINY, Quintet, Said, picture
 
 from quintet.cli import main
 
@@ -48,6 +49,30 @@ def test_runs_and_exports_stand_in_one_table(
     assert run["scores"]["psnr"] == export["scores"]["psnr"]
     receipts = {one["scores"]["psnr"]["digest"] for one in found.values()}
     assert len(receipts) == 1
+
+
+def test_a_comparison_says_what_each_run_was_trained_on(
+    trained: Path, exported: Path, pictures: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    run, copies = tmp_path / "run", tmp_path / "copies"
+    for index in range(8):
+        picture(tmp_path / f"data/{index}.png", index, 40 + 9 * index, 60 - index)
+    train = ["train", "image/vqgan_tiny", tmp_path / "data", "--run", run, *TINY, "--steps", 1]
+    assert quintet(*train).status == 0
+    held_out = json.loads((run / "data.json").read_text())["valid"]
+    expected = len({"0.png", "1.png", "2.png"} - {*held_out})
+    pictures.rename(copies)  # of the same content as the first of the data
+    said = quintet("compare", copies, run, trained, exported, "--device", "cpu")
+    assert said.status == 0, said.err
+    counts = {one["name"]: one["trained_on"] for one in answer_of(said)["tokenizers"]}
+    assert counts == {str(run): expected, str(trained): 0, str(exported): None}
+    assert f"{expected} of 3" in said.out
+    assert f"{run} was trained on {tmp_path / 'data'}: its numbers are optimistic" in said.out
+    assert f"{trained} was trained on built-in data\n" in said.out
+
+
+def answer_of(said: Said) -> dict[str, Any]:
+    return json.loads(said.out.splitlines()[-1])
 
 
 def test_the_page_holds_everything_and_loads_nothing(

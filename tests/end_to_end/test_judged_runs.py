@@ -90,8 +90,8 @@ def test_a_count_takes_the_first_samples(quintet: Quintet, trained: Path, tmp_pa
     words = ("evaluate", trained, "--judges", "psnr", "--count")
     for count in (3, 8):
         quintet(*words, count, "--save", tmp_path / str(count))
-    few = sorted((tmp_path / "3/originals").iterdir())
-    many = sorted((tmp_path / "8/originals").iterdir())
+    few = sorted((tmp_path / "3/originals").glob("*.png"))
+    many = sorted((tmp_path / "8/originals").glob("*.png"))
     assert (len(few), len(many)) == (3, 8)
     assert [path.read_bytes() for path in few] == [path.read_bytes() for path in many[:3]]
     assert answer(quintet(*words, 3))["judges"]["psnr"]["receipt"]["count"] == 3

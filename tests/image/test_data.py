@@ -83,7 +83,8 @@ def test_a_sample_is_a_function_of_its_key(folder):
 def test_without_a_key_the_largest_centre_crop_is_taken(tmp_path):
     pixels = np.zeros((32, 96, 3), np.uint8)
     pixels[:, 32:64] = np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8)
-    for name in "ab":
+    for name, grey in (("a", 0), ("b", 1)):
+        pixels[:, :32] = grey
         Image.fromarray(pixels).save(tmp_path / f"{name}.png")
     data, _ = both(tmp_path)
     middle = torch.from_numpy(pixels[:, 32:64].transpose(2, 0, 1).copy())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from quintet.files import OUTPUTS, atomic_write, marking_outputs
 from quintet.media import folder
 from quintet.media.errors import BadFile
 from quintet.media.folder import files, listing, read_metadata, relative_name
@@ -213,3 +214,21 @@ def test_runs_exports_and_caches_are_no_data(tmp_path: Path) -> None:
     assert listing(tmp_path, [".png"]).names == ["a.png", "foreign/e.png"]
     with pytest.raises(BadFile, match="run, an export or a cache"):
         listing(tmp_path / "run", [".png"])
+
+
+def test_outputs_of_commands_are_counted_and_are_no_data_beside_files_of_the_user(tmp_path):
+    for name in ("own.png", "sub/own.png", "sub/old.png"):
+        touch(tmp_path / name)
+    with marking_outputs():
+        for name in ("made.png", "sub/old.png", 'sub/a "b"\n.jpg', "sub/made.txt"):
+            atomic_write(tmp_path / name, b"x")
+    with open(tmp_path / OUTPUTS, "a") as marks:  # a line that a kill has cut
+        marks.write('"cut.p\n')
+    atomic_write(tmp_path / "later.png", b"x")
+    found = listing(tmp_path, [".png", ".jpg"])
+    assert found.names == ["later.png", "own.png", "sub/own.png"]
+    assert found.outputs == 3
+    (line,) = passed_over(found)
+    assert line.startswith("left out, outputs of quintet sample or evaluate: 3; delete")
+    assert len(listing(tmp_path, [".png", ".jpg"], outputs=True).names) == 6
+    assert [path.name for path in files(tmp_path, [".txt"])] == []

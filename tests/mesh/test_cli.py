@@ -29,7 +29,7 @@ TRANSFORMER += [
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.glob("[!.]*"))
 
 
 def sides(path: Path) -> np.ndarray:

@@ -11,6 +11,7 @@ import yaml
 from torch import nn
 
 from quintet.engine.runs import checkpoint
+from quintet.media.folder import listing
 from quintet.report.card import copy_samples, model_card
 
 SETTINGS = {
@@ -135,7 +136,8 @@ def test_samples_are_copied_embedded_and_linked(run: Path, tmp_path: Path) -> No
     (folder / "secret.png").symlink_to("/etc/hostname")
     names = copy_samples(run, tmp_path / "out")
     assert names == ["a.png", "b.wav", "c.glb"]
-    assert sorted(p.name for p in (tmp_path / "out/samples").iterdir()) == names
+    assert sorted(p.name for p in (tmp_path / "out/samples").glob("[!.]*")) == names
+    assert listing(tmp_path / "out", [".png", ".wav", ".glb"]).outputs == 3  # no training data
     card = model_card(run, nn.Linear(1, 1), names)
     assert "![a](samples/a.png)" in card
     assert "- [b.wav](samples/b.wav)" in card

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +10,7 @@ import tyro
 
 from quintet.cli.common import check_positive, parse, say
 from quintet.cli.judges import side_by_side
+from quintet.cli.trained_on import TrainedOn, trained_on
 from quintet.engine.errors import RunError
 
 if TYPE_CHECKING:
@@ -109,8 +110,11 @@ def compare_sounds(asked: Compare, models: dict[str, Any], codecs: list[str]) ->
     result = compare_codecs(files, models, asked.seconds)
     for problem in result.skipped:
         say(f"skipped: {problem}")
-    print("\n".join([*aligned(table(result)), "", *sound_notes(result)]))
-    print(json.dumps(sounds_as_json(result), allow_nan=False))
+    trained = {name: trained_on(Path(name), files) for name in models}
+    print(
+        "\n".join([*aligned(table(result, trained)), "", *sound_notes(result), *origins(trained)])
+    )
+    print(json.dumps(sounds_as_json(result, trained), allow_nan=False))
 
 
 def compare_pictures(asked: Compare, models: dict[str, Any]) -> None:
@@ -128,12 +132,13 @@ def compare_pictures(asked: Compare, models: dict[str, Any]) -> None:
         say(f"skipped: {problem}")
     for problem in result.missing:
         say(f"left out: {problem}")
-    columns = table(result)
-    print("\n".join([*aligned(columns), "", *notes(result)]))
+    trained = {name: trained_on(Path(name), files) for name in models}
+    columns, lines = table(result, trained), [*notes(result), *origins(trained)]
+    print("\n".join([*aligned(columns), "", *lines]))
     if asked.page is not None:
-        write_comparison(asked.page, result, columns, notes(result))
+        write_comparison(asked.page, result, columns, lines)
         say(f"wrote {asked.page}")
-    print(json.dumps(as_json(result), allow_nan=False))
+    print(json.dumps(as_json(result, trained), allow_nan=False))
 
 
 def files_in(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
@@ -143,7 +148,7 @@ def files_in(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
         return [data]
     if not data.is_dir():
         raise RunError(f"{data} is not a file or a folder; give a folder of {what}")
-    names = listing(data, suffixes).names
+    names = listing(data, suffixes).names or listing(data, suffixes, outputs=True).names
     if not names:
         raise RunError(f"{data} holds no {what} ({', '.join(suffixes)})")
     return [data / name for name in names]
@@ -179,15 +184,32 @@ def check_image_tokenizer(name: str, model: Any) -> None:
 # -- what is shown --------------------------------------------------------------------------
 
 
-def table(result: "Comparison | SoundComparison") -> list[list[str]]:
+def table(
+    result: "Comparison | SoundComparison", trained: Mapping[str, TrainedOn]
+) -> list[list[str]]:
     """A header and a row for each tokenizer."""
     measures = list(result.receipts)
-    header = ["", "tokenizer", *(heading(measure) for measure in measures)]
+    header = ["", "tokenizer", "trained on", *(heading(measure) for measure in measures)]
     rows = [
-        [str(number), one.name, *(cell(name, one.scores.get(name)) for name in measures)]
+        [str(number), one.name, share(trained[one.name].files, result)]
+        + [cell(name, one.scores.get(name)) for name in measures]
         for number, one in enumerate(result.tokenizers, 1)
     ]
     return [header, *rows]
+
+
+def share(count: int | None, result: "Comparison | SoundComparison") -> str:
+    """How many of the compared files a tokenizer was trained on."""
+    total = next(iter(result.receipts.values())).count + len(result.skipped)
+    return "unknown" if count is None else f"{count} of {total}"
+
+
+def origins(trained: Mapping[str, TrainedOn]) -> Iterator[str]:
+    """What runs were trained on, and which of their numbers are optimistic."""
+    for name, (data, count) in trained.items():
+        if data is not None:
+            remark = ": its numbers are optimistic" if count else ""
+            yield f"{name} was trained on {data}{remark}"
 
 
 def heading(measure: str) -> str:
@@ -247,19 +269,28 @@ def sound_notes(result: "SoundComparison") -> list[str]:
     ]
 
 
-def sounds_as_json(result: "SoundComparison") -> dict[str, Any]:
+def sounds_as_json(result: "SoundComparison", trained: Mapping[str, TrainedOn]) -> dict[str, Any]:
     return {
         "rate": result.rate,
         "seconds": result.seconds,
         "skipped": len(result.skipped),
-        "tokenizers": [one.as_json() for one in result.tokenizers],
+        "tokenizers": tokenizers_as_json(result, trained),
     }
 
 
-def as_json(result: "Comparison") -> dict[str, Any]:
+def as_json(result: "Comparison", trained: Mapping[str, TrainedOn]) -> dict[str, Any]:
     return {
         "size": list(result.size),
         "multiple": result.multiple,
         "skipped": len(result.skipped),
-        "tokenizers": [one.as_json() for one in result.tokenizers],
+        "tokenizers": tokenizers_as_json(result, trained),
     }
+
+
+def tokenizers_as_json(
+    result: "Comparison | SoundComparison", trained: Mapping[str, TrainedOn]
+) -> list[dict[str, Any]]:
+    return [
+        {**one.as_json(), "data": trained[one.name].data, "trained_on": trained[one.name].files}
+        for one in result.tokenizers
+    ]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ from quintet.cli.common import (
 )
 from quintet.cli.judges import Bench, Pair, pair
 from quintet.cli.train import Data
+from quintet.cli.trained_on import contents_of_run
 from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 from quintet.engine.settings import each_setting
@@ -72,7 +72,7 @@ def evaluate(arguments: list[str]) -> None:
     check_positive("--count", asked.count)
     check_step(asked.step)
     check_judging(asked)
-    name, recipe = recorded(asked.run)
+    _, recipe = recorded(asked.run)
     if asked.data is None:
         need_data(recipe, asked.run, "name a folder to evaluate on")
     trained_by = recipe
@@ -96,7 +96,7 @@ def evaluate(arguments: list[str]) -> None:
     if not is_main():
         return
     if asked.data:
-        metrics["trained_on"] = trained_on(name, trained_by, run, task, recipe)
+        metrics["trained_on"] = trained_on(trained_by, run, task)
         warn(metrics, asked.run)
     if not asked.json_line:
         table(metrics)
@@ -106,8 +106,9 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def whole_folder(settings: Any) -> Any:
-    """Settings without a cap on validation samples, a validation folder or a split file."""
+    """Settings that take every file of a folder, for training or for validation."""
     changes = {"valid_limit": sys.maxsize, "valid_folder": None, "split_file": None}
+    changes["exclude_held_out"] = False
     return each_setting(settings, lambda field, value: changes.get(field.name, value))
 
 
@@ -123,31 +124,16 @@ def check_judging(asked: Evaluate) -> None:
 # -- samples that the run was trained on ------------------------------------------------------
 
 
-def trained_on(name: str, trained_by: Any, run: Path, task: Any, recipe: Any) -> int | None:
-    """The number of evaluated samples that the run was trained on; None if it is unknown, because
-    the run was trained on a Python data set or its data is gone."""
+def trained_on(trained_by: Any, run: Path, task: Any) -> int | None:
+    """The number of evaluated samples that the run was trained on; None if it is unknown."""
     from quintet.engine.runs.folder import RunFolder
+    from quintet.media.held_out import contents_of, shared
 
-    if trained_by.data is None:
-        return 0
-    if trained_by.data.startswith("python:"):
+    trained = contents_of_run(RunFolder.open(run).path, trained_by)
+    evaluated = [contents_of(task.data(split)) for split in ("train", "valid")]
+    if trained is None:
         return None
-    try:
-        trained = rooms.build(trained_by, RunFolder.open(run).path).data("train")
-        files = real_paths(trained_by.data, trained)
-    except (OSError, ValueError, RunError):
-        return None
-    sources = (task.data(split) for split in ("train", "valid"))
-    return sum(len(real_paths(recipe.data, s) & files) for s in sources if s is not None)
-
-
-def real_paths(data: str, source: Any) -> set[str]:
-    """Real paths of the samples of a folder; for shards, their names joined to its path."""
-    from quintet.media.shards.listing import split_window
-
-    root = os.path.realpath(split_window(data)[0])
-    names = (source.name(index) for index in range(len(source)))
-    return {os.path.realpath(os.path.join(root, name)) for name in names}
+    return sum(int(shared(contents, trained).sum()) for contents in evaluated if contents)
 
 
 def warn(metrics: dict[str, Any], run: Path) -> None:

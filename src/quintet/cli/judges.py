@@ -207,6 +207,9 @@ def side_by_side(paths: Sequence[Path]) -> None:
         check_comparable(scores)
         cells = [_cell(scores.get(path)) for path in by_file]
         shown.add_row(judge, *cells, next(iter(scores.values())).receipt.digest)
+    trained = [line_of(Path(path)).get("trained_on", 0) for path in by_file]
+    if any(trained):
+        shown.add_row("samples trained on", *map(str, trained), "")
     Console().print(shown)
 
 
@@ -218,12 +221,16 @@ def _cell(score: "Score | None") -> str:
     return f"{score.value:.5g}{bounds}"
 
 
+def line_of(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+
+
 def read_scores(path: Path) -> "dict[str, Score]":
     """Scores by judge, from the last line of a file; a printed table may precede it."""
     from quintet.judges.receipt import Score
 
     try:
-        line = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        line = line_of(path)
         scores = line.get("judges", line)
         return {name: Score.from_json(score) for name, score in scores.items()}
     except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError):

@@ -16,6 +16,7 @@ from quintet.cli.common import (
     parse,
 )
 from quintet.engine.errors import RunError
+from quintet.files import marking_outputs
 
 INPUTS = tyro.conf.arg(metavar="[INPUT …]")
 
@@ -55,7 +56,9 @@ def sample(arguments: list[str]) -> None:
     asked = parse(kind, gathered(arguments[1:]), f"sample {run}", shown)
     check_step(asked.step)
     trained = dataclasses.replace(trained, path=at_step(run, asked.step))
-    for path in module.sample(trained, asked.inputs, asked.out, asked.flags):
+    with marking_outputs():
+        paths = module.sample(trained, asked.inputs, asked.out, asked.flags)
+    for path in paths:
         print(path)
 
 

@@ -63,7 +63,7 @@ def check(
     config: ImageDataConfig = ImageDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, Problem | None]]:
     """Each image of a folder, fully decoded, with its defect or None."""
-    every = replace(config, valid_limit=maxsize)
+    every = replace(config, valid_limit=maxsize, exclude_held_out=False)
 
     def examine(path: Path) -> None:
         read_image(path, max_pixels=config.max_pixels, max_bytes=config.max_bytes)

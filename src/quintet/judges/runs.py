@@ -21,7 +21,7 @@ from quintet.engine.evaluate import Opened
 from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
-from quintet.files import atomic_write
+from quintet.files import atomic_write, marking_outputs
 from quintet.judges.base import Judge, Options, PairJudge, SetJudge
 from quintet.judges.choosing import MediumModule
 from quintet.judges.folders import Track
@@ -66,7 +66,8 @@ def judge_run(
             group = maker.make([*items.values()], _batch(maker, items, world))
             sheet.add(group, module)
             if save is not None:
-                _write(save, group, module, done)
+                with marking_outputs():
+                    _write(save, group, module, done)
             done += len(items)
     if not done:
         raise RunError(f"none of {total} held-out samples can be read; the first: {skipped[0]}")

@@ -1,7 +1,7 @@
 """Listing of the files of a folder, and its `metadata.jsonl` or `metadata.csv`.
 
 Nothing outside the folder is read: links and paths that lead out are not followed. Runs, exported
-models and caches inside the folder are not data.
+models, caches and outputs of commands inside the folder are not data.
 """
 
 import csv
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
+from quintet.files import OUTPUTS, outputs_in
 from quintet.media.errors import BadFile, printable
 
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -43,23 +44,33 @@ class Listing(NamedTuple):
     """Number of files per requested other suffix."""
     links: int
     """Number of links, to such files or to folders, that lead out of the folder."""
+    outputs: int
+    """Number of such files that commands of Quintet wrote."""
 
 
-def listing(folder: Path | str, suffixes: Iterable[str], others: Collection[str] = ()) -> Listing:
+def listing(
+    folder: Path | str,
+    suffixes: Iterable[str],
+    others: Collection[str] = (),
+    outputs: bool = False,
+) -> Listing:
     """Regular files with these suffixes (in any case), sub-folders included.
 
     Hidden files and folders, links that lead out of the folder, links to folders (their files would
-    be listed twice) and Quintet's own output (runs, exported models, caches) are skipped.
+    be listed twice) and Quintet's own output (runs, exported models, caches; files that commands
+    wrote, unless `outputs`) are skipped.
     """
     root = str(require_folder(folder))
     allowed, inside = {suffix.lower() for suffix in suffixes}, _Inside(Path(root))
     files: list[tuple[str, int, int]] = []
-    counts, links = Counter[str](), 0
+    counts, links, written = Counter[str](), 0, 0
     waiting = [""]
     while waiting:
         parent = waiting.pop()
         entries = _entries(os.path.join(root, parent))
-        if is_own_output(os.path.join(root, parent), {entry.name for entry in entries}):
+        present = {entry.name for entry in entries}
+        marked = OUTPUTS in present and not outputs and outputs_in(os.path.join(root, parent))
+        if is_own_output(os.path.join(root, parent), present):
             if not parent:
                 remedy = "give the folder that holds the data"
                 raise BadFile(root, "is a run, an export or a cache of Quintet, not data", remedy)
@@ -75,6 +86,8 @@ def listing(folder: Path | str, suffixes: Iterable[str], others: Collection[str]
                     continue
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(f"{parent}{entry.name}/")
+            elif suffix in allowed and marked and entry.name in marked:
+                written += 1
             elif suffix in allowed and entry.is_file():
                 about = entry.stat()
                 files.append((parent + entry.name, about.st_size, about.st_mtime_ns))
@@ -82,7 +95,7 @@ def listing(folder: Path | str, suffixes: Iterable[str], others: Collection[str]
                 counts[suffix] += 1
     files.sort()
     names, sizes, times = map(list, zip(*files)) if files else ([], [], [])
-    return Listing(names, sizes, times, counts, links)
+    return Listing(names, sizes, times, counts, links, written)
 
 
 def is_own_output(folder: str, names: Collection[str]) -> bool:

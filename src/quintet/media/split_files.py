@@ -25,6 +25,11 @@ class SplitFile(NamedTuple):
     takes_new: bool
     """Whether new files, which the record of a run does not name, are used."""
 
+    @property
+    def settled(self) -> bool:
+        """Whether it is the record of a run that takes no new files."""
+        return bool(self.unused) and not self.takes_new
+
     def choose(self, folder: Path, names: Sequence[str], split: str, own_folder: bool) -> list[str]:
         """The names that belong to the split. New files are for training, unless the validation
         data has its own folder."""

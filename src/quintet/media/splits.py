@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from itertools import compress
 from math import ceil
 from os import fsencode
@@ -14,9 +14,17 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from quintet.files import once
+from quintet.files import OUTPUTS, once
 from quintet.media.errors import BadFile, OutOfRange, printable
 from quintet.media.folder import Listing, listing, read_metadata
+from quintet.media.held_out import (
+    Contents,
+    content_digest,
+    file_contents,
+    outside,
+    report_copies,
+    shared,
+)
 from quintet.media.ranges import Outside, examine_headers, say, within
 from quintet.media.shards.dataset import Numbers, Shards, open_shards
 from quintet.media.shards.listing import is_sharded, split_window
@@ -121,12 +129,15 @@ def _listed(folder: Path, suffixes: Sequence[str], what: str, unread: Collection
 
 
 def passed_over(listed: Listing, remedy: str = "") -> Iterator[str]:
-    """Lines about files of formats that are not read, and links out of the folder."""
+    """Lines about files of formats that are not read, links out of the folder, and outputs."""
     if listed.others:
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in listed.others.most_common())
         yield f"left out, formats that are not read: {kinds}{remedy and f'; {remedy}'}"
     if listed.links:
         yield f"left out, links that lead out of the folder: {listed.links:,}; copy the files"
+    if listed.outputs:
+        use = f"delete {OUTPUTS} beside them to use them"
+        yield f"left out, outputs of quintet sample or evaluate: {listed.outputs:,}; {use}"
 
 
 def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:
@@ -220,28 +231,70 @@ class InFolder:
             folder = config.valid_folder or folder
         self.folder, self.config = Path(folder), config
         self.shards = open_shards(str(folder), self.suffixes, self.what)
-        limit = config.valid_limit
-        side = 0 if split == "train" else 1
         if self.shards is not None:
-            self._numbers = self._of_shards(self.shards, seed, limit)[side]
+            train, valid = self._of_shards(self.shards, seed, config.valid_limit)
+            self._numbers = self._apart(train, valid) if split == "train" else valid
             self.window = self.shards.window
             return
         listed = _listed(self.folder, self.suffixes, self.what, self.unread)
         for line in passed_over(listed, self.unread_remedy):
             say(f"{printable(self.folder)}: {line}")
         self._listed = listed
-        names = self._in_range(listed)
+        self._names = self._chosen(self._in_range(listed), split, seed)
+
+    def _chosen(self, names: list[str], split: Split, seed: int) -> list[str]:
+        """The samples of the split, of these files of the folder."""
+        config, train = self.config, split == "train"
+        if train and config.valid_folder and config.exclude_held_out:
+            names = outside(self.folder, names, config.valid_folder, self.what)
         if config.split_file:
             chosen = read_split(config.split_file)
             own_folder = bool(config.valid_folder)
-            self._names = chosen.choose(self.folder, self.usable(names), split, own_folder)
-            return
+            samples = chosen.choose(self.folder, self.usable(names), split, own_folder)
+            settled = chosen.settled or not train  # a run has recorded what it leaves out
+            return samples if settled else self._apart(samples, list(chosen.sides["valid"]))
         declared = (names, names) if config.valid_folder else declared_split(names)
+        if declared and train:
+            return self._apart(self.usable(declared[0]), declared[1], whole=True)
         if declared:
-            names = self.usable(declared[side])
-            self._names = limited(names, seed, limit) if side else names
+            return limited(self.usable(declared[1]), seed, config.valid_limit)
+        limits = config.valid_fraction, seed, config.valid_limit
+        samples, held_out = split_names(self.usable(names), *limits)
+        return self._apart(samples, held_out) if train else held_out
+
+    def _apart(self, samples: Any, held_out: Any, whole: bool = False) -> Any:
+        """Training samples that are not copies of held-out ones, as names or as numbers of shards;
+        `whole` compares files, not segments of them."""
+        if not self.config.exclude_held_out or not len(samples):
+            return samples
+        valid_folder = self.config.valid_folder
+        if valid_folder:
+            held, whole = self._contents_of_folder(valid_folder), True
         else:
-            self._names = split_names(self.usable(names), config.valid_fraction, seed, limit)[side]
+            held = self._contents(held_out)
+        copies = shared(self._contents(samples, whole), held)
+        report_copies(self.folder, copies, self.what, valid_folder)
+        if self.shards is not None:
+            return samples[~copies]
+        return list(compress(samples, (~copies).tolist()))
+
+    def _contents(self, samples: Any, whole: bool = False) -> Contents:
+        if self.shards is not None:
+            return self.shards.contents(samples)
+        sizes = dict(zip(self._listed.names, self._listed.sizes))
+        return file_contents(self.folder, samples, sizes, whole)
+
+    def _contents_of_folder(self, folder: str) -> Contents:
+        """Of all files of another folder, or samples of other shards."""
+        shards = open_shards(folder, self.suffixes, self.what)
+        if shards is not None:
+            return shards.contents(np.arange(len(shards)))
+        listed = _listed(Path(folder), self.suffixes, self.what, self.unread)
+        return file_contents(Path(folder), listed.names, dict(zip(listed.names, listed.sizes)))
+
+    def contents(self) -> Contents:
+        """What tells the samples apart from others."""
+        return self._contents(self._names if self.shards is None else self._numbers)
 
     def _in_range(self, listed: Listing) -> list[str]:
         """Names of the files that `examine` does not leave out."""
@@ -363,11 +416,7 @@ class InFolder:
 
 
 def _digest(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file_digest(file, lambda: blake2b(digest_size=8)).hexdigest()
-    except OSError:
-        return "unreadable"
+    return content_digest(path)[:8].hex() or "unreadable"
 
 
 class Builtin:

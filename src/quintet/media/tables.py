@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 from quintet.media.errors import BadFile
 from quintet.media.folder import TEXT_KEYS
+from quintet.media.held_out import Contents, Keys, content_digest, keys_of
+from quintet.media.ranges import say
 from quintet.media.shards.member import Header, Member
 
 PARQUET = ".parquet"
@@ -29,6 +31,8 @@ STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 """Files that `save_to_disk` writes next to its tables or its folders of splits."""
 MEDIA = ("image", "img", "audio", "video", "mesh", "file", "bytes")
 """Names of columns whose plain bytes are media files."""
+MAX_COMPARED = 4 << 30
+"""Bytes of tables up to which their content is compared with validation data."""
 MAX_GROUP = 2 << 30
 """Limit on the decompressed bytes of a row group."""
 _SPLIT = re.compile(r"(train|validation|valid|val|test)[-_.]")
@@ -100,6 +104,24 @@ class Table:
         """Metadata of a sample: caption under `text`, several under `texts`."""
         file, row = self._at(number)
         return _metadata(self._files[file], self._columns[file])[row]
+
+    def contents(self, numbers: npt.NDArray[np.int64]) -> Contents:
+        """What tells these samples apart; the content of small tables alone, as all is read."""
+        places = [
+            f"{os.path.realpath(self._files[self._at(n)[0]])}/{self._names[n]}" for n in numbers
+        ]
+        if sum(map(os.path.getsize, self._files)) > MAX_COMPARED:
+            limit = f"more than {MAX_COMPARED / 1e9:.0f} GB"
+            say(f"{self.location}: {limit}, not searched for copies of held-out files; pack it")
+            return Contents(len(places), places)
+
+        def digests(chosen: npt.NDArray[np.int64]) -> Keys:
+            # In the order of rows, because groups of them are decompressed.
+            rows = sorted(chosen.tolist(), key=lambda each: self._order[numbers[each]])
+            keys = {each: content_digest(self.path(int(numbers[each]))) for each in rows}
+            return keys_of((keys[each], "") for each in chosen.tolist())
+
+        return Contents(len(places), places, digests=digests)
 
     def path(self, number: int) -> Member:
         """The file as a lazy path, read when opened."""

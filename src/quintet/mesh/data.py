@@ -217,7 +217,7 @@ def check(
     config: MeshDataConfig = MeshDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, Problem | None]]:
     """Read and prepare each mesh of a folder; yield its path, and an error message or None."""
-    every = replace(config, valid_limit=maxsize)
+    every = replace(config, valid_limit=maxsize, exclude_held_out=False)
     return check_files(MeshFolder, folder, every, lambda _: lambda path: _read(path, config))
 
 

@@ -184,7 +184,8 @@ def check(
 
         return examine
 
-    return check_files(MusicFolder, folder, replace(config, valid_limit=maxsize), reader)
+    every = replace(config, valid_limit=maxsize, exclude_held_out=False)
+    return check_files(MusicFolder, folder, every, reader)
 
 
 # -- built-in data --------------------------------------------------------------------------

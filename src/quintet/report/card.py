@@ -15,6 +15,7 @@ from typing import Any
 from quintet.engine.models.pretrained import Pretrained
 from quintet.engine.runs.checkpoint import path_of
 from quintet.engine.runs.folder import RunFolder, finite, read_json, read_lines
+from quintet.files import mark_output
 from quintet.report.source import mapping
 
 PIPELINES = {
@@ -209,6 +210,8 @@ def copy_samples(run: Path, out: Path) -> list[str]:
         regular = file.is_file() and not file.is_symlink()
         if supported and regular and file.stat().st_size <= MAX_SAMPLE_BYTES:
             (out / "samples").mkdir(parents=True, exist_ok=True)
+            # An adopted model's folder has no mark of its own: its config.json is a library's.
+            mark_output(out / "samples" / file.name)
             shutil.copyfile(file, out / "samples" / file.name)
             copied.append(file.name)
     return copied

@@ -46,6 +46,8 @@ class DataConfig:
     """Folder of validation data; by default the folder's own `validation`, or valid_fraction."""
     split_file: str | None = setting(None, path=True, split=True)
     """JSON file with lists `train` and `valid` of the files; a run keeps its own in data.json."""
+    exclude_held_out: bool = True
+    """Leave files out of training that validation has too, by path or by content."""
     valid_limit: int = 512
     """Maximum number of validation samples per evaluation."""
     builtin_count: int = 100_000

@@ -1,5 +1,6 @@
 """Helpers of `quintet sample` for all rooms: input checks, model loading, validation data."""
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,15 +40,14 @@ class Input(NamedTuple):
         return [self.target(out, f"{ending}{number}{suffix}") for number in numbers]
 
 
-def find_inputs(
-    inputs: Sequence[Path], kinds: Sequence[Sequence[str]], what: str, out: Path
-) -> list[Input]:
+def find_inputs(inputs: Sequence[Path], kinds: Sequence[Sequence[str]], what: str) -> list[Input]:
     """The given files, and those of the given folders: with suffixes of the first of the `kinds`
-    that a folder has. Outputs of a folder keep its structure; names must be distinct."""
+    that a folder has. Outputs of an earlier call are taken only where there is nothing else.
+    Outputs of a folder keep its structure; names must be distinct."""
     files: list[Input] = []
     for path in inputs:
         if path.is_dir():
-            files += _in_folder(path, kinds, what, out)
+            files += _in_folder(path, kinds, what)
         elif path.is_file():
             files.append(Input(path, _stem(path.name), named=True))
         else:
@@ -59,18 +59,11 @@ def find_inputs(
     return files
 
 
-def _in_folder(
-    folder: Path, kinds: Sequence[Sequence[str]], what: str, out: Path
-) -> Iterator[Input]:
+def _in_folder(folder: Path, kinds: Sequence[Sequence[str]], what: str) -> Iterator[Input]:
     from quintet.media.folder import listing
 
-    results = out.resolve()
-    for suffixes in kinds:
-        names = [
-            name
-            for name in listing(folder, suffixes).names
-            if not (folder / name).resolve().is_relative_to(results)  # of an earlier call
-        ]
+    for outputs, suffixes in itertools.product((False, True), kinds):
+        names = listing(folder, suffixes, outputs=outputs).names
         counts = Counter(map(_stem, names))
         for name in names:  # a.jpg and a.png both keep their suffix
             stem = _stem(name) if counts[_stem(name)] == 1 else name

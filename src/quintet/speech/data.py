@@ -301,9 +301,8 @@ def check(
     config: SpeechDataConfig = SpeechDataConfig(),  # noqa: B008
 ) -> Iterator[tuple[Path, Problem | None]]:
     """Each recording of a folder, read in full, with its defect or None."""
-    buckets = Buckets(
-        replace(config, valid_limit=maxsize), VoiceBoxConfig(sample_rate=config.sample_rate)
-    )
+    every = replace(config, valid_limit=maxsize, exclude_held_out=False)
+    buckets = Buckets(every, VoiceBoxConfig(sample_rate=config.sample_rate))
     root = Path(folder)
 
     def reader(paths: list[Path]) -> Callable[[Path], None]:

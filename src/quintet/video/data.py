@@ -138,7 +138,7 @@ def check(
 
     Images are fully decoded; of videos the first and the last window, which detects truncation.
     """
-    every = replace(config, valid_limit=maxsize)
+    every = replace(config, valid_limit=maxsize, exclude_held_out=False)
 
     def examine(path: Path) -> None:
         if _is_still(path, config):

@@ -32,7 +32,12 @@ from quintet.media.shards.tar import Damage, entries
 from quintet.media.splits import InFolder, split_names, split_numbers
 
 CONFIG = SimpleNamespace(
-    valid_fraction=0.2, valid_limit=4, max_missing=0.5, valid_folder=None, split_file=None
+    valid_fraction=0.2,
+    valid_limit=4,
+    max_missing=0.5,
+    valid_folder=None,
+    split_file=None,
+    exclude_held_out=True,
 )
 
 

@@ -244,7 +244,7 @@ def test_a_run_copies_sounds(name: str, stereo: Path, tmp_path: Path, cli: Any) 
     assert cli("sample", run, "--out", out).status == 2
     result = cli("sample", run, stereo, "--seconds", 0.5, "--out", out)
     assert result.status == 0, result.err
-    names = {path.name for path in out.iterdir()}
+    names = {path.name for path in out.glob("[!.]*")}
     assert names == {f"{n}.{kind}.wav" for n in range(4) for kind in ("original", "copy")}
     model = quintet.load(run)
     pair = [

@@ -199,7 +199,7 @@ def test_segments_follow_from_the_key_and_pauses_are_kept(folder: Path) -> None:
 
 def test_recordings_are_played_faster_and_slower_in_training_alone(tmp_path: Path) -> None:
     for number in range(10):
-        tone = 0.5 * np.sin(2 * np.pi * 1000 * np.arange(4 * RATE) / RATE)
+        tone = (0.4 + number / 100) * np.sin(2 * np.pi * 1000 * np.arange(4 * RATE) / RATE)
         write_wav(tmp_path / f"{number}.wav", tone.astype(np.float32), RATE)
     changed = dataclasses.replace(DATA, speed=0.5)
     settings = recipe(data=str(tmp_path), recordings=changed)

@@ -44,7 +44,7 @@ def test_each_text_becomes_a_sound_and_a_picture(cli: Cli, run: Path, tmp_path: 
     out = tmp_path / "out"
     result = cli("sample", run, "--text", "ba do", "--text", "ki", *QUICK, "--out", out)
     assert result.status == 0
-    assert sorted(path.name for path in out.iterdir()) == [
+    assert sorted(path.name for path in out.glob("[!.]*")) == [
         "00-ba-do.png",
         "00-ba-do.wav",
         "01-ki.png",

@@ -209,7 +209,7 @@ def test_sample_speaks_each_text(exported, tmp_path, capsys):
         main(["sample", str(exported.path), "--text", "ba ki", "so", "--steps", "1",
               "--out", str(tmp_path / "out")])  # fmt: skip
     assert not ended.value.code
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+    names = {path.name for path in (tmp_path / "out").glob("[!.]*")}
     assert names == {"00-ba-ki.wav", "00-ba-ki.png", "01-so.wav", "01-so.png"}
     assert "01-so.wav" in capsys.readouterr().out
     assert probe(tmp_path / "out" / "01-so.wav").rate == RATE

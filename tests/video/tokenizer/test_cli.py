@@ -73,7 +73,7 @@ def footage(tmp_path: Path) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.glob("[!.]*"))
 
 
 def ids_of(path: Path) -> torch.Tensor:

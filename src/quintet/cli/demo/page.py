@@ -10,6 +10,7 @@ from pathlib import Path
 from quintet import rooms
 from quintet.cli.demo.stages import Length
 from quintet.engine.errors import RunError
+from quintet.files import marking_outputs
 from quintet.shared.demo import Sample, Stage
 
 
@@ -18,7 +19,7 @@ def draw_samples(stages: Sequence[Stage], demo: Path) -> dict[str, list[Sample]]
     samples: dict[str, list[Sample]] = {stage.folder: [] for stage in stages}
     for stage in stages:
         if stage.draw is not None:
-            with suppress(RunError):
+            with suppress(RunError), marking_outputs():
                 _, trained = rooms.trained(demo / stage.folder)
                 samples[stage.folder] = stage.draw(trained, demo / "samples" / stage.folder)
         samples[stage.folder] = samples[stage.folder] or newest_exhibit(demo / stage.folder)

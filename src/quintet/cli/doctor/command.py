@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import tyro
 from quintet import rooms
 from quintet.cli.common import parse, say, table
 from quintet.cli.train import spell_out, with_absolute_paths
+from quintet.cli.trained_on import contents_of_run, value_of
 from quintet.engine.config import ConfigError, resolved
 from quintet.engine.errors import RunError
 from quintet.media.errors import BadFile, printable
@@ -206,6 +208,7 @@ def check_run(run: Path) -> None:
     from quintet.engine.runs.verify import verify
 
     verdict = verify(run, lambda about: task_of(about, run))
+    verdict.findings.extend(check_held_out(run))
     for finding in verdict.findings:
         kind = "fault" if finding.fault else "note"
         print(f"{kind}: {printable(finding.path)}: {printable(finding.problem)}")
@@ -216,6 +219,29 @@ def check_run(run: Path) -> None:
     if verdict.faults:
         raise RunError(f"{run} has {len(verdict.faults)} faults; see the repairs above")
     print("No faults found.")
+
+
+def check_held_out(run: Path) -> Iterator[Any]:
+    """A fault where validation samples were trained on, unless the user wanted it."""
+    from quintet.engine.data.record import NAME
+    from quintet.engine.runs.folder import RunFolder
+    from quintet.engine.runs.verify import Finding
+    from quintet.media.held_out import shared
+
+    try:
+        recipe = rooms.recorded(RunFolder.open(run).about, run)[1]
+    except RunError:
+        return  # of Python, or named as damaged
+    train, valid = (contents_of_run(run, recipe, split) for split in ("train", "valid"))
+    count = 0 if train is None or valid is None else int(shared(valid, train).sum())
+    if count and valid is not None:
+        yield Finding(
+            str(run / NAME),
+            f"{count} of {valid.number} validation samples were trained on, by path or by content: "
+            "validation metrics are optimistic",
+            "start a new run, which leaves them out of training",
+            fault=bool(value_of(recipe, "exclude_held_out")),
+        )
 
 
 def task_of(about: dict[str, Any], run: Path) -> Any:

@@ -131,7 +131,7 @@ def captioned(kind: Any, config: Any, folder: Path, names: Sequence[str]) -> dic
     if kind.described is not None:
         describe = kind.described(folder, names)
         return {name: text for name in names if (text := text_of(describe, name))}
-    whole = dataclasses.replace(config, valid_limit=sys.maxsize)
+    whole = dataclasses.replace(config, valid_limit=sys.maxsize, exclude_held_out=False)
     if folder.is_dir():
         say_absent(folder, read_metadata(folder), names)
     with redirect_stderr(StringIO()):  # the skipped files have been printed

@@ -58,7 +58,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
         raise RunError('give texts to rank images by: --text "a slow river"')
     model: AdoptedClip = trained.model(flags.device)
     out.mkdir(parents=True, exist_ok=True)
-    files = find_inputs(inputs, (SUFFIXES,), "images", out)
+    files = find_inputs(inputs, (SUFFIXES,), "images")
     files = files or validation_images(trained, out, flags.count)
     pairs = each_input(files, lambda item: [(str(item.path), embedded(model, item.path))])
     names, embeds = [name for name, _ in pairs], torch.stack([embed for _, embed in pairs])

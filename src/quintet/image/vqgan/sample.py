@@ -54,7 +54,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
 
     check_positive(flags, "count")
     model: Any = trained.model(flags.device)
-    files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors", out)
+    files = find_inputs(inputs, (SUFFIXES, IDS), "images, or ids or latents as .safetensors")
     check_size(flags.size, model.factor)
     digest = weights_digest(model)
     out.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.media.errors import BadFile
+from quintet.media.held_out import Contents
 from quintet.media.shards.cache import Cache
 from quintet.media.shards.index import Index, digest_of
 from quintet.media.shards.indexing import build_index
@@ -63,6 +64,14 @@ class Shards:
         """Mask of the samples with a caption."""
         masks = [index.has_text[rows] != 0 for index, rows in zip(self._indexes, self._rows)]
         return np.concatenate(masks)
+
+    def contents(self, numbers: Numbers) -> Contents:
+        """What tells these samples apart, from the indexes."""
+        columns = list(zip(self._indexes, self._rows))
+        lengths = np.concatenate([index.length[rows] for index, rows in columns])[numbers]
+        digests = np.concatenate([index.digest[rows, :8] for index, rows in columns])[numbers]
+        keys = np.ascontiguousarray(digests).view("<u8").ravel()
+        return Contents(len(numbers), (), lambda n: lengths[n], None, lambda n: keys[n])
 
     def name(self, number: int) -> str:
         """Path of the file relative to the packed folder, or the member's name."""

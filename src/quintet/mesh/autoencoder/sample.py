@@ -53,7 +53,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
 
     check_positive(flags, "count")
     model: MeshAutoencoder = trained.model(flags.device)
-    files = find_inputs(inputs, (SUFFIXES,), "meshes (obj, ply, stl, glb, gltf, off)", out)
+    files = find_inputs(inputs, (SUFFIXES,), "meshes (obj, ply, stl, glb, gltf, off)")
     titles = ("original", "reconstruction")
     rows: dict[str, list[Arrays]] = {}
 

@@ -44,7 +44,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     check_positive(flags, "seconds")
     if not inputs:
         raise RunError(f"{trained.path} holds a codec: give audio files to copy, or folders")
-    files = find_inputs(inputs, (SUFFIXES,), "audio files", out)
+    files = find_inputs(inputs, (SUFFIXES,), "audio files")
     model: AdoptedCodec = trained.model(flags.device)
     out.mkdir(parents=True, exist_ok=True)
     return each_input(files, lambda item: _copy(model, item, out, flags.seconds))

@@ -74,7 +74,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     skipped: list[str] = []
     if inputs:
         # One by one: files of different folders may have the same name.
-        inputs_of = (find_inputs([path], (SUFFIXES,), "sounds", out) for path in inputs)
+        inputs_of = (find_inputs([path], (SUFFIXES,), "sounds") for path in inputs)
         files = [item for items in inputs_of for item in items]
         clips = _read(files, model.config.sample_rate, flags.seconds, skipped)
     else:

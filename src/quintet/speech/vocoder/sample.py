@@ -41,8 +41,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     from quintet.media.audio import SUFFIXES
 
     single = out.suffix.lower() == ".wav"
-    folder = out.parent / out.stem if single else out
-    files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)", folder)
+    files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)")
     if not files:
         raise RunError(f"{trained.path} is a vocoder: give recordings to copy, or folders of them")
     if single and len(files) > 1:

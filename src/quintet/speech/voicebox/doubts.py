@@ -68,8 +68,9 @@ def doubtful(trained: Trained, folder: Path | str, device: Device = "auto") -> V
     model: VoiceBox = trained.model(device)
     if model.aligner is None or model.features.mel is None:
         raise RunError(f"{trained.path} has no aligner: it was trained without texts or on latents")
-    config = SpeechDataConfig(sample_rate=model.config.sample_rate, valid_limit=maxsize)
-    buckets = Buckets(config, model.config)
+    rate = model.config.sample_rate
+    every = SpeechDataConfig(sample_rate=rate, valid_limit=maxsize, exclude_held_out=False)
+    buckets = Buckets(every, model.config)
     sides = [SpeechFolder(folder, buckets, split, 0) for split in ("train", "valid")]
     rows = [(side, index) for side in sides for index in range(len(side))]
     if len(rows) < FEWEST:

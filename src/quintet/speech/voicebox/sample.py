@@ -87,8 +87,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
 
     flags = replace(flags, text=(*flags.text, *_lines(flags.text_file)))
     single = out.suffix.lower() == ".wav"
-    folder = out.parent / out.stem if single else out
-    files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)", folder)
+    files = find_inputs(inputs, (SUFFIXES,), "recordings (wav, flac, ogg, mp3)")
     _check(files, flags)
     count = len(files) or len(flags.text)
     if single and count > 1:

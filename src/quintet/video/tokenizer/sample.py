@@ -72,7 +72,7 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     what, kinds = "videos, images, or ids or latents as .safetensors", ((*CLIPS, *IMAGES), IDS)
     if model.chunks_apart:
         what, kinds = "videos or images", kinds[:1]
-    files = find_inputs(inputs, kinds, what, out)
+    files = find_inputs(inputs, kinds, what)
     check_size(flags.size, model.factor)
     digest = weights_digest(model)
     out.mkdir(parents=True, exist_ok=True)
