@@ -1,6 +1,6 @@
 """MaskedGenerator: a masked transformer around its frozen tokenizer, for pictures and clips."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,6 +48,8 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
     """Built from a configuration, its fields as keywords, or a tokenizer."""
 
     Config: ClassVar[type[MaskedConfig]]
+    generate: Callable[..., Tensor]
+    """New pictures or clips; further keywords are for `decoding_of`."""
 
     def __init__(self, config: Any = None, *, tokenizer: Any = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
