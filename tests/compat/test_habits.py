@@ -2,6 +2,7 @@
 to write instead."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +156,16 @@ def test_a_trainer_names_what_is_no_model_and_no_data_set(name: str) -> None:
     ):
         with pytest.raises((TypeError, RunError), match=remedy):
             build(*arguments)
+
+
+def test_pictures_of_different_sizes_are_named(tmp_path: Path) -> None:
+    vae = quintet.VQGanVAE(dim=8, patch_size=4, channel_multipliers=(1,), num_res_blocks=1)
+    pictures = [torch.rand(3, 16, 16 + 4 * (n % 2)) for n in range(20)]
+    trainer = quintet.VQGanVAETrainer(
+        vae, pictures, size=16, steps=1, workers=0, batch_size=8, progress=False, run=tmp_path / "r"
+    )
+    with pytest.raises(RunError, match=r"different shapes .* crop, resize or pad"):
+        trainer.train()
 
 
 def test_a_video_trainer_has_the_size_of_its_model() -> None:

@@ -442,9 +442,11 @@ def test_what_is_no_model_or_no_data_set_is_named(arguments: Any, remedy: str) -
         quintet.Trainer(*arguments, steps=2)
 
 
-def test_samples_of_different_shapes_ask_for_a_collate_fn(tmp_path: Path) -> None:
+def test_samples_of_different_shapes_are_named(tmp_path: Path) -> None:
     ragged = [{"x": torch.zeros(n + 1, 1), "y": torch.zeros(1)} for n in range(20)]
-    with pytest.raises(RunError, match="samples of one shape, or collate_fn="):
+    with pytest.raises(
+        RunError, match=r"different shapes .* to one, in the data set, or in collate_fn="
+    ):
         trainer(Line(), ragged, tmp_path / "run").train()
 
 

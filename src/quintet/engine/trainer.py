@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 from quintet.compat.keywords import notice, translate
 from quintet.compat.trainer import UpstreamNames, with_old_names
@@ -42,7 +43,7 @@ from quintet.engine.task import (
     Update,
     each,
 )
-from quintet.engine.trainer_call import check_call, stacked
+from quintet.engine.trainer_call import check_call
 
 M = TypeVar("M", bound=nn.Module)
 Sets = dict[str, Source | None]
@@ -165,7 +166,7 @@ class AnyTask(Task):
         sets: Mapping[str, Any],
         optimizer: OptimizerConfig,
         names: Sequence[str] = (),
-        collate: Callable[[list[Any]], Any] = stacked,
+        collate: Callable[[list[Any]], Any] = default_collate,
     ):
         self.parts = {"model": Part(model, optimizer)}
         self.updates = [Update("model", each(self.loss))]
@@ -390,7 +391,7 @@ class Trainer(BaseTrainer[nn.Module]):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **keywords: Any,
     ):
-        self.names, self.collate = tuple(data_kwargs), collate_fn or stacked
+        self.names, self.collate = tuple(data_kwargs), collate_fn or default_collate
         super().__init__(model, dataset, keywords, {})
 
     def open(self, recipe: AnyRecipe) -> Any:

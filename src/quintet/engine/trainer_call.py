@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.utils.data import default_collate
-
-from quintet.engine.errors import RunError
 
 OLDER = ("model", "cfm_wrapper")
 """Names that older packages have for the first argument."""
@@ -45,14 +42,3 @@ def _no_model(trainer: Any, model: Any, kind: type) -> str:
         data = f"data={str(model)!r}" if trainer.name else "dataset"
         return f"{name} got {str(model)!r} as its model; write {name}(model, {data}), a {what}"
     return f"{name} got a {type(model).__name__} as its model; give a {what}"
-
-
-def stacked(items: list[Any]) -> Any:
-    """A batch by torch's `default_collate`."""
-    try:
-        return default_collate(items)
-    except (RuntimeError, TypeError) as error:
-        raise RunError(
-            f"samples do not stack to a batch ({error}): give samples of one shape, or collate_fn=,"
-            " a function that pads them"
-        ) from None
