@@ -85,6 +85,7 @@ class Samples(Dataset[Any]):
 
 
 def stacked(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
+    """The batch of these items; RunError if their shapes differ."""
     try:
         return collate(items)
     except RuntimeError as error:
