@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quintet.version import __version__
 
 if TYPE_CHECKING:
+    from quintet.compat.names import ConditionalFlowMatcherWrapper
     from quintet.engine.trainer import Trainer
     from quintet.image.maskgit.model import MaskGit
     from quintet.image.maskgit.trainer import MaskGitTrainer
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _PLACES = {
+    "ConditionalFlowMatcherWrapper": "quintet.compat.names",
     "MaskGit": "quintet.image.maskgit.model",
     "MaskGitTrainer": "quintet.image.maskgit.trainer",
     "MeshAutoencoder": "quintet.mesh.autoencoder.model",
@@ -55,6 +57,7 @@ _PLACES = {
 }
 
 __all__ = [
+    "ConditionalFlowMatcherWrapper",
     "MaskGit",
     "MaskGitTrainer",
     "MeshAutoencoder",
@@ -81,5 +84,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
+        from quintet.compat import names
+
+        if name in names.INSTEAD:
+            raise names.missing(name)
         raise AttributeError(f"quintet has no {name!r}; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(_PLACES[name]), name)

@@ -88,7 +88,7 @@ def test_the_loss_of_a_tokenizer_is_a_tensor(kind: str) -> None:
     loss = model(pixels, return_loss=True)
     torch.testing.assert_close(loss, expected + output.quantiser_loss)
     for name in ("return_discr_loss", "return_recons"):
-        with pytest.raises(TypeError, match=f"{name}=True is not there: "):
+        with pytest.raises(TypeError, match=f"{name}=True is not supported: "):
             model(pixels, **{name: True})
 
 

@@ -1,5 +1,6 @@
 """`quintet.Trainer`: any module that returns a loss, on any data that can be indexed."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -411,9 +412,48 @@ def test_a_function_for_logs_gets_the_names_that_it_knows(tmp_path: Path) -> Non
     heard: list[dict[str, Any]] = []
     with pytest.warns(FutureWarning, match="log_fn"):
         trainer(Line(), Pairs(), tmp_path / "run").train(heard.append)
-    assert [r["loss"] for r in heard if "loss" in r] == [
-        r["model/loss"] for r in lines(tmp_path / "run") if "model/loss" in r
-    ]
+    reports = [r["model/loss"] for r in lines(tmp_path / "run") if "model/loss" in r]
+    assert [r["loss"] for r in heard if "model/loss" in r] == reports
+    # An evaluation has the loss of the report before it.
+    assert [r["loss"] for r in heard if "val/loss" in r] == [reports[3], reports[5]]
+
+
+def test_an_evaluation_before_the_first_report_has_a_loss_too(tmp_path: Path) -> None:
+    losses: list[float] = []
+    log = {"log_fn": lambda logs: losses.append(logs["loss"]), "log_every": 6}
+    trainer(Line(), Pairs(), tmp_path / "run", **log).train()
+    assert [math.isnan(loss) for loss in losses] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("photos",), r"got 'photos' as its model; write Trainer\(model, dataset\), a module"),
+        ((Line,), r"got the class Line; give an object of it: Line\(…\)"),
+        ((Line(), "photos"), "the path 'photos'; give data='photos' to a trainer that reads"),
+        ((Line(), Path("photos")), "the path 'photos'"),
+        ((Line(), Pairs), r"the class Pairs; give an object of it: Pairs\(…\)"),
+        ((Line(),), "give a data set with a length and items by index"),
+        ((Line(), Pairs(), 100, 4), "takes model and dataset by position, but got 4 values"),
+    ],
+)
+def test_what_is_no_model_or_no_data_set_is_named(arguments: Any, remedy: str) -> None:
+    with pytest.raises((TypeError, RunError), match=remedy):
+        quintet.Trainer(*arguments, steps=2)
+
+
+def test_samples_of_different_shapes_are_named(tmp_path: Path) -> None:
+    ragged = [{"x": torch.zeros(n + 1, 1), "y": torch.zeros(1)} for n in range(20)]
+    with pytest.raises(
+        RunError, match=r"different shapes .* to one, in the data set, or in collate_fn="
+    ):
+        trainer(Line(), ragged, tmp_path / "run").train()
+
+
+def test_a_setting_of_an_unknown_group_lists_the_groups(tmp_path: Path) -> None:
+    for name in ("nope.x", "steps.x"):
+        with pytest.raises(ConfigError, match=rf"setting {name}: .* groups: optim, tracker"):
+            trainer(Line(), Pairs(), tmp_path / "run", settings={name: 1})
 
 
 def test_an_empty_validation_set_is_refused_and_none_at_all_is_said(tmp_path: Path) -> None:

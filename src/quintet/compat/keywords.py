@@ -76,6 +76,10 @@ CHANGED = {
 }
 
 
+MOOT = {"ema_beta": ("use_ema", False), "num_frames": ("dataset_type", "images")}
+"""Keywords that have no effect beside another keyword with this value."""
+
+
 def anything(_: Any) -> bool:
     return True
 
@@ -90,6 +94,8 @@ class Removed(NamedTuple):
     instead: str
     harmless: Callable[[Any], bool] = anything
     """Whether a value can be ignored without changing the result; others are refused."""
+    part_of: str = ""
+    """A keyword that, if False, makes every value harmless."""
 
 
 _LAUNCH = "give precision for mixed_precision and trackers for log_with; torchrun starts processes"
@@ -137,12 +143,14 @@ def notice(sentence: str) -> None:
 def translate(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     """Replace older names, with a notice each; refuse unknown names, with a list."""
     translated: dict[str, Any] = {}
+    names: dict[str, str] = {}
     for name, value in keywords.items():
         if name not in known and name in REMOVED:
             _let_go(name, value)
             continue
-        if name == "ema_beta" and keywords.get("use_ema") is False:
-            continue  # without EMA its decay does not matter
+        if name in MOOT and keywords.get(MOOT[name][0]) == MOOT[name][1]:
+            notice(f"{name} is not needed: {MOOT[name][0]} is {MOOT[name][1]!r}")
+            continue
         new, now = _translated(name, value, keywords, known)
         if now is UNCHANGED:
             continue
@@ -151,16 +159,21 @@ def translate(keywords: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
         if new not in known:
             raise TypeError(f"unknown keyword {name!r}; known: {', '.join(sorted(known))}")
         if new in translated and translated[new] != now:
-            raise TypeError(f"{new} is given twice, once by an old name")
-        translated[new] = now
+            raise TypeError(twice(new, name, names[new]))
+        translated[new], names[new] = now, name
     return translated
 
 
+def twice(new: str, *names: str) -> str:
+    """The message about two values for one setting."""
+    return f"{new} is given twice, as {' and as '.join(sorted(names))}: give one of them"
+
+
 def _let_go(name: str, value: Any) -> None:
-    instead, harmless = REMOVED[name]
-    if not harmless(value):
-        raise TypeError(f"{name}={value!r} is not supported: {instead}")
-    notice(f"{name} is not needed: {instead}")
+    removed = REMOVED[name]
+    if not removed.harmless(value):
+        raise TypeError(f"{name}={value!r} is not supported: {removed.instead}")
+    notice(f"{name} is not needed: {removed.instead}")
 
 
 def _translated(
@@ -201,7 +214,7 @@ def renamed(**names: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
                 if old not in translated:
                     continue
                 if new in translated:
-                    raise TypeError(f"{new} is given twice, once by an old name")
+                    raise TypeError(twice(new, old, new))
                 notice(f"{old} is now called {new}")
                 translated[new] = translated.pop(old)
             function(*args, **translated)  # type: ignore[arg-type]

@@ -1,11 +1,22 @@
 """Attributes and methods that trainers of the older packages have, or what to use instead."""
 
+import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from quintet.compat.keywords import CHANGED, OLD, REMOVED
+from quintet.engine.settings import keywords_of, value_of
+
+_OPTIMIZER = "the optimizer exists while train() runs; its settings are in recipe.optim"
+_DISCRIMINATOR = "the optimizer exists while train() runs; see recipe.discriminator_optim"
+_SCHEDULE = "the schedule is a function of the step; its settings are in recipe.optim"
+_LOADER = "the data loader exists while train() runs; the data sets are in sets"
+_SETS = "a data set of your own is in sets, split; a folder is opened while train() runs"
 
 REMEDIES = {
     "save": "checkpoints are written every save_every steps; to write the model, call"
@@ -15,11 +26,17 @@ REMEDIES = {
     "train_step": "train() takes all steps; log_fn= is called with each report",
     "valid_step": "evaluate() measures the validation data; train() does so every evaluate_every",
     "warmup": "warmup_steps= is the length of the warm-up",
-    "optim": "the optimizer exists while train() runs; its settings are in recipe.optim",
-    "discr_optim": "the optimizer exists while train() runs; see recipe.discriminator_optim",
-    "scheduler": "the schedule is a function of the step; its settings are in recipe.optim",
-    "dl": "the data loader exists while train() runs; the data sets are in sets",
-    "valid_dl": "the data loader exists while train() runs; the data sets are in sets",
+    **dict.fromkeys(("optim", "optimizer"), _OPTIMIZER),
+    **dict.fromkeys(("discr_optim", "discr_optimizer", "discr_warmup"), _DISCRIMINATOR),
+    **dict.fromkeys(("multiscale_discr_optimizers", "has_multiscale_discrs"), _DISCRIMINATOR),
+    **dict.fromkeys(("scheduler", "discr_scheduler"), _SCHEDULE),
+    **dict.fromkeys(("dl", "valid_dl", "dl_iter", "valid_dl_iter", "dataloader"), _LOADER),
+    **dict.fromkeys(("val_dataloader", "valid_dataloader", "train_dataloader"), _LOADER),
+    "next_data_to_forward_kwargs": _LOADER,
+    **dict.fromkeys(("ds", "valid_ds", "dataset", "valid_dataset", "should_validate"), _SETS),
+    **dict.fromkeys(("data_kwargs", "ds_fields"), "the fields of a data set's tuples are in names"),
+    "data_max_length": "the longest crop is recipe.sounds.seconds",
+    "vae_parameters": "use trainer.model.parameters()",
     "accelerator": "torchrun starts the processes; is_main, device and wait() are here",
     "ema": "ema_model is the model with averaged weights",
     "log": "log_fn= is called with each report; trackers= names TensorBoard, W&B or trackio",
@@ -36,14 +53,26 @@ REMEDIES = {
 class UpstreamNames:
     """Mixin of the trainers, which define `model`, `recipe`, `folder` and `averaged_model`."""
 
+    main: str
     model: Any
     recipe: Any
     folder: Path
 
     def __getattr__(self, name: str) -> Any:
         """Name the replacement of a removed attribute; called only if the name is missing."""
-        if name in REMEDIES:
-            raise AttributeError(f"trainer.{name} is not available: {REMEDIES[name]}")
+        recipe, new = self.__dict__.get("recipe"), OLD.get(name, name)
+        if "model" in self.__dict__ and name in (self.main, "cfm_wrapper"):
+            return self.model
+        if recipe is not None and name not in REMEDIES and new in keywords_of(recipe):
+            try:
+                return value_of(recipe, new)
+            except TypeError as error:  # several groups have it
+                raise AttributeError(str(error)) from None
+        remedy = REMEDIES.get(name) or (name in REMOVED and REMOVED[name].instead)
+        if not remedy and name in CHANGED:
+            remedy = f"it became {CHANGED[name].new}"
+        if remedy:
+            raise AttributeError(f"trainer.{name} is not available: {remedy}")
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     @property
@@ -86,6 +115,8 @@ class UpstreamNames:
     def results_folder(self) -> Path:
         return self.folder
 
+    checkpoint_folder = results_folder
+
     @property
     def unwrapped_model(self) -> Any:
         return self.model
@@ -101,3 +132,21 @@ class UpstreamNames:
 
 
 CPU = torch.device("cpu")
+Log = Callable[[dict[str, Any]], Any]
+
+
+def with_old_names(log: Log, main: str, adversarial: bool) -> Log:
+    """A log function that always gets `loss`, and `discr_loss` where there are discriminators:
+    those of the last report, also at an evaluation; NaN before the first."""
+    last = {"loss": math.nan} | ({"discr_loss": math.nan} if adversarial else {})
+
+    def call(record: dict[str, Any]) -> Any:
+        losses = {name: record[name] for name in record if name.endswith("/loss")}
+        critics = [losses[name] for name in losses if "discriminator" in name]
+        if f"{main}/loss" in losses:
+            last["loss"] = losses[f"{main}/loss"]
+        if critics:
+            last["discr_loss"] = sum(critics)
+        return log({**last, **record})
+
+    return call

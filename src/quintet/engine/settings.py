@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from quintet.engine.config import (
+    ConfigError,
     OptimizerConfig,
     Recipe,
     differences,
@@ -23,7 +24,7 @@ from quintet.engine.config import (
     to_json,
 )
 
-R = TypeVar("R", bound=Recipe)
+R = TypeVar("R")
 
 
 class Setting(NamedTuple):
@@ -110,7 +111,8 @@ def each_setting(settings: Any, change: Callable[[Any, Any], Any]) -> Any:
 
 
 def updated(recipe: R, changes: Mapping[str, Any]) -> R:
-    """The recipe with settings replaced by dotted name; through JSON, which checks every type.
+    """A recipe, or the configuration of a model, with settings replaced by dotted name; through
+    JSON, which checks every type.
 
     A group takes a mapping of some of its settings, or a dataclass with all of them.
     """
@@ -119,6 +121,9 @@ def updated(recipe: R, changes: Mapping[str, Any]) -> R:
         *groups, last = name.split(".")
         branch = tree
         for group in groups:
+            if not isinstance(branch.get(group), dict):
+                known = ", ".join(sorted(n for n, v in branch.items() if isinstance(v, dict)))
+                raise ConfigError(f"unknown setting {name}: {group} is no group; groups: {known}")
             branch = branch[group]
         nested = isinstance(value, Mapping) and isinstance(branch.get(last), dict)
         branch[last] = {**branch[last], **to_json(value)} if nested else to_json(value)
@@ -155,6 +160,11 @@ def keywords_of(recipe: Recipe) -> set[str]:
     fields = {field.name for field in dataclasses.fields(recipe)}
     leaves = (s.name for s in settings_of(recipe) if not s.name.startswith("model."))
     return fields | {name.rpartition(".")[2] for name in leaves}
+
+
+def value_of(recipe: Recipe, keyword: str) -> Any:
+    """The setting that a Python keyword names; of optimizers, that of the first."""
+    return functools.reduce(getattr, names_for(recipe, keyword)[0].split("."), recipe)
 
 
 def table(settings: Any) -> str:

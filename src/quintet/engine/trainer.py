@@ -7,13 +7,13 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from quintet.compat.keywords import notice, translate
-from quintet.compat.trainer import UpstreamNames
+from quintet.compat.trainer import UpstreamNames, with_old_names
 from quintet.engine.config import (
     ConfigError,
     OptimizerConfig,
@@ -43,6 +43,7 @@ from quintet.engine.task import (
     Update,
     each,
 )
+from quintet.engine.trainer_call import check_call
 
 M = TypeVar("M", bound=nn.Module)
 Sets = dict[str, Source | None]
@@ -214,6 +215,11 @@ class BaseTrainer(UpstreamNames, Generic[M]):
     main = "model"
     """The part that is the model."""
 
+    def __new__(cls, *args: Any, **keywords: Any) -> Self:
+        if args or keywords:  # a copy is built without
+            check_call(cls, args, keywords)
+        return super().__new__(cls)
+
     def __init__(
         self,
         model: M,
@@ -336,15 +342,8 @@ class BaseTrainer(UpstreamNames, Generic[M]):
     __call__ = forward = train
 
     def _sinks(self, folder: RunFolder) -> list[Sink]:
-        log = self.options.log_fn
-        names = {"loss": f"{self.main}/loss", "discr_loss": "discriminator/loss"}
-
-        def with_old_names(record: dict[str, Any]) -> Any:
-            assert log is not None
-            old = {name: record[new] for name, new in names.items() if new in record}
-            return log({**old, **record})
-
-        return [Callback(with_old_names)] if log else []
+        log, adversarial = self.options.log_fn, hasattr(self.recipe, "discriminator_optim")
+        return [Callback(with_old_names(log, self.main, adversarial))] if log else []
 
     def averaged_model(self, step: int | Literal["best"] | None = None) -> M:
         """The model with the averaged weights of a checkpoint, the newest by default, in eval mode.
@@ -386,7 +385,7 @@ class Trainer(BaseTrainer[nn.Module]):
     def __init__(
         self,
         model: nn.Module,
-        dataset: Any,
+        dataset: Any = None,
         *,
         data_kwargs: Sequence[str] = (),
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -394,6 +393,12 @@ class Trainer(BaseTrainer[nn.Module]):
     ):
         self.names, self.collate = tuple(data_kwargs), collate_fn or default_collate
         super().__init__(model, dataset, keywords, {})
+
+    def open(self, recipe: AnyRecipe) -> Any:
+        raise RunError(
+            "Trainer reads no folders: give a data set with a length and items by index,"
+            " Trainer(model, dataset, steps=…)"
+        )
 
     def task(self, recipe: AnyRecipe) -> AnyTask:
         assert self.sets is not None

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 from quintet.engine.data.record import HasFiles
 from quintet.engine.data.source import Source
-from quintet.engine.data.stream import DAMAGE, stop_workers
+from quintet.engine.data.stream import DAMAGE, stacked, stop_workers
 from quintet.engine.data.workers import Loader
 from quintet.engine.keys import Key
 from quintet.engine.runs.cache import VALUES_PER_FILE, Cache
@@ -90,7 +90,7 @@ class Batches:
         sound = [(slot, item) for slot, item in enumerate(items) if not isinstance(item, str)]
         reasons = {slot: item for slot, item in enumerate(items) if isinstance(item, str)}
         slots = [slot for slot, _ in sound]
-        return slots, self.collate([item for _, item in sound]) if sound else None, reasons
+        return slots, stacked(self.collate, [item for _, item in sound]) if sound else None, reasons
 
 
 class OfSource:

@@ -1,6 +1,7 @@
 """Source: the samples of a data set, each a function of its index and its key."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -71,6 +72,14 @@ class MapStyle:
 def _require_indexing(dataset: Any) -> None:
     """What has a length, but no items 0, 1, …."""
     kind = type(dataset).__name__
+    if isinstance(dataset, type):
+        name = dataset.__name__
+        raise RunError(f"the data set is the class {name}; give an object of it: {name}(…)")
+    if isinstance(dataset, (str, Path)):
+        raise RunError(
+            f"the data set is the path {str(dataset)!r}; give data={str(dataset)!r} to a trainer"
+            " that reads folders, or a torch Dataset of its files"
+        )
     if isinstance(dataset, DataLoader):
         raise RunError(
             f"the data is a {kind}; give its data set (loader.dataset), and batch_size, workers "

@@ -84,13 +84,26 @@ class Samples(Dataset[Any]):
         return None, request.sample, key, damaged
 
 
+def stacked(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
+    """The batch of these items; RunError if their shapes differ."""
+    try:
+        return collate(items)
+    except RuntimeError as error:
+        if "stack expects each tensor" not in str(error):
+            raise
+        raise RunError(
+            f"samples have different shapes ({error}): crop, resize or pad them to one, in the data"
+            " set, or in collate_fn= of Trainer"
+        ) from None
+
+
 def collated(
     collate: Callable[[list[Any]], Any], samples: list[tuple[Any, int, Key, list[Damaged]]]
 ) -> Loaded:
     damaged = [each for *_, replaced in samples for each in replaced]
     keys = torch.tensor([key.fold("device") for _, _, key, _ in samples])
     unreadable = any(item is None for item, *_ in samples)
-    data = None if unreadable else collate([item for item, *_ in samples])
+    data = None if unreadable else stacked(collate, [item for item, *_ in samples])
     ids = [index for _, index, _, _ in samples]
     return Loaded(with_inline(data), ids, with_inline(keys), damaged)
 

@@ -49,6 +49,20 @@ class Pretrained:
         """room/family, as config.json names it."""
         return "/".join(cls.__module__.split(".")[1:3])
 
+    def save(self, *_: Any, **__: Any) -> NoReturn:
+        """What older packages call; theirs writes a pickle."""
+        raise TypeError(f"{type(self).__name__}.save is not there: call save_pretrained(folder)")
+
+    def load(self, *_: Any, **__: Any) -> NoReturn:
+        """What older packages call; theirs reads a pickle."""
+        name = type(self).__name__
+        raise TypeError(
+            f"{name}.load is not there: call {name}.from_pretrained(folder), or quintet.load(run);"
+            " weights of other packages do not fit"
+        )
+
+    init_and_load = init_and_load_from = load
+
     def save_pretrained(
         self,
         folder: str | Path,

@@ -8,12 +8,12 @@ Shapes: b samples, c channels, h x w pixels in 0..1; f = `factor`; d = width of 
 Codes are ids (b, h/f, w/f), or latents (b, channels, h/f, w/f) of a continuous bottleneck.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from quintet.compat.models import VQGAN_VAE, model_keywords
+from quintet.engine.settings import updated
 from quintet.image.vqgan.config import VQGanVAEConfig
 from quintet.nn.blocks import AttentionBlock, Downsample, Head, ResidualBlock, Stem, Upsample
 from quintet.nn.precision import full_precision
@@ -58,14 +58,12 @@ def config_from_keywords(config: VQGanVAEConfig | None = None, **keywords: Any) 
     """
     config = config or VQGanVAEConfig()
     keywords = model_keywords(VQGAN_VAE, keywords, config, ("layers", "codebook_size"))
-    if isinstance(keywords.get("num_res_blocks"), int):
-        keywords["num_res_blocks"] = (keywords["num_res_blocks"],)
     layers, size = keywords.pop("layers", None), keywords.pop("codebook_size", None)
     if layers is not None:
         keywords |= {"patch_size": 2, "channel_multipliers": tuple(2**i for i in range(layers))}
     if size is not None:
         keywords |= codebook_of_size(size)
-    return replace(config, **keywords)
+    return updated(config, keywords)
 
 
 class VQGanVAE(TokenizerModel):

@@ -14,7 +14,6 @@ to model. Each coordinate is a discretised logistic (PixelCNN++, arXiv 1701.0551
 """
 
 import math
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.compat.calls import MESH_AUTOENCODER_CALL, call_keywords
 from quintet.compat.models import MESH_AUTOENCODER, model_keywords
 from quintet.engine.models.pretrained import Pretrained
+from quintet.engine.settings import updated
 from quintet.mesh import geometry
 from quintet.mesh.autoencoder.bottleneck import (
     LatentQuantiser,
@@ -105,7 +106,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
     def __init__(self, config: MeshAutoencoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
         config = config or MeshAutoencoderConfig()
-        self.config = config = replace(config, **model_keywords(MESH_AUTOENCODER, keywords, config))
+        self.config = config = updated(config, model_keywords(MESH_AUTOENCODER, keywords, config))
         self.compact = CompactDecoder(config) if config.quantiser == "pointer" else None
         if self.compact is None:
             self.build()
@@ -147,6 +148,7 @@ class MeshAutoencoder(Pretrained, nn.Module):
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """With keywords alone, `autoencoder(vertices=…, faces=…)`: the loss of a batch, for a
         custom training loop."""
+        keywords = keywords if args else call_keywords(MESH_AUTOENCODER_CALL, keywords)
         output = super().__call__(*args, **keywords)
         return output if args else output.loss
 

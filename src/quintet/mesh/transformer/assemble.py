@@ -1,5 +1,8 @@
 """Conversion of face codes and coordinates to indexed vertices and faces."""
 
+import dis
+import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -11,6 +14,21 @@ class Mesh(NamedTuple):
     """(v, 3), fp32."""
     faces: Tensor
     """(f, corners), int64."""
+
+
+class Meshes(list[Mesh]):
+    """Generated meshes. A list, except that two are not unpacked: `coords, mask = generate(…)` of
+    meshgpt-pytorch would take two meshes for coordinates and a mask."""
+
+    def __iter__(self) -> Iterator[Mesh]:
+        caller = sys._getframe(1)
+        opcode, count = caller.f_code.co_code[caller.f_lasti :][:2]
+        if dis.opname[opcode] == "UNPACK_SEQUENCE" and count == 2:
+            raise TypeError(
+                "generate returns a list of meshes, not coordinates and a mask: write meshes ="
+                " transformer.generate(…), then meshes[0].vertices and meshes[0].faces"
+            )
+        return super().__iter__()
 
 
 def assemble(codes: Tensor, coordinates: Tensor, corners: int = 3) -> Mesh:

@@ -20,10 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.compat.models import MESH_GENERATE, MESH_TRANSFORMER, arguments, model_keywords
+from quintet.compat.calls import MESH_GENERATE, MESH_TRANSFORMER_CALL, call_keywords
+from quintet.compat.models import MESH_TRANSFORMER, arguments, model_keywords
 from quintet.engine.models.pretrained import Pretrained
+from quintet.engine.settings import updated
 from quintet.mesh.geometry import discretise
-from quintet.mesh.transformer.assemble import Mesh, assemble
+from quintet.mesh.transformer.assemble import Meshes, assemble
 from quintet.mesh.transformer.config import MeshTransformerConfig
 from quintet.mesh.transformer.generator import Sampling, generate
 from quintet.mesh.transformer.heads import CodeEmbedding, CodeHead, DigitHead
@@ -31,6 +33,7 @@ from quintet.nn.attention import Block, Context, linear
 from quintet.nn.norms import RMSNorm
 from quintet.nn.packing import Packing, sum_by_owner
 from quintet.nn.precision import full_precision, residual_stream, without_autocast
+from quintet.nn.quantisers.base import check_ids
 from quintet.nn.rope import rope_1d
 from quintet.shared.conditioning import CaptionConditioned
 
@@ -79,7 +82,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         base: MeshTransformerConfig = config or MeshTransformerConfig()
         if autoencoder is not None:
             base = base.with_codebook_of(autoencoder.config)
-        self.config = config = replace(base, **model_keywords(MESH_TRANSFORMER, keywords, base))
+        self.config = config = updated(base, model_keywords(MESH_TRANSFORMER, keywords, base))
         self.set_autoencoder(autoencoder)
         dim, tokens = config.dim, config.tokens_per_face
         self.code_embed = CodeEmbedding(dim, config.codebook_size, config.depth, config.levels)
@@ -114,7 +117,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if not args and not {"text", "mask", "drop"} & {*keywords}:
-            return self.loss(**keywords)
+            return self.loss(**call_keywords(MESH_TRANSFORMER_CALL, keywords))
         return super().__call__(*args, **keywords)
 
     def loss(
@@ -132,6 +135,8 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
             if self.autoencoder is None or vertices is None or faces is None:
                 raise ValueError("give vertices and faces, and an autoencoder; or codes")
             codes = self.autoencoder.tokenize(vertices, faces, face_edges)
+        else:
+            self.check_codes(codes)
         assert codes is not None
         text, mask = (None, None) if texts is None else self.tokenize_captions(texts)
         drop = None
@@ -282,7 +287,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         max_faces: int | None = None,
         return_codes: bool = False,
         **older: Any,
-    ) -> list[Mesh] | Tensor:
+    ) -> Meshes | Tensor:
         """Generate one mesh per text, `batch_size` meshes, or one per `prompt`: the codes of its
         first faces, (b, f, t) or flattened. `older` are arguments of meshgpt-pytorch.
 
@@ -295,9 +300,8 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
             )
         if max_faces is not None and max_faces < 1:
             raise ValueError(f"max_faces must be 1 or more, not {max_faces}")
-        max_faces = arguments(MESH_GENERATE, older, {"max_faces"}, self.config).get(
-            "max_faces", max_faces
-        )
+        older = arguments(MESH_GENERATE, older, {"max_faces"}, self.config, self.generate)
+        max_faces = older.get("max_faces", max_faces)
         texts = [texts] if isinstance(texts, str) else texts
         if prompt is not None:
             prompt = self.check_prompt(prompt)
@@ -329,9 +333,13 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
                 f"expected a prompt (b, faces, {tokens}), or whole faces of {tokens} codes each,"
                 f" not {tuple(prompt.shape)}"
             )
+        self.check_codes(prompt)
         return prompt.reshape(len(prompt), -1, tokens)
 
-    def decode_meshes(self, codes: Tensor) -> list[Mesh]:
+    def check_codes(self, codes: Tensor) -> None:
+        check_ids(codes, self.config.codebook_size, "give codes of this autoencoder", least=-1)
+
+    def decode_meshes(self, codes: Tensor) -> Meshes:
         """Decode codes (b, f, t) to vertices and faces on the autoencoder's device."""
         codes = codes.to(next(self.autoencoder.parameters()).device)
         coordinates, mask = self.autoencoder.decode_codes(codes)
@@ -339,7 +347,7 @@ class MeshTransformer(CaptionConditioned, Pretrained, nn.Module):
         if self.config.pointers:  # equal positions are one vertex, not equal codes
             bins = discretise(coordinates, self.autoencoder.config.bins).flatten(2)
             labels = torch.where(mask[..., None], bins, -1)
-        return [assemble(c, x, corners) for c, x in zip(labels.cpu(), coordinates.cpu())]
+        return Meshes(assemble(c, x, corners) for c, x in zip(labels.cpu(), coordinates.cpu()))
 
     # -- saving -------------------------------------------------------------------------------
 

@@ -12,19 +12,21 @@ condition a generator. Its codebooks are moving averages: it has no loss and no 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quintet.compat.calls import MULAN_CALL, call_keywords
 from quintet.compat.models import MULAN, model_keywords
 from quintet.engine.models.pretrained import Pretrained
+from quintet.engine.settings import updated
 from quintet.music.config import MusicLossConfig
 from quintet.music.mulan.config import MuLaNConfig
 from quintet.music.mulan.towers import AudioTower, Draws, TextTower
 from quintet.nn.contrastive import Pairs, clamp_temperature, contrastive_loss, similarities
+from quintet.nn.quantisers.base import check_ids
 from quintet.nn.quantisers.residual import ResidualQuantiser
 from quintet.nn.quantisers.vq import VectorQuantiser
 from quintet.nn.statistics import CommitContext
@@ -102,7 +104,7 @@ class MuLaN(Embeds, Pretrained, nn.Module):
     def __init__(self, config: MuLaNConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
         config = config or MuLaNConfig()
-        self.config = config = replace(config, **model_keywords(MULAN, keywords, config))
+        self.config = config = updated(config, model_keywords(MULAN, keywords, config))
         self.audio = AudioTower(config)
         self.text = TextTower(config)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))
@@ -123,7 +125,7 @@ class MuLaN(Embeds, Pretrained, nn.Module):
             args, texts = args[:1], args[1]
             keywords["texts" if isinstance(texts, Tensor) else "raw_texts"] = texts
         if "raw_texts" in keywords or "texts" in keywords:
-            return self.loss(*args, **keywords)
+            return self.loss(*args, **call_keywords(MULAN_CALL, keywords))
         return super().__call__(*args, **keywords)
 
     def forward(
@@ -184,6 +186,7 @@ class MuLaN(Embeds, Pretrained, nn.Module):
         if (raw_texts is None) == (texts is None):
             raise ValueError("give either raw_texts (strings) or texts (ids)")
         if texts is not None:
+            check_ids(texts, self.config.vocab_size, "build MuLaN with the vocab_size of your ids")
             return pad_ids(texts.to(device), self.config.text_length), None
         assert raw_texts is not None
         if self.config.text == "bytes":

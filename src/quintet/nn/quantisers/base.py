@@ -89,11 +89,9 @@ class DiscreteBottleneck(Bottleneck):
             raise ValueError(
                 f"expected integer ids ({axes}), not {codes.dtype} {tuple(codes.shape)}"
             )
-        if codes.numel() and not 0 <= codes.min() <= codes.max() < size:
-            raise ValueError(
-                f"ids range from {codes.min()} to {codes.max()}, outside 0 … {size - 1}; the"
-                f" codebook has {size} codes: decode with the model that encoded them"
-            )
+        check_ids(
+            codes, size, f"the codebook has {size} codes: decode with the model that encoded them"
+        )
 
     def rows(self, output: Any) -> dict[str, Tensor]:
         return {"ids": output.ids}
@@ -146,3 +144,11 @@ class ProjectOut(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         return channels_first(F.linear(values, self.weight, self.bias))
+
+
+def check_ids(ids: Tensor, size: int, remedy: str, least: int = 0) -> None:
+    """On a GPU an id without an embedding would end the process."""
+    if ids.numel() and not least <= ids.min() <= ids.max() < size:
+        raise ValueError(
+            f"ids range from {ids.min()} to {ids.max()}, outside {least} … {size - 1}; {remedy}"
+        )

@@ -1,6 +1,6 @@
 """MaskedGenerator: a masked transformer around its frozen tokenizer, for pictures and clips."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -8,11 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from quintet.compat.models import MASKGIT, MASKGIT_GENERATE, arguments, model_keywords
+from quintet.compat.calls import MASKGIT_CALL, MASKGIT_GENERATE, call_keywords
+from quintet.compat.models import MASKGIT, arguments, model_keywords
 from quintet.engine.keys import uniform
 from quintet.engine.models.pretrained import Pretrained
+from quintet.engine.settings import updated
 from quintet.nn.attention import Context
 from quintet.nn.precision import without_autocast
+from quintet.nn.quantisers.base import check_ids
 from quintet.shared.conditioning import in_blocks
 from quintet.shared.maskgit.config import MaskedConfig, digits_of
 from quintet.shared.maskgit.decoding import (
@@ -44,6 +47,8 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
     """Built from a configuration, its fields as keywords, or a tokenizer."""
 
     Config: ClassVar[type[MaskedConfig]]
+    generate: Callable[..., Tensor]
+    """New pictures or clips; further keywords are for `decoding_of`."""
 
     def __init__(self, config: Any = None, *, tokenizer: Any = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
@@ -57,7 +62,7 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
             base = replace(base, digits=digits_of(tokenizer.config))
         if size is not None or frames is not None:
             base = replace(base, grid=self.grid_of(tokenizer, size, frames))
-        self.config = replace(base, **model_keywords(MASKGIT, keywords, base))
+        self.config = updated(base, model_keywords(MASKGIT, keywords, base))
         self.set_tokenizer(tokenizer)
         self.build(self.config)
 
@@ -159,16 +164,28 @@ class MaskedGenerator(MaskedTransformer, Pretrained):
 
     def decoding_of(self, texts: Any, settings: dict[str, Any]) -> Decoding:
         """`settings` are fields of `Decoding`, or arguments of muse-maskgit-pytorch."""
-        known = set(Decoding.__dataclass_fields__)
-        decoding = Decoding(**arguments(MASKGIT_GENERATE, settings, known, self.config))
+        known, function = set(Decoding.__dataclass_fields__), self.generate
+        decoding = Decoding(**arguments(MASKGIT_GENERATE, settings, known, self.config, function))
         return decoding if texts is not None else replace(decoding, cond_scale=1.0)
 
     def blank_ids(self, count: int) -> Tensor:
         shape = (count, self.config.tokens)
         return torch.full(shape, -1, dtype=torch.int64, device=self.weight.device)
 
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """`maskgit(images_or_ids, texts=…)`: the loss of a batch, for a custom training loop."""
+        if len(args) > 1 or "masked" in keywords:
+            return super().__call__(*args, **keywords)
+        seed = int(torch.randint(2**62, ()))
+        return self.loss(*args, **{"seed": seed, **call_keywords(MASKGIT_CALL, keywords)})
+
     def loss(self, ids: Tensor, texts: Sequence[str] | None = None, seed: int = 0) -> Tensor:
-        """Loss per masked id of ids (b, …), for custom training loops; a `seed` for each step."""
+        """Loss per masked id of pixels in 0..1, or of their ids (b, …), for custom training loops;
+        a `seed` for each step."""
+        if ids.is_floating_point():
+            ids = self.tokenize_pixels(ids.to(self.weight.device))
+        else:
+            check_ids(ids, self.config.codebook_size, "give ids of this model's tokenizer")
         flat = ids.flatten(1).to(self.weight.device)
         keys = sample_keys(seed, range(len(flat))).to(flat.device)
         text, mask = (None, None) if texts is None else self.tokenize_captions(texts)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 import torch
 from torch import Tensor, nn
 
+from quintet.compat.calls import TOKENIZER_CALL, call_keywords
 from quintet.engine.models.pretrained import Pretrained
 from quintet.nn.quantisers.base import Bottleneck, DiscreteBottleneck
 from quintet.nn.quantisers.codebook import CodebookUsage, codebook_usage
@@ -76,11 +77,10 @@ class TokenizerModel(Pretrained, nn.Module):
     # -- custom training loops ------------------------------------------------------------------
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if keywords.keys() & TOKENIZER_CALL.keys():
+            keywords = call_keywords(TOKENIZER_CALL, keywords)
         if keywords.pop("return_loss", False):
             return self.loss(*args, **keywords)
-        for name in ("return_recon", "return_recons", "return_discr_loss", "return_codes"):
-            if keywords.pop(name, False):
-                raise TypeError(f"{name}=True is not there: {INSTEAD[name]}")
         return super().__call__(*args, **keywords)
 
     def loss(self, pixels: Tensor, losses: TokenizerLossConfig | None = None) -> Tensor:
@@ -168,13 +168,6 @@ class TokenizerModel(Pretrained, nn.Module):
 
 INSTEAD_OF_IDS = "its latents are continuous; call encode_latents and decode_latents"
 INSTEAD_OF_LATENTS = "call tokenize, or build the model with quantiser='kl' or 'bounded'"
-INSTEAD = {
-    "return_recon": "call reconstruct, or take output of what the model returns",
-    "return_recons": "call reconstruct, or take output of what the model returns",
-    "return_codes": "call tokenize, or take ids of what the model returns",
-    "return_discr_loss": "the discriminators belong to the trainer; build your own from"
-    " quintet.nn.adversarial",
-}
 
 
 def check_divisible(height: int, width: int, factor: int, what: str) -> None:

@@ -13,7 +13,6 @@ its spectrum by what its mel bins lack, which keeps phases and harmonics as they
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.nn import functional as F
 
 from quintet.compat.models import model_keywords
 from quintet.engine.models.pretrained import Pretrained
+from quintet.engine.settings import updated
 from quintet.nn.adversarial.losses import per_sample
 from quintet.nn.griffin_lim import GriffinLim, beyond, power, scaled
 from quintet.nn.precision import full_precision, without_autocast
@@ -62,7 +62,7 @@ class Vocoder(Pretrained, nn.Module):
     def __init__(self, config: VocoderConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
         config = config or VocoderConfig()
-        self.config = config = replace(config, **model_keywords({}, keywords, config))
+        self.config = config = updated(config, model_keywords({}, keywords, config))
         self.mel = log_mel(config.sample_rate, config.n_fft, config.hop_length, config.n_mels)
         self.griffin_lim = GriffinLim(self.mel)
         self.backbone = VocosBackbone(

@@ -13,15 +13,16 @@ reaches the backbone.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.compat.models import VOICEBOX, model_keywords
+from quintet.compat.calls import VOICEBOX_CALL, VOICEBOX_SAMPLE, call_keywords
+from quintet.compat.models import VOICEBOX, arguments, model_keywords
 from quintet.engine.models.pretrained import Pretrained
+from quintet.engine.settings import updated
 from quintet.nn.alignment import (
     Aligner,
     binarization_loss,
@@ -33,6 +34,7 @@ from quintet.nn.alignment import (
 )
 from quintet.nn.flow import Method, flow_loss, straight_path
 from quintet.nn.griffin_lim import GriffinLim
+from quintet.nn.quantisers.base import check_ids
 from quintet.speech.features import FeatureExtractor
 from quintet.speech.text.characters import FIRST, PAD, UNKNOWN, clean, stack
 from quintet.speech.text.phonemes import TokenEmbedding
@@ -76,7 +78,7 @@ class VoiceBox(Pretrained, nn.Module):
     def __init__(self, config: VoiceBoxConfig | None = None, **keywords: Any) -> None:
         nn.Module.__init__(self)
         config = config or VoiceBoxConfig()
-        self.config = config = replace(config, **model_keywords(VOICEBOX, keywords, config))
+        self.config = config = updated(config, model_keywords(VOICEBOX, keywords, config))
         self.features = FeatureExtractor(config)
         self.text_embedding = TokenEmbedding(config, config.text_dim)
         self.backbone = Backbone(config)
@@ -193,7 +195,7 @@ class VoiceBox(Pretrained, nn.Module):
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if len(args) < 5 and "draws" not in keywords:
-            return self.loss(*args, **keywords)
+            return self.loss(*args, **call_keywords(VOICEBOX_CALL, keywords))
         return super().__call__(*args, **keywords)
 
     def loss(
@@ -219,6 +221,8 @@ class VoiceBox(Pretrained, nn.Module):
     def tokenize(self, texts: Sequence[str] | Tensor) -> tuple[Tensor, Tensor]:
         """Ids (b, n) and their number (b,); a tensor of ids passes through, with 0 for padding."""
         if isinstance(texts, Tensor):
+            remedy = "build VoiceBox with vocabulary=, 2 more than your ids"
+            check_ids(texts, self.config.vocabulary, remedy)
             return texts.to(self.device), (texts != PAD).sum(1).to(self.device)
         self.check_texts(texts)
         if self.config.text == "given":
@@ -241,8 +245,10 @@ class VoiceBox(Pretrained, nn.Module):
         if not valid or not audio.shape[1] or (latents and audio.shape[2] != self.config.n_mels):
             expected = f"latents (b, t, {self.config.n_mels})" if latents else "sounds (b, n)"
             dtype = str(audio.dtype).removeprefix("torch.")
+            other = "; for latents build the model with features='latents' and n_mels=, their width"
             raise ValueError(
-                f"expected floating-point {expected}, not {tuple(audio.shape)} of {dtype}"
+                f"expected floating-point {expected}, not {tuple(audio.shape)} of"
+                f" {dtype}{other if audio.ndim == 3 else ''}"
             )
         return audio.to(self.device, self.text_embedding.weight.dtype)
 
@@ -268,8 +274,10 @@ class VoiceBox(Pretrained, nn.Module):
         sway: float = -1.0,
         seed: int = 0,
         vocoder: nn.Module | None = None,
+        **older: Any,
     ) -> list[Tensor]:
-        """Speech (n,) for each text, or latents (t, c) from a model of latents.
+        """Speech (n,) for each text, or latents (t, c) from a model of latents. `older` are
+        arguments of voicebox-pytorch.
 
         `texts` alone are spoken in any voice. With `cond`, reference recordings with optional
         transcripts `cond_texts`, they continue those recordings; the new part is returned. With
@@ -277,6 +285,7 @@ class VoiceBox(Pretrained, nn.Module):
         whole recordings, which are returned; without texts the mask may have several spans. `cond`
         alone only sets the lengths of speech without any condition.
         """
+        arguments(VOICEBOX_SAMPLE, older, set(), self.config, self.sample)
         solver = Solver(steps, method, sway, cond_scale)
         self.check_texts(texts)
         if texts is None and cond is not None and cond_mask is None:

@@ -11,8 +11,8 @@ bottleneck. The first frame has its own latent frame; each later latent frame co
 image (b, c, h, w) is a clip of one frame. Layers work on (b, t, c, h, w): see nn/causal.py.
 """
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from quintet.compat.models import VIDEO_TOKENIZER, model_keywords
+from quintet.engine.settings import updated
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.adversarial.tangent import derivative
 from quintet.nn.causal import State
@@ -48,18 +49,20 @@ def config_from_keywords(
 ) -> VideoTokenizerConfig:
     """A configuration with fields changed, or magvit2-pytorch's `image_size` and `codebook_size`.
 
-    The model takes any divisible size, so `image_size` is only checked.
+    The model takes any divisible size: `image_size` is checked, and the default of its trainer.
     """
     config = config or VideoTokenizerConfig()
     keywords = model_keywords(VIDEO_TOKENIZER, keywords, config, ("image_size", "codebook_size"))
     image_size, size = keywords.pop("image_size", None), keywords.pop("codebook_size", None)
     if size is not None:
         keywords |= codebook_of_size(size)
-    config = replace(config, **keywords)
-    if image_size is not None and image_size % config.factor:
+    if keywords.get("max_dim") == math.inf:  # no limit, in a number that JSON has
+        keywords["max_dim"] = 2**16
+    config = updated(config, keywords)
+    if image_size is not None and (type(image_size) is not int or image_size % config.factor):
         raise ValueError(
-            f"image_size {image_size} is not divisible by the downsampling factor {config.factor}:"
-            " change it, or drop a compress_space layer"
+            f"image_size {image_size!r} is not divisible by the downsampling factor"
+            f" {config.factor}: change it, or drop a compress_space layer"
         )
     return config
 

@@ -19,7 +19,7 @@ class VideoTokenizerTrainer(TokenizerTrainer[VideoTokenizer]):
     built-in clips.
 
         tokenizer = VideoTokenizer(image_size=128, init_dim=64, codebook_size=1024)
-        VideoTokenizerTrainer(tokenizer, data="videos", size=128, steps=10_000).train()
+        VideoTokenizerTrainer(tokenizer, data="videos", steps=10_000).train()
 
     Its defaults are those of the recipe `video/tokenizer`, and every setting is a keyword: `size`,
     `frames`, `adversarial` (none, hinge, relativistic), `adversarial_from`, `motion`,
@@ -33,6 +33,8 @@ class VideoTokenizerTrainer(TokenizerTrainer[VideoTokenizer]):
     @renamed(model="tokenizer")
     def __init__(self, tokenizer: VideoTokenizer, dataset: Any = None, **keywords: Any):
         derived = {"model": tokenizer.config, "videos.channels": tokenizer.config.channels}
+        if tokenizer.image_size is not None:
+            derived["videos.size"] = (tokenizer.image_size,) * 2
         super().__init__(tokenizer, dataset, keywords, derived)
 
     def adapt(self, dataset: Any, recipe: VideoRecipe) -> OwnVideos:
