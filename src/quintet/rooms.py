@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from quintet.engine.config import ConfigError, Recipe, from_json
 from quintet.engine.errors import RunError
+from quintet.suggest import among, command
 
 if TYPE_CHECKING:
     from quintet.engine.task import Task
@@ -94,7 +95,7 @@ class Family:
     @property
     def sample(self) -> SampleModule:
         members = "EXAMPLE, Flags, example(recipe, run) and sample(trained, inputs, out, flags)"
-        return self.module("sample", members, "quintet sample")
+        return self.module("sample", members, "sampling")
 
     @property
     def export(self) -> ExportModule:
@@ -175,12 +176,15 @@ def recipe_function(name: str) -> Callable[[], Recipe]:
     room, _, short = name.partition("/")
     if re.fullmatch(r"\w+/\w+", name) and room in rooms() and short in Room(room).recipes:
         return Room(room).recipes[short]
-    raise RunError(f"there is no recipe '{name}'; 'quintet list' shows them: {', '.join(names())}")
+    known = among(name, names())
+    if room in rooms() and not short:
+        known = f"{room} has {', '.join(f'{room}/{short}' for short in Room(room).recipes)}"
+    raise RunError(f"there is no recipe '{name}'; {known} ({command('list')} explains all)")
 
 
 def room_named(name: str) -> Room:
     if name not in rooms():
-        raise RunError(f"there is no room '{name}'; there are {', '.join(rooms())}")
+        raise RunError(f"there is no room '{name}'; {among(name, rooms())}")
     return Room(name)
 
 

@@ -44,7 +44,7 @@ def test_an_unknown_argument_is_an_error_with_suggestions(quintet: Quintet, tmp_
     said = sentence(quintet("doctor", "frobnicate"))
     assert "neither a room (image, mesh" in said
     assert "nor a recipe" in said
-    assert "image/vqgan_tiny" in sentence(quintet("doctor", "image/vqgam"))
+    assert "did you mean image/vqgan" in sentence(quintet("doctor", "image/vqgam"))
     assert "quintet doctor image FOLDER" in sentence(quintet("doctor", "image"))
     assert "it is no run" in sentence(quintet("doctor", tmp_path))
     assert "neither" in sentence(quintet("doctor", tmp_path, tmp_path))

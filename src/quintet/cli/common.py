@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from quintet import __version__, rooms
 from quintet.console import say_last
-from quintet.engine.config import Recipe
+from quintet.engine.config import Recipe, is_gone
 from quintet.engine.errors import RunError
 
 HELP = f"""\
@@ -125,9 +125,13 @@ def check_step(step: Step) -> None:
         raise RunError(f"--step is {step}; give the step of a checkpoint, or best")
 
 
-def need_data(recipe: Recipe, run: Path, remedy: str) -> None:
+def need_data(recipe: Recipe, run: Path, remedy: str, moved: str) -> None:
+    """Refuse a Python data set with the remedy, and a missing folder with the command that takes it
+    at its new place."""
     if recipe.data is not None and recipe.data.startswith("python:"):
         raise RunError(f"{run} was trained on a Python data set; {remedy}")
+    if is_gone(recipe.data):
+        raise RunError(f"{recipe.data}, the data of {run}, is gone; if it was moved: {moved}")
 
 
 def recorded(run: Path) -> tuple[str, Any]:

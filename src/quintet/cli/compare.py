@@ -11,6 +11,7 @@ import tyro
 from quintet.cli.common import check_positive, parse, say
 from quintet.cli.judges import side_by_side
 from quintet.engine.errors import RunError
+from quintet.suggest import command
 
 if TYPE_CHECKING:
     from quintet.judges.codecs import SoundComparison
@@ -86,7 +87,7 @@ def compare(arguments: list[str]) -> None:
         raise RunError(f"--seconds is {asked.seconds:g}; it must be above 0")
     models = {str(path): loaded_model(path, asked.device) for path in asked.models}
     if not models:
-        raise RunError("name a run or a model, for example: quintet compare photos runs/a runs/b")
+        raise RunError(f"name a run or a model: {command('compare', 'FOLDER', 'RUN', 'RUN')}")
     codecs = [name for name, model in models.items() if is_codec(model)]
     if codecs:
         compare_sounds(asked, models, codecs)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from quintet.cli.common import (
 from quintet.engine.config import Recipe, resolved
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.settings import descriptions, each_setting, flag
+from quintet.suggest import command
 
 if TYPE_CHECKING:
     from quintet.engine.runs.sinks import Sink
@@ -35,8 +35,9 @@ def train(arguments: list[str]) -> None:
             f"{examples('train')}\n\nusage: quintet train RECIPE [DATA] --run DIR [--steps N …]\n\n"
             "recipes:",
             *known,
-            "\nEach has a NAME_tiny for a CPU, most also a NAME_large: quintet list shows all.",
-            "quintet train RECIPE --help shows its settings.",
+            "\nEach has a NAME_tiny for a CPU, most also a NAME_large: "
+            f"{command('list')} shows all.",
+            f"{command('train', 'RECIPE', '--help')} shows its settings.",
             sep="\n",
         )
         if not arguments or arguments[0] not in ASKING:
@@ -97,13 +98,9 @@ WIDTH = 98
 
 
 def recipe_examples(name: str, default: Recipe) -> str:
-    stages = "".join(f" {flag(stage)} runs/{a}" for stage, a in zip(default.stages, "ab"))
-    return "\n".join(
-        [
-            f"  quintet train {name}{stages} --run runs/new",
-            f"  quintet train {name} DATA{stages} --steps 5000",
-        ]
-    )
+    stages = [word for s, a in zip(default.stages, "ab") for word in (flag(s), f"runs/{a}")]
+    built_in = command("train", name, *stages, "--run", "runs/new")
+    return f"  {built_in}\n  {command('train', name, 'DATA', *stages, '--steps', 5000)}"
 
 
 def recipe_help(name: str, default: Recipe) -> str:
@@ -130,7 +127,7 @@ def recipe_help(name: str, default: Recipe) -> str:
             ),
             "Groups of settings, as in --GROUP.NAME VALUE:",
             *(row(flag(g), group_line(sentences[g], getattr(default, g))) for g in groups),
-            f"quintet train {name} --help-all explains every setting.",
+            f"{command('train', name, '--help-all')} explains every setting.",
         ]
     )
 
@@ -268,5 +265,5 @@ def best_exhibit(run: Path) -> Path | None:
 def next_commands(name: str, recipe: Recipe, run: Path) -> list[str]:
     """Commands to run next, quoted for a shell."""
     words = rooms.family_of(recipe).sample.example(recipe, run)
-    sample = [shlex.join(["quintet", "sample", str(run), *words])] if words else []
-    return [*sample, shlex.join(["quintet", "export", str(run), "model"])]
+    sample = [command("sample", run, *words)] if words else []
+    return [*sample, command("export", run, "model")]

@@ -45,6 +45,13 @@ def resolved(path: str | Path | None) -> str | None:
     return str(Path(path).resolve())
 
 
+def is_gone(data: str | None) -> bool:
+    """Whether a file or folder of data is not there; addresses and patterns are not looked up."""
+    if data is None or "://" in data or data.startswith("python:") or set("*?[{#") & set(data):
+        return False
+    return not Path(data).exists()
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Optimizer, learning-rate schedule and weight average of one part."""

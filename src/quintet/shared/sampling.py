@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
 
+from quintet.engine.config import is_gone
 from quintet.engine.errors import RunError
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ class Trained:
         data = self.recipe.data
         if data is not None and data.startswith("python:"):
             raise RunError(f"{self.path} was trained on a Python data set; give {what}")
+        if is_gone(data):
+            raise RunError(f"{data}, the data of {self.path}, is gone; give {what}")
         return self.recipe
 
 

@@ -18,6 +18,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.models.pretrained import WEIGHTS, Pretrained
 from quintet.engine.runs.folder import RunFolder, read_json
 from quintet.files import atomic_folder, digest_of, remove_partial
+from quintet.suggest import command
 
 
 def keep(
@@ -58,7 +59,7 @@ def keep(
 def _remedy(name: str, trained_by: str) -> str:
     wanted = trained_by
     if "/" in trained_by.split()[0]:
-        wanted = f"a run of 'quintet train {trained_by}' or its export"
+        wanted = f"a run of '{command('train', trained_by)}' or its export"
     return f"set --{name.replace('_', '-')} to {wanted}"
 
 

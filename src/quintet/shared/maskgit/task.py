@@ -39,6 +39,7 @@ from quintet.shared.maskgit.data import CaptionedPixels, IdData
 from quintet.shared.maskgit.decoding import Decoding, sample_keys
 from quintet.shared.maskgit.generator import MaskedGenerator, check_tokenizer
 from quintet.shared.maskgit.model import random_mask
+from quintet.suggest import command
 
 DECODED = 32
 """Samples that the tokenizer decodes together."""
@@ -285,7 +286,7 @@ def open_tokenizer(recipe: MaskedRecipe, kind: type[Any]) -> Any:
     if label != kind.label():
         raise RunError(
             f"the tokenizer is {label}, not {kind.label()}: set --tokenizer to a run of"
-            f" 'quintet train {recipe.stages['tokenizer']}' or its export"
+            f" '{command('train', recipe.stages['tokenizer'])}' or its export"
         )
     return kind.from_pretrained(recipe.tokenizer)
 
