@@ -247,9 +247,11 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
 
 def trained(source: Path) -> "tuple[Family, Trained]":
     """A run or an exported folder to sample from, and its family."""
+    from quintet.engine.models.hub import local
     from quintet.engine.runs.folder import RunFolder
     from quintet.shared.sampling import Trained
 
+    source = local(source)
     folder = RunFolder.open(source)
     if "model" in folder.about:
         return family_of_model(folder.about, folder.path), Trained(source, None, load)
@@ -264,12 +266,13 @@ def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
     `step` names a checkpoint of the run, as does a source `RUN@STEP` or `RUN@best`; the default is
     the newest one.
     """
+    from quintet.engine.models.hub import local
     from quintet.engine.models.pretrained import weights_of
     from quintet.engine.part import load_strictly
     from quintet.engine.runs.folder import RunFolder, at_step
     from quintet.shared.adopt.folder import is_foreign
 
-    path = at_step(Path(source), step)
+    path = at_step(local(source), step)
     if is_foreign(path):
         return family_of_foreign(path).model.from_pretrained(path)
     folder = RunFolder.open(path)

@@ -153,10 +153,11 @@ def files_in(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
 def loaded_model(path: Path, device: Any) -> Any:
     """Load a model; a diffusers video autoencoder is used as an image tokenizer."""
     from quintet import rooms
+    from quintet.engine.models.hub import local
     from quintet.shared.adopt.folder import is_foreign
     from quintet.shared.sampling import on_device
 
-    load = rooms.load
+    load, path = rooms.load, local(path)
     if is_foreign(path) and rooms.family_of_foreign(path).room == "video":
         load = rooms.Family("image", "adopt").model.from_pretrained
     return load(path).to(on_device(device))

@@ -158,9 +158,15 @@ def group_line(sentence: str, settings: Any) -> str:
 
 
 def with_absolute_paths(settings: Any) -> Any:
-    return each_setting(
-        settings, lambda field, value: resolved(value) if field.metadata.get("path") else value
-    )
+    """Paths from any folder; models may be named as on the Hub, whose client has a cache."""
+    from quintet.engine.models.hub import local
+
+    def changed(field: Any, value: Any) -> Any:
+        if value is None or not field.metadata.get("path"):
+            return value
+        return resolved(value if field.name in ("valid_folder", "split_file") else local(value))
+
+    return each_setting(settings, changed)
 
 
 def with_valid_folder(recipe: Recipe, folder: str | None) -> Recipe:

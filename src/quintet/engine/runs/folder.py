@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
+from quintet.engine.models.hub import missing
 from quintet.engine.runs.checkpoint import newest_intact, steps_in
 from quintet.engine.settings import settings_of
 from quintet.files import PARTIAL, atomic_write, remove_partial, write_json
@@ -87,7 +88,7 @@ class RunFolder:
         """An existing run, for reading."""
         folder, step = split_step(path)
         if not folder.is_dir():
-            raise RunError(f"there is no run at {path}")
+            raise RunError(missing(path))
         if not (folder / "config.json").is_file():
             raise RunError(f"{folder} is not a run of Quintet: it holds no config.json")
         return cls(folder, read_json(folder / "config.json"), step=step)
