@@ -6,7 +6,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-
 PLAIN = str.maketrans({"…": "...", "–": "-", "×": "x", **dict.fromkeys("▏▎▍▌▋▊▉█", "#")})
 """Plain characters for those that Quintet prints."""
 

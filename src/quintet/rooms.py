@@ -100,11 +100,11 @@ class Family:
     @property
     def export(self) -> ExportModule:
         purpose = "export as a graph (--format safetensors holds all of it)"
-        return self.module("export", "pieces(model, recipe)", purpose)
+        return self.module("export", "", purpose)
 
     @property
     def outputs(self) -> OutputsModule:
-        return self.module("outputs", "outputs(task)", "outside judges")
+        return self.module("outputs", "", "outside judges")
 
     @property
     def model(self) -> Any:
@@ -149,12 +149,11 @@ class Room:
 
 
 def _module(place: str, name: str, members: str, purpose: str) -> Any:
+    """`members` tell a contributor what is missing; without them a family may lack the module."""
     if importlib.util.find_spec(f"quintet.{place}.{name}") is None:
         folder = place.replace(".", "/")
-        raise RunError(
-            f"{folder} does not support {purpose}: quintet/{folder}/{name}.py is missing, with "
-            f"{members}"
-        )
+        missing = f": quintet/{folder}/{name}.py is missing, with {members}" if members else ""
+        raise RunError(f"{folder} does not support {purpose}{missing}")
     return importlib.import_module(f"quintet.{place}.{name}")
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command import TINY, Quintet, picture
+from command import TINY, Quintet, picture, with_nan
 
 import quintet as library
 from quintet import cli, rooms, suggest
@@ -29,11 +29,9 @@ from quintet.engine.models.pretrained import copy_card
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.settings import settings_of
 from quintet.engine.tools import auto_batch
-from quintet.files import write_json
 from quintet.judges.choosing import chosen
 from quintet.report import page
 from quintet.report.source import load as load_source
-from quintet.shared.maskgit.task import open_tokenizer
 
 PACKAGE = Path(library.__file__).parent
 
@@ -277,13 +275,6 @@ def python_judges(desk: Desk) -> None:
     failing("judge the run", lambda: start(rooms.build, recipe, desk.run, name=None))
 
 
-def another_tokenizer(desk: Desk) -> None:
-    recipe: Any = replace(rooms.recipe_function("image/maskgit_tiny")(), tokenizer="other")
-    Path("other").mkdir()
-    write_json(Path("other/config.json"), {"model": "video/tokenizer"})
-    failing("the tokenizer is", lambda: open_tokenizer(recipe, library.VQGanVAE))
-
-
 def scores_of_nothing(desk: Desk) -> None:
     Path("scores.json").write_text("nothing")
     desk.call("compare", "scores.json")
@@ -320,6 +311,9 @@ CASES: dict[str, Callable[[Desk], object]] = {
     "cli/train.py:recipe_examples": lambda desk: desk.call("train", "image/vqgan_tiny", "--help"),
     "cli/train.py:recipe_help": lambda desk: desk.call("train", "image/vqgan_tiny", "--help"),
     "cli/train.py:train": lambda desk: desk.call("train", "--help"),
+    "engine/models/export.py:require_usable": lambda desk: desk.call(
+        *("export", with_nan(desk.run, steps=(6,)), "model")
+    ),
     "engine/launch.py:start": python_judges,
     "engine/models/pretrained.py:copy_card": lambda desk: failing(
         "holds no README", lambda: copy_card(desk.folder, desk.folder / "card")
@@ -338,7 +332,6 @@ CASES: dict[str, Callable[[Desk], object]] = {
     ),
     "report/page.py:plotly_note": without_plotly,
     "rooms.py:recipe_function": lambda desk: desk.call("train", "image/vqgn"),
-    "shared/maskgit/task.py:open_tokenizer": another_tokenizer,
 }
 """How each function that suggests a command is made to."""
 ELSEWHERE = {"cli/demo/page.py:sample_command"}  # test_demo.py, which has the runs

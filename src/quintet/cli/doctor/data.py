@@ -68,8 +68,7 @@ def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
         print(sentence)
     if aligner is not None:
         family, trained = rooms.trained(aligner)
-        members = "doubtful(trained, folder) and lines(verdict)"
-        doubts = family.module("doubts", members, "--aligner")
+        doubts = family.module("doubts", "", "--aligner")
         for line in doubts.lines(doubts.doubtful(trained, folder)):
             print(line)
 
