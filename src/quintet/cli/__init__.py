@@ -5,7 +5,7 @@ import os
 import sys
 
 from quintet import __version__
-from quintet.cli.common import HELP, fail, say
+from quintet.cli.common import fail, overview, say
 from quintet.console import protected
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError, Stopped
@@ -85,7 +85,7 @@ def answered(arguments: list[str]) -> int:
 
 def run_command(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP)
+        print(overview())
         return 0
     if arguments[0] == "--version":
         print(__version__)

@@ -19,7 +19,7 @@ from quintet.cli.common import (
 )
 from quintet.engine.config import Recipe, resolved
 from quintet.engine.errors import RunError, Stopped
-from quintet.engine.settings import descriptions, each_setting, flag
+from quintet.engine.settings import descriptions, each_setting, flag, settings_of
 from quintet.suggest import command
 
 if TYPE_CHECKING:
@@ -115,7 +115,10 @@ def recipe_help(name: str, default: Recipe) -> str:
     run = f"{OWN['run'].rstrip('.')}; default: {run_of(name)}."
     own = {"DATA": OWN["data"], "--valid DIR": OWN["valid"]}
     own |= {"--run DIR": run, "--resume": OWN["resume"]}
-    flags = {f"{flag(f)} {spelt(getattr(default, f))}": sentences[f] for f in shown}
+    settings = {setting.name: setting for setting in settings_of(default)}
+    order = dict.fromkeys((*default.stages, "steps", "optim.learning_rate", *shown))
+    asked = [settings[setting] for setting in order if setting in settings]
+    flags = {f"{s.flag} {spelt(s.default)}": s.description for s in asked}
     return "\n".join(
         [
             f"{recipe_examples(name, default)}\n",

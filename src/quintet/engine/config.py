@@ -183,7 +183,7 @@ class Recipe:
     """Seconds to wait for one batch before the run stops and names its samples."""
     processes: int | None = setting(None, free=True)
     """Expected number of processes; any other number is refused."""
-    trackers: tuple[str, ...] = setting(("tensorboard",), free=True, common=True)
+    trackers: tuple[str, ...] = setting(("tensorboard",), free=True)
     """Trackers beside metrics.jsonl: tensorboard, wandb, trackio."""
     tracker: TrackerConfig = dataclasses.field(default_factory=TrackerConfig)
     """Name, project and tags of the run in trackers."""
