@@ -160,6 +160,15 @@ def test_a_run_without_validation_data_suggests_what_works(
     follow(export)
 
 
+def test_a_run_below_its_baselines_and_one_that_is_never_flat_say_so(
+    folder: Path, quintet: Quintet
+) -> None:
+    words = [*TINY, "--evaluate-every", 0, "--stop-when-flat", 2, "--steps", 2]
+    said = quintet("train", "image/vqgan_tiny", *words, "--run", "run")
+    assert "stop_when_flat 2 cannot stop this run: it is evaluated 0 times before" in said.err
+    assert re.search(r"the run ends with psnr \S+, no better than psnr_mean_colour", said.err)
+
+
 def test_a_picture_is_shown_before_clips_sounds_meshes_and_texts(tmp_path: Path) -> None:
     assert best_exhibit(tmp_path) is None
     old, new = (tmp_path / "exhibits" / f"step-0000000{step}" for step in (1, 2))
@@ -321,7 +330,10 @@ CASES: dict[str, Callable[[Desk], object]] = {
     "engine/run.py:_listing_damaged": lambda desk: desk.train(damaged_folder(desk), "--run", "bad"),
     "engine/run.py:stop_if_asked": lambda desk: (
         desk.train("--run", "late", "--minutes", 1e-9),
-        desk.train(*("--run", "flat", "--stop-when-flat", 1, "--evaluate-every", 1)),
+        desk.train(
+            *("--run", "flat", "--stop-when-flat", 1, "--evaluate-every", 1),
+            *("--steps", 5, "--optim.learning-rate", 1e-30),
+        ),
     ),
     "engine/runs/folder.py:create": lambda desk: desk.train("--run", desk.run),
     "engine/runs/frozen.py:_remedy": lambda desk: desk.call("train", "mesh/transformer_tiny"),
@@ -382,6 +394,8 @@ def test_a_suggested_command_runs_as_printed(
     monkeypatch.setenv("QUINTET_JUDGES", str(folder / "nowhere"))
     CASES[site](Desk(quintet, folder, run, own_photos, monkeypatch))
     assert suggested[site]
+    if site == "engine/run.py:stop_if_asked":
+        assert any("flat --stop-when-flat 0" in command for command in suggested[site])
     for index, command in enumerate(sorted(suggested[site])):
         follow(filled(command, run, folder, f"new {index}"), *shortened(command))
 

@@ -162,6 +162,9 @@ class Run:
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 self.say(f"health: {name} is not finite: inspect the validation samples")
+        poor = health.below_baselines(metrics, self.task.best)
+        if poor and self.step == self.recipe.steps:
+            self.say(f"health: {poor}")
         self.reporter.name_damaged(self.step, "valid", self.fixed, self.world)
         self.saver.note_best(metrics, self.task.best)
         self.flat = 0 if self.saver.is_best else self.flat + 1
@@ -240,6 +243,8 @@ class Run:
         greeting = preflight.greeting(parts, *data, self.world, self.saver.global_batch)
         self.say(f"{verb} at step {self.step}; {greeting}")
         for sentence in preflight.changed_rates(parts, recipe, about, self.step, path):
+            self.say(sentence)
+        for sentence in preflight.never_flat(recipe):
             self.say(sentence)
         settle = partial(preflight.settle_data, path, *data, recipe, self.say)
         self.saver.held_out = self.world.on_main(settle, expected=(OSError,))
