@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from command import TINY, Quintet, picture, with_nan
 
+import adopting
 import quintet as library
 from quintet import cli, rooms, suggest
 from quintet.cli.common import parse
@@ -156,8 +157,35 @@ def test_a_run_without_validation_data_suggests_what_works(
     picture(folder / "photos/only.png", 1)
     words = ["photos", "--run", "run", *TINY, "--batch-size", 1, "--steps", 1]
     said = quintet("train", "image/vqgan_tiny", *words)
-    (export,) = next_commands(said.out)
+    sample, export = next_commands(said.out)
+    assert "photos/only.png" in sample
+    assert any(Path(line).is_file() for line in follow(sample).splitlines())
     follow(export)
+
+
+CLIPS = "--videos.size 32 32 --videos.frames 5 --videos.valid-limit 2"
+SOUNDS = "--sounds.valid-limit 2 --sounds.builtin-count 8"
+ADOPTED = {
+    "video/adopt_tiny": ("AutoencoderKLWan", CLIPS),
+    "music/adopt_tiny": ("DacModel", SOUNDS),
+    "music/clap_tiny": (
+        "ClapModel",
+        f"{SOUNDS} --sounds.sample-rate 8000 --sounds.seconds 1 --sounds.min-seconds 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if "video" in n else ()) for n in ADOPTED]
+)
+def test_runs_of_adopted_models_suggest_how_to_sample(
+    name: str, folder: Path, quintet: Quintet, follow: Callable[..., str]
+) -> None:
+    model, flags = ADOPTED[name]
+    words = [*FEW.split(), *flags.split(), "--batch-size", 2, "--run", "run"]
+    said = quintet("train", name, "--from", adopting.folder(model), *words)
+    sample, _ = next_commands(said.out)
+    assert any(Path(line).is_file() for line in follow(sample).splitlines())
 
 
 def test_a_run_below_its_baselines_and_one_that_is_never_flat_say_so(

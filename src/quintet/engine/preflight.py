@@ -54,7 +54,7 @@ def changed_rates(
 
 
 def never_flat(recipe: Recipe) -> Iterator[str]:
-    """A sentence if the run has too few evaluations for stop_when_flat: one best, then flat ones."""
+    """A sentence if there are too few evaluations for stop_when_flat: one best, then flat ones."""
     asked, every = recipe.stop_when_flat, recipe.evaluate_every
     before_end = (recipe.steps - 1) // every if every else 0
     if asked and before_end <= asked:

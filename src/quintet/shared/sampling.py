@@ -203,6 +203,17 @@ def has_validation(run: Path) -> bool:
     return bool(data.get("valid")) and isinstance(about.get("recipe"), str)
 
 
+def with_input(recipe: Any, run: Path, suffixes: Sequence[str], *words: str) -> list[str]:
+    """These arguments for a run just trained, after a file to work on: an original among its
+    exhibits, or a file of its data; empty if there is none."""
+    from quintet.media.folder import files
+
+    data = Path(recipe.data or "-")
+    exhibits = [p for s in suffixes for p in sorted(run.glob(f"exhibits/*/*-original{s}"))]
+    path = next(iter([*exhibits[-1:], *(files(data, suffixes) if data.is_dir() else ())]), None)
+    return [str(path), *words] if path else []
+
+
 def refuse_inputs(inputs: Sequence[Path], trained: Trained, flags: str) -> None:
     """An error of a generator, which takes no files."""
     if inputs:

@@ -15,6 +15,7 @@ from quintet.shared.sampling import (
     each_input,
     find_inputs,
     has_validation,
+    with_input,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    return ["--text", "two red stars on white", "--out", "found"] if has_validation(run) else []
+    from quintet.media.pixels import SUFFIXES
+
+    words = ["--text", "two red stars on white", "--out", "found"]
+    return words if has_validation(run) else with_input(recipe, run, SUFFIXES, *words)
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:

@@ -16,6 +16,7 @@ from quintet.shared.sampling import (
     find_inputs,
     has_validation,
     readable,
+    with_input,
     with_progress,
     write_sound,
 )
@@ -52,9 +53,10 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    if not has_validation(run) or recipe.stages:
-        return []
-    return ["--text", "a slow minor melody on strings", "--out", "found"]
+    from quintet.media.audio import SUFFIXES
+
+    words = ["--text", "a slow minor melody on strings", "--out", "found"]
+    return words if has_validation(run) else with_input(recipe, run, SUFFIXES, *words)
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:
