@@ -353,6 +353,27 @@ def test_files_are_renamed_in_one_place():
         assert not attributes.search(path.read_text(encoding="utf-8")), path
 
 
+COMMAND = re.compile(
+    r"(?<!usage: )(?<!<!-- )quintet "
+    r"(list|train|resume|evaluate|judges|sample|compare|pack|export|report|replay|doctor|demo)\b"
+)
+
+
+def test_commands_are_suggested_in_one_place():
+    """So that a test can run them all. The overview of the help is tested as such."""
+    homes = [PACKAGE / "suggest.py", PACKAGE / "cli/common.py"]
+    literals = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in FILES
+        if path not in homes
+        for docs in [{id(line.value) for line in nodes_of(path, ast.Expr)}]
+        for node in nodes_of(path, ast.Constant)
+        if id(node) not in docs and isinstance(node.value, str) and COMMAND.search(node.value)
+    ]
+    assert literals == []
+    assert all(site.startswith("suggest.py") for site in called("shlex.join", "shlex.quote"))
+
+
 def test_nothing_asks_a_question():
     assert called("input", "getpass.getpass", "sys.stdin.readline") == []
 

@@ -6,10 +6,14 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+PLAIN = str.maketrans({"…": "...", "–": "-", "×": "x", **dict.fromkeys("▏▎▍▌▋▊▉█", "#")})
+"""Plain characters for those that Quintet prints."""
+
 
 class Protected:
-    """A text stream that drops what it cannot write. After the first failure its file is the null
-    device, so that later writes of other libraries and of the interpreter's exit succeed."""
+    """A text stream that drops what it cannot write, and spells what its encoding lacks. After the
+    first failure its file is the null device, so that later writes of other libraries and of the
+    interpreter's exit succeed."""
 
     def __init__(self, stream: Any):
         self.stream = stream
@@ -17,7 +21,12 @@ class Protected:
 
     def write(self, text: str) -> int:
         try:
-            return self.stream.write(text)
+            try:
+                return self.stream.write(text)
+            except UnicodeEncodeError:  # a console that is not UTF-8, or a name of other bytes
+                encoding = self.stream.encoding
+                plain = text.translate(PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+                return self.stream.write(plain)
         except OSError:
             self._lose()
             return len(text)

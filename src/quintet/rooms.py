@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from quintet.engine.config import ConfigError, Recipe, from_json
 from quintet.engine.errors import RunError
+from quintet.suggest import among, command
 
 if TYPE_CHECKING:
     from quintet.engine.task import Task
@@ -94,16 +95,16 @@ class Family:
     @property
     def sample(self) -> SampleModule:
         members = "EXAMPLE, Flags, example(recipe, run) and sample(trained, inputs, out, flags)"
-        return self.module("sample", members, "quintet sample")
+        return self.module("sample", members, "sampling")
 
     @property
     def export(self) -> ExportModule:
         purpose = "export as a graph (--format safetensors holds all of it)"
-        return self.module("export", "pieces(model, recipe)", purpose)
+        return self.module("export", "", purpose)
 
     @property
     def outputs(self) -> OutputsModule:
-        return self.module("outputs", "outputs(task)", "outside judges")
+        return self.module("outputs", "", "outside judges")
 
     @property
     def model(self) -> Any:
@@ -148,12 +149,11 @@ class Room:
 
 
 def _module(place: str, name: str, members: str, purpose: str) -> Any:
+    """`members` tell a contributor what is missing; without them a family may lack the module."""
     if importlib.util.find_spec(f"quintet.{place}.{name}") is None:
         folder = place.replace(".", "/")
-        raise RunError(
-            f"{folder} does not support {purpose}: quintet/{folder}/{name}.py is missing, with "
-            f"{members}"
-        )
+        missing = f": quintet/{folder}/{name}.py is missing, with {members}" if members else ""
+        raise RunError(f"{folder} does not support {purpose}{missing}")
     return importlib.import_module(f"quintet.{place}.{name}")
 
 
@@ -175,12 +175,15 @@ def recipe_function(name: str) -> Callable[[], Recipe]:
     room, _, short = name.partition("/")
     if re.fullmatch(r"\w+/\w+", name) and room in rooms() and short in Room(room).recipes:
         return Room(room).recipes[short]
-    raise RunError(f"there is no recipe '{name}'; 'quintet list' shows them: {', '.join(names())}")
+    known = among(name, names())
+    if room in rooms() and not short:
+        known = f"{room} has {', '.join(f'{room}/{short}' for short in Room(room).recipes)}"
+    raise RunError(f"there is no recipe '{name}'; {known} ({command('list')} explains all)")
 
 
 def room_named(name: str) -> Room:
     if name not in rooms():
-        raise RunError(f"there is no room '{name}'; there are {', '.join(rooms())}")
+        raise RunError(f"there is no room '{name}'; {among(name, rooms())}")
     return Room(name)
 
 
@@ -243,9 +246,11 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
 
 def trained(source: Path) -> "tuple[Family, Trained]":
     """A run or an exported folder to sample from, and its family."""
+    from quintet.engine.models.hub import local
     from quintet.engine.runs.folder import RunFolder
     from quintet.shared.sampling import Trained
 
+    source = local(source)
     folder = RunFolder.open(source)
     if "model" in folder.about:
         return family_of_model(folder.about, folder.path), Trained(source, None, load)
@@ -260,12 +265,13 @@ def load(source: str | Path, step: int | Literal["best"] | None = None) -> Any:
     `step` names a checkpoint of the run, as does a source `RUN@STEP` or `RUN@best`; the default is
     the newest one.
     """
+    from quintet.engine.models.hub import local
     from quintet.engine.models.pretrained import weights_of
     from quintet.engine.part import load_strictly
     from quintet.engine.runs.folder import RunFolder, at_step
     from quintet.shared.adopt.folder import is_foreign
 
-    path = at_step(Path(source), step)
+    path = at_step(local(source), step)
     if is_foreign(path):
         return family_of_foreign(path).model.from_pretrained(path)
     folder = RunFolder.open(path)

@@ -1,6 +1,6 @@
 """What the tests of the command line share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,11 +28,11 @@ class Said(NamedTuple):
 Quintet = Callable[..., Said]
 
 
-def with_nan(run: Path, part: str = "vae") -> Path:
-    """The run with NaN in one weight of the part in every checkpoint, sealed as if it had been
-    saved so. The last bias: what comes before it stays finite."""
+def with_nan(run: Path, part: str = "vae", steps: Sequence[int] = ()) -> Path:
+    """The run with NaN in one weight of the part in these checkpoints, or all, sealed as if it had
+    been saved so. The last bias: what comes before it stays finite."""
     folder = run / "checkpoints"
-    for step in checkpoint.steps_in(folder):
+    for step in steps or checkpoint.steps_in(folder):
         path = checkpoint.path_of(folder, step)
         about, files = checkpoint.read_about(path), checkpoint.read(path)
         for name in (part, f"{part}.ema"):

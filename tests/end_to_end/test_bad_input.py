@@ -52,13 +52,25 @@ def change(run: Path, **settings: object) -> None:
 # -- words on the command line --------------------------------------------------------------
 
 
-def test_an_unknown_command_is_answered_with_those_there_are(quintet: Quintet) -> None:
-    assert_one_sentence(quintet("trian"), "'trian'", "train, resume")
+def test_an_unknown_command_is_answered_with_the_nearest_or_all(quintet: Quintet) -> None:
+    assert_one_sentence(quintet("trian"), "'trian'; did you mean train?")
+    assert_one_sentence(quintet("xyz"), "'xyz'", "train, resume")
 
 
 @pytest.mark.parametrize(
-    "name", ["image/vqgna", "image", "sound/x", "image/", "/vqgan", "image/../x", "os/system"]
+    ("name", "meant"),
+    [
+        *(("image/vqgna", "image/vqgan"), ("vqgan_tiny", "image/vqgan_tiny")),
+        *(("Speech/VoiceBox", "speech/voicebox"), ("/mulan", "music/mulan")),
+    ],
 )
+def test_a_mistyped_recipe_is_answered_with_the_one_meant(
+    name: str, meant: str, quintet: Quintet
+) -> None:
+    assert_one_sentence(quintet("train", name), f"'{name}'; did you mean {meant}? (quintet list")
+
+
+@pytest.mark.parametrize("name", ["image", "sound/x", "image/", "os/system"])
 def test_an_unknown_recipe_is_answered_with_those_there_are(name: str, quintet: Quintet) -> None:
     assert_one_sentence(quintet("train", name), f"'{name}'", "image/vqgan_tiny", "quintet list")
 

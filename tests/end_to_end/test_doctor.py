@@ -40,11 +40,44 @@ def test_the_machine_is_described_and_nothing_is_left_in_the_folder(
 # -- words that are nothing -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("room", "own", "line"),
+    [
+        ("image", "a.png", "1 .glb, 1 .mp4, 1 .wav"),
+        ("video", "a.gif", "1 .glb, 1 .wav"),
+        ("speech", "a.wav", "1 .glb, 1 .mp4, 1 .png"),
+        ("music", "a.wav", "1 .glb, 1 .mp4, 1 .png"),
+        ("mesh", "a.glb", "1 .mp4, 1 .wav"),  # pictures are textures
+    ],
+)
+def test_files_of_other_media_are_counted(room: str, own: str, line: str, tmp_path: Path) -> None:
+    from quintet import rooms
+    from quintet.media.folder import listing
+    from quintet.media.splits import passed_over
+
+    kind = rooms.Room(room).data.Folder
+    for name in {own, "b.glb", "b.mp4", "b.png", "b.wav"}:
+        (tmp_path / name).touch()
+    (said,) = passed_over(listing(tmp_path, kind.suffixes, kind.left_out()))
+    assert sorted(said.rpartition(": ")[2].split(", ")) == line.split(", ")
+
+
+def test_a_clip_among_pictures_is_counted_by_training_and_the_doctor(
+    quintet: Quintet, photos: Path, tmp_path: Path
+) -> None:
+    (photos / "clip.mp4").touch()
+    line = "left out, formats that are not read: 1 .mp4"
+    flags = ["--steps", 1, "--model.dim", 16, "--images.size", 16, 16, "--workers", 0]
+    train = ["train", "image/vqgan_tiny", photos, *flags, "--run", tmp_path / "run"]
+    assert line in quintet(*train).err
+    assert line in quintet("doctor", "image", photos).out
+
+
 def test_an_unknown_argument_is_an_error_with_suggestions(quintet: Quintet, tmp_path: Path) -> None:
     said = sentence(quintet("doctor", "frobnicate"))
     assert "neither a room (image, mesh" in said
     assert "nor a recipe" in said
-    assert "image/vqgan_tiny" in sentence(quintet("doctor", "image/vqgam"))
+    assert "did you mean image/vqgan" in sentence(quintet("doctor", "image/vqgam"))
     assert "quintet doctor image FOLDER" in sentence(quintet("doctor", "image"))
     assert "it is no run" in sentence(quintet("doctor", tmp_path))
     assert "neither" in sentence(quintet("doctor", tmp_path, tmp_path))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,19 @@ def test_weights_that_are_not_finite_are_not_exported(
     said = quintet("export", with_nan(copied), tmp_path / "model", "--format", form)
     assert said.status == 2
     assert f"{copied} cannot be exported at step 6: not finite: 1 of " in said.err
-    assert f"{copied}@STEP" in said.err
+    assert "no other checkpoint is better" in said.err
     assert not (tmp_path / "model").exists()
+
+
+def test_of_checkpoints_that_are_not_finite_the_newest_intact_one_is_offered(
+    copied: Path, tmp_path: Path, quintet: Quintet
+) -> None:
+    with_nan(copied, steps=(4, 6))
+    said = quintet("export", copied, tmp_path / "model")
+    assert said.status == 2
+    _, *words = shlex.split(said.err.partition("an intact one: ")[2].partition(". Before")[0])
+    assert words[-2:] == ["--step", "3"]
+    assert quintet(*words).status == 0
 
 
 @pytest.mark.parametrize(("by", "refused"), [(0.0, False), (5e-5, False), (2e-4, True)])

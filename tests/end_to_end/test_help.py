@@ -42,6 +42,30 @@ def test_the_overview_fits_on_a_screen_and_begins_with_an_example(quintet: Quint
     assert_fits(quintet("--help").out, "quintet ")
 
 
+def test_the_overview_names_every_family_and_uses_runs_in_the_order_of_their_making(
+    quintet: Quintet,
+) -> None:
+    lines = quintet("--help").out.splitlines()
+    for room in rooms.rooms():
+        (line,) = (line for line in lines if line.startswith(f"  {room} "))
+        named = {word.strip(",") for word in line.split()[1:]}
+        assert named == {family.name for family in rooms.Room(room).families}
+    trained: set[str] = set()
+    for line in lines:
+        runs = set(re.findall(r"runs/[a-z]\b", line)) if line.startswith("  quintet") else set()
+        new = set(re.findall(r"--run (runs/[a-z])", line))
+        assert runs - new <= trained, line
+        trained |= new
+
+
+def test_the_learning_rate_and_the_stages_are_among_the_first_flags(quintet: Quintet) -> None:
+    for name in ("image/vqgan", "mesh/transformer", "speech/voicebox"):
+        rows = re.findall(r"^  (--[a-z.-]+)", quintet("train", name, "--help").out, re.MULTILINE)
+        stages = [f"--{stage}" for stage in rooms.recipe_function(name)().stages]
+        expected = [*stages, "--steps", "--optim.learning-rate"]
+        assert rows[3 : 3 + len(expected)] == expected
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_fits_on_a_screen_and_begins_with_an_example(
     command: str, quintet: Quintet

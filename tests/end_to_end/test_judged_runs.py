@@ -73,7 +73,7 @@ def test_reconstructions_are_judged_as_their_files_are(
 def test_judges_do_not_depend_on_the_batch_size(
     quintet: Quintet, trained: Path, vgg: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("evaluate", trained, "--judges", "psnr,ssim,frechet_vgg")
+    words = ("evaluate", trained, "--judges", "psnr", "ssim,frechet_vgg")
     found = answer(quintet(*words))
     smaller = answer(quintet(*words, "--batch-size", 3))
     for key in ("judges", "baselines", "weights"):

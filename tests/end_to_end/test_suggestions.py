@@ -1,17 +1,40 @@
 """Commands that Quintet suggests run as printed, also where paths have spaces and quotes."""
 
+import ast
 import json
-import os
 import re
 import shlex
+import shutil
+import sys
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from command import TINY, Quintet, picture
+from command import TINY, Quintet, picture, with_nan
 
+import adopting
 import quintet as library
-from quintet.cli.train import best_exhibit
+from quintet import cli, rooms, suggest
+from quintet.cli.common import parse
+from quintet.cli.demo import command as demo
+from quintet.cli.demo.page import closing
+from quintet.cli.demo.stages import all_stages
+from quintet.cli.train import best_exhibit, flags_of
+from quintet.engine.errors import RunError, Stopped
+from quintet.engine.launch import start
+from quintet.engine.models.pretrained import copy_card
+from quintet.engine.runs.folder import RunFolder
+from quintet.engine.settings import settings_of
+from quintet.engine.tools import auto_batch
+from quintet.judges.choosing import chosen
+from quintet.report import page
+from quintet.report.source import load as load_source
+
+PACKAGE = Path(library.__file__).parent
 
 FEW = "--workers 0 --device cpu --precision fp32 --trackers --log-every 1 --steps 1"
 MESHES = f"{FEW} --batch-size 4 --meshes.max-faces 12 --meshes.valid-limit 2"
@@ -81,6 +104,7 @@ def follow(quintet: Quintet) -> Callable[..., str]:
         assert name == "quintet"
         said = quintet(*words, *more)
         assert said.status == 0, f"{command}\n{said.err}"
+        assert "stopped at step" not in said.err
         return said.out
 
     return call
@@ -133,53 +157,44 @@ def test_a_run_without_validation_data_suggests_what_works(
     picture(folder / "photos/only.png", 1)
     words = ["photos", "--run", "run", *TINY, "--batch-size", 1, "--steps", 1]
     said = quintet("train", "image/vqgan_tiny", *words)
-    (export,) = next_commands(said.out)
+    sample, export = next_commands(said.out)
+    assert "photos/only.png" in sample
+    assert any(Path(line).is_file() for line in follow(sample).splitlines())
     follow(export)
 
 
-def test_the_remedies_with_resume_run_as_printed(
-    folder: Path, quintet: Quintet, follow: Callable[..., str]
+CLIPS = "--videos.size 32 32 --videos.frames 5 --videos.valid-limit 2"
+SOUNDS = "--sounds.valid-limit 2 --sounds.builtin-count 8"
+ADOPTED = {
+    "video/adopt_tiny": ("AutoencoderKLWan", CLIPS),
+    "music/adopt_tiny": ("DacModel", SOUNDS),
+    "music/clap_tiny": (
+        "ClapModel",
+        f"{SOUNDS} --sounds.sample-rate 8000 --sounds.seconds 1 --sounds.min-seconds 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if "video" in n else ()) for n in ADOPTED]
+)
+def test_runs_of_adopted_models_suggest_how_to_sample(
+    name: str, folder: Path, quintet: Quintet, follow: Callable[..., str]
 ) -> None:
-    run = folder / "it's mine"
-    train = ["train", "image/vqgan_tiny", *TINY, "--run", run]
-    stopped = quintet(*train, "--minutes", 1e-9)
-    follow(stopped.err.partition("Resume with: ")[2].splitlines()[0])
-    assert (run / "checkpoints/step-00000006").is_dir()
-    refused = quintet(*train)
-    assert refused.status == 2
-    follow(in_backquotes(refused.err))
-    os.truncate(run / "checkpoints/step-00000006/vae.safetensors", 100)
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write("{")
-    doctor = quintet("doctor", run)
-    assert doctor.status == 2
-    (run / "checkpoints/step-00000006").rename(folder / "away")
-    commands = {match[1] for match in re.finditer(r"`(quintet [^`]*)`", doctor.out)}
-    assert len(commands) == 1
-    follow(commands.pop())
+    model, flags = ADOPTED[name]
+    words = [*FEW.split(), *flags.split(), "--batch-size", 2, "--run", "run"]
+    said = quintet("train", name, "--from", adopting.folder(model), *words)
+    sample, _ = next_commands(said.out)
+    assert any(Path(line).is_file() for line in follow(sample).splitlines())
 
 
-def in_backquotes(text: str) -> str:
-    match = re.search(r"`(quintet [^`]*)`", text)
-    assert match
-    return match[1]
-
-
-def test_the_command_after_packing_and_the_help_of_a_run_name_it_in_quotes(
-    folder: Path, quintet: Quintet, follow: Callable[..., str]
+def test_a_run_below_its_baselines_and_one_that_is_never_flat_say_so(
+    folder: Path, quintet: Quintet
 ) -> None:
-    for number in range(6):
-        picture(folder / "my photos" / f"{number}.png", number)
-    packed = quintet("pack", "my photos", "my shards", "--room", "image")
-    train = packed.out.partition("as from a folder: ")[2].splitlines()[0]
-    follow(train, *TINY, "--steps", 1, "--run", "my run")
-    assert next(iter(Path("my run").glob("checkpoints/*")))
-    for verb in ("sample", "resume"):
-        first = quintet(verb, "my run", "--help").out.splitlines()[0]
-        assert shlex.split(first)[:3] == ["quintet", verb, "my run"]
-    refused = quintet("doctor", "my photos")
-    assert refused.status == 2
-    follow(refused.err.partition("room first: ")[2].partition(" (rooms")[0])
+    words = [*TINY, "--evaluate-every", 0, "--stop-when-flat", 2, "--steps", 2]
+    said = quintet("train", "image/vqgan_tiny", *words, "--run", "run")
+    assert "stop_when_flat 2 cannot stop this run: it is evaluated 0 times before" in said.err
+    assert re.search(r"the run ends with psnr \S+, no better than psnr_mean_colour", said.err)
 
 
 def test_a_picture_is_shown_before_clips_sounds_meshes_and_texts(tmp_path: Path) -> None:
@@ -191,3 +206,244 @@ def test_a_picture_is_shown_before_clips_sounds_meshes_and_texts(tmp_path: Path)
     for name in ("z.txt", "a.glb", "b.wav", "c.gif", "d.png"):
         (new / name).touch()
         assert best_exhibit(tmp_path) == new / name
+
+
+# -- every command that a message suggests --------------------------------------------------------
+
+
+def sites() -> set[str]:
+    """The functions that call `suggest.command`, as FILE:FUNCTION."""
+    found: set[str] = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        functions = ast.walk(ast.parse(text)) if "suggest import" in text else ()
+        for node in functions:
+            if isinstance(node, ast.FunctionDef) and "command" in called_in(node):
+                found.add(f"{path.relative_to(PACKAGE).as_posix()}:{node.name}")
+    return found
+
+
+def called_in(function: ast.FunctionDef) -> set[str]:
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {call.id for call in calls if isinstance(call, ast.Name)}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What a case needs to bring about a message."""
+
+    quintet: Quintet
+    folder: Path
+    """The working folder."""
+    run: Path
+    """A run of six steps on built-in data."""
+    photos: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def call(self, *words: object) -> None:
+        self.quintet(*words)
+
+    def train(self, *words: object) -> None:
+        self.quintet("train", "image/vqgan_tiny", *TINY, "--steps", 2, "--save-every", 1, *words)
+
+    def move(self) -> None:
+        """A run of two steps, whose data is elsewhere since."""
+        shutil.copytree(self.photos, "before")
+        self.train("before", "--run", "moved")
+        Path("before").rename("after")
+
+
+def failing(sentence: str, call: Callable[[], object]) -> None:
+    with pytest.raises((RunError, Stopped), match=sentence):
+        call()
+
+
+def gpu_failure(desk: Desk) -> None:
+    def fail(arguments: list[str]) -> int:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with desk.monkeypatch.context() as patch:
+        patch.setattr(cli, "run_command", fail)
+        assert desk.quintet("train").status == 2
+
+
+def interrupted_demo(desk: Desk) -> None:
+    def stop() -> None:
+        with demo.report_interrupts(desk.folder / "demo"):
+            raise Stopped("stopped by an interrupt", 130)
+
+    failing("progress is saved", stop)
+
+
+def demo_summary(desk: Desk) -> None:
+    stages = all_stages()
+    demo.print_summary(stages, desk.folder, Path("index.html"), {s.folder: "" for s in stages})
+
+
+def without_plotly(desk: Desk) -> None:
+    desk.monkeypatch.setattr(page.script, "plotly", lambda: "")
+    page.plotly_note(load_source([desk.run]))
+
+
+def damaged_folder(desk: Desk) -> Path:
+    for photo in sorted(desk.photos.rglob("*"))[4:]:
+        if photo.is_file():
+            photo.write_bytes(b"no picture")
+    return desk.photos
+
+
+def damaged_metrics(desk: Desk) -> None:
+    with (desk.run / "metrics.jsonl").open("a") as file:
+        file.write("{")
+    desk.call("doctor", desk.run)
+
+
+def out_of_memory(desk: Desk) -> None:
+    recipe = rooms.recorded(RunFolder.open(desk.run).about, desk.run)[1]
+    names = SimpleNamespace
+    run: Any = names(step=3, folder=names(path=desk.run), compiler=names(start=None))
+    run.parts = names(focus=None)
+    world: Any = names(precision="fp32", device=names(type="cuda"))
+    auto_batch.explained(recipe, world, run, MemoryError())
+
+
+def python_judges(desk: Desk) -> None:
+    recipe = replace(rooms.recipe_function("image/vqgan_tiny")(), judges=("all",))
+    failing("judge the run", lambda: start(rooms.build, recipe, desk.run, name=None))
+
+
+def scores_of_nothing(desk: Desk) -> None:
+    Path("scores.json").write_text("nothing")
+    desk.call("compare", "scores.json")
+
+
+CASES: dict[str, Callable[[Desk], object]] = {
+    "cli/__init__.py:answered": gpu_failure,
+    "cli/compare.py:compare": lambda desk: desk.call("compare", desk.photos),
+    "cli/demo/command.py:print_summary": demo_summary,
+    "cli/demo/command.py:report_interrupts": interrupted_demo,
+    "cli/demo/page.py:closing": lambda desk: closing([], desk.folder),
+    "cli/doctor/command.py:unknown": lambda desk: [
+        desk.call("doctor", word) for word in ("image", "nothing", desk.photos)
+    ],
+    "cli/evaluate.py:evaluate": lambda desk: (desk.move(), desk.call("evaluate", "moved")),
+    "cli/evaluate.py:warn": lambda desk: (
+        desk.train(desk.photos, "--run", "own"),
+        desk.call("evaluate", "own", desk.photos),
+    ),
+    "cli/judges.py:read_scores": scores_of_nothing,
+    "cli/judges.py:say_silent": lambda desk: desk.call(
+        *("evaluate", "--pair", desk.photos, desk.photos)
+    ),
+    "cli/pack.py:pack_folder": lambda desk: desk.call("pack", damaged_folder(desk), "my shards"),
+    "cli/replay.py:replay": lambda desk: (desk.move(), desk.call("replay", "moved", "--step", 2)),
+    "cli/report.py:report": lambda desk: desk.call("report"),
+    "cli/resume.py:new_run": lambda desk: desk.call(
+        *("resume", desk.run, "--images.size", 16, 16, "--steps", 7)
+    ),
+    "cli/resume.py:resume": lambda desk: (desk.move(), desk.call("resume", "moved")),
+    "cli/resume.py:resume_help": lambda desk: desk.call("resume", desk.run, "--help"),
+    "cli/sample.py:sample": lambda desk: desk.call("sample", "--help"),
+    "cli/train.py:next_commands": lambda desk: desk.train("--run", "new"),
+    "cli/train.py:recipe_examples": lambda desk: desk.call("train", "image/vqgan_tiny", "--help"),
+    "cli/train.py:recipe_help": lambda desk: desk.call("train", "image/vqgan_tiny", "--help"),
+    "cli/train.py:train": lambda desk: desk.call("train", "--help"),
+    "engine/models/export.py:require_usable": lambda desk: desk.call(
+        *("export", with_nan(desk.run, steps=(6,)), "model")
+    ),
+    "engine/launch.py:start": python_judges,
+    "engine/models/pretrained.py:copy_card": lambda desk: failing(
+        "holds no README", lambda: copy_card(desk.folder, desk.folder / "card")
+    ),
+    "engine/run.py:_listing_damaged": lambda desk: desk.train(damaged_folder(desk), "--run", "bad"),
+    "engine/run.py:stop_if_asked": lambda desk: (
+        desk.train("--run", "late", "--minutes", 1e-9),
+        desk.train(
+            *("--run", "flat", "--stop-when-flat", 1, "--evaluate-every", 1),
+            *("--steps", 5, "--optim.learning-rate", 1e-30),
+        ),
+    ),
+    "engine/runs/folder.py:create": lambda desk: desk.train("--run", desk.run),
+    "engine/runs/frozen.py:_remedy": lambda desk: desk.call("train", "mesh/transformer_tiny"),
+    "engine/runs/verify.py:resume_command": damaged_metrics,
+    "engine/tools/auto_batch.py:explained": out_of_memory,
+    "judges/choosing.py:chosen": lambda desk: failing(
+        "no judge of sets works here", lambda: chosen("image", (), "sets")
+    ),
+    "report/page.py:plotly_note": without_plotly,
+    "rooms.py:recipe_function": lambda desk: desk.call("train", "image/vqgn"),
+}
+"""How each function that suggests a command is made to."""
+ELSEWHERE = {"cli/demo/page.py:sample_command"}  # test_demo.py, which has the runs
+
+
+def test_every_suggestion_has_a_case() -> None:
+    assert set(CASES) | ELSEWHERE == sites()
+
+
+@pytest.mark.parametrize("name", [n for n in rooms.names() if n.endswith("_tiny")])
+def test_settings_are_typed_as_they_are_read(name: str) -> None:
+    default = rooms.recipe_function(name.removesuffix("_tiny"))()
+    recipe = rooms.recipe_function(name)()
+    before = {setting.name: setting.default for setting in settings_of(default)}
+    changed = [s for s in settings_of(recipe) if s.default != before[s.name]]
+    words = [word for setting in changed for word in setting.words]
+    assert parse(flags_of(name, default), words, "train").settings == recipe
+
+
+@pytest.fixture
+def suggested(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """The commands that were suggested, by the function that did."""
+    commands: dict[str, set[str]] = defaultdict(set)
+
+    def words(*values: object) -> str:
+        text, caller = shlex.join(map(str, values)), sys._getframe(2).f_code
+        file = Path(caller.co_filename)
+        if values[0] == "quintet":
+            commands[f"{file.relative_to(PACKAGE).as_posix()}:{caller.co_name}"].add(text)
+        return text
+
+    monkeypatch.setattr(suggest, "words", words)
+    return commands
+
+
+@pytest.mark.parametrize("site", CASES)
+def test_a_suggested_command_runs_as_printed(
+    site: str,
+    folder: Path,
+    copied: Path,
+    photos: Path,
+    quintet: Quintet,
+    follow: Callable[..., str],
+    suggested: dict[str, set[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, own_photos = copied.rename(folder / "it's mine"), photos.rename(folder / "my photos")
+    monkeypatch.setenv("QUINTET_JUDGES", str(folder / "nowhere"))
+    CASES[site](Desk(quintet, folder, run, own_photos, monkeypatch))
+    assert suggested[site]
+    if site == "engine/run.py:stop_if_asked":
+        assert any("flat --stop-when-flat 0" in command for command in suggested[site])
+    for index, command in enumerate(sorted(suggested[site])):
+        follow(filled(command, run, folder, f"new {index}"), *shortened(command))
+
+
+def filled(command: str, run: Path, folder: Path, new: str) -> str:
+    """With things of the user's in the place of words in capitals."""
+    photos = folder / ("after" if (folder / "after").is_dir() else "my photos")
+    mine: dict[str, object] = {"RUN": run, "FOLDER": photos, "PHOTOS": photos}
+    mine |= {"RECIPE": "image/vqgan_tiny", "DATA": photos}
+    words = [str(mine.get(word, word)) for word in shlex.split(command)]
+    if words[1] == "export":
+        words[3] = new
+    return shlex.join(words)
+
+
+def shortened(command: str) -> list[object]:
+    """What makes a command of hours one of seconds."""
+    _, verb, *words = shlex.split(command)
+    if "--init-from" in words or {"--help", "--help-all"} & {*words}:
+        return []
+    if verb == "train" and words[0].startswith("image/vqgan"):
+        return [*TINY, "--steps", 1, "--max-damaged", 1]
+    return ["--help"] if verb in ("train", "demo") else []

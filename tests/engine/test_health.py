@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quintet.engine.health import PlateauMonitor, above, below, default_monitors
+from quintet.engine.health import PlateauMonitor, above, below, below_baselines, default_monitors
 
 
 def fired(monitor, values, metric="m"):
@@ -79,3 +79,20 @@ def test_every_run_is_watched_for_the_common_causes(metric, value, remedy):
     said = [s for _ in range(20) for m in monitors if (s := m({metric: value}))]
     assert len(said) == 1
     assert remedy in said[0]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "best", "named"),
+    [
+        ({"psnr": 12.0, "psnr_mean": 13.0, "psnr_cubic": 11.0}, ("psnr", "max"), "psnr_mean 13:"),
+        ({"psnr": 14.0, "psnr_mean": 13.0}, ("psnr", "max"), None),
+        ({"error": 2.0, "error_copied": 1.5}, ("error", "min"), "error_copied 1.5:"),
+        ({"error": 1.0, "error_copied": 1.5}, ("error", "min"), None),
+        ({"psnr_mean": 13.0}, ("psnr", "max"), None),
+        ({"psnr": 12.0, "psnr_mean": 13.0}, None, None),
+    ],
+)
+def test_a_run_is_compared_with_the_baselines_of_its_metric(metrics, best, named):
+    sentence = below_baselines(metrics, best)
+    assert (sentence is None) == (named is None)
+    assert named is None or f"no better than {named} resume with more steps" in sentence

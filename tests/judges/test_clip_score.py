@@ -115,10 +115,10 @@ def test_captions_and_weights_that_are_missing_are_named(clip: Path) -> None:
     with pytest.raises(RunError, match=r"1 of 6 have none; give metadata\.jsonl"):
         ClipScore().rows([*TEXTS[:-1], " "], samples)
     with pytest.raises(RunError, match="clip_score compares captions, which there are none of"):
-        chosen("image", "clip_score", "sets")
+        chosen("image", ["clip_score"], "sets")
     clip.unlink()
     with pytest.raises(RunError, match=f"needs a folder of a transformers CLIPModel .* as {clip}"):
-        chosen("image", "clip_score", "captions")
+        chosen("image", ["clip_score"], "captions")
     clip.symlink_to(folder("AutoencoderTiny"))
     with pytest.raises(RunError, match=f"the judge clip_score needs a folder .* as {clip}: "):
         ClipScore().facts()

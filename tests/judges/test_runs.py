@@ -161,24 +161,24 @@ def test_the_digest_of_a_sample_is_of_kind_shape_and_values() -> None:
 
 
 def test_all_are_those_that_work_and_the_others_are_named(no_weights: Path) -> None:
-    judges, silent = chosen("image", "all")
+    judges, silent = chosen("image", ["all"])
     assert [judge.name for judge in judges] == ["psnr", "ssim"]
     assert silent == ["lpips_vgg", "lpips_alex", "fid", "frechet_vgg", "frechet_onnx"]
-    assert {judge.name for judge in chosen("music", "all", "embeddings")[0]} == {
+    assert {judge.name for judge in chosen("music", ["all"], "embeddings")[0]} == {
         f"recall_at_{k}{of}" for k in (1, 10) for of in ("", "_of_text", "_of_audio")
     }
-    assert [judge.name for judge in chosen("image", "ssim, psnr,ssim")[0]] == ["ssim", "psnr"]
+    assert [judge.name for judge in chosen("image", ["ssim, psnr", "ssim"])[0]] == ["ssim", "psnr"]
 
 
 def test_names_of_papers_are_those_of_judges(weights: Path) -> None:
-    judges, _ = chosen("image", "lpips,rfid,fid")
+    judges, _ = chosen("image", ["lpips,rfid,fid"])
     assert [judge.name for judge in judges] == ["lpips_alex", "fid"]
 
 
 def test_sounds_are_of_the_medium_that_has_the_judges(tmp_path: Path) -> None:
     (tmp_path / "a.wav").touch()
-    assert medium_of(tmp_path) == medium_of(tmp_path, "pitch,wer") == "speech"
-    assert medium_of(tmp_path, "fad_mel") == "music"
+    assert medium_of(tmp_path) == medium_of(tmp_path, ["pitch,wer"]) == "speech"
+    assert medium_of(tmp_path, ["fad_mel"]) == "music"
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,12 @@ def test_sounds_are_of_the_medium_that_has_the_judges(tmp_path: Path) -> None:
         ("image", "beauty", "both", "there is no judge 'beauty' of image; there are psnr"),
         ("image", "psnr,fid", "both", "the judge fid needs the Inception-v3 .*inception"),
         ("video", "fvd", "both", "the judge fvd needs I3D"),
+        ("image", "all", "sets", "no judge of sets works here; quintet judges says why"),
+        ("image", "pnsr", "both", "there is no judge 'pnsr' of image; did you mean psnr?"),
     ],
 )
 def test_a_judge_that_cannot_be_asked_is_refused_in_a_sentence(
     medium: str, names: str, compares: Any, sentence: str, no_weights: Path
 ) -> None:
     with pytest.raises(RunError, match=sentence):
-        chosen(medium, names, compares)
+        chosen(medium, [names], compares)

@@ -1,6 +1,7 @@
 """Tables of Hugging Face data sets give the samples of a folder of the same files."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,16 +118,18 @@ def test_captions_come_from_their_columns(kind: str, tmp_path: Path) -> None:
         assert len(data.keyed(index, None)["wav"]) == 8000
 
 
-def test_several_splits_are_named_one_by_one(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["train-00000-of-00001", "data/train-00000-of-00001", "train"])
+def test_several_splits_are_named_one_by_one(photos: Path, tmp_path: Path, name: str) -> None:
     columns = as_column(photos, ".png")
-    (tmp_path / "hub").mkdir()
     for split, first in (("train", 0), ("validation", 20)):
-        table = pa.table(columns).slice(first)
-        pq.write_table(table, tmp_path / f"hub/{split}-00000-of-00001.parquet")
-    with pytest.raises(BadFile, match=r"several splits \(train, validation\).*train-\*.parquet"):
+        file = tmp_path / "hub" / f"{name.replace('train', split)}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns).slice(first), file)
+    with pytest.raises(BadFile, match=r"several splits \(train, validation\)") as error:
         open_images(tmp_path / "hub", ImageDataConfig(), "train", 0)
-    chosen = f"{tmp_path}/hub/train-*.parquet"
-    config = ImageDataConfig(valid_folder=f"{tmp_path}/hub/validation-*.parquet")
+    chosen, valid, folder = shlex.split(str(error.value).partition("name one: ")[2])
+    assert valid == "--valid"
+    config = ImageDataConfig(valid_folder=folder)
     assert len(open_images(chosen, config, "train", 0)) == 20  # four are held out as well
     assert len(open_images(chosen, config, "valid", 0)) == 4
     write_arrow(tmp_path / "hub" / "train", columns)

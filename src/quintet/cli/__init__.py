@@ -5,11 +5,12 @@ import os
 import sys
 
 from quintet import __version__
-from quintet.cli.common import HELP, fail, say
+from quintet.cli.common import fail, overview, say
 from quintet.console import protected
 from quintet.engine.config import ConfigError
 from quintet.engine.errors import RunError, Stopped
 from quintet.media.errors import BadFile, Incompatible
+from quintet.suggest import among, command
 
 COMMANDS = {
     "list": "list_",
@@ -68,7 +69,8 @@ def answered(arguments: list[str]) -> int:
             settings = "the settings in config.json and the flags"
             return fail(f"there is not enough memory for {settings}: {first}")
         if not debug and first.startswith("CUDA error"):  # asynchronous: the traceback misleads
-            hint = "quintet resume continues a run from its last checkpoint; --debug shows more"
+            resume = command("resume", "RUN")
+            hint = f"{resume} continues a run from its last checkpoint; --debug shows more"
             return fail(f"the GPU failed ({first}); {hint}")
         raise
     except KeyboardInterrupt:
@@ -83,13 +85,15 @@ def answered(arguments: list[str]) -> int:
 
 def run_command(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP)
+        print(overview())
         return 0
     if arguments[0] == "--version":
         print(__version__)
         return 0
     if arguments[0] not in COMMANDS:
-        raise RunError(f"there is no command '{arguments[0]}'; there are {', '.join(COMMANDS)}")
+        raise RunError(
+            f"there is no command '{arguments[0]}'; {among(arguments[0], list(COMMANDS))}"
+        )
     place, _, function = COMMANDS[arguments[0]].partition(":")
     module = importlib.import_module(f"quintet.cli.{place}")
     getattr(module, function or arguments[0])(arguments[1:])

@@ -10,46 +10,58 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from quintet import __version__, rooms
 from quintet.console import say_last
-from quintet.engine.config import Recipe
+from quintet.engine.config import Recipe, is_gone
 from quintet.engine.errors import RunError
 
 HELP = f"""\
   quintet demo [--quick]                         all six trainers on built-in data, and a page
 
-Quintet {__version__} trains generative models of meshes, video, images, music and speech.
+Quintet {__version__} trains generative models. Their families, by room:
+FAMILIES
 
-  quintet list                                   what can be trained
+  quintet list                                   the recipes; those named _tiny are for a CPU
+  quintet doctor image PHOTOS                    check a data folder; alone: the machine
+  quintet doctor image/vqgan                     whether a recipe fits, and how long it would take
+  quintet pack PHOTOS packed                     pack a folder into few large files to train from
   quintet train image/vqgan_tiny --run runs/a    train on built-in data
   quintet train image/vqgan PHOTOS --run runs/b  train on a folder of your own
   quintet train mesh/autoencoder --run runs/c    meshes take two steps: codes first,
   quintet train mesh/transformer --autoencoder runs/c --run runs/d
+  quintet train music/mulan SONGS --run runs/e   a joint embedding of music and text
+  quintet train speech/voicebox VOICES --run runs/f
   quintet resume runs/b --steps 20000            resume exactly where it stopped
+  quintet report runs/b [RUN …]                  one page that shows a run, or several
   quintet evaluate runs/b [FOLDER]               metrics on validation data, or on a folder
-  quintet evaluate runs/b --judges psnr,fid      external metrics on the run's outputs
+  quintet evaluate runs/b --judges psnr fid      external metrics on the run's outputs
   quintet evaluate --pair ORIGINALS OTHERS       judge any two folders of files
   quintet judges                                 list the judges and what they need
+  quintet compare PHOTOS runs/a runs/b           image tokenizers: PSNR, bits per pixel, time
+  quintet compare a.json b.json                  numbers of evaluate --json-line side by side
   quintet sample runs/b photo.jpg --out out      use the model
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
   quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
   quintet sample runs/f --text "ba do ki" --voice me.wav --out spoken.wav
-  quintet compare PHOTOS runs/a runs/b           image tokenizers: PSNR, bits per pixel, time
-  quintet compare a.json b.json                  numbers of evaluate --json-line side by side
-  quintet pack PHOTOS packed                     pack a folder into few large files to train from
   quintet export runs/b model                    weights, configuration and a model card
-  quintet report runs/b [RUN …]                  one page that shows a run, or several
   quintet replay runs/b --step 1200              repeat one step and show its samples
   quintet replay runs/b --verify 3               compare three reports of the log with a replay
-  quintet doctor image PHOTOS                    check a data folder; alone: the machine
-  quintet doctor image/vqgan                     whether a recipe fits, and how long it would take
   quintet doctor runs/b                          check a run folder for damage
 
-Each command explains itself: quintet train --help, quintet train image/vqgan --help.
+Help of each: quintet train --help, quintet train image/vqgan --help. --debug shows tracebacks.
 On several GPUs: torchrun --nproc-per-node 8 -m quintet -- train image/vqgan PHOTOS --run runs/b
---debug shows the traceback of an error.
 """
 ASKING = ("-h", "--help")
 Step = int | Literal["best"] | None
 """A checkpoint of a run, by its step or as the best one."""
+
+
+def overview() -> str:
+    """HELP with the families there are."""
+    lines: list[str] = []
+    for room in rooms.rooms():
+        recipes = (recipe() for recipe in rooms.Room(room).recipes.values())
+        families = dict.fromkeys(rooms.family_of(recipe).name for recipe in recipes)
+        lines.append(f"  {room:<8} {', '.join(families)}")
+    return HELP.replace("FAMILIES", "\n".join(lines))
 
 
 def fail(message: str) -> int:
@@ -125,9 +137,13 @@ def check_step(step: Step) -> None:
         raise RunError(f"--step is {step}; give the step of a checkpoint, or best")
 
 
-def need_data(recipe: Recipe, run: Path, remedy: str) -> None:
+def need_data(recipe: Recipe, run: Path, remedy: str, moved: str) -> None:
+    """Refuse a Python data set with the remedy, and a missing folder with the command that takes it
+    at its new place."""
     if recipe.data is not None and recipe.data.startswith("python:"):
         raise RunError(f"{run} was trained on a Python data set; {remedy}")
+    if is_gone(recipe.data):
+        raise RunError(f"{recipe.data}, the data of {run}, is gone; if it was moved: {moved}")
 
 
 def recorded(run: Path) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ from quintet.cli.common import check_positive, parse, say
 from quintet.cli.judges import side_by_side
 from quintet.cli.trained_on import TrainedOn, trained_on
 from quintet.engine.errors import RunError
+from quintet.suggest import command
 
 if TYPE_CHECKING:
     from quintet.judges.codecs import SoundComparison
@@ -87,7 +88,7 @@ def compare(arguments: list[str]) -> None:
         raise RunError(f"--seconds is {asked.seconds:g}; it must be above 0")
     models = {str(path): loaded_model(path, asked.device) for path in asked.models}
     if not models:
-        raise RunError("name a run or a model, for example: quintet compare photos runs/a runs/b")
+        raise RunError(f"name a run or a model: {command('compare', 'FOLDER', 'RUN', 'RUN')}")
     codecs = [name for name, model in models.items() if is_codec(model)]
     if codecs:
         compare_sounds(asked, models, codecs)
@@ -157,10 +158,11 @@ def files_in(data: Path, suffixes: Sequence[str], what: str) -> list[Path]:
 def loaded_model(path: Path, device: Any) -> Any:
     """Load a model; a diffusers video autoencoder is used as an image tokenizer."""
     from quintet import rooms
+    from quintet.engine.models.hub import local
     from quintet.shared.adopt.folder import is_foreign
     from quintet.shared.sampling import on_device
 
-    load = rooms.load
+    load, path = rooms.load, local(path)
     if is_foreign(path) and rooms.family_of_foreign(path).room == "video":
         load = rooms.Family("image", "adopt").model.from_pretrained
     return load(path).to(on_device(device))

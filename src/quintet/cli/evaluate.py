@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from quintet.cli.trained_on import contents_of_run
 from quintet.engine.config import resolved
 from quintet.engine.errors import RunError
 from quintet.engine.settings import each_setting
+from quintet.suggest import command
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -49,8 +49,8 @@ class Evaluate:
     """Device; auto selects the GPU if there is one."""
     batch_size: int | None = None
     """Batch size of evaluation; the default is that of the run."""
-    judges: str | None = None
-    """Names of judges, separated by commas, or all (those that work on this machine)."""
+    judges: tuple[str, ...] = ()
+    """Names of judges, apart by spaces or commas, or all (those that work on this machine)."""
     count: int | None = None
     """Number of samples to judge; the default is all, or generation.count for mesh transformers."""
     save: Path | None = None
@@ -74,7 +74,8 @@ def evaluate(arguments: list[str]) -> None:
     check_judging(asked)
     _, recipe = recorded(asked.run)
     if asked.data is None:
-        need_data(recipe, asked.run, "name a folder to evaluate on")
+        moved = command("evaluate", asked.run, "FOLDER")
+        need_data(recipe, asked.run, "name a folder to evaluate on", moved)
     trained_by = recipe
     recipe = dataclasses.replace(
         whole_folder(recipe) if asked.data else recipe,
@@ -86,7 +87,7 @@ def evaluate(arguments: list[str]) -> None:
     run = at_step(asked.run, asked.step)
     task = rooms.build(recipe, RunFolder.open(run).path, recorded_split=not asked.data)
     bench = None
-    if asked.judges is not None:
+    if asked.judges:
         bench = Bench.of(rooms.family_of(recipe), task, asked.judges, asked.save)
     world = World(recipe)
     opened = open_run(task, run, world, whole=bool(asked.data))
@@ -114,7 +115,7 @@ def whole_folder(settings: Any) -> Any:
 
 def check_judging(asked: Evaluate) -> None:
     for flag in ("count", "save"):
-        if getattr(asked, flag) is not None and asked.judges is None:
+        if getattr(asked, flag) is not None and not asked.judges:
             raise RunError(f"--{flag} is for --judges; name some, or all")
     save = asked.save
     if save is not None and save.exists() and (not save.is_dir() or any(save.iterdir())):
@@ -138,8 +139,7 @@ def trained_on(trained_by: Any, run: Path, task: Any) -> int | None:
 
 def warn(metrics: dict[str, Any], run: Path) -> None:
     if metrics["trained_on"]:
-        command = shlex.join(["quintet", "evaluate", str(run)])
         say(
             f"{metrics['trained_on']} of the {metrics['samples']} samples were trained on, so the "
-            f"metrics are optimistic; {command} measures the validation data alone"
+            f"metrics are optimistic; {command('evaluate', run)} measures the validation data alone"
         )

@@ -41,8 +41,8 @@ def export(argv: list[str]) -> None:
     _, recipe = recorded(args.run)
     check_new_folder(args.out)
     run = at_step(args.run, args.step)
+    require_usable(run, args.out)
     model = quintet.load(run)
-    require_usable(run, model)
     model.measured(last_evaluation(run))
     graphs = None
     if args.format != "safetensors":

@@ -14,6 +14,7 @@ from quintet import rooms
 from quintet.cli.common import check_positive, parse, say
 from quintet.engine.config import Recipe
 from quintet.engine.errors import RunError
+from quintet.suggest import command
 
 if TYPE_CHECKING:
     from quintet.judges.receipt import Score
@@ -45,8 +46,8 @@ class Pair:
 
     pair: Annotated[tuple[Path, Path], tyro.conf.arg(metavar="REFERENCES OUTPUTS")]
     """The folder of originals, and the folder to judge."""
-    judges: str | None = None
-    """Names of judges, separated by commas; the default is all that work on this machine."""
+    judges: tuple[str, ...] = ()
+    """Names of judges, apart by spaces or commas; the default is all that work on this machine."""
     medium: str | None = None
     """Medium; inferred from the files and judges by default, with speech for sounds."""
     size: int | None = None
@@ -92,7 +93,9 @@ class Bench:
     module: Any
 
     @classmethod
-    def of(cls, family: rooms.Family, task: Any, names: str, save: Path | None = None) -> "Bench":
+    def of(
+        cls, family: rooms.Family, task: Any, names: Sequence[str], save: Path | None = None
+    ) -> "Bench":
         from quintet.judges import choosing
 
         module, maker = choosing.module_of(family.room), family.outputs.outputs(task)
@@ -134,13 +137,13 @@ class Bench:
 def outside(task: Any, recipe: Recipe) -> Any:
     """The judges of a training run, called at its evaluations. `all` means those that work here;
     built-in data, which has its own metrics, gets none."""
-    names = ",".join(recipe.judges)
-    if names == "all" and recipe.data is None:
+    by_name = recipe.judges != ("all",)
+    if not by_name and recipe.data is None:
         return None
     try:
-        bench = Bench.of(rooms.family_of(recipe), task, names)
+        bench = Bench.of(rooms.family_of(recipe), task, recipe.judges)
     except RunError as error:
-        if names != "all":
+        if by_name:
             raise
         say(f"not judged: {error}")
         return None
@@ -163,7 +166,7 @@ def outside(task: Any, recipe: Recipe) -> Any:
 
 def say_silent(names: list[str]) -> None:
     if names:
-        say(f"not judged: {', '.join(names)}; quintet judges lists what they need")
+        say(f"not judged: {', '.join(names)}; {command('judges')} lists what they need")
 
 
 def show(scores: dict[str, Any], baselines: dict[str, dict[str, Any]] | None = None) -> None:
@@ -234,7 +237,7 @@ def read_scores(path: Path) -> "dict[str, Score]":
         scores = line.get("judges", line)
         return {name: Score.from_json(score) for name, score in scores.items()}
     except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError):
-        remedy = f"quintet evaluate … --judges … --json-line > {path}"
+        remedy = f"{command('evaluate', 'RUN', '--judges', 'all', '--json-line')} > {path}"
         raise RunError(
             f"{path} does not end with a line of scores; write it with {remedy}"
         ) from None

@@ -1,7 +1,6 @@
 """`quintet pack`."""
 
 import dataclasses
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import tyro
 from quintet import rooms
 from quintet.cli.common import parse
 from quintet.engine.errors import RunError
+from quintet.suggest import command
 
 SHOWN = 10
 """Problems printed in full."""
@@ -54,10 +54,10 @@ def pack_folder(argv: list[str]) -> None:
     for problem in result.problems[:SHOWN]:
         print(problem)
     if result.problems:
-        doctor = shlex.join(["quintet", "doctor", room, str(folder)])
+        doctor = command("doctor", room, folder)
         print(f"{len(result.problems)} problems; the files are packed as they are: {doctor}")
     recipe = f"{room}/{next(iter(rooms.Room(room).recipes))}"
-    train = shlex.join(["quintet", "train", recipe, str(args.out)])
+    train = command("train", recipe, args.out)
     print(
         f"{args.out}: {result.samples} {what} in {result.shards} shards, "
         f"{result.bytes / 1e6:.1f} MB.\n"

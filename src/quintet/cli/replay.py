@@ -17,6 +17,7 @@ from quintet.cli.common import (
     table,
 )
 from quintet.engine.errors import RunError, Stopped
+from quintet.suggest import command
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -40,7 +41,8 @@ def replay(arguments: list[str]) -> None:
     if (asked.step is None) == (asked.verify is None):
         raise RunError("give --step N to repeat a step, or --verify N to verify N reports")
     _, recipe = recorded(asked.run)
-    need_data(recipe, asked.run, "its steps cannot be replayed from the command line")
+    moved = command("resume", asked.run, "--data", "FOLDER")
+    need_data(recipe, asked.run, "its steps cannot be replayed from the command line", moved)
     build = lambda settings: rooms.build(settings, asked.run)
     if asked.step is not None:
         one_step(build, recipe, asked.run, asked.step)

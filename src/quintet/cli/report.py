@@ -7,6 +7,7 @@ import tyro
 
 from quintet.cli.common import parse, recorded
 from quintet.engine.errors import RunError
+from quintet.suggest import command
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -24,7 +25,7 @@ def report(arguments: list[str]) -> None:
 
     options = parse(Report, arguments, "report")
     if not options.runs:
-        raise RunError("name a run, for example: quintet report runs/a")
+        raise RunError(f"name a run, for example: {command('report', 'RUN')}")
     for run in options.runs:
         check(run)
     folder = options.runs[0] if len(options.runs) == 1 else Path()

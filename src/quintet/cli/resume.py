@@ -1,19 +1,20 @@
 """`quintet resume`: its flags are the settings that may change on resume."""
 
 import dataclasses
-import shlex
+import itertools
 from collections.abc import Mapping
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from quintet import rooms
 from quintet.cli.common import ASKING, examples, need_data, optional, parse, recorded
 from quintet.cli.train import launch, row, spell_out, spelt, with_absolute_paths
-from quintet.engine.config import OptimizerConfig, Recipe, dotted, resolved
+from quintet.engine.config import OptimizerConfig, Recipe, dotted, is_gone, resolved
 from quintet.engine.errors import RunError
 from quintet.engine.settings import Setting, settings_of, updated
+from quintet.suggest import command, words
 
 CONFIG = "config.json"
 ABOUT = """\
@@ -33,9 +34,10 @@ def resume(arguments: list[str]) -> None:
         refuse_fixed(name, recipe, runs[0], arguments)
     asked = parse(flags_of(recipe), spell_out(arguments), "resume")
     name, recipe = recorded(asked.run)
-    need_data(recipe, asked.run, "resume it from Python: trainer.train(resume=True)")
     changes = {name: getattr(asked, _identifier(name)) for name in _free(recipe)}
     changed = with_absolute_paths(updated(recipe, changes))
+    moved = command("resume", asked.run, "--data", "FOLDER")
+    need_data(changed, asked.run, "resume it from Python: trainer.train(resume=True)", moved)
     check_length(asked.run, changed.steps)
     launch(name, dataclasses.replace(changed, data=resolved(changed.data)), asked.run, "resume")
 
@@ -67,14 +69,49 @@ def refuse_fixed(name: str, recipe: Recipe, run: Path, arguments: list[str]) -> 
     first = _setting_named(asked[0])
     was = f" (it is {spelt(fixed[first].default)})" if first in fixed else ""
     others = f", and neither can {', '.join(asked[1:])}" if asked[1:] else ""
-    train = ["quintet train", name, *([shlex.quote(recipe.data)] if recipe.data else [])]
-    train += [_words(asked[0], arguments), "--run NEW"]
-    train += [f"--init-from {shlex.quote(str(run))}"] if first != "init_from" else []
-    train += ["--init-partial"] if first.startswith("model.") else []
-    raise RunError(
-        f"{asked[0]} cannot change on resume{was}: {_why(recipe, fixed.get(first))}{others}. "
-        f"Start a new run with it: {' '.join(train)}"
-    )
+    reason = f"{asked[0]} cannot change on resume{was}: {_why(recipe, fixed.get(first))}{others}"
+    if recipe.data is not None and recipe.data.startswith("python:"):
+        raise RunError(f"{reason}. Start a new run with it from Python")
+    raise RunError(f"{reason}. Start a new run with it: {new_run(name, recipe, run, arguments)}")
+
+
+OF_ITS_START = (
+    *("data", "planned_steps", "schedule_steps", "precision"),
+    *("init_from", "init_partial", "minutes", "accept_changed_data"),
+)
+"""Settings that a run has from its start; a new run has its own."""
+
+
+def new_run(name: str, recipe: Recipe, run: Path, arguments: list[str]) -> str:
+    """The command for a run with these arguments, the other settings of `run` and its weights."""
+    typed = _typed(run, arguments)
+    default = {s.name: s.default for s in settings_of(rooms.recipe_function(name)())}
+    frozen = {stage: str(run / "frozen" / stage) for stage in recipe.stages}
+    lasting = settings_of(dataclasses.replace(recipe, **frozen))
+    changed = [s for s in lasting if s.default != default[s.name] and s.name not in OF_ITS_START]
+    flags = [word for s in changed if s.name not in typed for word in s.words]
+    flags += [word for group in typed.values() for word in group]
+    if "init_from" not in typed and any((run / "checkpoints").glob("step-*")):
+        flags += ["--init-from", str(run), "--init-partial"]
+    place = "FOLDER" if is_gone(recipe.data) else recipe.data
+    data = [place] if place and "data" not in typed else []
+    return command("train", name, *data, *flags, "--run", _free_name(run))
+
+
+def _typed(run: Path, arguments: list[str]) -> dict[str, list[str]]:
+    """The flags as typed, with their values, by the name of their setting."""
+    groups: dict[str, list[str]] = {}
+    name = ""
+    for word in arguments:
+        name = _setting_named(word) or name
+        if name and Path(word) != run:
+            groups.setdefault(name, []).append(word)
+    return groups
+
+
+def _free_name(run: Path) -> Path:
+    names = (run.with_name(f"{run.name}-{number}") for number in itertools.count(2))
+    return next(path for path in names if not path.exists())
 
 
 def _setting_named(word: str) -> str:
@@ -83,13 +120,6 @@ def _setting_named(word: str) -> str:
         return ""
     group, _, name = word[2:].partition("=")[0].replace("-", "_").rpartition(".")
     return dotted(group, name.removeprefix("no_"))
-
-
-def _words(flag: str, arguments: list[str]) -> str:
-    """A flag with its values, as typed."""
-    rest = arguments[arguments.index(flag) + 1 :]
-    values = takewhile(lambda word: not word.startswith("--"), rest)
-    return " ".join([flag, *(value for value in values if not (Path(value) / CONFIG).is_file())])
 
 
 def _why(recipe: Recipe, setting: Setting | None) -> str:
@@ -139,10 +169,10 @@ def resume_help(recipe: Recipe, run: Path) -> str:
     free = [setting for setting in free if not setting.name.startswith("tracker.")]
     return "\n".join(
         [
-            f"{examples('resume').replace('runs/b', shlex.quote(str(run)))}\n",
+            f"{examples('resume').replace('runs/b', words(run))}\n",
             f"{ABOUT}\n",
             "usage: quintet resume RUN [--steps N …]",
-            "Flags and their defaults (quintet resume RUN --help shows those of the run):",
+            f"Flags and their defaults ({command('resume', 'RUN', '--help')}: those of the run):",
             *(row(f"{s.flag} {_shown(s.default)}", s.description) for s in free),
             row("--tracker.NAME …", f"In trackers: {names}."),
         ]

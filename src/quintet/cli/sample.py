@@ -1,7 +1,6 @@
 """`quintet sample`."""
 
 import dataclasses
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from quintet.cli.common import (
 )
 from quintet.engine.errors import RunError
 from quintet.files import marking_outputs
+from quintet.suggest import command
 
 INPUTS = tyro.conf.arg(metavar="[INPUT …]")
 
@@ -27,11 +27,11 @@ def sample(arguments: list[str]) -> None:
         print(
             f"{examples('sample')}\n\n"
             "usage: quintet sample RUN [INPUT …] --out DIR [flags of the run's model]\n\n"
-            "quintet sample RUN --help shows its flags."
+            f"{command('sample', 'RUN', '--help')} shows its flags."
         )
         if arguments and arguments[0] in ASKING:
             return
-        raise RunError("name a run first: quintet sample RUN --help shows its flags")
+        raise RunError(f"name a run first: {command('sample', 'RUN', '--help')} shows its flags")
     from quintet.engine.runs.folder import at_step
 
     run = Path(arguments[0])
@@ -52,7 +52,7 @@ def sample(arguments: list[str]) -> None:
         "    step: Checkpoint to use, or best; the default is the newest one.\n"
         "    flags: Settings of the sampler."
     )
-    shown = f"  quintet sample {shlex.quote(str(run))} {module.EXAMPLE}"
+    shown = f"  {command('sample', run)} {module.EXAMPLE}"
     asked = parse(kind, gathered(arguments[1:]), f"sample {run}", shown)
     check_step(asked.step)
     trained = dataclasses.replace(trained, path=at_step(run, asked.step))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +19,8 @@ from quintet.cli.common import (
 )
 from quintet.engine.config import Recipe, resolved
 from quintet.engine.errors import RunError, Stopped
-from quintet.engine.settings import descriptions, each_setting, flag
+from quintet.engine.settings import descriptions, each_setting, flag, settings_of
+from quintet.suggest import command
 
 if TYPE_CHECKING:
     from quintet.engine.runs.sinks import Sink
@@ -35,8 +35,9 @@ def train(arguments: list[str]) -> None:
             f"{examples('train')}\n\nusage: quintet train RECIPE [DATA] --run DIR [--steps N …]\n\n"
             "recipes:",
             *known,
-            "\nEach has a NAME_tiny for a CPU, most also a NAME_large: quintet list shows all.",
-            "quintet train RECIPE --help shows its settings.",
+            "\nEach has a NAME_tiny for a CPU, most also a NAME_large: "
+            f"{command('list')} shows all.",
+            f"{command('train', 'RECIPE', '--help')} shows its settings.",
             sep="\n",
         )
         if not arguments or arguments[0] not in ASKING:
@@ -97,13 +98,9 @@ WIDTH = 98
 
 
 def recipe_examples(name: str, default: Recipe) -> str:
-    stages = "".join(f" {flag(stage)} runs/{a}" for stage, a in zip(default.stages, "ab"))
-    return "\n".join(
-        [
-            f"  quintet train {name}{stages} --run runs/new",
-            f"  quintet train {name} DATA{stages} --steps 5000",
-        ]
-    )
+    stages = [word for s, a in zip(default.stages, "ab") for word in (flag(s), f"runs/{a}")]
+    built_in = command("train", name, *stages, "--run", "runs/new")
+    return f"  {built_in}\n  {command('train', name, 'DATA', *stages, '--steps', 5000)}"
 
 
 def recipe_help(name: str, default: Recipe) -> str:
@@ -118,7 +115,10 @@ def recipe_help(name: str, default: Recipe) -> str:
     run = f"{OWN['run'].rstrip('.')}; default: {run_of(name)}."
     own = {"DATA": OWN["data"], "--valid DIR": OWN["valid"]}
     own |= {"--run DIR": run, "--resume": OWN["resume"]}
-    flags = {f"{flag(f)} {spelt(getattr(default, f))}": sentences[f] for f in shown}
+    settings = {setting.name: setting for setting in settings_of(default)}
+    order = dict.fromkeys((*default.stages, "steps", "optim.learning_rate", *shown))
+    asked = [settings[setting] for setting in order if setting in settings]
+    flags = {f"{s.flag} {spelt(s.default)}": s.description for s in asked}
     return "\n".join(
         [
             f"{recipe_examples(name, default)}\n",
@@ -130,7 +130,7 @@ def recipe_help(name: str, default: Recipe) -> str:
             ),
             "Groups of settings, as in --GROUP.NAME VALUE:",
             *(row(flag(g), group_line(sentences[g], getattr(default, g))) for g in groups),
-            f"quintet train {name} --help-all explains every setting.",
+            f"{command('train', name, '--help-all')} explains every setting.",
         ]
     )
 
@@ -161,9 +161,15 @@ def group_line(sentence: str, settings: Any) -> str:
 
 
 def with_absolute_paths(settings: Any) -> Any:
-    return each_setting(
-        settings, lambda field, value: resolved(value) if field.metadata.get("path") else value
-    )
+    """Paths from any folder; models may be named as on the Hub, whose client has a cache."""
+    from quintet.engine.models.hub import local
+
+    def changed(field: Any, value: Any) -> Any:
+        if value is None or not field.metadata.get("path"):
+            return value
+        return resolved(value if field.name in ("valid_folder", "split_file") else local(value))
+
+    return each_setting(settings, changed)
 
 
 def with_valid_folder(recipe: Recipe, folder: str | None) -> Recipe:
@@ -268,5 +274,5 @@ def best_exhibit(run: Path) -> Path | None:
 def next_commands(name: str, recipe: Recipe, run: Path) -> list[str]:
     """Commands to run next, quoted for a shell."""
     words = rooms.family_of(recipe).sample.example(recipe, run)
-    sample = [shlex.join(["quintet", "sample", str(run), *words])] if words else []
-    return [*sample, shlex.join(["quintet", "export", str(run), "model"])]
+    sample = [command("sample", run, *words)] if words else []
+    return [*sample, command("export", run, "model")]

@@ -45,6 +45,13 @@ def resolved(path: str | Path | None) -> str | None:
     return str(Path(path).resolve())
 
 
+def is_gone(data: str | None) -> bool:
+    """Whether a file or folder of data is not there; addresses and patterns are not looked up."""
+    if data is None or "://" in data or data.startswith("python:") or set("*?[{#") & set(data):
+        return False
+    return not Path(data).exists()
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Optimizer, learning-rate schedule and weight average of one part."""
@@ -176,7 +183,7 @@ class Recipe:
     """Seconds to wait for one batch before the run stops and names its samples."""
     processes: int | None = setting(None, free=True)
     """Expected number of processes; any other number is refused."""
-    trackers: tuple[str, ...] = setting(("tensorboard",), free=True, common=True)
+    trackers: tuple[str, ...] = setting(("tensorboard",), free=True)
     """Trackers beside metrics.jsonl: tensorboard, wandb, trackio."""
     tracker: TrackerConfig = dataclasses.field(default_factory=TrackerConfig)
     """Name, project and tags of the run in trackers."""

@@ -61,6 +61,22 @@ def default_monitors(parts: list[str], workers: int = 0) -> list[Monitor]:
     return monitors
 
 
+def below_baselines(metrics: Mapping[str, float], best: tuple[str, str] | None) -> str | None:
+    """A sentence if the metric that picks the best checkpoint is no better than baselines, which
+    have its name and more: psnr_bicubic of psnr."""
+    name, direction = best or ("", "")
+    sign = 1 if direction == "max" else -1
+    others = [other for other in metrics if name in metrics and other.startswith(f"{name}_")]
+    better = [other for other in others if sign * (metrics[other] - metrics[name]) >= 0]
+    if not better:
+        return None
+    listed = " and ".join(f"{other} {metrics[other]:.4g}" for other in better)
+    return (
+        f"the run ends with {name} {metrics[name]:.4g}, no better than {listed}: resume with more "
+        "steps, try another learning rate, or look at the exhibits and the data"
+    )
+
+
 def nan_in_data(batches: Sequence[Any]) -> Tensor | float:
     """NaN if the data contains NaN, else 0, to be added to the loss for the guard to find: after
     quantisation or clamping a NaN would pass for a number. Infinities are allowed (masks)."""

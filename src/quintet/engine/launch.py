@@ -1,7 +1,6 @@
 """From a recipe and a folder to a run that trains; every process agrees, or none starts."""
 
 import platform
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from quintet.engine.settings import asked_changes
 from quintet.engine.settled import Mode, settled
 from quintet.engine.task import Task
 from quintet.engine.tools import auto_batch
+from quintet.suggest import command
 from quintet.version import __version__
 
 LEFT_ALONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -55,7 +55,7 @@ def start(
     if recipe.judges and judge is None:
         raise RunError(
             "judges work in runs of the command line; leave them out here, and judge the run "
-            f"afterwards: quintet evaluate {shlex.quote(str(path))} --judges all"
+            f"afterwards: {command('evaluate', path, '--judges', 'all')}"
         )
     with protected(), Signals(recipe.minutes) as signals:
         world = World(recipe)
@@ -89,7 +89,7 @@ def start(
             if world.size > 1 and any(text in str(error) for text in LEFT_ALONE):
                 raise RunError(
                     "another process of this run has ended; its last message, if any, names the "
-                    f"cause. Resume with: quintet resume {shlex.quote(str(path))}"
+                    f"cause. Resume with: {command('resume', path)}"
                 ) from error
             raise
         finally:

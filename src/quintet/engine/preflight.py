@@ -53,6 +53,17 @@ def changed_rates(
         )
 
 
+def never_flat(recipe: Recipe) -> Iterator[str]:
+    """A sentence if there are too few evaluations for stop_when_flat: one best, then flat ones."""
+    asked, every = recipe.stop_when_flat, recipe.evaluate_every
+    before_end = (recipe.steps - 1) // every if every else 0
+    if asked and before_end <= asked:
+        yield (
+            f"stop_when_flat {asked} cannot stop this run: it is evaluated {before_end} times "
+            f"before its last step, {recipe.steps}; lower --evaluate-every ({every})"
+        )
+
+
 def settle_data(
     path: Path, stream: Stream, fixed: Fixed | None, recipe: Recipe, say: Callable[[str], None]
 ) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from quintet.engine.errors import RunError, Stopped
 from quintet.engine.evaluate import EvaluationFailed, Judged, Outside
 from quintet.engine.machine.capture import Capture
 from quintet.engine.machine.compiling import Compiler
-from quintet.engine.machine.signals import FLAT, REASON, STATUS, Signals
+from quintet.engine.machine.signals import FLAT, REASON, REMEDY, STATUS, Signals
 from quintet.engine.machine.world import World
 from quintet.engine.meters import Meters, Stopwatch, order_of
 from quintet.engine.reporter import Reporter
@@ -29,6 +28,7 @@ from quintet.engine.skipped import SkippedUpdates
 from quintet.engine.task import Batch, StepContext, StepScalars, Task
 from quintet.engine.when import When
 from quintet.files import reading_once
+from quintet.suggest import command
 
 
 class Run:
@@ -162,6 +162,9 @@ class Run:
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 self.say(f"health: {name} is not finite: inspect the validation samples")
+        poor = health.below_baselines(metrics, self.task.best)
+        if poor and self.step == self.recipe.steps:
+            self.say(f"health: {poor}")
         self.reporter.name_damaged(self.step, "valid", self.fixed, self.world)
         self.saver.note_best(metrics, self.task.best)
         self.flat = 0 if self.saver.is_best else self.flat + 1
@@ -195,7 +198,7 @@ class Run:
         self.finish()  # together: a launcher kills the rest once one process is gone
         raise Stopped(
             f"stopped at step {self.step} by {REASON[code]}; the state is saved. "
-            f"Resume with: quintet resume {shlex.quote(str(self.folder.path))}",
+            f"Resume with: {command('resume', self.folder.path, *REMEDY.get(code, ()))}",
             STATUS[code],
         )
 
@@ -241,6 +244,8 @@ class Run:
         self.say(f"{verb} at step {self.step}; {greeting}")
         for sentence in preflight.changed_rates(parts, recipe, about, self.step, path):
             self.say(sentence)
+        for sentence in preflight.never_flat(recipe):
+            self.say(sentence)
         settle = partial(preflight.settle_data, path, *data, recipe, self.say)
         self.saver.held_out = self.world.on_main(settle, expected=(OSError,))
         if self.fixed is not None and self.step < recipe.steps:
@@ -276,8 +281,16 @@ class Run:
         if count > self.recipe.max_damaged * size:
             raise RunError(
                 f"{count} of {size} samples could not be read, more than "
-                f"max_damaged = {self.recipe.max_damaged:.0%}; 'quintet doctor' lists them"
+                f"max_damaged = {self.recipe.max_damaged:.0%}{self._listing_damaged()}"
             )
+
+    def _listing_damaged(self) -> str:
+        """The command that lists the unreadable files of a folder; Python data has none."""
+        room, _, _ = str(self.folder.about.get("recipe") or "").partition("/")
+        data = self.recipe.data
+        if not room or data is None or data.startswith("python:"):
+            return ""
+        return f"; {command('doctor', room, data)} lists them"
 
     def exhibit(self, batch: Batch) -> None:
         exhibits = self.task.exhibit(self.parts.nets, batch)

@@ -45,6 +45,20 @@ class Setting(NamedTuple):
     def flag(self) -> str:
         return flag(self.name)
 
+    @property
+    def words(self) -> list[str]:
+        """The flag with this value, as typed on the command line."""
+        if isinstance(self.default, bool):
+            group, dot, name = self.name.rpartition(".")
+            return [self.flag if self.default else flag(f"{group}{dot}no_{name}")]
+        return [self.flag, *_flat(self.default)]
+
+
+def _flat(value: object) -> list[str]:
+    if not isinstance(value, tuple):
+        return [str(value)]
+    return [word for item in typing.cast("tuple[object, ...]", value) for word in _flat(item)]
+
 
 def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -44,6 +43,7 @@ from quintet.engine.task import (
     each,
 )
 from quintet.engine.trainer_call import check_call
+from quintet.suggest import in_python
 
 M = TypeVar("M", bound=nn.Module)
 Sets = dict[str, Source | None]
@@ -94,15 +94,6 @@ def _plain(name: str, value: Any) -> Any:
     return resolved(value) if isinstance(value, Path) or name in ("data", "init_from") else value
 
 
-def in_python(message: str) -> str:
-    """A message of the engine without the flags of the command line."""
-    path = r"""(?:'[^']*'|"[^"]*"|[^\s,;'"`])+"""  # as shlex.quote writes it
-    message = re.sub(rf"`?quintet resume {path}`?( or train --resume)?", RESUME, message)
-    message = message.replace("train --resume", RESUME)
-    return re.sub(r"--([a-z][a-z.-]*[a-z])", lambda m: m[1].replace("-", "_"), message)
-
-
-RESUME = "trainer.train(resume=True)"
 RESERVED = {
     "grad_norm",
     "skipped",

@@ -10,6 +10,7 @@ from quintet.engine.errors import RunError
 from quintet.judges import media
 from quintet.judges.base import Judge, Options, PairJudge, SetJudge
 from quintet.shared.outputs import Compares
+from quintet.suggest import among, command
 
 MEDIA = sorted(module.name for module in pkgutil.iter_modules(media.__path__))
 """Each medium has a module of its judges, named like its room."""
@@ -50,11 +51,11 @@ def of_medium(medium: str) -> dict[str, type[Judge]]:
     return {name: judge for judges in every for name, judge in judges.items()}
 
 
-def medium_of(folder: Path, names: str | None = None) -> str:
+def medium_of(folder: Path, names: Sequence[str] = ()) -> str:
     """The medium of the first known file. Sounds are music if judges of music are named."""
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}")
-    asked = set(_split(names or ""))
+    asked = set(_split(names))
     for path in sorted(folder.rglob("*")):
         fitting = [name for name in MEDIA if path.suffix.lower() in module_of(name).SUFFIXES]
         fitting.sort(key=lambda name: getattr(module_of(name), "ONLY_BY_NAME", False))
@@ -81,17 +82,18 @@ def judges_of(medium: str, compares: Compares = "both") -> dict[str, type[Judge]
 
 
 def chosen(
-    medium: str, names: str | None, compares: Compares = "both"
+    medium: str, names: Sequence[str] = (), compares: Compares = "both"
 ) -> tuple[list[Judge], list[str]]:
-    """The judges of a comma-separated list, which must all work. Without one, or with `all`: those
-    that work on this machine, and the names of the others; without those that must be told who
-    speaks."""
+    """The judges of these names, which must all work; a name may be several, apart by commas.
+    Without any, or with `all`: those that work on this machine, and the names of the others;
+    without those that must be told who speaks."""
     known = judges_of(medium, compares)
-    if names is None or names == "all":
+    if list(names) in ([], ["all"]):
         known = {name: kind for name, kind in known.items() if not kind.reads_speaker}
         working = [judge for kind in known.values() if (judge := kind()).problem() is None]
         if not working:
-            raise RunError(f"no judge of {medium} works on this machine; quintet judges says why")
+            what = medium if compares == "both" else compares
+            raise RunError(f"no judge of {what} works here; {command('judges')} says why")
         return working, [name for name in known if all(name != judge.name for judge in working)]
     judges = []
     for name in _split(names):
@@ -104,9 +106,9 @@ def chosen(
     return judges, []
 
 
-def _split(names: str) -> list[str]:
-    words = (word.strip() for word in names.split(","))
-    return list(dict.fromkeys(ALIASES.get(word, word) for word in words))
+def _split(names: Sequence[str]) -> list[str]:
+    words = (word.strip() for name in names for word in name.split(","))
+    return list(dict.fromkeys(ALIASES.get(word, word) for word in words if word))
 
 
 def _unknown(name: str, medium: str, known: Mapping[str, Any]) -> str:
@@ -119,4 +121,4 @@ def _unknown(name: str, medium: str, known: Mapping[str, Any]) -> str:
     others = [other for other in MEDIA if name in of_medium(other)]
     if others:
         return f"{name} is a judge of {' and '.join(others)}; of {medium} {there}"
-    return f"there is no judge '{name}' of {medium}; {there}"
+    return f"there is no judge '{name}' of {medium}; {among(name, list(known))}"

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quintet.files import OUTPUTS, once
+from quintet.media import audio, pixels
+from quintet.media.clips import reader as clips
 from quintet.media.errors import BadFile, OutOfRange, printable
 from quintet.media.folder import Listing, listing, read_metadata
 from quintet.media.held_out import (
@@ -25,6 +27,7 @@ from quintet.media.held_out import (
     report_copies,
     shared,
 )
+from quintet.media.meshes import files as meshes
 from quintet.media.ranges import Outside, examine_headers, say, within
 from quintet.media.shards.dataset import Numbers, Shards, open_shards
 from quintet.media.shards.listing import is_sharded, split_window
@@ -33,6 +36,7 @@ from quintet.media.split_files import read_split
 from quintet.media.tables import Table, is_table
 
 Split = Literal["train", "valid"]
+MEDIA = (*pixels.SUFFIXES, *audio.SUFFIXES, *clips.SUFFIXES, *meshes.SUFFIXES)
 VALID_FOLDERS = ("validation", "valid", "val", "test")
 """Sub-folders for validation data next to `train`, in order of precedence."""
 
@@ -208,6 +212,8 @@ class InFolder:
     unread: Sequence[str] = ()
     """Suffixes of the same medium that are not read, to be counted."""
     unread_remedy: str = ""
+    companions: Sequence[str] = ()
+    """Suffixes of other media that belong to the files, such as textures."""
     what: str
     """Plural noun for the files in messages."""
     lacking: str = ""
@@ -236,7 +242,7 @@ class InFolder:
             self._numbers = self._apart(train, valid) if split == "train" else valid
             self.window = self.shards.window
             return
-        listed = _listed(self.folder, self.suffixes, self.what, self.unread)
+        listed = _listed(self.folder, self.suffixes, self.what, self.left_out())
         for line in passed_over(listed, self.unread_remedy):
             say(f"{printable(self.folder)}: {line}")
         self._listed = listed
@@ -295,6 +301,11 @@ class InFolder:
     def contents(self) -> Contents:
         """What tells the samples apart from others."""
         return self._contents(self._names if self.shards is None else self._numbers)
+
+    @classmethod
+    def left_out(cls) -> Sequence[str]:
+        """Suffixes of media that are not read here, to be counted."""
+        return sorted({*cls.unread, *MEDIA} - {*cls.suffixes, *cls.companions})
 
     def _in_range(self, listed: Listing) -> list[str]:
         """Names of the files that `examine` does not leave out."""

@@ -25,6 +25,7 @@ from quintet.media.folder import TEXT_KEYS
 from quintet.media.held_out import Contents, Keys, content_digest, keys_of
 from quintet.media.ranges import say
 from quintet.media.shards.member import Header, Member
+from quintet.suggest import words
 
 PARQUET = ".parquet"
 STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
@@ -151,22 +152,33 @@ def _files(location: str) -> list[str]:
     elif path.is_file():
         files = [location]
     elif (path / SPLITS).is_file():
-        splits = ", ".join(sorted(p.name for p in path.iterdir() if p.is_dir()))
-        remedy = f"name one: {path}/train, and --valid for another"
-        raise BadFile(path, f"holds several splits ({splits})", remedy)
+        raise _several(path, {p.name: str(p) for p in path.iterdir() if (p / STATE).is_file()})
     elif (path / STATE).is_file():
         listed = json.loads((path / STATE).read_text(encoding="utf-8"))["_data_files"]
         # The last part of the name alone: a path could lead out of the folder.
         files = [str(path / Path(entry["filename"]).name) for entry in listed]
     else:
         files = sorted(str(file) for file in path.rglob(f"*{PARQUET}"))
-        splits = {match[1] for file in files if (match := _SPLIT.match(Path(file).name))}
+        named = ((Path(file), _SPLIT.match(Path(file).name)) for file in files)
+        splits = {match[1]: _pattern(file, match[0]) for file, match in named if match}
         if len(splits) > 1:
-            remedy = f"name one by a pattern, '{path}/train-*{PARQUET}', and --valid for another"
-            raise BadFile(path, f"holds several splits ({', '.join(sorted(splits))})", remedy)
+            raise _several(path, splits)
     if not files:
         raise BadFile(location, "names no table", "check the pattern")
     return files
+
+
+def _several(path: Path, splits: dict[str, str]) -> BadFile:
+    """The error for a folder with several splits: name one, and another to validate on."""
+    order = sorted(splits, key=lambda name: (name != "train", name))
+    first, *second = (splits[name] for name in order[:2])
+    remedy = f"name one: {words(first, *(['--valid', *second] if second else ()))}"
+    return BadFile(path, f"holds several splits ({', '.join(order)})", remedy)
+
+
+def _pattern(file: Path, begin: str) -> str:
+    """All tables of a split whose names begin so; `train.parquet` stands alone."""
+    return str(file if file.name == f"{begin}parquet" else file.parent / f"{begin}*{PARQUET}")
 
 
 @cache

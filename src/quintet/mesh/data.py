@@ -21,6 +21,7 @@ import torch
 from quintet.engine.data.plans import order_of
 from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE
+from quintet.media import pixels
 from quintet.media.errors import BadFile, OutOfRange
 from quintet.media.meshes import scenes
 from quintet.media.meshes.files import count_faces, read_mesh, readable, simplify, unread
@@ -155,6 +156,7 @@ class MeshFolder(InFolder):
     Config = MeshDataConfig
 
     suffixes, unread, what = readable(), unread(), "meshes"
+    companions = pixels.SUFFIXES  # textures
     unread_remedy = f"for .dae and .3mf: {scenes.EXTRA}" if ".dae" in unread else ""
 
     def range_settings(self) -> object:

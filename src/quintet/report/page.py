@@ -1,7 +1,6 @@
 """report.html: a self-contained page about one run, or several side by side."""
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from quintet.report.exhibits import exhibits
 from quintet.report.markup import details, number, table, text
 from quintet.report.receipts import apart
 from quintet.report.source import Source, content, load, mapping, summary
+from quintet.suggest import command
 
 MARKER = "<!-- quintet report -->"
 """Identifies our pages; other files are never overwritten."""
@@ -118,10 +118,10 @@ def page(
 def plotly_note(sources: Sequence[Source]) -> str:
     if script.plotly():
         return ""
-    command = shlex.join(["quintet", "report", *(str(source.path) for source in sources)])
+    again = command("report", *(source.path for source in sources))
     return (
         '<p class="note" role="note">Interactive curves and 3-D meshes need plotly: '
-        f"<code>pip install plotly</code>, then <code>{text(command)}</code>.</p>"
+        f"<code>pip install plotly</code>, then <code>{text(again)}</code>.</p>"
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
 
+from quintet.engine.config import is_gone
 from quintet.engine.errors import RunError
 
 if TYPE_CHECKING:
@@ -182,6 +183,8 @@ class Trained:
         data = self.recipe.data
         if data is not None and data.startswith("python:"):
             raise RunError(f"{self.path} was trained on a Python data set; give {what}")
+        if is_gone(data):
+            raise RunError(f"{data}, the data of {self.path}, is gone; give {what}")
         return self.recipe
 
 
@@ -200,6 +203,17 @@ def has_validation(run: Path) -> bool:
     about = RunFolder.open(run).about
     data = about.get("data") or {}
     return bool(data.get("valid")) and isinstance(about.get("recipe"), str)
+
+
+def with_input(recipe: Any, run: Path, suffixes: Sequence[str], *words: str) -> list[str]:
+    """These arguments for a run just trained, after a file to work on: an original among its
+    exhibits, or a file of its data; empty if there is none."""
+    from quintet.media.folder import files
+
+    data = Path(recipe.data or "-")
+    exhibits = [p for s in suffixes for p in sorted(run.glob(f"exhibits/*/*-original{s}"))]
+    path = next(iter([*exhibits[-1:], *(files(data, suffixes) if data.is_dir() else ())]), None)
+    return [str(path), *words] if path else []
 
 
 def refuse_inputs(inputs: Sequence[Path], trained: Trained, flags: str) -> None:

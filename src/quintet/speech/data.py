@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quintet.engine.config import require
+from quintet.engine.config import ConfigError, require
 from quintet.engine.data.plans import LengthPlan
 from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
@@ -45,6 +45,7 @@ from quintet.shared.transcripts import Transcripts
 from quintet.speech import voices
 from quintet.speech.config import SpeechDataConfig
 from quintet.speech.text.characters import UNKNOWN, Unfit, clean, stack
+from quintet.speech.text.phonemes import require_language
 from quintet.speech.text.spelling import to_ids
 from quintet.speech.voicebox.config import VoiceBoxConfig
 
@@ -62,6 +63,8 @@ class Buckets:
     def __init__(self, config: SpeechDataConfig, model: VoiceBoxConfig) -> None:
         self.config, self.model, self.count = config, model, config.buckets
         self.latents = model.features == "latents"
+        if model.phonemes:
+            require_language(model.phonemes)
         longest = 1 + ceil(config.max_seconds * model.sample_rate) // model.hop_length
         self.frames = ceil(longest / config.buckets)
         self.tokens = ceil(config.text_length / config.buckets)
@@ -148,8 +151,19 @@ class SpeechFolder(InFolder):
             self._transcripts = Transcripts(self.folder, names)
             names = self._transcripts.samples(names)
             names = self._transcripts.with_text(names, self.config.max_missing)
+            self._require_languages(self._transcripts, names)
         outside = {name: limit for name in names if (limit := self._outside(name))}
         return within(self.folder, names, outside, WHAT)
+
+    def _require_languages(self, transcripts: Transcripts, names: Sequence[str]) -> None:
+        """A language that nobody speaks is an error of the metadata, not of each recording."""
+        if not self.buckets.model.phonemes:
+            return
+        for language in {transcripts.about(name).language for name in names} - {""}:
+            try:
+                require_language(language)
+            except ConfigError as error:
+                raise BadFile(self.folder, f"its metadata is wrong: {error}") from None
 
     def range_settings(self) -> object:
         # Recordings that have segments may be long; the others are checked with their texts.

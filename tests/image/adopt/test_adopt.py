@@ -315,16 +315,52 @@ def test_the_unused_are_reported_by_a_run(tmp_path: Path, capfd: Any) -> None:
     assert "10 parameters of the autoencoder are not used" in capfd.readouterr().err
 
 
+SHORT = "--steps 1 --workers 0 --batch-size 2 --images.size 32 32 --images.valid-limit 2 --trackers"
+
+
 # -- the command line ------------------------------------------------------------------------
 
 
 def test_from_names_the_folder(tmp_path: Path, cli: Any) -> None:
-    flags = "--steps 1 --workers 0 --warm-discriminator 0 --batch-size 2 --images.size 32 32"
-    flags += " --images.valid-limit 2 --trackers"
     source = ["--from", folder("AutoencoderKL"), "--run", tmp_path / "run"]
-    assert cli("train", "image/adopt_tiny", *source, *flags.split()).status == 0
+    said = cli("train", "image/adopt_tiny", *source, *SHORT.split())
+    assert said.status == 0
+    assert "a run of 1 steps is too short for warm_discriminator 20" in said.err
+    records = harness.lines(tmp_path / "run")
+    assert any("vae/loss" in record for record in records)
     about = json.loads((tmp_path / "run/config.json").read_text())
     assert about["settings"]["autoencoder"] == str(folder("AutoencoderKL"))
+
+
+def test_a_name_of_the_hub_is_taken_from_its_cache_or_answered_with_the_download(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    train = ["train", "image/adopt_tiny", "--from", "org/vae", *SHORT.split()]
+    remedy = "nothing is downloaded from the Hub by itself; name vae after: hf download org/vae"
+    for command in (train, ["sample", "org/vae"], ["compare", tmp_path, "org/vae"]):
+        refused = cli(*command)
+        assert refused.status == 2
+        assert remedy in refused.err
+    with pytest.raises(RunError, match=remedy):
+        quintet.load("org/vae")
+    cached(folder("AutoencoderKL"), tmp_path / "cache/models--org--vae")
+    assert cli(*train).status == 0
+    assert isinstance(quintet.load("org/vae"), AdoptedImages)
+
+
+def cached(model: Path, place: Path) -> None:
+    """As the client of the Hub stores a model: links to files that are named by their content."""
+    snapshot = place / "snapshots" / ("a" * 40)
+    for path in (place / "refs", place / "blobs", snapshot):
+        path.mkdir(parents=True)
+    (place / "refs/main").write_text("a" * 40)
+    for file in model.iterdir():
+        shutil.copy(file, place / "blobs" / file.stem)
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.stem}")
 
 
 def test_compare_takes_folders_of_diffusers(tmp_path: Path, cli: Any) -> None:

@@ -319,4 +319,4 @@ def test_the_own_speaker_is_told_from_all_others_by_folder_or_metadata(
     assert speech.read(tmp_path / "recorded/ann/0.wav").speaker == "c"
     with pytest.raises(RunError, match="two speakers"):
         ask("recorded")
-    assert "own_voice" not in {judge.name for judge in choosing.chosen("speech", None)[0]}
+    assert "own_voice" not in {judge.name for judge in choosing.chosen("speech")[0]}

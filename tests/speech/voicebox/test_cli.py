@@ -1,5 +1,6 @@
 """The speech room from the command line: a run, and what it says."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -218,6 +219,20 @@ def test_a_file_without_lines_is_refused(cli: Cli, run: Path, tmp_path: Path) ->
     (tmp_path / "empty.txt").write_text("\n\n")
     said = cli("sample", run, "--text-file", tmp_path / "empty.txt", "--out", tmp_path)
     assert "is empty" in said.sentence
+
+
+def test_an_unknown_language_is_answered_with_those_there_are(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader")
+    rows = []
+    for number, language in enumerate(("en", "en", "en", "zzz")):
+        write_wav(tmp_path / f"{number}.wav", speak(compose(number), 16_000), 16_000)
+        rows.append({"file_name": f"{number}.wav", "text": "good morning", "language": language})
+    (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for language, wrong in (("qqq", "qqq"), ("en-us", "zzz")):
+        flags = ("--model.phonemes", language, "--run", tmp_path / "run")
+        said = cli("train", "speech/voicebox_tiny", tmp_path, *FEW, *flags).sentence
+        assert f"espeak-ng does not know the language '{wrong}'; there are af, am" in said
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_is_read_as_phonemes(cli: Cli, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import shlex
 import signal
 import threading
 from collections.abc import Generator, Mapping, Sequence
@@ -20,6 +19,7 @@ from quintet.cli.train import train_run
 from quintet.engine.errors import RunError, Stopped
 from quintet.files import PARTIAL, write_json
 from quintet.shared.demo import Stage
+from quintet.suggest import command
 
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 
@@ -74,7 +74,7 @@ def report_interrupts(run: Path) -> Generator[None, None, None]:
         yield
     except Stopped as stopped:
         reason = str(stopped).partition("; the state is saved")[0]
-        remedy = f"Resume with: quintet demo --run {shlex.quote(str(run))}"
+        remedy = f"Resume with: {command('demo', '--run', run)}"
         raise Stopped(f"{reason}; progress is saved. {remedy}", stopped.status) from None
     finally:
         for number, handler in previous.items():
@@ -195,5 +195,5 @@ def print_summary(
         print(f"{stage.title:<{width}}  {metrics[stage.folder]}")
     print(f"\nResults: {page}")
     commands = (sample_command(stage, demo) for stage in stages)
-    print(f"Next: {next(filter(None, commands), 'quintet list')}")
-    print("      quintet train image/vqgan_tiny PHOTOS --run runs/mine")
+    print(f"Next: {next(filter(None, commands), command('list'))}")
+    print(f"      {command('train', 'image/vqgan_tiny', 'PHOTOS', '--run', 'runs/mine')}")

@@ -12,6 +12,7 @@ from quintet.cli.demo.stages import Length
 from quintet.engine.errors import RunError
 from quintet.files import marking_outputs
 from quintet.shared.demo import Sample, Stage
+from quintet.suggest import command
 
 
 def draw_samples(stages: Sequence[Stage], demo: Path) -> dict[str, list[Sample]]:
@@ -56,17 +57,21 @@ def opening(
 def closing(stages: Sequence[Stage], demo: Path) -> str:
     commands = {
         **{f"Sample: {s.title}": c for s in stages if (c := sample_command(s, demo))},
-        "Train a recipe at full length": "quintet train image/vqgan_tiny --run runs/image",
-        "Train on your own images": "quintet train image/vqgan PHOTOS --run runs/photos",
-        "List the recipes": "quintet list",
+        "Train a recipe at full length": command(
+            "train", "image/vqgan_tiny", "--run", "runs/image"
+        ),
+        "Train on your own images": command(
+            "train", "image/vqgan", "PHOTOS", "--run", "runs/photos"
+        ),
+        "List the recipes": command("list"),
     }
     items = (f"<p>{escape(title)}:</p><pre>{escape(c)}</pre>" for title, c in commands.items())
     return f"<section><h2>Next steps</h2>{''.join(items)}</section>"
 
 
 def sample_command(stage: Stage, demo: Path) -> str:
-    run = shlex.quote(str(demo / stage.folder))
-    return stage.next_arguments and f"quintet sample {run} {stage.next_arguments}"
+    words = shlex.split(stage.next_arguments)
+    return command("sample", demo / stage.folder, *words) if words else ""
 
 
 def _length_note(length: Length) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shlex
 import shutil
 import signal
 import tempfile
@@ -19,6 +18,7 @@ from quintet.cli.trained_on import contents_of_run, value_of
 from quintet.engine.config import ConfigError, resolved
 from quintet.engine.errors import RunError
 from quintet.media.errors import BadFile, printable
+from quintet.suggest import among, command
 
 TIMEOUT = 300.0
 """Seconds that one measurement of a recipe may take."""
@@ -77,19 +77,19 @@ def unknown(what: str, data: Path | None) -> str:
     """The error for an argument that is no room, recipe or run."""
     room, _, name = what.partition("/")
     if what in rooms.rooms():
-        return f"name the folder to check: quintet doctor {what} FOLDER"
+        return f"name the folder to check: {command('doctor', what, 'FOLDER')}"
     if room in rooms.rooms() and name and not Path(what).is_dir():
-        listed = ", ".join(f"{room}/{each}" for each in rooms.Room(room).recipes)
-        return f"there is no recipe '{what}'; this room has {listed}"
+        listed = [f"{room}/{each}" for each in rooms.Room(room).recipes]
+        return f"there is no recipe '{what}'; {among(what, listed)}"
     if data is None and Path(what).is_dir():
         first = rooms.rooms()[0]
         return (
             f"{what} holds no config.json, so it is no run; to check it as data, name the room "
-            f"first: quintet doctor {first} {shlex.quote(what)} (rooms: {', '.join(rooms.rooms())})"
+            f"first: {command('doctor', first, what)} (rooms: {', '.join(rooms.rooms())})"
         )
     return (
         f"'{printable(what)}' is neither a room ({', '.join(rooms.rooms())}), nor a recipe "
-        "(see 'quintet list'), nor the folder of a run"
+        f"(see '{command('list')}'), nor the folder of a run"
     )
 
 

@@ -27,7 +27,7 @@ def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
 
     data = rooms.room_named(room).data
     kind, config = data.Folder, data.Folder.Config()
-    listed = listing(folder, kind.suffixes, kind.unread)
+    listed = listing(folder, kind.suffixes, kind.left_out())
     names: list[str] = []
     measures = measures_of(kind)
     sizes, duplicates, damaged = array("d"), Duplicates(), 0
@@ -70,8 +70,7 @@ def check_folder(room: str, folder: Path, aligner: Path | None = None) -> None:
         print(sentence)
     if aligner is not None:
         family, trained = rooms.trained(aligner)
-        members = "doubtful(trained, folder) and lines(verdict)"
-        doubts = family.module("doubts", members, "--aligner")
+        doubts = family.module("doubts", "", "--aligner")
         for line in doubts.lines(doubts.doubtful(trained, folder)):
             print(line)
 

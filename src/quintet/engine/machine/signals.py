@@ -22,6 +22,8 @@ REASON = {
     TERMINATED: "SIGTERM",
     INTERRUPTED: "an interrupt",
 }
+REMEDY = {FLAT: ("--stop-when-flat", 0)}
+"""Flags without which a resumed run would stop at once for the same reason."""
 SAVING = (
     b"\nquintet: saving after this step or evaluation; press Ctrl-C again to stop without saving\n"
 )

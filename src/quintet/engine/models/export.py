@@ -9,6 +9,7 @@ import importlib
 import logging
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from quintet.engine import skipped
 from quintet.engine.errors import RunError
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder
+from quintet.suggest import command
 
 Format = Literal["onnx", "torch-export"]
 SUFFIXES: Mapping[str, str] = {"onnx": ".onnx", "torch-export": ".pt2"}
@@ -84,23 +86,35 @@ def export(exportable: Exportable, folder: Path, form: Format) -> list[Checked]:
     return [export_piece(piece, folder, form) for piece in exportable.pieces]
 
 
-def require_usable(run: Path, model: nn.Module) -> None:
+def require_usable(run: Path, out: Path) -> None:
     """Refuse weights that are not finite, and those of a part that was hardly trained."""
     folder = RunFolder.open(run)
-    step = folder.chosen_step(lambda _: None)
-    counts = skipped.read(checkpoint.read_about(checkpoint.path_of(folder.checkpoints, step)))
-    main = folder.about.get("main", {}).get("part")
-    causes = skipped.problems({part: count for part, count in counts.items() if part == main})
-    state = model.state_dict().items()
-    bad = [name for name, t in state if t.is_floating_point() and not t.isfinite().all()]
-    if bad:
-        causes.append(f"not finite: {len(bad)} of {len(state)} tensors, {bad[0]} is the first")
+    step, main = folder.chosen_step(lambda _: None), folder.about.get("main", {}).get("part")
+    path_of = partial(checkpoint.path_of, folder.checkpoints)
+    causes = _flaws(path_of(step), main)
     if causes:
-        others = ", ".join(str(other) for other in folder.steps() if other != step) or "none"
+        usable = (s for s in reversed(folder.steps()) if s != step and not _flaws(path_of(s), main))
+        remedy = "no other checkpoint is better"
+        if (newest := next(usable, None)) is not None:
+            remedy = f"an intact one: {command('export', folder.path, out, '--step', newest)}"
         raise RunError(
-            f"{folder.path} cannot be exported at step {step}: {'; '.join(causes)}. Name another "
-            f"checkpoint, {folder.path}@STEP (there are: {others}), or {skipped.REMEDY}"
+            f"{folder.path} cannot be exported at step {step}: {'; '.join(causes)}; {remedy}. "
+            f"Before the next run, {skipped.REMEDY}"
         )
+
+
+def _flaws(path: Path, part: str) -> list[str]:
+    """Why the weights of a part in a checkpoint are of no use."""
+    try:
+        weights = checkpoint.averaged(checkpoint.read(path), part)
+        counts = skipped.read(checkpoint.read_about(path))
+    except (RunError, OSError, ValueError, KeyError) as error:
+        return [f"it is damaged ({error})"]
+    causes = skipped.problems({name: count for name, count in counts.items() if name == part})
+    bad = [n for n, t in weights.items() if t.is_floating_point() and not t.isfinite().all()]
+    if bad:
+        causes.append(f"not finite: {len(bad)} of {len(weights)} tensors, {bad[0]} is the first")
+    return causes
 
 
 @torch.no_grad()

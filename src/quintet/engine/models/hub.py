@@ -6,12 +6,14 @@ is read by a strict codec.
 """
 
 import importlib
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
 from quintet.engine.errors import RunError
+from quintet.suggest import words
 from quintet.version import __version__
 
 WEIGHTS = "model.safetensors"
@@ -39,6 +41,35 @@ def client(name: str) -> Any:
     except ImportError:
         raise ImportError(f"{name}: the Hub needs an extra: pip install 'quintet[hub]'") from None
     return huggingface_hub
+
+
+def local(source: str | Path) -> Path:
+    """A path as it is; the name of a model on the Hub as its folder in the client's cache. Nothing
+    is downloaded."""
+    path = Path(source)
+    if not _is_name(path):
+        return path
+    try:
+        return Path(client(str(path)).snapshot_download(str(path), local_files_only=True))
+    except Exception:  # no client, nothing in its cache, or no name for it
+        raise RunError(missing(path)) from None
+
+
+def missing(path: Path) -> str:
+    """What to say of a run or a model that is not there."""
+    if not _is_name(path):
+        return f"there is no run at {path}"
+    fetch = words("hf", "download", path, "--local-dir", path.name)
+    return (
+        f"{path} is no folder here, and nothing is downloaded from the Hub by itself; "
+        f"name {path.name} after: {fetch}"
+    )
+
+
+def _is_name(path: Path) -> bool:
+    """Whether this may be ORGANISATION/NAME on the Hub, and is no path here."""
+    is_path = path.exists() or len(path.parts) != 2 or path.parent.is_dir()
+    return not is_path and re.fullmatch(r"\w[\w.-]*/[\w.-]+", path.as_posix()) is not None
 
 
 def download(name: str, check: Callable[[Path], Any] | None = None, **how: Any) -> Path:

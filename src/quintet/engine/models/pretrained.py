@@ -28,6 +28,7 @@ from quintet.engine.runs.checkpoint import write_safetensors
 from quintet.engine.runs.folder import RunFolder, at_step, read_json, split_step
 from quintet.engine.task import Task
 from quintet.files import write_json
+from quintet.suggest import command
 from quintet.version import __version__
 
 __all__ = ["WEIGHTS", "Pretrained", "download", "initial_weights", "read_weights", "weights_of"]
@@ -214,7 +215,8 @@ def short_card(model: Pretrained) -> str:
 def copy_card(source: Path, folder: Path) -> None:
     """The card and the samples of an export."""
     if not (source / CARD).is_file():
-        raise RunError(f"{source} holds no {CARD}; name a folder written by 'quintet export'")
+        wrote = command("export", "RUN", "FOLDER")
+        raise RunError(f"{source} holds no {CARD}; name a folder written by {wrote}")
     folder.mkdir(parents=True)
     for file in (source / CARD, *sorted((source / "samples").glob("*"))):
         if file.is_file() and not file.is_symlink():

@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shlex
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -14,9 +13,11 @@ from typing import Any, Literal
 
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
+from quintet.engine.models.hub import missing
 from quintet.engine.runs.checkpoint import newest_intact, steps_in
 from quintet.engine.settings import settings_of
 from quintet.files import PARTIAL, atomic_write, remove_partial, write_json
+from quintet.suggest import command
 
 _LOCKS: set[int] = set()
 """Handles of the locks that this process holds."""
@@ -58,8 +59,7 @@ class RunFolder:
         if os.path.exists(path / "config.json") and not again:
             raise RunError(
                 f"{path} already holds a run; resume it with "
-                f"`quintet resume {shlex.quote(str(path))}` or train --resume, or choose another "
-                "--run"
+                f"`{command('resume', path)}` or train --resume, or choose another --run"
             )
         if not again and os.path.exists(path) and (not path.is_dir() or any(_visible(path))):
             raise RunError(f"{path} exists and is not a run of Quintet; choose another --run")
@@ -88,7 +88,7 @@ class RunFolder:
         """An existing run, for reading."""
         folder, step = split_step(path)
         if not folder.is_dir():
-            raise RunError(f"there is no run at {path}")
+            raise RunError(missing(path))
         if not (folder / "config.json").is_file():
             raise RunError(f"{folder} is not a run of Quintet: it holds no config.json")
         return cls(folder, read_json(folder / "config.json"), step=step)

@@ -18,6 +18,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.models.pretrained import WEIGHTS, Pretrained
 from quintet.engine.runs.folder import RunFolder, read_json
 from quintet.files import atomic_folder, digest_of, remove_partial
+from quintet.suggest import command
 
 
 def keep(
@@ -38,9 +39,8 @@ def keep(
             model = live.get(name)
             if model is None and load is not None:
                 model = load(source)
-                # Here, where the folder that was given is known; the task checks the class.
-                room, _, of_a_room = trained_by.split()[0].partition("/")
-                if of_a_room and model.label().partition("/")[0] != room:
+                # Here, where the folder that was given is known; the task knows only the copy.
+                if _is_recipe(trained_by) and model.label() != trained_by:
                     raise RunError(f"{source} holds {model.label()}: {_remedy(name, trained_by)}")
             if model is None:
                 raise RunError(f"{name} is {source!r}, which cannot be loaded here; pass the model")
@@ -55,10 +55,14 @@ def keep(
     return folder.about
 
 
+def _is_recipe(trained_by: str) -> bool:
+    return "/" in trained_by.split()[0]
+
+
 def _remedy(name: str, trained_by: str) -> str:
     wanted = trained_by
-    if "/" in trained_by.split()[0]:
-        wanted = f"a run of 'quintet train {trained_by}' or its export"
+    if _is_recipe(trained_by):
+        wanted = f"a run of '{command('train', trained_by)}' or its export"
     return f"set --{name.replace('_', '-')} to {wanted}"
 
 

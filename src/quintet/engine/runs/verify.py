@@ -7,7 +7,6 @@ process, which the next resume removes.
 import fcntl
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from quintet.engine.runs import checkpoint, frozen
 from quintet.engine.runs.folder import RunFolder, read_json
 from quintet.engine.task import Part, Task
 from quintet.files import PARTIAL
+from quintet.suggest import command
 from quintet.version import __version__
 
 Shapes = dict[str, tuple[int, ...]]
@@ -210,7 +210,7 @@ def repair_of(fault: Finding, folder: RunFolder, intact: list[int]) -> str:
 
 
 def resume_command(folder: RunFolder) -> str:
-    return f"`quintet resume {shlex.quote(str(folder.path))}`"
+    return f"`{command('resume', folder.path)}`"
 
 
 def check_updates(folder: RunFolder) -> Iterator[Finding]:

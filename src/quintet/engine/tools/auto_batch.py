@@ -6,7 +6,6 @@ the largest of some samples. It does not affect the real run.
 
 import copy
 import gc
-import shlex
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ from quintet.engine.run import Run
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch, StepContext, Task, Update
 from quintet.engine.update import apply
+from quintet.suggest import command
 
 NUM_PROBED = 32
 """Samples among which the largest is searched."""
@@ -247,11 +247,10 @@ def explained(recipe: Recipe, world: World, run: Run | None, error: BaseExceptio
     advice = remedies(recipe, world.precision)
     if run is not None and run.compiler.start == UNDECIDED:
         advice += ". Compiled steps need less memory: --compile on compiles from the first one"
-    if run is not None and run.step:
-        advice += (
-            f". quintet resume {shlex.quote(str(run.folder.path))} --batch-size N resumes from the"
-            " last checkpoint"
-        )
+    if run is not None and run.step and recipe.batch_size > 1:
+        less = divisors(recipe.batch_size)[-2]
+        again = command("resume", run.folder.path, "--batch-size", less)
+        advice += f". {again} resumes from the last checkpoint"
     return RunError(
         f"out of memory on {world.device.type} {where}, with {batch} in {world.precision} "
         f"({reason}). {advice}"

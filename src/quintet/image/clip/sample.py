@@ -16,6 +16,7 @@ from quintet.shared.sampling import (
     find_inputs,
     has_validation,
     own_text,
+    with_input,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    text = own_text(recipe, run, "two red stars on white")
-    return ["--text", text, "--out", "found"] if has_validation(run) else []
+    from quintet.media.pixels import SUFFIXES
+
+    words = ["--text", own_text(recipe, run, "two red stars on white"), "--out", "found"]
+    return words if has_validation(run) else with_input(recipe, run, SUFFIXES, *words)
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:

@@ -17,6 +17,7 @@ from quintet.shared.sampling import (
     find_inputs,
     has_validation,
     readable,
+    with_input,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    return ["--out", "out"] if has_validation(run) else []
+    from quintet.media.pixels import SUFFIXES
+
+    words = ["--out", "out"]
+    return words if has_validation(run) else with_input(recipe, run, SUFFIXES, *words)
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:

@@ -69,10 +69,10 @@ class CodecAdoptRecipe(AdoptSettings):
 
     @property
     def codec_start(self) -> int:
-        return 0 if self.losses.adversarial == "none" else self.warm_discriminator
+        return 0 if self.losses.adversarial == "none" else self.warm_steps
 
     @property
     def adversarial_start(self) -> int:
-        if self.warm_discriminator:
+        if self.warm_steps:
             return 0
         return round(self.losses.adversarial_from * (self.planned_steps or self.steps))

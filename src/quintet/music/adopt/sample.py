@@ -13,6 +13,7 @@ from quintet.shared.sampling import (
     check_positive,
     each_input,
     find_inputs,
+    with_input,
     write_sound,
 )
 
@@ -33,7 +34,7 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    return []  # takes files of the user
+    return with_input(recipe, run, (".wav",), "--out", "out")
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:

@@ -17,6 +17,7 @@ from quintet.shared.sampling import (
     has_validation,
     own_text,
     readable,
+    with_input,
     with_progress,
     write_sound,
 )
@@ -53,10 +54,10 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    if not has_validation(run) or recipe.stages:
-        return []
-    text = own_text(recipe, run, "a slow minor melody on strings")
-    return ["--text", text, "--out", "found"]
+    from quintet.media.audio import SUFFIXES
+
+    words = ["--text", own_text(recipe, run, "a slow minor melody on strings"), "--out", "found"]
+    return words if has_validation(run) else with_input(recipe, run, SUFFIXES, *words)
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path | str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from quintet.engine.config import Recipe, require, require_choices, setting
+from quintet.engine.config import Recipe, require, require_at_least, require_choices, setting
 from quintet.shared.tokenizer.config import TokenizerRecipe
 
 Trained = Literal["decoder", "encoder", "all", "lora"]
@@ -105,13 +105,18 @@ class AdoptSettings(Recipe):
     """Gaussian latents: weight of their divergence from a standard normal, in nats per element."""
     warm_discriminator: int = 0
     """Steps at the start in which only the discriminators are trained, against the frozen
-    autoencoder; then they join the training. 0: they start at losses.adversarial_from."""
+    autoencoder; then they join the training. 0: they start at losses.adversarial_from. A shorter
+    run warms them for its first half."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.lora_rank >= 1, "lora_rank", self.lora_rank, "1 or more")
-        warm = self.warm_discriminator
-        require(0 <= warm < self.steps, "warm_discriminator", warm, f"below steps, {self.steps}")
+        require_at_least(0, self, "warm_discriminator")
+
+    @property
+    def warm_steps(self) -> int:
+        planned = self.planned_steps or self.steps
+        return self.warm_discriminator if self.warm_discriminator < planned else planned // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +125,8 @@ class AdoptRecipe(AdoptSettings, TokenizerRecipe):
 
     @property
     def tokenizer_start(self) -> int:
-        return 0 if self.losses.adversarial == "none" else self.warm_discriminator
+        return 0 if self.losses.adversarial == "none" else self.warm_steps
 
     @property
     def adversarial_start(self) -> int:
-        return 0 if self.warm_discriminator else super().adversarial_start
+        return 0 if self.warm_steps else super().adversarial_start

@@ -1,6 +1,7 @@
 """What tasks of adopted autoencoders share."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -36,15 +37,26 @@ class Adopting(Task):
     """Mixed into the task of a room. Networks are not compiled: the libraries may read tensors on
     the host, or keep state between calls."""
 
+    recipe: Any
     unused: list[str]
 
     def leave_eager(self) -> None:
         self.parts[self.main].compiles = False
 
     def prepare(self, world: World) -> None:
-        if self.unused and world.is_main:
-            named: Any = ", ".join(self.unused[:3]) + (" …" if len(self.unused) > 3 else "")
-            sys.stderr.write(
-                f"quintet: {len(self.unused)} parameters of the autoencoder are not used by such"
-                f" inputs and stay as they are: {named}\n"
+        for sentence in self._notes() if world.is_main else ():
+            sys.stderr.write(f"quintet: {sentence}\n")
+
+    def _notes(self) -> Iterator[str]:
+        if self.unused:
+            named = ", ".join(self.unused[:3]) + (" …" if len(self.unused) > 3 else "")
+            yield (
+                f"{len(self.unused)} parameters of the autoencoder are not used by such inputs and "
+                f"stay as they are: {named}"
+            )
+        asked, warm = self.recipe.warm_discriminator, self.recipe.warm_steps
+        if warm < asked:
+            yield (
+                f"a run of {self.recipe.steps} steps is too short for warm_discriminator {asked}; "
+                f"the discriminators are warmed for {warm}"
             )

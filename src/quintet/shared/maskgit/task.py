@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold, uniform
-from quintet.engine.runs.folder import read_json
 from quintet.engine.runs.frozen import digest
 from quintet.engine.task import (
     Batch,
@@ -68,7 +67,7 @@ class MaskedTask(Task):
         self.recipe, self.sets = recipe, sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         kind = self.Model.tokenizer_class()
-        self.tokenizer = open_tokenizer(recipe, kind)
+        self.tokenizer = kind.from_pretrained(recipe.tokenizer)
         self.weights = digest(Path(recipe.tokenizer))
         try:
             check_tokenizer(self.tokenizer, kind)
@@ -279,18 +278,6 @@ class MaskedTask(Task):
         rows = [[column[i] for column in columns] for i in range(len(captions))]
         titles = ["validation", "nearest to 1", *(f"generated {n + 1}" for n in range(DRAWS))]
         return [self.sheet(rows, titles, captions)]
-
-
-def open_tokenizer(recipe: MaskedRecipe, kind: type[Any]) -> Any:
-    """The copy in the run says nothing to who gave another kind."""
-    assert recipe.tokenizer is not None
-    label = read_json(Path(recipe.tokenizer) / "config.json").get("model", kind.label())
-    if label != kind.label():
-        raise RunError(
-            f"the tokenizer is {label}, not {kind.label()}: set --tokenizer to a run of"
-            f" 'quintet train {recipe.stages['tokenizer']}' or its export"
-        )
-    return kind.from_pretrained(recipe.tokenizer)
 
 
 def thumbnails(pixels: Tensor) -> Tensor:

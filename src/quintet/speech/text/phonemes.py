@@ -17,13 +17,16 @@ import ctypes
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from quintet.engine.config import ConfigError
 from quintet.speech.text.characters import FIRST, PAD, VOCABULARY
 from quintet.speech.voicebox.config import VoiceBoxConfig
+from quintet.suggest import among
 
 MOST = 7
 """Symbols of a token: so many digits fit into an id of 64 bits."""
@@ -125,7 +128,20 @@ def _voice(language: str) -> str:
     for name in (tag, short, _FALLBACK.get(short, "")):
         if name and _espeak().espeak_SetVoiceByName(name.encode()) == 0:
             return name
-    raise ValueError(f"espeak-ng does not know the language '{language}'; give one such as en-us")
+    known = among(tag, _languages())
+    raise ConfigError(f"espeak-ng does not know the language '{language}'; {known}")
+
+
+def require_language(language: str) -> None:
+    """ConfigError with the languages that there are."""
+    _voice(language)
+
+
+def _languages() -> list[str]:
+    import espeakng_loader  # pyright: ignore[reportMissingImports]
+
+    dictionaries = Path(espeakng_loader.get_data_path()).glob("*_dict")
+    return sorted(path.name.removesuffix("_dict") for path in dictionaries)
 
 
 @cache

@@ -13,6 +13,7 @@ from quintet.shared.sampling import (
     each_input,
     find_inputs,
     read_recording,
+    with_input,
     write_sound,
 )
 
@@ -31,8 +32,7 @@ class Flags:
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    originals = sorted((run / "exhibits").glob("*/*-original.wav"))
-    return [str(originals[-1]), "--out", "copy.wav"] if originals else []
+    return with_input(recipe, run, (".wav",), "--out", "copy.wav")
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:

@@ -20,6 +20,7 @@ from quintet.shared.sampling import (
     read_recording,
     say,
     stem_of,
+    with_input,
     with_progress,
     write_sound,
 )
@@ -73,10 +74,10 @@ class Flags:
 def example(recipe: Any, run: Path) -> list[str]:
     if recipe.model.features == "mel" and recipe.model.text != "none":
         return ["--text", own_text(recipe, run, "ba do ki"), "--out", "spoken.wav"]
-    originals = sorted((run / "exhibits").glob("*/*-original.wav"))
-    if recipe.model.features != "mel" or not originals:
+    if recipe.model.features != "mel":
         return []
-    return [str(originals[-1]), "--from", "0.2", "--to", "0.4", "--out", "infilled.wav"]
+    span = ["--from", "0.2", "--to", "0.4"]
+    return with_input(recipe, run, (".wav",), *span, "--out", "infilled.wav")
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:

@@ -18,6 +18,7 @@ from quintet.shared.sampling import (
     find_inputs,
     has_validation,
     readable,
+    with_input,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ FPS = 16.0
 
 
 def example(recipe: Any, run: Path) -> list[str]:
-    return ["--out", "out"] if has_validation(run) and not recipe.stages else []
+    from quintet.media.clips.reader import SUFFIXES
+
+    words = ["--out", "out"]
+    return words if has_validation(run) else with_input(recipe, run, SUFFIXES, *words)
 
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
