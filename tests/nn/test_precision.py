@@ -91,7 +91,7 @@ def test_full_precision_products_have_exact_gradients_of_first_and_second_order(
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
-    cases = [
+    cases: list[Any] = [
         (draw(2, 3, 4), draw(4, 5), draw(5)),
         (draw(3, 4), draw(4, 2), None),
         (draw(2, 3, 4), draw(2, 4, 5), None),
