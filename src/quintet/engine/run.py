@@ -247,6 +247,8 @@ class Run:
             self.say(f"{REFUSED}{RECOMPUTED}")
         for sentence in preflight.changed_rates(parts, recipe, about, self.step, path):
             self.say(sentence)
+        for sentence in preflight.changed_machine(about, self.world):
+            self.say(sentence)
         settle = partial(preflight.settle_data, path, *data, recipe, self.say)
         self.saver.held_out = self.world.on_main(settle, expected=(OSError,))
         if self.fixed is not None and self.step < recipe.steps:
