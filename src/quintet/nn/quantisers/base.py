@@ -67,6 +67,8 @@ class DiscreteBottleneck(Bottleneck):
 
     code_name = "ids"
     codebook_size: int
+    level = 0
+    """Which level of a residual quantiser it is: each draws noise of its own."""
 
     def to_ids(self, latents: Tensor) -> Tensor:
         raise NotImplementedError

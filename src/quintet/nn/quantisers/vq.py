@@ -107,7 +107,8 @@ class VectorQuantiser(DiscreteBottleneck):
         counts = torch.lerp(new_counts, self.counts, decay)
         sums = torch.lerp(new_sums, self.codebook * self.counts[:, None], decay)
         codebook = sums / counts.clamp_min(1e-6)[:, None]
-        noise = error * context.noise(codebook, "vq.revive")
+        name = f"vq.revive.{self.level}" if self.level else "vq.revive"
+        noise = error * context.noise(codebook, name)
         codebook, counts = self.replace_dead_codes(codebook, counts, noise)
         self.codebook.copy_(torch.where(usable, codebook, self.codebook))
         self.counts.copy_(torch.where(usable, counts, self.counts))
