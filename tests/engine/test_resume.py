@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import (
+    Messages,
     Processes,
     assert_same,
     killed_and_resumed,
@@ -19,7 +20,11 @@ from harness import (
     trajectory,
 )
 from quintet.engine.config import OptimizerConfig
-from toy import ToyRecipe
+from quintet.engine.machine.world import World
+from quintet.engine.run import Run
+from quintet.engine.runs import checkpoint
+from quintet.engine.runs.folder import RunFolder
+from toy import ToyRecipe, ToyTask
 
 BASE = ToyRecipe(
     steps=40,
@@ -205,6 +210,41 @@ def test_a_rate_edited_in_the_configuration_is_refused(tmp_path: Path) -> None:
     processes = Processes(at_rate(5e-3, steps=12), tmp_path / "run", "resume")
     assert processes.wait() == [2]
     assert "generator.learning_rate was 0.01 and is now 0.005" in processes.said()
+
+
+def test_a_resume_names_the_versions_and_devices_that_void_exactness(tmp_path: Path) -> None:
+    """A checkpoint that other libraries on another machine have written, and the same untouched."""
+    recipe = variant(steps=2, device="cpu", workers=0)
+
+    def resumed() -> list[str]:
+        folder = RunFolder.open(tmp_path / "run")
+        inner = Run(ToyTask(recipe), recipe, World(recipe), folder)
+        said = Messages(inner).texts
+        inner.restore_latest()
+        if not list(folder.checkpoints.glob("step-*")):
+            inner.save()
+        inner.finish()
+        inner.close()
+        return [text for text in said if "not exactly" in text]
+
+    RunFolder.create(tmp_path / "run", {}).unlock()
+    assert resumed() == []
+    assert resumed() == []
+    path = next((tmp_path / "run/checkpoints").iterdir()) / "state.json"
+    page = {
+        name: value for name, value in checkpoint.read_about(path.parent).items() if name != "seal"
+    }
+    assert {"torch", "numpy", "pillow", "python"} <= page["versions"].keys()
+    installed = page["versions"]["numpy"]
+    page["versions"] |= {"numpy": "1.0", "triton": "2.0", "cudnn": "9", "python": "3.0"}
+    page |= {"machine": "another GPU", "threads": 99}
+    path.write_text(json.dumps({**page, "seal": checkpoint.seal(page)}))
+    (sentence,) = resumed()
+    for words in (f"numpy was 1.0, is {installed}", "cudnn was 9, is not there", "another GPU"):
+        assert words in sentence
+    assert "threads were 99" in sentence
+    assert "python" not in sentence
+    assert "torch was" not in sentence
 
 
 @pytest.mark.parametrize(

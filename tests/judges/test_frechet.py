@@ -4,6 +4,8 @@ import torch
 
 from quintet.engine.errors import RunError
 from quintet.judges.frechet import frechet_distance
+from quintet.judges.media import image as images
+from quintet.judges.receipt import Receipt, of_sets
 
 
 def draw(count: int, width: int, seed: int) -> np.ndarray:
@@ -77,6 +79,27 @@ def test_half_precision_features_are_compared_in_double() -> None:
     a, b = draw(50, 4, 9).astype(np.float32), draw(50, 4, 10).astype(np.float32)
     wide = frechet_distance(a.astype(np.float64), b.astype(np.float64))
     assert frechet_distance(a, b) == wide
+
+
+@pytest.mark.parametrize(("count", "width", "shift"), [(60, 6, 0.3), (60, 32, 0.0), (40, 48, 0.2)])
+def test_intervals_hold_the_expected_value_as_often_as_they_say(
+    count: int, width: int, shift: float
+) -> None:
+    """A bootstrap repeats samples: its intervals were up to three times as wide."""
+    generator, scales = np.random.default_rng(0), np.exp(-3 * np.arange(width) / width)
+
+    def outputs() -> np.ndarray:
+        return scales * generator.normal(size=(count, width)) + shift
+
+    judge = images.FrechetOnnx()
+    references = scales * generator.normal(size=(200, width))
+    values = [judge.distance(references, outputs()) for _ in range(150)]
+    receipt = Receipt("frechet", {}, "", {}, count)
+    scores = [of_sets(judge, references, outputs(), receipt) for _ in range(40)]
+    assert np.mean([s.low <= np.mean(values) <= s.high for s in scores]) >= 0.85
+    reach = np.mean([s.high - s.value for s in scores])
+    assert 0.8 < reach / (2.09 * np.std(values)) < 1.4
+    assert scores[0].interval == f"the expected value of {count} outputs, by a jackknife"
 
 
 def test_one_sample_has_no_covariance() -> None:

@@ -132,7 +132,7 @@ def chords(count: int = 4) -> list[music.Recording]:
 
 
 def of_music(name: str, fixture: Fixture) -> dict[str, Ladder]:
-    if name in ("fad", "fad_mel"):
+    if name in ("fad", "fad_mel", "kad", "kad_mel"):
         return {
             "noise": ladder(chords(), hissing, 0.001, 0.02),
             "low-pass": ladder(chords(), low_passed, 4000, 500),
@@ -229,6 +229,10 @@ def check(judge: Judge, steps: Ladder) -> None:
     # Of embeddings, the captions' own vectors.
     own = [getattr(sample, "vector", sample) for sample in references]
     values = [value(judge, references, outputs) for outputs in (own, *steps[1:])]
+    if isinstance(judge, SetJudge) and judge.unbiased:
+        assert values[0] < 0  # a row meets itself in the other set, and not in its own
+        assert values[0] < values[1] < values[2]
+        return
     tolerance = 1e-6 if isinstance(judge, PairJudge) else 1e-4  # of a Fréchet distance's roots
     assert values[0] == pytest.approx(perfect, abs=tolerance)
     worse = [(perfect - found) * (1 if judge.better == "higher" else -1) for found in values]
@@ -238,6 +242,7 @@ def check(judge: Judge, steps: Ladder) -> None:
 
 # Networks over clips and seconds of sound; as judges of pairs and sets they are those of pictures.
 LONG = {"video-lpips_vgg", "video-lpips_alex", "video-fvd", "video-fid", "music-fad"}
+LONG |= {"video-kid", "music-kad"}
 # The same code with another network than that of lpips_alex and of fid.
 LONG |= {"image-lpips_vgg", "image-frechet_vgg", "mesh-hausdorff", "speech-own_voice"}
 # A recogniser and an encoder of voices; other tests of judges/media/test_speech.py hear with them.

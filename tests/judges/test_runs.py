@@ -163,7 +163,7 @@ def test_the_digest_of_a_sample_is_of_kind_shape_and_values() -> None:
 def test_all_are_those_that_work_and_the_others_are_named(no_weights: Path) -> None:
     judges, silent = chosen("image", ["all"])
     assert [judge.name for judge in judges] == ["psnr", "ssim"]
-    assert silent == ["lpips_vgg", "lpips_alex", "fid", "frechet_vgg", "frechet_onnx"]
+    assert silent == ["lpips_vgg", "lpips_alex", "fid", "kid", "frechet_vgg", "frechet_onnx"]
     assert {judge.name for judge in chosen("music", ["all"], "embeddings")[0]} == {
         f"recall_at_{k}{of}" for k in (1, 10) for of in ("", "_of_text", "_of_audio")
     }

@@ -50,11 +50,13 @@ FILES: dict[type[Judge], str] = {
     images.LpipsVgg: "lpips_vgg",
     images.LpipsAlex: "lpips_alex",
     images.Fid: "inception",
+    images.Kid: "inception",
     images.FrechetVgg: "vgg16",
     videos.Fvd: "i3d",
     speech.Speaker: "resemblyzer",
     speech.OwnVoice: "resemblyzer",
     music.AudioDistance: "vggish",
+    music.KernelDistance: "vggish",
 }
 
 
@@ -101,5 +103,5 @@ def test_an_onnx_file_of_a_fixed_size_gets_pictures_of_that_size(
 
 def test_no_judge_with_weights_is_forgotten_above() -> None:
     asked = {judge for judge in all_judges() if "weights" in judge.needs}
-    frames = {videos.LpipsVgg, videos.LpipsAlex, videos.FrameFid, videos.FrechetOnnx}
-    assert asked - frames == {*FILES, images.FrechetOnnx, ClipScore}
+    frames = {videos.LpipsVgg, videos.LpipsAlex, videos.FrameFid, videos.FrameKid}
+    assert asked - frames - {videos.FrechetOnnx} == {*FILES, images.FrechetOnnx, ClipScore}

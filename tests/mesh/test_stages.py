@@ -312,6 +312,20 @@ def test_codes_in_the_data_are_those_of_the_autoencoder(
         assert item["text"] == sample["text"] == actual.text(index)
 
 
+def test_codes_of_another_precision_are_not_those_of_the_cache(
+    model: MeshAutoencoder, cache: Path, transformer_recipe: Callable
+) -> None:
+    """A run in bf16 rounds products to TF32 on a GPU, and an id in a thousand is another."""
+    recipe = transformer_recipe(None)
+    source = open_data(None, recipe.meshes, "valid", 0)
+    for precision, expected in (("fp32", 1), ("fp32", 1), ("bf16", 2)):
+        filled(source, model, dataclasses.replace(recipe, precision=precision))
+        ends = {key.rpartition("/")[2] for shard in shards(cache).values() for key in shard}
+        assert len(ends) == expected
+    assert ends == {"cpu-float32-highest", "cpu-float32-high"}
+    World(recipe)  # sets the precision of products back
+
+
 def test_each_epoch_shows_the_next_of_the_fixed_variants(
     model: MeshAutoencoder, cache: Path, transformer_recipe: Callable
 ) -> None:

@@ -191,6 +191,9 @@ def show(scores: dict[str, Any], baselines: dict[str, dict[str, Any]] | None = N
         for other, baseline in others.items():
             row(f"  {other}", baseline)
     Console().print(table)
+    for name, score in scores.items():
+        if "jackknife" in score.interval:
+            print(f"interval of {name}: {score.interval}, from these references")
 
 
 # -- numbers of earlier calls ---------------------------------------------------------------

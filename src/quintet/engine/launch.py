@@ -1,12 +1,9 @@
 """From a recipe and a folder to a run that trains; every process agrees, or none starts."""
 
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from quintet.console import protected
 from quintet.engine import skipped
@@ -183,7 +180,7 @@ def _about(world: World, recipe: Recipe, name: str | None) -> dict[str, Any]:
         "global_batch": recipe.global_batch(world.size),
         "settings": to_json(recipe),
         "machine": hardware.facts(world.device),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "versions": hardware.versions(world.device.type),
     }
 
 

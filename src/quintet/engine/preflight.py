@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from quintet.engine.config import Recipe
 from quintet.engine.data import record
 from quintet.engine.data.stream import Fixed, Stream
 from quintet.engine.errors import RunError
+from quintet.engine.machine import hardware
 from quintet.engine.machine.world import World
 from quintet.engine.part import Parts
 
@@ -62,6 +65,17 @@ def never_flat(recipe: Recipe) -> Iterator[str]:
             f"stop_when_flat {asked} cannot stop this run: it is evaluated {before_end} times "
             f"before its last step, {recipe.steps}; lower --evaluate-every ({every})"
         )
+
+
+def changed_machine(about: Mapping[str, Any], world: World) -> Iterator[str]:
+    """A sentence if steps may differ in the last digits from those of a run without a stop."""
+    versions, threads = about.get("versions"), torch.get_num_threads()
+    known = versions if isinstance(versions, Mapping) else {}
+    changed = hardware.changes(about.get("machine"), known, world.device)
+    if world.device.type == "cpu" and about.get("threads", threads) != threads:
+        changed.append(f"threads were {about['threads']}, are {threads}")
+    if changed:
+        yield f"steps from here are not exactly those of a run without a stop: {'; '.join(changed)}"
 
 
 def settle_data(

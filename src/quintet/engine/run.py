@@ -14,7 +14,7 @@ from quintet.engine.config import Recipe
 from quintet.engine.data.stream import Fixed
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.evaluate import EvaluationFailed, Judged, Outside
-from quintet.engine.machine.capture import Capture
+from quintet.engine.machine.capture import RECOMPUTED, REFUSED, Capture
 from quintet.engine.machine.compiling import Compiler
 from quintet.engine.machine.signals import FLAT, REASON, REMEDY, STATUS, Signals
 from quintet.engine.machine.world import World
@@ -47,7 +47,10 @@ class Run:
         self.outside = outside
         self.step = 0
         self.clock = Stopwatch()
-        world.captures = world.captures and task.capturable
+        captures = world.captures and task.capturable
+        self.recomputed = captures and world.recomputes
+        """Whether its steps are not captured for this reason alone."""
+        world.captures = captures and not world.recomputes
         self.parts = building.parts(task, recipe, world)
         task.prepare(world)
         with reading_once():
@@ -141,9 +144,10 @@ class Run:
         judged = Judged({}, {})
         show = partial(self._show, self.fixed, judged) if self.world.is_main else None
         try:
-            metrics, live = evaluate.measure_parts(
-                self.task, self.parts, self.fixed, self.world, show
+            measure = partial(
+                evaluate.measure_parts, self.task, self.parts, self.fixed, self.world, show
             )
+            metrics, live = measure() if self.capture is None else self.capture.beside(measure)
         except EvaluationFailed as failure:
             self.save()
             self.finish()
@@ -242,9 +246,13 @@ class Run:
         verb = "starting" if step is None else "resuming"
         greeting = preflight.greeting(parts, *data, self.world, self.saver.global_batch)
         self.say(f"{verb} at step {self.step}; {greeting}")
+        if self.recomputed:
+            self.say(f"{REFUSED}{RECOMPUTED}")
         for sentence in preflight.changed_rates(parts, recipe, about, self.step, path):
             self.say(sentence)
         for sentence in preflight.never_flat(recipe):
+            self.say(sentence)
+        for sentence in preflight.changed_machine(about, self.world):
             self.say(sentence)
         settle = partial(preflight.settle_data, path, *data, recipe, self.say)
         self.saver.held_out = self.world.on_main(settle, expected=(OSError,))

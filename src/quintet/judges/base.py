@@ -9,6 +9,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+GROUPS = 20
+"""Groups of outputs that are left out for the interval of a distance of sets: each is a distance of
+whole sets, which takes time."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Judge(ABC):
     needs: ClassVar[str] = ""
     """An extra (`quintet[judges]`) or a file of weights, in words; empty if it needs nothing."""
 
+    @property
+    def kept_as(self) -> str:
+        """The name that its rows or features are kept under."""
+        return self.name
+
     def problem(self) -> str | None:
         """None if it works here, else a sentence with what is missing. Imports nothing heavy."""
         return None
@@ -69,6 +77,15 @@ class PairJudge(Judge):
 class SetJudge(Judge):
     """Compares two sets; their order and their pairing do not count."""
 
+    unbiased: ClassVar[bool] = False
+    """Whether its expected value is the same for any number of outputs."""
+    source: ClassVar[str] = ""
+    """The judge that has the same features; they are computed once for both."""
+
+    @property
+    def kept_as(self) -> str:
+        return self.source or self.name
+
     @abstractmethod
     def features(self, samples: Sequence[Any]) -> Array:
         """(n, ...): what is kept of each sample, independent of the batch that it is in."""
@@ -84,5 +101,19 @@ class SetJudge(Judge):
         return partial(self.distance, references)
 
     def shares(self, references: Array, outputs: Array) -> Array | None:
-        """Values whose mean is the distance, for its interval; None: resample the outputs."""
+        """Values whose mean is the distance, for its interval; None: by `jackknife`."""
         return None
+
+    def jackknife(self, references: Array, outputs: Array) -> tuple[float, Array]:
+        """The distance, and those of the outputs without each of some groups, which together are
+        all of them. Repeating samples, as a bootstrap does, would itself raise the distance."""
+        distance = self.distance_from(references)
+        groups = np.array_split(np.random.default_rng(0).permutation(len(outputs)), GROUPS)
+        kept = (np.delete(outputs, group, 0) for group in groups if len(group))
+        few = len(outputs) < 3  # then a group leaves one sample, which has no distance
+        return distance(outputs), np.array([] if few else [distance(rows) for rows in kept])
+
+
+def by_source(judges: Sequence[Judge]) -> dict[str, SetJudge]:
+    """One judge of sets for each kind of features, by the name that they are kept under."""
+    return {judge.kept_as: judge for judge in judges if isinstance(judge, SetJudge)}

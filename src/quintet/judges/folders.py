@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from quintet.engine.errors import RunError
-from quintet.judges.base import Array, Judge, PairJudge, SetJudge
+from quintet.judges.base import Array, Judge, PairJudge, SetJudge, by_source
 from quintet.judges.receipt import Receipt, Score, of_rows, of_sets, set_digest
 
 CHUNK = 32
@@ -79,9 +79,8 @@ def judged(
             if judge.joint:
                 rows[judge.name].append(judge.rows(*joint[judge.name]))
     features = {
-        judge.name: [_features(judge, files, read, track) for files in (references, outputs)]
-        for judge in judges
-        if isinstance(judge, SetJudge)
+        name: [_features(judge, files, read, track) for files in (references, outputs)]
+        for name, judge in by_source(judges).items()
     }
     scores: dict[str, Score] = {}
     for judge in judges:
@@ -90,7 +89,7 @@ def judged(
         if isinstance(judge, PairJudge):
             scores[judge.name] = of_rows(judge, np.concatenate(rows[judge.name]), receipt)
         elif isinstance(judge, SetJudge):
-            first, second = features[judge.name]
+            first, second = features[judge.kept_as]
             scores[judge.name] = of_sets(judge, first, second, receipt)
     return scores
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from quintet.engine.errors import RunError
+from quintet.nn.precision import without_tf32
 
 BATCH = 8
 """Pictures that go through a network at once."""
@@ -50,18 +51,9 @@ def values_for(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -
 @contextmanager
 def exact() -> Generator[None]:
     """Without gradients, and with the same kernels in fp32 each time."""
-    precision = torch.get_float32_matmul_precision()  # lower where a run in bf16 was opened
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with (
-            torch.no_grad(),
-            torch.backends.cudnn.flags(
-                enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-            ),
-        ):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
+    kernels = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+    with torch.no_grad(), kernels, without_tf32():
+        yield
 
 
 def batches(samples: Sequence[Tensor], size: int = BATCH) -> Iterator[Tensor]:

@@ -22,7 +22,7 @@ from quintet.engine.keys import Key
 from quintet.engine.machine.world import World
 from quintet.engine.task import Batch
 from quintet.files import atomic_write, marking_outputs
-from quintet.judges.base import Judge, Options, PairJudge, SetJudge
+from quintet.judges.base import Judge, Options, PairJudge, SetJudge, by_source
 from quintet.judges.choosing import MediumModule
 from quintet.judges.folders import Track
 from quintet.judges.networks import exact
@@ -121,10 +121,10 @@ class Sheet:
         self.digests += [content_digest(sample) for sample in group.originals]
         compared = group.originals if group.references is None else group.references
         references = [module.sample_of(sample) for sample in compared]
+        for source, judge in by_source(self.judges).items():
+            self.references[source].append(judge.features(references))
         for judge in self.judges:
-            if isinstance(judge, SetJudge):
-                self.references[judge.name].append(judge.features(references))
-            elif isinstance(judge, PairJudge) and judge.joint:
+            if isinstance(judge, PairJudge) and judge.joint:
                 self.references[judge.name] += references
         captions = group.captions or []
         self.captions += [content_digest(caption) for caption in captions]
@@ -140,12 +140,12 @@ class Sheet:
     def _add_set(
         self, name: str, references: list[Any], captions: Sequence[str], samples: list[Any]
     ) -> None:
+        if name != ORIGINALS:  # the distance of a set from itself is 0
+            for source, judge in by_source(self.judges).items():
+                self.rows[source, name].append(judge.features(samples))
         for judge in self.judges:
-            rows = self.rows[judge.name, name]
-            if isinstance(judge, SetJudge):
-                if name != ORIGINALS:  # the distance of a set from itself is 0
-                    rows.append(judge.features(samples))
-            elif isinstance(judge, PairJudge):
+            if isinstance(judge, PairJudge):
+                rows = self.rows[judge.name, name]
                 compared = captions if judge.reads_captions else references
                 rows += samples if judge.joint else [judge.rows(compared, samples)]
 
@@ -158,12 +158,12 @@ class Sheet:
             reference = joined_digest(self.captions if judge.reads_captions else self.digests)
             receipt = Receipt(judge.name, judge.facts(), reference, preparation, count)
             for name in whole:
-                if self.rows[judge.name, name]:
+                if self.rows[judge.kept_as, name]:
                     scores[name][judge.name] = self._score(judge, name, receipt)
         return {name: by_judge for name, by_judge in scores.items() if by_judge}
 
     def _score(self, judge: Judge, name: str, receipt: Receipt) -> Score:
-        rows, references = self.rows[judge.name, name], self.references[judge.name]
+        rows, references = self.rows[judge.kept_as, name], self.references[judge.kept_as]
         if isinstance(judge, SetJudge):
             return of_sets(judge, judge.joined(references), judge.joined(rows), receipt)
         assert isinstance(judge, PairJudge)

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from quintet.nn import kernels
 from quintet.nn.operations import without_compiler
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, matmul, without_autocast
 
 IMPOSSIBLE = -1e4
 """Replaces log(0): sums of it stay finite."""
@@ -300,4 +300,4 @@ class Aligner(nn.Module):
 
 def negative_distance(queries: Tensor, keys: Tensor) -> Tensor:
     """(b, t, n): minus half the squared distance, up to a constant that the softmax ignores."""
-    return queries.transpose(1, 2) @ keys - keys.square().sum(1)[:, None] / 2
+    return matmul(queries.transpose(1, 2), keys) - keys.square().sum(1)[:, None] / 2

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, matmul, without_autocast
 from quintet.nn.spectrogram import LogMel
 
 HANN = 0.25645
@@ -133,11 +133,12 @@ class GriffinLim(nn.Module):
         mels = log_mels.mT.exp() / area
         share = bank.sum(1).clamp_min(1e-12)
         if start is None:
-            spectra = mels @ bank.T / share
+            spectra = matmul(mels, bank.T) / share
         else:
             spectra = start[..., self.mel.first : self.mel.last] ** self.mel.power
         for _ in range(iterations):
-            spectra = spectra * ((mels / (spectra @ bank).clamp_min(1e-20)) @ bank.T) / share
+            ratios = mels / matmul(spectra, bank).clamp_min(1e-20)
+            spectra = spectra * matmul(ratios, bank.T) / share
         above = self.mel.n_fft // 2 + 1 - self.mel.last
         return F.pad(spectra ** (1 / self.mel.power), (self.mel.first, above))
 

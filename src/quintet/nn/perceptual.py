@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, matmul, without_autocast
 
 SCALES, WINDOW = 3, 8
 WEIGHT = 0.25
@@ -68,7 +68,7 @@ def half_windows(planes: Tensor, window: int) -> Tensor:
 
 def log_spectrum(planes: Tensor, filters: Tensor, window: int) -> Tensor:
     """(b, h, w) -> (b, h', w', f): log amplitudes, in windows that overlap by half."""
-    cosine, sine = (half_windows(planes, window).flatten(-2) @ filters).chunk(2, dim=-1)
+    cosine, sine = matmul(half_windows(planes, window).flatten(-2), filters).chunk(2, dim=-1)
     # The constant keeps the gradient of the root finite at zero amplitude.
     amplitude = (cosine.square() + sine.square() + (0.1 * VISIBLE) ** 2).sqrt()
     return torch.log1p(amplitude / VISIBLE)

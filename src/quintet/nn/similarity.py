@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, without_autocast, without_tf32
 
 WINDOW, SIGMA = 11, 1.5
 C1, C2 = 0.01**2, 0.03**2
@@ -34,7 +34,7 @@ def blur(planes: Tensor) -> Tensor:
 def ssim(a: Tensor, b: Tensor) -> Tensor:
     if min(a.shape[-2:]) < WINDOW:
         raise ValueError(f"ssim needs at least {WINDOW} pixels a side, not {tuple(a.shape[-2:])}")
-    with without_autocast(a):
+    with without_autocast(a), without_tf32():
         x, y = (full_precision(image).flatten(0, 1)[:, None] for image in (a, b))
         mx, my, xx, yy, xy = blur(torch.cat((x, y, x * x, y * y, x * y))).chunk(5)
         luminance = (2 * mx * my + C1) / (mx.square() + my.square() + C1)

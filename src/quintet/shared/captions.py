@@ -13,7 +13,7 @@ from torch import Tensor
 from quintet.engine.data.record import HasTexts
 from quintet.engine.errors import RunError
 from quintet.engine.keys import fold
-from quintet.engine.runs.cache import Cache
+from quintet.engine.runs.cache import Cache, arithmetic
 from quintet.engine.task import World
 from quintet.media.errors import BadFile, printable
 from quintet.media.ranges import say
@@ -90,7 +90,8 @@ class TextTable:
             weights = f"{digest_of(path)}/{config.text_length}"
         except OSError as error:
             raise RunError(f"text_path {path} cannot be read: {error.strerror}") from None
-        keys = {text: f"{weights}/{fold(text):016x}" for text in captions}
+        end = arithmetic(world.device)
+        keys = {text: f"{weights}/{fold(text):016x}/{end}" for text in captions}
         cache = Cache("text-embeddings")
         fill = partial(self._fill, cache, path, keys, config.text_length, world)
         world.on_main(fill, expected=(OSError, ValueError, ImportError))

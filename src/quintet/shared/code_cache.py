@@ -2,8 +2,9 @@
 
     fixed variant of a sample ─ frozen network, fp32 ─> codes ─ Cache ─> one flat array
 
-A cache key combines the digests of the network and of the prepared sample, and the variant.
-Another network invalidates all codes, a changed file only its own.
+A cache key combines the digests of the network and of the prepared sample, the variant, and the
+arithmetic: kind of device and precision. Another network invalidates all codes, a changed file only
+its own.
 """
 
 import sys
@@ -24,7 +25,7 @@ from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE, stacked, stop_workers
 from quintet.engine.data.workers import Loader
 from quintet.engine.keys import Key
-from quintet.engine.runs.cache import VALUES_PER_FILE, Cache
+from quintet.engine.runs.cache import VALUES_PER_FILE, Cache, arithmetic
 from quintet.engine.task import World
 
 Variant = tuple[int, int]
@@ -157,38 +158,44 @@ class CachedCodes(OfSource):
 
     def fill(self, network: Any, collate: Collate, world: World, workers: int) -> None:
         """Each process encodes its share of the missing codes; then all read the same files."""
-        cache = Cache(self.cache)
-        cached = cache.find(self.keys)
-        slots = {key: slot for slot, key in enumerate(self.keys)}  # deduplicates equal samples
+        cache, weight = Cache(self.cache), next(network.parameters())
+        end = arithmetic(weight.device, weight.dtype)
+        keys = [f"{key}/{end}" for key in self.keys]
+        cached = cache.find(keys)
+        slots = {key: slot for slot, key in enumerate(keys)}  # deduplicates equal samples
         missing = [slot for key, slot in slots.items() if key not in cached]
         if world.gather_objects(len(missing)) != [0] * world.size:
-            self._encode(cache, missing[world.rank :: world.size], network, collate, workers)
+            own = missing[world.rank :: world.size]
+            encoded = self._encode_batches(own, network, collate, workers)
+            self._keep(cache, keys, len(own), encoded)
             world.barrier()
-            cached |= cache.find(self.keys[slot] for slot in missing)
+            cached |= cache.find(keys[slot] for slot in missing)
             for reasons in world.gather_objects(self.reasons):
                 self.reasons |= reasons
         empty = torch.zeros(0, *self.row_shape(network), dtype=torch.int32)
-        rows = [cached.get(key, empty) for key in self.keys]
+        rows = [cached.get(key, empty) for key in keys]
         self.offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
         self.flat = torch.cat(rows).numpy().astype(np.int32)
 
-    def _encode(
-        self, cache: Cache, slots: list[int], network: Any, collate: Collate, workers: int
+    def _keep(
+        self,
+        cache: Cache,
+        keys: Sequence[str],
+        count: int,
+        encoded: Iterator[tuple[int, int, Tensor]],
     ) -> None:
         pending: dict[str, Tensor] = {}
         start = reported = time.monotonic()
-        for done, slot, codes in self._encode_batches(slots, network, collate, workers):
-            pending[self.keys[slot]] = codes
+        for done, slot, codes in encoded:
+            pending[keys[slot]] = codes
             if len(pending) == VALUES_PER_FILE:
                 cache.add(pending)
                 pending = {}
             if time.monotonic() - reported > 5:
                 reported = time.monotonic()
                 rate = done / (reported - start)
-                remaining = (len(slots) - done) / rate
-                sys.stderr.write(
-                    f"encoded {done}/{len(slots)} {self.what}, {remaining:.0f} s left\n"
-                )
+                remaining = (count - done) / rate
+                sys.stderr.write(f"encoded {done}/{count} {self.what}, {remaining:.0f} s left\n")
         if pending:
             cache.add(pending)
 

@@ -1,7 +1,10 @@
 """Rows that are made once."""
 
+import fcntl
 import os
 import pickle
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -39,6 +42,35 @@ def test_a_row_of_a_forked_process_is_seen_by_the_others():
         os._exit(0)
     os.waitpid(child, 0)
     assert rows.get(4).tolist() == ROW.tolist()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_row_is_read_after_its_writer_is_done_with_it_or_dead(killed: bool) -> None:
+    rows = SharedRows([6] * 5)
+    begun, written = os.pipe()
+    child = os.fork()
+    if not child:
+        with rows._locked(4, fcntl.LOCK_EX):
+            rows._lengths[4] = len(ROW)  # as another process may see it before the numbers
+            os.write(written, b"x")
+            time.sleep(30 if killed else 0.2)
+            rows._values[24:28] = ROW
+        os._exit(0)
+    os.read(begun, 1)
+    if killed:
+        os.kill(child, signal.SIGKILL)
+    row = rows.get(4)
+    os.waitpid(child, 0)
+    assert row.tolist() == ([0] * 4 if killed else ROW.tolist())
+
+
+def test_reading_a_row_again_takes_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = SharedRows([6] * 5)
+    rows.put(4, ROW)
+    rows.get(4)
+    monkeypatch.delattr(fcntl, "lockf")
+    assert rows.get(4).tolist() == ROW.tolist()
+    assert rows.get(3) is None
 
 
 def test_another_kind_of_process_makes_its_own():

@@ -1,7 +1,9 @@
 """Captured steps: step scalars and kinds on any machine; on a GPU captured equals eager exactly."""
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import adopting
 from harness import Messages
 from quintet import rooms
 from quintet.engine.loop import take_step
-from quintet.engine.machine.capture import EAGER, tensors
+from quintet.engine.machine.capture import EAGER, Capture, tensors
 from quintet.engine.machine.compiling import RECORD
 from quintet.engine.machine.world import World
 from quintet.engine.run import Run
@@ -219,6 +221,114 @@ def test_dropout_is_not_captured_and_says_so(tmp_path: Path) -> None:
     assert said == [
         "steps are not captured as CUDA graphs: they draw from generators, as dropout does"
     ]
+    run.close()
+
+
+def fails_in_capture(run: Run) -> None:
+    """The first update reads a number on the host, which no graph can."""
+    update = run.task.updates[0]
+
+    def losses(nets: Any, batches: Any, context: Any) -> Iterator[Any]:
+        if torch.cuda.is_current_stream_capturing():
+            batches[0].keys.sum().item()
+        return update.losses(nets, batches, context)
+
+    run.task.updates = [dataclasses.replace(update, losses=losses), *run.task.updates[1:]]
+
+
+@needs_gpu
+def test_a_failed_capture_leaves_steps_streams_and_memory_as_eager_ones(tmp_path: Path) -> None:
+    """The batches of another stream come free only if no capture is believed to go on."""
+
+    def pools() -> set[tuple[int, int]]:
+        torch.cuda.empty_cache()
+        return {tuple(segment["segment_pool_id"]) for segment in torch.cuda.memory_snapshot()}
+
+    before = pools() | {(0, 0)}
+    runs = [run_of("image/vqgan_tiny", tmp_path / str(f), f) for f in (False, True)]
+    said = Messages(runs[1]).texts
+    fails_in_capture(runs[1])
+    assert_same(*(trajectory(run, STEPS) for run in runs))
+    assert len(said) == 1
+    assert said[0].startswith("steps are not captured as CUDA graphs: ")
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    reserved = torch.cuda.memory_reserved()
+    for _ in range(100):
+        take_step(runs[1])
+    assert torch.cuda.memory_reserved() <= reserved
+    assert pools() <= before
+    for run in runs:
+        run.close()
+
+
+@needs_gpu
+def test_graphs_give_way_to_an_evaluation_and_are_captured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [run_of("image/vqgan_tiny", tmp_path / str(f), f) for f in (False, True)]
+    before = [trajectory(run, STEPS) for run in runs]
+    runs_out_once(runs[1], monkeypatch)
+    assert runs[0].evaluate() == runs[1].evaluate()
+    capture = runs[1].capture
+    assert capture is not None
+    assert capture.pool is None
+    after = [trajectory(run, 4) for run in runs]
+    assert any(kind.graph is not None for kind in capture.kinds.values())
+    assert_same(*(one + other for one, other in zip(before, after)))
+    for run in runs:
+        run.close()
+
+
+def runs_out_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first evaluation, at its second batch or later."""
+    measure, calls = run.task.measure, 0
+
+    def measured(nets: Any, batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return measure(nets, batch)
+
+    monkeypatch.setattr(run.task, "measure", measured)
+
+
+def test_an_evaluation_that_runs_out_of_memory_is_repeated_without_the_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of("image/vqgan_tiny", tmp_path / "run", True, device="cpu", deterministic=False)
+    expected = run.evaluate()
+    said = Messages(run).texts
+    run.capture = Capture(run.task, run.meters, run.parts.forget_gradients, run.say)
+    run.capture.pool = cast(Any, "of graphs")
+    runs_out_once(run, monkeypatch)
+    assert run.evaluate() == expected
+    assert run.capture.pool is None
+    assert said == ["graphs of steps give way to evaluations, which do not fit beside them"]
+    run.capture.pool = cast(Any, "of graphs, captured again")
+    run.evaluate()
+    assert run.capture.pool is None  # not tried beside them again
+    run.close()
+
+
+def test_steps_with_recomputed_activations_are_not_captured_and_the_run_says_so(
+    tmp_path: Path,
+) -> None:
+    wanted = {**SMALL, "device": "auto", "checkpoint_activations": True}
+    recipe = rooms.recipe_function("video/tokenizer_tiny")()
+    recipe = each_setting(recipe, lambda field, value: wanted.get(field.name, value))
+    world = World(recipe)
+    world.captures = True  # as on one GPU
+    run = Run(rooms.build(recipe), recipe, world, RunFolder.create(tmp_path / "run", {}))
+    said = Messages(run).texts
+    run.restore_latest()
+    assert run.capture is None
+    assert not world.captures
+    assert said[1] == (
+        "steps are not captured as CUDA graphs: recomputed activations read the state of the CUDA"
+        " generator"
+    )
+    take_step(run)
     run.close()
 
 

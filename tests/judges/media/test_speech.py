@@ -1,6 +1,7 @@
 """Judges of speech: known answers; with pocketsphinx, jiwer and the weights, the outside ones."""
 
 import json
+import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -320,3 +321,23 @@ def test_the_own_speaker_is_told_from_all_others_by_folder_or_metadata(
     with pytest.raises(RunError, match="two speakers"):
         ask("recorded")
     assert "own_voice" not in {judge.name for judge in choosing.chosen("speech")[0]}
+
+
+def test_many_outputs_of_many_speakers_fit_into_memory(monkeypatch):
+    """Voices without each output's own reference, for all outputs at once, would take 0.4 GB."""
+    draw = np.random.default_rng(0)
+    speakers = np.arange(1000) % 200
+    voices = draw.normal(size=(200, 256))[speakers]
+    judge = speech.OwnVoice()
+    monkeypatch.setattr(judge, "embed", lambda one: one.wav / np.linalg.norm(one.wav))
+    sets = [
+        [Recording(wav, RATE, "", Path("a"), str(name)) for wav, name in zip(rows, speakers)]
+        for rows in (voices + draw.normal(size=voices.shape) for _ in range(2))
+    ]
+    tracemalloc.start()
+    rows = judge.rows(*sets)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40e6
+    assert rows.mean() > 0.99
+    assert judge.rows(sets[0], sets[1][::-1]).mean() < 0.05

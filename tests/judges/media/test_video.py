@@ -24,6 +24,7 @@ FILES = {
     "lpips_vgg": "lpips_vgg.safetensors (or .pt, .pth)",
     "lpips_alex": "lpips_alex.safetensors (or .pt, .pth)",
     "fid": "inception.safetensors (or .pt, .pth)",
+    "kid": "inception.safetensors (or .pt, .pth)",
     "fvd": "i3d.safetensors (or .pt, .pth)",
     "frechet_onnx": "clip_features.onnx",
 }

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -135,3 +138,18 @@ def test_invalid_levels_are_rejected(wrong: tuple[tuple[int, ...], int]) -> None
 def test_an_empty_list_of_quantisers_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one"):
         ResidualQuantiser([])
+
+
+def test_levels_revive_dead_codes_with_noise_of_their_own(commit_at: Callable[..., Any]) -> None:
+    """Two equal levels with one code in use: equal noise would give them equal codebooks."""
+    first, second = (VectorQuantiser(16, 8) for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    quantiser = ResidualQuantiser([first, second])
+    for level in (first, second):
+        ids = torch.zeros(64, dtype=torch.long)
+        level.counts.zero_()
+        level.collect(torch.ones(64, 16), ids, level.codebook[ids])
+    quantiser.commit(commit_at())
+    assert torch.equal(first.codebook[0], second.codebook[0])
+    dead = first.codebook[1:] - second.codebook[1:]
+    assert (dead.abs() > 1e-3).any(1).all()

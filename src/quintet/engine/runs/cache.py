@@ -1,8 +1,9 @@
 """Disk cache of the outputs of frozen networks, keyed by content.
 
 The caller derives a key from everything that the value depends on: digests of weights, data and
-settings. Entries are therefore never stale; a changed file has another key. Values are stored in
-safetensors files that are named by their digest: a damaged file counts as missing.
+settings, and the arithmetic. Entries are therefore never stale; a changed file has another key.
+Values are stored in safetensors files that are named by their digest: a damaged file counts as
+missing.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -18,6 +20,12 @@ from quintet.engine.runs.checkpoint import write_safetensors
 from quintet.files import cache_root, partial_name, rename
 
 VALUES_PER_FILE = 4096
+
+
+def arithmetic(device: torch.device, dtype: torch.dtype = torch.float32) -> str:
+    """For keys: an id near the border of two cells may differ by device and precision."""
+    matmul = torch.get_float32_matmul_precision()  # "high" rounds to TF32
+    return f"{device.type}-{str(dtype).removeprefix('torch.')}-{matmul}"
 
 
 class Cache:

@@ -1,7 +1,6 @@
 """Saver: the checkpoints of a run, written in the background, and the best of them."""
 
 import math
-import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,11 +8,11 @@ import torch
 
 from quintet.engine.config import Recipe, to_json
 from quintet.engine.errors import RunError
+from quintet.engine.machine import hardware
 from quintet.engine.machine.world import World
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder, require_settings
 from quintet.files import remove_partial, write_json
-from quintet.version import __version__
 
 
 class Saver:
@@ -85,11 +84,8 @@ class Saver:
             "threads": torch.get_num_threads(),
             "precision": self.world.precision,
             "device": self.world.device.type,
-            "versions": {
-                "quintet": __version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
+            "machine": hardware.facts(self.world.device)["device"],
+            "versions": hardware.versions(self.world.device.type),
         }
 
     def newest(self, say: Callable[[str], None]) -> int | None:

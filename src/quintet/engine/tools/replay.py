@@ -262,15 +262,14 @@ def _inexact(
     """Why replayed values may differ from the logged ones; None if they may not."""
     if world.device.type != "cpu" and not recipe.deterministic:
         return "trained without --deterministic"
-    trained: Record = folder.about
-    device = hardware.facts(world.device)["device"]
-    facts = [("device", trained.get("machine", {}).get("device"), device)]
-    facts += [("torch", trained.get("versions", {}).get("torch"), torch.__version__)]
+    trained, facts = folder.about, list[tuple[str, Any, Any]]()
+    machine, versions = (trained.get(name, {}) for name in ("machine", "versions"))
+    changed = hardware.changes(machine.get("device"), versions, world.device)
     if saved:
         newest = saved[max(saved)]
         facts += [("threads", newest.get("threads"), torch.get_num_threads())]
         facts += [("precision", newest.get("precision"), world.precision)]
-    changed = [f"{name} was {then}, is {now}" for name, then, now in facts if then != now]
+    changed += [f"{name} was {then}, is {now}" for name, then, now in facts if then != now]
     return "; ".join(changed) or None
 
 

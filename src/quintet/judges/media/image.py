@@ -21,6 +21,7 @@ from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.judges.clip_score import ClipScore
 from quintet.judges.frechet import frechet_from
 from quintet.judges.inception import Inception
+from quintet.judges.mmd import Kernel, KernelSets, polynomial
 from quintet.judges.networks import batches, device, eight_bit, exact
 from quintet.media import pixels
 from quintet.nn import lpips
@@ -236,6 +237,21 @@ class Fid(FeatureSets):
         return networks.filled(Inception, tensors, source)
 
 
+class Kid(KernelSets, Fid):
+    """torch-fidelity and others take the mean over random subsets of 1,000 samples; all pairs have
+    the same expected value and vary less."""
+
+    name, source = "kid", "fid"
+    about = "Kernel Inception distance: like fid, but unbiased, so that any count will do."
+
+    def facts(self) -> dict[str, str]:
+        facts = {name: fact for name, fact in super().facts().items() if name != "covariance"}
+        return {**facts, "kernel": "(x y / d + 1)^3", "estimator": "unbiased, all pairs"}
+
+    def kernel(self, references: Tensor) -> Kernel:
+        return polynomial
+
+
 class PooledTrunk(nn.Module):
     """Pictures (b, 3, h, w) in 0..255 -> (b, 512): the last features of VGG16, averaged."""
 
@@ -299,6 +315,6 @@ class FrechetOnnx(FrechetSets):
 
 
 JUDGES: tuple[type[Judge], ...] = (
-    Psnr, Ssim, LpipsVgg, LpipsAlex, Fid, FrechetVgg, FrechetOnnx, ClipScore,
+    Psnr, Ssim, LpipsVgg, LpipsAlex, Fid, Kid, FrechetVgg, FrechetOnnx, ClipScore,
 )  # fmt: skip
 """Classes: a judge is made without arguments, and loads its weights on first use."""

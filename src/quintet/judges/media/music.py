@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from quintet.judges import networks, vggish, weights
 from quintet.judges.base import Array, Judge, Options, PairJudge, SetJudge
 from quintet.judges.frechet import frechet_distance, ragged, rows_of
 from quintet.judges.media.speech import preparation
+from quintet.judges.mmd import Kernel, KernelSets, gaussian, median_distance
 from quintet.media import audio
 from quintet.media.audio import Samples, read_audio
 from quintet.shared.outputs import Caption
@@ -50,12 +51,13 @@ def sample_of(embedding: Array) -> Array:
 
 class _FrechetJudge(SetJudge):
     medium, better = "music", "lower"
+    between: ClassVar[str] = "of normal distributions over all windows of a set"
 
     def facts(self) -> dict[str, str]:
         return {
             "spectrogram": "log(0.01 + mel magnitudes), 64 bands of 125-7500 Hz, 25 ms every 10 ms",
             "windows": "0.96 s side by side, the rest dropped, shorter sounds padded with zeros",
-            "distance": "of normal distributions over all windows of a set",
+            "distance": self.between,
         }
 
     def features(self, samples: Sequence[Recording]) -> Array:
@@ -121,7 +123,30 @@ class MelDistance(_FrechetJudge):
         return torch.cat([windows.mean(1), windows.std(1, correction=0)], 1)
 
 
-JUDGES: tuple[type[Judge], ...] = (AudioDistance, MelDistance)
+class _KernelJudge(KernelSets):
+    """KAD (arXiv 2502.15602) with the factor of its toolkit, on features of a Frechet judge."""
+
+    scale = 100.0
+    between = (
+        "100 times the squared maximum mean discrepancy of all windows, unbiased; Gaussian kernel "
+        "as wide as the median distance of reference windows"
+    )
+
+    def kernel(self, references: Tensor) -> Kernel:
+        return gaussian(max(median_distance(references), 1e-6))
+
+
+class KernelDistance(_KernelJudge, AudioDistance):
+    name, source = "kad", "fad"
+    about = "Kernel audio distance of two sets, on the embeddings of VGGish: unbiased."
+
+
+class MelKernelDistance(_KernelJudge, MelDistance):
+    name, source = "kad_mel", "fad_mel"
+    about = "Kernel distance of two sets on the features of fad_mel: our own measure, unbiased."
+
+
+JUDGES: tuple[type[Judge], ...] = (AudioDistance, KernelDistance, MelDistance, MelKernelDistance)
 
 
 _CHUNK = 1024

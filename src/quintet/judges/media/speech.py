@@ -294,11 +294,12 @@ class OwnVoice(Speaker):
                 " (speaker), or give each a folder"
             )
         belongs = (speakers == np.arange(len(names))[:, None]).astype(np.float64)
-        sums = (belongs @ known)[None].repeat(len(known), 0)
+        voices = belongs @ known
+        alike = heard @ voices.T / np.linalg.norm(voices, axis=1)
         alone = belongs.sum(1)[speakers] == 1  # then its reference is all there is of the speaker
-        pairs = np.arange(len(known)), speakers
-        sums[pairs] -= np.where(alone[:, None], 0.0, known)
-        alike = np.einsum("nsd,nd->ns", sums, heard) / np.linalg.norm(sums, axis=2)
+        own = voices[speakers] - np.where(alone[:, None], 0.0, known)
+        similar = (own * heard).sum(1) / np.linalg.norm(own, axis=1)
+        alike[np.arange(len(known)), speakers] = similar
         return (alike.argmax(1) == speakers).astype(np.float64)
 
 

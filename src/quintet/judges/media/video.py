@@ -219,6 +219,12 @@ class FrameFid(images.Fid):
         return lambda outputs: distance(rows_of(outputs))
 
 
+class FrameKid(images.Kid, FrameFid):
+    """All frames of a set are one set of pictures."""
+
+    about = "Kernel Inception distance of all frames, in any order: unbiased."
+
+
 class FrechetOnnx(images.FrechetOnnx):
     medium = "video"
     needs = "weights clip_features.onnx, and quintet[onnx]"
@@ -226,5 +232,6 @@ class FrechetOnnx(images.FrechetOnnx):
 
 
 JUDGES: tuple[type[Judge], ...] = (
-    Psnr, Ssim, LpipsVgg, LpipsAlex, Temporal, TemporalRelative, FrameFid, Fvd, FrechetOnnx,
+    Psnr, Ssim, LpipsVgg, LpipsAlex, Temporal, TemporalRelative, FrameFid, FrameKid, Fvd,
+    FrechetOnnx,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from quintet.mesh import geometry
 from quintet.mesh.autoencoder.config import MeshAutoencoderConfig
 from quintet.nn.attention import zero_init
 from quintet.nn.packing import mean_by_owner
+from quintet.nn.precision import FullPrecisionLinear
 from quintet.nn.quantisers.base import Quantised
 from quintet.nn.quantisers.build import build_codebook
 from quintet.nn.quantisers.residual import ResidualFSQ, ResidualQuantiser
@@ -114,10 +115,10 @@ class LatentQuantiser(nn.Module):
         self.bins, self.latent_dim = config.bins, config.latent_dim
         self.octaves, self.feature_dim = num_octaves(config.bins), config.latent_dim
         self.initial_scale = config.bins / 16
-        self.position_in = nn.Linear(3 * (1 + 2 * self.octaves), self.latent_dim)
+        self.position_in = FullPrecisionLinear(3 * (1 + 2 * self.octaves), self.latent_dim)
         levels = [build_codebook(config, self.latent_dim) for _ in range(config.depth)]
         self.quantiser = ResidualQuantiser(levels)
-        self.position_out = zero_init(nn.Linear(self.latent_dim, 3))
+        self.position_out = zero_init(FullPrecisionLinear(self.latent_dim, 3))
 
     def latents(self, vertices: Tensor, vertex_features: Tensor) -> Tensor:
         position = geometry.undiscretise(vertices, self.bins).to(vertex_features.dtype)

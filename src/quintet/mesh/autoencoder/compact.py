@@ -24,7 +24,7 @@ from quintet.mesh.autoencoder.graph import Aggregate, Layer, Stem, window_aggreg
 from quintet.mesh.autoencoder.pointers import Fields, PointerCodes, refine
 from quintet.nn.attention import zero_init
 from quintet.nn.norms import RMSNorm
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import FullPrecisionLinear, full_precision, without_autocast
 
 HINTS = 2
 """Numbers that are known of each offset."""
@@ -61,7 +61,8 @@ class CompactDecoder(nn.Module):
             Layer(config.dim, config.message_dim, messages) for _ in range(config.decoder_layers)
         )
         self.norm = RMSNorm(config.dim, eps=1e-6)
-        self.head = zero_init(nn.Linear(config.dim, config.corners * 3 * (self.offsets + HINTS)))
+        outputs = config.corners * 3 * (self.offsets + HINTS)
+        self.head = zero_init(FullPrecisionLinear(config.dim, outputs))
 
     def encode(self, corners: Tensor, vertex: Tensor, ranks: Tensor, owner: Tensor) -> Encoded:
         """Codes of bins (b, f, k, 3). `vertex` (n,): a number of each corner's vertex, distinct in

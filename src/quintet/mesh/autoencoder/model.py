@@ -48,7 +48,7 @@ from quintet.mesh.autoencoder.graph import (
 from quintet.nn.attention import zero_init
 from quintet.nn.norms import RMSNorm
 from quintet.nn.packing import mean_by_owner, owners
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import FullPrecisionLinear, full_precision, without_autocast
 from quintet.nn.statistics import CommitContext
 
 MIN_SCALE = 0.05
@@ -126,11 +126,12 @@ class MeshAutoencoder(Pretrained, nn.Module):
         self.encoder_stem = Stem(in_features, dim)
         self.encoder = layers(config.encoder_layers, 2)
         self.encoder_norm = RMSNorm(dim, eps=1e-6)
-        self.to_vertex_features = zero_init(nn.Linear(dim, corners * self.bottleneck.latent_dim))
+        latent_dim = self.bottleneck.latent_dim
+        self.to_vertex_features = zero_init(FullPrecisionLinear(dim, corners * latent_dim))
         self.decoder_stem = Stem(corners * self.bottleneck.feature_dim, dim)
         self.decoder = layers(config.decoder_layers, 2 * config.window + 1)
         self.decoder_norm = RMSNorm(dim, eps=1e-6)
-        self.head = zero_init(nn.Linear(dim, corners * 3 * 2))
+        self.head = zero_init(FullPrecisionLinear(dim, corners * 3 * 2))
         ratio = self.bottleneck.initial_scale / MIN_SCALE
         with torch.no_grad():
             self.head.bias.view(corners, 3, 2)[..., 1] = math.log(ratio - 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, without_autocast, without_tf32
 from quintet.nn.quantisers.base import DiscreteBottleneck, Quantised, straight_through
 
 COMMITMENT = 0.25
@@ -54,7 +54,7 @@ class DacCodebooks(Codebooks):
     """Weights of the losses of the encoder and of the codebooks."""
 
     def forward(self, latents: Tensor) -> Quantised:
-        with without_autocast(latents):
+        with without_autocast(latents), without_tf32():
             values, ids, _, commitment, codebook = self.network(full_precision(latents), self.count)
         first, second = self.weights
         return Quantised(values, ids, first * commitment.mean() + second * codebook.mean())
@@ -69,7 +69,7 @@ class MovingCodebooks(Codebooks):
 
     def forward(self, latents: Tensor) -> Quantised:
         values, ids, losses = [], [], []
-        with without_autocast(latents):
+        with without_autocast(latents), without_tf32():
             for group, count in self._groups():
                 before = _projected(group, "input_proj", full_precision(latents))
                 rest, total = before, torch.zeros_like(before)

@@ -21,7 +21,12 @@ from quintet.music.mulan.config import MuLaNConfig
 from quintet.nn.alignment import inside
 from quintet.nn.attention import Block
 from quintet.nn.norms import RMSNorm
-from quintet.nn.precision import full_precision, residual_stream, without_autocast
+from quintet.nn.precision import (
+    FullPrecisionLinear,
+    full_precision,
+    residual_stream,
+    without_autocast,
+)
 from quintet.nn.rope import Rope, rope_grid
 from quintet.nn.spectrogram import LogMel, band_mask
 from quintet.nn.text import TextEncoder
@@ -92,7 +97,7 @@ class ProjectionHead(nn.Module):
 
     def __init__(self, dim: int, dim_latent: int) -> None:
         super().__init__()
-        self.proj = nn.Linear(dim, dim_latent, bias=False)
+        self.proj = FullPrecisionLinear(dim, dim_latent, bias=False)
 
     def forward(self, pooled: Tensor) -> Tensor:
         with without_autocast(pooled):

@@ -4,7 +4,7 @@ Each takes latents (b, c, ...) and returns `Quantised`: values of the same shape
 0-dim loss. Codes are what is stored or generated: ids, or the channels (b, d, ...) of a continuous
 bottleneck. Each normalises its input over channels and projects it to unit scale: without that, the
 latents of an untrained encoder fall into one cell and the codebook collapses. Everything runs in
-fp32 regardless of autocast, because rounding must not depend on the precision of the run.
+fp32 regardless of autocast and TF32, because rounding must not depend on the precision of the run.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quintet.nn.precision import full_precision
+from quintet.nn.precision import full_precision, linear
 from quintet.nn.quantisers.codebook import codebook_usage
 
 
@@ -67,6 +67,8 @@ class DiscreteBottleneck(Bottleneck):
 
     code_name = "ids"
     codebook_size: int
+    level = 0
+    """Which level of a residual quantiser it is: each draws noise of its own."""
 
     def to_ids(self, latents: Tensor) -> Tensor:
         raise NotImplementedError
@@ -131,7 +133,7 @@ class ProjectIn(nn.Module):
 
     def forward(self, latents: Tensor) -> Tensor:
         hidden = F.layer_norm(full_precision(channels_last(latents)), (self.dim,))
-        return F.linear(hidden, self.weight, self.bias)
+        return linear(hidden, self.weight, self.bias)
 
 
 class ProjectOut(nn.Module):
@@ -143,7 +145,7 @@ class ProjectOut(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, values: Tensor) -> Tensor:
-        return channels_first(F.linear(values, self.weight, self.bias))
+        return channels_first(linear(values, self.weight, self.bias))
 
 
 def check_ids(ids: Tensor, size: int, remedy: str, least: int = 0) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from quintet.nn.precision import without_autocast
+from quintet.nn.precision import matmul, without_autocast
 from quintet.nn.quantisers.base import (
     DiscreteBottleneck,
     ProjectIn,
@@ -34,7 +34,7 @@ def decorrelation_loss(bounded: Tensor) -> Tensor:
     """
     rows = bounded.flatten(0, -2)
     mean = rows.mean(0)
-    covariance = (rows - mean).T @ (rows - mean) / rows.shape[0]
+    covariance = matmul((rows - mean).T, rows - mean) / rows.shape[0]
     identity = torch.eye(rows.shape[1], device=rows.device, dtype=rows.dtype)
     return ((3 * covariance - identity).square().sum() + 3 * mean.square().sum()) / rows.shape[1]
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.precision import without_autocast
+from quintet.nn.precision import matmul, without_autocast
 from quintet.nn.quantisers.base import (
     DiscreteBottleneck,
     ProjectIn,
@@ -53,7 +53,7 @@ def mean_code_probabilities(bits: Tensor) -> Tensor:
     """The mean over positions of `code_probabilities`, without materialising them."""
     half = (bits.shape[1] + 1) // 2
     left, right = code_probabilities(bits[:, :half]), code_probabilities(bits[:, half:])
-    return (left.T @ right).flatten() / bits.shape[0]
+    return matmul(left.T, right).flatten() / bits.shape[0]
 
 
 def codebook_entropy(bits: Tensor) -> Tensor:

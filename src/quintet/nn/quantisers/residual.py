@@ -95,6 +95,8 @@ class ResidualQuantiser(nn.Module):
         self.quantisers = nn.ModuleList(quantisers)
         self.depth = len(quantisers)
         self.codebook_size = max(quantiser.codebook_size for quantiser in self.levels())
+        for level, quantiser in enumerate(self.levels()):
+            quantiser.level = level
 
     def levels(self) -> list[DiscreteBottleneck]:
         return [cast(DiscreteBottleneck, quantiser) for quantiser in self.quantisers]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from quintet.nn.precision import without_autocast
+from quintet.nn.precision import linear, without_autocast
 from quintet.nn.quantisers.base import (
     DiscreteBottleneck,
     ProjectIn,
@@ -29,7 +29,7 @@ CHUNK = 8192
 def nearest(rows: Tensor, codebook: Tensor) -> Tensor:
     """(n, d), (k, d) -> (n,): the nearest code; |row|^2 is constant and omitted."""
     bias = -0.5 * codebook.square().sum(1)
-    parts = [torch.addmm(bias, part, codebook.T).argmax(1) for part in rows.split(CHUNK)]
+    parts = [linear(part, codebook, bias).argmax(1) for part in rows.split(CHUNK)]
     return torch.cat(parts)
 
 
@@ -107,7 +107,8 @@ class VectorQuantiser(DiscreteBottleneck):
         counts = torch.lerp(new_counts, self.counts, decay)
         sums = torch.lerp(new_sums, self.codebook * self.counts[:, None], decay)
         codebook = sums / counts.clamp_min(1e-6)[:, None]
-        noise = error * context.noise(codebook, "vq.revive")
+        name = f"vq.revive.{self.level}" if self.level else "vq.revive"
+        noise = error * context.noise(codebook, name)
         codebook, counts = self.replace_dead_codes(codebook, counts, noise)
         self.codebook.copy_(torch.where(usable, codebook, self.codebook))
         self.counts.copy_(torch.where(usable, counts, self.counts))

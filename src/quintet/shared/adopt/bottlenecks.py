@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quintet.nn.precision import full_precision, without_autocast
+from quintet.nn.precision import full_precision, without_autocast, without_tf32
 from quintet.nn.quantisers.base import Bottleneck, DiscreteBottleneck, Quantised
 from quintet.nn.quantisers.continuous import LOG_VARIANCE, ContinuousBottleneck, Latents
 
@@ -61,7 +61,7 @@ class AdoptedCodebook(DiscreteBottleneck):
         return self._network[0]
 
     def forward(self, latents: Tensor) -> Quantised:
-        with without_autocast(latents):
+        with without_autocast(latents), without_tf32():
             flat = full_precision(latents).flatten(2)[..., None]  # of any number of axes
             values, loss, (*_, ids) = self.network(flat)
         return Quantised(values.view_as(latents), ids.view(len(latents), *latents.shape[2:]), loss)
