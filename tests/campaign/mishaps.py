@@ -251,7 +251,7 @@ def outputs_among_data(trial: Trial) -> str:
     words.insert(2, str(folder))
     said = ended(Program(words, other))
     require("from 14 samples, 2 held out" in said, f"it trains on outputs: {said[:300]}")
-    require("outputs of quintet sample or evaluate: 32" in said, f"not counted: {said[:300]}")
+    require("outputs of `sample` or `evaluate`: 32" in said, f"not counted: {said[:300]}")
     return "32 outputs left out and counted"
 
 

@@ -277,7 +277,10 @@ def test_resume_explains_what_cannot_change(
     assert said.status == 2
     assert f"quintet: {flag.split()[0]} cannot change on resume" in said.err
     assert reason in said.err
-    assert f"quintet train image/vqgan_tiny {flag} --run NEW --init-from {trained}" in said.err
+    command = said.err.partition("Start a new run with it: ")[2]
+    assert command.startswith("quintet train image/vqgan_tiny --batch-size 4 ")
+    assert f" {flag} --steps 9 --init-from {trained} --init-partial --run {trained}-2" in command
+    assert ("--model.dim 16" in command) == ("--model.dim" not in flag)
 
 
 def test_resume_takes_another_learning_rate_and_records_it(copied: Path, quintet: Quintet) -> None:
@@ -598,7 +601,7 @@ def test_what_sample_wrote_is_neither_its_input_nor_training_data(
     run = tmp_path / "run"
     said = quintet(*TRAIN, photos, "--run", run, *TINY, "--steps", 1)
     assert said.status == 0, said.err
-    assert "outputs of quintet sample or evaluate: 46;" in said.err
+    assert "outputs of `sample` or `evaluate`: 46;" in said.err
     data = json.loads((run / "data.json").read_text())
     assert len(data["train"]) + len(data["valid"]) == 12
     assert "reconstruction" not in json.dumps(data)

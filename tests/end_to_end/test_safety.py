@@ -252,7 +252,7 @@ def test_a_folder_of_nothing_but_damage_is_refused(
 ) -> None:
     (tmp_path / "photos").mkdir()
     for index in range(20):
-        (tmp_path / f"photos/{index}.png").write_bytes(trap)
+        (tmp_path / f"photos/{index}.png").write_bytes(trap + bytes([index]))
     said = quintet(*TRAIN, tmp_path / "photos", "--run", tmp_path / "run", *TINY)
     assert said.status == 2
     assert "could not be read" in said.err

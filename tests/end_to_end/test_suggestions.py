@@ -288,7 +288,7 @@ def without_plotly(desk: Desk) -> None:
 def damaged_folder(desk: Desk) -> Path:
     for photo in sorted(desk.photos.rglob("*"))[4:]:
         if photo.is_file():
-            photo.write_bytes(b"no picture")
+            photo.write_text(f"{photo.name} is no picture")
     return desk.photos
 
 

@@ -229,6 +229,6 @@ def test_outputs_of_commands_are_counted_and_are_no_data_beside_files_of_the_use
     assert found.names == ["later.png", "own.png", "sub/own.png"]
     assert found.outputs == 3
     (line,) = passed_over(found)
-    assert line.startswith("left out, outputs of quintet sample or evaluate: 3; delete")
+    assert line.startswith("left out, outputs of `sample` or `evaluate`: 3; delete")
     assert len(listing(tmp_path, [".png", ".jpg"], outputs=True).names) == 6
     assert [path.name for path in files(tmp_path, [".txt"])] == []

@@ -11,7 +11,7 @@ _TEXT = "drop it: VoiceBox takes texts and learns their alignment and durations 
 _GENERATOR = "its settings are those of MaskGit: dim, layers, heads, and text= for the captions"
 _CRITIC = "drop it: MaskGit chooses ids by confidence, or with generate(order='halton')"
 _LOSS = "give MuLaN(loss='sigmoid'), 'softmax' or 'decoupled'"
-_NO_SOUND = "generation of music is not offered; quintet train music/flow trains another generator"
+_NO_SOUND = "generation of music is not offered"
 
 INSTEAD = {
     # meshgpt-pytorch

@@ -141,7 +141,7 @@ def passed_over(listed: Listing, remedy: str = "") -> Iterator[str]:
         yield f"left out, links that lead out of the folder: {listed.links:,}; copy the files"
     if listed.outputs:
         use = f"delete {OUTPUTS} beside them to use them"
-        yield f"left out, outputs of quintet sample or evaluate: {listed.outputs:,}; {use}"
+        yield f"left out, outputs of `sample` or `evaluate`: {listed.outputs:,}; {use}"
 
 
 def texts(folder: Path, names: Sequence[str], what: str) -> dict[str, str]:

@@ -240,7 +240,7 @@ def photos_of(folder: Path, *captions: str) -> Path:
     """A picture for each caption; without a row in the metadata where it is empty."""
     folder.mkdir()
     for number in range(len(captions)):
-        image_file(folder / f"{number:02d}.png", (32, 32))
+        image_file(folder / f"{number:02d}.png", (32, 32), (0, 32, 0, number + 1))
     rows = [{"file_name": f"{n:02d}.png", "text": text} for n, text in enumerate(captions) if text]
     (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return folder
