@@ -227,7 +227,8 @@ class SpeechFolder(InFolder):
     def _wav(self, index: int) -> Samples | Samples16:
         row = self._wavs.get(index)
         if row is not None:
-            return row[1:].copy().view(np.float32 if row[0] else np.int16)
+            numbers = row[1:].copy()
+            return numbers.view(np.float32) if row[0] else numbers
         wav = self._read(index)
         self._wavs.put(index, np.concatenate(([wav.dtype == np.float32], wav.view(np.int16))))
         return wav
