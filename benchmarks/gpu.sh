@@ -40,8 +40,7 @@ engine() {
   part 70 "overhead, small" "$python" benchmarks/overhead.py --device cuda --size small --blocks 12
   part 60 "kernels" "$python" benchmarks/kernels.py --device cuda
   part 40 "pause of a checkpoint" "$python" benchmarks/checkpoint_pause.py
-  part 150 "feeding" "$python" benchmarks/feeding.py music/mulan speech/voicebox image/vqgan pictures \
-    --workers 14
+  part 400 "feeding" "$python" benchmarks/feeding.py ${DATA:+--data "$DATA"}
 }
 resume() { # a deterministic run once more from its middle: the end must be the same bytes
   local run

@@ -674,14 +674,19 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_shown_on_a_terminal_alone() -> None:
-    from quintet.shared.sampling import with_progress
+def test_progress_is_a_bar_on_a_terminal_and_elsewhere_a_line_if_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from quintet.shared import sampling
 
     screen, file = Terminal(), io.StringIO()
-    assert list(with_progress([1, 2, 3], screen)) == [1, 2, 3]
+    assert list(sampling.with_progress([1, 2, 3], screen)) == [1, 2, 3]
     assert "sampling" in screen.getvalue()
-    assert list(with_progress([1, 2, 3], file)) == [1, 2, 3]
+    assert list(sampling.with_progress([1, 2, 3], file)) == [1, 2, 3]
     assert file.getvalue() == ""
+    monkeypatch.setattr(sampling, "LINE_EVERY", 0.0)
+    assert list(sampling.with_progress([1, 2, 3], file)) == [1, 2, 3]
+    assert "sampling: 2 of 3, about 0 s left" in file.getvalue()
 
 
 def test_sample_names_every_picture_of_several_ids(

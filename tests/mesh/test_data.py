@@ -290,6 +290,18 @@ def test_augmented_meshes_stay_inside_valid_and_true_to_their_caption():
     assert np.mean(agreed) > 0.97
 
 
+def test_a_mesh_is_prepared_once_and_then_the_same(folder):
+    source, again = (MeshFolder(folder, SMALL, "train", 0) for _ in range(2))
+    first = [source.keyed(0, key) for key in (None, Key(1), Key(2))]
+    again.keyed(0, None)
+    again.path(0).unlink()
+    for key, one in zip((None, Key(1), Key(2)), first):
+        other = again.keyed(0, key)
+        assert torch.equal(one["vertices"], other["vertices"])
+        assert torch.equal(one["faces"], other["faces"])
+        other["vertices"].zero_()  # a copy: the next epoch has it unchanged
+
+
 def test_variants_are_fixed_and_number_zero_is_the_mesh_itself(folder):
     for data in (both(folder)[0], BuiltinMeshes(SMALL, "train")):
         assert equal(data.variant(2, 0), data.keyed(2, None))

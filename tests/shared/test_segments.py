@@ -10,7 +10,7 @@ import torch
 
 from quintet.engine.data import shared_rows
 from quintet.engine.keys import Key
-from quintet.media.audio import Sound
+from quintet.media.audio import AudioCaps, Sound, read_audio
 from quintet.shared import audio_cache
 from quintet.shared.config import SegmentDataConfig
 from quintet.shared.segments import Recordings, Segments
@@ -90,3 +90,17 @@ def test_long_recordings_and_many_hours_are_read_by_segments(
     for name in {*names} - {"damaged.wav"}:
         source.keyed(names.index(name), Key(0, 0, 0))
     assert {path.name for path in decoded} == {*names} - {"long.wav", "damaged.wav"}
+
+
+def test_at_another_rate_a_short_file_is_resampled_once_as_a_whole(
+    tmp_path: Path, decoded: list[Path]
+) -> None:
+    write(tmp_path, "wav")
+    cache = audio_cache.AudioCache([3.0], AudioCaps(), rate=RATE // 2)
+    path = tmp_path / "0.wav"
+    whole = read_audio(path, rate=RATE // 2)
+    for start in (0.0, 0.3, 1.0):
+        part = cache.read(0, path, rate=RATE // 2, seconds=1.0, start=start)
+        first = round(start * (len(whole) - RATE // 2))
+        np.testing.assert_array_equal(part, whole[first : first + RATE // 2])
+    assert len(decoded) == 1

@@ -241,6 +241,17 @@ def test_recordings_of_any_rate_come_out_at_the_models(tmp_path, rate):
     assert len(item["audio"]) == RATE
 
 
+@pytest.mark.parametrize("rate", [RATE, 2 * RATE])
+def test_a_recording_is_read_once_and_then_the_same(tmp_path, rate):
+    put(tmp_path, "a.wav", text="ba do", rate=rate)
+    source, index = holding(tmp_path, "a.wav")
+    first = source.keyed(index, None)["audio"]
+    source.path(index).write_bytes(b"")
+    again = source.keyed(index, None)["audio"]
+    assert first.dtype == again.dtype == (torch.int16 if rate == RATE else torch.float32)
+    assert torch.equal(first, again)
+
+
 def test_channels_are_mixed(tmp_path):
     import soundfile
 

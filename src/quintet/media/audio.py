@@ -6,7 +6,6 @@ first use; writing needs neither.
 """
 
 import os
-import wave
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from quintet.files import atomic_write
 from quintet.media.errors import BadFile, OutOfRange, check_file, decoding
 from quintet.media.shards.member import Member, as_path
+from quintet.media.wav import Clipping, Values, WavWriter
 
 if TYPE_CHECKING:
     from soundfile import SoundFile
@@ -356,44 +356,10 @@ def check_audio(path: Path | str, caps: AudioCaps = AudioCaps()) -> AudioInfo:  
         return info
 
 
-MOST_CHANNELS = 8
-"""Limit when writing: an array with more has its axes swapped."""
-
-
-class Clipping(NamedTuple):
-    """Samples beyond full scale, limited to it in the file."""
-
-    clipped: int
-    total: int
-    peak: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.clipped:,} of {self.total:,} samples were beyond full scale (peak "
-            f"{self.peak:.2f}) and are clipped to [-1, 1]"
-        )
-
-
-def write_wav(
-    path: Path | str, samples: npt.NDArray[np.floating] | Samples16, rate: int
-) -> Clipping | None:
+def write_wav(path: Path | str, samples: Values, rate: int) -> Clipping | None:
     """Write (n,) or (n, channels) as 16-bit WAV, clipped at full scale; int16 samples are written
     unchanged. Returns what was clipped, if anything. The file is complete or absent."""
-    narrow = np.asarray(samples).dtype == np.int16
-    values = np.asarray(samples, np.float32) / (32768 if narrow else 1)
-    channels = 1 if values.ndim == 1 else values.shape[-1]
-    if values.ndim not in (1, 2) or channels > MOST_CHANNELS or not np.isfinite(values).all():
-        known = f"(n,) or (n, channels), of at most {MOST_CHANNELS}"
-        raise ValueError(f"samples of shape {values.shape}: give finite numbers of shape {known}")
-    content = BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        scaled = samples if narrow else np.rint(np.clip(values, -1, 1) * 32767)
-        file.writeframes(scaled.astype("<i2").tobytes())
+    writer = WavWriter(content := BytesIO(), rate)
+    writer.add(samples)
     atomic_write(path, content.getvalue())
-    beyond = np.abs(values) > 1
-    if not beyond.any():
-        return None
-    return Clipping(int(beyond.sum()), values.size, float(np.abs(values).max()))
+    return writer.clipping

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from quintet.engine.data.plans import order_of
+from quintet.engine.data.shared_rows import SharedRows
 from quintet.engine.data.source import Source
 from quintet.engine.data.stream import DAMAGE
 from quintet.media import pixels
@@ -30,7 +31,6 @@ from quintet.mesh import shapes
 from quintet.mesh.config import MeshDataConfig
 from quintet.mesh.geometry import (
     BINS,
-    NEIGHBOURS,
     Floats,
     Ints,
     canonical,
@@ -38,6 +38,7 @@ from quintet.mesh.geometry import (
     has_area,
     merge,
     normalised,
+    numbered,
     vertex_ranks,
     weld,
 )
@@ -96,21 +97,20 @@ def _merged(vertices: Floats, faces: Ints) -> tuple[Floats, Ints]:
     points = np.asarray(vertices, np.float64)
     faces = faces[has_area(points, faces)]
     while True:
-        used, renamed = np.unique(faces, return_inverse=True)
+        used, renamed = numbered(faces, len(points))
         if not len(used):
             return points, faces
-        transformed = normalised(points[used]).astype(np.float32)
-        merged, renamed, whole = merge(transformed, renamed.reshape(faces.shape))
-        change = _bounds(points, faces) - _bounds(points, faces[whole])
-        if not len(whole) or np.abs(change).max() <= np.ptp(points[used], axis=0).max() / BINS:
-            return merged, renamed[whole]
+        corners = points[used]
+        merged, moved, whole = merge(normalised(corners).astype(np.float32), renamed)
+        change = _bounds(corners) - _bounds(corners[numbered(renamed[whole], len(used))[0]])
+        if not len(whole) or np.abs(change).max() <= np.ptp(corners, axis=0).max() / BINS:
+            return merged, moved[whole]
         faces = faces[whole]
 
 
-def _bounds(points: Floats, faces: Ints) -> Floats:
-    """Bounding box of the faces: (2, 3)."""
-    corners = points[faces].reshape(-1, 3)
-    return np.stack([corners.min(0, initial=np.inf), corners.max(0, initial=-np.inf)])
+def _bounds(points: Floats) -> Floats:
+    """Bounding box: (2, 3)."""
+    return np.stack([points.min(0, initial=np.inf), points.max(0, initial=-np.inf)])
 
 
 def augmented(
@@ -159,6 +159,11 @@ class MeshFolder(InFolder):
     companions = pixels.SUFFIXES  # textures
     unread_remedy = f"for .dae and .3mf: {scenes.EXTRA}" if ".dae" in unread else ""
 
+    def __init__(self, folder: Path | str, config: MeshDataConfig, split: Split, seed: int) -> None:
+        super().__init__(folder, config, split, seed)
+        self._prepared = SharedRows([1 + 12 * config.max_faces] * len(self), np.int32)
+        """Meshes of earlier epochs: to prepare one takes longer than all that follows."""
+
     def range_settings(self) -> object:
         config = self.config
         limits = (config.max_faces, config.too_large, config.max_file_faces, config.max_bytes)
@@ -175,8 +180,18 @@ class MeshFolder(InFolder):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The mesh, augmented by the key, and its caption."""
-        mesh = _read(self.path(index), self.config)
-        return _sample(mesh, key, self.config, self.text(index))
+        return _sample(self._mesh(index), key, self.config, self.text(index))
+
+    def _mesh(self, index: int) -> Mesh:
+        row = self._prepared.get(index)
+        if row is not None:
+            corners, faces = row[1 : 1 + 3 * row[0]], row[1 + 3 * row[0] :]
+            points = corners.view(np.float32).reshape(-1, 3).copy()
+            return points, faces.reshape(-1, 3).astype(np.int64)
+        vertices, faces = _read(self.path(index), self.config)
+        numbers = [[len(vertices)], vertices.reshape(-1).view(np.int32), faces.reshape(-1)]
+        self._prepared.put(index, np.concatenate(numbers).astype(np.int32))
+        return vertices, faces
 
     def text(self, index: int) -> str:
         return super().text(index) or folder_caption(self.name(index))
@@ -299,23 +314,23 @@ class Collate:
             for total, limit in zip(lengths.sum(0), (most, most * self.corners))
         )
         vertices = torch.zeros(1, num_vertices, 3)
-        faces = torch.full((1, num_faces, self.corners), -1, dtype=torch.int32)
-        neighbours = torch.full((1, num_faces, NEIGHBOURS), -1, dtype=torch.int32)
-        ranks = torch.full_like(faces, -1)
-        for (points, polygons), (row, vertex) in zip(
-            meshes, (lengths.cumsum(0) - lengths).tolist()
-        ):
-            rows = slice(row, row + len(polygons))
-            vertices[0, vertex : vertex + len(points)] = points
-            faces[0, rows] = torch.where(polygons >= 0, polygons + vertex, -1).int()
-            table = face_neighbours(polygons)
-            neighbours[0, rows] = torch.where(table >= 0, table + row, -1).int()
-            if self.reach:
-                ranks[0, rows] = torch.from_numpy(vertex_ranks(polygons.numpy(), self.reach)).int()
-        batch = {"vertices": vertices, "faces": faces, "neighbours": neighbours}
+        torch.cat([points for points, _ in meshes], out=vertices[0, : int(lengths[:, 1].sum())])
+        # One table of all faces: no vertex belongs to two meshes.
+        rows = torch.cat([polygons for _, polygons in meshes])
+        first = (lengths.cumsum(0) - lengths)[:, 1].repeat_interleave(lengths[:, 0])
+        rows = torch.where(rows >= 0, rows + first[:, None], -1)
+        batch = {"vertices": vertices, "faces": self._padded(rows, num_faces)}
+        batch["neighbours"] = self._padded(face_neighbours(rows), num_faces)
         if self.reach:
-            batch["ranks"] = ranks
+            ranks = [vertex_ranks(polygons.numpy(), self.reach) for _, polygons in meshes]
+            batch["ranks"] = self._padded(torch.from_numpy(np.concatenate(ranks)), num_faces)
         return {**batch, "lengths": lengths, "text": [str(item.get("text", "")) for item in items]}
+
+    def _padded(self, rows: torch.Tensor, count: int) -> torch.Tensor:
+        """(f, n) as int32 (1, count, n), padded with -1."""
+        padded = torch.full((1, count, rows.shape[1]), -1, dtype=torch.int32)
+        padded[0, : len(rows)] = rows
+        return padded
 
     def _checked(self, item: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         points = torch.as_tensor(item["vertices"], dtype=torch.float32)

@@ -109,7 +109,7 @@ class MusicFolder(InFolder):
     ) -> None:
         super().__init__(folder, config, split, seed)
         seconds = [self.extent(index) for index in range(len(self))]
-        self.cache = AudioCache(seconds, AudioCaps.of(config))
+        self.cache = AudioCache(seconds, AudioCaps.of(config), rate=config.sample_rate)
 
     def range_settings(self) -> object:
         return AudioCaps.of(self.config)

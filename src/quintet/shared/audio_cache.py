@@ -1,8 +1,9 @@
 """A cache of decoded audio files, for segments of short ones.
 
 To open a recording of five seconds and to decode half a second of it takes four times as long as
-to resample the half second. Whether a file is decoded as a whole is decided by the data alone, so
-that a sample does not depend on the memory of a machine: decoders that seek are not exact.
+to resample the half second, which takes four times as long as to copy it. Whether a file is decoded
+as a whole is decided by the data alone, so that a sample does not depend on the memory of a
+machine: decoders that seek are not exact.
 """
 
 from collections.abc import Sequence
@@ -26,12 +27,20 @@ HIGHEST_RATE = 48_000
 class AudioCache:
     """The audio of a folder, in memory that workers share if there is enough of it."""
 
-    def __init__(self, seconds: Sequence[float], caps: audio.AudioCaps, channels: int = 1) -> None:
-        """`seconds` of each file, 0 if unknown."""
-        self.caps, self.channels = caps, channels
+    def __init__(
+        self,
+        seconds: Sequence[float],
+        caps: audio.AudioCaps,
+        channels: int = 1,
+        rate: int | None = None,
+    ) -> None:
+        """`seconds` of each file, 0 if unknown. With `rate`, at which all segments are then read,
+        short files are resampled as a whole; without, each segment is."""
+        self.caps, self.channels, self.rate = caps, channels, rate
         short = [each if each <= SHORT else 0.0 for each in seconds]
         few = sum(short) <= MOST_SECONDS
-        sizes = [ceil(each * HIGHEST_RATE) * channels if few else 0 for each in short]
+        most = rate or HIGHEST_RATE
+        sizes = [ceil(each * most) * channels if few else 0 for each in short]
         self._samples = SharedRows(sizes, np.float32)
         self._facts = SharedRows([3] * len(sizes), np.int32)
 
@@ -68,6 +77,9 @@ class AudioCache:
             rate, narrow, width = facts.tolist()
             return audio.Sound(samples.reshape(-1, width) if width else samples, rate, bool(narrow))
         sound = decode_audio(path, self.caps, self.channels)
+        if self.rate and self.rate != sound.rate:
+            samples = audio.resampled(sound.samples, sound.rate, self.rate)
+            sound = audio.Sound(samples, self.rate, narrow=False)
         width = sound.samples.shape[1] if sound.samples.ndim > 1 else 0
         self._facts.put(index, np.array([sound.rate, sound.narrow, width], np.int32))
         self._samples.put(index, sound.samples.reshape(-1))

@@ -2,8 +2,9 @@
 
 import itertools
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Device = Literal["auto", "cpu", "cuda"]
 IDS = (".safetensors",)
 """Suffix of files of ids or latents."""
+LINE_EVERY = 10.0
+"""Seconds between lines of progress that is not shown on a terminal."""
 T = TypeVar("T")
 
 
@@ -111,16 +114,32 @@ def each_input(inputs: Sequence[Input], work: Callable[[Input], Iterable[T]]) ->
 
 def with_progress(
     items: Sequence[T], stream: TextIO | None = None, what: str = "sampling"
-) -> Iterator[T]:
-    """Iterate, with a bar if there are several and the stream (stderr) is a terminal."""
+) -> Generator[T]:
+    """Iterate; if there are several, with a bar and the time left where the stream (stderr) is a
+    terminal, otherwise with a line now and then."""
     stream = sys.stderr if stream is None else stream
-    if len(items) < 2 or stream is None or not stream.isatty():
+    if len(items) < 2 or stream is None:
         yield from items
+        return
+    if not stream.isatty():
+        yield from _with_lines(items, stream, what)
         return
     from rich.console import Console
     from rich.progress import track
 
     yield from track(items, what, console=Console(file=stream), transient=True)
+
+
+def _with_lines(items: Sequence[T], stream: TextIO, what: str) -> Iterator[T]:
+    begun = last = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if done and now - last >= LINE_EVERY:
+            left = (now - begun) / done * (len(items) - done)
+            stream.write(f"quintet: {what}: {done} of {len(items)}, about {left:.0f} s left\n")
+            stream.flush()
+            last = now
+        yield item
 
 
 def read_recording(path: Path, rate: int) -> "Tensor":
@@ -138,7 +157,11 @@ def write_sound(path: Path, samples: Any, rate: int) -> None:
     """Write a WAV file, and say if samples were clipped."""
     from quintet.media.audio import write_wav
 
-    clipping = write_wav(path, samples, rate)
+    say_clipping(path, write_wav(path, samples, rate))
+
+
+def say_clipping(path: Path, clipping: object) -> None:
+    """Say which samples of a file were clipped, if any."""
     if clipping is not None:
         say(f"{path}: {clipping}")
 

@@ -58,7 +58,8 @@ class Recordings(InFolder):
         self.segments = segments
         super().__init__(folder, config, split, seed)
         seconds = [self.extent(index) for index in range(len(self))]
-        self.cache = AudioCache(seconds, self._caps, segments.channels)
+        rate = None if config.speed else segments.rate
+        self.cache = AudioCache(seconds, self._caps, segments.channels, rate)
 
     def usable(self, names: list[str]) -> list[str]:
         return names

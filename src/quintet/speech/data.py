@@ -13,6 +13,7 @@ from pathlib import Path
 from sys import maxsize
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -142,6 +143,9 @@ class SpeechFolder(InFolder):
             if error.remedy != REMEDY:
                 raise
             raise BadFile(error.path, error.reason, f"{REMEDY}; {WITHOUT}") from None
+        longest = ceil(buckets.config.max_seconds * buckets.config.sample_rate)
+        self._wavs = SharedRows([1 + 2 * longest] * len(self))
+        """Sounds of earlier epochs: whether they are float32, and their bytes."""
         if self.window:
             reason = "sets a shuffle window, but batches by length need the whole epoch"
             raise BadFile(folder, reason, "drop '#window='")
@@ -235,17 +239,27 @@ class SpeechFolder(InFolder):
         return buckets.num_frames(length), buckets.num_tokens(text, language)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
-        path, text, rate = self.path(index), self.text(index), self.config.sample_rate
+        wav, language = self._wav(index), self.about(index).language
+        text = _checked_text(self.buckets, self.path(index), len(wav), self.text(index), language)
+        return {"audio": torch.from_numpy(wav), "text": text, "language": language}
+
+    def _wav(self, index: int) -> Samples | Samples16:
+        row = self._wavs.get(index)
+        if row is not None:
+            numbers = row[1:].copy()
+            return numbers.view(np.float32) if row[0] else numbers
+        wav = self._read(index)
+        self._wavs.put(index, np.concatenate(([wav.dtype == np.float32], wav.view(np.int16))))
+        return wav
+
+    def _read(self, index: int) -> Samples | Samples16:
+        path, rate = self.path(index), self.config.sample_rate
         cut = self._cut(self._names[index]) if self.shards is None else None
         if cut is None:
             wav = read_audio(path, rate=rate, caps=self._caps, narrow=True)
         else:
             wav = _read_cut(path, cut, rate, self._caps)
-        if self.config.trim:
-            wav = trimmed(wav, rate, self.config.trim)
-        language = self.about(index).language
-        text = _checked_text(self.buckets, path, len(wav), text, language)
-        return {"audio": torch.from_numpy(wav), "text": text, "language": language}
+        return trimmed(wav, rate, self.config.trim) if self.config.trim else wav
 
 
 def _read_cut(path: Path, cut: Cut, rate: int, caps: AudioCaps) -> Samples | Samples16:

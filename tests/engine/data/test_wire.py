@@ -1,24 +1,16 @@
-"""Small types between workers and device keep every value."""
+"""What travels between workers and device keeps every value."""
+
+import time
+from functools import partial
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from quintet.engine.data import wire
 from quintet.engine.data.stream import Loaded
-from quintet.engine.data.wire import (
-    SMALL,
-    UNIT,
-    Fractions,
-    InlineTensor,
-    mapped,
-    padded,
-    to_floats,
-    widened,
-    with_inline,
-    without_inline,
-    zeros,
-)
+from quintet.engine.data.wire import UNIT, Fractions, Slots, mapped, padded, to_floats, widened
 
 
 def whole_range() -> torch.Tensor:
@@ -70,71 +62,95 @@ def test_the_function_reaches_every_tensor():
     assert len(seen) == 4
 
 
-class Made(torch.utils.data.Dataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        return index
-
-
-def shared(items):
-    batch = zeros((3, 4), torch.int16)
-    return batch, batch.is_shared(), bool(batch.any())
-
-
-def of_worker(data):
-    """What one worker sends."""
+def of_worker(collate, batches=1, ahead=4):
+    """What one worker sends, and its slots."""
+    slots = Slots(1, ahead)
     loaded = DataLoader(
-        [data], batch_size=1, num_workers=1, collate_fn=lambda rows: with_inline(*rows)
+        range(batches),
+        batch_size=1,
+        num_workers=1,
+        prefetch_factor=ahead,
+        collate_fn=partial(slots.collated, collate),
+        multiprocessing_context="fork",
     )
-    return next(iter(loaded))
+    return iter(loaded), slots
 
 
-def test_small_tensors_of_a_worker_are_sent_in_the_message():
-    large, half = torch.rand(SMALL // 4 + 1), torch.ones(3, dtype=torch.bfloat16)
+def sent(data):
+    (parcel,), slots = of_worker(lambda _: data)
+    return parcel.opened(), slots
+
+
+def test_the_batch_of_a_worker_arrives_through_its_slot_with_every_value():
+    half, mask = torch.ones(3, dtype=torch.bfloat16), torch.tensor([[True], [False]])
     fractions = Fractions(torch.ones(2, dtype=torch.int16))
-    empty, mask = torch.zeros(0, 4), torch.tensor([[True], [False]])
-    data = {"a": [torch.arange(6).reshape(2, 3), large], "b": (empty, mask), "c": half}
-    data |= {"d": fractions, "text": "x"}
-    sent = of_worker(data)
-    inside = [type(x) is InlineTensor for x in (*sent["a"], *sent["b"], sent["c"])]
-    assert inside == [True, False, True, True, False]
-    received = without_inline(sent)
-    assert not any(x.is_shared() for x in (received["a"][0], *received["b"]))
+    strided, number = torch.arange(6).reshape(2, 3).T, torch.tensor(7.0)
+    data = {"a": [strided, torch.rand(70_001)], "b": (torch.zeros(0, 4), mask), "c": half}
+    data |= {"d": fractions, "e": number, "text": "x"}
+    received, _ = sent(data)
     assert received["text"] == "x"
     assert torch.equal(received["d"].values, fractions.values)
-    for got, given in zip((*received["a"], *received["b"]), (*data["a"], *data["b"])):
-        assert got.dtype == given.dtype
-        assert torch.equal(got, given)
-    received["a"][0].add_(1)  # may be written to
+    flat = (*received["a"], *received["b"], received["c"], received["e"])
+    for got, tensor in zip(flat, (*data["a"], *data["b"], half, number), strict=True):
+        assert not got.is_shared()
+        assert got.dtype == tensor.dtype
+        assert torch.equal(got, tensor)
+    received["c"].add_(1)  # may be written to
 
 
-def test_data_of_the_main_process_is_not_inline():
-    data = {"a": torch.arange(3)}
-    assert with_inline(data)["a"] is data["a"]
+def test_padded_rows_are_made_in_the_slot_itself():
+    def collate(_):
+        batch = padded([torch.ones(3)], 5)
+        return batch, batch.data_ptr() == wire._writing._slot.data_ptr()
+
+    (parcel,), _ = of_worker(collate)
+    batch, in_place = parcel.opened()
+    assert in_place
+    assert batch.tolist() == [[1, 1, 1, 0, 0]]
+    assert parcel.used == 20
 
 
-def test_the_loader_pins_small_tensors_wherever_they_are(monkeypatch):
+def test_no_slot_is_written_before_it_was_received():
+    """The worker is as far ahead as it may be, and slots are used again, zeroed."""
+
+    def collate(items):
+        return padded([torch.full((items[0] % 7 + 1,), float(items[0]))], 7)
+
+    parcels, _ = of_worker(collate, batches=40, ahead=2)
+    for number, parcel in enumerate(parcels):
+        time.sleep(0.002)
+        count = number % 7 + 1
+        assert parcel.opened().tolist() == [[float(number)] * count + [0.0] * (7 - count)]
+
+
+def test_what_does_not_fit_into_a_slot_is_sent_by_torch(monkeypatch):
+    monkeypatch.setattr(wire, "SLOT", 4096)
+    received, slots = sent([torch.ones(100), torch.ones(2000), torch.arange(3)])
+    assert slots.size == 4096
+    assert [x.sum().item() for x in received] == [100, 2000, 3]
+    assert [x.is_shared() for x in received] == [False, True, False]
+
+
+def test_without_memory_to_share_batches_are_sent_by_torch(monkeypatch):
+    monkeypatch.setattr(wire.memory, "available", lambda: 0)
+    (received,), _ = of_worker(lambda _: torch.ones(3))
+    assert received.tolist() == [1, 1, 1]
+
+
+def test_the_loader_pins_a_batch_in_one_piece(monkeypatch):
     """What its thread does for a GPU, without one."""
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)
-    data = {"a": InlineTensor(torch.arange(2)), "b": [InlineTensor(torch.arange(1))], "text": "x"}
-    pinned = pin_memory(Loaded(data, [7], InlineTensor(torch.tensor([3])), []), "cuda")
-    assert pinned.data["a"].tolist() == [100, 101]
-    assert pinned.data["b"][0].tolist() == [100]
-    assert pinned.keys.tolist() == [103]
-    assert (pinned.data["text"], pinned.ids) == ("x", [7])
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x.clone())
+    (parcel,), slots = of_worker(lambda _: Loaded({"a": torch.arange(9)}, [7], torch.ones(1), []))
+    loaded = pin_memory(parcel, "cuda")
+    assert len(pinned) == 1
+    assert loaded.data["a"].tolist() == list(range(9))
+    assert (loaded.ids, loaded.keys.tolist()) == ([7], [1.0])
+    slots.free()
+    assert not parcel.opened().data["a"].any()  # its memory was given back
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a GPU")
-def test_small_tensors_are_pinned():
-    assert pin_memory(InlineTensor(torch.arange(3))).is_pinned()
-
-
-def test_a_batch_of_a_worker_is_zeros_in_shared_memory():
-    for batch, was_shared, any_set in DataLoader(Made(), 1, collate_fn=shared, num_workers=1):
-        assert was_shared
-        assert not any_set
-        assert batch.shape == (3, 4)
-        assert not batch.any()
-    assert not zeros((3, 4), torch.int16).is_shared()
+def test_batches_of_workers_are_pinned():
+    (parcel,), _ = of_worker(lambda _: {"a": torch.arange(3)})
+    assert pin_memory(parcel)["a"].is_pinned()

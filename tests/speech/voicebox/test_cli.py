@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,6 +214,30 @@ def test_a_long_text_is_spoken_in_parts_with_pauses_between(
     pauses = [end - start for start, end in zip(starts, ends) if end - start > 0.3 * 24_000]
     assert len(pauses) == 2
     assert all(0.35 * 24_000 <= pause <= 0.4 * 24_000 for pause in pauses)
+
+
+def test_what_was_spoken_before_ctrl_c_stays(
+    cli: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "ba do ki tu. ki tu ba do. ma ba ki do."
+    whole, part = tmp_path / "whole.wav", tmp_path / "part.wav"
+    cli("sample", run, "--text", text, "--out", whole, *QUICK)
+    speak_part, heard = VoiceBox.sample, list[float]()
+
+    def sample(*arguments: Any, **keywords: Any) -> Any:
+        heard.append(probe(part).seconds if part.exists() else 0.0)
+        if len(heard) == 3:
+            raise KeyboardInterrupt
+        return speak_part(*arguments, **keywords)
+
+    monkeypatch.setattr(VoiceBox, "sample", sample)
+    stopped = cli("sample", run, "--text", text, "--out", part, *QUICK)
+    assert stopped.status == 130
+    assert re.search(r"interrupted after 2 of 3 parts, \d\.\d s of speech", stopped.err)
+    assert str(part) in stopped.err
+    assert 0 == heard[0] < heard[1] < heard[2] == probe(part).seconds < probe(whole).seconds
+    frames = [path.read_bytes()[44:] for path in (whole, part)]
+    assert frames[0].startswith(frames[1])
 
 
 def test_a_file_without_lines_is_refused(cli: Cli, run: Path, tmp_path: Path) -> None:

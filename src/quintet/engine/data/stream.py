@@ -18,7 +18,6 @@ from torch.utils.data import Dataset
 from quintet.engine.data.plans import Plan, Request
 from quintet.engine.data.source import Prefetching, Source, as_source
 from quintet.engine.data.transfer import Transfer
-from quintet.engine.data.wire import with_inline, without_inline
 from quintet.engine.data.workers import (
     MAX_DEATHS,
     TIMEOUT,
@@ -105,7 +104,7 @@ def collated(
     unreadable = any(item is None for item, *_ in samples)
     data = None if unreadable else stacked(collate, [item for item, *_ in samples])
     ids = [index for _, index, _, _ in samples]
-    return Loaded(with_inline(data), ids, with_inline(keys), damaged)
+    return Loaded(data, ids, keys, damaged)
 
 
 def to_device(
@@ -114,7 +113,7 @@ def to_device(
     damaged.extend(loaded.damaged)
     if loaded.data is None:
         raise rank_error(unreadable_message(loaded.damaged[-1], what), transfer.world)
-    data, keys = transfer(without_inline((loaded.data, loaded.keys)))
+    data, keys = transfer((loaded.data, loaded.keys))
     return Batch(data, loaded.ids, keys)
 
 

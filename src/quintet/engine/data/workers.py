@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from quintet.engine.data.wire import Parcel, Slots
 from quintet.engine.machine.world import World, keep_freed_memory
 
 POLL_SECONDS = 0.5
@@ -53,6 +54,8 @@ def begin(main: int, _: int) -> None:
 
 
 class Loader(DataLoader[Any]):
+    slots: Slots | None = None
+
     def check_worker_number_rationality(self) -> None:
         """No warning on a machine with fewer cores than workers: a step that waits for data is
         named by the run itself."""
@@ -68,11 +71,12 @@ class Loader(DataLoader[Any]):
 
 def loader(
     samples: Dataset[Any], batches: Any, collate: Any, workers: int, world: World, ahead: int = 4
-) -> DataLoader[Any]:
-    return Loader(
+) -> Loader:
+    slots = Slots(workers, ahead) if workers else None
+    batches = Loader(
         samples,
         batch_sampler=batches,
-        collate_fn=collate,
+        collate_fn=partial(slots.collated, collate) if slots else collate,
         num_workers=workers,
         pin_memory=world.device.type == "cuda",
         prefetch_factor=ahead if workers else None,
@@ -82,6 +86,8 @@ def loader(
         worker_init_fn=partial(begin, os.getpid()),
         generator=torch.Generator().manual_seed(0),  # the default is the global generator
     )
+    batches.slots = slots
+    return batches
 
 
 def stop_workers(batches: Any) -> None:
@@ -112,8 +118,8 @@ def without_sigchld_handler() -> Generator[None, None, None]:
 class WatchedLoader:
     """Batches of a loader, one at a time; raises Died or Stuck instead of waiting forever."""
 
-    def __init__(self, batches: DataLoader[Any], timeout: float):
-        self._timeout, self._late = timeout, False
+    def __init__(self, batches: Loader, timeout: float):
+        self._timeout, self._late, self._slots = timeout, False, batches.slots
         self._deadline: float | None = None
         self._closed = threading.Event()
         self._batches: Any = batches._iterator  # of an earlier pass, or None
@@ -153,7 +159,8 @@ class WatchedLoader:
     def _next(self) -> Any:
         while True:
             try:
-                return next(self._batches)
+                batch = next(self._batches)
+                return batch.opened() if isinstance(batch, Parcel) else batch
             except (RuntimeError, OSError, EOFError) as error:
                 polled = str(error).startswith("DataLoader timed out")
                 # The connections of a dying worker break shortly before its exit is visible.
@@ -178,3 +185,5 @@ class WatchedLoader:
     def unwatch(self) -> None:
         """Keep the workers for another pass, unwatched until then."""
         self._closed.set()
+        if self._slots is not None:
+            self._slots.free()

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from quintet.media.meshes.polygons import (
     read_obj,
     read_off,
     read_stl,
+    row_numbers,
 )
 from quintet.media.shards.member import as_path
 
@@ -308,33 +310,45 @@ def simplify(vertices: npt.ArrayLike, faces: npt.ArrayLike, max_faces: int) -> M
     points, triangles = np.asarray(vertices, np.float64), np.asarray(faces, np.int64)
     if len(triangles) <= max_faces:
         return Mesh(points, triangles)
-    best: Mesh | None = None
-    low, high = 1, 2048
+    best, low, high = 0, 1, 2048
     while high - low > 1:
         cells = (low + high) // 2
-        mesh = _clustered(points, triangles, cells)
-        if len(mesh.faces) > max_faces:
+        count = len(_clusters(points, triangles, cells).triangles)
+        if count > max_faces:
             high = cells
             continue
         low = cells
-        if len(mesh.faces):
-            best = mesh
-    if best is None:
+        if count:
+            best = cells
+    if not best:
         raise ValueError(f"{len(triangles):,} faces cannot be merged into {max_faces} or fewer")
-    return best
+    return _clustered(points, triangles, best)
 
 
-def _clustered(points: Floats, triangles: Ints, cells: int) -> Mesh:
-    """Each cell's vertices become their mean; triangles that collapse or coincide are dropped."""
+class _Clusters(NamedTuple):
+    of: Ints
+    """(v,): the cluster of each vertex."""
+    counts: Ints
+    """Vertices of each cluster."""
+    triangles: Ints
+    """Indices of the triangles that neither collapse nor coincide with an earlier one."""
+
+
+def _clusters(points: Floats, triangles: Ints, cells: int) -> _Clusters:
     low = points.min(axis=0)
     side = float((points.max(axis=0) - low).max()) or 1.0
     at = np.minimum(((points - low) / side * cells).astype(np.int64), cells - 1)
     key = (at[:, 0] * cells + at[:, 1]) * cells + at[:, 2]
     _, cluster, counts = np.unique(key, return_inverse=True, return_counts=True)
-    sums = np.stack([np.bincount(cluster, points[:, axis]) for axis in range(3)], axis=1)
     corners = np.sort(cluster[triangles], axis=1)
     proper = np.flatnonzero((corners[:, 0] < corners[:, 1]) & (corners[:, 1] < corners[:, 2]))
-    _, first = np.unique(corners[proper], axis=0, return_index=True)
-    faces = cluster[triangles[proper[np.sort(first)]]]
-    used, renumbered = np.unique(faces, return_inverse=True)
+    _, first = np.unique(row_numbers(corners[proper], len(counts)), return_index=True)
+    return _Clusters(cluster, counts, proper[np.sort(first)])
+
+
+def _clustered(points: Floats, triangles: Ints, cells: int) -> Mesh:
+    """Each cell's vertices become their mean; triangles that collapse or coincide are dropped."""
+    cluster, counts, remaining = _clusters(points, triangles, cells)
+    sums = np.stack([np.bincount(cluster, points[:, axis]) for axis in range(3)], axis=1)
+    used, renumbered = np.unique(cluster[triangles[remaining]], return_inverse=True)
     return Mesh((sums / counts[:, None])[used], renumbered.reshape(-1, 3))

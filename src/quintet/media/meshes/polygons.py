@@ -259,3 +259,13 @@ def closedness(faces: Ints) -> float:
     edges = np.sort(np.stack([faces, np.roll(faces, -1, 1)], -1).reshape(-1, 2), 1)
     _, uses = np.unique(edges, axis=0, return_counts=True)
     return float((uses == 2).mean())
+
+
+def row_numbers(rows: Ints, count: int) -> Ints:
+    """(n,): an integer for each row of numbers below `count`, in the order of the rows."""
+    if count ** rows.shape[1] >= 2**63:
+        return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    numbers = rows[:, 0]
+    for column in rows.T[1:]:
+        numbers = numbers * count + column
+    return numbers

@@ -2,13 +2,13 @@
 
 import math
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from quintet.engine.errors import RunError
+from quintet.engine.errors import RunError, Stopped
 from quintet.shared.sampling import (
     Device,
     Input,
@@ -19,6 +19,7 @@ from quintet.shared.sampling import (
     own_text,
     read_recording,
     say,
+    say_clipping,
     stem_of,
     with_input,
     with_progress,
@@ -28,6 +29,7 @@ from quintet.shared.sampling import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from quintet.speech.text.spelling import Passage
     from quintet.speech.voicebox.model import VoiceBox
 
 SENTENCE = 256
@@ -114,16 +116,9 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     (out.parent if single else out).mkdir(parents=True, exist_ok=True)
     if files:
         return each_input(files, edit)
-    written: list[Path] = []
-    pace = Pace()
     limit = SENTENCE if trained.recipe is None else trained.recipe.recordings.text_length
-    for number, text in enumerate(with_progress(flags.text)):
-        with _refusals():
-            sound = _speak(model, number, flags, vocoder, limit, pace)
-        path = out if single else out / f"{stem_of(text, number)}.wav"
-        written += _write(model, sound, path)
-    say(str(pace))
-    return written
+    names = [out] if single else [out / f"{stem_of(t, n)}.wav" for n, t in enumerate(flags.text)]
+    return _speak_all(model, names, flags, vocoder, limit)
 
 
 def _lines(path: Path | None) -> list[str]:
@@ -140,10 +135,12 @@ class Pace:
 
     def __init__(self) -> None:
         self.started, self.first, self.last, self.seconds = time.perf_counter(), 0.0, 0.0, 0.0
+        self.parts = 0
 
     def heard(self, seconds: float) -> None:
-        """A sound is on the host."""
+        """A part is in its file."""
         self.last, self.seconds = time.perf_counter() - self.started, self.seconds + seconds
+        self.parts += 1
         self.first = self.first or self.last
 
     def __str__(self) -> str:
@@ -190,30 +187,57 @@ def _check(files: Sequence[Input], flags: Flags) -> None:
         raise RunError("--voice-text is the transcript of one recording; edit them separately")
 
 
+def _speak_all(
+    model: "VoiceBox", paths: Sequence[Path], flags: Flags, vocoder: "nn.Module | None", limit: int
+) -> list[Path]:
+    """Each text into its file, part by part: what was spoken before Ctrl-C stays."""
+    rate = model.config.sample_rate
+    with _refusals():
+        texts = [_parts(text, flags, limit) for text in flags.text]
+        voice = None if flags.voice is None else read_recording(flags.voice, rate)
+    written: list[Path] = []
+    pace, path = Pace(), paths[0]
+    every = [part for parts in texts for part in parts]
+    with closing(with_progress(every, what="speaking")) as turns:
+        try:
+            for number, (path, parts) in enumerate(zip(paths, texts)):
+                sounds = _speak(model, number, parts, flags, voice, vocoder)
+                with _refusals():
+                    sound = _record(path, zip(parts, turns, sounds), rate, pace)
+                written += [path, _picture(model, sound, path)]
+        except KeyboardInterrupt:
+            if not pace.parts:
+                raise
+            done = f"{pace.parts} of {len(every)} parts, {pace.seconds:.1f} s of speech"
+            raise Stopped(f"interrupted after {done}; the last are in {path}", 130) from None
+    say(str(pace))
+    return written
+
+
+def _parts(text: str, flags: Flags, limit: int) -> list["Passage"]:
+    """Parts of a text that the model can hold, next to the reference of the voice."""
+    from quintet.speech.text.spelling import passages
+
+    if flags.voice is not None:
+        # The reference is part of what the model was trained to hold, but leaves half of it.
+        limit = max(limit // 2, limit - len((flags.voice_text or "").encode()))
+    parts = passages(text, limit)
+    if len(parts) > 1 and flags.voice is None:
+        parts = passages(text, max(1, limit // 2))
+    return parts
+
+
 def _speak(
     model: "VoiceBox",
     number: int,
+    parts: Sequence["Passage"],
     flags: Flags,
+    voice: "Tensor | None",
     vocoder: "nn.Module | None",
-    limit: int,
-    pace: Pace,
-) -> "Tensor":
-    """A text of any length, part by part, in one voice: without --voice, that of the first part."""
-    import torch
-
-    from quintet.speech.text.spelling import passages
-
-    rate, text = model.config.sample_rate, flags.text[number]
-    voice, voice_text = None, flags.voice_text
-    if flags.voice is not None:
-        voice = read_recording(flags.voice, rate)
-        # The reference is part of what the model was trained to hold, but leaves half of it.
-        limit = max(limit // 2, limit - len((voice_text or "").encode()))
-    parts = passages(text, limit)
-    if len(parts) > 1 and voice is None:
-        parts = passages(text, max(1, limit // 2))
+) -> Iterator["Tensor"]:
+    """The sound of each part of a text, in one voice: without --voice, that of the first part."""
+    voice_text = flags.voice_text
     total = sum(len(part.text) for part in parts)
-    sounds: list[Tensor] = []
     for part in parts:
         share = len(part.text) / total
         (sound,) = model.sample(
@@ -229,10 +253,26 @@ def _speak(
             vocoder=vocoder,
         )
         sound = sound.float().cpu()
-        pace.heard(len(sound) / rate)
         if voice is None:
             voice, voice_text = sound, part.text
-        sounds += [sound, torch.zeros(round(part.pause * rate))]
+        yield sound
+
+
+def _record(
+    path: Path, spoken: Iterable[tuple["Passage", Any, "Tensor"]], rate: int, pace: Pace
+) -> "Tensor":
+    """Write each part as it comes; returns all of them."""
+    import torch
+
+    from quintet.media.wav import WavWriter
+
+    sounds: list[Tensor] = []
+    with WavWriter(path, rate) as file:
+        for part, _, sound in spoken:
+            sounds += [sound, torch.zeros(round(part.pause * rate))]
+            file.add(torch.cat(sounds[-2:]).numpy())
+            pace.heard(len(sound) / rate)
+    say_clipping(path, file.clipping)
     return torch.cat(sounds)
 
 
@@ -256,12 +296,16 @@ def _edit(model: "VoiceBox", path: Path, flags: Flags, vocoder: "nn.Module | Non
 
 
 def _write(model: "VoiceBox", sound: "Tensor", path: Path) -> list[Path]:
+    write_sound(path, sound.float().cpu().numpy(), model.config.sample_rate)
+    return [path, _picture(model, sound, path)]
+
+
+def _picture(model: "VoiceBox", sound: "Tensor", path: Path) -> Path:
+    """The log-mels of a sound, next to it."""
     from quintet.media.pixels import write_png
     from quintet.shared.exhibits import stacked
 
     assert model.features.mel is not None
-    write_sound(path, sound.float().cpu().numpy(), model.config.sample_rate)
-    picture = path.with_suffix(".png")
     mels = model.features.mel(sound.to(model.device)[None])[0]
-    write_png(picture, stacked([mels.cpu().numpy()]))
-    return [path, picture]
+    write_png(path.with_suffix(".png"), stacked([mels.cpu().numpy()]))
+    return path.with_suffix(".png")
