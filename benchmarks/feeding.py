@@ -165,7 +165,8 @@ def grown(source: Path, rows: list[Row], count: int, folder: Path) -> Path:
 def recipe_of(name: str, asked: argparse.Namespace, place: Path) -> tuple[Recipe, str]:
     """The recipe on a folder of its medium, and where its files are from."""
     recipe = rooms.recipe_function(name)()
-    changes = {"valid_limit": 8, "too_large": "simplify"}
+    # Links to held-out files would be left out as their copies.
+    changes = {"valid_limit": 8, "too_large": "simplify", "exclude_held_out": False}
     recipe = each_setting(recipe, lambda f, value: changes.get(f.name, value))
     if asked.core:
         recipe = replace(recipe, batch_size=min(32, recipe.batch_size), workers=0)
