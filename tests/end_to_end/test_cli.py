@@ -276,7 +276,11 @@ def test_resume_explains_what_cannot_change(
     assert said.status == 2
     assert f"quintet: {flag.split()[0]} cannot change on resume" in said.err
     assert reason in said.err
-    assert f"quintet train image/vqgan_tiny {flag} --run NEW --init-from {trained}" in said.err
+    command = said.err.partition("Start a new run with it: ")[2]
+    data = "FOLDER " if "--valid" in flag else ""  # validation data of one's own needs data
+    assert command.startswith(f"quintet train image/vqgan_tiny {data}--batch-size 4 ")
+    assert f" {flag} --steps 9 --init-from {trained} --init-partial --run {trained}-2" in command
+    assert ("--model.dim 16" in command) == ("--model.dim" not in flag)
 
 
 def test_resume_takes_another_learning_rate_and_records_it(copied: Path, quintet: Quintet) -> None:
