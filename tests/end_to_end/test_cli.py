@@ -278,7 +278,8 @@ def test_resume_explains_what_cannot_change(
     assert f"quintet: {flag.split()[0]} cannot change on resume" in said.err
     assert reason in said.err
     command = said.err.partition("Start a new run with it: ")[2]
-    assert command.startswith("quintet train image/vqgan_tiny --batch-size 4 ")
+    data = "FOLDER " if "--valid" in flag else ""  # validation data of one's own needs data
+    assert command.startswith(f"quintet train image/vqgan_tiny {data}--batch-size 4 ")
     assert f" {flag} --steps 9 --init-from {trained} --init-partial --run {trained}-2" in command
     assert ("--model.dim 16" in command) == ("--model.dim" not in flag)
 

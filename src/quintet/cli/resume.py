@@ -93,7 +93,8 @@ def new_run(name: str, recipe: Recipe, run: Path, arguments: list[str]) -> str:
     flags += [word for group in typed.values() for word in group]
     if "init_from" not in typed and any((run / "checkpoints").glob("step-*")):
         flags += ["--init-from", str(run), "--init-partial"]
-    place = "FOLDER" if is_gone(recipe.data) else recipe.data
+    needed = is_gone(recipe.data) or (recipe.data is None and "valid" in typed)
+    place = "FOLDER" if needed else recipe.data
     data = [place] if place and "data" not in typed else []
     return command("train", name, *data, *flags, "--run", _free_name(run))
 
