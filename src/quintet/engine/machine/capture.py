@@ -170,6 +170,7 @@ class Capture:
             return True
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
+        kind.values = None
         self._abandon(graph, stream)  # after the error, whose frames hold tensors
         self._refuse(reason)
         return False
