@@ -164,6 +164,8 @@ class Capture:
     ) -> bool:
         """Whether the step could be captured; if not, no further one is tried."""
         stream, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[stream.device_index]
+        state = generator.clone_state()
         self.pool = self.pool or torch.cuda.MemPool()
         try:
             self._record(kind, graph, batches, context, work)
@@ -172,6 +174,7 @@ class Capture:
             reason = str(error).splitlines()[0]
         kind.values = None
         self._abandon(graph, stream)  # after the error, whose frames hold tensors
+        generator.graphsafe_set_state(state)  # its own still belongs to the capture
         self._refuse(reason)
         return False
 
