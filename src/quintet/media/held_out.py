@@ -80,7 +80,7 @@ def _report(
         raise BadFile(
             folder,
             f"no training data is left: all of its {total:,} {what} {reason}",
-            f"{remedy}; exclude_held_out = False trains on what is validated on",
+            f"{remedy}; exclude_held_out = False keeps them in training",
         )
     if count:
         which = f"{count:,} of {total:,} {what} {printable(reason)}"
