@@ -21,7 +21,7 @@ from quintet.suggest import among, command
 
 if TYPE_CHECKING:
     from quintet.engine.task import Task
-    from quintet.shared.demo import Stage
+    from quintet.shared.demo import RoomDemo
     from quintet.shared.outputs import Outputs
     from quintet.shared.sampling import Trained
 
@@ -142,10 +142,10 @@ class Room:
         return _module(self.name, "data", "Folder and check(folder)", "folders of data")
 
     @property
-    def stages(self) -> "Sequence[Stage]":
-        """Stages of the demo: STAGES of demo.py, or none without that file."""
+    def demo(self) -> "RoomDemo | None":
+        """DEMO of demo.py, or None without that file."""
         has_demo = importlib.util.find_spec(f"quintet.{self.name}.demo") is not None
-        return _module(self.name, "demo", "STAGES", "demo").STAGES if has_demo else ()
+        return _module(self.name, "demo", "DEMO", "demo").DEMO if has_demo else None
 
 
 def _module(place: str, name: str, members: str, purpose: str) -> Any:

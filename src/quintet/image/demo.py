@@ -1,73 +1,124 @@
-"""Stages of the image room in `quintet demo`."""
+"""The image room in `quintet demo`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from quintet.shared.demo import Sample, Stage
+from quintet.shared.demo import Figure, Live, RoomDemo, Row, Sample, Stage
 from quintet.shared.sampling import Trained
 
+if TYPE_CHECKING:
+    from quintet.media.pixels import Pixels
 
-def generated(trained: Trained, _: Path) -> list[Sample]:
-    """The last exhibit: its captions are held out of training."""
-    sheets = sorted((trained.path / "exhibits").glob("step-*/generated.png"))
-    note = (
-        "for captions that training has not seen: the real picture, the training picture nearest to"
-        " the first generated one, and three generated ones"
-    )
-    return [Sample(prompt="", file=file, note=note) for file in sheets[-1:]]
+CAPTIONS = (
+    "a large red triangle on the left on purple",
+    "a large black star at the top right on orange",
+    "a large green ring in the middle on red",
+    "a large blue square at the top on orange",
+    "a large orange cross at the bottom right on green",
+    "a large white star on the left on orange",
+)
+ROWS = 4
+"""Pictures of the sheet that are followed through training."""
 
 
+def generate(trained: Trained, out: Path) -> list[Sample]:
+    from quintet.image.maskgit.sample import Flags, sample
+
+    files = sample(trained, (), out, Flags(text=CAPTIONS, count=1, device="cpu"))
+    return [Sample(prompt=text, file=file) for text, file in zip(CAPTIONS, files)]
+
+
+def strip(sheet: Path) -> "tuple[Pixels, Pixels]":
+    """Columns of originals and reconstructions, cut from a sheet of both and their difference."""
+    import numpy as np
+
+    from quintet.media.pixels import read_image
+
+    gap, columns = 4, 3
+    picture = read_image(sheet)
+    side = (picture.shape[1] - gap) // columns - gap
+    rows = (picture.shape[0] - gap) // (side + gap)
+    title = picture.shape[0] - gap - rows * (side + gap)
+    cells = [
+        [
+            picture[top : top + side, left : left + side]
+            for top in (title + gap + row * (side + gap) for row in range(min(rows, ROWS)))
+        ]
+        for left in (gap, 2 * gap + side)
+    ]
+    originals, outputs = (np.concatenate(column) for column in cells)
+    return originals, outputs
+
+
+TOKENIZER = Row(
+    title="Image tokenizer",
+    description="A VQGAN encodes images as a grid of tokens and decodes them.",
+    figure=lambda metrics, _: Figure(
+        value=f"{metrics['psnr']:.1f} dB",
+        meaning="PSNR of reconstructions",
+        baseline=f"bicubic, one pixel per token: {metrics['psnr_bicubic']:.1f} dB; "
+        f"mean colour: {metrics['psnr_mean_colour']:.1f} dB",
+    ),
+)
+GENERATOR = Row(
+    title="Text to image",
+    description="A masked transformer generates image tokens from a caption.",
+    figure=lambda metrics, _: Figure(
+        value=f"{metrics['agrees']:.0%}",
+        meaning="of generated images show all that the caption names",
+        baseline=f"real images through the tokenizer: {metrics['agrees_tokenizer']:.0%}",
+    ),
+    draw=generate,
+    arguments='--text "a large green ring in the middle on red" --out pictures',
+)
+# What the generator learns from: pictures whose captions say all, and few tokens.
+FIGURES = {
+    "images.builtin": "figure",
+    "model.levels": [4, 4, 4, 4],
+    "losses.adversarial": "none",
+    "optim.optimizer": "muon",
+}
+LIVE = Live(
+    stage=Stage(
+        folder="training",
+        recipe="image/vqgan_tiny",
+        row=TOKENIZER,
+        steps=400,
+        seconds=100,
+        # Log intervals divide the interval of checkpoints, so that a resumed run reports at the
+        # same steps.
+        settings={**FIGURES, "images.valid_limit": 64, "log_every": 5},
+        minimal_settings={"images.valid_limit": 16},
+        evaluations=10,
+    ),
+    strip=strip,
+    metric="psnr",
+    unit="dB",
+)
 STAGES = (
     Stage(
         folder="image",
         recipe="image/vqgan_tiny",
-        title="Images",
-        description="A VQGAN tokenizer: encodes images as a grid of tokens and decodes them.",
-        steps={"full": 500, "quick": 80},
-        seconds={"full": 98, "quick": 16},
-        # What the next stage learns from: pictures whose captions say all, and few tokens.
-        settings={
-            "images.builtin": "figure",
-            "model.levels": [4, 4, 4, 4],
-            "losses.adversarial": "none",
-            "optim.optimizer": "muon",
-        },
-        quick_settings={"images.valid_limit": 128, "optim.warmup_steps": 20},
+        row=TOKENIZER,
+        steps=500,
+        seconds=98,
+        settings=FIGURES,
         minimal_settings={"images.valid_limit": 16},
-        summarise=lambda metrics, _: (
-            f"PSNR {metrics['psnr']:.1f} dB; baselines: mean colour of the image "
-            f"{metrics['psnr_mean_colour']:.1f} dB, downsampling to one pixel per token "
-            f"{metrics['psnr_bicubic']:.1f} dB"
-        ),
-        evaluate_halfway=True,
+        evaluations=2,
     ),
     Stage(
         folder="pictures",
         recipe="image/maskgit_tiny",
-        title="Text to image",
-        description="A masked transformer over those tokens: generates images from captions.",
-        steps={"full": 900, "quick": 120},
-        seconds={"full": 190, "quick": 32},
-        quick_settings={
-            "images.builtin_count": 1000,
-            "images.valid_limit": 32,
-            "generation.count": 16,
-            "generation.reference_count": 128,
-            "optim.warmup_steps": 20,
-        },
+        row=GENERATOR,
+        steps=900,
+        seconds=190,
         minimal_settings={
             "images.builtin_count": 32,
             "images.valid_limit": 4,
             "generation.count": 2,
             "generation.reference_count": 8,
         },
-        summarise=lambda metrics, _: (
-            f"{metrics['agrees']:.0%} of generated images show all that their caption names; real "
-            f"images through the tokenizer {metrics['agrees_tokenizer']:.0%}; cross-entropy "
-            f"{metrics['loss']:.2f} nats per token, without the caption "
-            f"{metrics['loss_without_text']:.2f}"
-        ),
         depends_on={"tokenizer": "image"},
-        draw=generated,
-        next_arguments='--text "a large yellow ring in the middle on purple" --out pictures',
     ),
 )
+DEMO = RoomDemo(stages=STAGES, ready="image", row=GENERATOR, live=LIVE)

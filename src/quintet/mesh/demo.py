@@ -1,65 +1,98 @@
-"""Stages of the mesh room in `quintet demo`."""
+"""The mesh room in `quintet demo`."""
 
 import math
 from pathlib import Path
+from typing import Any
 
-from quintet.shared.demo import Sample, Stage
+from quintet.shared.demo import Figure, Metrics, RoomDemo, Row, Sample, Stage
 from quintet.shared.sampling import Trained
 
-CAPTIONS = ("a flat box", "a tall cone", "a pyramid")
+CAPTIONS = (
+    "a tall cone",
+    "a flat box",
+    "a diamond",
+    "a pyramid",
+    "a hexagonal prism",
+    "narrow stairs with three steps",
+)
+VIEWS, SIDE, VIEWS_PER_SECOND = 36, 144, 12
 
 
 def generate(trained: Trained, out: Path) -> list[Sample]:
-    from quintet.mesh.transformer.sample import Flags, sample
+    """One mesh for each caption, turning."""
+    from quintet.media.clips.writer import write_gif
+    from quintet.media.meshes.files import write_mesh
+    from quintet.shared.sampling import stem_of
 
-    flags = Flags(text=CAPTIONS, count=4, temperature=0.4, device="cpu")
-    *_, sheet = sample(trained, (), out, flags)
-    return [Sample(prompt=", ".join(CAPTIONS), file=sheet, note="four meshes per caption")]
+    out.mkdir(parents=True, exist_ok=True)
+    meshes = trained.model("cpu").generate(list(CAPTIONS), temperature=0.4, seed=0)
+    samples: list[Sample] = []
+    for number, (text, mesh) in enumerate(zip(CAPTIONS, meshes)):
+        path, faces = out / f"{stem_of(text, number)}.gif", mesh.faces.numpy()
+        write_gif(path, turntable(mesh.vertices.numpy(), faces), VIEWS_PER_SECOND)
+        if len(faces):
+            write_mesh(path.with_suffix(".glb"), mesh.vertices.numpy(), faces)
+        samples.append(Sample(prompt=text, file=path, note=f"{len(faces)} faces"))
+    return samples
 
 
+def turntable(vertices: Any, faces: Any) -> Any:
+    import numpy as np
+
+    from quintet.media.meshes.render import render
+
+    angles = np.linspace(0, 360, VIEWS, endpoint=False)
+    return np.stack([render(vertices, faces, SIDE, azimuth=angle) for angle in angles])
+
+
+def coded(metrics: Metrics, recipe: Any) -> Figure:
+    # Coordinates are exact early in training; cross-entropy keeps improving.
+    return Figure(
+        value=f"{metrics['loss']:.3f} nats",
+        meaning="cross-entropy per coordinate",
+        baseline=f"uniform over {recipe.model.bins} bins: {math.log(recipe.model.bins):.2f}",
+    )
+
+
+AUTOENCODER = Row(
+    title="Mesh autoencoder",
+    description="An autoencoder encodes meshes as discrete codes per vertex and decodes them.",
+    figure=coded,
+)
+TRANSFORMER = Row(
+    title="Text to mesh",
+    description="An autoregressive transformer generates the faces of a mesh from a caption.",
+    figure=lambda metrics, _: Figure(
+        value=f"{metrics['agrees']:.0%}",
+        meaning="of generated meshes match the caption",
+        baseline=f"cross-entropy {metrics['loss']:.2f} nats per code; without the caption "
+        f"{metrics['loss_without_text']:.2f}",
+    ),
+    draw=generate,
+    arguments='--text "a flat cone" --count 4 --out meshes',
+)
 STAGES = (
     Stage(
         folder="autoencoder",
         recipe="mesh/autoencoder_tiny",
-        title="Mesh autoencoder",
-        description="An autoencoder: encodes meshes as discrete codes per vertex and decodes them.",
-        steps={"full": 200, "quick": 60},
-        seconds={"full": 28, "quick": 7},
-        quick_settings={"meshes.valid_limit": 128, "optim.warmup_steps": 20},
+        row=AUTOENCODER,
+        steps=200,
+        seconds=28,
         minimal_settings={"meshes.valid_limit": 16},
-        # Coordinates are exact early in training; cross-entropy keeps improving.
-        summarise=lambda metrics, recipe: (
-            f"cross-entropy {metrics['loss']:.3f} nats per coordinate; baseline: uniform over "
-            f"{recipe.model.bins} bins {math.log(recipe.model.bins):.2f}; {metrics['exact']:.1%} "
-            "of coordinates exact"
-        ),
-        evaluate_halfway=True,
+        evaluations=2,
     ),
     Stage(
         folder="transformer",
         recipe="mesh/transformer_tiny",
-        title="Text to mesh",
-        description="An autoregressive transformer over those codes: generates meshes from text.",
-        steps={"full": 800, "quick": 140},
-        seconds={"full": 155, "quick": 33},
-        quick_settings={
-            "meshes.builtin_count": 1500,
-            "meshes.valid_limit": 32,
-            "generation.count": 16,
-            "optim.warmup_steps": 30,
-        },
+        row=TRANSFORMER,
+        steps=800,
+        seconds=155,
         minimal_settings={
             "meshes.builtin_count": 64,
             "meshes.valid_limit": 4,
             "generation.count": 2,
         },
-        summarise=lambda metrics, _: (
-            f"{metrics['valid']:.0%} of generated meshes valid, {metrics['agrees']:.0%} match the "
-            f"caption; cross-entropy {metrics['loss']:.2f} nats per code, without the caption "
-            f"{metrics['loss_without_text']:.2f}"
-        ),
         depends_on={"autoencoder": "autoencoder"},
-        draw=generate,
-        next_arguments='--text "a flat cone" --count 4 --out meshes',
     ),
 )
+DEMO = RoomDemo(stages=STAGES, ready="mesh", row=TRANSFORMER)

@@ -189,7 +189,8 @@ def svg(traces: Sequence[Mapping[str, Any]], width: int = 320, height: int = 150
             f"{5 + (x - left) * x_scale:.1f},{height - 15 - (y - low) * y_scale:.1f}"
             for x, y in thin(list(zip(trace["x"], trace["y"])), 150)
         )
-        polylines += f'<polyline class="c{trace["colour"] & 7}" points="{points}"/>'
+        dash = ' stroke-dasharray="4 3"' if trace.get("baseline") else ""
+        polylines += f'<polyline class="c{trace["colour"] & 7}"{dash} points="{points}"/>'
     return (
         f'<svg viewBox="0 0 {width} {height}" aria-hidden="true">{polylines}'
         f'<text x="5" y="10">{high:.4g}</text><text x="5" y="{height - 3}">{low:.4g}</text>'

@@ -1,6 +1,6 @@
 """What `ROOM/demo.py` declares for `quintet demo`. Imports no torch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,39 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A .png or .wav that a trained model generated or retrieved, and its prompt."""
+    """A .png, .gif or .wav that a model generated or retrieved, and what it was asked for."""
 
     prompt: str
     file: Path
     note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A metric in a few words, beside its baseline."""
+
+    value: str
+    """With its unit: 25.1 dB."""
+    meaning: str
+    baseline: str
+
+    def __str__(self) -> str:
+        return f"{self.value} {self.meaning}; {self.baseline}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the page: a model, one number, and samples."""
+
+    title: str
+    description: str
+    """What goes in and what comes out, in one sentence."""
+    figure: Callable[[Metrics, Any], Figure]
+    """The number, from validation metrics and the recipe."""
+    draw: Callable[[Trained, Path], list[Sample]] | None = None
+    """Samples, written to a folder; None: the newest exhibit of the run."""
+    arguments: str = ""
+    """Arguments of `quintet sample MODEL` that the page suggests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,26 +54,39 @@ class Stage:
 
     folder: str
     recipe: str
-    title: str
-    description: str
-    """One sentence for the page."""
-    steps: Mapping[str, int]
-    """Steps by length of the demo."""
-    seconds: Mapping[str, int]
-    """Duration on two CPU cores, evaluation included, to estimate the remaining time."""
+    row: Row
+    steps: int
+    seconds: int
+    """Duration on two CPU cores, evaluation included."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Settings by dotted name that differ from the recipe's in demos of any length."""
-    quick_settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further settings for a quick demo: less warm-up, preparation and evaluation."""
+    """Settings by dotted name that differ from the recipe's."""
     minimal_settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """And further ones for a test of the installation."""
-    summarise: Callable[[Metrics, Any], str]
-    """Format the metrics and their baselines as a sentence, given the recipe."""
-    evaluate_halfway: bool = False
-    """Evaluate halfway through a full demo as well, where evaluation is cheap."""
+    """Further ones for a test of the installation."""
+    evaluations: int = 1
     depends_on: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings that take the run folder of an earlier stage of the room."""
-    draw: Callable[[Trained, Path], list[Sample]] | None = None
-    """Samples for the page from a run, written to a folder; None: exhibits only."""
-    next_arguments: str = ""
-    """Arguments of `quintet sample RUN` that the page suggests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A stage that the page shows while it trains, and a demo stops and resumes."""
+
+    stage: Stage
+    strip: Callable[[Path], tuple[Any, Any]]
+    """Pixels of originals and of outputs, one below the other, from the picture of an exhibit."""
+    metric: str
+    """The validation metric to plot; its baselines are metrics whose names begin with it."""
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomDemo:
+    """DEMO of `ROOM/demo.py`."""
+
+    stages: Sequence[Stage]
+    """What `quintet demo --full` trains."""
+    ready: str = ""
+    """Name of the model of the package that shows the room without training; empty: none."""
+    row: Row | None = None
+    """The row of that model."""
+    live: Live | None = None

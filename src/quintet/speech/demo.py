@@ -1,11 +1,11 @@
-"""Stage of the speech room in `quintet demo`."""
+"""The speech room in `quintet demo`."""
 
 from pathlib import Path
 
-from quintet.shared.demo import Sample, Stage
+from quintet.shared.demo import Figure, RoomDemo, Row, Sample, Stage
 from quintet.shared.sampling import Trained
 
-TEXTS = ("ba do ki", "ma ni su")
+TEXTS = ("ba do ki", "ma ni su", "lu ke sa bo")
 
 
 def synthesise(trained: Trained, out: Path) -> list[Sample]:
@@ -16,26 +16,29 @@ def synthesise(trained: Trained, out: Path) -> list[Sample]:
     return [Sample(prompt=text, file=file) for text, file in zip(TEXTS, sounds)]
 
 
+VOICEBOX = Row(
+    title="Text to speech",
+    description="Flow matching synthesises log-mel spectrograms from text, in any voice.",
+    figure=lambda metrics, _: Figure(
+        value=f"{metrics['syllables']:.0%}",
+        meaning="of synthesised syllables recognised",
+        baseline=f"of recorded ones: {metrics['syllables_recorded']:.0%}",
+    ),
+    draw=synthesise,
+    arguments='--text "ba do ki" --out speech.wav',
+)
 STAGES = (
     Stage(
         folder="speech",
         recipe="speech/voicebox_tiny",
-        title="Speech",
-        description="Flow matching: infills recordings and synthesises text in a given voice.",
-        steps={"full": 300, "quick": 80},
-        seconds={"full": 111, "quick": 32},
-        quick_settings={"recordings.valid_limit": 24, "sampling.count": 4},
+        row=VOICEBOX,
+        steps=300,
+        seconds=111,
         minimal_settings={
             "recordings.valid_limit": 4,
             "sampling.count": 1,
             "recordings.builtin_count": 64,
         },
-        summarise=lambda metrics, _: (
-            f"infilling error {metrics['mel_error']:.2f} (log-mel); baseline: copying adjacent "
-            f"frames {metrics['mel_error_copied']:.2f}; {metrics['syllables']:.0%} of synthesised "
-            f"syllables recognised, {metrics['syllables_recorded']:.0%} of recorded ones"
-        ),
-        draw=synthesise,
-        next_arguments='--text "ba do ki" --out speech.wav',
     ),
 )
+DEMO = RoomDemo(stages=STAGES, ready="speech", row=VOICEBOX)
