@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from quintet.engine.config import ConfigError, Recipe, from_json
+from quintet.engine.config import ConfigError, Recipe, from_json, to_json
 from quintet.engine.errors import RunError
+from quintet.engine.settings import each_setting
 from quintet.suggest import among, command
 
 if TYPE_CHECKING:
@@ -242,6 +243,17 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
         return name, from_json(kind, about.get("settings"))
     except ConfigError as error:
         raise RunError(f"{where}/config.json: {error}") from None
+
+
+def builtin_recipe(about: dict[str, Any]) -> dict[str, Any]:
+    """What config.json of an export says of the recipe, so that it can be measured again: name and
+    settings without paths. Empty unless the data is built in, which is the same everywhere."""
+    name, settings = about.get("recipe"), about.get("settings") or {}
+    if not isinstance(name, str) or settings.get("data") is not None:
+        return {}
+    recipe = from_json(type(recipe_function(name)()), settings)
+    without = each_setting(recipe, lambda f, value: None if f.metadata.get("path") else value)
+    return {"recipe": name, "settings": to_json(without)}
 
 
 def trained(source: Path) -> "tuple[Family, Trained]":
