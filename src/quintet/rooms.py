@@ -6,6 +6,7 @@ that is how a recipe names it. Names from files and the command line are looked 
 there, never imported as written.
 """
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -252,8 +253,20 @@ def builtin_recipe(about: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str) or settings.get("data") is not None:
         return {}
     recipe = from_json(type(recipe_function(name)()), settings)
+    if family_of(recipe).adopts:
+        return {}  # their config.json is a library's
     without = each_setting(recipe, lambda f, value: None if f.metadata.get("path") else value)
     return {"recipe": name, "settings": to_json(without)}
+
+
+def recipe_of(about: dict[str, Any], where: Path) -> Any:
+    """The recipe of a run, or that of an export which names it: with the frozen stages in its
+    folder, and in fp32, which gives the same metrics on all machines."""
+    if "model" not in about or "recipe" not in about:
+        return recorded(about, where)[1]
+    recipe = recorded({name: about.get(name) for name in ("recipe", "settings")}, where)[1]
+    stages = {name: str(where / name) for name in recipe.stages}
+    return dataclasses.replace(recipe, precision="fp32", **stages)
 
 
 def trained(source: Path) -> "tuple[Family, Trained]":
@@ -265,7 +278,8 @@ def trained(source: Path) -> "tuple[Family, Trained]":
     source = local(source)
     folder = RunFolder.open(source)
     if "model" in folder.about:
-        return family_of_model(folder.about, folder.path), Trained(source, None, load)
+        recipe = recipe_of(folder.about, folder.path) if "recipe" in folder.about else None
+        return family_of_model(folder.about, folder.path), Trained(source, recipe, load)
     recipe = recorded(folder.about, folder.path)[1]
     return family_of(recipe), Trained(source, recipe, load)
 
