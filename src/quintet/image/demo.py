@@ -34,20 +34,18 @@ def strip(sheet: Path) -> "tuple[Pixels, Pixels]":
 
     from quintet.media.pixels import read_image
 
-    gap, columns = 4, 3
+    gap, columns, small = 4, 3, 64
     picture = read_image(sheet)
     side = (picture.shape[1] - gap) // columns - gap
     rows = (picture.shape[0] - gap) // (side + gap)
     title = picture.shape[0] - gap - rows * (side + gap)
-    cells = [
-        [
-            picture[top : top + side, left : left + side]
-            for top in (title + gap + row * (side + gap) for row in range(min(rows, ROWS)))
-        ]
+    tops = [title + gap + row * (side + gap) for row in range(min(rows, ROWS))]
+    every = max(1, side // small)  # sheets are enlarged
+    originals, outputs = (
+        [picture[top : top + side : every, left : left + side : every] for top in tops]
         for left in (gap, 2 * gap + side)
-    ]
-    originals, outputs = (np.concatenate(column) for column in cells)
-    return originals, outputs
+    )
+    return np.concatenate(originals), np.concatenate(outputs)
 
 
 TOKENIZER = Row(
@@ -121,4 +119,4 @@ STAGES = (
         depends_on={"tokenizer": "image"},
     ),
 )
-DEMO = RoomDemo(stages=STAGES, ready="image", row=GENERATOR, live=LIVE)
+DEMO = RoomDemo(position=1, stages=STAGES, ready="image", row=GENERATOR, live=LIVE)

@@ -95,4 +95,4 @@ STAGES = (
         depends_on={"autoencoder": "autoencoder"},
     ),
 )
-DEMO = RoomDemo(stages=STAGES, ready="mesh", row=TRANSFORMER)
+DEMO = RoomDemo(position=3, stages=STAGES, ready="mesh", row=TRANSFORMER)

@@ -67,4 +67,4 @@ STAGES = (
         minimal_settings={"sounds.valid_limit": 16, "batch_size": 8},
     ),
 )
-DEMO = RoomDemo(stages=STAGES, ready="music", row=MULAN)
+DEMO = RoomDemo(position=4, stages=STAGES, ready="music", row=MULAN)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from quintet.media.errors import BadFile
 from quintet.media.meshes.files import read_mesh
-from quintet.report import sound
+from quintet.report import script, sound
 from quintet.report.markup import attribute, details, file_size, text
 from quintet.report.source import Source, content
 
@@ -33,6 +33,7 @@ MAX_MESHES = 8
 MAX_FACES = 20_000
 MAX_TEXT = 20_000
 """Characters of a text file."""
+PLACEHOLDER = "Loading the 3-D view.<noscript> It needs JavaScript.</noscript>"
 REFERENCES = ("original", "validation")
 
 
@@ -224,7 +225,7 @@ def mesh_card(group: Group, step: str, budget: SizeBudget) -> str:
             inside += (
                 f'<figure><div class="mesh" role="group" tabindex="0" data-mesh="{data}" '
                 f'aria-label="mesh {label}; rotate with the arrow keys"><p class="soft">'
-                "The 3-D view needs JavaScript and plotly.</p></div>"
+                f"{PLACEHOLDER if script.plotly() else ''}</p></div>"
                 f"<figcaption>{text(name)}</figcaption></figure>"
             )
     return f'<div class="card meshes">{title(group)}<div class="row">{inside}</div>{CONTROLS}</div>'

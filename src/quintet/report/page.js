@@ -246,7 +246,11 @@
 
   async function start() {
     const packed = document.getElementById("plotly");
-    if (!packed || !window.DecompressionStream) return;
+    if (!packed) return;
+    if (!window.DecompressionStream) {
+      for (const box of all(".mesh")) box.textContent = "The 3-D view needs a newer browser.";
+      return;
+    }
     await loadPlotly(packed);
     bindCurveControls();
     bindMeshControls();

@@ -60,22 +60,15 @@ def write_report(run: Path) -> Path:
     return write_page([run], run / "report.html")
 
 
-def write_page(
-    runs: Sequence[Path],
-    out: Path,
-    *,
-    title: str | None = None,
-    opening: str = "",
-    closing: str = "",
-) -> Path:
-    """Write one page about several runs; `opening` and `closing` are trusted HTML around them.
+def write_page(runs: Sequence[Path], out: Path) -> Path:
+    """Write one page about several runs.
 
     The write is atomic. An existing file that is not a report is not overwritten.
     """
     sources = load(runs)
     check_output(out)
     # "replace": names of files that are not UTF-8 hold lone surrogates.
-    atomic_write(out, page(sources, title, opening, closing).encode("utf-8", "replace"), sync=False)
+    atomic_write(out, page(sources).encode("utf-8", "replace"), sync=False)
     return out
 
 
@@ -93,10 +86,8 @@ def check_output(out: Path, flag: str = "--out") -> None:
             )
 
 
-def page(
-    sources: Sequence[Source], title: str | None = None, opening: str = "", closing: str = ""
-) -> str:
-    name = text(title or " and ".join(f"{s.label} · {s.recipe}" for s in sources[:3]))
+def page(sources: Sequence[Source]) -> str:
+    name = text(" and ".join(f"{s.label} · {s.recipe}" for s in sources[:3]))
     groups = group_by_recipe(sources)
     body = "".join(
         runs_section(group, number if len(groups) > 1 else None, len(sources))
@@ -110,8 +101,8 @@ def page(
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{name}</title><style>{script.style()}</style></head><body>"
         f'<a class="skip" href="#main">Skip to content</a><header>{LOGO}<h1>{name}</h1>'
-        f'{links(groups)}</header><main id="main">{opening}{plotly_note(sources)}{overview(groups)}'
-        f"{body}{closing}</main>{plotly}<script>{script.script()}</script></body></html>\n"
+        f'{links(groups)}</header><main id="main">{plotly_note(sources)}{overview(groups)}'
+        f"{body}</main>{plotly}<script>{script.script()}</script></body></html>\n"
     )
 
 
@@ -170,8 +161,8 @@ def runs_section(group: Sequence[Source], index: int | None, num_runs: int) -> s
     parts = [
         differences(group),
         progress(group),
-        f'<div class="pair">{samples}{metrics}</div>' if len(group) == 1 else samples + metrics,
         section("Curves", curves(group)),
+        f'<div class="pair">{samples}{metrics}</div>' if len(group) == 1 else samples + metrics,
         section("Health", side_by_side(group, [health(s) for s in group])),
         section("Data", side_by_side(group, [data(s) for s in group])),
         section(

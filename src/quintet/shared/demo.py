@@ -90,3 +90,5 @@ class RoomDemo:
     row: Row | None = None
     """The row of that model."""
     live: Live | None = None
+    position: int = 0
+    """Rooms come in this order, and else by name."""

@@ -41,4 +41,4 @@ STAGES = (
         },
     ),
 )
-DEMO = RoomDemo(stages=STAGES, ready="speech", row=VOICEBOX)
+DEMO = RoomDemo(position=5, stages=STAGES, ready="speech", row=VOICEBOX)

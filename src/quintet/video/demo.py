@@ -69,4 +69,4 @@ STAGES = (
         evaluations=2,
     ),
 )
-DEMO = RoomDemo(stages=STAGES, ready="video", row=GENERATOR)
+DEMO = RoomDemo(position=2, stages=STAGES, ready="video", row=GENERATOR)

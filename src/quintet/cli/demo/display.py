@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintet.cli.demo.stages import Length, seconds_of, steps_of
 from quintet.shared.demo import Stage
 
 if TYPE_CHECKING:
@@ -18,9 +17,9 @@ PRINT_INTERVAL = 15
 class Row:
     """Progress of one stage."""
 
-    def __init__(self, stage: Stage, length: Length):
-        self.stage, self.steps = stage, steps_of(stage, length)
-        self.seconds = seconds_of(stage, length)
+    def __init__(self, stage: Stage, steps: int | None):
+        self.stage, self.steps = stage, steps or stage.steps
+        self.seconds = 3 if steps else stage.seconds
         self.state, self.detail = "waiting", ""
         self.step = self.first_step = 0
         self.started = self.ended = 0.0
@@ -37,11 +36,11 @@ class Row:
 class Display:
     """Live display for the duration of its context, updated by the demo and its sinks."""
 
-    def __init__(self, stages: Sequence[Stage], length: Length):
+    def __init__(self, stages: Sequence[Stage], steps: int | None):
         from rich.console import Console
 
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self.rows = {stage.folder: Row(stage, length) for stage in stages}
+        self.rows = {stage.folder: Row(stage, steps) for stage in stages}
         self.started = self.printed = time.monotonic()
         self.seconds_skipped = 0.0
         """Planned seconds already done by earlier calls."""
@@ -75,7 +74,7 @@ class Display:
         row.state = "preparing"
         self.seconds_skipped += row.seconds * row.fraction
         position = f"{list(self.rows).index(stage.folder) + 1} of {len(self.rows)}"
-        self.say(f"{stage.title} ({position}): {stage.recipe}, {steps} steps")
+        self.say(f"{stage.row.title} ({position}): {stage.recipe}, {steps} steps")
 
     def report(self, stage: Stage, record: Mapping[str, Any]) -> None:
         if "samples_per_second" not in record:  # an evaluation
@@ -93,7 +92,7 @@ class Display:
 
     def note(self, stage: Stage, message: str) -> None:
         """Print a warning above the table."""
-        self.console.print(f"{stage.title}: {message}", markup=False)
+        self.console.print(f"{stage.row.title}: {message}", markup=False)
 
     def say(self, line: str) -> None:
         """Set the status line of the table, or print a line."""
@@ -105,7 +104,7 @@ class Display:
         row = self.rows[stage.folder]
         row.state, row.step, row.ended = state, row.steps, time.monotonic()
         row.detail = summary.partition(";")[0]
-        self.say(f"{stage.title}: {state}; {summary}")
+        self.say(f"{stage.row.title}: {state}; {summary}")
 
     # -- rendering --------------------------------------------------------------------------
 
@@ -125,7 +124,7 @@ class Display:
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # the remaining width
         for row in self.rows.values():
             style = {"waiting": "dim", "training": "bold", "evaluating": "bold"}.get(row.state, "")
-            cells = [row.stage.title, row.state, f"{row.step}/{row.steps}", self._time(row)]
+            cells = [row.stage.row.title, row.state, f"{row.step}/{row.steps}", self._time(row)]
             table.add_row(*cells, row.detail, style=style)
         elapsed = clock(time.monotonic() - self.started)
         finished = all(row.ended for row in self.rows.values())

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from quintet.media.errors import BadFile
 from quintet.report.markup import details, table, text
-from quintet.shared.demo import Figure, Row, Sample
+from quintet.shared.demo import Figure, Metrics, Row, Sample
 
 BARS = 90
 """Of a waveform."""
@@ -51,6 +52,14 @@ class Shown:
         sounds = all(sample.file.suffix == ".wav" for sample in samples)
         inside = "".join(group(prompt, list(members)) for prompt, members in groups)
         return f'<div class="outputs{" sounds" if sounds else ""}">{inside}</div>'
+
+
+def figure_of(row: Row, metrics: Metrics, recipe: Any) -> Figure | None:
+    """None where a metric is missing or not finite."""
+    try:
+        return row.figure(metrics, recipe)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def number(figure: Figure | None) -> str:

@@ -1,8 +1,12 @@
 """The demo page: rewritten as the demo goes on, and reloaded by its own script until it ends."""
 
+import os
 import shlex
+import sys
 import time
-from collections.abc import Sequence
+import webbrowser
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +14,7 @@ from pathlib import Path
 from quintet.cli.demo.gallery import Shown
 from quintet.files import atomic_write
 from quintet.report import script
-from quintet.report.markup import text
+from quintet.report.markup import duration, text
 from quintet.report.page import LOGO, MARKER, check_output
 from quintet.shared.demo import Row
 from quintet.suggest import command
@@ -57,6 +61,40 @@ class Page:
             f'<main id="main">{rows}{"".join(self.sections.values())}</main>'
             f"<script>{_own('page.js')}</script></body></html>\n"
         )
+
+
+# -- beginning and end --------------------------------------------------------------------------
+
+
+@contextmanager
+def showing(page: Page) -> Generator[None, None, None]:
+    """Write the first version, name it, and open it in a browser if somebody watches. However the
+    demo ends, the page stops reloading and says how."""
+    begun = time.monotonic()
+    page.write()
+    print(f"Page: {page.path.resolve()}", flush=True)
+    if watched():
+        with suppress(webbrowser.Error):
+            webbrowser.open(page.path.resolve().as_uri())
+    try:
+        yield
+    except BaseException as error:
+        page.live = False
+        page.write(f"Not finished: {str(error) or type(error).__name__}")
+        raise
+    page.live = False
+    page.write(f"Finished in {duration(time.monotonic() - begun)}.")
+
+
+def watched() -> bool:
+    """Whether stdout is a terminal on a machine with a display, and not of a CI."""
+    if not sys.stdout.isatty() or os.environ.get("CI"):
+        return False
+    displays = (os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return sys.platform in ("darwin", "win32") or any(displays)
+
+
+# -- parts --------------------------------------------------------------------------------------
 
 
 @lru_cache

@@ -18,18 +18,17 @@ FEWEST = 10
 """Minimum number of steps of a stage."""
 
 
-def demos() -> dict[str, RoomDemo]:
-    """By room."""
-    found = {name: rooms.Room(name).demo for name in rooms.rooms()}
-    return {name: demo for name, demo in found.items() if demo is not None}
+def demos() -> list[RoomDemo]:
+    found = (rooms.Room(name).demo for name in rooms.rooms())
+    return sorted((demo for demo in found if demo is not None), key=lambda demo: demo.position)
 
 
 def all_stages() -> list[Stage]:
-    return [stage for demo in demos().values() for stage in demo.stages]
+    return [stage for demo in demos() for stage in demo.stages]
 
 
 def live() -> Live:
-    found = next((demo.live for demo in demos().values() if demo.live), None)
+    found = next((demo.live for demo in demos() if demo.live), None)
     if found is None:
         raise RunError("no room declares a stage to train live: LIVE of quintet/ROOM/demo.py")
     return found
