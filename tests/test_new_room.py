@@ -135,20 +135,18 @@ FILES = {
             return [path]
     ''',
     "demo.py": """
-        from quintet.shared.demo import Stage
+        from quintet.shared.demo import Figure, RoomDemo, Row, Stage
 
-        STAGES = (
-            Stage(
-                folder="line",
-                recipe="scratch/line_tiny",
-                title="Lines",
-                description="Fits a line.",
-                steps={"full": 4, "quick": 2},
-                seconds={"full": 1, "quick": 1},
-                summarise=lambda metrics, recipe: f"error {metrics['error']:.2f}",
-                next_arguments="--at 2 --out out",
+        ROW = Row(
+            title="Lines",
+            description="Fits a line.",
+            figure=lambda metrics, recipe: Figure(
+                value=f"{metrics['error']:.2f}", meaning="error", baseline="without a fit: 1"
             ),
+            arguments="--at 2 --out out",
         )
+        STAGE = Stage(folder="line", recipe="scratch/line_tiny", row=ROW, steps=4, seconds=1)
+        DEMO = RoomDemo(stages=(STAGE,))
     """,
 }
 
@@ -212,7 +210,7 @@ def test_one_folder_does_everything_that_rooms_do(place, request, cli, tmp_path)
 
 def test_a_room_appears_in_the_demo(room, cli, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(rooms, "rooms", lambda: [room])  # the others take minutes
-    shown = cli("demo", "--run", tmp_path / "demo", "--steps", "1")
+    shown = cli("demo", "--full", "--run", tmp_path / "demo", "--steps", "1")
     assert shown.status == 0
     page = (tmp_path / "demo/index.html").read_text(encoding="utf-8")
     for text in ("Lines", "Fits a line.", "quintet sample"):
@@ -222,7 +220,7 @@ def test_a_room_appears_in_the_demo(room, cli, tmp_path, monkeypatch) -> None:
 
 def test_a_room_without_demo_has_no_stage(room, tmp_path) -> None:
     (tmp_path / "rooms" / room / "demo.py").unlink()
-    assert rooms.Room(room).stages == ()
+    assert rooms.Room(room).demo is None
 
 
 def test_what_else_a_family_may_have_is_answered_where_it_is_missing(room) -> None:

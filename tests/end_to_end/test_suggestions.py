@@ -21,8 +21,8 @@ import quintet as library
 from quintet import cli, rooms, suggest
 from quintet.cli.common import parse
 from quintet.cli.demo import command as demo
-from quintet.cli.demo.page import closing
-from quintet.cli.demo.stages import all_stages
+from quintet.cli.demo.full import print_summary
+from quintet.cli.demo.page import next_steps
 from quintet.cli.train import best_exhibit, flags_of
 from quintet.engine.errors import RunError, Stopped
 from quintet.engine.launch import start
@@ -275,11 +275,6 @@ def interrupted_demo(desk: Desk) -> None:
     failing("progress is saved", stop)
 
 
-def demo_summary(desk: Desk) -> None:
-    stages = all_stages()
-    demo.print_summary(stages, desk.folder, Path("index.html"), {s.folder: "" for s in stages})
-
-
 def without_plotly(desk: Desk) -> None:
     desk.monkeypatch.setattr(page.script, "plotly", lambda: "")
     page.plotly_note(load_source([desk.run]))
@@ -320,9 +315,9 @@ def scores_of_nothing(desk: Desk) -> None:
 CASES: dict[str, Callable[[Desk], object]] = {
     "cli/__init__.py:answered": gpu_failure,
     "cli/compare.py:compare": lambda desk: desk.call("compare", desk.photos),
-    "cli/demo/command.py:print_summary": demo_summary,
     "cli/demo/command.py:report_interrupts": interrupted_demo,
-    "cli/demo/page.py:closing": lambda desk: closing([], desk.folder),
+    "cli/demo/full.py:print_summary": lambda desk: print_summary({}, Path("index.html")),
+    "cli/demo/page.py:next_steps": lambda desk: next_steps({}),
     "cli/doctor/command.py:unknown": lambda desk: [
         desk.call("doctor", word) for word in ("image", "nothing", desk.photos)
     ],

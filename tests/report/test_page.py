@@ -97,6 +97,13 @@ def test_the_page_shows_the_progress_of_the_run(run: Path) -> None:
         assert expected in page, expected
 
 
+def test_the_page_of_a_run_opens_with_its_curves(run: Path, shown: Path) -> None:
+    tetrahedron(shown / "solid-0.glb")
+    write(run / "metrics.jsonl", report(1), {"step": 2, "val/psnr": 2.0}, report(2))
+    titles = re.findall(r"<h2>(.*?)</h2>", read(run))
+    assert titles[:3] == ["Curves", "Samples", "Validation metrics"]
+
+
 def test_the_newest_exhibits_are_inside_the_page(run: Path) -> None:
     for step, content in ((1, b"old"), (2, b"new")):
         folder = run / f"exhibits/step-{step:08d}"
@@ -283,6 +290,7 @@ def test_a_mesh_is_embedded_with_its_caption(run: Path, shown: Path) -> None:
     (shown / "written-texts.txt").write_text("written-0\n  a small pyramid\n")
     page = read(run)
     assert "<b>a small pyramid</b>" in page
+    assert "Loading the 3-D view" in page
     (data,) = re.findall(r'data-mesh="([^"]*)"', page)
     mesh = json.loads(html.unescape(data))
     vertices = np.frombuffer(base64.b64decode(mesh["vertices"]), "<f4").reshape(-1, 3)
@@ -409,7 +417,7 @@ def test_a_comparison_begins_with_configuration_differences(tmp_path: Path) -> N
     two = make_run(tmp_path / "two", rate=0.002, model={"dim": 8})
     write(one / "metrics.jsonl", report(1), report(2, **{"val/psnr": 20.0}))
     write(two / "metrics.jsonl", report(1), report(2, **{"val/psnr": 30.0}))
-    page = write_page([one, two], tmp_path / "both.html", opening="<p>Hello.</p>").read_text()
+    page = write_page([one, two], tmp_path / "both.html").read_text()
     differs = page[
         page.index("<h2>Configuration differences</h2>") : page.index("<h2>Progress</h2>")
     ]
@@ -417,7 +425,6 @@ def test_a_comparison_begins_with_configuration_differences(tmp_path: Path) -> N
     assert "dim" not in differs
     assert "steps" not in differs
     assert '<th scope="row">psnr</th><td>20</td><td>30</td>' in page
-    assert page.index("<p>Hello.</p>") < page.index("<h2>Configuration differences</h2>")
 
 
 def judged(step: int, value: float, receipt: Receipt | None) -> dict[str, Any]:
@@ -467,8 +474,7 @@ def test_runs_without_receipts_are_not_compared(tmp_path: Path) -> None:
 def test_runs_of_different_recipes_get_separate_sections(tmp_path: Path) -> None:
     one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
     (two / "config.json").write_text(json.dumps({"recipe": "speech/voicebox_tiny"}))
-    page = write_page([one, two], tmp_path / "both.html", title="Six <b>").read_text()
-    assert "<title>Six &lt;b&gt;</title>" in page
+    page = write_page([one, two], tmp_path / "both.html").read_text()
     assert 'href="#g1"' in page
     assert 'id="g1"' in page
     assert "Configuration differences" not in page
@@ -515,9 +521,11 @@ def test_without_plotly_the_page_has_static_curves_and_a_note(
 ) -> None:
     monkeypatch.setattr(script, "plotly", lambda: None)
     Image.new("RGB", (8, 8)).save(shown / "sheet.png")
+    tetrahedron(shown / "solid-0.glb")
     write(run / "metrics.jsonl", report(1), report(2))
     page = read(run)
     assert "pip install plotly" in page
+    assert "Loading" not in page
     assert "<polyline" in page
     assert "data:image/png" in page
     assert len(page) < 60_000

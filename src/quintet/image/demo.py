@@ -83,9 +83,9 @@ LIVE = Live(
         row=TOKENIZER,
         steps=400,
         seconds=100,
-        # Log intervals divide the interval of checkpoints, so that a resumed run reports at the
-        # same steps.
-        settings={**FIGURES, "images.valid_limit": 64, "log_every": 5},
+        # Reports divide the intervals of evaluations and checkpoints, so that those of a resumed
+        # run cover the same steps.
+        settings={**FIGURES, "images.valid_limit": 64, "log_every": 4},
         minimal_settings={"images.valid_limit": 16},
         evaluations=10,
     ),

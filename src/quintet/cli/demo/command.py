@@ -111,4 +111,3 @@ def check_empty(run: Path) -> None:
 def describe(full: bool, steps: int | None) -> str:
     length = "full" if full else "short"
     return length if steps is None else f"{length}, {steps} steps per run"
-

@@ -26,7 +26,9 @@ LEAD = (
 def full_demo(folder: Path, steps: int | None) -> None:
     stages = all_stages()
     rows = {stage.folder: Shown(stage.row, note="Not trained yet.") for stage in stages}
-    lead = f"{LEAD} {steps} steps train nothing: this only tests the installation." if steps else LEAD
+    lead = (
+        f"{LEAD} {steps} steps train nothing: this only tests the installation." if steps else LEAD
+    )
     page = Page(folder / "index.html", lead, list(rows.values()), "Training.")
     with showing(page), Display(stages, steps) as display:
         for number, stage in enumerate(stages, 1):
@@ -110,7 +112,7 @@ def newest_exhibit(run: Path) -> list[Sample]:
 
 
 def print_summary(rows: dict[str, Shown], page: Path) -> None:
-    width = max(len(shown.row.title) for shown in rows.values())
+    width = max((len(shown.row.title) for shown in rows.values()), default=0)
     for shown in rows.values():
         print(f"{shown.row.title:<{width}}  {shown.figure or 'some metrics are missing'}")
     print(f"\nResults: {page}")

@@ -45,9 +45,10 @@ class Proof:
 
 
 def stop_and_resume(run: Path, copy: Path, say: Callable[[str], None]) -> Proof:
-    """Continue a copy of the run from its checkpoint before the last in a process of its own, kill
-    it, resume it to the end, and compare. `copy` may be that of an interrupted call."""
-    start, last = RunFolder(run).steps()[-2:]
+    """Continue a copy of the run from the checkpoint of its `keep_every` in a process of its own,
+    kill it, resume it to the end, and compare. `copy` may be that of an interrupted call."""
+    settings = read_json(run / "config.json")["settings"]
+    start, last = settings["keep_every"], settings["steps"]
     about = copy.with_suffix(".json")
     if not about.exists():
         copy_at(run, start, copy)
@@ -192,9 +193,7 @@ def sentence(proof: Proof) -> str:
         else "resumed; the process had ended before the signal"
     )
     count = sum(one == other for one, other in proof.files.values())
-    equal = (
-        f"{count} of {len(proof.files)} files of the last checkpoint have the same SHA-256"
-    )
+    equal = f"{count} of {len(proof.files)} files of the last checkpoint have the same SHA-256"
     logs = (
         f"all {proof.records} reports are equal"
         if not proof.differing

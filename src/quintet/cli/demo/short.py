@@ -1,6 +1,7 @@
 """The demo of five minutes: ready models, a run that trains meanwhile, and its resumption."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ LEAD = (
     "Samples of small models that come with the package, made just now on the CPU of this machine. "
     "Each number is measured on held-out data and stands beside its reference."
 )
-MULTIPLE = 40
+MULTIPLE = 80
 """The steps are a multiple: evaluations, checkpoints and reports divide them."""
 
 
@@ -100,6 +101,7 @@ def train(live: Live, folder: Path, steps: int | None, page: Page, display: Disp
         settings = recorded(run)[1]
     else:
         settings, note = fitting_settings(stage, folder, steps, MULTIPLE)
+        settings = replace(settings, keep_every=3 * settings.save_every)  # to resume from
     display.start(stage, settings.steps, max(RunFolder(run).steps(), default=0))
     if note:
         display.say(note)

@@ -50,16 +50,17 @@ class LivePage(Sink):
         self.page.write(f"Training: step {step} of {steps}. The page reloads itself.")
 
 
-def course(live: Live, run: Path, records: Sequence[Record], note: str = "") -> str:
+def course(live: Live, run: Path, records: Sequence[Record]) -> str:
     """The section of the page."""
-    about = read_json(run / "config.json")
-    steps = about["settings"]["steps"]
+    steps = read_json(run / "config.json")["settings"]["steps"]
+    fewer = (
+        f" ({live.stage.steps} planned, on a faster machine)" if steps < live.stage.steps else ""
+    )
     return (
-        '<section class="training"><h2>Training, on this machine</h2>'
-        f"<p><code>{text(live.stage.recipe)}</code>, {steps} steps, from random weights. "
-        f"{text(live.stage.row.description)} Held-out pictures, "
-        f"reconstructed after each part of the training.{text(note)} "
-        f'<a href="{text(run.name)}/report.html">Report of the run</a></p>'
+        '<section class="training"><h2>Training on this machine</h2>'
+        f"<p><code>{text(live.stage.recipe)}</code>, {steps} steps{fewer}, from random weights. "
+        f"{text(live.stage.row.description)} The strip shows held-out pictures after each part of "
+        f'the training. <a href="{text(run.name)}/report.html">Report of the run</a></p>'
         f'<div class="course"><div class="plots">{plots(live, records)}</div>'
         f"{strip(live, run, records)}</div></section>"
     )
