@@ -19,12 +19,12 @@ from quintet.video.tokenizer.config import (
 def tokenizer() -> VideoRecipe:
     """A tokenizer of 17 x 128 x 128 clips, an id of 54 bits per 4 x 8 x 8; for one GPU."""
     return VideoRecipe(
-        steps=8000,
+        steps=7000,
         batch_size=8,  # 136 frames per step; larger batches leave too few steps in four minutes
         workers=12,
-        evaluate_every=8000,
+        evaluate_every=7000,
         evaluate_batch=32,
-        save_every=4000,
+        save_every=3500,
         model=VideoTokenizerConfig(
             init_dim=256,
             max_dim=512,
