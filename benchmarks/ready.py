@@ -58,7 +58,8 @@ class Ready:
 
 
 FEW = {"generation.count": 4, "generation.reference_count": 16}
-# The tokenizers of figures: docs/image.md and docs/video.md. Dependencies come first.
+# The tokenizers of figures: docs/image.md and docs/video.md. Captions of either have 25 words,
+# which differ in a table of 512; one of 8192 takes two megabytes more. Dependencies come first.
 MODELS = {
     "image-tokenizer": Ready(
         "image/vqgan_tiny",
@@ -77,13 +78,13 @@ MODELS = {
     "mesh-autoencoder": Ready("mesh/autoencoder_tiny", quick={"meshes.valid_limit": 16}),
     "image": Ready(
         "image/maskgit_tiny",
-        "--tokenizer runs/image-tokenizer",
+        "--tokenizer runs/image-tokenizer --model.text-words 512",
         "image-tokenizer",
         {"images.builtin_count": 16, "images.valid_limit": 4, **FEW},
     ),
     "video": Ready(
         "video/maskgit_tiny",
-        "--tokenizer runs/video-tokenizer",
+        "--tokenizer runs/video-tokenizer --model.text-words 512",
         "video-tokenizer",
         {"videos.builtin_count": 16, "videos.valid_limit": 4, **FEW},
     ),

@@ -45,8 +45,8 @@ def client(name: str) -> Any:
 
 
 def local(source: str | Path) -> Path:
-    """A path as it is; `ready/NAME` as its folder in the package, and the name of a model on the Hub
-    as its folder in the client's cache. Nothing is downloaded."""
+    """A path as it is; `ready/NAME` as its folder in the package, the name of a model on the Hub as
+    its folder in the client's cache. Nothing is downloaded."""
     path = ready.found(Path(source))
     if not _is_name(path):
         return path
