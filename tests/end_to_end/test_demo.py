@@ -164,7 +164,7 @@ def test_the_page_shows_the_course_of_the_training(short: Finished) -> None:
     assert strips[-1] == 6  # of twelve steps, evaluated every second
     assert strips == sorted(strips)
     assert "original" in versions[-1]
-    assert "12 steps, from random weights" in versions[-1]
+    assert "</code>, 12 steps, from random weights" in versions[-1]
 
 
 def test_the_page_reloads_until_the_demo_ends(short: Finished) -> None:
@@ -224,8 +224,9 @@ def test_a_resumed_run_that_differs_is_said_to_differ(
 
 
 def test_a_demo_whose_run_differs_fails_and_trains_nothing_again(
-    short: Finished, models: pytest.MonkeyPatch, tmp_path: Path, quintet: Quintet
+    short: Finished, tmp_path: Path, quintet: Quintet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ready, "FOLDER", tmp_path / "nothing")  # samples are of no interest here
     demo = Path(shutil.copytree(short.path, tmp_path / "demo"))
     log = demo / "training/metrics.jsonl"
     *before, last = log.read_text().splitlines()

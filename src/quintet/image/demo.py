@@ -82,10 +82,10 @@ LIVE = Live(
         recipe="image/vqgan_tiny",
         row=TOKENIZER,
         steps=400,
-        seconds=100,
+        seconds=75,
         # Reports divide the intervals of evaluations and checkpoints, so that those of a resumed
         # run cover the same steps.
-        settings={**FIGURES, "images.valid_limit": 64, "log_every": 4},
+        settings={**FIGURES, "images.valid_limit": 32, "log_every": 4},
         minimal_settings={"images.valid_limit": 16},
         evaluations=10,
     ),

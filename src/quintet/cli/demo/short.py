@@ -96,6 +96,7 @@ def draw(name: str, shown: Shown, out: Path) -> None:
 def train(live: Live, folder: Path, steps: int | None, page: Page, display: Display) -> None:
     """Train the stage, with the page; a resumed demo goes on."""
     stage, run, note = live.stage, folder / live.stage.folder, None
+    planned = steps or stage.steps
     page.write("Measuring the speed of this machine.")
     if (run / "config.json").exists():
         settings = recorded(run)[1]
@@ -106,12 +107,12 @@ def train(live: Live, folder: Path, steps: int | None, page: Page, display: Disp
     if note:
         display.say(note)
     if max(RunFolder(run).steps(), default=0) < settings.steps:
-        sinks = [StageSink(display, stage), LivePage(live, run, page)]
+        sinks = [StageSink(display, stage), LivePage(live, run, planned, page)]
         try:
             train_run(stage.recipe, settings, run, "resume_or_new", more=sinks, progress=False)
         except RunError as error:
             raise RunError(f"{stage.recipe}: {error}") from None
-    page.sections["training"] = course(live, run, read_lines(run / "metrics.jsonl"))
+    page.sections["training"] = course(live, run, planned, read_lines(run / "metrics.jsonl"))
     display.end(stage, "trained")
 
 

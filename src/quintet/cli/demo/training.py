@@ -25,8 +25,8 @@ Record = Mapping[str, Any]
 class LivePage(Sink):
     """Rewrites the page while the stage trains."""
 
-    def __init__(self, live: Live, run: Path, page: Page):
-        self.live, self.run, self.page = live, run, page
+    def __init__(self, live: Live, run: Path, planned: int, page: Page):
+        self.live, self.run, self.planned, self.page = live, run, planned, page
 
     def report(self, record: Record) -> None:
         if time.monotonic() - self.page.written > REWRITE:
@@ -46,16 +46,14 @@ class LivePage(Sink):
         records = read_lines(folder.metrics) if folder.metrics.exists() else []
         steps = folder.about["settings"]["steps"]
         step = max((record["step"] for record in records), default=0)
-        self.page.sections["training"] = course(self.live, self.run, records)
+        self.page.sections["training"] = course(self.live, self.run, self.planned, records)
         self.page.write(f"Training: step {step} of {steps}. The page reloads itself.")
 
 
-def course(live: Live, run: Path, records: Sequence[Record]) -> str:
+def course(live: Live, run: Path, planned: int, records: Sequence[Record]) -> str:
     """The section of the page."""
     steps = read_json(run / "config.json")["settings"]["steps"]
-    fewer = (
-        f" ({live.stage.steps} planned, on a faster machine)" if steps < live.stage.steps else ""
-    )
+    fewer = f" ({planned} planned, on a faster machine)" if steps < planned else ""
     return (
         '<section class="training"><h2>Training on this machine</h2>'
         f"<p><code>{text(live.stage.recipe)}</code>, {steps} steps{fewer}, from random weights. "
