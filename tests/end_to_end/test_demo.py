@@ -44,7 +44,7 @@ FOLDERS = [stage.folder for stage in STAGES]
 
 @pytest.fixture(scope="module", autouse=True)
 def _narrow() -> Iterator[None]:
-    """Narrow networks in this process. The slow tests start the demo as it is."""
+    """Narrow networks and few samples in this process. The slow tests start the demo as it is."""
 
     def settings(stage: Stage, *how: Any, **more: Any) -> Any:
         narrow = OF_ROOM.get(stage.recipe.split("/")[0], {})
@@ -52,6 +52,8 @@ def _narrow() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "settings_of", settings)
+        patch.setattr("quintet.mesh.demo.VIEWS", 2)
+        patch.setattr("quintet.music.demo.CLIPS", 4)
         yield
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quintet.shared.demo import Figure, Live, RoomDemo, Row, Sample, Stage
+from quintet.shared.demo import Figure, Live, RoomDemo, Row, Sample, Stage, one_for_each
 from quintet.shared.sampling import Trained
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ ROWS = 4
 
 
 def generate(trained: Trained, out: Path) -> list[Sample]:
-    from quintet.image.maskgit.sample import Flags, sample
+    from quintet.media.pixels import write_png
+    from quintet.shared.tokenizer.pixels import to_bytes
 
-    files = sample(trained, (), out, Flags(text=CAPTIONS, count=1, device="cpu"))
-    return [Sample(prompt=text, file=file) for text, file in zip(CAPTIONS, files)]
+    write = lambda path, picture: write_png(path, to_bytes(picture))
+    return one_for_each(CAPTIONS, trained, out, ".png", write)
 
 
 def strip(sheet: Path) -> "tuple[Pixels, Pixels]":
@@ -82,10 +83,10 @@ LIVE = Live(
         recipe="image/vqgan_tiny",
         row=TOKENIZER,
         steps=400,
-        seconds=75,
+        seconds=80,
         # Reports divide the intervals of evaluations and checkpoints, so that those of a resumed
         # run cover the same steps.
-        settings={**FIGURES, "images.valid_limit": 32, "log_every": 4},
+        settings={**FIGURES, "images.valid_limit": 32, "log_every": 2},
         minimal_settings={"images.valid_limit": 16},
         evaluations=10,
     ),

@@ -15,7 +15,7 @@ CAPTIONS = (
     "a hexagonal prism",
     "narrow stairs with three steps",
 )
-VIEWS, SIDE, VIEWS_PER_SECOND = 36, 144, 12
+VIEWS, SIDE, VIEWS_PER_SECOND = 24, 144, 8
 
 
 def generate(trained: Trained, out: Path) -> list[Sample]:

@@ -92,3 +92,25 @@ class RoomDemo:
     live: Live | None = None
     position: int = 0
     """Rooms come in this order, and else by name."""
+
+
+def one_for_each(
+    captions: Sequence[str],
+    trained: Trained,
+    out: Path,
+    suffix: str,
+    write: Callable[[Path, Any], None],
+) -> list[Sample]:
+    """What a masked generator makes of each caption, all at once."""
+    from quintet.shared.maskgit.sampling import MaskedFlags, check_texts, decoding_of
+    from quintet.shared.sampling import stem_of
+
+    model = trained.model("cpu")
+    check_texts(model, captions)
+    outputs = model.generate(list(captions), **decoding_of(trained.path, MaskedFlags()))
+    out.mkdir(parents=True, exist_ok=True)
+    samples: list[Sample] = []
+    for number, (text, output) in enumerate(zip(captions, outputs)):
+        samples.append(Sample(prompt=text, file=out / f"{stem_of(text, number)}{suffix}"))
+        write(samples[-1].file, output)
+    return samples

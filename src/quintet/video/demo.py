@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from quintet.shared.demo import Figure, RoomDemo, Row, Sample, Stage
+from quintet.shared.demo import Figure, RoomDemo, Row, Sample, Stage, one_for_each
 from quintet.shared.sampling import Trained
 
 CAPTIONS = (
@@ -16,25 +16,12 @@ CAPTIONS = (
 
 
 def generate(trained: Trained, out: Path) -> list[Sample]:
-    """One clip for each caption, as a GIF."""
     from quintet.media.clips.writer import write_gif
-    from quintet.shared.maskgit.sampling import check_texts, decoding_of
-    from quintet.shared.sampling import stem_of
     from quintet.shared.tokenizer.pixels import displayed, enlarged, to_bytes
     from quintet.video.exhibits import FPS
-    from quintet.video.maskgit.sample import Flags
 
-    model = trained.model("cpu")
-    check_texts(model, CAPTIONS)
-    settings = decoding_of(trained.path, Flags())
-    clips = model.generate(list(CAPTIONS), **settings)
-    out.mkdir(parents=True, exist_ok=True)
-    samples: list[Sample] = []
-    for number, (text, clip) in enumerate(zip(CAPTIONS, clips)):
-        path = out / f"{stem_of(text, number)}.gif"
-        write_gif(path, enlarged(displayed(to_bytes(clip))), FPS)
-        samples.append(Sample(prompt=text, file=path))
-    return samples
+    write = lambda path, clip: write_gif(path, enlarged(displayed(to_bytes(clip))), FPS)
+    return one_for_each(CAPTIONS, trained, out, ".gif", write)
 
 
 TOKENIZER = Row(

@@ -25,7 +25,7 @@ LEAD = (
     "Samples of small models that come with the package, made just now on the CPU of this machine. "
     "Each number is measured on held-out data and stands beside its reference."
 )
-MULTIPLE = 80
+MULTIPLE = 40
 """The steps are a multiple: evaluations, checkpoints and reports divide them."""
 
 
