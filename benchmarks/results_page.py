@@ -1,27 +1,21 @@
-"""docs/results.md and its pictures and sounds, from what benchmarks/results.py has packed.
+"""README's table and docs/results.md with its pictures and sounds, from docs/results/*.json.
 
-Every number on the page comes from a row.json or from a line of benchmarks/learning.py. What is not
-in the folder stays as it was: a row, or the tables of learning.py.
+Every number comes from a row.json that benchmarks/results.py has packed; a row has one for each
+seed, and a value is the mean over the seeds, with the lowest and the highest in brackets.
 """
 
 import json
-import math
+import re
 import tarfile
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from curves import PANELS, Panel, picture, points, read
-from learning import LIMITS
 from PIL import Image
 from provenance import ROOT
 
-from quintet import rooms
-
-DOCS = ROOT / "docs"
-SHOWN_PICTURES = 6
 SHOWN_SOUNDS = 3
 KINDS = ("recording", "original", "copy", "infilled", "from-text")
 """Of sounds, from left to right."""
@@ -31,190 +25,251 @@ MAX_SIDE = 1100
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric of a room, and the metrics of trivial methods on the same samples."""
+    """A metric, and others of the same samples to compare it with."""
 
     name: str
     label: str
-    better: Literal["higher", "lower", "–"] = "higher"
-    trivial: dict[str, str] = field(default_factory=dict[str, str])
-    """Label by metric."""
     share: bool = False
+    baselines: tuple[tuple[str, str], ...] = ()
+    """Metric and label."""
+
+    def shown(self, value: float) -> str:
+        return f"{100 * value:.1f} %" if self.share else f"{value:.4g}"
 
 
-PSNR = {"psnr_bicubic": "bicubic", "psnr_mean_colour": "mean colour"}
-COPYING = {"mel_error_interpolated": "interpolated", "mel_error_copied": "copied"}
-MEASURES: dict[str, tuple[Measure, ...]] = {
-    "image/vqgan": (
-        Measure("psnr", "PSNR, dB", trivial=PSNR),
-        Measure("ssim", "SSIM"),
-        Measure("codebook_usage", "codes in use", share=True),
-    ),
-    "video/tokenizer": (
-        Measure("psnr", "PSNR, dB", trivial={**PSNR, "psnr_mean_frame": "mean frame"}),
-        Measure("ssim", "SSIM"),
-        Measure("motion_error", "motion error", "lower", {"motion_error_still": "still clip"}),
-        Measure("codebook_usage", "codes in use", share=True),
-    ),
-    "mesh/autoencoder": (
-        Measure("triangles", "triangles exact in every coordinate", share=True),
-        Measure("exact", "exact coordinates", share=True),
-        Measure("chamfer_bins", "Chamfer distance, bins", "lower"),
-        Measure("codebook_usage", "codes in use", share=True),
-    ),
-    "mesh/transformer": (
-        Measure(
-            "loss",
-            "loss, nats a code",
-            "lower",
-            {"loss_without_text": "without the caption", "uniform": "any code as likely"},
+@dataclass(frozen=True)
+class Row:
+    """A recipe as it is shipped, on one folder of real data or on its built-in data."""
+
+    name: str
+    recipe: str
+    title: str
+    what: str
+    """Input and output, for README."""
+    measures: tuple[Measure, ...]
+    """The first is README's."""
+    picture: str
+    """What the exhibit shows."""
+    goal: tuple[tuple[str, str, float], ...] = ()
+    """Metric, the metric that it is compared with or "", and the least difference."""
+    most_seconds: float = 300.0
+    folder: str = ""
+    """Below REAL; empty for built-in data."""
+    flags: str = ""
+    """What the data needs: the language of its texts, the treatment of large meshes."""
+    stage: str = ""
+    """Arguments of `quintet train` for the tokenizer that it depends on."""
+
+    def missed(self, facts: dict[str, Any]) -> list[str]:
+        """The goals that a run has not reached."""
+        metrics, seconds = facts["metrics"], facts["seconds"]["train"]
+        missed = []
+        for name, other, least in self.goal:
+            value = metrics[name] - (metrics[other] if other else 0)
+            if value < least:
+                over = f" over {other}" if other else ""
+                missed.append(f"{name}{over} is {value:.4g}, to reach {least:g}")
+        if seconds > self.most_seconds and not facts["beside"]:
+            missed.append(f"{seconds:.0f} seconds, at most {self.most_seconds:.0f}")
+        return missed
+
+
+BICUBIC = ("psnr_bicubic", "bicubic")
+ROWS = {
+    row.name: row
+    for row in (
+        Row(
+            "image-vqgan",
+            "image/vqgan",
+            "image",
+            "picture → ids of 24 bits for 8 × 8 pixels → picture",
+            (Measure("psnr", "PSNR, dB", baselines=(BICUBIC,)), Measure("ssim", "SSIM")),
+            "held-out pictures, their reconstructions and the difference",
+            goal=(("psnr", "psnr_bicubic", 5.5),),
+            folder="images",
         ),
-        Measure("valid", "valid meshes", share=True),
-        Measure("closed", "closed edges", share=True),
-        Measure("nearest_generated", "distance to the nearest training mesh", "–"),
-        Measure("nearest_validation", "the same, of held-out meshes", "–"),
-    ),
-    "music/mulan": (
-        Measure("recall_at_10", "recall at 10", trivial={"chance": "chance"}, share=True),
-        Measure("recall_at_1", "recall at 1", share=True),
-        Measure("median_rank_of_text", "median rank of the caption", "lower"),
-    ),
-    "speech/voicebox": (
-        Measure("mel_error", "mel error of an infilled half", "lower", COPYING),
-        Measure("share_of_copying", "the same over that of copying", "lower", share=True),
-        Measure("duration_error", "error of durations", "lower", share=True),
-    ),
-}
-TRIVIAL = ("bicubic", "mean_frame", "mean_colour", "interpolated", "chance", "still", "copied")
-"""Baselines of judges to be better than; others are the limits of a method or of the judge."""
-PICTURES = {
-    "image/vqgan": "held-out pictures above their reconstructions",
-    "video/tokenizer": "frames of held-out clips above their reconstructions",
-    "mesh/autoencoder": "held-out meshes beside their reconstructions",
-    "mesh/transformer": "held-out meshes, and three generated for the caption of each",
-    "music/mulan": "similarity of held-out sounds (rows) and captions (columns); "
-    "the diagonal is the right pair",
-    "speech/voicebox": "mel spectrograms of a held-out recording, its copy by the vocoder, the "
-    "infilled one and speech from text",
+        Row(
+            "image-maskgit",
+            "image/maskgit",
+            "text to image",
+            "caption → picture (built-in figures)",
+            (
+                Measure(
+                    "agrees",
+                    "pictures that show all of their caption",
+                    share=True,
+                    baselines=(("agrees_tokenizer", "real ones through the tokenizer"),),
+                ),
+                Measure("nearer", "nearer to training than held-out pictures are", share=True),
+            ),
+            "for held-out captions: the real picture, the training picture nearest to the first"
+            " generated one, and three generated ones",
+            goal=(("agrees", "", 0.9),),
+            stage="image/vqgan --images.builtin figures --steps 900 --evaluate-every 0",
+        ),
+        Row(
+            "video-tokenizer",
+            "video/tokenizer",
+            "video",
+            "clip → ids of 54 bits for 4 × 8 × 8 pixels → clip",
+            (
+                Measure("psnr", "PSNR, dB", baselines=(BICUBIC, ("psnr_mean_frame", "mean frame"))),
+                Measure(
+                    "motion_error",
+                    "error of frame differences",
+                    baselines=(("motion_error_still", "still clip"),),
+                ),
+            ),
+            "frames of held-out clips above their reconstructions",
+            goal=(("psnr", "psnr_mean_frame", 2.0), ("psnr", "psnr_bicubic", 5.0)),
+            folder="video",
+        ),
+        Row(
+            "mesh-autoencoder_compact",
+            "mesh/autoencoder_compact",
+            "mesh",
+            "mesh → 28 bits a face → mesh (coordinates alone: 63)",
+            (
+                Measure("exact", "coordinates exact", share=True),
+                Measure("triangles", "triangles exact", share=True),
+                Measure("chamfer_bins", "Chamfer distance, bins"),
+            ),
+            "held-out meshes beside their reconstructions",
+            goal=(("exact", "", 0.99),),
+            folder="meshes",
+            flags="--meshes.too-large simplify",
+        ),
+        Row(
+            "music-mulan",
+            "music/mulan",
+            "music",
+            "caption → recording, by search",
+            (
+                Measure(
+                    "recall_at_10",
+                    "captions whose recording is among the first ten",
+                    share=True,
+                    baselines=(("chance", "chance"),),
+                ),
+                Measure("recall_at_1", "recall at 1", share=True),
+            ),
+            "similarity of held-out sounds (rows) and captions (columns)",
+            folder="music",
+            flags="--batch-size 256",
+        ),
+        Row(
+            "speech-voicebox_medium",
+            "speech/voicebox_medium",
+            "speech",
+            "text and a voice → recording",
+            (
+                Measure(
+                    "judge/cer",
+                    "characters misread by a recogniser",
+                    share=True,
+                    baselines=(("judge/cer/recordings", "the recordings"),),
+                ),
+                Measure("judge/own_voice", "nearest to their own speaker", share=True),
+                Measure("duration_error", "error of durations", share=True),
+            ),
+            "mel spectrograms of a held-out recording, its copy by the vocoder, the infilled one"
+            " and speech from text",
+            folder="speech",
+            flags="--model.phonemes en-us --judges cer own_voice",
+        ),
+    )
 }
 INTRODUCTION = """# Results
 
-*Written by `benchmarks/results.py` from files of results; do not edit.*
+*Written by `benchmarks/results.py` from `docs/results/*.json`; do not edit.*
 
-The six recipes on files that people have made: photographs and drawings, clips, furniture and
-machine parts, recorded and rendered music, speech in several languages. The recipes were made for
-built-in data; only what the flags in the commands say was set for these files. All numbers are of
-EMA weights on held-out files, and no group of files (a picture and its parts, a track, a sentence
-by several voices) is in both splits. A value that is not better than a trivial method is marked.
-How judges work and what a receipt is: [judges.md](judges.md).
+The recipes as they are shipped, on held-out files that people have made (pictures, clips, meshes,
+music, speech) or on built-in data where it says so. A value is the mean over seeds of EMA weights,
+with the lowest and the highest seed in brackets. No group of files (a picture and its parts, a
+track, a sentence by several voices) is in both splits. `benchmarks/results.py train` repeats a row
+and exits with 1 where it misses its goal.
 
-Pictures, sounds and meshes on this page come from the files below, under their licences.
-All but the rendered scores can be assembled again from the same packages:
-`benchmarks/realdata/assemble.py`."""
-SMALL = """
-
-**Rows named `_tiny` are what small networks learn on a CPU in the time shown; the recipe for a GPU
-has not been trained on their files.**"""
-BUILTIN = """## Built-in data
-
-`benchmarks/learning.py`, seed 0: measured values and, in brackets, what is required."""
-REAL = """## Goals on real data
-
-`benchmarks/learning.py RECIPE --real TRAIN HELD`, seed 0, in the same way, with the flags that are
-shown."""
-RECORDS = """## Speed records
-
-The time to a fixed bar on built-in data, seed 0, from the start of the command to its end: imports,
-compilation, training, evaluation. A record counts if `quintet replay RUN --verify 3` confirms its
-log ([verified logs](resume.md#verified-logs)); `python benchmarks/learning.py RECIPE --verify 3`
-does both."""
+Pictures, sounds and meshes on this page come from the files below, under their licences. All but
+the rendered scores can be assembled again: `benchmarks/realdata/assemble.py`."""
 
 
-@dataclass
 class Result:
-    """A row, with its exhibits and its log unpacked in a folder, or with its section of the page
-    as it was."""
+    """A row with the runs of all its seeds."""
 
-    recipe: str
-    facts: dict[str, Any]
-    folder: Path
-    before: str = ""
+    def __init__(self, row: Row, runs: Sequence[dict[str, Any]]) -> None:
+        self.row = row
+        self.runs = sorted(runs, key=lambda run: run["seed"])
+        self.first = self.runs[0]
+
+    def values(self, name: str) -> list[float]:
+        if name == "chance":  # a random order of the pairs
+            return [min(1.0, 10 / run["metrics"]["samples"]) for run in self.runs]
+        return [run["metrics"][name] for run in self.runs if name in run["metrics"]]
+
+    def cell(self, measure: Measure, name: str = "") -> str:
+        """Mean, lowest and highest."""
+        values = self.values(name or measure.name)
+        if not values:
+            return "–"
+        mean = measure.shown(sum(values) / len(values))
+        ends = [measure.shown(end) for end in (min(values), max(values))]
+        return mean if len(set(ends)) == 1 else f"{mean} ({ends[0]} – {ends[1]})"
+
+    def baselines(self, measure: Measure) -> str:
+        listed = [f"{label} {self.cell(measure, name)}" for name, label in measure.baselines]
+        return ", ".join(listed) or "–"
 
     @property
-    def slug(self) -> str:
-        return "results-" + self.recipe.replace("/", "-")
-
-    def metric(self, name: str) -> float | None:
-        metrics = self.facts["metrics"]
-        if name == "chance":  # a random order of the pairs
-            return min(1.0, 10 / metrics["samples"])
-        if name == "uniform":  # of the codes of the recipe before
-            stage = rooms.recipe_function(
-                self.facts["recipe"].replace("transformer", "autoencoder")
-            )
-            return math.log(math.prod(stage().model.levels))  # type: ignore[attr-defined]
-        return metrics.get(name)
+    def seconds(self) -> str:
+        """Of the runs that had the device for themselves, if there are any."""
+        alone = [run for run in self.runs if not run["beside"]] or self.runs
+        spent = [sum(run["seconds"].values()) for run in alone]
+        return f"{sum(spent) / len(spent):.0f}{'*' if alone[0]['beside'] else ''}"
 
 
-def write_page(folder: Path, recipes: Sequence[str]) -> int:
-    page = DOCS / "results.md"
-    before = sections_of(page.read_text(encoding="utf-8") if page.is_file() else "")
-    (DOCS / "sounds").mkdir(exist_ok=True)
+def write_page(folder: Path) -> int:
+    docs = ROOT / "docs"
     with tempfile.TemporaryDirectory() as place:
-        found = (row(folder, recipe, Path(place), before) for recipe in recipes)
-        results = [result for result in found if result]
-        remove_all_but([result for result in results if result.before])
-        sections = [
-            introduction(results),
-            data_table(results),
-            summary(results),
-            *(result.before or section(result) for result in results),
-            *learned(records(folder), before),
-        ]
-    page.write_text("\n\n".join(filter(None, sections)) + "\n", encoding="utf-8")
-    print(page)
+        files = unpacked(folder, Path(place))
+        for name, folders in files.items():
+            runs = [json.loads((f / "row.json").read_text(encoding="utf-8")) for f in folders]
+            result = Result(ROWS[name], runs)
+            path = docs / "results" / f"{name}.json"
+            path.write_text(json.dumps(result.runs, indent=1, ensure_ascii=False) + "\n")
+            shown = next(f for f, run in zip(folders, runs) if run["seed"] == result.first["seed"])
+            write_picture(result, shown, docs)
+            write_sounds(result, shown, docs)
+    write_texts(docs)
+    print(docs / "results.md")
     return 0
 
 
-def remove_all_but(results: Sequence[Result]) -> None:
-    """Pictures, sounds and facts of rows that are written again, or are no more."""
-    kept = tuple(result.slug for result in results)
-    for pattern in ("images/results-*", "sounds/results-*", "results/*"):
-        for path in DOCS.glob(pattern):
-            if not f"results-{path.name.removeprefix('results-')}".startswith(kept):
-                path.unlink()
+def write_texts(docs: Path) -> None:
+    """results.md and README's table, from docs/results/*.json alone."""
+    results = known(docs)
+    (docs / "results.md").write_text(page_text(results, docs), encoding="utf-8")
+    readme = docs.parent / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(with_table(text, results), encoding="utf-8")
 
 
-def sections_of(page: str) -> dict[str, str]:
-    """The sections of a page by their headings."""
-    parts = page.strip().split("\n## ")[1:]
-    return {part.partition("\n")[0]: f"## {part.strip()}" for part in parts}
+def known(docs: Path) -> list[Result]:
+    paths = ((row, docs / "results" / f"{row.name}.json") for row in ROWS.values())
+    return [
+        Result(row, json.loads(path.read_text(encoding="utf-8")))
+        for row, path in paths
+        if path.is_file()
+    ]
 
 
-def row(folder: Path, recipe: str, place: Path, before: dict[str, str]) -> Result | None:
-    """From the tar of a row; without one, as the page shows it."""
-    name = recipe.replace("/", "-")
-    path, known = folder / "results" / f"{name}.tar", DOCS / "results" / f"{name}.json"
-    if path.is_file():
-        return unpacked(path, recipe, place)
-    if known.is_file() and recipe in before:
-        facts = json.loads(known.read_text(encoding="utf-8"))
-        return Result(recipe, facts, place, before[recipe])
-    return None
-
-
-def unpacked(path: Path, recipe: str, place: Path) -> Result:
-    with tarfile.open(path) as tar:
-        tar.extractall(place / path.stem, filter="data")
-    folder = place / path.stem
-    facts = json.loads((folder / "row.json").read_text(encoding="utf-8"))
-    return Result(recipe, facts, folder)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    paths = sorted((folder / "records").glob("*.jsonl"))
-    lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
-    rows = [json.loads(line) for line in lines if line.startswith('{"benchmark": "learning"')]
-    return sorted(rows, key=lambda row: row["recipe"])
+def unpacked(folder: Path, place: Path) -> dict[str, list[Path]]:
+    """The folders of the tars of each row."""
+    folders: dict[str, list[Path]] = {}
+    for path in sorted((folder / "results").glob("*.tar")):
+        with tarfile.open(path) as tar:
+            tar.extractall(place / path.stem, filter="data")
+        folders.setdefault(path.stem.rpartition("-")[0], []).append(place / path.stem)
+    return folders
 
 
 # -- text -----------------------------------------------------------------------------------------
@@ -225,314 +280,127 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)])
 
 
-def number(value: float | None, share: bool = False) -> str:
-    if value is None or not math.isfinite(value):
-        return "–"
-    if share:
-        return f"{100 * value:.3g} %"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def with_table(readme: str, results: Sequence[Result]) -> str:
+    """README with its table, between two comments, written again."""
+    body = f"<!-- results -->\n{readme_table(results)}\n<!-- /results -->"
+    return re.sub(r"<!-- results -->.*?<!-- /results -->", lambda _: body, readme, flags=re.S)
 
 
-def cell(text: str) -> str:
-    return " ".join(text.replace("|", "/").split())
+def readme_table(results: Sequence[Result]) -> str:
+    rows = [
+        [
+            f"[{result.row.title}](docs/results.md#{result.row.name})",
+            result.row.what,
+            f"{(measure := result.row.measures[0]).label}: {result.cell(measure)}",
+            result.baselines(measure),
+            result.seconds,
+        ]
+        for result in results
+    ]
+    return table(["room", "input → output", "held out", "for comparison", "seconds"], rows)
 
 
-def seconds(result: Result) -> str:
-    spent = result.facts["seconds"]
-    return f"{spent['train'] + spent['stage'] + spent['judge']:.0f} s"
-
-
-def worse(value: float | None, other: float | None, better: str) -> bool:
-    if value is None or other is None:
-        return False
-    return value <= other if better == "higher" else value >= other
-
-
-def introduction(results: Sequence[Result]) -> str:
-    tiny = any(result.facts["recipe"].endswith("_tiny") for result in results)
-    return INTRODUCTION + (SMALL if tiny else "")
+def page_text(results: Sequence[Result], docs: Path) -> str:
+    sections = [section(result, docs) for result in results]
+    summary = f"## Summary\n\n{readme_table(results).replace('docs/results.md#', '#')}"
+    note = "*: beside other runs on the same device." if "* |" in summary else ""
+    parts = [INTRODUCTION, summary, note, data_table(results), *sections]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def data_table(results: Sequence[Result]) -> str:
-    rows: dict[str, list[str]] = {}
+    rows: list[list[str]] = []
     for result in results:
-        data = result.facts["data"]
-        folder = next(w for w in result.facts["commands"][0].split() if w.startswith("real/"))
         counts: dict[tuple[str, str], int] = {}
-        for split in data.values():
+        splits = result.first["data"].values()
+        for split in splits:
             for source, licence, count in split["sources"]:
                 counts[source, licence] = counts.get((source, licence), 0) + count
-        listed = (f"{s} {n:,} ({cell(licence)})" for (s, licence), n in counts.items())
-        size = sum(split["bytes"] for split in data.values()) / 1e6
-        files = [f"{data[name]['files']:,} (`{data[name]['digest']}`)" for name in data]
-        rows[folder.split("/")[1]] = [*files, f"{size:.1f}", "; ".join(listed)]
-    head = ["medium", "files to train on (digest)", "held out (digest)", "MB"]
-    listed = table([*head, "sources: files (licence)"], ([k, *v] for k, v in rows.items()))
-    return f"## Data\n\n{listed}" if rows else ""
+        if not counts:
+            continue
+        files = [f"{split['files']:,} (`{split['digest']}`)" for split in splits]
+        size = f"{sum(split['bytes'] for split in splits) / 1e6:.1f}"
+        listed = (f"{s} {n:,} ({licence.replace('|', '/')})" for (s, licence), n in counts.items())
+        rows.append([result.row.folder, *files, size, "; ".join(listed)])
+    head = ["medium", "training files (digest)", "held out (digest)", "MB"]
+    return "## Data\n\n" + table([*head, "sources: files (licence)"], rows)
 
 
-def summary(results: Sequence[Result]) -> str:
-    rows = []
-    for result in results:
-        headline = MEASURES[result.recipe][0]
-        samples = result.facts["samples"]
-        rows.append(
-            [
-                f"[`{result.facts['recipe']}`](#{result.recipe.replace('/', '')})",
-                f"{samples['train']:,} + {samples['valid']:,}",
-                headline.label,
-                *measured(result, headline),
-                seconds(result),
-            ]
-        )
-    head = ["trainer", "samples: training + held out", "measure", "value", "trivial methods"]
-    shown = table([*head, "time, all told"], rows)
-    return f"## Summary\n\n{shown}" if rows else ""
-
-
-def measured(result: Result, measure: Measure) -> list[str]:
-    """Cells: the value, marked if a trivial method is as good, and the trivial methods."""
-    value = result.metric(measure.name)
-    others = {label: result.metric(name) for name, label in measure.trivial.items()}
-    losses = [label for label, other in others.items() if worse(value, other, measure.better)]
-    mark = f" (**not better than {', '.join(losses)}**)" if losses else ""
-    listed = ", ".join(f"{label} {number(v, measure.share)}" for label, v in others.items())
-    return [f"{number(value, measure.share)}{mark}", listed or "–"]
-
-
-def section(result: Result) -> str:
-    facts = result.facts
-    commands = "\n".join(facts["commands"])
-    spent = facts["seconds"]
-    before = f", after {spent['stage']:.0f} s for the first stage" if spent["stage"] else ""
-    others = facts.get("beside", 0)
-    runs = "another run" if others == 1 else f"{others} other runs"
-    shared = f", all beside {runs} on the same device" if others else ""
+def section(result: Result, docs: Path) -> str:
+    facts, row = result.first, result.row
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    commits = ", ".join(f"`{name}`" for name in sorted({run["commit"] for run in result.runs}))
     about = (
-        f"{facts['steps']:,} steps of {facts['batch']} samples on {facts['device']} "
-        f"({facts['precision']}; {versions}; commit `{facts['commit']}`): {spent['train']:.0f} s "
-        f"of training with imports and evaluation, {spent['judge']:.0f} s of judging"
-        f"{before}{shared}. All of it with receipts: "
-        f"[JSON](results/{result.recipe.replace('/', '-')}.json)."
+        f"{facts['steps']:,} steps of {facts['batch']} on one {facts['device']} "
+        f"({facts['precision']}; {versions}), commit {commits}; "
+        f"{facts['samples']['train']:,} training and {facts['samples']['valid']:,} held-out "
+        f"samples; {len(result.runs)} seed{'s' if len(result.runs) > 1 else ''}. "
+        f"[JSON](results/{row.name}.json) with the receipts of outside metrics."
     )
-    known = [m for m in MEASURES[result.recipe] if says_something(result.metric(m.name))]
     metrics = table(
-        ["metric", "better", "value", "trivial methods"],
-        ([m.label, m.better, *measured(result, m)] for m in known),
+        ["metric", "value", "for comparison"],
+        ([m.label, result.cell(m), result.baselines(m)] for m in row.measures),
     )
+    picture = f"images/results-{row.name}.png"
+    caption = f"{row.picture[0].upper()}{row.picture[1:]}."
+    image = f"![{row.recipe}: {row.picture}]({picture})\n\n*{caption}*"
     parts = [
-        f"## {result.recipe}",
-        f"```bash\n{commands}\n```",
+        f"## {row.name}",
+        f"```bash\n{chr(10).join(facts['commands'])}\n```",
         about,
         metrics,
-        judged(result),
-        not_judged(result),
-        *pictures(result),
-        sounds(result),
-        curve(result),
+        image if (docs / picture).is_file() else "",
+        players(result, docs),
     ]
-    keep(result)
     return "\n\n".join(filter(None, parts))
 
 
-def says_something(value: float | None) -> bool:
-    """Not so of the share of a codebook with more codes than any data could use."""
-    return value is not None and not 0 < value < 1e-6
+# -- pictures and sounds --------------------------------------------------------------------------
 
 
-def keep(result: Result) -> None:
-    path = DOCS / "results" / f"{result.recipe.replace('/', '-')}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result.facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def judged(result: Result) -> str:
-    """Scores of judges, beside those of the same judge on other sets."""
-    metrics = result.facts["metrics"]
-    scores, baselines = metrics.get("judges", {}), metrics.get("baselines", {})
-    rows = []
-    for name, score in scores.items():
-        about = result.facts["judges"].get(name, {"better": "higher", "unit": ""})
-        sets = {k: v[name] for k, v in baselines.items() if name in v}
-        losses = [
-            label
-            for label, other in sets.items()
-            if label in TRIVIAL and worse(score["value"], other["value"], about["better"])
-        ]
-        mark = f" (**not better than {', '.join(losses).replace('_', ' ')}**)" if losses else ""
-        others = ", ".join(f"{k.replace('_', ' ')} {number(v['value'])}" for k, v in sets.items())
-        unit = f", {about['unit']}" if about["unit"] else ""
-        rows.append(
-            [
-                f"`{name}`{unit}",
-                about["better"],
-                f"{interval(score)}{mark}",
-                others or "–",
-                f"{score['receipt']['count']:,}",
-                f"`{score['digest']}`",
-            ]
-        )
-    head = ["judge", "better", "value (95 %)", "other sets", "samples", "receipt"]
-    return table(head, rows) if rows else ""
-
-
-def not_judged(result: Result) -> str:
-    """Judges that the row would have been asked, had their weights been on the machine."""
-    asked = result.facts["metrics"].get("judges", {})
-    missing = [f"`{name}`" for name in result.facts["judges"] if name not in asked]
-    return f"Not judged, without their weights: {', '.join(missing)}." if missing else ""
-
-
-def interval(score: dict[str, Any]) -> str:
-    bounds = score["low"], score["high"]
-    between = "" if None in bounds else f" ({number(bounds[0])} to {number(bounds[1])})"
-    return number(score["value"]) + between
-
-
-# -- pictures, sounds, curves ---------------------------------------------------------------------
-
-
-def pictures(result: Result) -> list[str]:
+def write_picture(result: Result, folder: Path, docs: Path) -> None:
     """The first picture of the last exhibits."""
-    files = sorted(result.folder.glob("*.png"))[:1]
-    for file in files:
+    for file in sorted(folder.glob("*.png"))[:1]:
         with Image.open(file) as opened:
             sheet = opened.convert("RGB")
-        shown = turned(sheet) if result.recipe == "image/vqgan" else sheet
-        shown.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
-        colours = shown.quantize(256) if shown.width * shown.height > 250_000 else shown
-        colours.save(DOCS / "images" / f"{result.slug}.png", optimize=True)
-    about = PICTURES[result.recipe]
-    alt_text = f"{result.recipe} on real data: {about}"
-    caption = f"*{about[0].upper()}{about[1:]}.*"
-    return [f"![{alt_text}](images/{result.slug}.png)\n\n{caption}" for _ in files]
+        sheet = sheet.crop((0, 0, sheet.width, min(sheet.height, 2 * sheet.width)))
+        sheet.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
+        target = docs / "images" / f"results-{result.row.name}.png"
+        sheet.quantize(256).save(target, optimize=True)
 
 
-def turned(sheet: Image.Image, gap: int = 4) -> Image.Image:
-    """Of square originals, reconstructions and differences, a row for each: the originals above the
-    reconstructions."""
-    cell = (sheet.width - gap) // 3
-    count = sheet.height // cell
-    top = sheet.height - count * cell
-    count = min(count, SHOWN_PICTURES)
-    turned = Image.new("RGB", (gap + count * cell, gap + 2 * cell), "white")
-    for number in range(count):
-        for kind in range(2):
-            left, upper = gap + kind * cell, top + number * cell
-            picture = sheet.crop((left, upper, left + cell - gap, upper + cell - gap))
-            turned.paste(picture, (gap + number * cell, gap + kind * cell))
-    return turned
-
-
-def sounds(result: Result) -> str:
-    """A row for each of the first exhibits: its text, and its sounds to listen to."""
-    groups: dict[str, dict[str, Path]] = {}
-    for file in sorted(result.folder.glob("*.wav")):
-        name, _, kind = file.stem.partition("-")[2].partition("-")
-        groups.setdefault(name, {})[kind or "recording"] = file
-    shown = dict(list(groups.items())[:SHOWN_SOUNDS])
-    if not shown:
-        return ""
-    kinds = sorted(next(iter(shown.values())), key=KINDS.index)
-    texts = captions(result)
-    rows = [
-        [cell(texts.get(name, "")), *(player(result, name, kind, of[kind]) for kind in kinds)]
-        for name, of in shown.items()
-    ]
-    return table(["text", *(kind.replace("-", " ") for kind in kinds)], rows)
-
-
-def captions(result: Result) -> dict[str, str]:
-    """The first line of speech-N.txt; of captions.txt, the paragraph of each sound."""
-    found = {
-        path.stem.partition("-")[2]: path.read_text(encoding="utf-8").splitlines()[0]
-        for path in result.folder.glob("speech-*.txt")
-    }
-    for path in result.folder.glob("captions.txt"):
-        for paragraph in path.read_text(encoding="utf-8").split("\n\n"):
-            name, *lines = paragraph.strip("\n").splitlines()
-            found[Path(name).stem.partition("-")[2]] = "; ".join(line.strip() for line in lines)
-    return found
-
-
-def player(result: Result, name: str, kind: str, wav: Path) -> str:
+def write_sounds(result: Result, folder: Path, docs: Path) -> None:
+    """OGG copies of the sounds of the first exhibits."""
     import soundfile
 
-    samples, rate = soundfile.read(wav, dtype="float32")
-    target = DOCS / "sounds" / f"{result.slug}-{name}-{kind}.ogg"
-    soundfile.write(target, samples, rate, format="OGG", subtype="VORBIS")
-    url = f"sounds/{target.name}"
-    return f'<audio controls preload="none" src="{url}"></audio> [{kind}]({url})'
+    groups: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob("*.wav")):
+        groups.setdefault(sound_name(file)[0], []).append(file)
+    for files in list(groups.values())[:SHOWN_SOUNDS]:
+        for file in files:
+            name, kind = sound_name(file)
+            samples, rate = soundfile.read(file, dtype="float32")
+            target = docs / "sounds" / f"results-{result.row.name}-{name}-{kind}.ogg"
+            soundfile.write(target, samples, rate, format="OGG", subtype="VORBIS")
 
 
-def curve(result: Result) -> str:
-    """As benchmarks/curves.py draws it, without what this data has no metric for."""
-    reports = read(result.folder)
-    panels: list[Panel] = []
-    for panel in PANELS[f"{result.recipe}_tiny"]:
-        lines = {name: label for name, label in panel.lines.items() if points(reports, name)}
-        panels += [replace(panel, lines=lines)] if lines else []
-    if not panels:
+def sound_name(file: Path) -> tuple[str, str]:
+    """Number and kind: speech-0-from-text.wav."""
+    name, _, kind = file.stem.partition("-")[2].partition("-")
+    return name, kind or "recording"
+
+
+def players(result: Result, docs: Path) -> str:
+    prefix = f"results-{result.row.name}-"
+    sounds: dict[str, dict[str, str]] = {}
+    for path in sorted((docs / "sounds").glob(f"{prefix}*.ogg")):
+        name, _, kind = path.stem.removeprefix(prefix).partition("-")
+        link = f"sounds/{path.name}"
+        sounds.setdefault(name, {})[kind] = (
+            f'<audio controls preload="none" src="{link}"></audio> [{kind}]({link})'
+        )
+    if not sounds:
         return ""
-    path = DOCS / "images" / f"{result.slug}-curves.png"
-    picture(reports, panels).save(path, optimize=True)
-    text = f"Training losses and validation metrics of {result.recipe} on real data"
-    return f"![{text}](images/{path.name})"
-
-
-# -- benchmarks/learning.py -----------------------------------------------------------------------
-
-
-def learned(rows: Sequence[dict[str, Any]], before: dict[str, str]) -> list[str]:
-    """Each table of the lines there are; as it was where there are none for it."""
-    real, builtin = ([row for row in rows if ("data" in row) is wanted] for wanted in (True, False))
-    head = ["recipe", "bar", "reached", "seconds, all told", "device", "commit", "replay"]
-    records = [speedrun(row) for row in builtin if "bar" in row]
-    return [
-        f"{text}\n\n{made}" if made else before.get(text.partition("\n")[0].removeprefix("## "), "")
-        for text, made in (
-            (REAL, requirements(real) if real else ""),
-            (BUILTIN, requirements(builtin) if builtin else ""),
-            (RECORDS, table(head, records) if records else ""),
-        )
-    ]
-
-
-def requirements(rows: Sequence[dict[str, Any]]) -> str:
-    def measured(row: dict[str, Any], name: str, least: float) -> str:
-        sign = "≤" if name in LIMITS else "≥"
-        return f"{name} {number(row.get(name))} ({sign} {number(least)})"
-
-    cells = [
-        [
-            " ".join(f"`{row[name]}`" for name in ("recipe", "flags") if row.get(name)),
-            ", ".join(measured(row, *goal) for goal in row["required"].items()),
-            ", ".join(row["missed"]) or "none",
-            row["device"],
-        ]
-        for row in rows
-    ]
-    return table(["recipe", "measured (required)", "missed", "device"], cells)
-
-
-def speedrun(row: dict[str, Any]) -> list[str]:
-    reached = ", ".join(f"{name} {number(row[name])}" for name in row["bar"])
-    checked = row.get("verification")
-    if checked is None:
-        outcome = "not replayed"
-    else:
-        verdict = "verified" if checked["verified"] else f"**differs**: {checked['differs'][0]}"
-        steps = ", ".join(map(str, checked["steps"]))
-        outcome = (
-            f"{verdict} (steps {steps}; largest difference {checked['largest_difference']:.2g})"
-        )
-    return [
-        f"`{row['recipe']}`",
-        ", ".join(f"{name} {number(least)}" for name, least in row["bar"].items()),
-        reached if row["reached"] else f"{reached} (**bar missed**)",
-        number(row["seconds"]),
-        row["device"],
-        f"`{row['commit']}`",
-        outcome,
-    ]
+    kinds = [kind for kind in KINDS if any(kind in row for row in sounds.values())]
+    rows = [[row.get(kind, "–") for kind in kinds] for row in sounds.values()]
+    return table([kind.replace("-", " ") for kind in kinds], rows)

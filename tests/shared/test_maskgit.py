@@ -16,7 +16,8 @@ from quintet.image.maskgit.model import MaskGit
 from quintet.image.maskgit.sample import Flags
 from quintet.nn.attention import Context
 from quintet.nn.quantisers.config import CodebookConfig
-from quintet.shared.maskgit.config import MAX_DIGIT, DecodingConfig, digits_of
+from quintet.nn.quantisers.digits import MAX_DIGIT, digits_of
+from quintet.shared.maskgit.config import DecodingConfig
 from quintet.shared.maskgit.decoding import (
     Decoder,
     Decoding,
@@ -53,6 +54,7 @@ def model() -> MaskGit:
         (CodebookConfig(quantiser="bsq", codebook_bits=9), (512,)),
         (CodebookConfig(quantiser="vq", codebook_bits=12), (4096,)),
         (CodebookConfig(levels=(2000, 3)), (2000, 3)),
+        (CodebookConfig(levels=(8,) * 18), (512,) * 6),
     ],
 )
 def test_digits_are_few_and_small(config: CodebookConfig, digits: tuple[int, ...]) -> None:
@@ -60,9 +62,9 @@ def test_digits_are_few_and_small(config: CodebookConfig, digits: tuple[int, ...
     assert config.quantiser == "vq" or max(digits) <= max(MAX_DIGIT, *config.levels)
 
 
-def test_codes_that_do_not_fit_into_32_bits_are_refused() -> None:
-    digits = digits_of(CodebookConfig(levels=(8,) * 11))
-    with pytest.raises(ConfigError, match=r"at most 2 \*\* 31 codes"):
+def test_codes_that_do_not_fit_into_62_bits_are_refused() -> None:
+    digits = digits_of(CodebookConfig(levels=(8,) * 21))
+    with pytest.raises(ConfigError, match=r"at most 2 \*\* 62 codes"):
         replace(SMALL, digits=digits)
 
 

@@ -17,7 +17,7 @@ from quintet.shared.tokenizer.config import (
 
 
 def vqgan() -> VQGanRecipe:
-    """A tokenizer of 128 x 128 images, 64,000 codes, one id per 8 x 8 pixels; for one GPU."""
+    """A tokenizer of 128 x 128 images, an id of 24 bits per 8 x 8 pixels; for one GPU."""
     return VQGanRecipe(
         steps=4000,
         batch_size=64,
@@ -30,7 +30,7 @@ def vqgan() -> VQGanRecipe:
             channel_multipliers=(1, 2),
             num_res_blocks=(3, 4),
             attention_layers=1,
-            levels=(8, 8, 8, 5, 5, 5),
+            levels=(8,) * 8,  # three digits for a generator
         ),
         discriminator=DiscriminatorConfig(dim=64, layers=3),
         images=ImageDataConfig(size=(128, 128), builtin_count=1_000_000, valid_limit=5120),

@@ -172,10 +172,11 @@ class CachedCodes(OfSource):
             cached |= cache.find(keys[slot] for slot in missing)
             for reasons in world.gather_objects(self.reasons):
                 self.reasons |= reasons
-        empty = torch.zeros(0, *self.row_shape(network), dtype=torch.int32)
+        dtype = self.dtype_of(network)
+        empty = torch.zeros(0, *self.row_shape(network), dtype=dtype)
         rows = [cached.get(key, empty) for key in keys]
         self.offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-        self.flat = torch.cat(rows).numpy().astype(np.int32)
+        self.flat = torch.cat(rows).to(dtype).numpy()
 
     def _keep(
         self,
@@ -231,8 +232,12 @@ class CachedCodes(OfSource):
         """Shape of one row of codes."""
         return ()
 
+    def dtype_of(self, network: Any) -> torch.dtype:
+        """Type of the codes: the smallest that holds them."""
+        return torch.int32
+
     def encode(self, network: Any, batch: Any, device: torch.device) -> Sequence[Tensor]:
-        """int32 codes of each sample on the host, in fp32 whatever the precision of the run."""
+        """Codes of each sample on the host, in fp32 whatever the precision of the run."""
         raise NotImplementedError
 
 

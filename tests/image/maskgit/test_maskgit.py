@@ -92,6 +92,23 @@ def test_cached_ids_are_those_of_the_tokenizer(saved: Path, vae: VQGanVAE) -> No
             assert ids.text(index) == sample["text"]
 
 
+def test_ids_of_several_digits_are_cached_whole_and_generated(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    levels = (8,) * 12  # 36 bits
+    vae = VQGanVAE(dim=16, patch_size=4, channel_multipliers=(1,), levels=levels).eval()
+    settings = recipe(vae.save_pretrained(tmp_path / "vae"))
+    task = MaskGitTask(settings)
+    task.prepare(World(settings))
+    sample = open_data(None, settings.images, "train", settings.seed).keyed(3, None)
+    fresh = vae.tokenize(in_floats(sample["image"][None], vae))
+    cached = task.data("train").keyed(3, None)["codes"]
+    assert fresh.max() > 2**31
+    assert torch.equal(cached, fresh.flatten())
+    model = MaskGit(vae, image_size=(16, 32), **MODEL).eval()
+    assert model.config.digits == (512,) * 4
+    assert model.generate(["a disc"], steps=2).shape == (1, 3, 16, 32)
+
+
 def test_an_image_does_not_depend_on_its_batch(model: MaskGit) -> None:
     texts = [f"number {index}" for index in range(40)]  # two blocks
     together = model.generate(texts, steps=2)

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from quintet.nn.quantisers.bsq import BSQ
-from quintet.nn.quantisers.config import codebook_of_size
+from quintet.nn.quantisers.build import build_quantiser
+from quintet.nn.quantisers.config import QuantiserConfig, codebook_of_size
 from quintet.nn.quantisers.fsq import FSQ, decorrelation_loss
 from quintet.nn.quantisers.lfq import LFQ, code_probabilities, codebook_entropy, entropy
 from quintet.nn.quantisers.vq import VectorQuantiser, nearest, rotate
@@ -40,6 +41,17 @@ def test_ids_of_48_bits_decode_exactly_and_are_counted() -> None:
     assert metrics["codebook_usage"] == pytest.approx(2**-48)
     assert metrics["perplexity"] == pytest.approx(1)
     assert metrics["codebook_coverage"] == pytest.approx(1 / out.ids.numel())
+
+
+def test_a_codebook_too_large_to_count_is_measured_by_its_digits() -> None:
+    quantiser = build_quantiser(QuantiserConfig(levels=(8,) * 6 + (4,) * 5), 16)
+    assert isinstance(quantiser, FSQ)
+    assert quantiser.digits == (512, 512, 1024)
+    low, high = torch.arange(512), torch.arange(512).flip(0)
+    metrics = quantiser.summarise({"ids": low + 512 * high})  # the last digit is 0 throughout
+    assert metrics["codebook_usage"] == pytest.approx((1 + 1 + 1 / 1024) / 3)
+    assert metrics["perplexity"] == pytest.approx((512 + 512 + 1) / 3)
+    assert metrics["tokens_per_code"] == 512 / 1024
 
 
 @each

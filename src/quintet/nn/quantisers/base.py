@@ -16,7 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.nn.precision import full_precision, linear
-from quintet.nn.quantisers.codebook import codebook_usage
+from quintet.nn.quantisers.codebook import codebook_usage, digit_usage
+
+COUNTABLE = 2**16
+"""Codes whose usage an evaluation can measure; with more, it measures that of their digits."""
 
 
 class Quantised(NamedTuple):
@@ -67,6 +70,8 @@ class DiscreteBottleneck(Bottleneck):
 
     code_name = "ids"
     codebook_size: int
+    digits: tuple[int, ...] = ()
+    """Bases of the digits of an id, least significant first; empty if it has none."""
     level = 0
     """Which level of a residual quantiser it is: each draws noise of its own."""
 
@@ -100,12 +105,14 @@ class DiscreteBottleneck(Bottleneck):
 
     def summarise(self, rows: MutableMapping[str, Tensor]) -> dict[str, float]:
         ids = rows.pop("ids")
-        usage = codebook_usage(ids, self.codebook_size)
+        size, usage = self.codebook_size, codebook_usage(ids, self.codebook_size)
+        if self.digits and size > COUNTABLE:
+            size, usage = max(self.digits), digit_usage(ids, self.digits)
         return {
             "codebook_usage": usage.fraction.item(),
             "codebook_coverage": usage.coverage.item(),
             "perplexity": usage.perplexity.item(),
-            "tokens_per_code": ids.numel() / self.codebook_size,
+            "tokens_per_code": ids.numel() / size,
         }
 
 

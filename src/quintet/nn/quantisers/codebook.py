@@ -1,6 +1,7 @@
 """Codebook usage."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,3 +32,12 @@ def codebook_usage(ids: Tensor, codebook_size: int) -> CodebookUsage:
     fraction = frequencies.new_tensor(len(counts) / codebook_size)
     coverage = fraction / expected_usage(ids.numel(), codebook_size)
     return CodebookUsage(fraction, entropy.exp(), coverage)
+
+
+def digit_usage(ids: Tensor, digits: Sequence[int]) -> CodebookUsage:
+    """Mean usage of the digits, least significant first, each as a codebook of its own."""
+    usages: list[CodebookUsage] = []
+    for base in digits:
+        usages.append(codebook_usage(ids % base, base))
+        ids = ids // base
+    return CodebookUsage(*(torch.stack(values).mean() for values in zip(*usages, strict=True)))

@@ -5,36 +5,7 @@ from math import prod
 from typing import Literal
 
 from quintet.engine.config import OptimizerConfig, Recipe, require, require_choices, setting
-from quintet.nn.quantisers.config import CodebookConfig
 from quintet.shared.config import CaptionConfig, require_at_least
-
-MAX_DIGIT = 1024
-"""Largest softmax of a factorised code."""
-
-
-def digits_of(config: CodebookConfig) -> tuple[int, ...]:
-    """Bases of the digits of a code, least significant first.
-
-    Levels of fsq, and bits of lfq and bsq, are multiplied to as few digits as `MAX_DIGIT` allows,
-    and of these splits to the one with the fewest logits: 512 and 125 for 64,000 codes. Codes of a
-    learned codebook (vq) have no digits: their numbers mean nothing.
-    """
-    if config.quantiser == "vq":
-        return (2**config.codebook_bits,)
-    fsq = config.quantiser == "fsq"
-    levels = tuple(config.levels) if fsq else (2,) * config.codebook_bits
-    best: list[tuple[int, ...] | None] = [(), *(None for _ in levels)]
-    for end in range(1, len(levels) + 1):
-        splits = [
-            (*before, prod(levels[start:end]))
-            for start in range(end)
-            if (before := best[start]) is not None
-            and (end - start == 1 or prod(levels[start:end]) <= MAX_DIGIT)
-        ]
-        best[end] = min(splits, key=lambda split: (len(split), sum(split)))
-    digits = best[-1]
-    assert digits
-    return digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +32,8 @@ class MaskedConfig(CaptionConfig):
         grid, digits = self.grid, self.digits
         require(min(grid, default=0) >= 1, "grid", grid, "1 or more ids along each axis")
         require(min(digits, default=0) >= 2, "digits", digits, "2 or more each")
-        limit = "at most 2 ** 31 codes (fewer levels of the tokenizer)"
-        require(self.codebook_size <= 2**31, "digits", digits, limit)
+        limit = "at most 2 ** 62 codes (fewer levels of the tokenizer)"
+        require(self.codebook_size <= 2**62, "digits", digits, limit)
         require_at_least(1, self, "dim", "layers", "heads")
         divisible = self.head_dim >= 4 and self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "a multiple of 4 (rotary embedding)")

@@ -80,7 +80,10 @@ class IdData(CachedCodes):
     def encode(self, network: Any, batch: Any, device: torch.device) -> Sequence[Tensor]:
         with torch.autocast(device.type, enabled=False):
             ids = network.tokenize(in_floats(batch[self.field].to(device), network))
-        return [*ids.flatten(1).to(torch.int32).cpu()]
+        return [*ids.flatten(1).to(self.dtype_of(network)).cpu()]
+
+    def dtype_of(self, network: Any) -> torch.dtype:
+        return torch.int32 if network.codebook_size <= 2**31 else torch.int64
 
 
 def in_floats(pixels: Tensor, network: Any) -> Tensor:

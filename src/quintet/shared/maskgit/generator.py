@@ -16,8 +16,9 @@ from quintet.engine.settings import updated
 from quintet.nn.attention import Context
 from quintet.nn.precision import without_autocast
 from quintet.nn.quantisers.base import check_ids
+from quintet.nn.quantisers.digits import digits_of
 from quintet.shared.conditioning import in_blocks
-from quintet.shared.maskgit.config import MaskedConfig, digits_of
+from quintet.shared.maskgit.config import MaskedConfig
 from quintet.shared.maskgit.decoding import (
     CACHES,
     Decoding,
