@@ -6,6 +6,7 @@ that is how a recipe names it. Names from files and the command line are looked 
 there, never imported as written.
 """
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from quintet.engine.config import ConfigError, Recipe, from_json
+from quintet.engine.config import ConfigError, Recipe, from_json, to_json
 from quintet.engine.errors import RunError
+from quintet.engine.settings import each_setting
 from quintet.suggest import among, command
 
 if TYPE_CHECKING:
@@ -244,6 +246,29 @@ def recorded(about: dict[str, Any], where: Path) -> tuple[str, Any]:
         raise RunError(f"{where}/config.json: {error}") from None
 
 
+def builtin_recipe(about: dict[str, Any]) -> dict[str, Any]:
+    """What config.json of an export says of the recipe, so that it can be measured again: name and
+    settings without paths. Empty unless the data is built in, which is the same everywhere."""
+    name, settings = about.get("recipe"), about.get("settings") or {}
+    if not isinstance(name, str) or settings.get("data") is not None:
+        return {}
+    recipe = from_json(type(recipe_function(name)()), settings)
+    if family_of(recipe).adopts:
+        return {}  # their config.json is a library's
+    without = each_setting(recipe, lambda f, value: None if f.metadata.get("path") else value)
+    return {"recipe": name, "settings": to_json(without)}
+
+
+def recipe_of(about: dict[str, Any], where: Path) -> Any:
+    """The recipe of a run, or that of an export which names it: with the frozen stages in its
+    folder, and in fp32, which gives the same metrics on all machines."""
+    if "model" not in about or "recipe" not in about:
+        return recorded(about, where)[1]
+    recipe = recorded({name: about.get(name) for name in ("recipe", "settings")}, where)[1]
+    stages = {name: str(where / name) for name in recipe.stages}
+    return dataclasses.replace(recipe, precision="fp32", **stages)
+
+
 def trained(source: Path) -> "tuple[Family, Trained]":
     """A run or an exported folder to sample from, and its family."""
     from quintet.engine.models.hub import local
@@ -253,7 +278,8 @@ def trained(source: Path) -> "tuple[Family, Trained]":
     source = local(source)
     folder = RunFolder.open(source)
     if "model" in folder.about:
-        return family_of_model(folder.about, folder.path), Trained(source, None, load)
+        recipe = recipe_of(folder.about, folder.path) if "recipe" in folder.about else None
+        return family_of_model(folder.about, folder.path), Trained(source, recipe, load)
     recipe = recorded(folder.about, folder.path)[1]
     return family_of(recipe), Trained(source, recipe, load)
 

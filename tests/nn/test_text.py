@@ -12,7 +12,6 @@ from quintet.nn.text import (
     PAD,
     START,
     VOCAB_SIZE,
-    VOCAB_SIZES,
     ByteTokenizer,
     FrozenText,
     TextEncoder,
@@ -51,7 +50,10 @@ def test_a_word_has_the_same_id_wherever_it_stands() -> None:
     assert first[2] == first[4] != first[3]  # red, comma, red; the star is cut off
     assert (second[1], second[2]) == (WordTokenizer(9).encode(["A red, red star"])[0, 5], PAD)
     assert empty.tolist() == [START, *[PAD] * 5]
-    assert FIRST <= first[1:].min() <= first.max() < VOCAB_SIZES["words"]
+    assert FIRST <= first[1:].min() <= first.max() < FIRST + 8192
+    (small,) = WordTokenizer(6, rows=64).encode(["A red, red star"])
+    assert small[1:].max() < FIRST + 64
+    assert small[2] == small[4]
 
 
 def encoder() -> TextEncoder:

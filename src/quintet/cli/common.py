@@ -19,7 +19,8 @@ HELP = f"""\
 Quintet {__version__} trains generative models. Their families, by room:
 FAMILIES
 
-  quintet list                                   the recipes; those named _tiny are for a CPU
+  quintet list                                   the recipes, _tiny ones for a CPU; trained models
+  quintet sample ready/mesh --text "a tall cone" --out out      use a model of the package
   quintet doctor image PHOTOS                    check a data folder; alone: the machine
   quintet doctor image/vqgan                     whether a recipe fits, and how long it would take
   quintet pack PHOTOS packed                     pack a folder into few large files to train from

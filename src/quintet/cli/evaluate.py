@@ -16,7 +16,6 @@ from quintet.cli.common import (
     is_main,
     need_data,
     parse,
-    recorded,
     say,
     table,
 )
@@ -32,7 +31,7 @@ from quintet.suggest import command
 @dataclasses.dataclass(kw_only=True)
 class Evaluate:
     """Evaluate the averaged weights on the validation data of the run, or on a folder. Prints a
-    table and one line of JSON.
+    table and one line of JSON. Exports of runs on built-in data can be evaluated as well.
 
     --judges adds external metrics (quintet judges lists them) on the run's outputs for these
     samples, such as reconstructions or spoken transcripts, next to those of trivial baselines. Each
@@ -40,7 +39,7 @@ class Evaluate:
     """
 
     run: tyro.conf.Positional[Path]
-    """The run's folder."""
+    """The run's folder, an export of it, or ready/NAME."""
     data: Data = None
     """Folder to evaluate on; the default is the validation split of the run."""
     step: Step = None
@@ -72,7 +71,9 @@ def evaluate(arguments: list[str]) -> None:
     check_positive("--count", asked.count)
     check_step(asked.step)
     check_judging(asked)
-    _, recipe = recorded(asked.run)
+    run = at_step(asked.run, asked.step)
+    folder = RunFolder.open(run)
+    recipe = rooms.recipe_of(folder.about, folder.path)
     if asked.data is None:
         moved = command("evaluate", asked.run, "FOLDER")
         need_data(recipe, asked.run, "name a folder to evaluate on", moved)
@@ -84,8 +85,8 @@ def evaluate(arguments: list[str]) -> None:
         batch_size=asked.batch_size or recipe.batch_size,
         data=resolved(asked.data) or recipe.data,
     )
-    run = at_step(asked.run, asked.step)
-    task = rooms.build(recipe, RunFolder.open(run).path, recorded_split=not asked.data)
+    own_stages = None if "model" in folder.about else folder.path
+    task = rooms.build(recipe, own_stages, recorded_split=not asked.data)
     bench = None
     if asked.judges:
         bench = Bench.of(rooms.family_of(recipe), task, asked.judges, asked.save)

@@ -28,6 +28,8 @@ class Export:
     """Checkpoint to use, or best; the default is the newest one."""
     format: Literal["safetensors", "onnx", "torch-export"] = "safetensors"
     """safetensors is the format that Quintet reads."""
+    dtype: Literal["fp32", "fp16"] = "fp32"
+    """Numbers in safetensors; fp16 halves the file, and is loaded as fp32."""
 
 
 def export(argv: list[str]) -> None:
@@ -39,6 +41,8 @@ def export(argv: list[str]) -> None:
     args = parse(Export, argv, "export")
     check_step(args.step)
     _, recipe = recorded(args.run)
+    if args.dtype == "fp16" and (args.format != "safetensors" or rooms.family_of(recipe).adopts):
+        raise RunError("--dtype fp16 is for safetensors of Quintet's own models; leave it out")
     check_new_folder(args.out)
     run = at_step(args.run, args.step)
     require_usable(run, args.out)
@@ -55,7 +59,7 @@ def export(argv: list[str]) -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(args.out) as partial:
         if graphs is None:
-            lines = write_weights(run, model, partial)
+            lines = write_weights(run, model, partial, args.dtype)
             lines += [f"load it with {model.loading(str(args.out))}"]
         else:
             lines = write_graphs(run, model, graphs, partial, args.format)
@@ -68,16 +72,26 @@ def check_new_folder(out: Path) -> None:
         raise RunError(f"{out} exists and is not empty; choose a new folder")
 
 
-def write_weights(run: Path, model: Any, folder: Path) -> list[str]:
+def write_weights(run: Path, model: Any, folder: Path, dtype: str) -> list[str]:
+    from quintet.engine.models.pretrained import CONFIG, halve, halved
+    from quintet.engine.runs.folder import RunFolder, read_json
+    from quintet.files import write_json
     from quintet.report.card import copy_samples, model_card
 
     card = model_card(run, model, copy_samples(run, folder))
     (folder / "README.md").write_text(card, encoding="utf-8")
     model.save_pretrained(folder)
-    own, again = model.exported(), type(model).from_pretrained(folder).state_dict()
+    own = model.exported()
+    if dtype == "fp16":
+        halve(folder)
+        own = {name: halved(value).to(value.dtype) for name, value in own.items()}
+    again = type(model).from_pretrained(folder).state_dict()
     different = [name for name in own if not own[name].equal(again[name])]
     if different:
         raise RunError(f"{len(different)} tensors changed when read back, {different[0]} first")
+    builtin = rooms.builtin_recipe(RunFolder.open(run).about)
+    if builtin:
+        write_json(folder / CONFIG, {**read_json(folder / CONFIG), **builtin})
     return [f"{len(own)} tensors, read back and equal bit for bit"]
 
 

@@ -55,7 +55,7 @@ def sample(arguments: list[str]) -> None:
     shown = f"  {command('sample', run)} {module.EXAMPLE}"
     asked = parse(kind, gathered(arguments[1:]), f"sample {run}", shown)
     check_step(asked.step)
-    trained = dataclasses.replace(trained, path=at_step(run, asked.step))
+    trained = dataclasses.replace(trained, path=at_step(trained.path, asked.step))
     with marking_outputs():
         paths = module.sample(trained, asked.inputs, asked.out, asked.flags)
     for path in paths:

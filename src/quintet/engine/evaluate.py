@@ -18,6 +18,7 @@ from quintet.engine.errors import RunError
 from quintet.engine.keys import Key, fold, preserved_generators
 from quintet.engine.machine import fsdp
 from quintet.engine.machine.world import World
+from quintet.engine.models.pretrained import initial_weights
 from quintet.engine.part import LivePart, Parts, load_strictly
 from quintet.engine.runs import checkpoint
 from quintet.engine.runs.folder import RunFolder
@@ -190,23 +191,25 @@ class ConcatData:
 class Opened(NamedTuple):
     """A run ready to be evaluated."""
 
-    step: int
+    step: int | None
+    """None of an export."""
     nets: dict[str, Any]
-    """All parts with EMA weights, in eval mode."""
+    """All parts with EMA weights, in eval mode; an export holds the main one alone."""
     source: Source
     """The samples to evaluate on."""
 
 
 def open_run(task: Task, path: Path, world: World, whole: bool) -> Opened:
-    """A run's EMA weights, and its validation data; `whole`: all data of the task."""
-    folder = RunFolder.open(path)
-    chosen = folder.chosen_step(print)
-    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, chosen))
+    """The EMA weights of a run or an export, and its validation data; `whole`: all data of the
+    task."""
+    chosen, weights = _weights(task, path)
     nets: dict[str, Any] = {}
     for name, part in task.parts.items():
+        if part.optimizer is not None and name not in weights:
+            continue
         nets[name] = world.place_module(part.network).eval().requires_grad_(False)
-        if part.optimizer is not None:
-            load_strictly(nets[name], checkpoint.averaged(files, name), name)
+        if name in weights:
+            load_strictly(nets[name], weights[name], name)
     task.prepare(world)
     valid = source = task.data("valid")
     if whole:
@@ -216,13 +219,25 @@ def open_run(task: Task, path: Path, world: World, whole: bool) -> Opened:
     return Opened(chosen, nets, as_source(source))
 
 
+def _weights(task: Task, path: Path) -> tuple[int | None, dict[str, dict[str, Tensor]]]:
+    """The step of a checkpoint, or None of an export, and EMA weights by part."""
+    folder = RunFolder.open(path)
+    if "model" in folder.about:
+        return None, initial_weights(str(path), task)
+    step = folder.chosen_step(print)
+    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, step))
+    trained = (name for name, part in task.parts.items() if part.optimizer is not None)
+    return step, {name: checkpoint.averaged(files, name) for name in trained}
+
+
 def evaluate_opened(task: Task, recipe: Recipe, opened: Opened, world: World) -> dict[str, float]:
     """Metrics of an opened run."""
     source = opened.source
     fixed = Fixed(source, task.collate, recipe.evaluation_batch, world, recipe.workers)
     with torch.no_grad():
         metrics = measure(task, opened.nets, fixed, world)
-    return {"step": opened.step, "samples": len(source), **metrics}
+    step = {} if opened.step is None else {"step": opened.step}
+    return {**step, "samples": len(source), **metrics}
 
 
 def evaluate_run(

@@ -73,6 +73,7 @@ def start(
             _record(run)
             if recipe.init_from and weights and not folder.steps():
                 run.parts.initialise(weights(recipe.init_from, task), recipe, run.say)
+                run.say(f"init_from: weights of {recipe.init_from}; the optimizer starts fresh")
             if folder.restarted:
                 run.say("starting over: the earlier start in this folder left no checkpoint")
             for sentence in filter(None, (opening, fitting)):

@@ -25,6 +25,7 @@ from quintet.engine.errors import RunError, Stopped
 from quintet.engine.evaluate import evaluate_run
 from quintet.engine.launch import start
 from quintet.engine.machine.world import World
+from quintet.engine.models.hub import local
 from quintet.engine.models.pretrained import initial_weights, weights_of
 from quintet.engine.part import load_strictly
 from quintet.engine.runs import frozen
@@ -91,7 +92,9 @@ def _plain(name: str, value: Any) -> Any:
         return 0.0
     if name == "size" and isinstance(value, int):
         return [value, value]
-    return resolved(value) if isinstance(value, Path) or name in ("data", "init_from") else value
+    if name == "init_from" and value is not None:
+        return resolved(local(value))
+    return resolved(value) if isinstance(value, Path) or name == "data" else value
 
 
 RESERVED = {

@@ -63,8 +63,9 @@ class WordTokenizer:
     words mean nothing to this one, and of a thousand words one in nine shares its id.
     """
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, rows: int = WORDS) -> None:
         self.length = length
+        self.rows = rows
 
     def size(self, text: str) -> int:
         return len(self.words_of(text))
@@ -78,14 +79,26 @@ class WordTokenizer:
         ids[:, 0] = START
         for row, text in enumerate(texts):
             words = self.words_of(text)[: self.length - 1]
-            numbers = [FIRST + crc32(word.encode("utf-8", "replace")) % WORDS for word in words]
+            hashes = [crc32(word.encode("utf-8", "replace")) for word in words]
+            numbers = [FIRST + number % self.rows for number in hashes]
             ids[row, 1 : 1 + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
         return ids
 
 
 TOKENIZERS = {"bytes": ByteTokenizer, "words": WordTokenizer}
 """Tokenizers of trained encoders."""
-VOCAB_SIZES = {"bytes": VOCAB_SIZE, "words": FIRST + WORDS}
+
+
+def tokenizer_of(config: Any) -> ByteTokenizer | WordTokenizer:
+    """That of a configuration with `text`, `text_length` and `text_words`."""
+    if config.text == "words":
+        return WordTokenizer(config.text_length, config.text_words)
+    return ByteTokenizer(config.text_length)
+
+
+def vocab_size(config: Any) -> int:
+    """Ids of that tokenizer."""
+    return FIRST + config.text_words if config.text == "words" else VOCAB_SIZE
 
 
 class TextSizes(NamedTuple):

@@ -10,11 +10,12 @@ from quintet.nn.attention import Block, Context, linear
 from quintet.nn.norms import RMSNorm
 from quintet.nn.text import (
     TOKENIZERS,
-    VOCAB_SIZES,
     FrozenText,
     TextEncoder,
     TextSizes,
     text_sizes,
+    tokenizer_of,
+    vocab_size,
 )
 from quintet.shared.captions import say_cut
 
@@ -66,7 +67,7 @@ class CaptionConditioned(nn.Module):
         if config.text != "none":
             self.null_text = nn.Parameter(torch.randn(dim))
         if config.text in TOKENIZERS:
-            size, heads = VOCAB_SIZES[config.text], max(1, dim // 64)
+            size, heads = vocab_size(config), max(1, dim // 64)
             self.text_encoder = TextEncoder(
                 dim, config.text_layers, heads, dropout=config.dropout, vocab_size=size
             )
@@ -122,7 +123,7 @@ class CaptionConditioned(nn.Module):
         if self.config.text == "none":
             raise ValueError("this model was trained without captions: drop texts")
         if self.config.text in TOKENIZERS:
-            return TOKENIZERS[self.config.text](length).encode(captions).to(device), None
+            return tokenizer_of(self.config).encode(captions).to(device), None
         if self.config.text_path is None:
             raise ValueError("to generate from texts, set text_path to the encoder's folder")
         return FrozenText(self.config.text_path, length=length)(captions, device)

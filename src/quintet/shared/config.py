@@ -21,6 +21,8 @@ class CaptionConfig:
     """Caption encoder: bytes or hashed words (trained jointly), frozen (pretrained), or none."""
     text_length: int = 128
     """Maximum caption length in bytes (words; frozen: tokens); longer captions are truncated."""
+    text_words: int = 8192
+    """words: rows of the table of hashed words; in a smaller one more words share a row."""
     text_layers: int = 2
     """bytes, words: encoder layers."""
     text_dim: int = 512
@@ -31,7 +33,7 @@ class CaptionConfig:
     """Dropout probability of the residual branches."""
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, "text_length", "text_dim")
+        require_at_least(1, self, "text_length", "text_words", "text_dim")
         require_at_least(0, self, "text_layers")
         require_fraction(self, "dropout")
 

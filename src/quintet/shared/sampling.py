@@ -190,7 +190,7 @@ class Trained:
 
     path: Path
     recipe: Any
-    """The recipe of a run; None for an exported model."""
+    """The recipe of a run, or of an export that names it; otherwise None."""
     load: Callable[[Path], Any]
     """Loads a model of Quintet."""
 
@@ -220,12 +220,13 @@ def on_device(device: Device) -> str:
 
 
 def has_validation(run: Path) -> bool:
-    """Whether a run has validation data that can be opened again."""
+    """Whether a run, or an export that names its recipe, has validation data that can be opened
+    again."""
     from quintet.engine.runs.folder import RunFolder
 
     about = RunFolder.open(run).about
-    data = about.get("data") or {}
-    return bool(data.get("valid")) and isinstance(about.get("recipe"), str)
+    valid = "model" in about or (about.get("data") or {}).get("valid")
+    return bool(valid) and isinstance(about.get("recipe"), str)
 
 
 def with_input(recipe: Any, run: Path, suffixes: Sequence[str], *words: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from quintet.engine.errors import RunError
+from quintet.engine.models import ready
 from quintet.suggest import words
 from quintet.version import __version__
 
@@ -44,9 +45,9 @@ def client(name: str) -> Any:
 
 
 def local(source: str | Path) -> Path:
-    """A path as it is; the name of a model on the Hub as its folder in the client's cache. Nothing
-    is downloaded."""
-    path = Path(source)
+    """A path as it is; `ready/NAME` as its folder in the package, the name of a model on the Hub as
+    its folder in the client's cache. Nothing is downloaded."""
+    path = ready.found(Path(source))
     if not _is_name(path):
         return path
     try:

@@ -348,3 +348,19 @@ def read_weights(path: Path) -> dict[str, Any]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
+
+
+def halved(value: torch.Tensor) -> torch.Tensor:
+    """As an export in half precision holds it; single numbers, such as counts, stay exact."""
+    return value.half() if value.dtype == torch.float32 and value.ndim else value
+
+
+def halve(folder: Path) -> None:
+    """Rewrite the weights of an export, and of the models in it, in half precision."""
+    for file in sorted(folder.rglob(WEIGHTS)):
+        # Copies: what is read is a map of the file, which is written anew.
+        weights = {name: halved(value.clone()) for name, value in read_weights(file).items()}
+        for name, value in weights.items():
+            if value.is_floating_point() and not value.isfinite().all():
+                raise RunError(f"{name} is out of range of fp16; export with --dtype fp32")
+        write_safetensors(file, weights)

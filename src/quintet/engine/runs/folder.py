@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from quintet.engine.config import Recipe, differences, to_json
 from quintet.engine.errors import RunError
+from quintet.engine.models import ready
 from quintet.engine.models.hub import missing
 from quintet.engine.runs.checkpoint import newest_intact, steps_in
 from quintet.engine.settings import settings_of
@@ -207,11 +208,12 @@ def _visible(path: Path) -> Iterator[Path]:
 
 
 def split_step(path: Path | str) -> tuple[Path, int | Literal["best"] | None]:
-    """`runs/a@1200` and `runs/a@best` name a checkpoint of the run `runs/a`."""
+    """`runs/a@1200` and `runs/a@best` name a checkpoint of the run `runs/a`, and `ready/NAME` a
+    model of the package."""
     name, _, step = str(path).rpartition("@")
     if name and (step == "best" or step.isdecimal()) and not Path(path).is_dir():
         return Path(name), "best" if step == "best" else int(step)
-    return Path(path), None
+    return ready.found(Path(path)), None
 
 
 def at_step(path: Path, step: int | str | None) -> Path:

@@ -41,7 +41,7 @@ from quintet.mesh.measures import nearest, surface_points
 from quintet.mesh.transformer.config import MeshTransformerRecipe
 from quintet.mesh.transformer.data import CodeData
 from quintet.mesh.transformer.model import MeshTransformer
-from quintet.nn.text import PAD, TOKENIZERS
+from quintet.nn.text import PAD, TOKENIZERS, tokenizer_of
 from quintet.shared.captions import TextTable, survey
 
 FEWEST_JUDGED = 5
@@ -149,7 +149,7 @@ class TransformerTask(Task):
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, Tensor]:
         if self.config.text in TOKENIZERS:
-            ids = TOKENIZERS[self.config.text](self.config.text_length).encode(texts)
+            ids = tokenizer_of(self.config).encode(texts)
             longest = ids.shape[1] if self.fixed_shapes else int((ids != PAD).sum(1).max())
             return {"text": ids[:, :longest]}
         if self.texts is not None:

@@ -31,7 +31,7 @@ from quintet.engine.task import (
     World,
 )
 from quintet.nn.attention import Context
-from quintet.nn.text import PAD, TOKENIZERS
+from quintet.nn.text import PAD, TOKENIZERS, tokenizer_of
 from quintet.shared.captions import TextTable, survey
 from quintet.shared.maskgit.config import MaskedRecipe
 from quintet.shared.maskgit.data import CaptionedPixels, IdData
@@ -155,7 +155,7 @@ class MaskedTask(Task):
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, Tensor]:
         if self.config.text in TOKENIZERS:
-            ids = TOKENIZERS[self.config.text](self.config.text_length).encode(texts)
+            ids = tokenizer_of(self.config).encode(texts)
             longest = ids.shape[1] if self.fixed_shapes else int((ids != PAD).sum(1).max())
             return {"text": ids[:, :longest]}
         return {} if self.texts is None else self.texts(texts)
