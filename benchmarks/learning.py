@@ -15,7 +15,7 @@
     python benchmarks/learning.py video/tokenizer --real TRAIN HELD   one GPU, at most 5 minutes
 
 With `--real` the recipe is trained on files of yours with the flags, and compared with the goals,
-that REAL has for it; what docs/log.md says of real data was trained so.
+that REAL has for it; what docs/dev/log.md says of real data was trained so.
 All metrics are of the EMA weights on validation data; the time includes imports, compilation,
 evaluation and, for generators over ids, encoding; `cpu_seconds` is user and system time, for shared
 machines. Exits with 1 if a requirement is missed.

@@ -122,6 +122,14 @@ def test_every_path_exists(page: str) -> None:
     assert [path for path in paths if not any((root / path).exists() for root in roots)] == []
 
 
+def test_every_entry_of_the_log_has_a_date_and_a_commit() -> None:
+    log = (DOCS / "dev/log.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^### .*\n\n(.*)", log, re.MULTILINE)
+    stamp = re.compile(r"\*20\d\d-\d\d-\d\d, [0-9a-f]{7}.*\*")
+    assert entries
+    assert [line for line in entries if not stamp.fullmatch(line)] == []
+
+
 def test_every_image_is_used_small_and_has_an_alt_text() -> None:
     shown = re.findall(r"!\[([^\]]*)\]\(images/([^)]+)\)", "".join(PAGES.values()))
     assert {name for _, name in shown} == {path.name for path in (DOCS / "images").iterdir()}
