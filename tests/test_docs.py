@@ -402,6 +402,27 @@ def test_a_stopped_slurm_job_requeues_and_resumes(tmp_path: Path) -> None:
     assert (tmp_path / "queued").read_text().split() == [job["SLURM_JOB_ID"]]
 
 
+# -- reference tables -----------------------------------------------------------------------------
+
+REFERENCE = runpy.run_path(str(DOCS / "dev/reference.py"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_reference_tables_are_those_of_the_code(page: str) -> None:
+    assert PAGES[page] == REFERENCE["filled"](PAGES[page]), "run python docs/dev/reference.py"
+
+
+def test_every_reference_table_is_on_a_page() -> None:
+    shown = re.findall(r"<!-- reference:(\w+) -->", "".join(PAGES.values()))
+    assert sorted(shown) == sorted(REFERENCE["TABLES"])
+
+
+def test_every_environment_variable_of_quintet_is_listed() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    named = {name for text in sources for name in re.findall(r"\bQUINTET_[A-Z_]+\b", text)}
+    assert named <= {*REFERENCE["ENVIRONMENT"]}
+
+
 # -- curves ---------------------------------------------------------------------------------------
 
 
