@@ -342,7 +342,9 @@ SMALL = [
 ]
 HERE = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 LAUNCHED = [
-    line for line in lines("scaling.md", "bash") if re.match(r"(torchrun|accel).* train", line)
+    line
+    for line in lines("scaling.md", "bash")
+    if re.match(r"(torchrun|accel).* train", line) and "_large" not in line
 ]
 BIN = Path(sys.executable).parent
 
