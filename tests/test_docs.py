@@ -122,6 +122,14 @@ def test_every_path_exists(page: str) -> None:
     assert [path for path in paths if not any((root / path).exists() for root in roots)] == []
 
 
+def test_every_entry_of_the_log_has_a_date_and_a_commit() -> None:
+    log = (DOCS / "dev/log.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^### .*\n\n(.*)", log, re.MULTILINE)
+    stamp = re.compile(r"\*20\d\d-\d\d-\d\d, [0-9a-f]{7}.*\*")
+    assert entries
+    assert [line for line in entries if not stamp.fullmatch(line)] == []
+
+
 def test_every_image_is_used_small_and_has_an_alt_text() -> None:
     shown = re.findall(r"!\[([^\]]*)\]\(images/([^)]+)\)", "".join(PAGES.values()))
     assert {name for _, name in shown} == {path.name for path in (DOCS / "images").iterdir()}
@@ -334,7 +342,9 @@ SMALL = [
 ]
 HERE = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 LAUNCHED = [
-    line for line in lines("scaling.md", "bash") if re.match(r"(torchrun|accel).* train", line)
+    line
+    for line in lines("scaling.md", "bash")
+    if re.match(r"(torchrun|accel).* train", line) and "_large" not in line
 ]
 BIN = Path(sys.executable).parent
 
@@ -392,6 +402,27 @@ def test_a_stopped_slurm_job_requeues_and_resumes(tmp_path: Path) -> None:
     assert "resuming at step" in second.stderr
     assert (tmp_path / "run/checkpoints/step-00000040/state.json").is_file()
     assert (tmp_path / "queued").read_text().split() == [job["SLURM_JOB_ID"]]
+
+
+# -- reference tables -----------------------------------------------------------------------------
+
+REFERENCE = runpy.run_path(str(DOCS / "dev/reference.py"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_reference_tables_are_those_of_the_code(page: str) -> None:
+    assert PAGES[page] == REFERENCE["filled"](PAGES[page]), "run python docs/dev/reference.py"
+
+
+def test_every_reference_table_is_on_a_page() -> None:
+    shown = re.findall(r"<!-- reference:(\w+) -->", "".join(PAGES.values()))
+    assert sorted(shown) == sorted(REFERENCE["TABLES"])
+
+
+def test_every_environment_variable_of_quintet_is_listed() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    named = {name for text in sources for name in re.findall(r"\bQUINTET_[A-Z_]+\b", text)}
+    assert named <= {*REFERENCE["ENVIRONMENT"]}
 
 
 # -- curves ---------------------------------------------------------------------------------------

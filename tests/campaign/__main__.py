@@ -20,7 +20,7 @@ from campaign.table import Case, Journal, Result, insert_table, pending, table
 
 MODULES = ("kills", "mishaps", "disk", "state", "clock", "numbers", "data")
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "reliability.md"
+PAGE = HERE.parent.parent / "docs" / "dev" / "reliability.md"
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ from adopting import adopts
 from quintet import rooms
 from quintet.cli.resume import flags_of, refuse_fixed
 from quintet.cli.train import flags_of as train_flags
-from quintet.engine.config import OptimizerConfig, Recipe, to_json
+from quintet.engine.config import to_json
 from quintet.engine.errors import RunError
-from quintet.engine.settings import Setting, keywords_of, names_for, settings_of, table, updated
+from quintet.engine.settings import Setting, keywords_of, names_for, settings_of, updated
 
 NAMES = rooms.names()
 TRAINERS = {
@@ -120,10 +120,3 @@ def _dotted(tree: dict[str, Any], prefix: str = "") -> list[str]:
         full = f"{prefix}{name}"
         names += _dotted(value, f"{full}.") if isinstance(value, dict) else [full]
     return names
-
-
-def test_the_table_of_the_docs_is_that_of_the_fields() -> None:
-    page = Path(__file__).parents[2] / "docs/configuration.md"
-    for kind in (Recipe, OptimizerConfig):
-        text = page.read_text(encoding="utf-8")
-        assert table(kind()) in text, f"put table({kind.__name__}()) into {page}"

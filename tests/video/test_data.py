@@ -9,9 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
+from quintet.engine.data import shared_rows
+from quintet.media.clips.reader import resize_crop_clip
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.errors import BadFile
 from quintet.shared.scenes.agreement import agrees_clip
+from quintet.shared.tokenizer.pixels import resize_crop_fast
 from quintet.video.config import VideoDataConfig
 from quintet.video.data import (
     BuiltinClips,
@@ -184,6 +187,58 @@ def test_a_short_clip_repeats_its_last_frame(tmp_path):
     config = VideoDataConfig(frames=6, size=(16, 16), flip=False, min_rate_factor=1.0)
     for key in (None, Key(3)):
         assert numbers(sample(tmp_path, "a.mp4", key, config)["video"]) == [0, 1, 2, 2, 2, 2]
+
+
+def test_videos_are_decoded_once_and_samples_do_not_depend_on_it(folder, monkeypatch):
+    train, _ = both(folder)
+    with monkeypatch.context() as short:
+        short.setattr(shared_rows.memory, "available", lambda: 0)
+        direct, _ = both(folder)
+    keys = [Key(number) for number in range(6)]
+    videos = [index for index in range(len(train)) if train.name(index).endswith(".mp4")]
+    assert len(videos) > 4
+    for index in videos:
+        for key in keys:
+            assert_equal(train.keyed(index, key), direct.keyed(index, key))
+    expected = {index: [direct.keyed(index, key) for key in keys] for index in videos}
+    for index in videos:
+        train.path(index).unlink()
+        for key, sample in zip(keys, expected[index]):
+            assert_equal(train.keyed(index, key), sample)
+        with pytest.raises(BadFile):
+            train.keyed(index, None)  # validation reads one window of each file
+
+
+def test_a_video_that_cannot_be_kept_is_decoded_whenever_it_is_read(folder):
+    train, _ = both(folder)
+    index = next(i for i in range(len(train)) if train.name(i).endswith(".mp4"))
+    content = train.path(index).read_bytes()
+    train.path(index).write_bytes(b"not a video")
+    for _ in range(2):
+        with pytest.raises(BadFile):
+            train.keyed(index, Key(0))
+    train.path(index).write_bytes(content)
+    assert train.keyed(index, Key(0))["video"].shape == (3, 5, 16, 16)
+    assert train.cache.whole(index, train.path(index)) is None
+
+
+def assert_equal(a: dict[str, Any], b: dict[str, Any]) -> None:
+    assert torch.equal(a["video"], b["video"])
+    assert (a["still"], a["text"]) == (b["still"], b["text"])
+
+
+def test_training_resamples_nearly_like_validation():
+    noise = np.random.default_rng(0).integers(0, 256, (3, 30, 40, 3)).astype(np.uint8)
+    frames = np.stack([np.array(Image.fromarray(x).resize((320, 240))) for x in noise])
+    for crop in ({"scale": 1.0, "top": 0.5, "left": 0.5}, {"scale": 0.8, "top": 0.5, "left": 1.0}):
+        fast = resize_crop_fast(frames, (120, 120), **crop)
+        assert fast.shape == (3, 120, 120, 3)
+        assert fast.dtype == np.uint8
+        difference = np.abs(fast.astype(int) - resize_crop_clip(frames, (120, 120), **crop))
+        assert difference.mean() < 1
+        assert difference.max() < 12
+    enlarged = resize_crop_fast(frames[:, :1, :1], (4, 6), scale=0.1, top=0.9, left=0.9)
+    assert (enlarged == frames[:, :1, :1]).all()
 
 
 def test_no_flip_means_no_flip():

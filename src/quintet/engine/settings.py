@@ -179,12 +179,3 @@ def keywords_of(recipe: Recipe) -> set[str]:
 def value_of(recipe: Recipe, keyword: str) -> Any:
     """The setting that a Python keyword names; of optimizers, that of the first."""
     return functools.reduce(getattr, names_for(recipe, keyword)[0].split("."), recipe)
-
-
-def table(settings: Any) -> str:
-    """The settings as rows of Markdown, for the docs."""
-    rows = ["| setting | default | on resume | |", "|---|---|---|---|"]
-    for s in settings_of(settings):
-        default = "" if s.default is None else f"`{s.default}`"
-        rows.append(f"| `{s.name}` | {default} | {'yes' if s.free else ''} | {s.description} |")
-    return "\n".join(rows)

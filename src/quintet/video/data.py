@@ -17,12 +17,19 @@ import torch
 from quintet.engine.data.source import Source
 from quintet.media import pixels
 from quintet.media.clips import reader as clips
-from quintet.media.clips.windows import Caps
+from quintet.media.clips.whole import LARGEST, SHORT, whole_size
+from quintet.media.clips.windows import Caps, Whole
 from quintet.media.pixels import Pixels
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split, check_files
 from quintet.shared.scenes import figures
-from quintet.shared.tokenizer.pixels import check_channels, in_channels, random_crop
+from quintet.shared.tokenizer.pixels import (
+    check_channels,
+    in_channels,
+    random_crop,
+    resize_crop_fast,
+)
 from quintet.video import motion
+from quintet.video.clip_cache import ClipCache
 from quintet.video.config import VideoDataConfig
 
 SUFFIXES = tuple(dict.fromkeys((*clips.SUFFIXES, *pixels.SUFFIXES)))
@@ -47,26 +54,39 @@ class VideoFolder(InFolder):
     suffixes, what = SUFFIXES, "videos or images"
     unread = (*clips.UNREAD, *pixels.UNREAD)
 
+    def __init__(
+        self, folder: Path | str, config: VideoDataConfig, split: Split, seed: int
+    ) -> None:
+        super().__init__(folder, config, split, seed)
+        # Validation has one window for each clip.
+        sizes = [int(self.extent(i)) if split == "train" else 0 for i in range(len(self))]
+        self.cache = ClipCache(sizes, _decode_size(config), _caps(config))
+
     def range_settings(self) -> object:
-        return _caps(self.config)
+        return _caps(self.config), _decode_size(self.config), SHORT, LARGEST
 
     def examine(self, path: Path) -> float:
+        """The bytes of a short video decoded as a whole."""
         if path.suffix.lower() in clips.SUFFIXES:
-            clips.probe(path, _caps(self.config))
-        else:
-            pixels.check_size(path, self.config.max_pixels, self.config.max_bytes)
+            return whole_size(path, at_least=_decode_size(self.config), caps=_caps(self.config))
+        pixels.check_size(path, self.config.max_pixels, self.config.max_bytes)
         return 0.0
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The clip, with start, rate, crop and flip by the key, and its caption."""
         path = self.path(index)
         still = _is_still(path, self.config)
-        frames = _read_still(path, self.config) if still else _read_clip(path, self.config, key)
+        if still:
+            frames = _read_still(path, self.config)
+        else:
+            whole = None if key is None else self.cache.whole(index, path)
+            frames = _read_clip(path, self.config, key, whole)
         if still and self.config.pan and key is not None:
             still, cropped = False, _pan(frames[0], self.config, key)
         else:
             crop = random_crop(self.config, key)
-            cropped = clips.resize_crop_clip(frames, self.config.size, **crop)
+            resample = clips.resize_crop_clip if still or key is None else resize_crop_fast
+            cropped = resample(frames, self.config.size, **crop)
         if still:
             cropped = np.broadcast_to(cropped, (self.config.frames, *cropped.shape[1:]))
         return _sample(cropped, key, self.config, still, self.text(index))
@@ -98,7 +118,7 @@ def _read_still(path: Path, config: VideoDataConfig) -> Pixels:
     )[None]
 
 
-def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
+def _read_clip(path: Path, config: VideoDataConfig, key: Key | None, whole: Whole | None) -> Pixels:
     start, factor = 0.5, 1.0
     if key is not None:
         draw = key.random("window")
@@ -113,6 +133,7 @@ def _read_clip(path: Path, config: VideoDataConfig, key: Key | None) -> Pixels:
         rate_factor=factor,
         at_least=_decode_size(config),
         caps=_caps(config),
+        whole=whole,
     )
 
 

@@ -94,3 +94,28 @@ def test_nothing_is_kept_where_memory_is_short(monkeypatch):
         each.put(1, ROW)
     assert rows.get(1) is not None
     assert workers.get(1) is None
+
+
+def test_the_first_rows_are_kept_where_memory_is_short_for_all(monkeypatch):
+    monkeypatch.setattr(shared_rows.memory, "available", lambda: 150)  # 37 bytes are taken
+    rows = SharedRows([0, 6, 6, 6, 6, 0], partly=True)
+    assert [rows.keeps(index) for index in range(6)] == [True] * 4 + [False] * 2
+    for index in range(1, 5):
+        assert rows.put(index, ROW) is ROW
+    assert [rows.get(index) is not None for index in range(6)] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not pickle.loads(pickle.dumps(rows)).keeps(1)
+
+
+def test_a_row_is_written_in_place_and_complete_after_that():
+    rows = SharedRows([6] * 3)
+    rows.space(1)[:2] = ROW[:2]
+    assert rows.get(1) is None
+    rows.complete(1, 2)
+    assert rows.get(1).tolist() == ROW[:2].tolist()

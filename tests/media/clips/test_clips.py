@@ -5,6 +5,7 @@ from contextlib import suppress
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from weakref import ref
 
 import av
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from quintet.media.clips.reader import check_clip, frames_of, probe, read_clip, resize_crop_clip
-from quintet.media.clips.windows import Caps, ClipInfo, window
+from quintet.media.clips.whole import read_whole, whole_size
+from quintet.media.clips.windows import Caps, ClipInfo, excerpt, window
 from quintet.media.clips.writer import write_gif, write_mp4
 from quintet.media.errors import BadFile
 from quintet.media.pixels import resize_crop
@@ -633,3 +635,96 @@ def test_reading_leaves_no_threads_for_a_forked_worker_to_wait_for(tmp_path: Pat
         timeout=60,
     )
     assert answer.stdout.split() == ["0", "0"], answer.stderr
+
+
+def noisy(path: Path, codec: str, frames: int = 60, options: dict[str, str] | None = None) -> Path:
+    """A video of moving noise, whose frames depend on those before them."""
+    random = np.random.default_rng(0)
+    wide = np.kron(random.integers(0, 256, (16, 40, 3)), np.ones((4, 4, 1))).astype(np.uint8)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=20, options=options or {})
+        stream.height, stream.width, stream.pix_fmt = 64, 96, "yuv420p"
+        stream.codec_context.gop_size, stream.codec_context.thread_count = 8, 1
+        stream.codec_context.bit_rate = 1_000_000
+        for number in range(frames):
+            frame = av.VideoFrame.from_ndarray(wide[:, number : number + 96].copy(), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def assert_windows_are_equal(path: Path, at_least: int = 24) -> int:
+    """From memory and decoded; returns how many windows came from memory."""
+    space = np.empty(whole_size(path, at_least=at_least), np.uint8)
+    whole = read_whole(path, space, at_least=at_least)
+    remembered = 0
+    for start in (0.0, 0.13, 0.5, 0.77, 1.0):
+        for rate, factor in ((None, 1.0), (None, 0.5), (7.0, 1.0), (60.0, 1.0), (12.5, 1 / 3)):
+            for count in (4, 17):
+                how: dict[str, Any] = {"count": count, "start": start, "at_least": at_least}
+                how |= {"rate": rate, "rate_factor": factor}
+                try:
+                    decoded = read_clip(path, **how)
+                except BadFile:
+                    assert whole is None
+                    continue
+                assert np.array_equal(read_clip(path, **how, whole=whole), decoded)
+                if whole is not None:
+                    effective = rate if factor == 1 else (rate or whole.info.rate) * factor
+                    span = window(whole.info, count=count, start=start, rate=effective)
+                    remembered += excerpt(whole, span) is not None
+    return remembered
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec", "options"),
+    [
+        ("mp4", "libx264", {}),
+        ("mp4", "libx264", {"x264-params": "open-gop=1:bframes=3"}),
+        ("mp4", "libx264", {"x264-params": "intra-refresh=1"}),
+        ("mkv", "libx264", {"x264-params": "open-gop=1:bframes=3"}),
+        ("webm", "libvpx-vp9", {}),
+        ("mpg", "mpeg2video", {"bf": "2"}),
+        ("ogv", "libvpx", {}),
+    ],
+)
+def test_windows_of_a_whole_video_equal_decoded_ones(tmp_path, suffix, codec, options):
+    assert assert_windows_are_equal(noisy(tmp_path / f"a.{suffix}", codec, options=options)) >= 40
+
+
+def test_windows_of_unusual_whole_videos_equal_decoded_ones(tmp_path):
+    for turn in (90, 180, -90):
+        assert assert_windows_are_equal(encode(tmp_path / "a.mp4", rotation=turn)) >= 45
+    assert assert_windows_are_equal(encode(tmp_path / "b.mp4", aspect=Fraction(2, 1))) >= 45
+    times = [0, 100, 200, 300, 700, 800, 900, 950, 1900, 2000]
+    for suffix in ("mp4", "mkv"):
+        path = encode(tmp_path / f"c.{suffix}", frames=10, times=times, gop=4)
+        assert assert_windows_are_equal(path) > 20
+    assert assert_windows_are_equal(encode(tmp_path / "d.mp4", frames=1)) == 50
+    assert_windows_are_equal(encode(tmp_path / "a.avi"))
+
+
+def test_damaged_and_truncated_videos_are_not_taken_from_memory_where_that_differs(tmp_path):
+    for suffix in ("mp4", "webm"):
+        path = encode(tmp_path / f"a.{suffix}", frames=48)
+        content = path.read_bytes()
+        random = np.random.default_rng(3)
+        for share in (1.0, 0.6):
+            damaged = bytearray(content[: int(len(content) * share)])
+            if share == 1:
+                for at in random.integers(len(damaged) // 4, len(damaged), 20):
+                    damaged[at] = 255 - damaged[at]
+            path.write_bytes(damaged)
+            with suppress(BadFile):
+                assert_windows_are_equal(path)
+
+
+def test_long_videos_gifs_and_those_without_space_are_not_decoded_as_a_whole(tmp_path):
+    write_gif(tmp_path / "a.gif", np.stack([numbered(i) for i in range(4)]), 10)
+    assert whole_size(tmp_path / "a.gif", at_least=24) == 0
+    assert whole_size(encode(tmp_path / "a.mp4", frames=52, rate=5), at_least=24) == 0
+    path = encode(tmp_path / "b.mp4", frames=45, rate=5)
+    size = whole_size(path, at_least=24)
+    assert size == 46 * (3 * 24 * 36 + 8)
+    assert read_whole(path, np.empty(size, np.uint8), at_least=24) is not None
+    assert read_whole(path, np.empty(size // 2, np.uint8), at_least=24) is None

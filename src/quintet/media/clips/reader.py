@@ -8,7 +8,7 @@ one demuxer selected by the first of them, so a file cannot refer to other files
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from math import ceil, inf
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,9 +16,19 @@ import numpy as np
 
 from quintet.media import pixels
 from quintet.media.clips import gifs
-from quintet.media.clips.windows import Caps, ClipInfo, Picker, Window, check_info, window
+from quintet.media.clips.rgb import converter, quarters, shown_size
+from quintet.media.clips.windows import (
+    Caps,
+    ClipInfo,
+    Picker,
+    Whole,
+    Window,
+    check_info,
+    excerpt,
+    window,
+)
 from quintet.media.errors import BadFile, OutOfRange, check_file, decoding
-from quintet.media.pixels import Extent, Pixels
+from quintet.media.pixels import Pixels
 from quintet.media.shards.member import as_path
 
 if TYPE_CHECKING:
@@ -145,13 +155,13 @@ def _describe(
     return info
 
 
-def _source(path: Path, caps: Caps) -> _Source:
+def source_of(path: Path, caps: Caps) -> _Source:
     check_file(path, caps.max_bytes, "cut the video")
     return _Source(path, _family(path), caps)
 
 
 @contextmanager
-def _ready(source: _Source) -> Generator[_Video, None, None]:
+def ready(source: _Source) -> Generator[_Video, None, None]:
     """Open a file at its start, with length and rate from the header or by counting packets."""
     with _opened(source) as video:
         if video.info.seconds > 0 and 0 < video.info.rate <= 1000:
@@ -164,10 +174,10 @@ def _ready(source: _Source) -> Generator[_Video, None, None]:
 
 def probe(path: Path | str, caps: Caps = Caps()) -> ClipInfo:  # noqa: B008
     """Size, length and rate from the header; if incomplete, by counting packets."""
-    source = _source(as_path(path), caps)
+    source = source_of(as_path(path), caps)
     if source.family == "gif":
         return gifs.probe(source.path, caps)
-    with _ready(source) as video:
+    with ready(source) as video:
         return video.info
 
 
@@ -226,7 +236,7 @@ def _frames(video: _Video) -> "Iterator[tuple[VideoFrame | None, float | None]]"
             yield last, frame.time
 
 
-def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame | None, float]]":
+def timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame | None, float]]":
     """Frames from the key frame before `seek`, with times relative to the first frame; None for one
     that cannot be read."""
     from av.error import FFmpegError
@@ -242,11 +252,15 @@ def _timed(video: _Video, seek: float) -> "Iterator[tuple[VideoFrame | None, flo
         yield frame, last
 
 
-def _pick(path: Path, video: _Video, span: Window, seek: float) -> Picker:
+def slack_of(video: _Video) -> float:
+    """Seconds by which a time stamp may be off: it is rounded to the container's ticks."""
+    return min(max(float(video.stream.time_base or 0), 1e-6), 0.3 / video.info.rate)
+
+
+def _pick(path: Path, video: _Video, span: Window, seek: float) -> Picker["VideoFrame"]:
     """Decode from `seek` until the window is full or the file ends."""
-    period, tick = 1 / video.info.rate, float(video.stream.time_base or 0)
-    picker = Picker(span, slack=min(max(tick, 1e-6), 0.3 * period))
-    for frame, time in _timed(video, seek):
+    picker = Picker["VideoFrame"](span, slack_of(video))
+    for frame, time in timed(video, seek):
         picker.add(frame, time)
         if picker.full or (seek > 0 and picker.times and picker.late):
             return picker
@@ -265,7 +279,7 @@ def _read(
     slide: bool = True,
 ) -> Pixels:
     for before in SEEKS:
-        with _ready(source) as video:
+        with ready(source) as video:
             span = choose(video.info)
             seek = max(0.0, span.first - before)
             picker = _pick(source.path, video, span, seek)
@@ -281,15 +295,17 @@ def _read(
 # Pixels.
 
 
-def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | None) -> Pixels:
+def _stack(
+    path: Path, picker: Picker["VideoFrame"], stream: "VideoStream", at_least: int | None
+) -> Pixels:
     if not picker.picked:
         raise BadFile(path, "holds no frames", "remove it or copy it again")
     if picker.damaged:
         reason = f"is damaged near {picker.window.first:.1f} s"
         raise BadFile(path, reason, "remove it or copy it again")
-    width, height = size = _shown_size(stream, at_least)
+    width, height = size = shown_size(stream, at_least)
     out = np.empty((picker.window.frames, height, width, 3), np.uint8)
-    to_rgb = _converter(size)
+    to_rgb = converter(size)
     before = None
     for index, frame in enumerate(picker.picked):
         if frame is before:
@@ -298,44 +314,10 @@ def _stack(path: Path, picker: Picker, stream: "VideoStream", at_least: int | No
             out[index] = to_rgb(frame)
         before = frame
     out[len(picker.picked) :] = out[len(picker.picked) - 1]
-    return np.ascontiguousarray(np.rot90(out, _quarters(picker.picked[0]), (1, 2)))
+    return np.ascontiguousarray(np.rot90(out, quarters(picker.picked[0]), (1, 2)))
 
 
-def _converter(size: Extent) -> Callable[["VideoFrame"], Pixels]:
-    """Return a converter of frames to RGB of this size.
-
-    PyAV's own converter starts a thread per core (17) and outlives the clip (19): a worker forked
-    after its parent has read a clip would wait for ever for threads that it did not inherit.
-    """
-    import av
-    from av.video.reformatter import VideoReformatter
-
-    width, height = size
-    reformat = VideoReformatter().reformat
-    one_thread = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
-
-    def to_rgb(frame: "VideoFrame") -> Pixels:
-        # Area averaging is faster than filters and does not alias, but enlarges to blocks.
-        how = "AREA" if width * height < frame.width * frame.height else "BILINEAR"
-        rgb = reformat(frame, width, height, "rgb24", interpolation=how, **one_thread)
-        return np.asarray(rgb.to_ndarray(), np.uint8)
-
-    return to_rgb
-
-
-def _quarters(frame: "VideoFrame") -> int:
-    """Quarter turns to the upright orientation."""
-    return round(frame.rotation / 90) % 4
-
-
-def _shown_size(stream: "VideoStream", at_least: int | None) -> Extent:
-    """Size with square pixels, reduced to what is needed."""
-    width, height = stream.width, stream.height
-    aspect = float(stream.sample_aspect_ratio or 1)
-    if 0.25 <= aspect <= 4:
-        width = max(1, round(width * aspect))
-    share = 1.0 if at_least is None else min(1.0, at_least / min(width, height))
-    return Extent(ceil(width * share), ceil(height * share))
+# Clips.
 
 
 def read_clip(
@@ -347,13 +329,15 @@ def read_clip(
     rate_factor: float = 1.0,
     at_least: int | None = None,
     caps: Caps = Caps(),  # noqa: B008
+    whole: Whole | None = None,
 ) -> Pixels:
     """`count` frames, upright, with square pixels: uint8 (count, h, w, 3).
 
     `start`, 0..1, is the position of the window among those that fit. `rate` is in frames per
     second; None takes consecutive frames. `rate_factor` multiplies either: 0.5 takes every second
     frame. A clip that is too short is padded with its last frame. With `at_least` large frames are
-    reduced while decoding, as long as the shorter side has at least so many pixels.
+    reduced while decoding, as long as the shorter side has at least so many pixels. With `whole`,
+    from `read_whole`, the same frames are taken from memory.
     """
     if count < 1 or not 0 <= start <= 1 or (rate is not None and rate <= 0) or rate_factor <= 0:
         values = f"count {count}, start {start}, rate {rate}, rate_factor {rate_factor}"
@@ -363,7 +347,10 @@ def read_clip(
         effective = rate if rate_factor == 1 else (rate or info.rate) * rate_factor
         return window(info, count=count, start=start, rate=effective)
 
-    source = _source(as_path(path), caps)
+    remembered = None if whole is None else excerpt(whole, choose(whole.info))
+    if remembered is not None:
+        return remembered
+    source = source_of(as_path(path), caps)
     if source.family == "gif":
         return gifs.read(source.path, caps, choose, start)
     return _read(source, choose, at_least)
@@ -371,14 +358,14 @@ def read_clip(
 
 def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noqa: B008
     """Every frame (h, w, 3), upright, one at a time, in constant memory."""
-    source = _source(as_path(path), caps)
+    source = source_of(as_path(path), caps)
     if source.family == "gif":
         yield from gifs.frames_of(source.path, caps)
         return
-    with _ready(source) as video:
-        to_rgb = _converter(_shown_size(video.stream, None))
+    with ready(source) as video:
+        to_rgb = converter(shown_size(video.stream, None))
         count, lost, time = 0, 0, 0.0
-        for frame, time in _timed(video, 0.0):
+        for frame, time in timed(video, 0.0):
             if frame is None:
                 lost += 1
                 if lost > 1 + 0.1 * count:
@@ -388,7 +375,7 @@ def frames_of(path: Path | str, caps: Caps = Caps()) -> Iterator[Pixels]:  # noq
             if count > caps.max_frames:
                 reason = f"has more than max_frames = {caps.max_frames:,} frames"
                 raise BadFile(source.path, reason, "cut the video")
-            yield np.ascontiguousarray(np.rot90(to_rgb(frame), _quarters(frame)))
+            yield np.ascontiguousarray(np.rot90(to_rgb(frame), quarters(frame)))
         if count == 0:
             raise BadFile(source.path, "holds no frames", "remove it or copy it again")
         if count < 0.9 * (video.info.frames or count + 1):  # the last frame may be long
@@ -405,12 +392,12 @@ def _check_end(path: Path, info: ClipInfo, last: float) -> None:
 
 def check_clip(path: Path | str, *, count: int, caps: Caps = Caps()) -> None:  # noqa: B008
     """Read the first and the last window, and check that the file is not truncated."""
-    source = _source(as_path(path), caps)
+    source = source_of(as_path(path), caps)
     read_clip(path, count=count, start=0.0, caps=caps)
     read_clip(path, count=count, start=1.0, caps=caps)
     if source.family == "gif":
         return
-    with _ready(source) as video:
+    with ready(source) as video:
         at_end = window(video.info, count=1, start=1.0, rate=1.0)
         picker = _pick(source.path, video, at_end, seek=at_end.first)
         _check_end(source.path, video.info, picker.times[-1] if picker.times else 0.0)

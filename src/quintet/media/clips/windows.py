@@ -1,12 +1,13 @@
 """Windows of frames in a clip, and the selection of decoded frames for a window."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from quintet.media.errors import BadFile, OutOfRange
+from quintet.media.pixels import Pixels
 
-if TYPE_CHECKING:
-    from av.video.frame import VideoFrame
+Frame = TypeVar("Frame")
 
 
 class Caps(NamedTuple):
@@ -66,17 +67,17 @@ def window(info: ClipInfo, *, count: int, start: float, rate: float | None) -> W
     return Window(count, first, None if rate is None else step)
 
 
-class Picker:
+class Picker(Generic[Frame]):
     """Receives frames in temporal order and selects those of a window."""
 
     def __init__(self, window: Window, slack: float) -> None:
         self.window = window
-        self.slack = slack  # time stamps are rounded to the container's ticks
+        self.slack = slack
         self.times: list[float] = []
-        self.picked: list[VideoFrame] = []
+        self.picked: list[Frame] = []
         self.waited = 0
         self.lost = 0  # unreadable frames since the start of the window
-        self._current: VideoFrame | None = None
+        self._current: Frame | None = None
 
     @property
     def damaged(self) -> bool:
@@ -95,7 +96,7 @@ class Picker:
     def _due(self) -> float:
         return self.window.first + len(self.picked) * (self.window.step or 0.0)
 
-    def add(self, frame: "VideoFrame | None", time: float) -> None:
+    def add(self, frame: Frame | None, time: float) -> None:
         """Add the next frame, or None if it cannot be read."""
         self.waited += 1
         if frame is None:
@@ -129,3 +130,28 @@ class Picker:
         else:
             first = self.times[-count] if len(self.times) >= count else 0.0
         return self.window._replace(first=first)
+
+
+class Whole(NamedTuple):
+    """A video decoded as a whole: content of the header, and frames with their times."""
+
+    info: ClipInfo
+    slack: float
+    times: Sequence[float]
+    frames: Pixels
+
+
+def excerpt(whole: Whole, span: Window) -> Pixels | None:
+    """The frames that would be decoded; None if the file is shorter than its header says: which
+    earlier window is read then depends on where decoding begins."""
+    picker = Picker[int](span, whole.slack)
+    for index, time in enumerate(whole.times):
+        picker.add(index, time)
+        if picker.full:
+            break
+    else:
+        picker.finish()
+    if not picker.picked or (not picker.full and span.first > 0):
+        return None
+    padding = [picker.picked[-1]] * (span.frames - len(picker.picked))
+    return whole.frames[[*picker.picked, *padding]]

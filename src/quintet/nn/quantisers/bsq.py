@@ -5,9 +5,9 @@ cannot move away from the codes, so the quantisation error is bounded for any nu
 
 The entropy loss is LFQ's, which takes groups of bits jointly. With single bits, the cheapest form
 in the paper, copies of one bit count as much as different bits: fewer codes are used
-(docs/log.md). The commitment loss is the squared distance to the code; its weight is 0 by default
-in the authors' code. Logits are in units of a coordinate of the code, so that any number of bits is
-equally sharp, as with the paper's tau = 2 bits.
+(docs/dev/log.md). The commitment loss is the squared distance to the code; its weight is 0 by
+default in the authors' code. Logits are in units of a coordinate of the code, so that any number of
+bits is equally sharp, as with the paper's tau = 2 bits.
 """
 
 import math

@@ -16,7 +16,7 @@ from quintet.shared.captions import folder_caption
 from quintet.shared.code_cache import CachedCodes, OfSource, VariantKey
 from quintet.shared.scenes import figures
 
-PREPARED = 1
+PREPARED = 2
 """Version of the preparation; increment on any change, to invalidate cached ids."""
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quintet.engine.errors import RunError
-from quintet.media.pixels import Pixels
+from quintet.media.pixels import Extent, Pixels, crop_box
 from quintet.media.splits import Key
 from quintet.shared.tokenizer.config import PixelDataConfig
 
@@ -51,6 +51,19 @@ def random_crop(config: PixelDataConfig, key: Key | None) -> dict[str, float]:
     draw = key.random("crop")
     scale = draw.uniform(config.min_crop, 1)
     return {"scale": scale, "top": draw.random(), "left": draw.random()}
+
+
+def resize_crop_fast(
+    frames: Pixels, size: tuple[int, int], *, scale: float, top: float, left: float
+) -> Pixels:
+    """`resize_crop_clip` in a sixth of the time: bicubic instead of Lanczos, for all frames at
+    once, with the edges of the crop on whole pixels. Only for training."""
+    extent = Extent(frames.shape[2], frames.shape[1])
+    box = crop_box(extent, size, scale=scale, top=top, left=left)
+    x, y = min(round(box[0]), extent.width - 1), min(round(box[1]), extent.height - 1)
+    crop = frames[:, y : max(round(box[3]), y + 1), x : max(round(box[2]), x + 1)]
+    planes = torch.from_numpy(crop).permute(0, 3, 1, 2)
+    return F.interpolate(planes, size, mode="bicubic", antialias=True).permute(0, 2, 3, 1).numpy()
 
 
 def check_channels(channels: int, known: tuple[int, ...], what: str) -> None:

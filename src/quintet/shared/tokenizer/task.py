@@ -84,7 +84,7 @@ class TokenizerTask(Task):
         self, name: str, discriminator: nn.Module, optimizer: OptimizerConfig
     ) -> None:
         lecam = adversarial.LeCam() if self.losses.penalty == "lecam" else None
-        # It would be compiled twice, live and frozen, and was no faster for it (docs/log.md).
+        # It would be compiled twice, live and frozen, and was no faster for it (docs/dev/log.md).
         part = Part(channels_last(discriminator), optimizer, compiles=False, extra_state=lecam)
         self.parts[name] = part
         self.updates.append(
