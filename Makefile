@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train seven small models on built-in data, on the CPU, in about sixteen minutes
+demo: $(READY)  ## samples of the ready models, then a short training run, on the CPU, in five minutes
 	$(BIN)/quintet demo
 
 test: lint tests  ## lint, types and tests; required for every change

@@ -244,28 +244,42 @@ def test_a_demo_whose_run_differs_fails_and_trains_nothing_again(
     assert json.loads(log.read_text().splitlines()[-1])["val/psnr"] == 1.0
 
 
-@pytest.mark.skipif(PROGRAM is None, reason="no chromium or chrome is installed")
-def test_a_reload_keeps_the_place_and_the_page_fits_a_phone(
-    short: Finished, tmp_path: Path
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if PROGRAM is None:
+        pytest.skip("no chromium or chrome is installed")
+    actual = Browser(tmp_path_factory.mktemp("profile"))
+    yield actual
+    actual.close()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_fits_the_window_without_errors(
+    width: int, short: Finished, browser: Browser
+) -> None:
+    browser.open(short.path / "index.html", width=width, height=844)
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    assert browser.value("[...document.images].every(image => image.alt && image.naturalWidth)")
+    assert browser.problems() == []
+
+
+@pytest.mark.slow
+def test_a_reload_keeps_the_place_and_open_details(
+    short: Finished, browser: Browser, tmp_path: Path
 ) -> None:
     html = (short.path / "index.html").read_text()
     page, version = tmp_path / "index.html", "document.title"
     page.write_text(html.replace("<html", f'<html data-live="{time.time() * 1000:.0f}"', 1))
-    browser = Browser(tmp_path / "profile")
-    try:
-        browser.open(page, width=390, height=844)
-        assert browser.value("document.documentElement.scrollWidth") <= 390
-        browser.value("scrollTo(0, 700), document.querySelectorAll('details')[1].open = true")
-        page.write_text(html.replace("<title>Quintet demo", "<title>Second", 1))
-        browser.wait(f"{version} === 'Second'")
-        browser.wait("scrollY === 700")
-        assert browser.value("document.querySelectorAll('details')[1].open")
-        assert browser.problems() == []
-        page.write_text(html.replace("<title>Quintet demo", "<title>Third", 1))
-        time.sleep(4.5)
-        assert browser.value(version) == "Second"  # it has finished
-    finally:
-        browser.close()
+    browser.open(page, width=390, height=844)
+    browser.value("scrollTo(0, 700), document.querySelectorAll('details')[1].open = true")
+    page.write_text(html.replace("<title>Quintet demo", "<title>Second", 1))
+    browser.wait(f"{version} === 'Second'")
+    browser.wait("scrollY === 700")
+    assert browser.value("document.querySelectorAll('details')[1].open")
+    assert browser.problems() == []
+    page.write_text(html.replace("<title>Quintet demo", "<title>Third", 1))
+    time.sleep(4.5)
+    assert browser.value(version) == "Second"  # it has finished
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from quintet.engine.config import Recipe, is_gone
 from quintet.engine.errors import RunError
 
 HELP = f"""\
-  quintet demo [--quick]                         all six trainers on built-in data, and a page
+  quintet demo                                   ready models and a training run, on one page
 
 Quintet {__version__} trains generative models. Their families, by room:
 FAMILIES
