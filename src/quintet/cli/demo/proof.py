@@ -220,7 +220,7 @@ def section(proof: Proof) -> str:
         f'<p class="verdict {"good" if proof.holds else "bad"}">'
         f"{'✓' if proof.holds else '✗'} {text(said[:1].upper() + said[1:])}</p>"
         f"<p>The copy started from the checkpoint of step {proof.start} and went on to step "
-        f"{proof.last} in processes of its own (<code>quintet resume</code>).</p>"
+        f"{proof.last} in processes of its own.</p>"
         f"{details('Digests', table(head, rows))}"
         f"{details('Values that differ', f'<ul>{differing}</ul>' if differing else '')}</section>"
     )

@@ -9,16 +9,12 @@ from quintet.cli.demo.gallery import encoded_png
 from quintet.cli.demo.page import Page
 from quintet.engine.runs.folder import RunFolder, read_json, read_lines
 from quintet.engine.runs.sinks import Sink
-from quintet.report.curves import svg, thin
+from quintet.report.curves import svg
 from quintet.report.markup import is_finite, text
 from quintet.shared.demo import Live
 
 REWRITE = 3.0
 """Seconds between versions of the page."""
-COLUMNS = 11
-"""Pictures in the strip: steps, and the originals."""
-
-
 Record = Mapping[str, Any]
 
 
@@ -110,7 +106,7 @@ def strip(live: Live, run: Path, records: Sequence[Record]) -> str:
     metric = f"val/{live.metric}"
     values = {r["step"]: r[metric] for r in records if is_finite(r.get(metric))}
     columns = ""
-    for sheet in thin(sheets, COLUMNS - 1):
+    for sheet in sheets:
         step = int(sheet.parent.name.removeprefix("step-"))
         value = f"<br>{values[step]:.1f} {live.unit}" if step in values else ""
         columns += column(live.strip(sheet)[1], f"step {step}", value)
