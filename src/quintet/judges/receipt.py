@@ -153,7 +153,7 @@ def check_comparable(scores: dict[str, Score]) -> None:
         difference = differing(first.receipt, other.receipt)
         if difference:
             raise RunError(
-                f"{first.receipt.judge} of {first_name} and of {name} cannot stand side by side: "
+                f"{first.receipt.judge} of {first_name} and of {name} cannot be compared: "
                 f"{difference}"
             )
 

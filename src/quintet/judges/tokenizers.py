@@ -193,8 +193,8 @@ def _check_size(size: Size, multiple: int) -> None:
         )
     if any(side % multiple for side in size):
         raise RunError(
-            f"size is {size[0]} x {size[1]}; both must be divisible by {multiple}, the least that "
-            "suits every tokenizer"
+            f"size is {size[0]} x {size[1]}; both must be divisible by {multiple}, as the "
+            "tokenizers require"
         )
 
 

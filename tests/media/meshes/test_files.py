@@ -373,7 +373,7 @@ ROWS = "0 0 0\n1 0 0\n{} 1 0\n"
         ("a.off", OFF.format("nan", 2), "not finite"),
         ("a.off", OFF.format("1", 3), "vertex 3 of 3"),
         ("a.off", OFF.format("1", -1), "vertex -1 of 3"),
-        ("a.off", OFF.format("1", "")[:-2], "fewer corners than it says"),
+        ("a.off", OFF.format("1", "")[:-2], "fewer corners than it announces"),
         ("a.off", "OFF\n-3 -1 0\n0 0 0\n", "announces -3 vertices and -1 faces"),
         ("a.off", "OFF\n2999999 999999 0\n0 0 0\n", "truncated"),
         ("a.off", "OFF BINARY\n1 1 1\n", "binary OFF"),
