@@ -447,11 +447,11 @@ def test_numbers_of_different_receipts_are_shown_apart(
     plots = re.findall(r"<figcaption><b>(judge/psnr(?:, receipt [^<]*)?)</b>", page)
     if difference is None:
         assert plots == ["judge/psnr"]
-        assert "cannot be compared" not in page
+        assert "cannot stand side by side" not in page
         return
     names = [EIGHT.digest, other.digest if other else "of b missing"]
     assert plots == [f"judge/psnr, receipt {name}" for name in names]
-    assert f"psnr of a (step 2) and of b (step 2) cannot be compared: {difference}" in page
+    assert f"psnr of a (step 2) and of b (step 2) cannot stand side by side: {difference}" in page
     row = r"judge/psnr/bicubic, receipt [^<]*</th><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td>"
     assert re.findall(row, page) == [("20", "–"), ("–", "20")]
 

@@ -1,4 +1,4 @@
-"""Receipts: what a number is a number of. Numbers of different receipts do not stand side by side.
+"""Receipts: how a number was measured. Numbers with different receipts cannot be compared.
 
 A receipt holds the judge and its facts (convention, digest of weights, versions), the digest of the
 reference set, how files became samples (crop, size, rounding), and the count. Digests are of

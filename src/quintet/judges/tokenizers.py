@@ -70,7 +70,7 @@ class Compared:
 def judged_alike(
     trials: Sequence[Any], files: Sequence[Path], preparation: dict[str, str]
 ) -> list[Judged]:
-    """Scores of all trials on these files; an error if they cannot stand side by side."""
+    """Scores of all trials on these files; an error if they cannot be compared."""
     reference = set_digest(files)
 
     def receipt(name: str, facts: dict[str, str]) -> Receipt:

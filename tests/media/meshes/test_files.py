@@ -479,7 +479,7 @@ def swap(kind: str, index: int, **values: object):
         (swap("scenes", 0, nodes=[]), "no faces"),
         (lambda about: about["meshes"][0]["primitives"][0].update(mode=0), "no faces"),
         (lambda about: about["meshes"][0]["primitives"][0].update(mode=9), "unknown mode 9"),
-        (lambda about: about.update(accessors={}), "no list"),
+        (lambda about: about.update(accessors={}), "not a list"),
         (lambda about: about["meshes"][0]["primitives"][0].update(attributes=1), "another kind"),
         (lambda about: about["meshes"][0].update(primitives=[1]), "another kind than glTF's"),
     ],
