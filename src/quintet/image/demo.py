@@ -24,7 +24,8 @@ STAGES = (
         description="A VQGAN tokenizer: encodes images as a grid of tokens and decodes them.",
         steps={"full": 500, "quick": 80},
         seconds={"full": 98, "quick": 16},
-        # What the next stage learns from: pictures whose captions say all, and few tokens.
+        # What the next stage learns from: pictures fully described by their captions, and few
+        # tokens.
         settings={
             "images.builtin": "figure",
             "model.levels": [4, 4, 4, 4],

@@ -159,7 +159,7 @@ def tokenizer_large() -> VideoRecipe:
 
 
 def adopt() -> VideoAdoptRecipe:
-    """Fine-tune the decoder of an autoencoder of diffusers on 17 x 256 x 256 clips; for one GPU."""
+    """Fine-tune the decoder of a diffusers autoencoder on 17 x 256 x 256 clips; for one GPU."""
     return VideoAdoptRecipe(
         steps=5000,
         batch_size=2,
@@ -175,7 +175,7 @@ def adopt() -> VideoAdoptRecipe:
 
 
 def adopt_tiny() -> VideoAdoptRecipe:
-    """The same with 9 x 32 x 32 clips and small discriminators; for tries on a CPU."""
+    """The same with 9 x 32 x 32 clips and small discriminators; to try on a CPU."""
     return replace(
         adopt(),
         steps=200,
