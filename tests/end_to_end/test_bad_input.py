@@ -258,7 +258,7 @@ def test_a_run_that_is_not_there_is_named(
     assert_one_sentence(quintet(command, tmp_path / "empty", *rest), tmp_path / "empty")
 
 
-@pytest.mark.parametrize("words", [["resume"], ["evaluate"], ["report"], ["replay", "--step", "1"]])
+@pytest.mark.parametrize("words", [["resume"], ["report"], ["replay", "--step", "1"]])
 def test_an_export_is_not_taken_for_a_run(
     words: list[str], exported: Path, quintet: Quintet
 ) -> None:
