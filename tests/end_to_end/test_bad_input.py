@@ -495,7 +495,11 @@ def test_sample_refuses_two_inputs_of_one_name(
 def test_sample_without_input_asks_an_export_for_pictures(
     exported: Path, tmp_path: Path, quintet: Quintet
 ) -> None:
-    said = quintet("sample", exported, "--out", tmp_path / "out")
+    model = Path(shutil.copytree(exported, tmp_path / "model"))
+    about = json.loads((model / "config.json").read_text())
+    del about["recipe"]  # as the export of a run on files of a user
+    (model / "config.json").write_text(json.dumps(about))
+    said = quintet("sample", model, "--out", tmp_path / "out")
     assert_one_sentence(said, "give images")
 
 
