@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LATEST := .venv-latest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Container images often forbid bytecode; every process of the tests would compile everything anew.
+# Container images often forbid bytecode; every test process would then compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
 

@@ -53,11 +53,10 @@ class Ready:
     """The frozen stage: another of them."""
     quick: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the quick metrics."""
-    example: str = ""
-    """A command, where the family has no example without files of a user."""
 
 
 FEW = {"generation.count": 4, "generation.reference_count": 16}
+# Without speech/vocoder_tiny, whose 1.7 MB would exceed MAX_BYTES.
 # The tokenizers of figures: docs/image.md and docs/video.md. Captions of either have 25 words,
 # which differ in a table of 512; one of 8192 takes two megabytes more. Dependencies come first.
 MODELS = {
@@ -97,12 +96,6 @@ MODELS = {
     "music": Ready("music/mulan_tiny", quick={"sounds.valid_limit": 16}),
     "speech": Ready(
         "speech/voicebox_tiny", quick={"recordings.valid_limit": 4, "sampling.count": 1}
-    ),
-    "vocoder": Ready(
-        "speech/vocoder_tiny",
-        quick={"recordings.valid_limit": 2},
-        example="quintet sample ready/speech --text 'ba do ki' --vocoder ready/vocoder"
-        " --out spoken.wav",
     ),
 }
 
@@ -240,7 +233,7 @@ def card_of(name: str, source: Path) -> dict[str, Any]:
     return {
         "recipe": model.recipe,
         **facts,
-        "example": model.example or command("sample", f"ready/{name}", *words),
+        "example": command("sample", f"ready/{name}", *words),
         "data": {"builtin": True, **about["data"]},
         **machine(source),
         "bytes": sum((folder / file).stat().st_size for file in FILES),

@@ -1,8 +1,9 @@
-"""README.md: its commands are run and its code is executed, at small sizes. ARCHITECTURE.md: the
-paths, names and tree are those of the source.
+"""README.md and docs/start.md: their commands are run and their code is executed, at small sizes.
+ARCHITECTURE.md: the paths, names and tree are those of the source.
 
-All commands run in one process in the order of the page, because later ones use the output of
-earlier ones and because importing torch for each would cost more than the commands do.
+All commands run in one process in the order of the pages, because later ones use the output of
+earlier ones and because importing torch for each would cost more than the commands do. A command
+that both pages show runs once.
 """
 
 import json
@@ -23,6 +24,7 @@ from quintet.music.tunes import compose, play
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
+START = (ROOT / "docs/start.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 SMALL = "--steps 4 --workers 0 --batch-size 4 --images.valid-limit 8 --evaluate-every 0"
@@ -52,8 +54,7 @@ APPENDED = {
     "quintet train image/vqgan_tiny --run": f"{SMALL} {NARROW}",
     "quintet train image/vqgan photos --run": f"{SMALL} {NARROW}",
     "quintet train image/vqgan packed --run": f"{SMALL} {NARROW}",
-    "quintet doctor image/vqgan_tiny": f"{SMALL} {NARROW} --device cpu",
-    "quintet sample runs/first": "--count 2",
+    "quintet doctor image/vqgan photos": f"{SMALL} {NARROW} --device cpu",
     "quintet train mesh/autoencoder_tiny --run": MESHES,
     "quintet train mesh/transformer_tiny --auto": (
         f"{MESHES} --model.layers 1 --model.text-layers 1 --generation.count 1"
@@ -67,7 +68,8 @@ APPENDED = {
 }
 # Values that would take long: as on the page, and as run.
 REPLACED = {
-    "resume runs/first --steps 1000": "resume runs/first --steps 6 --workers 0",
+    "resume runs/photos --steps 20000": "resume runs/photos --steps 6 --workers 0",
+    "resume runs/first --steps 1700": "resume runs/first --steps 6 --workers 0",
     "dim=64, patch_size=2, channel_multipliers=(1, 2, 4)": (
         "dim=16, patch_size=4, channel_multipliers=(1, 2)"
     ),
@@ -104,19 +106,22 @@ if __name__ == "__main__":  # some commands start processes, which import this
 """
 
 
-def blocks() -> list[tuple[str, str]]:
-    return re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of each, but for those under the comment `ready`."""
+    found = re.findall(r"^(<!-- ready -->\n)?```(\w*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return [(language, text) for comment, language, text in found if not comment]
 
 
 def pieces() -> list[tuple[str, str]]:
-    """Shell commands by their first word, and whole blocks of Python, in the order of the page."""
+    """Shell commands by their first word, and whole blocks of Python, in the order of the pages;
+    each once."""
     pieces: list[tuple[str, str]] = []
-    for language, text in blocks():
+    for language, text in blocks(PAGE) + blocks(START):
         if language == "python":
             pieces.append(("python", text))
-        else:
+        elif language == "bash":
             pieces += [(line.split()[0], line) for line in text.splitlines() if line.strip()]
-    return pieces
+    return list(dict.fromkeys(pieces))
 
 
 def of_kind(*kinds: str) -> list[str]:
@@ -188,7 +193,10 @@ def test_every_command_and_code_block_runs(index, outcomes):
         "runs/photos/config.json",
         "runs/python/metrics.jsonl",
         "runs/line/metrics.jsonl",
+        "runs/plain/config.json",
+        "runs/packed/config.json",
         "out/validation-000.reconstruction.png",
+        "both.html",
         "out/a.reconstruction.png",
         "exported/model.safetensors",
         "exported/README.md",
@@ -247,38 +255,41 @@ def test_installation_names_existing_files_and_extras():
     ]
 
 
-def test_every_block_of_the_page_is_checked():
-    assert {language for language, _ in blocks()} == {"bash", "python"}
-    known = {"quintet", "python", "make", "torchrun", "python3", ".venv/bin/pip", "."}
+def test_every_block_of_the_pages_is_checked():
+    assert {language for language, _ in blocks(PAGE)} == {"bash", "python"}
+    assert {language for language, _ in blocks(START)} == {"bash", "python", "text"}
+    known = {"quintet", "python", "make", "torchrun", "python3", ".venv/bin/pip", ".", "uv"}
     assert {kind for kind, _ in pieces()} <= known
 
 
 def test_every_substitution_still_applies():
-    """A stale one would hide that the page has changed."""
+    """A stale one would hide that a page has changed."""
     commands = of_kind("quintet")
     for prefix in APPENDED:
         assert any(command.startswith(prefix) for command in commands), prefix
     for shown in REPLACED:
-        assert shown in PAGE, shown
+        assert shown in PAGE + START, shown
 
 
 def test_the_page_is_short():
-    assert len(PAGE.splitlines()) <= 220
+    assert len(PAGE.splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
-def test_every_link_leads_to_a_file(page):
-    """Images aside: they are written by a run."""
+LINKED = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md"]
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_every_link_and_picture_leads_to_a_file(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    links = re.findall(r"(?<!!)\[[^\]]+\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    links = re.findall(r"\[[^\]]+\]\(([^)#:]+)(?:#[^)]*)?\)", text)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-# -- ARCHITECTURE.md and CONTRIBUTING.md ----------------------------------------------------------
+# -- ARCHITECTURE.md, CONTRIBUTING.md and AGENTS.md -----------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "AGENTS.md"])
 def test_every_path_exists_and_defines_the_names_given_with_it(page):
     """Paths with a folder, from the root or from src/quintet; names follow as `path`: `name`."""
     text = (ROOT / page).read_text(encoding="utf-8").replace("ROOM", "image")

@@ -211,9 +211,9 @@ def test_a_number_stands_for_a_pair_and_for_a_list_of_one() -> None:
 @pytest.mark.parametrize("name", ["vae", "tokenizer", "autoencoder", "voicebox", "mulan"])
 def test_pickles_are_neither_written_nor_read_by_a_model(name: str) -> None:
     model = getattr(small, name)()
-    with pytest.raises(TypeError, match="save is not there: call save_pretrained"):
+    with pytest.raises(TypeError, match="save does not exist: call save_pretrained"):
         model.save("model.pt")
-    with pytest.raises(TypeError, match=r"load is not there: call \w+.from_pretrained"):
+    with pytest.raises(TypeError, match=r"load does not exist: call \w+.from_pretrained"):
         model.load("model.pt")
 
 

@@ -159,6 +159,6 @@ def test_a_log_fn_given_to_train_is_called_with_a_notice(tmp_path: Path):
         progress=False,
         run=tmp_path / "run",
     )
-    with pytest.warns(FutureWarning, match="log_fn is now given to the trainer"):
+    with pytest.warns(FutureWarning, match="log_fn is now an argument of the trainer"):
         trainer.train(reports.append)
     assert [report["step"] for report in reports][:2] == [1, 2]

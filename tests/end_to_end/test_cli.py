@@ -262,11 +262,11 @@ def test_train_resume_starts_a_run_and_then_resumes_it(tmp_path: Path, quintet: 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--seed", 3], "all randomness of the run follows from it"),
+        (["--seed", 3], "it determines all randomness of the run"),
         (["--model.dim=32"], "the weights and their use depend on it"),
-        (["--images.no-flip"], "later steps would see other samples"),
+        (["--images.no-flip"], "later steps would read different samples"),
         (["--optim.warmup-steps", 9], "the learning rate may change"),
-        (["--valid", "photos"], "metrics would no longer compare"),
+        (["--valid", "photos"], "metrics would not be comparable"),
     ],
 )
 def test_resume_explains_what_cannot_change(
@@ -788,14 +788,14 @@ def test_a_replayed_step_has_the_losses_of_the_log_or_says_that_it_has_not(
     copied: Path, quintet: Quintet
 ) -> None:
     said = quintet("replay", copied, "--step", 4)
-    assert "The samples and losses of steps 4 to 4 are those of the log." in said.out
+    assert "The samples and losses of steps 4 to 4 match the log." in said.out
     assert last_json(said.out)["compared"] == ["samples", "losses"]
     records = [{**r, "vae/loss": 1.0} if "vae/loss" in r else r for r in lines(copied)]
     (copied / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     said = quintet("replay", copied, "--step", 4)
     assert said.status == 1
     assert not last_json(said.out)["checked"]
-    assert "The samples of steps 4 to 4 are those of the log." in said.out
+    assert "The samples of steps 4 to 4 match the log." in said.out
     assert "the log of steps 4 to 4 has other losses: vae/loss 1.0 -> " in said.err
 
 

@@ -79,7 +79,7 @@ def test_an_unknown_argument_is_an_error_with_suggestions(quintet: Quintet, tmp_
     assert "nor a recipe" in said
     assert "did you mean image/vqgan" in sentence(quintet("doctor", "image/vqgam"))
     assert "quintet doctor image FOLDER" in sentence(quintet("doctor", "image"))
-    assert "it is no run" in sentence(quintet("doctor", tmp_path))
+    assert "it is not a run" in sentence(quintet("doctor", tmp_path))
     assert "neither" in sentence(quintet("doctor", tmp_path, tmp_path))
 
 
@@ -128,7 +128,7 @@ def test_a_folder_is_described_completely(quintet: Quintet, photos: Path) -> Non
     assert "pixels of the shorter side:" in said.out
     assert "█" in said.out
     assert "12 of 14 files have none, 02.jpg is the first without" in said.out
-    assert "1 files are copies of others" in said.out
+    assert "1 files are copies of other files" in said.out
     assert "00.png = copy.png" in said.out
     assert "held out: 3 of 14 files" in said.out
     assert "reading" not in said.err, "a progress bar is for terminals"

@@ -267,7 +267,7 @@ def test_generated_pictures_are_judged_by_their_captions(
     assert "originals" in said.out
     assert (tmp_path / "kept/outputs/000002.txt").read_text()
     refused = quintet("evaluate", trained, "--judges", "clip_score")
-    assert "clip_score compares captions, which there are none of here" in refused.err
+    assert "clip_score compares captions, and there are none here" in refused.err
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ def test_embeddings_of_music_are_judged_by_recall(quintet: Quintet, tmp_path: Pa
     assert 0.6 < found["baselines"]["chance"]["recall_at_10"]["value"] <= 1
     said = quintet("evaluate", run, "--judges", "all", "--save", tmp_path / "kept")
     assert said.status == 2
-    assert "makes embeddings and no files; drop --save" in said.err
+    assert "outputs embeddings, not files; drop --save" in said.err
 
 
 @pytest.mark.slow

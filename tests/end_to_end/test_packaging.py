@@ -118,6 +118,17 @@ def test_the_installed_command_shows_help(installed: Path) -> None:
     assert Path(path).is_relative_to(installed)
 
 
+def test_the_installed_command_trains_and_reports(installed: Path) -> None:
+    """The report needs the style sheet and the script of the wheel."""
+    quintet = str(installed / "bin" / "quintet")
+    small = "--steps 2 --batch-size 2 --workers 0 --device cpu --images.size 32 32"
+    narrow = "--model.dim 16 --discriminator.dim 8 --images.valid-limit 2 --run runs/first"
+    call(installed, quintet, "train", "image/vqgan_tiny", *small.split(), *narrow.split())
+    run = installed.parent / "runs/first"
+    assert (run / "checkpoints/step-00000002/state.json").is_file()
+    assert "</html>" in (run / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_the_installed_demo_writes_its_page(installed: Path) -> None:
     output = call(installed, str(installed / "bin" / "quintet"), "demo", "--steps", "2")

@@ -107,6 +107,8 @@ def test_a_ready_name_is_a_model_for_all_commands(packaged: Path, quintet: Quint
     own = library.load(packaged).state_dict()
     for model in (library.load(name), library.VQGanVAE.from_pretrained(name)):
         assert all(value.equal(own[key]) for key, value in model.state_dict().items())
+    assert "is an export already" in quintet("export", name, "copy").err
+    assert quintet("export", name, "graphs", "--format", "torch-export").status == 0
     said = quintet("sample", name, "--count", "2", "--out", "out", "--device", "cpu")
     assert said.status == 0, said.err
     assert len([*Path("out").glob("*.reconstruction.png")]) == 2

@@ -343,6 +343,7 @@ CASES: dict[str, Callable[[Desk], object]] = {
     "cli/train.py:recipe_examples": lambda desk: desk.call("train", "image/vqgan_tiny", "--help"),
     "cli/train.py:recipe_help": lambda desk: desk.call("train", "image/vqgan_tiny", "--help"),
     "cli/train.py:train": lambda desk: desk.call("train", "--help"),
+    "engine/models/ready.py:found": lambda desk: desk.call("evaluate", "ready/nothing"),
     "engine/models/export.py:require_usable": lambda desk: desk.call(
         *("export", with_nan(desk.run, steps=(6,)), "model")
     ),

@@ -137,7 +137,7 @@ def test_words_of_the_dead_are_not_taken_for_those_of_the_living(store: dist.TCP
 
 
 def test_whoever_waits_in_vain_says_so(store: dist.TCPStore) -> None:
-    with pytest.raises(TimeoutError, match="did not come"):
+    with pytest.raises(TimeoutError, match="did not join"):
         rendezvous.agreed_name(store, 1, 2, time.monotonic() + 0.2)
 
 

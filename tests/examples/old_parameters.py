@@ -159,7 +159,7 @@ _MUSIC = {
     "data_max_length": [Was(4000)],
     "folder": [
         Was(None, "folder is now called data"),
-        Was(FOLDER, Refused("or dataset, and not both", "folder is now called data")),
+        Was(FOLDER, Refused("or dataset, not both", "folder is now called data")),
     ],
     "lr": _IMAGE["lr"],
     "grad_accum_every": [Was(2, "grad_accum_every is now called accumulate")],

@@ -155,7 +155,7 @@ assert images.shape == (1, 3, 16, 16)
                 },
             ),
             Change(
-                "load is not there: call VQGanVAE.from_pretrained(folder)",
+                "load does not exist: call VQGanVAE.from_pretrained(folder)",
                 {"vae.load('/path/to/vae.pt')\n": ""},  # it was built above
             ),
             Change("t5_name='t5-small' is not supported: ", {"    t5_name = 't5-small',\n": ""}),

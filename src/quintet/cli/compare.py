@@ -53,7 +53,7 @@ class Compare:
     """
 
     data: tyro.conf.Positional[Path]
-    """Folder of pictures or sounds, one of them, or a .json file of scores."""
+    """Folder of pictures or sounds, a single file, or a .json file of scores."""
     models: tyro.conf.Positional[tuple[Path, ...]]
     """Runs (also RUN@STEP, RUN@best), exported folders, and folders of diffusers or transformers;
     or further files of scores."""

@@ -49,13 +49,13 @@ class Evaluate:
     batch_size: int | None = None
     """Batch size of evaluation; the default is that of the run."""
     judges: tuple[str, ...] = ()
-    """Names of judges, apart by spaces or commas, or all (those that work on this machine)."""
+    """Names of judges, separated by spaces or commas, or all (those that work on this machine)."""
     count: int | None = None
     """Number of samples to judge; the default is all, or generation.count for mesh transformers."""
     save: Path | None = None
     """New folder for originals and outputs, to compare them again with --pair."""
     json_line: bool = False
-    """Print the line of JSON alone."""
+    """Print only the line of JSON."""
 
 
 def evaluate(arguments: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import tyro
 
 from quintet import rooms
-from quintet.cli.common import Step, check_step, parse, recorded
+from quintet.cli.common import Step, check_step, parse
 from quintet.engine.errors import RunError
 from quintet.files import atomic_folder
 
@@ -21,7 +21,7 @@ class Export:
     """
 
     run: tyro.conf.Positional[Path]
-    """The run's folder."""
+    """The run's folder; for graphs also an export of built-in data, or ready/NAME."""
     out: tyro.conf.Positional[Path]
     """A new folder."""
     step: Step = None
@@ -35,19 +35,25 @@ class Export:
 def export(argv: list[str]) -> None:
     import quintet
     from quintet.engine.models.export import require_usable
-    from quintet.engine.runs.folder import at_step
+    from quintet.engine.runs.folder import RunFolder, at_step
     from quintet.report.card import last_evaluation
 
     args = parse(Export, argv, "export")
     check_step(args.step)
-    _, recipe = recorded(args.run)
+    run = at_step(args.run, args.step)
+    folder = RunFolder.open(run)
+    recipe = rooms.recipe_of(folder.about, folder.path)
+    is_run = "model" not in folder.about
+    if not is_run and args.format == "safetensors":
+        raise RunError(f"{folder.path} is an export already: copy it, or choose another --format")
     if args.dtype == "fp16" and (args.format != "safetensors" or rooms.family_of(recipe).adopts):
         raise RunError("--dtype fp16 is for safetensors of Quintet's own models; leave it out")
     check_new_folder(args.out)
-    run = at_step(args.run, args.step)
-    require_usable(run, args.out)
+    if is_run:
+        require_usable(run, args.out)
     model = quintet.load(run)
-    model.measured(last_evaluation(run))
+    if is_run:
+        model.measured(last_evaluation(run))
     graphs = None
     if args.format != "safetensors":
         graphs = rooms.family_of(recipe).export.pieces(model, recipe)

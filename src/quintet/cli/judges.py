@@ -47,7 +47,8 @@ class Pair:
     pair: Annotated[tuple[Path, Path], tyro.conf.arg(metavar="REFERENCES OUTPUTS")]
     """The folder of originals, and the folder to judge."""
     judges: tuple[str, ...] = ()
-    """Names of judges, apart by spaces or commas; the default is all that work on this machine."""
+    """Names of judges, separated by spaces or commas; the default is all that work on this
+    machine."""
     medium: str | None = None
     """Medium; inferred from the files and judges by default, with speech for sounds."""
     size: int | None = None
@@ -57,7 +58,7 @@ class Pair:
     rate: int | None = None
     """Sample rate of sounds; the default is that of the judge."""
     json_line: bool = False
-    """Print the line of JSON alone."""
+    """Print only the line of JSON."""
 
 
 def pair(asked: Pair) -> None:
@@ -100,7 +101,7 @@ class Bench:
 
         module, maker = choosing.module_of(family.room), family.outputs.outputs(task)
         if save and maker.compares == "embeddings":
-            raise RunError(f"a run of {family} makes embeddings and no files; drop --save")
+            raise RunError(f"a run of {family} outputs embeddings, not files; drop --save")
         judges, silent = choosing.chosen(family.room, names, maker.compares)
         return cls(judges, silent, maker, module)
 

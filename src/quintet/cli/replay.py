@@ -28,7 +28,7 @@ class Replay:
     run: tyro.conf.Positional[Path]
     """The run's folder."""
     step: int | None = None
-    """Step to repeat: the one that brought the run to this number."""
+    """Step to repeat: the one that ended at this step count."""
     verify: int | None = None
     """Number of reports to verify; the exit status is 1 if the log differs."""
     seed: int | None = None
@@ -61,7 +61,7 @@ def one_step(build: Any, recipe: Any, run: Path, step: int) -> None:
     differing = [row for row in replayed.compared if not row.verified]
     compared = ["samples"] * bool(replayed.checked) + ["losses"] * bool(replayed.compared)
     if alike := compared[: len(compared) - bool(differing)]:
-        print(f"The {' and '.join(alike)} of steps {replayed.steps} are those of the log.")
+        print(f"The {' and '.join(alike)} of steps {replayed.steps} match the log.")
     if replayed.why_not:
         what = "losses" if replayed.checked else "samples and losses"
         print(f"Its {what} were not compared: {replayed.why_not}.")

@@ -43,7 +43,7 @@ def resume(arguments: list[str]) -> None:
 
 
 FIXED: Mapping[str, str] = {
-    "seed": "all randomness of the run follows from it",
+    "seed": "it determines all randomness of the run",
     "precision": "every number of the run depends on it",
     "deterministic": "it selects the kernels that computed the run so far",
     "planned_steps": "parts start at fractions of it",
@@ -51,13 +51,13 @@ FIXED: Mapping[str, str] = {
     "init_partial": "weights are loaded at step 0 only",
     "model": "the weights and their use depend on it",
     "discriminator": "its weights depend on it",
-    "losses": "the model would be trained for something else from here on",
-    "valid": "metrics would no longer compare with those so far",
+    "losses": "the training objective would change from here on",
+    "valid": "metrics would not be comparable with earlier ones",
 }
 """Why a setting or a group of settings cannot change on resume."""
 OPTIMIZER = "the optimizer state depends on it; only the learning rate may change"
 STAGE = "the weights depend on the copy that the run keeps"
-DEFAULT = "later steps would see other samples"
+DEFAULT = "later steps would read different samples"
 
 
 def refuse_fixed(name: str, recipe: Recipe, run: Path, arguments: list[str]) -> None:

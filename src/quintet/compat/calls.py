@@ -15,7 +15,7 @@ _IDS = Removed(
     only(None),
 )
 _OUTPUT = Removed("call reconstruct, or take output of what the model returns", nothing)
-_ADVERSARIAL = Removed("the adversarial loss is the trainer's", only(None))
+_ADVERSARIAL = Removed("the trainer computes the adversarial loss", only(None))
 _SIMILARITY = Removed("call similarity(wavs, raw_texts), or get_audio_latents", nothing)
 
 MESH_AUTOENCODER_CALL: Table = {
@@ -36,8 +36,8 @@ MESH_TRANSFORMER_CALL: Table = {
     "text_embeds": _TEXT_EMBEDS,
     "cond_drop_prob": when_set("text_drop"),
     "return_loss": Removed("call with codes by position for the losses of each mesh", only(True)),
-    "return_cache": Removed("generate caches by itself", nothing),
-    "cache": Removed("generate caches by itself", only(None)),
+    "return_cache": Removed("generate uses a cache automatically", nothing),
+    "cache": Removed("generate uses a cache automatically", only(None)),
     "append_eos": Removed("the end of a mesh is always learned", only(True)),
 }
 MESH_GENERATE: Table = {
@@ -89,9 +89,9 @@ MULAN_CALL: Table = dict.fromkeys(
 )
 VOICEBOX_CALL: Table = {
     **dict.fromkeys(("semantic_token_ids", "phoneme_ids"), _IDS),
-    "mask": Removed("give lengths=, the samples of each sound", only(None)),
-    "cond": Removed("the context is the sound itself, outside of a drawn mask", only(None)),
-    "cond_mask": Removed("it is drawn: losses=VoiceBoxLossConfig(mask_fraction=…)", only(None)),
+    "mask": Removed("give lengths=, the number of samples of each sound", only(None)),
+    "cond": Removed("the context is the sound outside a random mask", only(None)),
+    "cond_mask": Removed("it is random: losses=VoiceBoxLossConfig(mask_fraction=…)", only(None)),
     "input_sampling_rate": Removed("resample to the sample_rate of the model", only(None)),
 }
 VOICEBOX_SAMPLE: Table = {

@@ -57,7 +57,8 @@ class OptimizerConfig:
     """Optimizer, learning-rate schedule and weight average of one part."""
 
     optimizer: Literal["adamw", "adam", "lion", "muon"] = "adamw"
-    """The optimizer; muon orthogonalises the updates of hidden matrices, the rest is for adamw."""
+    """The optimizer; muon orthogonalises the updates of hidden matrices and leaves the rest to
+    adamw."""
     learning_rate: float = setting(3e-4, free=True, recorded=True)
     """Peak learning rate, reached after the warm-up; not scaled by the number of processes."""
     betas: tuple[float, float] = (0.9, 0.99)
@@ -148,9 +149,9 @@ class Recipe:
     evaluate_batch: int | None = setting(None, free=True)
     """Batch size of evaluation, per process; the default is batch_size."""
     judges: tuple[str, ...] = setting((), free=True)
-    """Outside judges at evaluations, as listed by quintet judges; all: those that work here."""
+    """External metrics at evaluations, as listed by quintet judges; all: those that work here."""
     judge_count: int = setting(32, free=True)
-    """Validation samples that they judge."""
+    """Number of validation samples to judge."""
     save_every: int = setting(500, free=True, common=True)
     """Steps between checkpoints; the last step is always saved."""
     keep_last: int = setting(2, free=True)
@@ -162,23 +163,25 @@ class Recipe:
     init_from: str | None = setting(None, common=True, path=True)
     """Run (RUN@STEP, RUN@best) or exported folder whose weights initialise the model at step 0."""
     init_partial: bool = False
-    """Take the weights of init_from that fit by name and shape, and name those that do not."""
+    """Load the weights of init_from that match by name and shape, and list the others."""
     stop_when_flat: int = setting(0, free=True)
     """Stop after this many evaluations in a row without a new best; 0 never does."""
     deterministic: bool = False
     """Use deterministic kernels only (slower on a GPU)."""
     schedule_steps: int | None = setting(None, free=True)
-    """Length of the learning-rate schedule; the default is `steps`, also of an extended run."""
+    """Length of the learning-rate schedule; the default is `steps`, also when a run is extended."""
     planned_steps: int | None = None
-    """Steps that shares of the run refer to; the default is `schedule_steps` of the first start."""
+    """Number of steps that fractions of the run refer to; the default is `schedule_steps` of the
+    first start."""
     max_skipped: int = setting(20, free=True)
     """Stop after this many consecutive steps with a non-finite loss or gradient."""
     max_damaged: float = setting(0.1, free=True)
     """Stop if more than this share of the samples is unreadable."""
     accept_changed_data: bool = setting(False, free=True)
-    """Resume although files of the training data are gone, and take in new ones."""
+    """Resume although training files are gone, and include new ones."""
     rollback: int = setting(0, free=True)
-    """Times the run may restore its last intact checkpoint and reshuffle data, at max_skipped."""
+    """At max_skipped, restore the last intact checkpoint and reshuffle the data, this many
+    times."""
     data_timeout: float = setting(300.0, free=True)
     """Seconds to wait for one batch before the run stops and names its samples."""
     processes: int | None = setting(None, free=True)

@@ -51,8 +51,8 @@ def start(
     Python, which may pass frozen stages as models. `opening` is said first."""
     if recipe.judges and judge is None:
         raise RunError(
-            "judges work in runs of the command line; leave them out here, and judge the run "
-            f"afterwards: {command('evaluate', path, '--judges', 'all')}"
+            "judges run only from the command line; omit them here, and judge the run afterwards: "
+            f"{command('evaluate', path, '--judges', 'all')}"
         )
     with protected(), Signals(recipe.minutes) as signals:
         world = World(recipe)

@@ -322,7 +322,7 @@ def _fitting(
     own = {name: fsdp.whole(value) for name, value in part.module.state_dict().items()}
     fit = {n: value for n, value in state.items() if n in own and value.shape == own[n].shape}
     if not fit:
-        raise RunError(f"{where}: nothing of it fits '{part.name}'")
+        raise RunError(f"{where}: none of its weights fits '{part.name}'")
     for names, reason in (
         ([name for name in own if name not in fit], "start from their initial values"),
         ([name for name in state if name not in fit], "of init_from are left out"),
@@ -350,6 +350,6 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) ->
         if own[name].shape != value.shape:
             raise RunError(
                 f"{where}: {name} has shape {tuple(value.shape)}, "
-                f"but this model wants {tuple(own[name].shape)}"
+                f"but this model expects {tuple(own[name].shape)}"
             )
         fsdp.local(own[name]).copy_(fsdp.piece(value, own[name]))

@@ -75,7 +75,7 @@ def changed_machine(about: Mapping[str, Any], world: World) -> Iterator[str]:
     if world.device.type == "cpu" and about.get("threads", threads) != threads:
         changed.append(f"threads were {about['threads']}, are {threads}")
     if changed:
-        yield f"steps from here are not exactly those of a run without a stop: {'; '.join(changed)}"
+        yield f"from here on, steps differ from those of an uninterrupted run: {'; '.join(changed)}"
 
 
 def settle_data(

@@ -60,7 +60,7 @@ class Options:
     num_epochs: float | None = None
     """Length of the run in passes over the data, instead of `steps`."""
     val_dataset: Any = None
-    """Validation data of one's own; by default `valid_fraction` of the data is held out."""
+    """Your own validation data; by default `valid_fraction` of the data is held out."""
     log_fn: Callable[[dict[str, Any]], Any] | None = None
     """Called with each report and each evaluation; `loss` and `discr_loss` are there as well."""
     progress: bool = True
@@ -234,7 +234,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
         self.model, self.options = model, Options(**{n: known.pop(n) for n in OPTIONS & {*known}})
         settings = {**settings_from(recipe, known), **explicit}
         if dataset is not None and settings.get("data") is not None:
-            raise RunError("give data (a folder) or dataset, and not both")
+            raise RunError("give data (a folder) or dataset, not both")
         if self.options.val_dataset is not None and dataset is None:
             raise RunError("val_dataset goes with dataset; a folder holds out its valid_fraction")
         if dataset is not None:
@@ -245,7 +245,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
         self.recipe: Any = recipe
         lengths = ("steps" in settings) + (self.options.num_epochs is not None)
         if lengths > 1 or not (lengths or own_recipe or self.name):
-            raise RunError("give steps or num_epochs, and not both")
+            raise RunError("give steps or num_epochs, not both")
         train = self.sets["train"] if self.sets else self.open(recipe)
         self.recipe = self._with_steps(recipe, train)
         unlisted = {"data"} | derived.keys() - settings.keys()
@@ -305,7 +305,7 @@ class BaseTrainer(UpstreamNames, Generic[M]):
         `log_fn` is the constructor's keyword, where older packages have it.
         """
         if log_fn is not None:
-            notice("log_fn is now given to the trainer, and no longer to train")
+            notice("log_fn is now an argument of the trainer, not of train")
             self.options = dataclasses.replace(self.options, log_fn=log_fn)
         self.stopped = None
         trainable = {parameter: parameter.requires_grad for parameter in self.model.parameters()}
@@ -390,7 +390,7 @@ class Trainer(BaseTrainer[nn.Module]):
 
     def open(self, recipe: AnyRecipe) -> Any:
         raise RunError(
-            "Trainer reads no folders: give a data set with a length and items by index,"
+            "Trainer does not read folders: give a data set with a length and items by index,"
             " Trainer(model, dataset, steps=…)"
         )
 

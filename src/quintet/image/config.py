@@ -13,7 +13,7 @@ class ImageDataConfig(PixelDataConfig):
 
     builtin: Literal["scenes", "figures", "figure"] = "scenes"
     """Built-in images: scenes of many textured shapes; or up to four plain figures, or a single
-    large one, whose captions say all (they are never flipped)."""
+    large one, fully described by their captions (they are never flipped)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

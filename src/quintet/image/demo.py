@@ -70,7 +70,7 @@ GENERATOR = Row(
     draw=generate,
     arguments='--text "a large green ring in the middle on red" --out pictures',
 )
-# What the generator learns from: pictures whose captions say all, and few tokens.
+# What the generator learns from: pictures fully described by their captions, and few tokens.
 FIGURES = {
     "images.builtin": "figure",
     "model.levels": [4, 4, 4, 4],

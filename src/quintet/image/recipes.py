@@ -155,7 +155,7 @@ def vqgan_large_f16() -> VQGanRecipe:
 
 
 def adopt() -> ImageAdoptRecipe:
-    """Fine-tune the decoder of an autoencoder of diffusers on 256 x 256 images; for one GPU."""
+    """Fine-tune the decoder of a diffusers autoencoder on 256 x 256 images; for one GPU."""
     return ImageAdoptRecipe(
         steps=5000,
         batch_size=8,
@@ -171,7 +171,7 @@ def adopt() -> ImageAdoptRecipe:
 
 
 def adopt_tiny() -> ImageAdoptRecipe:
-    """The same with 64 x 64 images and a small discriminator; for tries on a CPU."""
+    """The same with 64 x 64 images and a small discriminator; to try on a CPU."""
     return replace(
         adopt(),
         steps=200,
@@ -187,7 +187,7 @@ def adopt_tiny() -> ImageAdoptRecipe:
 
 
 def clip() -> ClipRecipe:
-    """Fine-tune a CLIP of transformers on images with captions; for one GPU."""
+    """Fine-tune a transformers CLIP on images with captions; for one GPU."""
     return ClipRecipe(
         steps=2000,
         batch_size=256,
@@ -200,7 +200,7 @@ def clip() -> ClipRecipe:
 
 
 def clip_tiny() -> ClipRecipe:
-    """The same with 16 images a step; for tries on a CPU."""
+    """The same with 16 images a step; to try on a CPU."""
     tried = clip()
     return replace(
         tried,

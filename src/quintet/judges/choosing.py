@@ -117,7 +117,7 @@ def _unknown(name: str, medium: str, known: Mapping[str, Any]) -> str:
         what = "embeddings" if name not in judges_of(medium) else "pairs"
         what = "captions" if kind.reads_captions else what
         what = "sets" if issubclass(kind, SetJudge) else "texts" if kind.reads_text else what
-        return f"{name} compares {what}, which there are none of here; {there}"
+        return f"{name} compares {what}, and there are none here; {there}"
     others = [other for other in MEDIA if name in of_medium(other)]
     if others:
         return f"{name} is a judge of {' and '.join(others)}; of {medium} {there}"

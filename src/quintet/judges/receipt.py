@@ -1,4 +1,4 @@
-"""Receipts: what a number is a number of. Numbers of different receipts do not stand side by side.
+"""Receipts: how a number was measured. Numbers with different receipts cannot be compared.
 
 A receipt holds the judge and its facts (convention, digest of weights, versions), the digest of the
 reference set, how files became samples (crop, size, rounding), and the count. Digests are of
@@ -153,7 +153,7 @@ def check_comparable(scores: dict[str, Score]) -> None:
         difference = differing(first.receipt, other.receipt)
         if difference:
             raise RunError(
-                f"{first.receipt.judge} of {first_name} and of {name} cannot stand side by side: "
+                f"{first.receipt.judge} of {first_name} and of {name} cannot be compared: "
                 f"{difference}"
             )
 

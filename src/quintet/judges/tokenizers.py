@@ -70,7 +70,7 @@ class Compared:
 def judged_alike(
     trials: Sequence[Any], files: Sequence[Path], preparation: dict[str, str]
 ) -> list[Judged]:
-    """Scores of all trials on these files; an error if they cannot stand side by side."""
+    """Scores of all trials on these files; an error if they cannot be compared."""
     reference = set_digest(files)
 
     def receipt(name: str, facts: dict[str, str]) -> Receipt:
@@ -193,8 +193,8 @@ def _check_size(size: Size, multiple: int) -> None:
         )
     if any(side % multiple for side in size):
         raise RunError(
-            f"size is {size[0]} x {size[1]}; both must be divisible by {multiple}, the least that "
-            "suits every tokenizer"
+            f"size is {size[0]} x {size[1]}; both must be divisible by {multiple}, as the "
+            "tokenizers require"
         )
 
 

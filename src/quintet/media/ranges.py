@@ -108,7 +108,7 @@ def summary(outside: Iterable[Outside], total: int, what: str) -> Iterator[str]:
     if 2 * left_out > total:
         yield (
             f"only {total - left_out:,} of {total:,} {what} are left: the settings do not fit this "
-            f"data; begin with the limit above that leaves out {len(ordered[0][1]):,}"
+            f"data; begin with the limit above that excludes {len(ordered[0][1]):,}"
         )
 
 

@@ -114,7 +114,7 @@ def mulan_large() -> MuLaNRecipe:
 
 
 def adopt() -> CodecAdoptRecipe:
-    """Fine-tune the decoder of an audio codec of diffusers or transformers; for one GPU."""
+    """Fine-tune the decoder of a diffusers or transformers audio codec; for one GPU."""
     return CodecAdoptRecipe(
         steps=5000,
         batch_size=8,
@@ -131,7 +131,7 @@ def adopt() -> CodecAdoptRecipe:
 
 
 def adopt_tiny() -> CodecAdoptRecipe:
-    """The same with short segments and small discriminators; for tries on a CPU."""
+    """The same with short segments and small discriminators; to try on a CPU."""
     return replace(
         adopt(),
         steps=200,
@@ -151,7 +151,7 @@ def adopt_tiny() -> CodecAdoptRecipe:
 
 
 def clap() -> ClapRecipe:
-    """Fine-tune a ClapModel of transformers on clips of 10 seconds with captions; for one GPU."""
+    """Fine-tune a transformers ClapModel on clips of 10 seconds with captions; for one GPU."""
     return ClapRecipe(
         steps=2000,
         batch_size=64,
@@ -166,7 +166,7 @@ def clap() -> ClapRecipe:
 
 
 def clap_tiny() -> ClapRecipe:
-    """The same with 16 clips a step; for tries on a CPU."""
+    """The same with 16 clips a step; to try on a CPU."""
     tried = clap()
     return replace(
         tried,

@@ -49,7 +49,7 @@ class DataConfig:
     split_file: str | None = setting(None, path=True, split=True)
     """JSON file with lists `train` and `valid` of the files; a run keeps its own in data.json."""
     exclude_held_out: bool = True
-    """Leave files out of training that validation has too, by path or by content."""
+    """Exclude files from training that are also in validation, by path or by content."""
     valid_limit: int = 512
     """Maximum number of validation samples per evaluation."""
     builtin_count: int = 100_000
@@ -111,10 +111,10 @@ class SegmentDataConfig(SoundFileConfig):
     seconds: float = 0.68
     """Length of the random segments of training; shorter recordings are padded with silence."""
     valid_seconds: float = 4.0
-    """Validation takes the middle of a recording, at most so many seconds."""
+    """Validation uses the middle of a recording, up to this many seconds."""
     speed: float = 0.0
-    """Recordings of a folder are played faster or slower in training, by a factor of up to 1 plus
-    this, and higher or lower with it."""
+    """Recordings of a folder are played faster or slower in training, by a factor of up to 1
+    plus this; the pitch changes with it."""
     max_seconds: float = 7200.0
     """Longer files are skipped before they are decoded."""
     valid_limit: int = 128

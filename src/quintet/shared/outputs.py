@@ -108,7 +108,7 @@ def spoken(sets: Mapping[str, Sequence[Tensor]], rate: int, *about: Sequence[str
 
 def check_finite(values: Tensor) -> None:
     if not values.isfinite().all():
-        raise RunError("what the run makes is not finite; name another checkpoint with --step")
+        raise RunError("the run's outputs are not finite; name another checkpoint with --step")
 
 
 def cropped(size: Sequence[int]) -> dict[str, str]:

@@ -17,9 +17,9 @@ class SpeechDataConfig(AudioDataConfig):
     min_seconds: float = 0.1
     """Shorter recordings are skipped."""
     text_length: int = 512
-    """Recordings with a text of more bytes, or phonemes, are skipped."""
+    """Recordings with longer texts, in bytes or phonemes, are skipped."""
     trim: float = 40.0
-    """Silence at both ends, so many dB below the loudest moment, is cut to 0.1 s; 0: kept."""
+    """Silence at both ends (this many dB below the loudest moment) is cut to 0.1 s; 0: kept."""
     buckets: int = 6
     """Number of padded lengths of batches, evenly spaced up to max_seconds."""
     valid_limit: int = 500

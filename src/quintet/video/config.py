@@ -18,11 +18,11 @@ class VideoDataConfig(PixelDataConfig):
     min_rate_factor: float = 0.5
     """Training clips may skip frames, down to this fraction of the rate; 1 skips none."""
     pan: float = 0.0
-    """The crop of a training image glides and zooms by up to this share of its range, so that the
-    image becomes a clip of a moving camera; 0 keeps it static."""
+    """Training images become clips of a moving camera: the crop pans and zooms by up to this
+    share of its range; 0 keeps it static."""
     builtin: Literal["scenes", "figures", "figure"] = "scenes"
-    """Built-in clips: scenes of many moving shapes; or one plain figure, of one size or a large one
-    that crosses the picture, whose caption says all (it is never flipped)."""
+    """Built-in clips: scenes of many moving shapes; or one plain figure, of fixed size or a
+    large one that crosses the picture, fully described by its caption (never flipped)."""
     valid_limit: int = 128
     """Maximum number of validation clips per evaluation."""
     max_pixels: int = 36_000_000

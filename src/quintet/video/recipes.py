@@ -50,6 +50,20 @@ def tokenizer() -> VideoRecipe:
     )
 
 
+def tokenizer_coarse() -> VideoRecipe:
+    """The same with 2,560 codes, on plain figures: what video/maskgit can learn; for one GPU."""
+    fine = tokenizer()
+    return replace(
+        fine,
+        steps=1500,
+        evaluate_every=1500,
+        save_every=1500,
+        model=replace(fine.model, levels=(8, 8, 8, 5)),
+        videos=replace(fine.videos, builtin="figures"),
+        losses=replace(fine.losses, adversarial="none"),
+    )
+
+
 def tokenizer_tiny() -> VideoRecipe:
     """The same with 9 x 32 x 32 clips and 1,600 codes; four minutes on two CPU cores."""
     return VideoRecipe(
@@ -159,7 +173,7 @@ def tokenizer_large() -> VideoRecipe:
 
 
 def adopt() -> VideoAdoptRecipe:
-    """Fine-tune the decoder of an autoencoder of diffusers on 17 x 256 x 256 clips; for one GPU."""
+    """Fine-tune the decoder of a diffusers autoencoder on 17 x 256 x 256 clips; for one GPU."""
     return VideoAdoptRecipe(
         steps=5000,
         batch_size=2,
@@ -175,7 +189,7 @@ def adopt() -> VideoAdoptRecipe:
 
 
 def adopt_tiny() -> VideoAdoptRecipe:
-    """The same with 9 x 32 x 32 clips and small discriminators; for tries on a CPU."""
+    """The same with 9 x 32 x 32 clips and small discriminators; to try on a CPU."""
     return replace(
         adopt(),
         steps=200,

@@ -304,7 +304,7 @@ def test_an_evaluation_that_runs_out_of_memory_is_repeated_without_the_graphs(
     runs_out_once(run, monkeypatch)
     assert run.evaluate() == expected
     assert run.capture.pool is None
-    assert said == ["graphs of steps give way to evaluations, which do not fit beside them"]
+    assert said == ["the graphs of steps are released: evaluations do not fit beside them"]
     run.capture.pool = cast(Any, "of graphs, captured again")
     run.evaluate()
     assert run.capture.pool is None  # not tried beside them again

@@ -152,7 +152,9 @@ else:
 
 def test_a_trap_in_a_real_process_runs_nothing(canary: Path, save: Save, out: Path) -> None:
     old = save({"a": torch.ones(2), "x": Trap(os.mkdir, str(canary))})
-    with pytest.raises(RunError, match=r"names posix\.mkdir, which is no tensor; nothing was run"):
+    with pytest.raises(
+        RunError, match=r"names posix\.mkdir, which is not a tensor; nothing was run"
+    ):
         to_safetensors(old, out / NEW)
     assert list(out.iterdir()) == []
 
@@ -177,14 +179,14 @@ def test_nothing_that_a_file_names_is_called(
 ) -> None:
     trap = TRAPS[name](str(canary))
     content = {"model": OrderedDict(w=torch.ones(2)), "x": [{"y": trap}]} if deep else trap
-    with pytest.raises(Refused, match=r"names .*, which is no tensor; nothing was run"):
+    with pytest.raises(Refused, match=r"names .*, which is not a tensor; nothing was run"):
         read(save(content))
 
 
 def test_a_bare_pickle_is_not_opened(canary: Path, tmp_path: Path) -> None:
     old = tmp_path / "old.pt"
     old.write_bytes(pickle.dumps(Trap(os.mkdir, str(canary))))
-    with pytest.raises(Refused, match=r"is no file of torch\.save"):
+    with pytest.raises(Refused, match=r"is not a file of torch\.save"):
         read(old)
     with tarfile.open(old, "w") as archive:  # as torch 0.1 wrote them
         archive.add(__file__, "pickle")

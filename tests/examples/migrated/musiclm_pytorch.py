@@ -48,7 +48,7 @@ print("done")
 # told: use_lion=True is now optimizer='lion'
 # told: save_model_every is now called save_every
 # told: force_clear_prev_results is not needed: Quintet deletes no folder; …
-# told: log_fn is now given to the trainer, and no longer to train
+# told: log_fn is now an argument of the trainer, not of train
 # told: num_train_steps is now called steps
 # told: valid_frac is now called valid_fraction
 # told: results_folder is now called run

@@ -340,7 +340,7 @@ def test_a_name_of_the_hub_is_taken_from_its_cache_or_answered_with_the_download
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     train = ["train", "image/adopt_tiny", "--from", "org/vae", *SHORT.split()]
-    remedy = "nothing is downloaded from the Hub by itself; name vae after: hf download org/vae"
+    remedy = "nothing is downloaded from the Hub automatically; name vae after: hf download org/vae"
     for command in (train, ["sample", "org/vae"], ["compare", tmp_path, "org/vae"]):
         refused = cli(*command)
         assert refused.status == 2

@@ -215,7 +215,7 @@ def test_items_that_are_no_images_are_rejected_by_their_number(tmp_path: Path) -
 
 
 def test_data_is_given_once(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, and not both"):
+    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, not both"):
         trainer(tmp_path / "run", dataset=Pictures("tensor"), data=photos)
     with pytest.raises(RunError, match="val_dataset goes with dataset"):
         trainer(tmp_path / "run", data=photos, val_dataset=Pictures("tensor"))

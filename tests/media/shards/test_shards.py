@@ -408,7 +408,7 @@ def test_two_samples_of_one_key_are_named_and_the_first_counts(tmp_path):
     with tarfile.open(path, "w") as archive:
         for name, seed in (("a.png", 0), ("a.png", 1), ("b.png", 2), ("a.png", 3)):
             add(archive, name, png(seed))
-    with pytest.warns(UserWarning, match=r"twice.tar: a.png is there twice.*and 1 more"):
+    with pytest.warns(UserWarning, match=r"twice.tar: a.png occurs twice.*and 1 more"):
         found = opened(path)
     assert [found.path(i).read_bytes() for i in range(len(found))] == [png(0), png(2)]
 

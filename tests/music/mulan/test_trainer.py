@@ -256,7 +256,7 @@ def test_lengths_are_given_in_seconds_or_samples_and_once(tmp_path: Path) -> Non
 
 
 def test_data_is_given_once(songs: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, and not both"):
+    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, not both"):
         trainer(tmp_path / "run", Songs("tuple"), data=songs)
     with pytest.raises(RunError, match="val_dataset goes with dataset"):
         trainer(tmp_path / "run", data=songs, val_dataset=Songs("tuple"))

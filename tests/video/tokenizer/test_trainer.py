@@ -190,7 +190,7 @@ def test_bytes_and_floats_in_one_batch_are_rejected(tmp_path: Path) -> None:
 
 
 def test_data_is_given_once(footage: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, and not both"):
+    with pytest.raises(RunError, match=r"give data \(a folder\) or dataset, not both"):
         trainer(tmp_path / "run", dataset=Clips("tensor"), data=footage)
     with pytest.raises(RunError, match="val_dataset goes with dataset"):
         trainer(tmp_path / "run", data=footage, val_dataset=Clips("tensor"))

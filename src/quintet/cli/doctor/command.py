@@ -84,7 +84,7 @@ def unknown(what: str, data: Path | None) -> str:
     if data is None and Path(what).is_dir():
         first = rooms.rooms()[0]
         return (
-            f"{what} holds no config.json, so it is no run; to check it as data, name the room "
+            f"{what} holds no config.json, so it is not a run; to check it as data, name the room "
             f"first: {command('doctor', first, what)} (rooms: {', '.join(rooms.rooms())})"
         )
     return (
@@ -122,7 +122,7 @@ def check_recipe(name: str, arguments: list[str]) -> None:
     table(rows)
     if facts.get("timed_out"):
         minutes = TIMEOUT / 60
-        say(f"the next measurement took more than {minutes:.0f} minutes and was left out")
+        say(f"the next measurement took more than {minutes:.0f} minutes and was skipped")
     if {"peak", "exhausted"} & set(facts) and not fits(facts):
         advice = remedies(recipe, facts.get("precision", "fp32"))
         raise RunError(f"{name} does not fit into the memory of this machine. {advice}")

@@ -185,7 +185,7 @@ def about_duplicates(
         for first, copies in groups.items()
     ]
     count = sum(len(group) - 1 for group in named)
-    yield f"duplicates: {count} files are copies of others:"
+    yield f"duplicates: {count} files are copies of other files:"
     yield from (f"  {' = '.join(map(printable, group))}" for group in named[:SHOWN])
     if len(named) > SHOWN:
         yield f"  and {len(named) - SHOWN} more groups"

@@ -139,7 +139,7 @@ class Capture:
         gc.collect()  # the error and its frames, which hold tensors, are a circle
         self.crowded = True
         self.give_way()
-        self.say("graphs of steps give way to evaluations, which do not fit beside them")
+        self.say("the graphs of steps are released: evaluations do not fit beside them")
         return evaluation()
 
     def give_way(self) -> None:

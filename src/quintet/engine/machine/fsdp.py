@@ -37,8 +37,8 @@ def shard(network: nn.Module, device: torch.device, size: int) -> nn.Module:
 
     if _is_fsdp(network):
         raise RunError(
-            f"{type(network).__name__} is sharded from an earlier run; build a new one, or take "
-            "quintet.load of that run"
+            f"{type(network).__name__} is sharded from an earlier run; build a new one, or use "
+            "quintet.load on that run"
         )
     with torch.no_grad():  # alike, as with DDP, and in the order of memory that FSDP2 asks for
         for parameter in network.parameters():

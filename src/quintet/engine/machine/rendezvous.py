@@ -75,5 +75,5 @@ def _follow(store: dist.Store, rank: int, word: str, deadline: float) -> str:
 
 def _pause(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise TimeoutError("the other processes of this attempt did not come")
+        raise TimeoutError("the other processes of this attempt did not join")
     time.sleep(PAUSE)

@@ -62,7 +62,7 @@ def missing(path: Path) -> str:
         return f"there is no run at {path}"
     fetch = words("hf", "download", path, "--local-dir", path.name)
     return (
-        f"{path} is no folder here, and nothing is downloaded from the Hub by itself; "
+        f"{path} is not a local folder, and nothing is downloaded from the Hub automatically; "
         f"name {path.name} after: {fetch}"
     )
 

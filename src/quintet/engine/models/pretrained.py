@@ -52,14 +52,14 @@ class Pretrained:
 
     def save(self, *_: Any, **__: Any) -> NoReturn:
         """What older packages call; theirs writes a pickle."""
-        raise TypeError(f"{type(self).__name__}.save is not there: call save_pretrained(folder)")
+        raise TypeError(f"{type(self).__name__}.save does not exist: call save_pretrained(folder)")
 
     def load(self, *_: Any, **__: Any) -> NoReturn:
         """What older packages call; theirs reads a pickle."""
         name = type(self).__name__
         raise TypeError(
-            f"{name}.load is not there: call {name}.from_pretrained(folder), or quintet.load(run);"
-            " weights of other packages do not fit"
+            f"{name}.load does not exist: call {name}.from_pretrained(folder), or "
+            "quintet.load(run); weights of other packages do not fit"
         )
 
     init_and_load = init_and_load_from = load
@@ -256,7 +256,8 @@ def refuse_weights(path: Path) -> NoReturn:
     pickles = sorted(p.name for p in path.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
     others = f", only {', '.join(pickles)}" if pickles else ""
     raise RunError(
-        f"{path} holds no {WEIGHTS}{others}; others are not read, because a pickle can run code"
+        f"{path} holds no {WEIGHTS}{others}; other formats are not read, because a pickle can run "
+        "code"
     )
 
 
@@ -292,7 +293,7 @@ def check_sizes(kind: type[Any], config: Any, path: Path) -> None:
             f" {len(shapes)} tensors"
         ) from None
     except (RuntimeError, ValueError, MemoryError, OverflowError) as error:
-        raise RunError(f"{path / CONFIG} describes no valid model: {error}") from None
+        raise RunError(f"{path / CONFIG} does not describe a valid model: {error}") from None
     finally:
         hook.remove()
     state = model.state_dict()

@@ -17,8 +17,10 @@ CARD = "card.json"
 
 def cards() -> dict[str, dict[str, Any]]:
     """The cards of the models, by `ready/NAME`."""
-    files = sorted(FOLDER.rglob(CARD))
-    return {_name(file.parent): json.loads(file.read_text(encoding="utf-8")) for file in files}
+    return {
+        name: json.loads((folder / CARD).read_text(encoding="utf-8"))
+        for name, folder in sorted(_folders().items())
+    }
 
 
 def found(path: Path) -> Path:
@@ -26,7 +28,7 @@ def found(path: Path) -> Path:
     model, neither is meant by itself."""
     if path.parts[:1] != ("ready",) or len(path.parts) != 2:
         return path
-    known = {_name(file.parent): file.parent for file in FOLDER.rglob(CARD)}
+    known = _folders()
     packaged = known.get(path.as_posix())
     if packaged and path.exists():
         raise RunError(
@@ -39,5 +41,6 @@ def found(path: Path) -> Path:
     raise RunError(f"there is no ready model '{path.name}'; {hint} ({command('list')} shows them)")
 
 
-def _name(folder: Path) -> str:
-    return f"ready/{'-'.join(folder.relative_to(FOLDER).parts)}"
+def _folders() -> dict[str, Path]:
+    folders = [file.parent for file in FOLDER.rglob(CARD)]
+    return {f"ready/{'-'.join(path.relative_to(FOLDER).parts)}": path for path in folders}

@@ -93,7 +93,7 @@ class Refused(Exception):
     """The reason why a file is not read; the parent adds its name."""
 
 
-NO_DIRECTORY = "is no checkpoint of torch.save: its directory is missing or too large"
+NO_DIRECTORY = "is not a checkpoint of torch.save: its directory is missing or too large"
 TOO_LITTLE = "claims more bytes for its tensors than it has"
 
 
@@ -130,7 +130,7 @@ def check_archive(old: Path) -> int:
             records = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
         raise Refused(
-            f"is no file of torch.save, or is truncated ({error}); copy it again"
+            f"is not a file of torch.save, or is truncated ({error}); copy it again"
         ) from None
     names = [record.filename for record in records]
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
@@ -138,7 +138,7 @@ def check_archive(old: Path) -> int:
     if sum(record.file_size for record in records) > old.stat().st_size:
         raise Refused("claims more bytes than it has; it is not opened")
     if any("/code/" in name or name.endswith("constants.pkl") for name in names):
-        raise Refused("is a program (TorchScript) and no checkpoint; it is not opened")
+        raise Refused("is a program (TorchScript), not a checkpoint; it is not opened")
     pickles = [record for record in records if record.filename.endswith("data.pkl")]
     if len(pickles) != 1 or pickles[0].file_size > DIRECTORY_BYTES:
         raise Refused(NO_DIRECTORY)
@@ -215,7 +215,7 @@ def load(file: Any, map_location: Any, mmap: bool) -> Any:
             raise Refused(TOO_LITTLE) from None
         named = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"class ([\w.]+)", text)
         if named:
-            reason = f"names {named[1]}, which is no tensor; nothing was run and nothing is read"
+            reason = f"names {named[1]}, which is not a tensor; nothing was run or read"
             raise Refused(f"{reason}: {REMEDY}") from None
         # torch begins with advice to read the file without protection.
         inner = re.search(r"WeightsUnpickler error:\s*(.+)", text)
@@ -250,7 +250,7 @@ def tensors_in(content: Any, max_bytes: int) -> dict[str, Any]:
     total = 0
     for count, (name, value) in enumerate(leaves(content)):
         if count == ITEMS:
-            raise Refused(f"holds more than {ITEMS:,} values; it is no plain checkpoint")
+            raise Refused(f"holds more than {ITEMS:,} values; it is not a plain checkpoint")
         if not isinstance(value, Tensor):
             continue
         if name in tensors or name == "__metadata__":
@@ -288,7 +288,7 @@ def main() -> None:
     except Refused as refused:
         result = {"problem": "".join(c if c.isprintable() else "�" for c in str(refused))}
     except MemoryError:
-        result = {"problem": f"needs more memory than it may: {REMEDY}"}
+        result = {"problem": f"needs more memory than its limit: {REMEDY}"}
     except (RunError, OSError) as error:
         result = {"problem": f"cannot be converted: {error}"}
     sys.stdout.write(f"\n{json.dumps(result)}\n")

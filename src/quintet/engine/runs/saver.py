@@ -23,7 +23,7 @@ class Saver:
         self.writer = checkpoint.Writer()
         self.saved_step: int | None = None
         self.held_out = ""
-        """Digest of the validation data: the best on other data is none to compare with."""
+        """Digest of the validation data: a best value on other data cannot be compared."""
         self.best: dict[str, Any] | None = None
         self.is_best = False
         """Whether the current step is the best so far, and not saved yet."""

@@ -92,7 +92,7 @@ def _comparable(
     if world.size != folder.about.get("processes", 1):
         return None, 0.0, f"trained by {folder.about['processes']} processes"
     if any(report.get(name, rate) != rate for name, rate in rates.items()):
-        return None, 0.0, "the learning rate was another one"
+        return None, 0.0, "the learning rate was different"
     if inexact and report not in _near(reports, saved):
         return None, 0.0, f"rounding errors grow from the last checkpoint on; {inexact}"
     return report, TOLERANCE if inexact else 0.0, ""
@@ -135,8 +135,8 @@ def check_order(run: Run, step: int) -> bool:
             ids[number] = [request.sample for request in requests]
     if order_of(ids) != logged:
         raise RunError(
-            f"the samples of steps {steps[0]} to {steps[-1]} are not those that {run.folder.path} "
-            "was trained on, by its log: the data has changed. Restore it to replay the step"
+            f"the samples of steps {steps[0]} to {steps[-1]} differ from those in the log of "
+            f"{run.folder.path}: the data has changed. Restore it to replay the step"
         )
     return True
 

@@ -23,7 +23,7 @@ class CaptionedDataConfig(ImageDataConfig):
     """Height and width that images are resized and cropped to: those of the model."""
     builtin: Literal["scenes", "figures", "figure"] = "figures"
     """Built-in images: scenes of many textured shapes; or up to four plain figures, or a single
-    large one, whose captions say all."""
+    large one, fully described by their captions."""
     flip: bool = False
     """Random horizontal flip in training; captions that say left or right would be wrong."""
     min_crop: float = 0.9
@@ -41,13 +41,13 @@ class ClipRecipe(Recipe):
     """All settings of a run that adopts a CLIP."""
 
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"clip": CLIP_FOLDER})
-    """The original, which the run keeps a copy of."""
+    """The original; the run keeps a copy."""
     clip: str | None = setting(path=True)
     """Folder of the model and its tokenizer, or a run of this recipe; on the command line also
     --from."""
     train: Trained = "all"
-    """What is trained, beside the temperature: everything, both projections, or one tower with its
-    projection. The rest stays to the bit."""
+    """What is trained, besides the temperature: everything, both projections, or one tower with its
+    projection. The rest is unchanged, bit for bit."""
     images: CaptionedDataConfig = field(default_factory=CaptionedDataConfig)
     """Images and captions."""
     optim: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -80,7 +80,7 @@ def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
     if flags.image is None and flags.mask is None:
         return None
     if flags.image is None or flags.mask is None:
-        raise RunError("painting into an image takes --image and --mask; give both")
+        raise RunError("in-painting takes --image and --mask; give both")
     channels = model.tokenizer.config.channels
     image, mask = read_image(flags.image, alpha=channels == 4), read_image(flags.mask)
     if image.shape[:2] != mask.shape[:2]:
@@ -94,5 +94,5 @@ def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
     pixels = torch.from_numpy(in_channels(image, channels).copy()).permute(2, 0, 1).float() / 255
     inside = torch.from_numpy(mask.max(-1) > 127)
     if not inside.any():
-        raise RunError(f"{flags.mask} is black where it is used: make white what is to be painted")
+        raise RunError(f"{flags.mask} is black in the used crop: make the area to paint white")
     return pixels, inside

@@ -38,7 +38,7 @@ class Flags:
     size: tuple[int, int] | None = None
     """Resize and crop images to this height and width; default: crop to the next valid size."""
     any_model: bool = False
-    """Decode ids or latents even if another model, or another checkpoint, made them."""
+    """Decode ids or latents even if they come from another model or checkpoint."""
     device: Device = "auto"
     """Device; auto uses a GPU if available."""
 

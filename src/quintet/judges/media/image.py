@@ -242,7 +242,7 @@ class Kid(KernelSets, Fid):
     the same expected value and vary less."""
 
     name, source = "kid", "fid"
-    about = "Kernel Inception distance: like fid, but unbiased, so that any count will do."
+    about = "Kernel Inception distance: like fid, but unbiased, for any number of samples."
 
     def facts(self) -> dict[str, str]:
         facts = {name: fact for name, fact in super().facts().items() if name != "covariance"}

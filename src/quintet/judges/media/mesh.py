@@ -268,8 +268,8 @@ class MinimumMatching(_ShapesJudge):
 class NearestNeighbour(_ShapesJudge):
     name = "nearest_neighbour"
     about = (
-        "How often the nearest other shape tells references from outputs (1-NNA): 0.5 is best, "
-        "1 is two sets that differ; below 0.5, outputs repeat references."
+        "Accuracy of a nearest-neighbour classifier of references and outputs (1-NNA): 0.5 is "
+        "best, 1 means that the sets differ; below 0.5, outputs repeat references."
     )
     better = "lower"
     convention = "arXiv 1906.12320; leave one out, sets of equal size"

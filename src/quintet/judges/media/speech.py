@@ -202,7 +202,7 @@ def _version(package: str) -> str:
 
 class WordErrors(_RecognitionJudge):
     name = "wer"
-    about = "Word error rate of an outside recogniser that hears the outputs."
+    about = "Word error rate of an external recogniser on the outputs."
     convention = "substitutions, deletions and insertions over words, of all recordings together"
 
     def count(self, text: str, heard: str) -> tuple[int, int]:
@@ -213,7 +213,7 @@ class WordErrors(_RecognitionJudge):
 
 class CharacterErrors(_RecognitionJudge):
     name = "cer"
-    about = "Character error rate of an outside recogniser that hears the outputs."
+    about = "Character error rate of an external recogniser on the outputs."
     convention = (
         "substitutions, deletions and insertions over characters (spaces are some), of all "
         "recordings together"

@@ -153,7 +153,7 @@ class Temporal(MotionPairs):
 
 class TemporalRelative(MotionPairs):
     name = "temporal_relative"
-    about = "The temporal error over that of a clip that stands still: 1 if it does."
+    about = "The temporal error relative to that of a static clip, which has 1."
 
     def facts(self) -> dict[str, str]:
         errors = "mean absolute, of differences of consecutive frames"

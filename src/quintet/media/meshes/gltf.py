@@ -109,7 +109,7 @@ def _natural(holder: Json, key: str, default: int | None = None) -> int:
 def _list(holder: Json, key: str) -> list[Any]:
     value = holder.get(key, [])
     if not isinstance(value, list):
-        raise Unusable(f"has `{key}` that is no list")
+        raise Unusable(f"has `{key}` that is not a list")
     return value
 
 
@@ -169,7 +169,7 @@ class _Reader:
         if type(index) is not int or not 0 <= index < len(items):
             raise Unusable(f"refers to {kind}[{str(index)[:40]}] of {len(items)}")
         if not isinstance(items[index], dict):
-            raise Unusable(f"has {kind}[{index}] that is no object")
+            raise Unusable(f"has {kind}[{index}] that is not an object")
         return items[index]
 
     # -- the scene

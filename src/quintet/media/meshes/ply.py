@@ -86,7 +86,7 @@ def _ply_header(data: bytes) -> tuple[str, list[_Element], int]:
             case _:
                 raise Unusable(f"has an unknown header line: {' '.join(tokens)[:80]}")
     if order is None:
-        raise Unusable("does not say its format (ascii or binary)")
+        raise Unusable("does not state its format (ascii or binary)")
     start = end + len(b"end_header")
     start += 2 if data[start : start + 2] == b"\r\n" else 1
     return order, elements, start

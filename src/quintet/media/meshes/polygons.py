@@ -204,7 +204,7 @@ def polygon_at(tokens: list[bytes], at: int) -> list[int]:
     count = int(tokens[at]) if at < len(tokens) else -1
     end = at + 1 + count
     if count < 0 or end > len(tokens):
-        raise Unusable("is truncated: a face is missing or has fewer corners than it says")
+        raise Unusable("is truncated: a face is missing or has fewer corners than it announces")
     return [int(token) for token in tokens[at + 1 : end]]
 
 

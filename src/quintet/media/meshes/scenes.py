@@ -43,7 +43,7 @@ def read_3mf(data: bytes, limits: Limits) -> Mesh:
                 with archive.open(entry) as file:
                     _refuse_entities(file.read(65_536))
     except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise Unusable(f"is no 3MF archive ({error})") from error
+        raise Unusable(f"is not a 3MF archive ({error})") from error
     return _scene(data, "3mf", limits)
 
 

@@ -74,7 +74,7 @@ def _groups(read: Read, size: int, problems: Problems) -> Iterator[tuple[str, di
                 group = {}
             current = key
             if ext in group:
-                problems.add(entry.name, "is there twice; using the first")
+                problems.add(entry.name, "occurs twice; using the first")
             elif ext:
                 group[ext] = entry
     except Damage as damage:

@@ -85,7 +85,7 @@ def list_shards(location: str) -> tuple[Store, list[Shard]]:
     ]
     if orphans:
         missing = orphans[0][: -len(SUFFIX)] + TAR
-        raise BadFile(location, f"{missing} is missing, though its index is there", "copy it again")
+        raise BadFile(location, f"{missing} is missing, though its index exists", "copy it again")
     if not tars:
         raise BadFile(location, f"holds no shards ({TAR})", "check the location")
     shards = [Shard(tar, present.get(tar.name[: -len(TAR)] + SUFFIX)) for tar in tars]

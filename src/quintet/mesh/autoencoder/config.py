@@ -47,7 +47,7 @@ class MeshAutoencoderConfig(CodebookConfig):
     """Decoder receptive field: faces before and after each face, per layer."""
     quantiser: Literal["fsq", "lfq", "vq", "pointer"] = "fsq"  # type: ignore[assignment]
     """Vertex quantiser: fsq of the position, lfq (lookup-free), vq (learned codebook), or pointer:
-    one code per corner, of a new vertex or of one that was used before."""
+    one code per corner, of a new vertex or an earlier one."""
     depth: int = 2
     """Residual quantisation levels, i.e. codes per vertex; 1 for pointer."""
     levels: tuple[int, int, int] = (24, 24, 24)
@@ -65,7 +65,7 @@ class MeshAutoencoderConfig(CodebookConfig):
     cell_bits: int = 3
     """pointer: bits per axis of the first corner of a vertex."""
     pointers: tuple[int, ...] = (8, 64, 128)
-    """pointer: how many of the vertices used last can be named with 2, 1 and 0 bits per axis."""
+    """pointer: number of most recent vertices that 2, 1 and 0 bits per axis can name."""
 
     def __post_init__(self) -> None:
         require_at_least(2, self, "bins")

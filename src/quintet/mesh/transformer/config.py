@@ -26,7 +26,7 @@ class MeshTransformerConfig(CaptionConfig):
     """Base of each digit of a code (fsq: 24, 24, 24), least significant first. Codes with equal
     digits share embeddings. Empty: codes are not factorised."""
     pointers: bool = False
-    """Whether codes point at vertices, so that equal codes in a face may be of different ones."""
+    """Whether codes point at vertices: equal codes in a face may mean different vertices."""
     head: Literal["digits", "codes"] = "digits"
     """Output head: autoregressive over digits (needs levels), or one softmax over all codes."""
     max_faces: int = 800

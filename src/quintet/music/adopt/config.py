@@ -28,11 +28,11 @@ class CodecLossConfig:
     adversarial_from: float = 0.1
     """Discriminators start after this fraction of the run."""
     adversarial_share: float = 0.3
-    """Gradient norm of the losses by discriminators at the copy, relative to that of the others;
-    the balancer adapts their weight to it."""
+    """Gradient norm of the discriminator losses at the output, relative to that of the other
+    losses; the balancer adapts their weight."""
     adversarial_cap: float = 0.1
-    """Upper bound of that weight, which rises to it where discriminators are at chance and have
-    hardly a gradient."""
+    """Upper bound of that weight, reached when the discriminators are at chance and their
+    gradient is small."""
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -49,7 +49,7 @@ class CodecAdoptRecipe(AdoptSettings):
     """All settings of a run that adopts an audio codec."""
 
     codebooks: int = 0
-    """Residual codebooks: the first so many are used; 0: all."""
+    """Number of residual codebooks used, from the first; 0: all."""
     sounds: CodecDataConfig = field(default_factory=CodecDataConfig)
     """The data."""
     losses: CodecLossConfig = field(default_factory=CodecLossConfig)

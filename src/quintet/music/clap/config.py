@@ -57,13 +57,13 @@ class ClapRecipe(Recipe):
     """All settings of a run that adopts a ClapModel."""
 
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"clap": FOLDER})
-    """The original, which the run keeps a copy of."""
+    """The original; the run keeps a copy."""
     clap: str | None = setting(path=True)
     """Folder of the ClapModel and its processor, or a run of this recipe; on the command line also
     --from."""
     train: Trained = "all"
-    """What is trained, beside the temperature: everything, both projections, or one tower with its
-    projection. The rest stays to the bit."""
+    """What is trained, besides the temperature: everything, both projections, or one tower with its
+    projection. The rest is unchanged, bit for bit."""
     sounds: MusicDataConfig = field(
         default_factory=lambda: MusicDataConfig(sample_rate=48_000, buckets=1)
     )

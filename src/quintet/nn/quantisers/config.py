@@ -35,8 +35,8 @@ class QuantiserConfig(CodebookConfig):
     latent_noise: float = 0.1
     """bounded: deviation of the noise in training, where latents have a size of 1."""
     latent_scale: float = 1.0
-    """kl and bounded: latents times this have unit deviation. `quintet export` sets it from the
-    last evaluation; training ignores it."""
+    """kl and bounded: factor that scales latents to unit deviation. `quintet export` sets it
+    from the last evaluation; training ignores it."""
 
 
 COLLAPSED: Mapping[str, str] = {
@@ -45,7 +45,7 @@ COLLAPSED: Mapping[str, str] = {
     "bsq": "the codes have collapsed; raise entropy_weight, or lower the learning rate",
     "vq": "the codes have collapsed; lower the learning rate, or use quantiser fsq",
 }
-"""What an alarm says about a collapsed codebook, by quantiser."""
+"""Message about a collapsed codebook, by quantiser."""
 
 
 def codebook_of_size(size: int) -> dict[str, Any]:

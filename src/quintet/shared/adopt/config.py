@@ -92,21 +92,20 @@ class AdoptSettings(Recipe):
     """What every recipe that adopts a model has."""
 
     stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({"autoencoder": FOLDER})
-    """The original, which the run keeps a copy of."""
+    """The original; the run keeps a copy."""
     autoencoder: str | None = setting(path=True)
     """Folder of the autoencoder (config.json and safetensors), or a run of this recipe; on the
     command line also --from."""
     train: Trained = "decoder"
-    """What is trained. decoder, and lora, changes of low rank of the decoder's linear and
-    convolutional layers: latents stay as they are, so that models of them keep working."""
+    """What is trained. decoder and lora (low-rank changes of the decoder's linear and
+    convolutional layers) keep the latents unchanged, so models trained on them keep working."""
     lora_rank: int = 16
     """lora: rank of the changes; an export holds their sum with the original weights."""
     kl_weight: float = 1e-6
     """Gaussian latents: weight of their divergence from a standard normal, in nats per element."""
     warm_discriminator: int = 0
-    """Steps at the start in which only the discriminators are trained, against the frozen
-    autoencoder; then they join the training. 0: they start at losses.adversarial_from. A shorter
-    run warms them for its first half."""
+    """Initial steps that train only the discriminators, against the frozen autoencoder. 0:
+    discriminators start at losses.adversarial_from. A shorter run warms them for its first half."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,7 +54,7 @@ class DecodingConfig:
     count: int = 64
     """Samples generated from validation captions per evaluation; 0 disables generation."""
     sampling_steps: int = 12
-    """Steps of generation, 8 to 64: in each, more of the ids are fixed."""
+    """Generation steps, 8 to 64; each fixes more of the ids."""
     order: Literal["confidence", "halton"] = "confidence"
     """Which ids are fixed first: the most likely ones, or those of a Halton sequence."""
     temperature: float = 0.7

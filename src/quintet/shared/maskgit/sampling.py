@@ -18,8 +18,8 @@ class MaskedFlags:
     count: int = 4
     """Samples per caption."""
     steps: int | None = None
-    """Steps of generation, 8 to 64. This and the next four are by default those of the run's
-    evaluations."""
+    """Generation steps, 8 to 64. The defaults of this and the next four flags are those of the
+    run's evaluations."""
     order: Literal["confidence", "halton"] | None = None
     """Which ids are fixed first, the most likely or those of a Halton sequence."""
     temperature: float | None = None

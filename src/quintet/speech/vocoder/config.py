@@ -43,7 +43,7 @@ class VocoderDataConfig(SegmentDataConfig, SoundDataConfig):
     sample_rate: int = 24_000
     """Sample rate in Hz; other files are resampled."""
     gain: float = 6.0
-    """Training segments are made louder or softer by up to so many dB."""
+    """Training segments are made louder or softer by up to this many dB."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,7 +32,7 @@ from quintet.speech.vocoder.config import VocoderConfig
 MEAN, STD = -2.0, 2.2
 """Approximate mean and deviation of the log-mels of speech."""
 SMALLEST = 1e-7
-"""The smallest magnitude before the network has its say."""
+"""The smallest magnitude before the network's correction."""
 QUIET = 1e-3
 """The least magnitude in the loss; quieter ones are all alike."""
 DECONVOLUTIONS = 4

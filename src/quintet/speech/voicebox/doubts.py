@@ -35,7 +35,7 @@ OTHERS = 8
 NEAR = 16
 """They are drawn from so many shorter and longer texts."""
 FEWEST = 30
-"""Recordings without which nothing is usual."""
+"""Minimum number of recordings."""
 PRIOR = 0.05
 """Share of wrong transcripts that is expected."""
 LEAST = 1e-3
@@ -173,7 +173,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
     named, count = verdict.named, len(verdict.doubts)
     yield (
         f"transcripts: {len(named)} of {count} do not seem to match their recordings; "
-        f"of wrong ones about {verdict.power:.0%} are found"
+        f"about {verdict.power:.0%} of wrong transcripts are found"
     )
     for doubt in named:
         yield f"  {doubt.log_odds:6.1f}  {doubt.name}: {doubt.text}"

@@ -21,7 +21,7 @@ class AdoptedClips(AdoptedTokenizer):
 
     Losses: ClassVar[type[TokenizerLossConfig]] = VideoLossConfig
     chunks_apart: ClassVar[bool] = True
-    """What a class keeps between chunks is its own affair."""
+    """State between chunks is specific to each class."""
     what, axes, positions = "clips", 5, "t, h, w"
 
     def to_network(self, pixels: Tensor) -> Tensor:

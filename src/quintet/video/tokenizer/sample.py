@@ -47,7 +47,7 @@ class Flags:
     count: int = 4
     """Without inputs: number of validation clips."""
     any_model: bool = False
-    """Decode ids or latents even if another model, or another checkpoint, made them."""
+    """Decode ids or latents even if they come from another model or checkpoint."""
     device: Device = "auto"
     """Device; auto uses a GPU if available."""
 
