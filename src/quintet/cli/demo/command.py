@@ -24,8 +24,8 @@ FEWEST = 12
 
 @dataclasses.dataclass(kw_only=True)
 class Demo:
-    """Sample the ready models, then train one before your eyes, kill it and resume it: about five
-    minutes on two CPU cores, and one page. An interrupted demo resumes."""
+    """Sample the ready models, then train a small model, kill it and resume it, on one page: about
+    five minutes on two CPU cores. An interrupted demo resumes."""
 
     run: Path | None = None
     """Folder of the demo; default: runs/demo, with --full runs/demo-full."""
