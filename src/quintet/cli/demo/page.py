@@ -80,7 +80,8 @@ def showing(page: Page) -> Generator[None, None, None]:
         yield
     except BaseException as error:
         page.live = False
-        page.write(f"Not finished: {str(error) or type(error).__name__}")
+        reason = str(error).partition("; the state is saved")[0] or type(error).__name__
+        page.write(f"Not finished: {reason}.")
         raise
     page.live = False
     page.write(f"Finished in {duration(time.monotonic() - begun)}.")
