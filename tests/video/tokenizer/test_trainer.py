@@ -134,16 +134,16 @@ def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
 
 
 def test_one_tensor_of_clips_is_a_data_set(tmp_path: Path) -> None:
-    assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16)).train() == 4
+    assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 5, 16, 16), steps=1).train() == 1
 
 
 def test_a_folder_of_videos_and_images_trains_and_the_command_line_knows_the_run(
     footage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    actual = trainer(tmp_path / "run", data=footage, valid_fraction=0.3, evaluate_every=4)
-    assert actual.train() == 4
+    actual = trainer(tmp_path / "run", data=footage, valid_fraction=0.3, steps=2)
+    assert actual.train() == 2
     assert actual.recipe.data == str(footage)
-    for arguments in (["evaluate"], ["resume", "--steps", "5"]):
+    for arguments in (["evaluate"], ["resume", "--steps", "3"]):
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([arguments[0], str(tmp_path / "run"), *arguments[1:]])
@@ -155,13 +155,15 @@ def test_a_folder_of_videos_and_images_trains_and_the_command_line_knows_the_run
 
 @pytest.mark.parametrize("words", [["resume"], ["evaluate"], ["replay", "--step", "1"], ["sample"]])
 def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    trained: quintet.VideoTokenizerTrainer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    trainer(tmp_path / "run", dataset=Clips("tensor"), steps=1).train()
     capsys.readouterr()
     out = ["--out", str(tmp_path / "out")] if words == ["sample"] else []
     with pytest.raises(SystemExit) as ended:
-        main([words[0], str(tmp_path / "run"), *words[1:], *out])
+        main([words[0], str(trained.folder), *words[1:], *out])
     assert ended.value.code == 2
     assert "was trained on a Python data set" in capsys.readouterr().err
 
@@ -204,7 +206,7 @@ def test_data_is_given_once(footage: Path, tmp_path: Path) -> None:
 
 def test_a_validation_set_of_the_user_is_evaluated(tmp_path: Path) -> None:
     held = Clips("dict of images")
-    actual = trainer(tmp_path / "run", dataset=Clips("tuple"), val_dataset=held, evaluate_every=4)
+    actual = trainer(tmp_path / "run", dataset=Clips("tuple"), val_dataset=held, steps=1)
     actual.train()
     assert len(actual.task(actual.recipe).data("train")) == 16
     last = lines(tmp_path / "run")[-1]
@@ -336,7 +338,7 @@ def test_an_invalid_value_is_rejected_by_name(
 
 
 def test_motion_off_leaves_one_discriminator(tmp_path: Path) -> None:
-    trainer(tmp_path / "run", dataset=Clips("tensor"), motion=False).train()
+    trainer(tmp_path / "run", dataset=Clips("tensor"), motion=False, steps=2).train()
     assert not any("motion_discriminator" in name for r in lines(tmp_path / "run") for name in r)
     assert any("frame_discriminator/loss" in r for r in lines(tmp_path / "run"))
 
@@ -393,7 +395,7 @@ def test_chunks_give_the_ids_and_the_clip_of_the_whole(
 
 def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
     common = {"dataset": Clips("tensor")}
-    trainer(tmp_path / "first", **common).train()
+    trainer(tmp_path / "first", **common, steps=2).train()
     quintet.load(tmp_path / "first").save_pretrained(tmp_path / "model")
     for name, source in (("a", "first"), ("b", "model")):
         path = tmp_path / source
