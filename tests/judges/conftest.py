@@ -27,9 +27,14 @@ def quick_first(judges: Iterable[type[Judge]]) -> list[Any]:
     return [pytest.param(judge, marks=marks(judge)) for judge in judges]
 
 
-def random_like(build: Callable[[], nn.Module], prefix: str = "") -> dict[str, Tensor]:
-    """Weights that keep the scale of activations, in half precision to keep files small."""
-    with torch.device("meta"):
+def random_like(
+    build: Callable[[], nn.Module], prefix: str = "", device: str = "meta"
+) -> dict[str, Tensor]:
+    """Weights that keep the scale of activations, in half precision to keep files small.
+
+    The device is that of the network whose shapes they have: meta is quick for a large one.
+    """
+    with torch.device(device):
         shapes = build().state_dict()
     generator = torch.Generator().manual_seed(0)
     weights: dict[str, Tensor] = {}
@@ -38,7 +43,7 @@ def random_like(build: Callable[[], nn.Module], prefix: str = "") -> dict[str, T
         if name.endswith("running_var"):
             value = value + 0.5
         elif like.ndim > 1:
-            value = (2 * value - 1) * (6 / like[0].numel()) ** 0.5
+            value.mul_(2).sub_(1).mul_((6 / like[0].numel()) ** 0.5)
         elif name.endswith("bn.weight"):
             value = 0.9 + 0.2 * value
         else:
@@ -102,9 +107,13 @@ def all_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sound_weights(all_weights: Path) -> Path:
     """Those of the judges of sounds, in the same folder."""
-    for name, build in {"vggish": vggish.VGGish, "resemblyzer": VoiceEncoder}.items():
-        tensors = {key: value.float() for key, value in random_like(build).items()}
-        save_file(tensors, all_weights / f"{name}.safetensors")
+    built = {
+        "vggish": random_like(vggish.VGGish),
+        "resemblyzer": random_like(VoiceEncoder, device="cpu"),
+    }
+    for name, tensors in built.items():
+        floats = {key: value.float() for key, value in tensors.items()}
+        save_file(floats, all_weights / f"{name}.safetensors")
     return all_weights
 
 

@@ -209,6 +209,7 @@ def by_name(judge: type[Judge]) -> str:
 def ready(sound_weights: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """All judges have weights; those of meshes see fewer points, to be quick."""
     monkeypatch.setattr(meshes, "SET_POINTS", 256)
+    monkeypatch.setattr(meshes, "PAIR_POINTS", 512)
     music._network.cache_clear()
     speech._encoder.cache_clear()
     yield
@@ -216,11 +217,12 @@ def ready(sound_weights: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -
     speech._encoder.cache_clear()
 
 
-def value(judge: Judge, references: Sequence[Any], outputs: Sequence[Any]) -> float:
+def values_of(judge: Judge, references: Sequence[Any], *sets: Sequence[Any]) -> list[float]:
     if isinstance(judge, PairJudge):
-        return judge.mean(judge.rows(references, outputs))
+        return [judge.mean(judge.rows(references, outputs)) for outputs in sets]
     assert isinstance(judge, SetJudge)
-    return judge.distance(judge.features(references), judge.features(outputs))
+    features = judge.features(references)
+    return [judge.distance(features, judge.features(outputs)) for outputs in sets]
 
 
 def check(judge: Judge, steps: Ladder) -> None:
@@ -228,7 +230,7 @@ def check(judge: Judge, steps: Ladder) -> None:
     perfect = PERFECT.get(judge.name, 1.0 if judge.better == "higher" else 0.0)
     # Of embeddings, the captions' own vectors.
     own = [getattr(sample, "vector", sample) for sample in references]
-    values = [value(judge, references, outputs) for outputs in (own, *steps[1:])]
+    values = values_of(judge, references, own, *steps[1:])
     if isinstance(judge, SetJudge) and judge.unbiased:
         assert values[0] < 0  # a row meets itself in the other set, and not in its own
         assert values[0] < values[1] < values[2]

@@ -9,26 +9,29 @@ from quintet.shared.scenes import agreement as judge
 from quintet.shared.scenes import figures
 from quintet.shared.scenes.figures import compose, draw, draw_clip, is_held_out
 
-COUNT = 150
-
 
 def picture(number: int, side: int = 64) -> tuple[str, np.ndarray]:
     scene = compose(number)
     return scene.caption, draw(scene, side, side).transpose(1, 2, 0)
 
 
-@pytest.mark.parametrize("side", [64, 128])
-def test_the_judge_is_right_on_recorded_pictures(side: int) -> None:
+@pytest.mark.parametrize(
+    ("side", "count"), [(64, 150), (128, 50), pytest.param(128, 150, marks=pytest.mark.slow)]
+)
+def test_the_judge_is_right_on_recorded_pictures(side: int, count: int) -> None:
     """Odd numbers from 40,001 on: the thresholds were set on the first few hundred."""
-    pairs = [picture(40_001 + 2 * index, side) for index in range(COUNT)]
+    pairs = [picture(40_001 + 2 * index, side) for index in range(count)]
     assert np.mean([judge.agrees(*pair) for pair in pairs]) >= 0.98
 
 
+@pytest.mark.parametrize("count", [30, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("frames", "side", "single"), [(9, 32, False), (17, 64, False), (5, 64, True)]
 )
-def test_the_judge_is_right_on_recorded_clips(frames: int, side: int, single: bool) -> None:
-    scenes = [compose(40_001 + 2 * index, moving=True, single=single) for index in range(60)]
+def test_the_judge_is_right_on_recorded_clips(
+    frames: int, side: int, single: bool, count: int
+) -> None:
+    scenes = [compose(40_001 + 2 * index, moving=True, single=single) for index in range(count)]
     clips = [draw_clip(scene, frames, side, side) for scene in scenes]
     agree = [judge.agrees_clip(scene.caption, clip) for scene, clip in zip(scenes, clips)]
     assert np.mean(agree) >= 0.98

@@ -23,10 +23,10 @@ def recordings(folder: Path, channels: int = 1, speed: float = 0.0) -> Recording
     return Recordings(folder, config, "train", 0, Segments(2_000, 4_000, RATE, channels))
 
 
-def write(folder: Path, suffix: str, width: int = 1) -> Path:
+def write(folder: Path, suffix: str, width: int = 1, seconds: int = 3) -> Path:
     generator = np.random.default_rng(0)
     for number in range(10):
-        noise = generator.normal(0, 0.1, (3 * RATE, width))
+        noise = generator.normal(0, 0.1, (seconds * RATE, width))
         soundfile.write(folder / f"{number}.{suffix}", noise.cumsum(0) * 0.1 % 0.9, RATE)
     return folder
 
@@ -56,7 +56,7 @@ def test_kept_and_read_are_the_same(
     channels: int,
     speed: float,
 ) -> None:
-    folder = write(tmp_path, suffix, width)
+    folder = write(tmp_path, suffix, width, seconds=1)
     kept = recordings(folder, channels, speed)
     with monkeypatch.context() as short_of_memory:
         short_of_memory.setattr(shared_rows.memory, "available", lambda: 0)
@@ -64,7 +64,7 @@ def test_kept_and_read_are_the_same(
     with monkeypatch.context() as none_is_short:
         none_is_short.setattr(audio_cache, "SHORT", 0.0)
         read = recordings(folder, channels, speed)
-    for epoch in range(6):
+    for epoch in range(3):
         key = Key(0, epoch, 2)
         first, again, sought = (source.keyed(2, key)["audio"] for source in (kept, made, read))
         assert torch.equal(first, again)
@@ -72,7 +72,7 @@ def test_kept_and_read_are_the_same(
         assert first.shape == sought.shape == ((2_000, 2) if channels == 2 else (2_000,))
         if suffix != "ogg":  # libsndfile may begin it some samples off
             torch.testing.assert_close(first, sought, rtol=0, atol=1e-6)
-    assert len(decoded) == 1 + 6  # once, and each time
+    assert len(decoded) == 1 + 3  # once, and each time
 
 
 def test_long_recordings_and_many_hours_are_read_by_segments(

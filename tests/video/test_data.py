@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -55,23 +56,33 @@ def numbers(video: torch.Tensor) -> list[int]:
     return [round((value - 20) / STEP) for value in middle.tolist()]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve videos, GIFs and images with two captions. Never to be written to."""
+    path = tmp_path_factory.mktemp("written")
+    write_mp4(path / "clip.mp4", numbered(40), 20)
+    content = (path / "clip.mp4").read_bytes()
+    (path / "clip.mp4").unlink()
     for number in range(8):
-        path = tmp_path / f"part{number % 2}"
-        path.mkdir(exist_ok=True)
-        write_mp4(path / f"{number}.mp4", numbered(40), 20)
-    write_gif(tmp_path / "moving.gif", numbered(12), 10)
-    write_gif(tmp_path / "alone.gif", numbered(1), 10)
+        part = path / f"part{number % 2}"
+        part.mkdir(exist_ok=True)
+        (part / f"{number}.mp4").write_bytes(content)
+    write_gif(path / "moving.gif", numbered(12), 10)
+    write_gif(path / "alone.gif", numbered(1), 10)
     random = np.random.default_rng(0)
     for name in ("a.png", "b.jpg"):
-        Image.fromarray(random.integers(0, 255, (40, 50, 3), np.uint8)).save(tmp_path / name)
+        Image.fromarray(random.integers(0, 255, (40, 50, 3), np.uint8)).save(path / name)
     rows = [
         {"file_name": "part0/0.mp4", "caption": "grey that brightens"},
         {"file_name": "a.png", "text": "noise"},
     ]
-    (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return tmp_path
+    (path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path, dirs_exist_ok=True))
 
 
 def names(data: VideoFolder) -> set[str]:
@@ -336,8 +347,9 @@ def test_an_old_codec_is_left_out_and_no_damage(folder, capfd):
 def test_a_tiny_folder_holds_out_a_clip_that_can_be_measured(tmp_path):
     write_mp4(tmp_path / "a.mp4", numbered(8), 20)
     write_mp4(tmp_path / "b.mp4", numbered(8), 20)
-    for number in range(20):
-        write_mp4(tmp_path / f"long{number}.mp4", numbered(30), 20)
+    write_mp4(tmp_path / "long0.mp4", numbered(30), 20)
+    for number in range(1, 20):
+        shutil.copy(tmp_path / "long0.mp4", tmp_path / f"long{number}.mp4")
     sides = both(tmp_path, VideoDataConfig(frames=5, size=(16, 16), max_seconds=1))
     assert [len(side) for side in sides] == [1, 1]
     assert names(sides[0]) | names(sides[1]) == {"a.mp4", "b.mp4"}

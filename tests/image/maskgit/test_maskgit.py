@@ -35,7 +35,9 @@ FEW: dict[str, Any] = {
     "compile": "off",
     "trackers": (),
 }
-GENERATION = recipes.maskgit_tiny().generation
+SIDE = 32
+"""Of the pictures of runs."""
+GENERATION = dataclasses.replace(recipes.maskgit_tiny().generation, sampling_steps=4)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,7 @@ def run(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     words += ["--workers", 0, "--images.builtin-count", 16, "--images.valid-limit", 4]
     words += ["--generation.count", 2, "--generation.reference-count", 4, "--batch-size", 4]
     words += ["--model.dim", 32, "--model.layers", 1, "--device", "cpu", "--trackers"]
+    words += ["--images.size", SIDE, SIDE, "--generation.sampling-steps", 2]
     with pytest.raises(SystemExit, match="0"):
         main([str(word) for word in words])
     return path
@@ -70,10 +73,14 @@ def run(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(tokenizer: Path, **changes: Any) -> Any:
     base = recipes.maskgit_tiny()
-    images = dataclasses.replace(base.images, builtin_count=20, valid_limit=4)
+    images = dataclasses.replace(base.images, builtin_count=20, valid_limit=4, size=(SIDE, SIDE))
     small = dataclasses.replace(base.model, dim=32, layers=1)
     return dataclasses.replace(
-        base, tokenizer=str(tokenizer), images=images, model=small, **FEW, **changes
+        base,
+        tokenizer=str(tokenizer),
+        images=images,
+        model=small,
+        **{"generation": GENERATION, **FEW, **changes},
     )
 
 
@@ -219,7 +226,13 @@ def test_the_trainer_learns_a_data_set_of_pictures_and_captions(
     """From Python, with the tokenizer in memory; resumed, it is where it was."""
     items = [{"image": torch.rand(3, 16, 16), "text": f"number {n}"} for n in range(12)]
     model = MaskGit(vae, image_size=16, **MODEL)
-    keywords = {**FEW, "run": tmp_path / "run", "valid_fraction": 0.25, "count": 2}
+    keywords = {
+        **FEW,
+        "run": tmp_path / "run",
+        "valid_fraction": 0.25,
+        "count": 2,
+        "sampling_steps": 2,
+    }
     trainer = MaskGitTrainer(model, items, **keywords)
     assert trainer.train() == 2
     made = trainer.generate(["number 3"], steps=2)
@@ -304,7 +317,7 @@ def test_judges_get_an_image_for_each_held_out_caption(saved: Path) -> None:
     again = made.make(items[1:], Batch(made.collate(items[1:]), [1, 2], keys[1:]))
     for sample in (*group.originals, *group.outputs, *group.baselines["training"]):
         assert sample.dtype == torch.uint8
-        assert sample.shape == (3, 64, 64)
+        assert sample.shape == (3, SIDE, SIDE)
     assert torch.equal(group.originals[0], items[0]["image"])
     assert torch.equal(group.outputs[2], again.outputs[1])
 
@@ -355,8 +368,8 @@ def test_a_long_caption_is_cut_with_a_line(sample: Callable[..., Any], tmp_path:
 
 
 def test_painting_keeps_the_pixels_outside(sample: Callable[..., Any], tmp_path: Path) -> None:
-    image = image_file(tmp_path / "a.png", (64, 64))
-    mask = image_file(tmp_path / "m.png", (64, 64), (8, 16, 8, 16))
+    image = image_file(tmp_path / "a.png", (SIDE, SIDE))
+    mask = image_file(tmp_path / "m.png", (SIDE, SIDE), (8, 16, 8, 16))
     status, out, _ = sample("--text", "a", "--image", image, "--mask", mask, "--count", 1)
     assert status == 0
     before, after = (np.asarray(Image.open(p)) for p in (image, out.split()[0]))
@@ -419,7 +432,7 @@ def test_a_changed_caption_is_named_on_resume_and_the_suggested_one_is_of_the_fo
     words = ["train", "image/maskgit_tiny", photos, "--tokenizer", saved, "--run", run]
     words += ["--steps", 1, "--workers", 0, "--batch-size", 4, "--evaluate-every", 0]
     words += ["--model.dim", 32, "--model.layers", 1, "--device", "cpu", "--trackers"]
-    words += ["--images.size", 32, 32, "--generation.count", 1]
+    words += ["--images.size", 32, 32, "--generation.count", 1, "--generation.sampling-steps", 2]
     with pytest.raises(SystemExit, match="0"):
         main([str(word) for word in words])
     assert f"quintet sample {run} --text 'a red fox' --count 4" in capsys.readouterr().out

@@ -11,7 +11,7 @@ SETTINGS = {
     "--steps": "80",
     "--batch-size": "8",
     "--workers": "0",
-    "--images.valid-limit": "64",
+    "--images.valid-limit": "32",
     "--evaluate-every": "80",
     "--save-every": "0",
     "--losses.adversarial": "none",

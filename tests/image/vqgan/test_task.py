@@ -1,6 +1,7 @@
 """The image task through the engine: two updates that keep out of each other's way."""
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,20 @@ class Watch:
         return noted
 
 
-@pytest.mark.parametrize("penalty", ["none", "r1", "r1_tangent", "lecam"])
-@pytest.mark.parametrize("adversarial", ["none", "hinge", "relativistic"])
-@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
+QUANTISERS = ["fsq", "lfq", "bsq", "vq"]
+ADVERSARIAL = ["none", "hinge", "relativistic"]
+PENALTIES = ["none", "r1", "r1_tangent", "lecam"]
+PAIR = ("hinge", "r1")
+CHOICES = [
+    # Each pair of losses with one quantiser, and the other quantisers with one pair.
+    pytest.param(
+        *choice, marks=() if choice[0] == "fsq" or choice[1:] == PAIR else pytest.mark.slow
+    )
+    for choice in product(QUANTISERS, ADVERSARIAL, PENALTIES)
+]
+
+
+@pytest.mark.parametrize(("quantiser", "adversarial", "penalty"), CHOICES)
 def test_every_choice_trains_and_an_update_leaves_gradients_on_its_own_part_only(
     quantiser: str, adversarial: str, penalty: str, tmp_path: Path
 ) -> None:
@@ -197,7 +209,11 @@ def test_the_adversarial_weight_is_saved_and_restored(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("quantiser", ["fsq", "lfq", "bsq", "vq"])
+# Without and with statistics of their own; the quantisers between them have none either.
+@pytest.mark.parametrize(
+    "quantiser",
+    ["fsq", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lfq", "bsq")), "vq"],
+)
 def test_steps_after_a_restore_are_the_steps_that_would_have_been_taken(
     quantiser: str, tmp_path: Path
 ) -> None:

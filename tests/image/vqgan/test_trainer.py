@@ -85,6 +85,23 @@ class Pictures:
                 return "picture.png"
 
 
+@pytest.fixture(scope="module")
+def heard() -> list[dict[str, Any]]:
+    """What the run of `trained` reports."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def trained(
+    heard: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> quintet.VQGanVAETrainer:
+    """After its run. Never to be written to."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    actual = trainer(run, dataset=Pictures("tensor"), log_fn=heard.append)
+    actual.train()
+    return actual
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
@@ -100,10 +117,10 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["tensor", "bytes", "array", "tuple", "dict", "images"])
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
-    actual = trainer(tmp_path / "run", dataset=Pictures(kind), valid_fraction=0.25)
-    assert actual.train() == 6
-    assert [r["step"] for r in lines(tmp_path / "run") if "val/psnr" in r] == [3, 6]
-    assert [r["step"] for r in lines(tmp_path / "run") if "discriminator/loss" in r] == [4, 5, 6]
+    settings = {"steps": 1, "adversarial_from": 0.0, "valid_fraction": 0.25}
+    assert trainer(tmp_path / "run", dataset=Pictures(kind), **settings).train() == 1
+    assert [r["step"] for r in lines(tmp_path / "run") if "val/psnr" in r] == [1]
+    assert [r["step"] for r in lines(tmp_path / "run") if "discriminator/loss" in r] == [1]
 
 
 def mode_of(path: Path) -> str:
@@ -114,10 +131,11 @@ def mode_of(path: Path) -> str:
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_a_data_set_has_the_channels_of_the_model(channels: int, tmp_path: Path) -> None:
     data = torch.rand(16, channels, 16, 16)
-    actual = trainer(tmp_path / "run", vae(channels=channels), dataset=data, valid_fraction=0.25)
-    assert actual.train() == 6
+    settings = {"steps": 2, "valid_fraction": 0.25}
+    actual = trainer(tmp_path / "run", vae(channels=channels), dataset=data, **settings)
+    assert actual.train() == 2
     assert any("discriminator/loss" in line for line in lines(tmp_path / "run"))
-    (sheet,) = (tmp_path / "run/exhibits").glob("step-*6/reconstructions.png")
+    (sheet,) = (tmp_path / "run/exhibits").glob("step-*2/reconstructions.png")
     assert mode_of(sheet) == "RGB"
     assert actual.reconstruct(data[:2]).shape == (2, channels, 16, 16)
 
@@ -132,13 +150,13 @@ def test_a_folder_is_read_with_the_channels_of_the_model(
         image.putalpha(100)
         image.save(path)
     run = tmp_path / "run"
-    actual = trainer(run, vae(channels=channels), data=photos, valid_fraction=0.25)
+    actual = trainer(run, vae(channels=channels), data=photos, valid_fraction=0.25, steps=2)
     opened = actual.open(actual.recipe)
     samples = [opened.keyed(index, None)["image"] for index in range(len(opened))]
     assert {tuple(image.shape) for image in samples} == {(channels, 16, 16)}
     if channels == 4:
         assert {int(value) for image in samples for value in image[3].unique()} == {100, 255}
-    assert actual.train() == 6
+    assert actual.train() == 2
     model = rooms.trained(run)[1]
     written = sample(model, sorted(photos.iterdir())[:2], tmp_path / "out", Flags(device="cpu"))
     ids = [path for path in written if path.suffix == ".safetensors"]
@@ -163,7 +181,7 @@ def test_channels_that_no_file_has_are_refused_at_the_start(photos: Path, tmp_pa
 
 
 def test_one_tensor_of_images_is_a_data_set(tmp_path: Path) -> None:
-    assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 16, 16)).train() == 6
+    assert trainer(tmp_path / "run", dataset=torch.rand(16, 3, 16, 16), steps=1).train() == 1
 
 
 def test_a_folder_trains_and_the_command_line_knows_the_run(
@@ -171,14 +189,14 @@ def test_a_folder_trains_and_the_command_line_knows_the_run(
 ) -> None:
     from quintet.cli import main
 
-    trainer(tmp_path / "run", data=photos).train()
+    trainer(tmp_path / "run", data=photos, steps=2).train()
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(tmp_path / "run")])
     assert not ended.value.code
     captured = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert captured["psnr"] == lines(tmp_path / "run")[-1]["val/psnr"]
     with pytest.raises(SystemExit) as ended:
-        main(["resume", str(tmp_path / "run"), "--steps", "7"])
+        main(["resume", str(tmp_path / "run"), "--steps", "3"])
     assert not ended.value.code
 
 
@@ -192,15 +210,17 @@ def test_a_folder_is_recorded_in_full(
 
 @pytest.mark.parametrize("words", [["resume"], ["evaluate"], ["replay", "--step", "1"], ["sample"]])
 def test_a_run_on_a_data_set_says_on_the_command_line_where_its_data_is(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    trained: quintet.VQGanVAETrainer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from quintet.cli import main
 
-    trainer(tmp_path / "run", dataset=Pictures("tensor"), steps=1).train()
     capsys.readouterr()
     out = ["--out", str(tmp_path / "out")] if words == ["sample"] else []
     with pytest.raises(SystemExit) as ended:
-        main([words[0], str(tmp_path / "run"), *words[1:], *out])
+        main([words[0], str(trained.folder), *words[1:], *out])
     assert ended.value.code == 2
     assert "was trained on a Python data set" in capsys.readouterr().err
 
@@ -222,7 +242,8 @@ def test_data_is_given_once(photos: Path, tmp_path: Path) -> None:
 
 
 def test_a_validation_set_of_the_user_is_evaluated(tmp_path: Path) -> None:
-    actual = trainer(tmp_path / "run", dataset=Pictures("tuple"), val_dataset=Pictures("dict"))
+    data = {"dataset": Pictures("tuple"), "val_dataset": Pictures("dict")}
+    actual = trainer(tmp_path / "run", **data, steps=1)
     actual.train()
     assert len(actual.task(actual.recipe).data("train")) == 16
     assert "val/psnr" in lines(tmp_path / "run")[-1]
@@ -252,14 +273,14 @@ def test_old_keywords_work_and_name_the_new_ones(tmp_path: Path) -> None:
     assert (actual.recipe.save_every, actual.recipe.evaluate_every) == (5, 7)
 
 
-def test_a_run_says_which_recipe_it_trains_and_what_was_changed(tmp_path: Path) -> None:
-    actual = trainer(tmp_path / "run", dataset=Pictures("tensor"))
-    actual.train()
+def test_a_run_says_which_recipe_it_trains_and_what_was_changed(
+    trained: quintet.VQGanVAETrainer,
+) -> None:
     opening = "image/vqgan from Python: 15 settings changed: steps, batch_size, device, workers, "
-    said = [event["message"] for event in lines(tmp_path / "run", "events")]
-    assert [line for line in said if "from Python" in line] == [actual.opening]
-    assert str(actual.opening).startswith(opening)
-    assert actual.recipe.optim.optimizer == "muon"
+    said = [event["message"] for event in lines(trained.folder, "events")]
+    assert [line for line in said if "from Python" in line] == [trained.opening]
+    assert str(trained.opening).startswith(opening)
+    assert trained.recipe.optim.optimizer == "muon"
 
 
 def test_an_unknown_keyword_is_rejected(tmp_path: Path) -> None:
@@ -291,10 +312,17 @@ def test_epochs_are_counted_in_training_pictures(tmp_path: Path) -> None:
     assert actual.train() == 6
 
 
-def test_every_report_reaches_the_users_function(tmp_path: Path) -> None:
-    heard: list[dict[str, Any]] = []
-    trainer(tmp_path / "run", dataset=Pictures("tensor"), log_fn=heard.append).train()
+def test_every_report_reaches_the_users_function(
+    trained: quintet.VQGanVAETrainer, heard: list[dict[str, Any]]
+) -> None:
     assert [r["step"] for r in heard if "vae/loss" in r] == [1, 2, 3, 4, 5, 6]
+
+
+def test_evaluations_and_the_discriminator_come_at_their_steps(
+    trained: quintet.VQGanVAETrainer,
+) -> None:
+    assert [r["step"] for r in lines(trained.folder) if "val/psnr" in r] == [3, 6]
+    assert [r["step"] for r in lines(trained.folder) if "discriminator/loss" in r] == [4, 5, 6]
 
 
 def test_building_a_trainer_leaves_the_users_randomness_alone(tmp_path: Path) -> None:
@@ -317,12 +345,12 @@ def test_a_trainer_continues_after_the_discriminator_started(tmp_path: Path) -> 
     assert actual.train(resume=True) == 2
 
 
-def test_ids_and_reconstructions_come_from_the_ema_weights(tmp_path: Path) -> None:
-    actual = trainer(tmp_path / "run", dataset=Pictures("tensor"))
-    actual.train()
+def test_ids_and_reconstructions_come_from_the_ema_weights(
+    trained: quintet.VQGanVAETrainer,
+) -> None:
     images: Tensor = torch.rand(2, 3, 16, 24)
-    loaded = quintet.load(tmp_path / "run")
-    ids, output = actual.tokenize(images), actual.reconstruct(images)
+    loaded = quintet.load(trained.folder)
+    ids, output = trained.tokenize(images), trained.reconstruct(images)
     assert ids.shape == (2, 4, 6)
     assert torch.equal(ids, loaded.tokenize(images))
     assert torch.equal(output, loaded.reconstruct(images))
@@ -331,7 +359,7 @@ def test_ids_and_reconstructions_come_from_the_ema_weights(tmp_path: Path) -> No
 
 
 def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
-    first = trainer(tmp_path / "first", dataset=Pictures("tensor"))
+    first = trainer(tmp_path / "first", dataset=Pictures("tensor"), steps=2)
     first.train()
     quintet.load(tmp_path / "first").save_pretrained(tmp_path / "model")
     for name, source in (("a", "first"), ("b", "model")):

@@ -41,6 +41,11 @@ def value(judge, reference, output) -> float:
     return float(row)
 
 
+@pytest.fixture
+def fewer_points(monkeypatch):
+    monkeypatch.setattr(meshes, "PAIR_POINTS", 512)
+
+
 SQUARE = Mesh(
     np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]], float), np.array([[0, 1, 2], [0, 2, 3]])
 )
@@ -82,12 +87,12 @@ def test_nearest_points_are_those_of_all_comparisons_across_chunks():
 
 @pytest.mark.parametrize("judge", DISTANCES)
 @pytest.mark.parametrize("mesh", [ball(), box(), SQUARE])
-def test_a_mesh_has_no_distance_from_itself(judge, mesh):
+def test_a_mesh_has_no_distance_from_itself(judge, mesh, fewer_points):
     assert value(judge, mesh, mesh) == 0
 
 
 @pytest.mark.parametrize("judge", DISTANCES)
-def test_a_plane_moved_along_its_normal_is_as_far_as_it_was_moved(judge):
+def test_a_plane_moved_along_its_normal_is_as_far_as_it_was_moved(judge, fewer_points):
     assert value(judge, SQUARE, moved(SQUARE, 0, 0, 0.3)) == pytest.approx(0.3, rel=1e-12)
 
 
@@ -97,7 +102,7 @@ def test_distances_of_spheres_in_spheres_are_differences_of_radii(judge):
 
 
 @pytest.mark.parametrize("judge", DISTANCES)
-def test_distances_are_symmetric_and_grow_with_noise(judge):
+def test_distances_are_symmetric_and_grow_with_noise(judge, fewer_points):
     mesh = ball()
     values = [value(judge, mesh, rough(mesh, size)) for size in (0, 0.01, 0.03, 0.1)]
     assert values == sorted(values)
@@ -139,7 +144,7 @@ def test_normals_of_a_mesh_agree_with_themselves_whatever_their_orientation():
     assert value(meshes.NormalConsistency, SQUARE, upright) == pytest.approx(0, abs=1e-12)
 
 
-def test_normals_agree_less_the_rougher_the_surface():
+def test_normals_agree_less_the_rougher_the_surface(fewer_points):
     mesh = ball()
     values = [
         value(meshes.NormalConsistency, mesh, rough(mesh, size)) for size in (0, 0.005, 0.02, 0.1)

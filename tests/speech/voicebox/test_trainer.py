@@ -66,8 +66,9 @@ ITEMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ITEMS)
 def test_a_data_set_of_any_kind_trains(kind: str, tmp_path: Path) -> None:
-    output = trainer(tmp_path / "run", [ITEMS[kind](i) for i in range(8)], valid_fraction=0.25)
-    assert output.train() == 4
+    items = [ITEMS[kind](i) for i in range(8)]
+    output = trainer(tmp_path / "run", items, valid_fraction=0.25, steps=1)
+    assert output.train() == 1
     assert any("val/mel_error" in row for row in lines(tmp_path / "run"))
 
 
@@ -90,8 +91,8 @@ def test_a_folder_without_texts_names_the_setting_that_reads_it(
 
 def test_recordings_without_texts_train_from_a_folder(untitled: Path, tmp_path: Path) -> None:
     run, sound = tmp_path / "run", untitled / "0.wav"
-    output = trainer(run, data=untitled, model=VoiceBox(**MODEL, text="none"))
-    assert output.train() == 4
+    output = trainer(run, data=untitled, model=VoiceBox(**MODEL, text="none"), steps=2)
+    assert output.train() == 2
     rows = lines(run)
     assert rows[-1]["val/mel_error"] > 0
     assert rows[0]["voicebox/alignment"] == 0
@@ -113,7 +114,7 @@ def test_a_model_of_sound_alone_ignores_texts(data: str, tmp_path: Path) -> None
     model = VoiceBox(**MODEL, text="none")
     assert model.durations is None
     items = () if data == "built in" else ([ITEMS["pairs"](i) for i in range(8)],)
-    assert trainer(tmp_path / "run", *items, model=model, sampling=ONE).train() == 4
+    assert trainer(tmp_path / "run", *items, model=model, sampling=ONE, steps=2).train() == 2
 
 
 def test_the_command_line_trains_on_sound_alone(untitled: Path, tmp_path: Path) -> None:
@@ -131,8 +132,8 @@ def test_latents_and_ids_for_each_frame_train(tmp_path: Path) -> None:
     items = [
         {"latents": torch.randn(20 + i, 6), "ids": torch.randint(2, 9, (20 + i,))} for i in range(8)
     ]
-    output = trainer(tmp_path / "run", items, model=VoiceBox(**MODEL | settings))
-    assert output.train() == 4
+    output = trainer(tmp_path / "run", items, model=VoiceBox(**MODEL | settings), steps=2)
+    assert output.train() == 2
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_an_epoch_counts_recordings_of_the_longest_kind(tmp_path: Path) -> None:
 
 
 def test_generate_speaks_by_the_averaged_weights(tmp_path: Path) -> None:
-    output = trainer(tmp_path / "run", ema_decay=0.5)
+    output = trainer(tmp_path / "run", ema_decay=0.5, steps=2)
     output.train()
     live = output.model.text_embedding.weight.clone()
     (sound,) = output.generate(texts="bakitu", steps=1, seconds=0.5)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,11 +57,10 @@ def waves(length: int, height: int, width: int) -> np.ndarray:
     return (127 + 100 * np.stack(colours, -1)).astype(np.uint8).transpose(2, 0, 1, 3)
 
 
-@pytest.fixture
-def footage(tmp_path: Path) -> Path:
-    """Five videos, three GIFs and four images in one folder."""
-    folder = tmp_path / "footage"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five videos, three GIFs and four images in one folder. Never to be written to."""
+    folder = tmp_path_factory.mktemp("written")
     for index in range(12):
         frames = waves(9 + index, 20 + index, 24)
         if index < 5:
@@ -70,6 +70,11 @@ def footage(tmp_path: Path) -> Path:
         else:
             write_png(folder / f"{index:02d}.png", frames[0])
     return folder
+
+
+@pytest.fixture
+def footage(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "footage"))
 
 
 def names(folder: Path) -> list[str]:
@@ -176,22 +181,22 @@ def test_a_newer_av_is_not_given_a_keyword_that_it_lacks(
 
 
 def test_bad_files_among_good_ones_are_skipped_by_name(
-    footage: Path, tmp_path: Path, cli: Callable[..., Said]
+    footage: Path, bad: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
-    bad = bad_files(footage)
-    more = ["--run", tmp_path / "run", "--steps", 12, "--max-damaged", 0.9]
+    shutil.copytree(bad, footage, dirs_exist_ok=True)
+    more = ["--run", tmp_path / "run", "--batch-size", 12, "--steps", 2, "--max-damaged", 0.9]
     result = cli(*TRAIN, footage, *more)
     assert result.status == 0, result.err
     events = [line["message"] for line in lines(tmp_path / "run", "events")]
     skipped = " ".join(event for event in events if event.startswith("skipped "))
-    assert all(name in skipped for name in bad if name != "half.mp4")
+    assert all(name in skipped for name in BAD if name != "half.mp4")
     assert "half.mp4" not in skipped, "the frames that are there are used"
 
 
 def test_held_out_files_that_cannot_be_read_do_not_stop_a_sample(
-    footage: Path, tmp_path: Path, cli: Callable[..., Said]
+    footage: Path, bad: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
-    bad_files(footage)
+    shutil.copytree(bad, footage, dirs_exist_ok=True)
     more = ["--videos.valid-fraction", 0.6, "--videos.valid-limit", 20, "--max-damaged", 1]
     assert cli(*TRAIN, footage, *more, "--run", tmp_path / "run", "--steps", 1).status == 0
     result = cli("sample", tmp_path / "run", "--count", 20, "--out", tmp_path / "out")
@@ -290,10 +295,16 @@ def test_size_resizes_and_crops(run: Path, tmp_path: Path, cli: Callable[..., Sa
     assert (actual.height, actual.width) == (16, 24)
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 1000])
-@pytest.mark.parametrize("length", [10, 11])
+CHUNKS = [(10, 1), (10, 3), (10, 7), (11, 2), (11, 10), (11, 1000)]
+OTHER_CHUNKS = [(10, 2), (10, 10), (10, 1000), (11, 1), (11, 3), (11, 7)]
+
+
+@pytest.mark.parametrize(
+    ("length", "chunk"),
+    [*CHUNKS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_CHUNKS)],
+)
 def test_ids_in_chunks_of_any_size_are_those_of_the_whole(
-    chunk: int, length: int, run: Path, tmp_path: Path, cli: Callable[..., Said]
+    length: int, chunk: int, run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
     frames = waves(length, 16, 24)
     write_gif(tmp_path / "a.gif", frames, 10)
@@ -496,11 +507,31 @@ def truncated_after(path: Path, packets: int) -> bytes:
     return path.read_bytes()[: ends[packets - 1]]
 
 
-def bad_files(folder: Path) -> dict[str, str]:
-    """Files that cannot be used, and a word of the reason."""
-    whole = folder / "whole.mp4"
-    write_mp4(whole, waves(96, 32, 32), 24)
-    content = whole.read_bytes()
+BAD = {
+    "text.mp4": "is none of MP4",
+    "empty.webm": "0 bytes",
+    "headless.mp4": "headless.mp4",
+    "half.mp4": "ends at",
+    "bare.mp4": "bare.mp4",
+    "noise.gif": "noise.gif",
+    "noise.png": "noise.png",
+    "song.mp4": "holds no video",
+}
+"""Files that cannot be used, and a word of the reason."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A video of four seconds. Never to be written to."""
+    path = tmp_path_factory.mktemp("whole") / "whole.mp4"
+    write_mp4(path, waves(96, 32, 32), 24)
+    return path
+
+
+@pytest.fixture(scope="module")
+def bad(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of BAD. Never to be written to."""
+    folder, content = tmp_path_factory.mktemp("bad"), whole.read_bytes()
     (folder / "text.mp4").write_text("hello, I am a letter")
     (folder / "empty.webm").write_bytes(b"")
     (folder / "headless.mp4").write_bytes(content[len(content) // 2 :])
@@ -508,7 +539,6 @@ def bad_files(folder: Path) -> dict[str, str]:
     (folder / "bare.mp4").write_bytes(content[: content.index(b"mdat") + 4])
     (folder / "noise.gif").write_bytes(b"GIF89a" + np.random.default_rng(0).bytes(2000))
     (folder / "noise.png").write_bytes(b"\x89PNG\r\n\x1a\n" + np.random.default_rng(0).bytes(2000))
-    whole.unlink()
     with av.open(str(folder / "song.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=16_000)
         frame = av.AudioFrame.from_ndarray(
@@ -517,46 +547,23 @@ def bad_files(folder: Path) -> dict[str, str]:
         frame.rate = 16_000
         for packet in [*stream.encode(frame), *stream.encode()]:
             container.mux(packet)
-    return {
-        "text.mp4": "is none of MP4",
-        "empty.webm": "0 bytes",
-        "headless.mp4": "headless.mp4",
-        "half.mp4": "ends at",
-        "bare.mp4": "bare.mp4",
-        "noise.gif": "noise.gif",
-        "noise.png": "noise.png",
-        "song.mp4": "holds no video",
-    }
+    return folder
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "text.mp4",
-        "empty.webm",
-        "headless.mp4",
-        "half.mp4",
-        "bare.mp4",
-        "noise.gif",
-        "noise.png",
-        "song.mp4",
-    ],
-)
+@pytest.mark.parametrize("name", BAD)
 def test_sample_names_a_file_that_cannot_be_used(
-    name: str, run: Path, tmp_path: Path, cli: Callable[..., Said]
+    name: str, bad: Path, run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
-    reason = bad_files(tmp_path)[name]
-    result = cli("sample", run, tmp_path / name, "--out", tmp_path / "out")
+    result = cli("sample", run, bad / name, "--out", tmp_path / "out")
     assert name in result.sentence
-    assert reason in result.sentence
+    assert BAD[name] in result.sentence
     assert names(tmp_path / "out") == []  # and half a reconstruction is none
 
 
 def test_a_video_that_ends_before_its_header_says_is_rejected(
-    run: Path, tmp_path: Path, cli: Callable[..., Said]
+    whole: Path, run: Path, tmp_path: Path, cli: Callable[..., Said]
 ) -> None:
-    write_mp4(tmp_path / "whole.mp4", waves(96, 32, 32), 24)
-    (tmp_path / "cut.mp4").write_bytes(truncated_after(tmp_path / "whole.mp4", 48))
+    (tmp_path / "cut.mp4").write_bytes(truncated_after(whole, 48))
     result = cli("sample", run, tmp_path / "cut.mp4", "--out", tmp_path / "out")
     assert "cut.mp4" in result.sentence
     assert "header" in result.sentence

@@ -106,7 +106,7 @@ def require_usable(run: Path, out: Path) -> None:
 def _flaws(path: Path, part: str) -> list[str]:
     """Why the weights of a part in a checkpoint are of no use."""
     try:
-        weights = checkpoint.averaged(checkpoint.read(path), part)
+        weights = checkpoint.averaged(checkpoint.read(path, part), part)
         counts = skipped.read(checkpoint.read_about(path))
     except (RunError, OSError, ValueError, KeyError) as error:
         return [f"it is damaged ({error})"]

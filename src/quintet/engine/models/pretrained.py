@@ -338,9 +338,11 @@ def initial_weights(source: str, task: Task) -> dict[str, dict[str, Any]]:
 def weights_of(path: Path, part: str) -> dict[str, Any]:
     """EMA weights of a part in a checkpoint of a run."""
     folder, say = RunFolder.open(path), partial(print, file=sys.stderr)
-    files = checkpoint.read(checkpoint.path_of(folder.checkpoints, folder.chosen_step(say)))
+    chosen = checkpoint.path_of(folder.checkpoints, folder.chosen_step(say))
+    files = checkpoint.read(chosen, part)
     if part not in files:
-        raise RunError(f"{path} has no part '{part}'; it holds {', '.join(sorted(files))}")
+        held = ", ".join(sorted(checkpoint.read(chosen)))
+        raise RunError(f"{path} has no part '{part}'; it holds {held}")
     return checkpoint.averaged(files, part)
 
 

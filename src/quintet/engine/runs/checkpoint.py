@@ -168,11 +168,13 @@ def read_about(path: Path) -> dict[str, Any]:
     return page
 
 
-def read(path: Path) -> dict[str, dict[str, Tensor]]:
-    """All tensors of a checkpoint by file and name. Runs no code from it."""
+def read(path: Path, part: str | None = None) -> dict[str, dict[str, Tensor]]:
+    """Tensors of a checkpoint by file and name: all, or the weights and averages of a part. Runs no
+    code from it."""
     try:
-        names = [Path(name).name for name in read_about(path)["files"]]
-        return {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
+        names = [Path(name).name.removesuffix(".safetensors") for name in read_about(path)["files"]]
+        wanted = names if part is None else [n for n in names if n in (part, f"{part}.ema")]
+        return {name: load_file(path / f"{name}.safetensors") for name in wanted}
     except (*BROKEN, SafetensorError) as error:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from None
 
