@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # xdist's own process collects nothing, and the others would 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest first: at the end one core would wait for it."""
-    first = ("test_campaign", "test_types")
+    first = ("test_campaign", "test_readme", "test_types", "tests/video/")
     items.sort(key=lambda item: not any(name in item.nodeid for name in first))
 
 

@@ -16,7 +16,8 @@ from quintet.cli import COMMANDS
 
 DRIVER = """
 import json, os, sys, traceback
-import numpy, torch  # slow to import, and not what is tested; the rest is fresh in each child
+# Slow to import, and not what is tested; the rest is fresh in each child.
+import accelerate, numpy, torch, tyro
 
 for line in sys.stdin:
     code = json.loads(line)

@@ -37,20 +37,33 @@ SMALLER = {
     "adversarial_from": 0.5,
     "max_faces": 24,
     "count": 1,
+    "reference_count": 4,
     "compared": 4,
 }
 OF_ROOM: dict[str, dict[str, Any]] = {
-    "image": {"dim": 16, "size": (32, 32)},
+    "image": {"dim": 8, "size": (16, 16), "layers": 1, "text_dim": 32},
     "mesh": {
         "dim": 32,
         "message_dim": 16,
         "layers": 1,
+        "heads": 1,
+        "fine_heads": 1,
         "text_layers": 1,
         "text_dim": 32,
         "max_faces": 12,
     },
     "music": {"dim": 32, "dim_latent": 32, "layers": 1, "text_dim": 32, "text_layers": 1},
-    "speech": {"dim": 32, "depth": 2, "heads": 1, "max_seconds": 1.5, "duration_depth": 1},
+    "speech": {
+        "dim": 32,
+        "depth": 2,
+        "heads": 1,
+        "max_seconds": 1.5,
+        "duration_depth": 1,
+        "sample_rate": 8000,
+        "n_fft": 256,
+        "hop_length": 128,
+        "n_mels": 20,
+    },
     "video": {"dim": 8, "init_dim": 16, "max_dim": 32, "size": (16, 16), "frames": 5},
 }
 TIMED = ("seconds", "samples_per_second", "waiting")

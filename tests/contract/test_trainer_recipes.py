@@ -71,6 +71,8 @@ SMALLER = {
     "valid_limit": 2,
     "builtin_count": 16,
     "count": 1,
+    "reference_count": 4,
+    "sampling_steps": 2,
     "compared": 4,
     "size": (16, 16),
     "frames": 5,

@@ -65,7 +65,7 @@ def _transformer_recipe(autoencoder: Path | None, **changes: Any) -> MeshTransfo
         **COMMON,
         "autoencoder": None if autoencoder is None else str(autoencoder),
         "model": model,
-        "generation": GenerationConfig(count=2, reference_count=8),
+        "generation": GenerationConfig(count=2, reference_count=4),
         "optim": OPTIMISER,
     }
     return MeshTransformerRecipe(**settings | changes)

@@ -158,6 +158,7 @@ def small_meshes(draw):
     return undiscretise(cells), np.array(faces)
 
 
+@settings(deadline=None)
 @given(small_meshes(), st.randoms(use_true_random=False))
 def test_the_canonical_order_forgets_the_order_given(mesh, random):
     vertices, faces = mesh
@@ -172,6 +173,7 @@ def test_the_canonical_order_forgets_the_order_given(mesh, random):
     assert (one[1] == other[1]).all()
 
 
+@settings(deadline=None)
 @given(small_meshes())
 def test_the_canonical_order_is_the_same_mesh_in_order(mesh):
     vertices, faces = mesh
