@@ -128,7 +128,7 @@ ROWS = {
             "mesh-autoencoder_compact",
             "mesh/autoencoder_compact",
             "mesh",
-            "mesh → 28 bits a face → mesh (coordinates alone: 63)",
+            "mesh → 36 bits a face → mesh (coordinates alone: 63)",
             (
                 Measure("exact", "coordinates exact", share=True),
                 Measure("triangles", "triangles exact", share=True),
@@ -155,7 +155,6 @@ ROWS = {
             ),
             "similarity of held-out sounds (rows) and captions (columns)",
             folder="music",
-            flags="--batch-size 256",
         ),
         Row(
             "speech-voicebox_medium",
@@ -175,7 +174,7 @@ ROWS = {
             "mel spectrograms of a held-out recording, its copy by the vocoder, the infilled one"
             " and speech from text",
             folder="speech",
-            flags="--model.phonemes en-us --judges cer own_voice",
+            flags="--model.phonemes en-us",
         ),
     )
 }

@@ -145,7 +145,7 @@ def test_rows_train_recipes_as_they_are() -> None:
         rows = importlib.import_module("results_page").ROWS.values()
     finally:
         sys.path.pop(0)
-    allowed = {"--meshes.too-large", "--batch-size", "--model.phonemes", "--judges"}
+    allowed = {"--meshes.too-large", "--model.phonemes"}
     for row in rows:
         assert {word for word in row.flags.split() if word.startswith("--")} <= allowed
 
