@@ -162,7 +162,7 @@ def train(options: argparse.Namespace) -> int:
         options.data.resolve(),
         options.out.resolve(),
         options.commit,
-        min(options.jobs, len(runs)) - 1,
+        options.beside + min(options.jobs, len(runs)) - 1,
         shlex.split(options.flags),
     )
     failed = 0
@@ -187,6 +187,7 @@ def main() -> None:
     training.add_argument("--out", type=Path, required=True, help="runs, logs and results")
     training.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     training.add_argument("--jobs", type=int, default=1, help="runs at once on the device")
+    training.add_argument("--beside", type=int, default=0, help="other programs on the device")
     training.add_argument("--flags", default="", help="further settings of all runs, for trials")
     training.add_argument("--commit", default=commit(), help="of a copy without git's history")
     training.set_defaults(run=train)

@@ -160,7 +160,7 @@ ROWS = {
             "speech-voicebox_medium",
             "speech/voicebox_medium",
             "speech",
-            "text and a voice → recording",
+            "text → speech (four synthetic voices)",
             (
                 Measure(
                     "judge/cer",
@@ -302,7 +302,7 @@ def readme_table(results: Sequence[Result]) -> str:
 def page_text(results: Sequence[Result], docs: Path) -> str:
     sections = [section(result, docs) for result in results]
     summary = f"## Summary\n\n{readme_table(results).replace('docs/results.md#', '#')}"
-    note = "*: beside other runs on the same device." if "* |" in summary else ""
+    note = "\\* beside other runs on the same device." if "* |" in summary else ""
     parts = [INTRODUCTION, summary, note, data_table(results), *sections]
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -65,6 +65,8 @@ APPENDED = {
     "quintet train speech/voicebox_tiny --run": VOICES,
     "quintet sample runs/voice": "--steps 2",
     "quintet sample runs/writer": "--max-faces 8",
+    "quintet sample ready/mesh": "--count 1",
+    "quintet train image/vqgan_tiny photos --model.levels 4 4 4 4": SMALL,
 }
 # Values that would take long: as on the page, and as run.
 REPLACED = {
@@ -107,9 +109,8 @@ if __name__ == "__main__":  # some commands start processes, which import this
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """Language and text of each, but for those under the comment `ready`."""
-    found = re.findall(r"^(<!-- ready -->\n)?```(\w*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return [(language, text) for comment, language, text in found if not comment]
+    """Language and text of each."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 def pieces() -> list[tuple[str, str]]:
