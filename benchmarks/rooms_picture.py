@@ -35,8 +35,8 @@ def frames(file: str, box: Box, caption: str) -> list[Panel]:
 
 ROWS: dict[str, list[Panel]] = {
     "images: text to image (image/maskgit)": squares(
-        "generated.png",
-        268,
+        "results-image-maskgit.png",
+        532,
         128,
         {
             25: "four white crosses on orange",
@@ -67,11 +67,15 @@ ROWS: dict[str, list[Panel]] = {
         },
     ),
     "speech and music: text to speech (speech/voicebox_medium); search by text (music/mulan)": [
-        Panel("voices.png", (4, 25, 334, 175), "a held-out recording"),
-        Panel("voices.png", (338, 25, 668, 175), "the same sentence, spoken from its text"),
+        Panel("results-speech-voicebox_medium.png", (0, 30, 362, 200), "a held-out recording"),
+        Panel(
+            "results-speech-voicebox_medium.png",
+            (0, 638, 362, 772),
+            "the same sentence, spoken from its text",
+        ),
         Panel(
             "results-music-mulan.png",
-            (0, 0, 493, 226),
+            (0, 0, 512, 240),
             "similarity of held-out sounds and captions",
         ),
     ],
