@@ -96,7 +96,8 @@ def test_the_version_is_the_librarys(quintet: Quintet) -> None:
 
 def test_the_list_names_every_recipe_and_its_twin(quintet: Quintet) -> None:
     said = quintet("list")
-    names = [line.split()[0] for line in said.out.splitlines()]
+    recipes = said.out.partition("\n\n")[0]
+    names = [line.split()[0] for line in recipes.splitlines()]
     assert {"image/vqgan", "image/vqgan_tiny"} <= set(names)
     twins = {re.sub("_(tiny|medium|large).*", "", name) for name in names}
     assert {f"{name}_tiny" for name in twins} <= set(names)

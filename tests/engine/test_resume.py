@@ -225,7 +225,7 @@ def test_a_resume_names_the_versions_and_devices_that_void_exactness(tmp_path: P
             inner.save()
         inner.finish()
         inner.close()
-        return [text for text in said if "not exactly" in text]
+        return [text for text in said if "steps differ from those" in text]
 
     RunFolder.create(tmp_path / "run", {}).unlock()
     assert resumed() == []

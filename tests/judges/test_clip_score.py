@@ -114,7 +114,7 @@ def test_captions_and_weights_that_are_missing_are_named(clip: Path) -> None:
     samples = [images.sample_of(one) for one in drawn()]
     with pytest.raises(RunError, match=r"1 of 6 have none; give metadata\.jsonl"):
         ClipScore().rows([*TEXTS[:-1], " "], samples)
-    with pytest.raises(RunError, match="clip_score compares captions, which there are none of"):
+    with pytest.raises(RunError, match="clip_score compares captions, and there are none here"):
         chosen("image", ["clip_score"], "sets")
     clip.unlink()
     with pytest.raises(RunError, match=f"needs a folder of a transformers CLIPModel .* as {clip}"):

@@ -50,20 +50,6 @@ def tokenizer() -> VideoRecipe:
     )
 
 
-def tokenizer_coarse() -> VideoRecipe:
-    """The same with 2,560 codes, on plain figures: what video/maskgit can learn; for one GPU."""
-    fine = tokenizer()
-    return replace(
-        fine,
-        steps=1500,
-        evaluate_every=1500,
-        save_every=1500,
-        model=replace(fine.model, levels=(8, 8, 8, 5)),
-        videos=replace(fine.videos, builtin="figures"),
-        losses=replace(fine.losses, adversarial="none"),
-    )
-
-
 def tokenizer_tiny() -> VideoRecipe:
     """The same with 9 x 32 x 32 clips and 1,600 codes; four minutes on two CPU cores."""
     return VideoRecipe(

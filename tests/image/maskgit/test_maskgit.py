@@ -385,7 +385,7 @@ def test_painting_keeps_the_pixels_outside(sample: Callable[..., Any], tmp_path:
         (["--text", "a", "--steps", "0"], "steps must be 1 or more"),
         (["--text", "a", "--image", "IMAGE"], "takes --image and --mask; give both"),
         (["--text", "a", "--image", "IMAGE", "--mask", "SMALL"], "has 16 x 16 pixels, but"),
-        (["--text", "a", "--image", "IMAGE", "--mask", "BLACK"], "make white what is to be"),
+        (["--text", "a", "--image", "IMAGE", "--mask", "BLACK"], "make the area to paint white"),
         (["IMAGE"], "is a generator: give --text"),
     ],
 )

@@ -22,7 +22,7 @@ class VideoMaskGitConfig(MaskedConfig):
 class VideoMaskGitRecipe(MaskedRecipe):
     """All settings of a video generator run."""
 
-    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "video/tokenizer_coarse"})
+    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "video/tokenizer"})
     """The tokenizer is frozen and copied into the run folder."""
     model: VideoMaskGitConfig = field(default_factory=VideoMaskGitConfig)
     """The transformer; grid and digits are those of the tokenizer."""
