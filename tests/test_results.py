@@ -114,13 +114,22 @@ def test_sounds_can_be_listened_to(page: Any, tmp_path: Path) -> None:
 def test_a_goal_is_missed_by_the_number_and_by_the_time(page: Any) -> None:
     row = page.ROWS["video-tokenizer"]
     metrics = {"psnr": 29.0, "psnr_mean_frame": 27.5, "psnr_bicubic": 19.0}
+    metrics |= {"motion_error": 0.008, "motion_error_still": 0.01}
     slow = facts("video-tokenizer", "video/tokenizer", 300, **metrics)
     assert row.missed(slow) == [
         "psnr over psnr_mean_frame is 1.5, to reach 2",
+        "motion_error is 0.8 of motion_error_still, at most 0.7",
         "361 seconds, at most 300",
     ]
     assert (
-        row.missed({**slow, "seconds": {"train": 200.0}, "metrics": {**metrics, "psnr": 30}}) == []
+        row.missed(
+            {
+                **slow,
+                "seconds": {"train": 200.0},
+                "metrics": {**metrics, "psnr": 30, "motion_error": 0.005},
+            }
+        )
+        == []
     )
 
 
