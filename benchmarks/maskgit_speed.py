@@ -23,7 +23,7 @@ from torch import nn
 
 from quintet import MaskGit, VQGanVAE
 from quintet.image import recipes
-from quintet.shared.maskgit.decoding import sample_keys
+from quintet.shared.generation.generator import sample_keys
 from quintet.shared.maskgit.model import random_mask
 
 CAPTION = "a small purple triangle at the bottom right on yellow"
@@ -129,7 +129,7 @@ def train(asked: argparse.Namespace, device: torch.device) -> dict[str, object]:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True, capturable=on_gpu)
     ids = torch.randint(config.codebook_size, (count, config.tokens), device=device)
     text = model.tokenize_captions([CAPTION] * count)[0]
-    keys = sample_keys(0, range(count)).to(device)
+    keys = sample_keys(0, range(count), model.key_name).to(device)
     drop = torch.zeros(count, dtype=torch.bool, device=device)
 
     def step() -> None:

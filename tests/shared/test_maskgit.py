@@ -17,17 +17,16 @@ from quintet.image.maskgit.sample import Flags
 from quintet.nn.attention import Context
 from quintet.nn.quantisers.config import CodebookConfig
 from quintet.nn.quantisers.digits import MAX_DIGIT, digits_of
+from quintet.shared.generation.generator import CASTS, CastWeights, sample_keys
+from quintet.shared.generation.sampling import settings_of
 from quintet.shared.maskgit.config import DecodingConfig
 from quintet.shared.maskgit.decoding import (
     Decoder,
     Decoding,
-    GenerationCache,
     generate_ids,
     halton_ranks,
-    sample_keys,
 )
 from quintet.shared.maskgit.model import random_mask
-from quintet.shared.maskgit.sampling import decoding_of
 
 SMALL = MaskGitConfig(
     grid=(4, 6), digits=(8, 5), dim=32, layers=2, heads=2, head_dim=16, text_length=24
@@ -106,7 +105,7 @@ def test_positions_differ_although_all_ids_are_masked(model: MaskGit) -> None:
 
 
 def test_masks_follow_the_cosine_and_the_key_of_their_sample() -> None:
-    keys = sample_keys(0, range(4000))
+    keys = sample_keys(0, range(4000), "maskgit")
     masked = random_mask(keys, (4, 6))
     assert masked.float().mean().item() == pytest.approx(2 / torch.pi, abs=0.02)
     assert masked.any(1).all()
@@ -115,7 +114,7 @@ def test_masks_follow_the_cosine_and_the_key_of_their_sample() -> None:
 
 
 def test_the_first_frames_of_a_share_of_clips_are_given() -> None:
-    keys = sample_keys(0, range(2000))
+    keys = sample_keys(0, range(2000), "maskgit")
     masked = random_mask(keys, (5, 2, 2), prefix=0.5).unflatten(1, (5, 4))
     whole = random_mask(keys, (5, 2, 2)).unflatten(1, (5, 4))
     changed = (masked != whole).flatten(1).any(1)
@@ -140,7 +139,7 @@ def test_all_ids_are_fixed_and_given_ones_stay(model: MaskGit, order: str, steps
     masked = torch.rand(5, 24) < torch.linspace(0, 1, 5)[:, None]
     decoding = Decoding(steps=steps, order=order)  # type: ignore[arg-type]
     made = generate_ids(
-        model, torch.where(masked, -1, ids), sample_keys(0, range(5)), None, decoding
+        model, torch.where(masked, -1, ids), sample_keys(0, range(5), "maskgit"), None, decoding
     )
     assert ((made >= 0) & (made < 40)).all()
     assert torch.equal(made[~masked], ids[~masked])
@@ -249,14 +248,14 @@ def test_samples_are_made_as_in_the_evaluations_of_the_run_unless_asked(tmp_path
     flags = Flags(order="halton", temperature=0.0)
     given = {"order": "halton", "temperature": 0.0}
     (tmp_path / "config.json").write_text('{"model_type": "an export"}')
-    assert decoding_of(tmp_path, flags) == given
+    assert settings_of(tmp_path, flags) == given
     generation = DecodingConfig(sampling_steps=9, temperature=0.7, choice_temperature=1.0)
     settings = {"settings": {"generation": asdict(generation)}}
     (tmp_path / "config.json").write_text(json.dumps(settings))
     own = {"steps": 9, "choice_temperature": 1.0, "cond_scale": generation.cond_scale}
-    assert decoding_of(tmp_path, flags) == given | own
-    assert decoding_of(tmp_path.with_name(f"{tmp_path.name}@best"), flags) == given | own
-    assert decoding_of(tmp_path, Flags())["temperature"] == 0.7
+    assert settings_of(tmp_path, flags) == given | own
+    assert settings_of(tmp_path.with_name(f"{tmp_path.name}@best"), flags) == given | own
+    assert settings_of(tmp_path, Flags())["temperature"] == 0.7
 
 
 @pytest.mark.parametrize("order", ["confidence", "halton"])
@@ -264,18 +263,18 @@ def test_cast_weights_generate(model: MaskGit, order: Literal["confidence", "hal
     """As on CUDA, where generation casts them: no layer may meet another dtype than its own."""
     context = model.encode_captions(["number 1", "number 2"])
     context = Context(context.values.bfloat16(), context.mask)
-    cast, keys = model.cast_copy(torch.bfloat16), sample_keys(0, range(2))
+    cast, keys = model.cast_copy(torch.bfloat16), sample_keys(0, range(2), "maskgit")
     ids = generate_ids(cast, model.blank_ids(2), keys, context, Decoding(steps=3, order=order))
     assert int(ids.min()) >= 0
 
 
 def test_a_kept_decoder_follows_the_weights_and_the_captions(model: MaskGit) -> None:
     """As on CUDA, where it holds the graph of a step."""
-    model, kept, keys = deepcopy(model), GenerationCache(), sample_keys(0, range(3))
+    model, kept, keys = deepcopy(model), CastWeights(), sample_keys(0, range(3), "maskgit")
 
-    def made(text: str, kept: GenerationCache | None, **settings: Any) -> torch.Tensor:
+    def made(text: str, kept: CastWeights | None, **settings: Any) -> torch.Tensor:
         context, decoding = model.encode_captions([text] * 3), Decoding(steps=3, **settings)
-        network = model if kept is None else kept.weights(model, torch.float32)
+        network = model if kept is None else kept.of(model, torch.float32)
         return generate_ids(network, model.blank_ids(3), keys, context, decoding, kept)
 
     first = made("number 1", kept)
@@ -307,6 +306,6 @@ def test_captured_steps_make_the_ids_of_eager_ones(
     captured = model.generate(texts, **settings)
     assert torch.equal(captured[3:], model.generate(texts[3:], first=3, **settings))
     assert torch.equal(captured, model.generate(texts, **settings))  # by the graph of that call
-    decoding.CACHES.clear()
+    CASTS.clear()
     monkeypatch.setattr(decoding, "CapturedStep", lambda step: step)
     assert torch.equal(captured, model.generate(texts, **settings))

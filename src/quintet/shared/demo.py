@@ -102,12 +102,12 @@ def one_for_each(
     write: Callable[[Path, Any], None],
 ) -> list[Sample]:
     """What a masked generator makes of each caption, all at once."""
-    from quintet.shared.maskgit.sampling import MaskedFlags, check_texts, decoding_of
+    from quintet.shared.generation.sampling import GeneratorFlags, check_texts, settings_of
     from quintet.shared.sampling import stem_of
 
     model = trained.model("cpu")
     check_texts(model, captions)
-    outputs = model.generate(list(captions), **decoding_of(trained.path, MaskedFlags()))
+    outputs = model.generate(list(captions), **settings_of(trained.path, GeneratorFlags()))
     out.mkdir(parents=True, exist_ok=True)
     samples: list[Sample] = []
     for number, (text, output) in enumerate(zip(captions, outputs)):

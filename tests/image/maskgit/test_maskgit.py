@@ -23,7 +23,7 @@ from quintet.image.data import open_data
 from quintet.image.maskgit.outputs import outputs
 from quintet.image.maskgit.sample import example
 from quintet.image.maskgit.task import MaskGitTask, PictureSheet
-from quintet.shared.maskgit.data import in_floats
+from quintet.shared.generation.data import in_floats
 
 MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
 FEW: dict[str, Any] = {
@@ -197,7 +197,7 @@ def test_a_generated_picture_is_compared_with_the_held_out_one_of_its_caption(sa
     items = [task.data("train").keyed(0, None)]
     items += [task.data("valid").keyed(number, None) for number in range(4)]
     batch = Batch(task.collate(items), list(range(5)), torch.zeros(5))
-    rows = {n: m.values for n, m in task._evaluate_generation(batch, list(range(5))).items()}
+    rows = {n: m.values for n, m in task.measure_generation(batch).items()}
     assert rows["nearest_validation"][0] < 1e-3
     assert rows["nearer"][0] == 0
     expected = rows["nearest_generated"] < rows["nearest_validation"]
@@ -284,7 +284,7 @@ def test_a_folder_without_captions_is_refused_before_its_ids_are_computed(
     sentence = r"photos: none of its 9 images for training has a caption; give metadata\.jsonl with"
     with pytest.raises(RunError, match=f"{sentence}.*--model.text none"):
         task.prepare(World(settings))
-    assert not task.ids
+    assert not task.codes
     without = dataclasses.replace(settings.model, text="none")
     MaskGitTask(dataclasses.replace(settings, model=without)).prepare(World(settings))
 

@@ -15,7 +15,7 @@ from quintet.cli import main
 from quintet.engine.machine.world import World
 from quintet.media.clips.reader import frames_of, probe
 from quintet.media.clips.writer import write_mp4
-from quintet.shared.maskgit.data import in_floats
+from quintet.shared.generation.data import in_floats
 from quintet.video import recipes
 from quintet.video.data import open_data
 from quintet.video.maskgit.task import VideoMaskGitTask

@@ -23,10 +23,10 @@ class MaskGit(MaskedGenerator):
     config: MaskGitConfig
 
     @classmethod
-    def tokenizer_class(cls) -> type[Any]:
+    def tokenizer_classes(cls) -> Sequence[type[Any]]:
         from quintet.image.vqgan.model import VQGanVAE
 
-        return VQGanVAE
+        return [VQGanVAE]
 
     @classmethod
     def grid_of(cls, tokenizer: Any, size: Any, frames: int | None = None) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from quintet.shared.maskgit.outputs import Generated
+from quintet.shared.generation.outputs import Generated
 from quintet.shared.tokenizer.pixels import three_channels
 
 

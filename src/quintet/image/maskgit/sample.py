@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
-from quintet.shared.maskgit.sampling import MaskedFlags, write_samples
+from quintet.shared.generation.sampling import settings_of, write_samples
+from quintet.shared.maskgit.sampling import MaskedFlags
 from quintet.shared.sampling import Trained, check_positive, own_text, refuse_inputs
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     model: MaskGit = trained.model(flags.device)
     draw = _painting(model, flags)
     write = lambda path, image: write_png(path, to_bytes(image))
-    paths, sheet = write_samples(model, trained.path, out, flags, draw, write, ".png")
+    settings = settings_of(trained.path, flags)
+    paths, sheet = write_samples(model, out, flags, settings, draw, write, ".png")
     return [*paths, *PictureSheet(**sheet).write(out)]
 
 

@@ -8,10 +8,10 @@ from quintet.image.maskgit.config import MaskGitRecipe
 from quintet.image.maskgit.model import MaskGit
 from quintet.image.maskgit.task import MaskGitTask
 from quintet.image.own_data import OwnImages
-from quintet.shared.maskgit.trainer import MaskedTrainer
+from quintet.shared.generation.trainer import GeneratorTrainer
 
 
-class MaskGitTrainer(MaskedTrainer[MaskGit]):
+class MaskGitTrainer(GeneratorTrainer[MaskGit]):
     """Train a MaskGit around its trained tokenizer, on a folder of captioned images (`data`), on a
     data set, or on the built-in figures; ids are computed once and cached.
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from quintet.engine.config import OptimizerConfig, Recipe, require, require_choices, setting
-from quintet.shared.config import CaptionConfig, require_at_least
+from quintet.engine.config import require, require_at_least, require_choices
+from quintet.shared.config import CaptionConfig
+from quintet.shared.generation.config import GenerationConfig, GeneratorRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,9 @@ class MaskedConfig(CaptionConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingConfig:
+class DecodingConfig(GenerationConfig):
     """Generation during evaluation."""
 
-    count: int = 64
-    """Samples generated from validation captions per evaluation; 0 disables generation."""
     sampling_steps: int = 12
     """Generation steps, 8 to 64; each fixes more of the ids."""
     order: Literal["confidence", "halton"] = "confidence"
@@ -63,31 +62,15 @@ class DecodingConfig:
     """confidence: noise in the choice of ids, which falls to 0 in the last step."""
     cond_scale: float = 3.0
     """Classifier-free guidance scale of the last step, which rises from 1; 1 disables guidance."""
-    reference_count: int = 2048
-    """Training samples searched for the nearest neighbour of a generated one."""
-
-    def __post_init__(self) -> None:
-        require_choices(self)
-        require_at_least(0, self, "count", "temperature", "choice_temperature")
-        require_at_least(1, self, "sampling_steps", "reference_count")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskedRecipe(Recipe):
-    """A training run of a masked generator."""
-
-    tokenizer: str | None = setting(path=True)
-    """Run or exported folder of the trained tokenizer."""
-    variants: int = 1
-    """Number of fixed augmentations per sample, including the original; their ids are cached."""
-    text_drop: float = 0.1
-    """Fraction of captions dropped in training, for classifier-free guidance."""
-    generation: DecodingConfig = field(default_factory=DecodingConfig)
-    """Generation during evaluation."""
-    optim: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """Optimizer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.variants >= 1, "variants", self.variants, "1 or more")
-        require(0 <= self.text_drop <= 1, "text_drop", self.text_drop, "between 0 and 1")
+        require_at_least(0, self, "temperature", "choice_temperature")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedRecipe(GeneratorRecipe):
+    """A training run of a masked generator."""
+
+    generation: DecodingConfig = field(default_factory=DecodingConfig)
+    """Generation during evaluation."""

@@ -12,27 +12,23 @@ place in it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from quintet.engine.keys import fold, uniform
+from quintet.engine.keys import uniform
 from quintet.nn.attention import Context
 from quintet.shared.conditioning import pad_rows, with_null_text
+from quintet.shared.generation.generator import CastWeights, rows_of
 from quintet.shared.stepping import CapturedStep
 
 if TYPE_CHECKING:
     from quintet.shared.maskgit.model import MaskedTransformer
 
-BLOCK = {"cpu": 256}
-"""Ids generated together, at least one sample; on other devices `CUDA_BLOCK`. Always as many:
-products of another size may round otherwise, and a sample would depend on its batch."""
-CUDA_BLOCK = 64 * 256
 KEY_STRIDE = 0x632BE59BD9B4E019
 """Odd, so that no two steps of a sample share a key."""
 PRIMES = (2, 3, 5)
@@ -64,16 +60,6 @@ class Decoding:
         for name in ("temperature", "choice_temperature"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
-
-
-def rows_of(tokens: int, device: torch.device) -> int:
-    """Samples of so many ids in a block."""
-    return max(1, BLOCK.get(device.type, CUDA_BLOCK) // tokens)
-
-
-def sample_keys(seed: int, numbers: Sequence[int]) -> Tensor:
-    """Keys of the draws of samples, by the seed and their numbers alone."""
-    return torch.tensor([fold(seed, "maskgit", n) for n in numbers], dtype=torch.int64)
 
 
 def radical_inverse(number: int, base: int) -> float:
@@ -198,39 +184,17 @@ class Decoder:
         return (logits / temperature + noise).argmax(-1)
 
 
-class GenerationCache:
-    """Weights in the dtype of generation, always in the same memory, and the latest decoder."""
-
-    def __init__(self) -> None:
-        self.model: MaskedTransformer | None = None
-        self.key: tuple[Any, ...] = ()
-        self.latest: Decoder | None = None
-
-    def weights(self, model: "MaskedTransformer", dtype: torch.dtype) -> "MaskedTransformer":
-        """A copy of the model with its weights as they are now."""
-        own = model.state_dict()
-        if self.model is None or self.key[:2] != (dtype, model.weight.device):
-            self.key, self.latest = (dtype, model.weight.device), None
-            self.model = model.cast_copy(dtype)
-            # Weights that are in this dtype already must not be shared with the model.
-            apart = {name: value.clone() for name, value in self.model.state_dict().items()}
-            self.model.load_state_dict(apart, assign=True)
-        else:
-            copies = self.model.state_dict()
-            torch._foreach_copy_([*copies.values()], [own[name] for name in copies])
-        return self.model
-
-    def decoder(self, decoding: Decoding, rows: int, context: Context | None) -> Decoder:
-        shape = None if context is None else tuple(context.values.shape)
-        key = (*self.key[:2], decoding, rows, shape)
-        if self.latest is None or self.key != key:
-            self.latest = None  # its memory is free for the next one's
-            assert self.model is not None
-            self.key, self.latest = key, Decoder(self.model, decoding, rows, context)
-        return self.latest
-
-
-CACHES: WeakKeyDictionary["MaskedTransformer", GenerationCache] = WeakKeyDictionary()
+def decoder_of(
+    model: "MaskedTransformer",
+    decoding: Decoding,
+    rows: int,
+    context: Context | None,
+    cache: CastWeights | None,
+) -> Decoder:
+    if cache is None:
+        return Decoder(model, decoding, rows, context)
+    shape = None if context is None else tuple(context.values.shape)
+    return cache.kept((decoding, rows, shape), lambda: Decoder(model, decoding, rows, context))
 
 
 def generate_ids(
@@ -239,7 +203,7 @@ def generate_ids(
     keys: Tensor,
     context: Context | None,
     decoding: Decoding,
-    cache: GenerationCache | None = None,
+    cache: CastWeights | None = None,
 ) -> Tensor:
     """Ids (b, n) with the masked ones (-1) generated, a block of samples at a time."""
     rows = rows_of(ids.shape[1], ids.device)
@@ -248,8 +212,6 @@ def generate_ids(
     for numbers in torch.arange(len(ids), device=ids.device).split(rows):
         numbers = pad_rows(numbers, rows)
         part = None if context is None else Context(*(each[numbers] for each in context))
-        if cache is not None:
-            decoder = cache.decoder(decoding, rows, part)
-        decoder = decoder or Decoder(model, decoding, rows, part)
+        decoder = decoder or decoder_of(model, decoding, rows, part, cache)
         blocks.append(decoder.run(ids[numbers], keys[numbers], part))
     return torch.cat(blocks)[: len(ids)] if blocks else ids

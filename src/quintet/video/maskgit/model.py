@@ -15,7 +15,8 @@ from torch import Tensor
 
 from quintet.engine.keys import fold
 from quintet.nn.attention import Context
-from quintet.shared.maskgit.decoding import Decoding, sample_keys
+from quintet.shared.generation.generator import sample_keys
+from quintet.shared.maskgit.decoding import Decoding
 from quintet.shared.maskgit.generator import MaskedGenerator
 from quintet.video.maskgit.config import VideoMaskGitConfig
 
@@ -28,10 +29,10 @@ class VideoMaskGit(MaskedGenerator):
     config: VideoMaskGitConfig
 
     @classmethod
-    def tokenizer_class(cls) -> type[Any]:
+    def tokenizer_classes(cls) -> Sequence[type[Any]]:
         from quintet.video.tokenizer.model import VideoTokenizer
 
-        return VideoTokenizer
+        return [VideoTokenizer]
 
     @classmethod
     def grid_of(cls, tokenizer: Any, size: Any, frames: int | None = None) -> tuple[int, ...]:
@@ -90,7 +91,7 @@ class VideoMaskGit(MaskedGenerator):
         while clips.shape[2] < frames:
             # The frame at which a chunk begins is part of its key: chunks are alike however a
             # clip came to its length.
-            keys = sample_keys(fold(seed, "chunk", clips.shape[2]), numbers)
+            keys = sample_keys(fold(seed, "chunk", clips.shape[2]), numbers, self.key_name)
             new = self.next_chunk(clips, overlap, keys, context, decoding)
             clips = torch.cat((clips, new[:, :, : frames - clips.shape[2]]), 2)
         return clips

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from quintet.shared.maskgit.outputs import Generated
+from quintet.shared.generation.outputs import Generated
 from quintet.video.tokenizer.outputs import rgb_frames
 
 

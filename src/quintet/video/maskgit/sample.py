@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintet.shared.maskgit.sampling import MaskedFlags, write_samples
+from quintet.shared.generation.sampling import settings_of, write_samples
+from quintet.shared.maskgit.sampling import MaskedFlags
 from quintet.shared.sampling import Trained, check_positive, own_text, refuse_inputs
 from quintet.video.tokenizer.sample import FPS, check_fps
 
@@ -53,7 +54,8 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     fps = flags.fps or (probe(flags.clip).rate if flags.clip and moving else FPS)
     draw = partial(model.generate, clip=start, frames=flags.frames)
     write = lambda path, clip: write_mp4(path, displayed(to_bytes(clip)), fps)
-    paths, sheet = write_samples(model, trained.path, out, flags, draw, write, ".mp4")
+    settings = settings_of(trained.path, flags)
+    paths, sheet = write_samples(model, out, flags, settings, draw, write, ".mp4")
     return [*paths, *CaptionedClips(**sheet).write(out)]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from quintet.shared.maskgit.trainer import MaskedTrainer
+from quintet.shared.generation.trainer import GeneratorTrainer
 from quintet.video import recipes
 from quintet.video.data import open_data
 from quintet.video.maskgit.config import VideoMaskGitRecipe
@@ -11,7 +11,7 @@ from quintet.video.maskgit.task import VideoMaskGitTask
 from quintet.video.own_data import OwnVideos
 
 
-class VideoMaskGitTrainer(MaskedTrainer[VideoMaskGit]):
+class VideoMaskGitTrainer(GeneratorTrainer[VideoMaskGit]):
     """Train a VideoMaskGit around its trained tokenizer, on a folder of captioned videos (`data`),
     on a data set, or on the built-in figures; ids are computed once and cached.
 

@@ -1,4 +1,4 @@
-"""What the trainers of masked generators share."""
+"""What the trainers of generators share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from quintet.engine.trainer import BaseTrainer
-from quintet.shared.maskgit.generator import MaskedGenerator
+from quintet.shared.generation.generator import Generator
 
-G = TypeVar("G", bound=MaskedGenerator)
+G = TypeVar("G", bound=Generator)
 
 
-class MaskedTrainer(BaseTrainer[G]):
+class GeneratorTrainer(BaseTrainer[G]):
     main = "transformer"
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a masked generator makes of held-out captions, and beside them as many training samples."""
+"""What a generator makes of held-out captions, and beside them as many training samples."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -9,14 +9,14 @@ from torch import Tensor
 from quintet.engine.data.source import Source
 from quintet.engine.evaluate import ConcatData
 from quintet.engine.task import Batch
-from quintet.shared.maskgit.data import in_floats
-from quintet.shared.maskgit.task import MaskedTask
+from quintet.shared.generation.data import in_floats
+from quintet.shared.generation.task import GeneratorTask
 from quintet.shared.outputs import Group, Outputs, cropped, eight_bits
 from quintet.shared.sampling import readable
 
 
 class Generated(Outputs):
-    task: MaskedTask
+    task: GeneratorTask
     size = 64
 
     def __init__(self, task: Any) -> None:
@@ -28,12 +28,12 @@ class Generated(Outputs):
         return cropped(self.task.pixel_config.size)
 
     def open(self, nets: Mapping[str, Any], source: Source) -> Source:
-        """The samples behind the ids."""
-        parts = [s for split in ("train", "valid") if (s := self.task.ids[split]) is not None]
+        """The samples behind the codes."""
+        parts = [s for split in ("train", "valid") if (s := self.task.codes[split]) is not None]
         whole = isinstance(source, ConcatData)
         samples = ConcatData([s.source for s in parts]) if whole else parts[-1].source
         # Of a folder to evaluate on, nothing was trained on.
-        train = None if whole else self.task.ids["train"]
+        train = None if whole else self.task.codes["train"]
         self.training = iter(()) if train is None else readable(train.source, len(train))
         return super().open(nets, samples)
 

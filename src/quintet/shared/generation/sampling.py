@@ -1,0 +1,82 @@
+"""What `quintet sample` needs for every generator: flags, and how samples are made."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from quintet.engine.errors import RunError
+from quintet.shared.sampling import Device, stem_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorFlags:
+    """Flags of a generator."""
+
+    SETTINGS: ClassVar[tuple[str, ...]] = ("steps", "cond_scale")
+    """Those that are settings of generation."""
+    text: tuple[str, ...] = ()
+    """Captions to generate from."""
+    count: int = 4
+    """Samples per caption."""
+    steps: int | None = None
+    """Generation steps. The defaults of this and of other settings of generation are those of the
+    run's evaluations."""
+    cond_scale: float | None = None
+    """Classifier-free guidance scale; 1 disables guidance."""
+    seed: int = 0
+    """Random seed."""
+    device: Device = "auto"
+    """Device; auto uses a GPU if available."""
+
+
+def check_texts(model: Any, texts: Sequence[str]) -> None:
+    """Captions for a generator, before anything is written."""
+    if texts and model.config.text == "none":
+        raise RunError("this generator was trained without captions; drop --text")
+    try:
+        model.check_captions(texts)
+    except ValueError as error:
+        raise RunError(str(error)) from None
+
+
+def settings_of(run: Path, flags: Any) -> dict[str, Any]:
+    """How a generator makes samples: as the flags say where they are given, and else as in the
+    evaluations of the run. An export has none of these: then the defaults."""
+    from quintet.engine.runs.folder import RunFolder
+
+    own = dict(RunFolder.open(run).about.get("settings", {}).get("generation", {}))
+    own["steps"] = own.pop("sampling_steps", None)
+    chosen = {n: value for n, value in own.items() if n not in ("count", "reference_count")}
+    asked = {name: getattr(flags, name) for name in flags.SETTINGS}
+    chosen |= {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def write_samples(
+    model: Any,
+    out: Path,
+    flags: GeneratorFlags,
+    settings: Mapping[str, Any],
+    draw: Callable[..., Any],
+    write: Callable[[Path, Any], object],
+    suffix: str,
+) -> tuple[list[Path], dict[str, Any]]:
+    """Files of samples that `draw` generates from each text, and the contents of their sheet."""
+    check_texts(model, flags.text)
+    rows: list[list[Any]] = []
+    paths: list[Path] = []
+    texts = [*flags.text] or [""]
+    for number, text in enumerate(texts):
+        caption, seed = [text] if flags.text else None, flags.seed + number
+        try:
+            samples = draw(caption, count=flags.count, seed=seed, **settings)
+        except ValueError as error:
+            raise RunError(str(error)) from None
+        out.mkdir(parents=True, exist_ok=True)
+        for index, sample in enumerate(samples):
+            paths.append(out / f"{stem_of(text, number)}-{index:03d}{suffix}")
+            write(paths[-1], sample)
+        rows.append([*samples])
+    titles = [f"{index:03d}" for index in range(flags.count)]
+    return paths, {"name": "sheet", "rows": rows, "titles": titles, "texts": texts}

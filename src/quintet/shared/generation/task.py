@@ -1,0 +1,239 @@
+"""Training task of a generator over the codes of a tokenizer: data, and what it generates.
+
+pixels ─ frozen tokenizer ─> cached codes ─ a family's network ─> its loss
+validation captions ─ network ─> codes ─ tokenizer ─> generated pixels ─ metrics
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from quintet.engine.errors import RunError
+from quintet.engine.keys import fold
+from quintet.engine.runs.frozen import digest
+from quintet.engine.task import Batch, Exhibit, Part, Rows, Task, Update, World
+from quintet.nn.attention import Context
+from quintet.nn.text import PAD, TOKENIZERS, tokenizer_of
+from quintet.shared.captions import TextTable, survey
+from quintet.shared.generation.config import GeneratorRecipe
+from quintet.shared.generation.data import CaptionedPixels, CodeData
+from quintet.shared.generation.generator import Generator
+
+DECODED = 32
+"""Samples that the tokenizer decodes together."""
+SHOWN, DRAWS = 6, 3
+"""Captions of an exhibit, and samples generated for each."""
+COMPARED = 32
+"""Side of the thumbnails whose distance is measured."""
+
+
+class GeneratorTask(Task):
+    main = "transformer"
+    best = ("loss", "min")
+    capturable = True
+    field: ClassVar[str]
+    """Name of the pixels in a sample."""
+    Model: ClassVar[type[Generator]]
+    Codes: ClassVar[type[CodeData]]
+    room: ClassVar[Any]
+    """Module with `open_data` and `collate`."""
+    settings: ClassVar[str]
+    """Name of the data settings in the recipe."""
+
+    def __init__(self, recipe: GeneratorRecipe, model: Any = None, sets: Any = None) -> None:
+        assert recipe.tokenizer is not None, "resolved by the engine"
+        self.recipe, self.sets = recipe, sets
+        torch.manual_seed(fold(recipe.seed, "weights"))
+        self.tokenizer = self.Model.load_tokenizer(recipe.tokenizer)
+        self.weights = digest(Path(recipe.tokenizer))
+        try:
+            self.Model.check_tokenizer(self.tokenizer)
+            grid = self.grid()
+            if model is None:
+                config = replace(recipe.model, grid=grid)  # type: ignore[attr-defined]
+                model = self.Model(config, tokenizer=self.tokenizer)  # type: ignore[call-arg]
+        except (TypeError, ValueError) as error:
+            raise RunError(str(error)) from None
+        if model.config.grid != grid:
+            raise RunError(
+                f"the model has a grid of {model.config.grid} {self.Codes.kind}, the data {grid}"
+            )
+        model.set_tokenizer(self.tokenizer)  # the copy in the run folder
+        self.model, self.config = model, model.config
+        self.parts = {
+            "transformer": Part(model, recipe.optim),
+            "tokenizer": Part(self.tokenizer, compiles=False),
+        }
+        self.updates = [Update("transformer", self.losses)]
+        self.codes: dict[str, CodeData | None] = {}
+        self.fixed_shapes = False
+        self.texts: TextTable | None = None
+        self.references: tuple[Tensor, Tensor] | None = None
+
+    # -- what a family and a room say -----------------------------------------------------------
+
+    def losses(self, nets: Any, batches: Sequence[Batch], context: Any) -> Any:
+        raise NotImplementedError
+
+    def grid(self) -> tuple[int, ...]:
+        """Codes along each axis."""
+        raise NotImplementedError
+
+    @property
+    def pixel_config(self) -> Any:
+        return getattr(self.recipe, self.settings)
+
+    @property
+    def generation(self) -> Any:
+        """Settings of generation during evaluation."""
+        return self.recipe.generation  # type: ignore[attr-defined]
+
+    def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
+        """Pixels in 0..1 by the recipe's `generation`; functions of caption, number and seed."""
+        raise NotImplementedError
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Pixels in 0..1 of cached codes (b, n, …)."""
+        raise NotImplementedError
+
+    def agrees(self, caption: str, pixels: Tensor) -> bool:
+        """Whether a generated sample shows a caption of built-in figures."""
+        raise NotImplementedError
+
+    def sheet(self, rows: Sequence[Sequence[Tensor]], titles: list[str], texts: list[str]) -> Any:
+        raise NotImplementedError
+
+    # -- data -----------------------------------------------------------------------------------
+
+    def prepare(self, world: World) -> None:
+        """Compute or load the codes of all samples, and frozen embeddings of their captions."""
+        recipe = self.recipe
+        sources = {split: self._pixels(split) for split in ("train", "valid")}
+        if self.config.text != "none":
+            survey([s for s in sources.values() if s is not None], self.model.text_sizes, world)
+        for split, source in sources.items():
+            self.codes[split] = None
+            if source is not None and len(source):
+                codes = self.Codes(source, recipe.variants if split == "train" else 1, self.weights)
+                codes.reads_texts = self.config.text != "none"
+                codes.fill(self.tokenizer, self.room.collate, world, recipe.workers)
+                other = next((n for n in codes.lengths() if n not in (0, self.config.tokens)), None)
+                if other is not None:
+                    raise RunError(
+                        f"a sample has {other} {codes.kind}, but the grid {self.config.grid} has"
+                        f" {self.config.tokens}: give samples of one size, and size= to the model"
+                    )
+                self.codes[split] = codes
+        if self.config.text == "frozen":
+            sets = [codes for codes in self.codes.values() if codes is not None]
+            captions = sorted({s.text(i) for s in sets for i in range(len(s))})
+            self.texts = TextTable(self.config, captions, world)
+        self.device = world.device
+        self.fixed_shapes = world.device.type != "cpu" or world.compiles
+
+    def _pixels(self, split: str) -> CaptionedPixels | None:
+        recipe, config = self.recipe, self.pixel_config
+        if self.sets is None:
+            source = self.room.open_data(recipe.data, config, split, recipe.seed)
+        else:
+            source = self.sets[split]
+        return None if source is None else CaptionedPixels(source, self.field, config)
+
+    def data(self, split: str) -> Any:
+        """Codes, or the samples themselves before `prepare`."""
+        return self.codes[split] if self.codes else self._pixels(split)
+
+    def collate(self, items: list[Any]) -> dict[str, Any]:
+        texts = [item["text"] for item in items]
+        codes = torch.stack([item["codes"] for item in items])
+        return {"codes": codes, "caption": texts, **self._encode_captions(texts)}
+
+    def _encode_captions(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        if self.config.text in TOKENIZERS:
+            ids = tokenizer_of(self.config).encode(texts)
+            longest = ids.shape[1] if self.fixed_shapes else int((ids != PAD).sum(1).max())
+            return {"text": ids[:, :longest]}
+        return {} if self.texts is None else self.texts(texts)
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def measure_generation(self, batch: Batch) -> dict[str, Rows]:
+        """Metrics of samples generated from validation captions, one row each."""
+        rows = [row for row, index in enumerate(batch.ids) if index < self.generation.count]
+        if not rows:
+            return {}
+        with torch.autocast(self.device.type, enabled=False):
+            return self._measure_generation(batch, rows)
+
+    def _measure_generation(self, batch: Batch, rows: list[int]) -> dict[str, Rows]:
+        captions = [batch.data["caption"][row] for row in rows]
+        generated = self.generate(captions, [batch.ids[row] for row in rows])
+        originals = self.decode(batch.data["codes"][rows])
+        near, expected = (self._nearest(pixels)[0] for pixels in (generated, originals))
+        values = {
+            "nearest_generated": near,
+            "nearest_validation": expected,
+            "nearer": (near < expected).float(),
+        }
+        if self.judged:
+            agree = [float(self.agrees(*pair)) for pair in zip(captions, generated)]
+            ceiling = [float(self.agrees(*pair)) for pair in zip(captions, originals)]
+            values["agrees"], values["agrees_tokenizer"] = torch.tensor([agree, ceiling])
+        return {name: Rows(value) for name, value in values.items()}
+
+    @property
+    def judged(self) -> bool:
+        return self.recipe.data is None and self.pixel_config.builtin != "scenes"
+
+    def context(self, captions: Sequence[str]) -> Context | None:
+        if self.config.text == "none":
+            return None
+        inputs = {n: v.to(self.device) for n, v in self._encode_captions(captions).items()}
+        return self.model.encode_inputs(**inputs)
+
+    def _nearest(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance and codes of the nearest training sample of each, both through the tokenizer."""
+        codes, references = self._references()
+        points = thumbnails(pixels)
+        distances, rows = torch.cdist(points, references).min(1)
+        return distances.cpu() / points.shape[1] ** 0.5, codes[rows.cpu()]
+
+    def _references(self) -> tuple[Tensor, Tensor]:
+        """Codes and thumbnails of training samples."""
+        if self.references is None:
+            train = self.codes["train"]
+            assert train is not None
+            rows = (train.codes_of(index) for index in range(len(train)))
+            chosen = islice((row for row in rows if len(row)), self.generation.reference_count)
+            codes = torch.stack([*chosen])
+            parts = [thumbnails(self.decode(part)) for part in codes.split(DECODED)]
+            self.references = codes, torch.cat(parts)
+        return self.references
+
+    def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
+        """For the first captions: the real sample, generated ones, and the training sample that the
+        first of these is nearest to, to tell what was learned from what was remembered."""
+        captions, numbers = list(batch.data["caption"][:SHOWN]), batch.ids[:SHOWN]
+        with torch.autocast(self.device.type, enabled=False):
+            originals = self.decode(batch.data["codes"][:SHOWN])
+            draws = [self.generate(captions, numbers, seed) for seed in range(DRAWS)]
+            nearest = self.decode(self._nearest(draws[0])[1])
+        columns = [originals, nearest, *draws]
+        rows = [[column[i] for column in columns] for i in range(len(captions))]
+        titles = ["validation", "nearest to 1", *(f"generated {n + 1}" for n in range(DRAWS))]
+        return [self.sheet(rows, titles, captions)]
+
+
+def thumbnails(pixels: Tensor) -> Tensor:
+    """(b, m): pictures, or the first, middle and last frames of clips, made small."""
+    if pixels.ndim == 5:
+        count = pixels.shape[2]
+        pixels = pixels[:, :, [0, count // 2, count - 1]].flatten(1, 2)
+    side = min(COMPARED, *pixels.shape[-2:])
+    return F.interpolate(pixels, (side, side), mode="area").flatten(1)
