@@ -11,6 +11,8 @@ from quintet.version import __version__
 if TYPE_CHECKING:
     from quintet.compat.names import ConditionalFlowMatcherWrapper
     from quintet.engine.trainer import Trainer
+    from quintet.image.flow.model import ImageFlow
+    from quintet.image.flow.trainer import ImageFlowTrainer
     from quintet.image.maskgit.model import MaskGit
     from quintet.image.maskgit.trainer import MaskGitTrainer
     from quintet.image.vqgan.model import VQGanVAE
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from quintet.speech.vocoder.trainer import VocoderTrainer
     from quintet.speech.voicebox.model import VoiceBox
     from quintet.speech.voicebox.trainer import VoiceBoxTrainer
+    from quintet.video.flow.model import VideoFlow
+    from quintet.video.flow.trainer import VideoFlowTrainer
     from quintet.video.maskgit.model import VideoMaskGit
     from quintet.video.maskgit.trainer import VideoMaskGitTrainer
     from quintet.video.tokenizer.model import VideoTokenizer
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "ConditionalFlowMatcherWrapper": "quintet.compat.names",
+    "ImageFlow": "quintet.image.flow.model",
+    "ImageFlowTrainer": "quintet.image.flow.trainer",
     "MaskGit": "quintet.image.maskgit.model",
     "MaskGitTrainer": "quintet.image.maskgit.trainer",
     "MeshAutoencoder": "quintet.mesh.autoencoder.model",
@@ -45,6 +51,8 @@ _PLACES = {
     "Trainer": "quintet.engine.trainer",
     "VQGanVAE": "quintet.image.vqgan.model",
     "VQGanVAETrainer": "quintet.image.vqgan.trainer",
+    "VideoFlow": "quintet.video.flow.model",
+    "VideoFlowTrainer": "quintet.video.flow.trainer",
     "VideoMaskGit": "quintet.video.maskgit.model",
     "VideoMaskGitTrainer": "quintet.video.maskgit.trainer",
     "VideoTokenizer": "quintet.video.tokenizer.model",
@@ -58,6 +66,8 @@ _PLACES = {
 
 __all__ = [
     "ConditionalFlowMatcherWrapper",
+    "ImageFlow",
+    "ImageFlowTrainer",
     "MaskGit",
     "MaskGitTrainer",
     "MeshAutoencoder",
@@ -69,6 +79,8 @@ __all__ = [
     "Trainer",
     "VQGanVAE",
     "VQGanVAETrainer",
+    "VideoFlow",
+    "VideoFlowTrainer",
     "VideoMaskGit",
     "VideoMaskGitTrainer",
     "VideoTokenizer",

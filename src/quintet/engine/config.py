@@ -116,6 +116,8 @@ class Recipe:
     stages: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
     """Settings that name a frozen model the run depends on, and the recipe that trains it (or, in
     words, what to give)."""
+    stage_families: ClassVar[Mapping[str, tuple[str, ...]]] = types.MappingProxyType({})
+    """Families whose models such a setting takes, where these are not called as the recipe."""
     data: str | None = setting(None, free=True)
     """Folder of data; the default is the room's built-in procedural data."""
     steps: int = setting(1000, free=True, common=True)

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 from quintet.engine.config import OptimizerConfig
+from quintet.shared.flow.config import SolverConfig
 from quintet.shared.maskgit.config import DecodingConfig
 from quintet.shared.tokenizer.config import DiscriminatorConfig, discriminator_optimizer
 from quintet.video.adopt.config import VideoAdoptRecipe
 from quintet.video.config import VideoDataConfig
+from quintet.video.flow.config import VideoFlowConfig, VideoFlowFewRecipe, VideoFlowRecipe
 from quintet.video.maskgit.config import VideoMaskGitConfig, VideoMaskGitRecipe
 from quintet.video.tokenizer.config import (
     MotionDiscriminatorConfig,
@@ -77,6 +79,127 @@ def tokenizer_tiny() -> VideoRecipe:
         ),
         optim=OptimizerConfig(learning_rate=2e-3, warmup_steps=50, ema_decay=0.99),
         discriminator_optim=discriminator_optimizer(3e-4, 50),
+    )
+
+
+def autoencoder() -> VideoRecipe:
+    """An autoencoder of 17 x 128 x 128 clips, 32 numbers per 4 x 8 x 8; for one GPU."""
+    small = tokenizer()
+    return replace(
+        small,
+        model=replace(small.model, quantiser="kl", latent_channels=32),
+        losses=VideoLossConfig(perceptual=0.1, adversarial="none"),
+    )
+
+
+def autoencoder_tiny() -> VideoRecipe:
+    """The same with 9 x 32 x 32 clips and 8 numbers per 2 x 4 x 4; three minutes on two CPU
+    cores."""
+    small = tokenizer_tiny()
+    return replace(
+        small,
+        model=replace(small.model, quantiser="kl", latent_channels=8),
+        losses=VideoLossConfig(perceptual=0.2, adversarial="none"),
+    )
+
+
+def flow() -> VideoFlowRecipe:
+    """Text to 17 x 128 x 128 clips over the latents of a trained autoencoder; for one GPU."""
+    return VideoFlowRecipe(
+        steps=2500,
+        batch_size=64,
+        workers=12,
+        evaluate_every=2500,
+        save_every=1250,
+        model=VideoFlowConfig(text_layers=1, patch=2, shift=4.0),
+        videos=VideoDataConfig(
+            size=(128, 128), builtin="figures", builtin_count=20_000, valid_limit=256
+        ),
+        generation=SolverConfig(count=128, reference_count=512),
+        optim=OptimizerConfig(
+            optimizer="muon", learning_rate=1e-3, warmup_steps=100, ema_decay=0.998
+        ),
+    )
+
+
+def flow_tiny() -> VideoFlowRecipe:
+    """The same with 5 x 48 x 48 clips of one large figure, for two CPU cores."""
+    return VideoFlowRecipe(
+        steps=1500,
+        batch_size=16,
+        precision="fp32",  # at this width, casts to bf16 cost a CPU more than they save
+        workers=1,
+        evaluate_every=1500,
+        save_every=750,
+        model=VideoFlowConfig(
+            patch=2,
+            dim=128,
+            layers=4,
+            heads=4,
+            head_dim=32,
+            text_length=16,
+            text_layers=1,
+            shift=1.5,
+        ),
+        videos=VideoDataConfig(
+            frames=5, size=(48, 48), builtin="figure", builtin_count=4000, valid_limit=64
+        ),
+        generation=SolverConfig(count=64, reference_count=512),
+        optim=OptimizerConfig(
+            optimizer="muon", learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99
+        ),
+    )
+
+
+def flow_large() -> VideoFlowRecipe:
+    """The same with 17 x 256 x 256 clips; a day on one H200 (458 M)."""
+    small = flow()
+    return replace(
+        small,
+        steps=200_000,
+        batch_size=32,
+        workers=14,
+        log_every=50,
+        evaluate_every=20_000,
+        save_every=5000,
+        model=replace(small.model, grid=(5, 32, 32), dim=1024, layers=24, heads=16, text_length=64),
+        videos=replace(small.videos, size=(256, 256), builtin_count=1_000_000),
+        optim=OptimizerConfig(
+            optimizer="muon", learning_rate=5e-4, warmup_steps=2000, ema_decay=0.9998
+        ),
+    )
+
+
+def flow_few() -> VideoFlowFewRecipe:
+    """Distil a flow generator of clips to 1 to 8 steps; for one GPU."""
+    taught = flow()
+    return VideoFlowFewRecipe(
+        steps=600,
+        batch_size=64,
+        workers=12,
+        evaluate_every=600,
+        save_every=300,
+        text_drop=0.0,
+        videos=taught.videos,
+        generation=replace(taught.generation, sampling_steps=4),
+        optim=replace(taught.optim, learning_rate=5e-4, warmup_steps=50, ema_decay=0.99),
+    )
+
+
+def flow_few_tiny() -> VideoFlowFewRecipe:
+    """The same with 5 x 48 x 48 clips of one large figure, for two CPU cores."""
+    taught = flow_tiny()
+    return VideoFlowFewRecipe(
+        steps=400,
+        batch_size=16,
+        precision="fp32",
+        workers=1,
+        evaluate_every=400,
+        save_every=200,
+        text_drop=0.0,
+        videos=taught.videos,
+        generation=replace(taught.generation, sampling_steps=4),
+        optim=replace(taught.optim, learning_rate=7e-4),
     )
 
 

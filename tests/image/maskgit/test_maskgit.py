@@ -22,7 +22,9 @@ from quintet.image import recipes
 from quintet.image.data import open_data
 from quintet.image.maskgit.outputs import outputs
 from quintet.image.maskgit.sample import example
-from quintet.image.maskgit.task import MaskGitTask, PictureSheet
+from quintet.image.maskgit.task import MaskGitTask
+from quintet.image.painting import touched
+from quintet.image.sheets import PictureSheet
 from quintet.shared.generation.data import in_floats
 
 MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 64}
@@ -132,7 +134,7 @@ def test_painting_changes_no_id_outside_of_the_mask(model: MaskGit, vae: VQGanVA
     inside = torch.zeros(4, 8, dtype=torch.bool)
     inside[1, 2:5] = True
     assert torch.equal(made[:, ~inside], before[:, ~inside].expand(3, -1))
-    assert torch.equal(model.patches(mask), inside)
+    assert torch.equal(touched(mask, model.tokenizer.factor), inside)
     assert not torch.equal(made[0], made[1])
 
 

@@ -40,7 +40,8 @@ def keep(
             if model is None and load is not None:
                 model = load(source)
                 # Here, where the folder that was given is known; the task knows only the copy.
-                if _is_recipe(trained_by) and model.label() != trained_by:
+                families = recipe.stage_families.get(name, (trained_by,))
+                if _is_recipe(trained_by) and model.label() not in families:
                     raise RunError(f"{source} holds {model.label()}: {_remedy(name, trained_by)}")
             if model is None:
                 raise RunError(f"{name} is {source!r}, which cannot be loaded here; pass the model")

@@ -13,7 +13,7 @@ from quintet.files import reading_once
 from quintet.image.clip.config import ClipRecipe
 from quintet.image.clip.data import open_captioned
 from quintet.image.data import collate
-from quintet.image.maskgit.task import PictureSheet
+from quintet.image.sheets import PictureSheet
 from quintet.media.errors import printable
 from quintet.nn.contrastive import similarities
 from quintet.shared.adopt.clip import AdoptedClip

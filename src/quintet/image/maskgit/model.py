@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from quintet.image.maskgit.config import MaskGitConfig
+from quintet.image.painting import check_painted, touched
 from quintet.shared.maskgit.generator import MaskedGenerator
 from quintet.shared.tokenizer.model import check_divisible
 
@@ -74,24 +74,10 @@ class MaskGit(MaskedGenerator):
 
     def masked_ids(self, image: Tensor, mask: Tensor) -> Tensor:
         """(1, n): ids of an image, -1 in patches that the mask touches."""
-        height, width = self.image_size
-        if image.ndim != 3 or tuple(image.shape[1:]) != (height, width):
-            raise ValueError(
-                f"the image is {tuple(image.shape)}, but this model paints images of {height} x"
-                f" {width} pixels: give (c, {height}, {width})"
-            )
-        if tuple(mask.shape) != (height, width):
-            raise ValueError(
-                f"the mask is {tuple(mask.shape)}, but the image has {height} x {width} pixels:"
-                " give a mask of the same size"
-            )
+        check_painted(image, mask, self.image_size)
         device = self.weight.device
         ids = self.tokenize_pixels(image[None].to(device))
-        return torch.where(self.patches(mask.to(device)).flatten(), -1, ids)
-
-    def patches(self, mask: Tensor) -> Tensor:
-        """(h, w): patches of which a pixel is in a mask (H, W)."""
-        return F.max_pool2d(mask[None].float(), self.tokenizer.factor)[0] > 0
+        return torch.where(touched(mask.to(device), self.tokenizer.factor).flatten(), -1, ids)
 
     def decode_block(self, ids: Tensor) -> Tensor:
         return self.tokenizer.decode_from_ids(ids)

@@ -1,14 +1,5 @@
-"""Outputs of a generator of images: what it makes of held-out captions."""
+"""Outputs of a masked generator of images."""
 
-from torch import Tensor
+from quintet.image.outputs import GeneratedImages as outputs
 
-from quintet.shared.generation.outputs import Generated
-from quintet.shared.tokenizer.pixels import three_channels
-
-
-class GeneratedImages(Generated):
-    def shown(self, pixels: Tensor) -> Tensor:
-        return super().shown(three_channels(pixels[None])[0])
-
-
-outputs = GeneratedImages
+__all__ = ["outputs"]

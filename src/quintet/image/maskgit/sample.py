@@ -39,7 +39,7 @@ def example(recipe: Any, run: Path) -> list[str]:
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Write CAPTION-000.png and so on, and a sheet of all."""
-    from quintet.image.maskgit.task import PictureSheet
+    from quintet.image.sheets import PictureSheet
     from quintet.media.pixels import write_png
     from quintet.shared.tokenizer.pixels import to_bytes
 
@@ -57,12 +57,13 @@ def _painting(model: "MaskGit", flags: Flags) -> "Callable[..., Tensor]":
     """Takes texts, or None, and the keywords of `MaskGit.generate`; returns images."""
     import torch
 
+    from quintet.image.painting import inside
+
     painted = _painted(model, flags)
     if painted is None:
         return model.generate
     image, mask = (each.to(model.weight.device) for each in painted)
-    factor = model.tokenizer.factor
-    patches = model.patches(mask).repeat_interleave(factor, 0).repeat_interleave(factor, 1)
+    patches = inside(mask, model.tokenizer.factor)
 
     def draw(texts: Any, **settings: Any) -> "Tensor":
         return torch.where(
@@ -74,27 +75,13 @@ def _painting(model: "MaskGit", flags: Flags) -> "Callable[..., Tensor]":
 
 def _painted(model: "MaskGit", flags: Flags) -> "tuple[Tensor, Tensor] | None":
     """The image (c, h, w) in 0..1 to paint into, and where."""
-    import torch
-
-    from quintet.media.pixels import read_image, resize_crop
-    from quintet.shared.tokenizer.pixels import in_channels
+    from quintet.image.painting import read_painted
 
     if flags.image is None and flags.mask is None:
         return None
     if flags.image is None or flags.mask is None:
         raise RunError("in-painting takes --image and --mask; give both")
     channels = model.tokenizer.config.channels
-    image, mask = read_image(flags.image, alpha=channels == 4), read_image(flags.mask)
-    if image.shape[:2] != mask.shape[:2]:
-        sizes = ["{} x {}".format(*each.shape[:2]) for each in (image, mask)]
-        raise RunError(
-            f"{flags.mask} has {sizes[1]} pixels, but {flags.image} has {sizes[0]}: give a mask of"
-            " the same size"
-        )
-    if model.image_size != image.shape[:2]:
-        image, mask = (resize_crop(each, model.image_size) for each in (image, mask))
-    pixels = torch.from_numpy(in_channels(image, channels).copy()).permute(2, 0, 1).float() / 255
-    inside = torch.from_numpy(mask.max(-1) > 127)
-    if not inside.any():
-        raise RunError(f"{flags.mask} is black in the used crop: make the area to paint white")
-    return pixels, inside
+    image, mask = read_painted(flags.image, flags.mask, model.image_size, channels)
+    assert mask is not None
+    return image, mask

@@ -8,7 +8,6 @@ from quintet.engine.config import (
     require,
     require_at_least,
     require_choices,
-    setting,
 )
 
 
@@ -35,8 +34,6 @@ class GenerationConfig:
 class GeneratorRecipe(Recipe):
     """A training run of a generator over the codes of a tokenizer."""
 
-    tokenizer: str | None = setting(path=True)
-    """Run or exported folder of the trained tokenizer."""
     variants: int = 1
     """Number of fixed augmentations per sample, including the original; their codes are cached."""
     text_drop: float = 0.1

@@ -47,23 +47,19 @@ class GeneratorTask(Task):
     """Name of the data settings in the recipe."""
 
     def __init__(self, recipe: GeneratorRecipe, model: Any = None, sets: Any = None) -> None:
-        assert recipe.tokenizer is not None, "resolved by the engine"
         self.recipe, self.sets = recipe, sets
         torch.manual_seed(fold(recipe.seed, "weights"))
-        self.tokenizer = self.Model.load_tokenizer(recipe.tokenizer)
-        self.weights = digest(Path(recipe.tokenizer))
+        path = self.tokenizer_path()
+        self.tokenizer, self.weights = self.Model.load_tokenizer(path), digest(path)
         try:
             self.Model.check_tokenizer(self.tokenizer)
             grid = self.grid()
-            if model is None:
-                config = replace(recipe.model, grid=grid)  # type: ignore[attr-defined]
-                model = self.Model(config, tokenizer=self.tokenizer)  # type: ignore[call-arg]
+            model = model or self.new_model(grid)
         except (TypeError, ValueError) as error:
             raise RunError(str(error)) from None
         if model.config.grid != grid:
-            raise RunError(
-                f"the model has a grid of {model.config.grid} {self.Codes.kind}, the data {grid}"
-            )
+            kind = self.Codes.kind
+            raise RunError(f"the model has a grid of {model.config.grid} {kind}, the data {grid}")
         model.set_tokenizer(self.tokenizer)  # the copy in the run folder
         self.model, self.config = model, model.config
         self.parts = {
@@ -77,6 +73,17 @@ class GeneratorTask(Task):
         self.references: tuple[Tensor, Tensor] | None = None
 
     # -- what a family and a room say -----------------------------------------------------------
+
+    def tokenizer_path(self) -> Path:
+        """The copy of the tokenizer in the run folder."""
+        recipe: Any = self.recipe
+        return Path(recipe.tokenizer)
+
+    def new_model(self, grid: tuple[int, ...]) -> Any:
+        """The network at the start of a run."""
+        recipe, kind = self.recipe, self.Model
+        config = replace(recipe.model, grid=grid)  # type: ignore[attr-defined]
+        return kind(config, tokenizer=self.tokenizer)  # type: ignore[call-arg]
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: Any) -> Any:
         raise NotImplementedError

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from quintet.engine.config import require, require_at_least, require_choices
+from quintet.engine.config import require, require_at_least, require_choices, setting
 from quintet.shared.config import CaptionConfig
 from quintet.shared.generation.config import GenerationConfig, GeneratorRecipe
 
@@ -72,5 +72,7 @@ class DecodingConfig(GenerationConfig):
 class MaskedRecipe(GeneratorRecipe):
     """A training run of a masked generator."""
 
+    tokenizer: str | None = setting(path=True)
+    """Run or exported folder of the trained tokenizer."""
     generation: DecodingConfig = field(default_factory=DecodingConfig)
     """Generation during evaluation."""

@@ -1,14 +1,5 @@
-"""Outputs of a generator of clips: what it makes of held-out captions."""
+"""Outputs of a masked generator of clips."""
 
-from torch import Tensor
+from quintet.video.outputs import GeneratedClips as outputs
 
-from quintet.shared.generation.outputs import Generated
-from quintet.video.tokenizer.outputs import rgb_frames
-
-
-class GeneratedClips(Generated):
-    def shown(self, pixels: Tensor) -> Tensor:
-        return super().shown(rgb_frames(pixels[None])[0])
-
-
-outputs = GeneratedClips
+__all__ = ["outputs"]

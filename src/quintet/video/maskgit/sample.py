@@ -2,19 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quintet.shared.generation.sampling import settings_of, write_samples
 from quintet.shared.maskgit.sampling import MaskedFlags
-from quintet.shared.sampling import Trained, check_positive, own_text, refuse_inputs
-from quintet.video.tokenizer.sample import FPS, check_fps
+from quintet.shared.sampling import Trained, own_text
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from quintet.video.maskgit.model import VideoMaskGit
+    pass
 
 EXAMPLE = '--text "a red star moves quickly upwards on white" --out out'
 
@@ -40,37 +35,6 @@ def example(recipe: Any, run: Path) -> list[str]:
 
 def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) -> list[Path]:
     """Write CAPTION-000.mp4 and so on, and a sheet of all."""
-    from quintet.media.clips.reader import SUFFIXES, probe
-    from quintet.media.clips.writer import write_mp4
-    from quintet.shared.tokenizer.pixels import displayed, to_bytes
-    from quintet.video.exhibits import CaptionedClips
+    from quintet.video.generation import generate_clips
 
-    check_positive(flags, "count")
-    check_fps(flags.fps, "--fps")
-    refuse_inputs(inputs, trained, "--text or --clip")
-    model: VideoMaskGit = trained.model(flags.device)
-    start = None if flags.clip is None else _read_start(model, flags.clip)
-    moving = flags.clip is not None and flags.clip.suffix.lower() in SUFFIXES
-    fps = flags.fps or (probe(flags.clip).rate if flags.clip and moving else FPS)
-    draw = partial(model.generate, clip=start, frames=flags.frames)
-    write = lambda path, clip: write_mp4(path, displayed(to_bytes(clip)), fps)
-    settings = settings_of(trained.path, flags)
-    paths, sheet = write_samples(model, out, flags, settings, draw, write, ".mp4")
-    return [*paths, *CaptionedClips(**sheet).write(out)]
-
-
-def _read_start(model: "VideoMaskGit", path: Path) -> "Tensor":
-    """(c, t, h, w) in 0..1 of a video or an image, at the size of the model."""
-    import numpy as np
-    import torch
-
-    from quintet.media.clips.reader import SUFFIXES, frames_of
-    from quintet.media.pixels import read_image, resize_crop
-    from quintet.shared.tokenizer.pixels import in_channels
-
-    _, height, width = model.clip_shape
-    moving = path.suffix.lower() in SUFFIXES
-    frames = frames_of(path) if moving else iter([read_image(path)])
-    array = np.stack([resize_crop(frame, (height, width)) for frame in frames])
-    array = in_channels(array, model.tokenizer.config.channels)
-    return torch.from_numpy(array).permute(3, 0, 1, 2).float() / 255
+    return generate_clips(trained, inputs, out, flags)

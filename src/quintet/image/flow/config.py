@@ -1,0 +1,39 @@
+"""Settings of image/flow. Plain values only, and no torch: help must be instant."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar
+
+from quintet.image.config import ImageDataConfig
+from quintet.shared.flow.config import FewStepsRecipe, FlowConfig, FlowRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFlowConfig(FlowConfig):
+    """Generator of images: a flow over the latents of an image tokenizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFlowRecipe(FlowRecipe):
+    """All settings of a run of a flow generator of images."""
+
+    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "image/autoencoder"})
+    """The tokenizer is frozen and copied into the run folder."""
+    stage_families: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+        {"tokenizer": ("image/vqgan", "image/adopt")}
+    )
+    model: ImageFlowConfig = field(default_factory=ImageFlowConfig)
+    """The transformer; grid and channels are those of the tokenizer."""
+    images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
+    """The data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFlowFewRecipe(FewStepsRecipe):
+    """All settings of a run that distils a flow generator of images to few steps."""
+
+    stages: ClassVar[Mapping[str, str]] = MappingProxyType({"teacher": "image/flow"})
+    """The teacher is frozen and copied into the run folder, its tokenizer with it."""
+    images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
+    """The data."""

@@ -1,0 +1,5 @@
+"""Outputs of a flow generator of images."""
+
+from quintet.image.outputs import GeneratedImages as outputs
+
+__all__ = ["outputs"]

@@ -1,0 +1,44 @@
+"""Latents of pictures or clips, and their captions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quintet.engine.keys import Key
+from quintet.shared.generation.data import CodeData
+
+ENOUGH = 4096
+"""Samples whose latents are measured."""
+
+
+class LatentData(CodeData):
+    """Dataset of latents (n, c) in half precision, and captions."""
+
+    kind = "latents"
+
+    def dtype_of(self, network: Any) -> torch.dtype:
+        return torch.float16
+
+    def row_shape(self, network: Any) -> tuple[int, ...]:
+        return (network.quantiser.channels,)
+
+    def rows(self, codes: Tensor) -> Tensor:
+        return codes.flatten(2).mT.clamp(-65504, 65504)
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        """Also, whether the sample is an augmented variant."""
+        variant = key.epoch % self.variants if key else 0
+        return {**super().keyed(index, key), "changed": variant > 0}
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of each channel, in fp64 over samples spread evenly."""
+        step = -(-len(self) // ENOUGH)
+        total, square, count = 0.0, 0.0, 0
+        for index in range(0, len(self), step):
+            rows = self.codes_of(index).double()
+            total, square = total + rows.sum(0), square + rows.square().sum(0)
+            count += len(rows)
+        mean = torch.as_tensor(total) / count
+        variance = torch.as_tensor(square) / count - mean.square()
+        return mean.float(), variance.clamp_min(1e-12).sqrt().float()

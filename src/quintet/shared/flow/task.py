@@ -1,0 +1,116 @@
+"""Training task of a flow generator, with a single update.
+
+cached latents ─ normalised ─ on the straight path from noise ─ transformer ─> error of velocities
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quintet.engine.keys import normal, uniform
+from quintet.engine.task import Batch, Loss, Measured, Rows, StepContext, Tally, World
+from quintet.nn.flow import straight_path
+from quintet.nn.precision import full_precision
+from quintet.shared.flow.config import SolvedRecipe
+from quintet.shared.flow.data import LatentData
+from quintet.shared.flow.generator import FlowGenerator
+from quintet.shared.flow.model import shifted, training_times
+from quintet.shared.flow.solving import Solver
+from quintet.shared.generation.generator import sample_keys
+from quintet.shared.generation.task import GeneratorTask
+
+STRATA = 8
+"""Times at which the loss of validation is measured; sample after sample takes the next."""
+
+
+class FlowTask(GeneratorTask):
+    Model: type[FlowGenerator]
+    Codes = LatentData
+    recipe: SolvedRecipe
+    model: FlowGenerator
+
+    # -- what a room says -----------------------------------------------------------------------
+
+    def given(self, keys: Tensor) -> Tensor:
+        """(b, 1, *grid): latents that are given for in-painting or a continuation, for each key."""
+        raise NotImplementedError
+
+    # -- data -----------------------------------------------------------------------------------
+
+    def prepare(self, world: World) -> None:
+        super().prepare(world)
+        train = self.codes["train"]
+        if train is not None and not self.model.measured_latents:
+            assert isinstance(train, LatentData)
+            self.model.set_statistics(*train.statistics())
+
+    def collate(self, items: list[Any]) -> dict[str, Any]:
+        changed = torch.tensor([item["changed"] for item in items])
+        return {**super().collate(items), "changed": changed}
+
+    def latents(self, codes: Tensor) -> Tensor:
+        """Normalised (b, c, *grid) of cached ones (b, n, c)."""
+        return self.model.normalised(codes.mT.unflatten(2, self.config.grid))
+
+    # -- the update -----------------------------------------------------------------------------
+
+    def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
+        """Squared error averaged over all unknown latents of the step, of all processes."""
+        known = [self.random_known(batch.keys) for batch in batches]
+        local = sum(((~each).sum() for each in known), torch.zeros((), device=self.device))
+        total = context.sum(local)
+        for batch, each in zip(batches, known):
+            times = training_times(batch.keys, self.config.shift)
+            drop = uniform(batch.keys, "text", ()) < self.recipe.text_drop
+            errors = self.errors(nets["transformer"], batch, batch.keys, times, each, drop)
+            loss, share = errors.sum() / total, batch.size / context.samples
+            # Reports weight metrics by the share of samples; undo this for a loss per latent.
+            yield loss, {"loss": loss.detach() / share}
+
+    def random_known(self, keys: Tensor) -> Tensor:
+        chosen = uniform(keys, "known", ()) < self.recipe.known_share
+        given = self.given(keys)
+        return given & chosen.view(-1, *[1] * (given.ndim - 1))
+
+    def errors(
+        self, network: Any, batch: Batch, keys: Tensor, times: Tensor, known: Tensor, drop: Tensor
+    ) -> Tensor:
+        """(b, *grid): squared errors averaged over channels; 0 where known."""
+        latents = self.latents(batch.data["codes"])
+        noise = normal(keys, "noise", tuple(latents.shape[1:]))
+        path = straight_path(noise, latents, times)
+        x = torch.where(known, latents, path.x)
+        text, mask = (batch.data.get(name) for name in ("text", "mask"))
+        out = network(x, times, known, text, mask, drop, batch.data["changed"])
+        squares = (full_precision(out) - path.target).square().mean(1)
+        return torch.where(known[:, 0], torch.zeros_like(squares), squares)
+
+    # -- evaluation -----------------------------------------------------------------------------
+
+    def measure(self, nets: Mapping[str, Any], batch: Batch) -> Measured:
+        # The same noise and times every time.
+        keys = sample_keys(0, batch.ids, self.model.key_name).to(self.device)
+        places = torch.tensor([(n % STRATA + 0.5) / STRATA for n in batch.ids], device=self.device)
+        times, known = shifted(places, self.config.shift), torch.zeros_like(self.given(keys))
+        drop = torch.ones(batch.size, dtype=torch.bool, device=self.device)
+        metrics: dict[str, Tally | Rows] = {}
+        for name, dropped in (("loss", ~drop), ("loss_without_text", drop)):
+            errors = self.errors(nets["transformer"], batch, keys, times, known, dropped)
+            metrics[name] = Tally(errors.sum(), errors.numel())
+        return metrics | self.measure_generation(batch)
+
+    def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
+        settings, model = self.generation, self.model
+        unguided = self.config.text == "none" or self.config.jumps
+        solver = Solver(
+            steps=settings.sampling_steps,
+            method=settings.method,
+            cond_scale=1.0 if unguided else settings.cond_scale,
+        )
+        start = model.start(sample_keys(seed, numbers, model.key_name), self.config.grid)
+        return model.decode(model.solved(start, self.context(captions), solver)).float()
+
+    def decode(self, codes: Tensor) -> Tensor:
+        return self.model.decode(self.latents(codes.to(self.device))).float()

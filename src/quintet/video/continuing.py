@@ -1,0 +1,129 @@
+"""Clips that are generated in chunks, from nothing or from the start of a clip.
+
+Each chunk begins with the last frames of the one before, encoded again: the first of them has a
+latent frame of its own, as the first frame of a training clip has.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from quintet.engine.keys import fold
+from quintet.nn.attention import Context
+from quintet.shared.generation.generator import Generator, sample_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ContinuingGenerator(Generator):
+    """What the generators of clips share."""
+
+    chunk: "Callable[[Tensor, int, Tensor, Context | None, Any], Tensor]"
+    """Clips whose first `known` frames are those of `clips` (b, c, known, H, W), at the length of
+    training; by keys, captions and settings."""
+
+    @classmethod
+    def grid_of(cls, tokenizer: Any, size: Any, frames: int | None = None) -> tuple[int, ...]:
+        if tokenizer is None or size is None or frames is None:
+            raise ValueError("give image_size and frames beside a tokenizer, or grid")
+        tokenizer.check_length(frames, True)
+        return 1 + (frames - 1) // tokenizer.time_factor, *tokenizer.grid_of(size)
+
+    @property
+    def clip_shape(self) -> tuple[int, int, int]:
+        """Frames, height and width of a clip."""
+        time, height, width = self.config.grid
+        tokenizer = self.tokenizer
+        frames = 1 + (time - 1) * tokenizer.time_factor
+        return frames, height * tokenizer.factor, width * tokenizer.factor
+
+    def continued(
+        self,
+        texts: Sequence[str] | str | None,
+        count: int | None,
+        clip: Tensor | None,
+        frames: int | None,
+        overlap: int | None,
+        seed: int,
+        first: int,
+        settings: Any,
+    ) -> Tensor:
+        """Clips (b, c, t, H, W) in 0..1, of `frames` frames."""
+        context, number, _ = self.prepared(texts, count, seed, first)
+        length, height, width = self.clip_shape
+        frames = length if frames is None else frames
+        clips = torch.zeros(number, self.tokenizer.config.channels, 0, height, width)
+        clips = clips.to(self.weight.device)
+        if clip is not None:
+            clips = self.checked(clip).expand(number, -1, -1, -1, -1)
+        if frames > length == 1:
+            raise ValueError("this model generates single frames; train it with frames above 1")
+        if frames < 1:
+            raise ValueError(f"frames is {frames}; it must be 1 or more")
+        if frames <= clips.shape[2]:
+            raise ValueError(
+                f"the clip has {clips.shape[2]} frames already; frames is {frames}: give a larger"
+                " number, or a shorter clip"
+            )
+        overlap = self.checked_overlap(overlap)
+        numbers = range(first, first + number)
+        while clips.shape[2] < frames:
+            # The frame at which a chunk begins is part of its key: chunks are alike however a
+            # clip came to its length.
+            start = clips.shape[2]
+            keys = sample_keys(fold(seed, "chunk", start), numbers, self.key_name)
+            known = self.known_frames(start, overlap)
+            new = self.chunk(clips[:, :, start - known :], known, keys, context, settings)
+            clips = torch.cat((clips, new[:, :, known : known + frames - start]), 2)
+        return clips
+
+    def known_frames(self, frames: int, overlap: int) -> int:
+        """Frames that a chunk takes from a clip of so many."""
+        step = self.tokenizer.time_factor
+        return 1 + min(frames - 1, overlap) // step * step if frames else 0
+
+    def checked(self, clip: Tensor) -> Tensor:
+        clip = (clip[:, None] if clip.ndim == 3 else clip).to(self.weight.device)
+        _, height, width = self.clip_shape
+        channels = self.tokenizer.config.channels
+        if clip.ndim != 4 or (clip.shape[0], *clip.shape[2:]) != (channels, height, width):
+            raise ValueError(
+                f"the clip is {tuple(clip.shape)}, but this model continues clips of {height} x"
+                f" {width} pixels: give ({channels}, t, {height}, {width})"
+            )
+        return clip[None]
+
+    def checked_overlap(self, overlap: int | None) -> int:
+        """Frames, beside the first, that a chunk has in common with the one before."""
+        latent, step = self.config.grid[0], self.tokenizer.time_factor
+        most = (latent - 2) * step
+        frames = (latent - 1) // 2 * step if overlap is None else overlap
+        if not 0 <= frames <= max(most, 0):
+            raise ValueError(f"overlap is {frames}; it must be 0 to {most} frames")
+        return frames
+
+
+def read_start(path: Path, size: tuple[int, int], channels: int) -> Tensor:
+    """(c, t, h, w) in 0..1 of a video or an image, resized and cropped to a size."""
+    import numpy as np
+
+    from quintet.media.clips.reader import SUFFIXES, frames_of
+    from quintet.media.pixels import read_image, resize_crop
+    from quintet.shared.tokenizer.pixels import in_channels
+
+    moving = path.suffix.lower() in SUFFIXES
+    frames = frames_of(path) if moving else iter([read_image(path)])
+    array = in_channels(np.stack([resize_crop(frame, size) for frame in frames]), channels)
+    return torch.from_numpy(array).permute(3, 0, 1, 2).float() / 255
+
+
+def rate_of(clip: Path | None, fps: float | None, default: float) -> float:
+    """Frames per second to write: as asked, else those of a video, else the default."""
+    from quintet.media.clips.reader import SUFFIXES, probe
+
+    moving = clip is not None and clip.suffix.lower() in SUFFIXES
+    return fps or (probe(clip).rate if clip is not None and moving else default)

@@ -1,0 +1,50 @@
+"""Training of a flow generator of clips (shared/flow/task.py)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quintet.engine.keys import uniform
+from quintet.shared.flow.few_steps import FewSteps
+from quintet.shared.flow.task import FlowTask
+from quintet.shared.scenes import agreement
+from quintet.shared.tokenizer.pixels import displayed, to_bytes
+from quintet.video import data
+from quintet.video.exhibits import CaptionedClips
+from quintet.video.flow.config import VideoFlowFewRecipe, VideoFlowRecipe
+from quintet.video.flow.model import VideoFlow
+
+
+class VideoFlowTask(FlowTask):
+    field, settings, room = "video", "videos", data
+    Model = VideoFlow
+    recipe: VideoFlowRecipe | VideoFlowFewRecipe  # type: ignore[assignment]
+
+    def grid(self) -> tuple[int, ...]:
+        videos = self.recipe.videos
+        return VideoFlow.grid_of(self.tokenizer, videos.size, videos.frames)
+
+    def given(self, keys: Tensor) -> Tensor:
+        """The first latent frames, from one to all but one."""
+        frames = self.config.grid[0]
+        count = 1 + (uniform(keys, "known/frames", ()) * max(frames - 1, 0)).long()
+        known = torch.arange(frames, device=keys.device) < count[:, None]
+        known = known & (frames > 1)
+        return known[:, None, :, None, None].expand(-1, 1, *self.config.grid)
+
+    def agrees(self, caption: str, pixels: Tensor) -> bool:
+        return agreement.agrees_clip(caption, displayed(to_bytes(pixels)))
+
+    def sheet(
+        self, rows: Sequence[Sequence[Tensor]], titles: list[str], texts: list[str]
+    ) -> CaptionedClips:
+        return CaptionedClips("generated", rows, titles, texts)
+
+
+class VideoFlowFewTask(FewSteps, VideoFlowTask):
+    """The same, distilled to few steps."""
+
+
+def build(recipe: VideoFlowRecipe | VideoFlowFewRecipe) -> VideoFlowTask:
+    return (VideoFlowFewTask if isinstance(recipe, VideoFlowFewRecipe) else VideoFlowTask)(recipe)
