@@ -21,6 +21,9 @@ GOALS: dict[str, dict[str, float]] = {
     "autoencoder": {"share_of_matrix_rate": 0.38},
     "transformer": {"share_of_matrix_rate": 0.38},
     "generation": {"batch_1": 5_000, "batch_8": 35_000, "batch_32": 130_000},
+    "flow sample": {"pictures_per_second": 250.0, "share_of_matrix_rate": 0.4},
+    "flow few": {"pictures_per_second": 2500.0},
+    "flow train": {"share_of_matrix_rate": 0.48},
     "maskgit sample": {"pictures_per_second": 300.0},
     "maskgit train": {"share_of_matrix_rate": 0.4},
 }

@@ -55,8 +55,12 @@ resume() { # a deterministic run once more from its middle: the end must be the 
 text() { # text to image: speed, and the share of pictures that show their held-out captions
   local tokenizer
   tokenizer=$(mktemp -d)/tokenizer
-  part 60 "generation of images" "$python" benchmarks/maskgit_speed.py sample
-  part 80 "training, share of the matmul rate" "$python" benchmarks/maskgit_speed.py train
+  for family in flow maskgit; do
+    part 60 "generation of images, $family" "$python" benchmarks/generator_speed.py "$family" sample
+    part 80 "training, share of the matmul rate, $family" \
+      "$python" benchmarks/generator_speed.py "$family" train --compile
+  done
+  part 60 "generation in few steps" "$python" benchmarks/generator_speed.py flow sample --few 4
   part 90 "tokenizer" "$python" -m quintet train image/vqgan --images.builtin figures --steps 900 \
     --losses.adversarial none --evaluate-every 0 --run "$tokenizer"
   part 450 "text to image" "$python" benchmarks/learning.py image/maskgit --flags "--tokenizer $tokenizer"

@@ -5,6 +5,8 @@ from typing import Any
 
 import quintet
 
+FLOW: dict[str, Any] = {"dim": 16, "layers": 1, "heads": 1, "head_dim": 16, "text_length": 8}
+
 
 @cache
 def autoencoder() -> Any:
@@ -44,6 +46,20 @@ def voicebox() -> Any:
 @cache
 def vocoder() -> Any:
     return quintet.Vocoder(sample_rate=8000, n_fft=256, hop_length=128, n_mels=20, dim=16, depth=1)
+
+
+@cache
+def image_flow() -> Any:
+    narrow = {"dim": 8, "patch_size": 4, "channel_multipliers": (1,), "num_res_blocks": 1}
+    vae = quintet.VQGanVAE(quantiser="kl", latent_channels=4, **narrow)
+    return quintet.ImageFlow(vae, image_size=16, **FLOW)
+
+
+@cache
+def video_flow() -> Any:
+    narrow = {"init_dim": 8, "max_dim": 8, "patch_size": 4, "layers": ("residual",)}
+    tokenizer = quintet.VideoTokenizer(quantiser="kl", latent_channels=4, **narrow)
+    return quintet.VideoFlow(tokenizer, image_size=16, frames=5, **FLOW)
 
 
 @cache

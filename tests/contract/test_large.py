@@ -11,12 +11,14 @@ from quintet.mesh import recipes as mesh_recipes
 from quintet.mesh.transformer.model import MeshTransformer
 
 PARAMETERS = {
+    "image/flow_large": (320e6, 350e6),
     "image/vqgan_large": (100e6, 120e6),
     "image/vqgan_large_f16": (200e6, 230e6),
     "mesh/autoencoder_large": (55e6, 70e6),
     "mesh/transformer_large": (280e6, 340e6),
     "music/mulan_large": (180e6, 220e6),
     "speech/voicebox_large": (200e6, 300e6),
+    "video/flow_large": (320e6, 350e6),
     "video/tokenizer_large": (55e6, 75e6),
 }
 """Trainable parameters of all parts, at least and at most."""
@@ -24,7 +26,9 @@ PARAMETERS = {
 
 def total_parameters(name: str, recipe: Any) -> int:
     with torch.device("meta"):
-        if recipe.stages:
+        if name.endswith("/flow_large"):
+            networks = [rooms.family_of(recipe).model(recipe.model)]
+        elif recipe.stages:
             codes = mesh_recipes.autoencoder_large().model
             config = dataclasses.replace(recipe.model, max_faces=recipe.meshes.max_faces)
             networks = [MeshTransformer(config.with_codebook_of(codes))]

@@ -16,11 +16,13 @@ from quintet.engine.config import differences, to_json
 
 TRAINERS = [name for name in quintet.__all__ if name.endswith("Trainer") and name != "Trainer"]
 MODELS: dict[str, tuple[Callable[[], Any], set[str]]] = {
+    "ImageFlowTrainer": (small.image_flow, {"tokenizer", "images.size"}),
     "MaskGitTrainer": (small.maskgit, {"tokenizer", "images.size"}),
     "MeshAutoencoderTrainer": (small.autoencoder, set()),
     "MeshTransformerTrainer": (small.transformer, {"autoencoder", "meshes.max_faces"}),
     "MuLaNTrainer": (small.mulan, {"sounds.sample_rate"}),
     "VQGanVAETrainer": (small.vae, set()),
+    "VideoFlowTrainer": (small.video_flow, {"tokenizer", "videos.size", "videos.frames"}),
     "VideoMaskGitTrainer": (small.video_maskgit, {"tokenizer", "videos.size", "videos.frames"}),
     "VideoTokenizerTrainer": (small.tokenizer, set()),
     "VocoderTrainer": (small.vocoder, {"recordings.sample_rate"}),

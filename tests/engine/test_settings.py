@@ -19,6 +19,7 @@ from quintet.engine.settings import Setting, keywords_of, names_for, settings_of
 
 NAMES = rooms.names()
 TRAINERS = {
+    "image/flow": "ImageFlowTrainer",
     "image/maskgit": "MaskGitTrainer",
     "image/vqgan": "VQGanVAETrainer",
     "mesh/autoencoder": "MeshAutoencoderTrainer",
@@ -26,9 +27,13 @@ TRAINERS = {
     "music/mulan": "MuLaNTrainer",
     "speech/vocoder": "VocoderTrainer",
     "speech/voicebox": "VoiceBoxTrainer",
+    "video/flow": "VideoFlowTrainer",
     "video/maskgit": "VideoMaskGitTrainer",
     "video/tokenizer": "VideoTokenizerTrainer",
 }
+
+SAME_TRAINER = {"image/autoencoder": "image/vqgan", "video/autoencoder": "video/tokenizer"}
+"""Recipes for the trainer of another, as its `recipe`."""
 
 
 @cache
@@ -103,8 +108,14 @@ def test_every_setting_is_reachable_from_the_trainer_under_its_name(name: str) -
 def test_every_recipe_has_a_trainer_that_is_public(name: str) -> None:
     assert getattr(quintet, TRAINERS[name]).name == name
     own = [n for n in NAMES if not adopts(rooms.recipe_function(n)())]
-    recipes = {re.sub("_(compact|tiny|medium|large).*", "", n) for n in own}
-    assert recipes == set(TRAINERS)
+    recipes = {re.sub("_(compact|few|tiny|medium|large).*", "", n) for n in own}
+    assert recipes == {*TRAINERS, *SAME_TRAINER}
+
+
+@pytest.mark.parametrize("name", SAME_TRAINER)
+def test_a_recipe_of_a_trainer_that_is_named_after_another(name: str) -> None:
+    recipes = [rooms.recipe_function(n)() for n in (name, SAME_TRAINER[name])]
+    assert type(recipes[0]) is type(recipes[1])
 
 
 def test_json_has_the_same_names() -> None:

@@ -145,7 +145,7 @@ def flow_tiny() -> ImageFlowRecipe:
 
 
 def flow_large() -> ImageFlowRecipe:
-    """The same with 256 x 256 images; a day on one H200 (458 M)."""
+    """The same with 256 x 256 images; a day on one H200 (334 M)."""
     small = flow()
     return replace(
         small,

@@ -23,6 +23,7 @@ class ImageFlowRecipe(FlowRecipe):
     stage_families: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         {"tokenizer": ("image/vqgan", "image/adopt")}
     )
+    """An autoencoder of our own, or one that is adopted."""
     model: ImageFlowConfig = field(default_factory=ImageFlowConfig)
     """The transformer; grid and channels are those of the tokenizer."""
     images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))

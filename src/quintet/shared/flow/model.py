@@ -72,13 +72,15 @@ class FlowTransformer(CaptionConditioned):
         self.known = zero_init(linear(cells, dim))
         self.position = linear(2 * WAVES * len(config.grid), dim)
         self.time = nn.Sequential(nn.Linear(2 * WAVES, dim), nn.SiLU(), nn.Linear(dim, dim))
-        self.changed = nn.Parameter(torch.zeros(dim))
+        self.variant = zero_init(nn.Embedding(2, dim))
         if config.jumps:
             self.jump = zero_init(linear(2 * WAVES, dim))
         self.init_text(config)
         self.modulation = zero_init(nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(FlowBlock(config) for _ in range(config.layers))
-        self.last = zero_init(nn.Linear(dim, 2 * dim))
+        self.last = nn.Linear(dim, 2 * dim)
+        nn.init.normal_(self.last.weight, std=0.02)
+        nn.init.zeros_(self.last.bias)
         self.head = zero_init(nn.Linear(dim, config.latent_channels * cells))
 
     def regions(self) -> list[nn.Module]:
@@ -120,8 +122,8 @@ class FlowTransformer(CaptionConditioned):
         cells = (*grid[:-2], *(side // patch for side in grid[-2:]))
         tokens = tokens + self.position(position_waves(cells, patch, x))
         state = self.time(waves(time * 1000, SHORTEST_TIME).to(tokens.dtype))
-        if changed is not None:
-            state = state + changed[:, None].to(state.dtype) * self.changed
+        variant = torch.zeros_like(time, dtype=torch.int64) if changed is None else changed.long()
+        state = state + self.variant(variant)
         if self.config.jumps and end is not None:
             lengths = torch.stack((end - time, torch.zeros_like(time))) * 1000
             long, none = waves(lengths, SHORTEST_TIME).to(state.dtype)

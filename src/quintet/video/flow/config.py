@@ -26,6 +26,7 @@ class VideoFlowRecipe(FlowRecipe):
     stage_families: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         {"tokenizer": ("video/tokenizer", "video/adopt")}
     )
+    """An autoencoder of our own, or one that is adopted."""
     model: VideoFlowConfig = field(default_factory=VideoFlowConfig)
     """The transformer; grid and channels are those of the tokenizer."""
     videos: VideoDataConfig = field(default_factory=lambda: VideoDataConfig(builtin="figures"))

@@ -20,11 +20,11 @@ class VideoFlowTrainer(GeneratorTrainer[VideoFlow]):
         trainer.train()
         clips = trainer.generate(["a red star moves quickly upwards on white"], frames=65)
 
-    Its defaults are those of the recipe `video.flow`, and every setting is a keyword: `videos`,
+    Its defaults are those of the recipe `video/flow`, and every setting is a keyword: `videos`,
     `variants` (fixed augmentations of each clip), `text_drop`, `known_share` and the rest.
     """
 
-    name = "video.flow"
+    name = "video/flow"
     default_recipe = staticmethod(recipes.flow)
 
     def __init__(self, model: VideoFlow, dataset: Any = None, **keywords: Any):
