@@ -140,12 +140,16 @@ class CachedCodes(OfSource):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """Variants alternate by epoch; without a key, the original."""
-        number = key.epoch % self.variants if key else 0
+        number = self.variant(index, key)
         codes = self.codes_of(index, number)
         if not len(codes):
             slot = index * self.variants + number
             raise ValueError(self.reasons.get(slot, f"{self.name(index)} has no codes"))
         return {"codes": codes, "text": self.text(index)}
+
+    def variant(self, index: int, key: Key | None) -> int:
+        """Neighbours begin with different ones, so that a batch has some of each."""
+        return (key.epoch + index) % self.variants if key else 0
 
     def codes_of(self, index: int, number: int = 0) -> Tensor:
         """Codes of one variant; empty if the sample could not be encoded."""

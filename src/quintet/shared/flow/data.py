@@ -28,8 +28,7 @@ class LatentData(CodeData):
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """Also, whether the sample is an augmented variant."""
-        variant = key.epoch % self.variants if key else 0
-        return {**super().keyed(index, key), "changed": variant > 0}
+        return {**super().keyed(index, key), "changed": self.variant(index, key) > 0}
 
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and deviation of each channel, in fp64 over samples spread evenly."""

@@ -72,7 +72,7 @@ class FlowTransformer(CaptionConditioned):
         self.known = zero_init(linear(cells, dim))
         self.position = linear(2 * WAVES * len(config.grid), dim)
         self.time = nn.Sequential(nn.Linear(2 * WAVES, dim), nn.SiLU(), nn.Linear(dim, dim))
-        self.variant = zero_init(nn.Embedding(2, dim))
+        self.variant = nn.Embedding(2, dim)
         if config.jumps:
             self.jump = zero_init(linear(2 * WAVES, dim))
         self.init_text(config)
