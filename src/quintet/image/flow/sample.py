@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
 from quintet.shared.flow.sampling import FlowFlags
-from quintet.shared.generation.sampling import settings_of, write_samples
+from quintet.shared.generation.sampling import reads_captions, settings_of, write_samples
 from quintet.shared.sampling import Trained, check_positive, check_size, own_text, refuse_inputs
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Flags(FlowFlags):
 def example(recipe: Any, run: Path) -> list[str]:
     one = recipe.images.builtin == "figure"
     text = "a large yellow ring in the middle on purple" if one else "two red stars on white"
-    captioned = [] if recipe.model.text == "none" else ["--text", own_text(recipe, run, text)]
+    captioned = ["--text", own_text(recipe, run, text)] if reads_captions(run) else []
     return [*captioned, "--count", "4", "--out", "out"]
 
 

@@ -34,6 +34,13 @@ LONGEST_POSITION, SHORTEST_TIME = 200.0, 1000.0
 """Longest wavelength of positions in latents; shortest one of times, as a fraction 1 / this."""
 
 
+def small_init(layer: nn.Linear) -> nn.Linear:
+    """Not zero: conditions would begin to count only after the layers behind have learned."""
+    nn.init.normal_(layer.weight, std=0.02)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
 class FlowBlock(nn.Module):
     """Attention and feed-forward over the whole stream, scaled, shifted and gated."""
 
@@ -76,11 +83,9 @@ class FlowTransformer(CaptionConditioned):
         if config.jumps:
             self.jump = zero_init(linear(2 * WAVES, dim))
         self.init_text(config)
-        self.modulation = zero_init(nn.Linear(dim, 6 * dim))
+        self.modulation = small_init(nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(FlowBlock(config) for _ in range(config.layers))
-        self.last = nn.Linear(dim, 2 * dim)
-        nn.init.normal_(self.last.weight, std=0.02)
-        nn.init.zeros_(self.last.bias)
+        self.last = small_init(nn.Linear(dim, 2 * dim))
         self.head = zero_init(nn.Linear(dim, config.latent_channels * cells))
 
     def regions(self) -> list[nn.Module]:

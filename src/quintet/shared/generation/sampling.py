@@ -40,6 +40,13 @@ def check_texts(model: Any, texts: Sequence[str]) -> None:
         raise RunError(str(error)) from None
 
 
+def reads_captions(run: Path) -> bool:
+    """Whether the generator of a run has a text encoder."""
+    from quintet.engine.runs.folder import RunFolder
+
+    return RunFolder.open(run).about["main"]["config"]["text"] != "none"
+
+
 def settings_of(run: Path, flags: Any) -> dict[str, Any]:
     """How a generator makes samples: as the flags say where they are given, and else as in the
     evaluations of the run. An export has none of these: then the defaults."""

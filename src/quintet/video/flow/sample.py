@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quintet.shared.flow.sampling import FlowFlags
+from quintet.shared.generation.sampling import reads_captions
 from quintet.shared.sampling import Trained, own_text
 
 EXAMPLE = '--text "a red star moves quickly upwards on white" --out out'
@@ -26,7 +27,7 @@ class Flags(FlowFlags):
 
 def example(recipe: Any, run: Path) -> list[str]:
     text = own_text(recipe, run, "a red star moves quickly upwards on white")
-    captioned = [] if recipe.model.text == "none" else ["--text", text]
+    captioned = ["--text", text] if reads_captions(run) else []
     return [*captioned, "--count", "4", "--out", "out"]
 
 

@@ -1,0 +1,199 @@
+"""The flow generator of clips on a small autoencoder: continuation, chunks, distillation, files."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import quintet
+from harness import assert_same
+from quintet import VideoFlow, VideoFlowTrainer, VideoTokenizer
+from quintet.cli import main
+from quintet.engine.errors import RunError
+from quintet.engine.machine.world import World
+from quintet.engine.task import Batch
+from quintet.video import recipes
+from quintet.video.flow.outputs import outputs
+from quintet.video.flow.task import VideoFlowTask, build
+
+MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 8}
+FEW: dict[str, Any] = {
+    "steps": 2,
+    "batch_size": 2,
+    "workers": 0,
+    "device": "cpu",
+    "precision": "fp32",
+    "compile": "off",
+    "trackers": (),
+}
+FRAMES, SIDE = 9, 16
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> VideoTokenizer:
+    torch.manual_seed(0)
+    layers = ("residual", "compress_time", "compress_time")
+    narrow: dict[str, Any] = {"init_dim": 8, "max_dim": 16, "patch_size": 4, "layers": layers}
+    return VideoTokenizer(quantiser="kl", latent_channels=4, squeeze_excite=False, **narrow).eval()
+
+
+@pytest.fixture(scope="module")
+def saved(tokenizer: VideoTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tokenizer.save_pretrained(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: VideoTokenizer) -> VideoFlow:
+    """With weights that are not zero anywhere, so that every input counts."""
+    torch.manual_seed(1)
+    model = VideoFlow(tokenizer, image_size=SIDE, frames=FRAMES, **MODEL).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.2 * torch.randn_like(parameter))
+    return model.measure_latents(tokenizer.to_codes(torch.rand(4, 3, FRAMES, SIDE, SIDE)))
+
+
+def recipe(tokenizer: Path, **changes: Any) -> Any:
+    base = recipes.flow_tiny()
+    videos = dataclasses.replace(
+        base.videos, builtin_count=8, valid_limit=4, frames=FRAMES, size=(SIDE, SIDE)
+    )
+    own: dict[str, Any] = {
+        "tokenizer": str(tokenizer),
+        "videos": videos,
+        "model": dataclasses.replace(base.model, dim=32, layers=1, patch=1),
+        "generation": dataclasses.replace(base.generation, sampling_steps=2),
+    }
+    return dataclasses.replace(base, **{**own, **FEW, **changes})
+
+
+def prepared(settings: Any) -> VideoFlowTask:
+    task = build(settings)
+    task.prepare(World(settings))
+    return task
+
+
+def test_given_frames_stay_and_the_rest_is_new(model: VideoFlow) -> None:
+    clip = torch.rand(3, 5, SIDE, SIDE)
+    made = model.generate(["a"], count=2, clip=clip, steps=2)
+    assert made.shape == (2, 3, FRAMES, SIDE, SIDE)
+    assert torch.equal(made[:, :, :5], clip.expand(2, -1, -1, -1, -1))
+    assert not torch.equal(made[0, :, 5:], made[1, :, 5:])
+    from_a_frame = model.generate(["a"], clip=clip[:, 0], steps=2)
+    assert torch.equal(from_a_frame[0, :, 0], clip[:, 0])
+
+
+def test_what_is_given_is_seen(model: VideoFlow) -> None:
+    first, second = torch.rand(2, 3, 5, SIDE, SIDE)
+    one, other = (model.generate(["a"], clip=clip, steps=2) for clip in (first, second))
+    assert not torch.allclose(one[:, :, 5:], other[:, :, 5:], atol=1e-3)
+
+
+@pytest.mark.parametrize("overlap", [None, 0, 4])
+def test_a_clip_in_chunks_is_the_whole(model: VideoFlow, overlap: int | None) -> None:
+    settings: dict[str, Any] = {"steps": 2, "overlap": overlap, "seed": 3}
+    whole = model.generate(["a"], frames=20, **settings)
+    assert whole.shape[2] == 20
+    part = model.generate(["a"], frames=FRAMES, **settings)
+    assert torch.equal(whole[:, :, :FRAMES], part)
+    again = model.generate(["a"], clip=part[0], frames=20, **settings)
+    assert torch.allclose(again, whole, atol=1e-5)
+
+
+def test_a_clip_does_not_depend_on_its_batch(model: VideoFlow) -> None:
+    texts = [f"number {index}" for index in range(10)]
+    together = model.generate(texts, steps=2)
+    assert torch.equal(model.generate(texts[7:], steps=2, first=7), together[7:])
+
+
+@pytest.mark.parametrize(
+    ("keywords", "sentence"),
+    [
+        ({"clip": (3, 9, 16, 16)}, "the clip has 9 frames already; frames is 9"),
+        ({"clip": (3, 5, 8, 16)}, "this model continues clips of 16 x 16 pixels"),
+        ({"frames": 0}, "frames is 0; it must be 1 or more"),
+        ({"overlap": 8}, "overlap is 8; it must be 0 to 4 frames"),
+        ({"steps": 0}, "steps must be 1 or more"),
+    ],
+)
+def test_clips_that_cannot_be_made_are_refused(
+    model: VideoFlow, keywords: dict[str, Any], sentence: str
+) -> None:
+    values = dict(keywords)
+    if "clip" in values:
+        values["clip"] = torch.rand(values["clip"])
+    with pytest.raises(ValueError, match=sentence):
+        model.generate(["a"], **values)
+
+
+def test_the_first_latent_frames_are_given_in_training(saved: Path) -> None:
+    task = prepared(recipe(saved))
+    given = task.given(torch.arange(300))
+    assert given.shape == (300, 1, 3, 4, 4)
+    frames = given[:, 0].flatten(2)
+    assert torch.equal(frames.any(2), frames.all(2))  # whole frames
+    counts = frames.all(2).sum(1)
+    assert set(counts.tolist()) == {1, 2}  # from one to all but one
+    assert frames.all(2)[:, 0].all()
+    shares = task.random_known(torch.arange(2000)).flatten(1).any(1).float().mean()
+    assert abs(shares - task.recipe.known_share) < 0.04
+
+
+def test_the_trainer_learns_a_data_set_of_clips(tokenizer: VideoTokenizer, tmp_path: Path) -> None:
+    items = [{"video": torch.rand(3, FRAMES, SIDE, SIDE), "text": f"{n}"} for n in range(8)]
+    model = VideoFlow(tokenizer, image_size=SIDE, frames=FRAMES, **MODEL)
+    sizes = {"valid_fraction": 0.25, "count": 2, "sampling_steps": 2}
+    trainer = VideoFlowTrainer(model, items, **FEW, **sizes, run=tmp_path / "run")
+    assert trainer.train() == 2
+    assert trainer.generate(["3"], steps=2).shape == (1, 3, FRAMES, SIDE, SIDE)
+
+
+def test_a_tokenizer_with_ids_is_refused(tmp_path: Path) -> None:
+    discrete = VideoTokenizer(init_dim=8, max_dim=8, layers=("residual",), levels=(8, 5))
+    with pytest.raises(RunError, match="has ids and no latents"):
+        build(recipe(discrete.save_pretrained(tmp_path / "tokenizer")))
+
+
+def test_judges_get_a_clip_for_each_held_out_caption(saved: Path) -> None:
+    task = prepared(recipe(saved))
+    made = outputs(task)
+    source = made.open({}, task.data("valid"))
+    items = [source.keyed(index, None) for index in range(2)]
+    group = made.make(items, Batch(made.collate(items), [0, 1], torch.zeros(2, dtype=torch.int64)))
+    for sample in (*group.originals, *group.outputs, *group.baselines["training"]):
+        assert sample.dtype == torch.uint8
+        assert sample.shape == (FRAMES, 3, SIDE, SIDE)
+
+
+def test_trained_sampled_and_distilled_by_the_command_line(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*words: Any) -> list[str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit, match="0"):
+            main([str(word) for word in words])
+        return capsys.readouterr().out.split()
+
+    sizes = ["--steps", 2, "--workers", 0, "--batch-size", 2, "--videos.frames", FRAMES]
+    sizes += ["--videos.size", SIDE, SIDE, "--videos.builtin-count", 8, "--videos.valid-limit", 2]
+    sizes += ["--generation.count", 1, "--generation.reference-count", 2]
+    sizes += ["--generation.sampling-steps", 2, "--device", "cpu", "--trackers"]
+    narrow = ["--model.dim", 32, "--model.layers", 1, "--model.patch", 2]
+    runs = tmp_path / "run", tmp_path / "few"
+    call("train", "video/flow_tiny", "--tokenizer", saved, "--run", runs[0], *sizes, *narrow)
+    call("train", "video/flow_few_tiny", "--teacher", runs[0], "--run", runs[1], *sizes)
+    Image.fromarray(np.full((SIDE, SIDE, 3), 99, np.uint8)).save(tmp_path / "a.png")
+    for run in runs:
+        words = ["--text", "a star", "--clip", tmp_path / "a.png", "--frames", 12, "--count", 1]
+        files = call("sample", run, *words, "--steps", 1, "--out", tmp_path / "out")
+        assert Path(files[0]).name == "00-a-star-000.mp4"
+        assert len(files) > 1  # and a sheet
+        model = quintet.load(run)
+        again = VideoFlow.from_pretrained(model.save_pretrained(tmp_path / f"model-{run.name}"))
+        assert_same(dict(model.state_dict()), dict(again.state_dict()))
+        first, second = (each.generate(["a"], steps=1) for each in (model, again))
+        assert torch.equal(first, second)
