@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import quintet
 from harness import assert_same, lines, tensors
 from quintet.compat.trainer import REMEDIES
-from quintet.engine import optim
+from quintet.engine import config, optim, settings
 from quintet.engine.config import ConfigError, OptimizerConfig
 from quintet.engine.data.source import split_indices
 from quintet.engine.errors import RunError
@@ -244,6 +244,8 @@ def test_an_optimizer_is_added_by_its_name_and_its_class(
     """The two places that CONTRIBUTING.md lists; training and resuming follow."""
     names = Literal["adamw", "adam", "lion", "muon", "momentum"]
     monkeypatch.setitem(OptimizerConfig.__annotations__, "optimizer", names)
+    for module in (config, settings):  # which have resolved the types once
+        monkeypatch.setattr(module, "hints_of", get_type_hints)
     monkeypatch.setattr(optim, "OPTIMIZERS", {**optim.OPTIMIZERS, "momentum": Momentum})
     test_weights_in_channels_last_memory_resume_bit_for_bit("momentum", tmp_path)
 

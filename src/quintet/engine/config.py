@@ -5,6 +5,7 @@ names and wrong types with the dotted name of the field, and must never import w
 """
 
 import dataclasses
+import functools
 import math
 import sys
 import types
@@ -15,6 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 C = TypeVar("C")
+
+hints_of = functools.cache(typing.get_type_hints)
+"""The types of a dataclass's fields; resolving their names anew would be most of the time that it
+takes to make one."""
 
 
 class ConfigError(ValueError):
@@ -251,7 +256,7 @@ def require_not_fp16(precision: str) -> None:
 
 def require_choices(config: Any) -> None:
     """Enforce Literal types for Python users too."""
-    for name, kind in typing.get_type_hints(type(config)).items():
+    for name, kind in hints_of(type(config)).items():
         if get_origin(kind) is Literal:
             value, choices = getattr(config, name), get_args(kind)
             require(value in choices, name, value, f"one of {', '.join(map(repr, choices))}")
@@ -284,7 +289,7 @@ def from_json(kind: type[C], data: Any, at: str = "") -> C:
     """Build `kind` from JSON. Unknown and missing names and wrong types are refused, by name."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"{at or 'the configuration'} must be an object, not {data!r}")
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     required = {
         f.name: f.default is f.default_factory is dataclasses.MISSING
         for f in dataclasses.fields(typing.cast(Any, kind))

@@ -21,6 +21,7 @@ from quintet.engine.config import (
     differences,
     dotted,
     from_json,
+    hints_of,
     to_json,
 )
 
@@ -67,7 +68,7 @@ def flag(name: str) -> str:
 def settings_of(recipe: Any, prefix: str = "") -> Iterator[Setting]:
     """Every leaf of a recipe, in the order of the fields."""
     kind = type(recipe)
-    hints, sentences = _hints(kind), descriptions(kind)
+    hints, sentences = hints_of(kind), descriptions(kind)
     for field in dataclasses.fields(recipe):
         name, value = dotted(prefix, field.name), getattr(recipe, field.name)
         if dataclasses.is_dataclass(value):
@@ -88,9 +89,6 @@ def asked_changes(old: Any, recipe: Recipe) -> dict[str, Any]:
     recorded = {setting.name for setting in settings_of(recipe) if setting.recorded}
     changes = differences(old, to_json(recipe))
     return {name: now for name, (_, now) in changes.items() if name in recorded}
-
-
-_hints = functools.cache(typing.get_type_hints)
 
 
 @functools.cache
