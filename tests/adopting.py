@@ -32,6 +32,8 @@ class Library:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks for its own names in whatever a file holds
+            raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 
 
