@@ -26,9 +26,20 @@ def gaussian(like: Tensor) -> Tensor:
 
 
 def blur(planes: Tensor) -> Tensor:
-    """Separable Gaussian blur of (n, 1, h, w)."""
+    """Separable Gaussian blur of (n, 1, h, w).
+
+    As products with banded matrices: a convolution of a single channel takes a CPU up to twenty
+    times as long.
+    """
     window = gaussian(planes)
-    return F.conv2d(F.conv2d(planes, window[None, None, :, None]), window[None, None, None])
+    rows, columns = (_banded(window, size) for size in planes.shape[-2:])
+    return rows @ (planes @ columns.mT)
+
+
+def _banded(window: Tensor, size: int) -> Tensor:
+    """(size - WINDOW + 1, size): row i holds the window from column i on."""
+    shifts = torch.eye(size, device=window.device, dtype=window.dtype)
+    return F.conv1d(shifts[:, None], window[None, None])[:, 0].mT
 
 
 def ssim(a: Tensor, b: Tensor) -> Tensor:
