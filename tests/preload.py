@@ -11,8 +11,19 @@ from campaign.children import import_everything
 from quintet.report.script import plotly
 
 import_everything()
-for module in ("harness", "many", "numpy.ma", "PIL.ImageDraw", "rich.console"):
+for module in (
+    "harness",
+    "many",
+    "numpy.ma",
+    "PIL.ImageDraw",
+    "rich.console",
+    "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+    "torch.profiler",
+    "torch.utils.serialization",
+    "torch.utils.tensorboard",
+    "typeguard",
+):
     importlib.import_module(module)
-PIL.Image.preinit()
+PIL.Image.init()
 tyro.cli(make_dataclass("Nothing", []), args=[])  # it imports the rest of itself when it is called
 plotly()  # compressed for reports, and kept so
