@@ -14,6 +14,7 @@ from quintet.engine.keys import (
     Key,
     Permutation,
     Windowed,
+    _on_device,
     fold,
     normal,
     seed_globals,
@@ -321,9 +322,11 @@ def uniform_in_numpy(keys: torch.Tensor, name: str, count: int) -> np.ndarray:
     return (mix(base[:, None] + steps) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
 
-def test_uniform_is_the_stated_formula_exactly():
-    keys = keys_of(50)
-    assert np.array_equal(uniform(keys, "t", (31,)).numpy(), uniform_in_numpy(keys, "t", 31))
+@pytest.mark.parametrize("draw", [uniform, _on_device])
+@pytest.mark.parametrize("keys", [keys_of(50), -keys_of(50), keys_of(50)[::2], keys_of(50).int()])
+def test_uniform_is_the_stated_formula_exactly(draw, keys):
+    expected = uniform_in_numpy(keys.long(), "t", 31)
+    assert np.array_equal(draw(keys, "t", (31,)).numpy(), expected)
 
 
 def test_normal_is_box_and_muller():
