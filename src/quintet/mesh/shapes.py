@@ -6,6 +6,7 @@ bins apart, so that parts remain distinguishable after discretisation.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from math import cos, pi, sin, sqrt
@@ -343,6 +344,7 @@ KINDS: dict[str, tuple[int, Callable[[Random], Described]]] = {
 _NAMES, _WEIGHTS = list(KINDS), [weight for weight, _ in KINDS.values()]
 
 
+@lru_cache(maxsize=4096)  # it takes longer than the rest of a sample, in every epoch anew
 def compose(number: int, seed: int = 0, max_faces: int = MAX_FACES) -> Shape:
     """Shape of an index.
 
@@ -356,8 +358,9 @@ def compose(number: int, seed: int = 0, max_faces: int = MAX_FACES) -> Shape:
         kind = rng.choices(_NAMES, _WEIGHTS)[0]
         caption, parts = KINDS[kind][1](rng)
         shape = Shape(kind, caption, tuple(parts), rng.uniform(0, 2 * pi))
-        vertices, faces, owner = _assemble(shape)
-        if len(faces) <= max_faces and _is_clean(vertices, faces, owner):
+        if sum(len(part_mesh(part)[1]) for part in parts) > max_faces:
+            continue
+        if _is_clean(*_assemble(shape)):
             return shape
 
 
