@@ -1,6 +1,7 @@
 """What the server holds that children are forked from: whatever each would import or make anew.
 None of it computes with torch: a fork of a process with live OpenMP threads can hang."""
 
+import gc
 import importlib
 from dataclasses import make_dataclass
 
@@ -10,6 +11,7 @@ import tyro
 from campaign.children import import_everything
 from quintet.report.script import plotly
 
+gc.disable()  # nothing that is imported here is garbage
 import_everything()
 for module in (
     "harness",
@@ -27,3 +29,5 @@ for module in (
 PIL.Image.init()
 tyro.cli(make_dataclass("Nothing", []), args=[])  # it imports the rest of itself when it is called
 plotly()  # compressed for reports, and kept so
+gc.freeze()  # a child that collects garbage does not visit, and so copy, all of this
+gc.enable()
