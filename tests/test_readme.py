@@ -86,6 +86,7 @@ PROCESSES = {"--nproc-per-node 8": "--nproc-per-node 2"}
 DRIVER = """
 import contextlib, io, json, os, pathlib, sys, traceback
 from quintet.cli import main
+from quintet.cli.doctor import command
 
 def outcome(kind, text, arguments):
     output, status = io.StringIO(), 0
@@ -103,6 +104,7 @@ if __name__ == "__main__":  # some commands start processes, which import this
     pieces, environment = json.loads(pathlib.Path("pieces.json").read_text())
     os.environ.update(environment)
     os.chdir(sys.argv[1])
+    command.START = "fork"  # a new process would import torch again
     outcomes = [outcome(*piece) for piece in pieces]
     pathlib.Path("outcomes.json").write_text(json.dumps(outcomes))
 """

@@ -22,6 +22,8 @@ from quintet.suggest import among, command
 
 TIMEOUT = 300.0
 """Seconds that one measurement of a recipe may take."""
+START = "spawn"
+"""How its process is started."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -155,7 +157,7 @@ def measured(name: str, recipe: Any, folder: Path) -> dict[str, Any]:
     the system may kill it for lack of memory."""
     import multiprocessing
 
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(START)
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=measure_here, args=(recipe, folder, sender))
     child.start()
