@@ -13,6 +13,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -166,7 +167,12 @@ def _roots() -> list[Path]:
 
 
 def rooms() -> list[str]:
-    return sorted(path.parent.name for root in _roots() for path in root.glob("*/recipes.py"))
+    return list(_rooms_of(tuple(_roots())))
+
+
+@lru_cache(maxsize=4)
+def _rooms_of(roots: tuple[Path, ...]) -> list[str]:
+    return sorted(path.parent.name for root in roots for path in root.glob("*/recipes.py"))
 
 
 def names() -> list[str]:

@@ -47,7 +47,7 @@ from quintet.speech import voices
 from quintet.speech.config import SpeechDataConfig
 from quintet.speech.text.characters import UNKNOWN, Unfit, clean, stack
 from quintet.speech.text.phonemes import require_language
-from quintet.speech.text.spelling import to_ids
+from quintet.speech.text.spelling import num_ids, to_ids
 from quintet.speech.voicebox.config import VoiceBoxConfig
 
 WHAT = "recordings"
@@ -85,7 +85,7 @@ class Buckets:
         return to_ids(text, self.model, language)
 
     def num_tokens(self, text: str, language: str = "") -> int:
-        return len(self.ids(text, language))
+        return 1 if self.model.text == "none" else num_ids(text, self.model, language)
 
     def index(self, frames: int, tokens: int) -> int:
         """The smallest bucket that holds both, from 1; above `count` for a sample too large."""

@@ -12,7 +12,7 @@ from quintet.speech.text import phonemes as ipa
 from quintet.speech.text.characters import FIRST, PAD, VOCABULARY, clean, encode
 from quintet.speech.text.english import cardinal, ordinal, spelled_out, year
 from quintet.speech.text.phonemes import MOST, TokenEmbedding, pack, unpack
-from quintet.speech.text.spelling import passages, spell, to_ids
+from quintet.speech.text.spelling import num_ids, passages, spell, to_ids
 from quintet.speech.voicebox.config import VoiceBoxConfig
 from speech.small import MODEL, small_buckets
 from speech.test_corpora import record, write
@@ -71,6 +71,14 @@ def test_a_model_spells_out_only_english():
 def test_bytes_are_the_default():
     config = VoiceBoxConfig(**MODEL)
     assert torch.equal(to_ids("Dr. 42", config, "en"), encode("Dr. 42"))
+
+
+@pytest.mark.parametrize("edges", [False, True])
+@pytest.mark.parametrize("text", ["Dr. 42", "größer", "été"])
+def test_ids_are_counted_as_they_are_made(text, edges):
+    config = VoiceBoxConfig(**MODEL | {"spell_out": True, "edges": edges})
+    for language in ("", "en", "de"):
+        assert num_ids(text, config, language) == len(to_ids(text, config, language))
 
 
 # -- phonemes -----------------------------------------------------------------------------------

@@ -22,6 +22,13 @@ def to_ids(text: str, config: VoiceBoxConfig, language: str = "") -> Tensor:
     return encode_phonemes(spelled, config.edges)
 
 
+def num_ids(text: str, config: VoiceBoxConfig, language: str = "") -> int:
+    """Their number; plans of whole data sets ask for nothing else."""
+    spelled = spell(text, config, language)
+    units = spelled.encode("utf-8") if isinstance(spelled, str) else spelled
+    return len(units) + 2 * config.edges
+
+
 def spell(text: str, config: VoiceBoxConfig, language: str = "") -> str | tuple[str, ...]:
     """As the model reads it: a string, for its bytes, or phonemes."""
     language = language or config.phonemes or ""
