@@ -32,7 +32,44 @@ class Panel:
     logarithmic: bool = False
 
 
+AUTOENCODER = (
+    Panel("training loss", {"vae/loss": "autoencoder"}),
+    Panel(
+        "validation PSNR, dB",
+        {
+            "val/psnr": "model",
+            "val/psnr_bicubic": "bicubic",
+            "val/psnr_mean_colour": "mean colour",
+        },
+    ),
+)
+FLOW = (
+    Panel("training loss, squared error of velocities", {"transformer/loss": "transformer"}),
+    Panel(
+        "validation: loss, and fractions of generated samples",
+        {
+            "val/loss": "loss",
+            "val/loss_without_text": "without text",
+            "val/agrees": "agrees",
+            "val/agrees_tokenizer": "reconstruction agrees",
+        },
+    ),
+)
+DISTILLED = (
+    Panel("logarithm of the training loss", {"transformer/loss": "transformer"}),
+    Panel("validation, fraction of generated samples", {"val/agrees": "agrees"}),
+)
+
 PANELS: dict[str, tuple[Panel, ...]] = {
+    "image/autoencoder_tiny": AUTOENCODER,
+    "image/flow_tiny": FLOW,
+    "image/flow_few_tiny": DISTILLED,
+    "video/autoencoder_tiny": (
+        Panel("training loss", {"tokenizer/loss": "autoencoder"}),
+        *AUTOENCODER[1:],
+    ),
+    "video/flow_tiny": FLOW,
+    "video/flow_few_tiny": DISTILLED,
     "image/vqgan_tiny": (
         Panel("training losses", {"vae/loss": "tokenizer", "discriminator/loss": "discriminator"}),
         Panel(

@@ -252,14 +252,16 @@ def templates() -> list[re.Pattern[str]]:
     return [re.compile(".*".join(map(re.escape, text.split("\0")))) for text in messages]
 
 
+SAME_MONITORS = ("image/autoencoder_tiny", "video/autoencoder_tiny", "video/tokenizer_tiny")
+"""Recipes with those of image/vqgan_tiny, or fewer."""
+
+
 @cache
 def monitors() -> list[PlateauMonitor]:
     """Monitors of every room, built as in a run; those of each part once, for `PART`."""
     from quintet.engine.machine.world import World
 
-    alone = [
-        n for n in TINY if n != "video/tokenizer_tiny" and not rooms.recipe_function(n)().stages
-    ]
+    alone = [n for n in TINY if n not in SAME_MONITORS and not rooms.recipe_function(n)().stages]
     tasks: dict[str, Any] = {n: rooms.build(rooms.recipe_function(n)()) for n in alone}
     recipe = rooms.recipe_function("mesh/transformer_tiny")()
     with tempfile.TemporaryDirectory() as coder:

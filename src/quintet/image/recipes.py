@@ -76,9 +76,9 @@ def autoencoder() -> VQGanRecipe:
     """An autoencoder of 128 x 128 images, 32 numbers per 8 x 8 pixels; for one GPU."""
     return replace(
         vqgan(),
-        steps=2000,
-        evaluate_every=2000,
-        save_every=1000,
+        steps=3000,
+        evaluate_every=3000,
+        save_every=1500,
         model=replace(vqgan().model, quantiser="kl", latent_channels=32, attention_layers=0),
         losses=TokenizerLossConfig(l2=8.0, perceptual=0.2, adversarial="none"),
     )
@@ -91,7 +91,7 @@ def autoencoder_tiny() -> VQGanRecipe:
         steps=600,
         evaluate_every=300,
         save_every=300,
-        model=replace(vqgan_tiny().model, quantiser="kl", latent_channels=4),
+        model=replace(vqgan_tiny().model, quantiser="kl", latent_channels=4, kl_weight=1e-3),
         losses=TokenizerLossConfig(l2=8.0, perceptual=0.2, adversarial="none"),
     )
 
@@ -99,11 +99,11 @@ def autoencoder_tiny() -> VQGanRecipe:
 def flow() -> ImageFlowRecipe:
     """Text to 128 x 128 images over the latents of a trained autoencoder; for one GPU."""
     return ImageFlowRecipe(
-        steps=2500,
-        batch_size=256,
+        steps=3600,
+        batch_size=128,
         workers=12,
-        evaluate_every=2500,
-        save_every=1250,
+        evaluate_every=3600,
+        save_every=1800,
         model=ImageFlowConfig(text_layers=1, shift=4.0),
         images=ImageDataConfig(
             size=(128, 128), builtin="figures", builtin_count=60_000, valid_limit=512
@@ -118,12 +118,12 @@ def flow() -> ImageFlowRecipe:
 def flow_tiny() -> ImageFlowRecipe:
     """The same with 64 x 64 images of one figure, for two CPU cores."""
     return ImageFlowRecipe(
-        steps=2400,
+        steps=3500,
         batch_size=16,
         precision="fp32",  # at this width, casts to bf16 cost a CPU more than they save
         workers=1,
-        evaluate_every=2400,
-        save_every=1200,
+        evaluate_every=3500,
+        save_every=1750,
         model=ImageFlowConfig(
             patch=2,
             dim=128,
@@ -169,11 +169,11 @@ def flow_few() -> ImageFlowFewRecipe:
     """Distil a flow generator of images to 1 to 8 steps; for one GPU."""
     taught = flow()
     return ImageFlowFewRecipe(
-        steps=600,
-        batch_size=256,
+        steps=400,
+        batch_size=192,
         workers=12,
-        evaluate_every=600,
-        save_every=300,
+        evaluate_every=400,
+        save_every=200,
         text_drop=0.0,
         images=taught.images,
         generation=replace(taught.generation, sampling_steps=4),

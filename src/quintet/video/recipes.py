@@ -152,7 +152,7 @@ def flow_tiny() -> VideoFlowRecipe:
 
 
 def flow_large() -> VideoFlowRecipe:
-    """The same with 17 x 256 x 256 clips; a day on one H200 (334 M)."""
+    """The same with 17 x 256 x 256 clips; a day on one H200 (335 M)."""
     small = flow()
     return replace(
         small,
