@@ -5,6 +5,9 @@
     python benchmarks/learning.py image/vqgan                 one GPU, at most 4 minutes
     python benchmarks/learning.py mesh/autoencoder_tiny --keep A
     python benchmarks/learning.py mesh/transformer_tiny --flags "--autoencoder A"
+    python benchmarks/learning.py image/flow_tiny --flags "--tokenizer RUN"     CPU, 5 minutes
+    python benchmarks/learning.py image/flow --flags "--tokenizer RUN"      one GPU, 3 minutes
+    python benchmarks/learning.py video/flow --flags "--tokenizer RUN"      one GPU, 6 minutes
     python benchmarks/learning.py image/maskgit_tiny --flags "--tokenizer RUN"  CPU, 5 minutes
     python benchmarks/learning.py video/maskgit_tiny --flags "--tokenizer RUN"  CPU, 5 minutes
     python benchmarks/learning.py image/maskgit --flags "--tokenizer RUN"   one GPU, 7 minutes
@@ -17,7 +20,7 @@
 With `--real` the recipe is trained on files of yours with the flags, and compared with the goals,
 that REAL has for it.
 All metrics are of the EMA weights on validation data; the time includes imports, compilation,
-evaluation and, for generators over ids, encoding; `cpu_seconds` is user and system time, for shared
+evaluation and, for generators over codes, encoding; `cpu_seconds` is user and system time, for shared
 machines. Exits with 1 if a requirement is missed.
 With `--verify N` the log of the run is compared with a replay of N of its reports (docs/resume.md),
 not counted in the time. The last line is JSON; benchmarks/results.py makes tables of such lines.
@@ -60,6 +63,9 @@ FLOORS: dict[str, dict[str, float]] = {
         "tokens_per_code": 20,
         "seconds": 240,
     },
+    "image/flow_tiny": {"agrees": 0.8, "seconds": 300},
+    "image/flow": {"agrees": 0.97, "nearer": 0.56, "seconds": 190},
+    "video/flow": {"agrees": 0.92, "nearer": 0.55, "seconds": 355},
     "image/maskgit_tiny": {"agrees": 0.5, "seconds": 300},
     # No nearer to training pictures than held-out ones: half of 256 pairs, give or take 6 %.
     "image/maskgit": {"agrees": 0.9, "nearer": 0.56, "seconds": 420},

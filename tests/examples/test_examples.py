@@ -17,11 +17,11 @@ from quintet.media.audio import read_audio
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Where each leaves its runs, and what it says of them.
+DISCS = r"(a \w+ disc: its middle is \d\.\d\d red, \d\.\d\d green, \d\.\d\d blue\n){3}"
+BALLS = r"(a ball flies (left|right): [+-]\d\.\d\d to the right\n){2}"
 SAYS = {
-    "maskgit": (
-        ["tokenizer", "painter"],
-        r"(a \w+ disc: its middle is \d\.\d\d red, \d\.\d\d green, \d\.\d\d blue\n){3}",
-    ),
+    "flow": (["autoencoder", "painter"], DISCS),
+    "maskgit": (["tokenizer", "painter"], DISCS),
     "mesh_autoencoder": (
         [""],
         r"a box of 12 faces is 72 codes, such as \[(\d+, ){5}\d+\]\n"
@@ -33,10 +33,8 @@ SAYS = {
     ),
     "mulan": ([""], r"('a \w+ \w+ tone' finds 'a \w+ \w+ tone' at -?\d\.\d\d\n){9}"),
     "own_model": ([""], r"\d+\.\d% of new points are told apart\n"),
-    "video_maskgit": (
-        ["tokenizer", "director"],
-        r"(a ball flies (left|right): [+-]\d\.\d\d to the right\n){2}",
-    ),
+    "video_flow": (["autoencoder", "director"], BALLS),
+    "video_maskgit": (["tokenizer", "director"], BALLS),
     "video_tokenizer": (
         [""],
         r"a clip of 21 frames is 11 x 8 x 8 ids\n"
@@ -51,7 +49,7 @@ SAYS = {
     ),
 }
 # Stages with a quarter of the steps.
-STEPS = {"autoencoder": 1}
+STEPS = {("mesh_transformer", "autoencoder"): 1}
 
 
 def test_each_trainer_has_an_example():
@@ -67,7 +65,7 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ("voicebox", "mesh_transformer", "maskgit", "video_maskgit", "vocoder")
+LONG = ["flow", "maskgit", "mesh_transformer", "video_flow", "video_maskgit", "vocoder", "voicebox"]
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 
 
@@ -80,7 +78,7 @@ def test_an_example_says_what_it_found_and_leaves_a_run(name: str, tmp_path: Pat
     assert said.status == 0, said.err
     assert re.fullmatch(says, said.out), said.out
     for run in runs:
-        steps = STEPS.get(run, 3)
+        steps = STEPS.get((name, run), 3)
         assert lines(tmp_path / "run" / run)[-1]["step"] == steps
         assert (tmp_path / "run" / run / f"checkpoints/step-{steps:08d}/state.json").is_file()
     if name == "voicebox":
