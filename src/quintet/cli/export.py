@@ -106,6 +106,8 @@ def write_graphs(run: Path, model: Any, graphs: Any, folder: Path, form: Any) ->
     from quintet.report.graphs import graphs_page
 
     files = write(graphs, folder, form)
+    for name, text in graphs.files.items() if form == "onnx" else ():
+        (folder / name).write_text(text, encoding="utf-8")
     (folder / "README.md").write_text(graphs_page(run, model, graphs, files), encoding="utf-8")
     return [
         f"{checked.file}: {'; '.join(checked.findings)}"

@@ -61,6 +61,8 @@ class Exportable(NamedTuple):
     pieces: Sequence[Piece]
     left_out: str
     """What is not exported, and why."""
+    files: Mapping[str, str] = {}
+    """Text files beside ONNX graphs, such as a program that runs them, by name."""
 
 
 class Checked(NamedTuple):

@@ -104,7 +104,7 @@ class FlowTransformer(CaptionConditioned):
     ) -> Tensor:
         """`velocity` under captions: ids of text, or embeddings with their mask; `drop` (b,) is
         true where the caption is dropped."""
-        context = self.encode_text(len(x), text, mask, drop)
+        context = self.encode_text(x.shape[0], text, mask, drop)
         return self.velocity(x, time, known, context, changed, end)
 
     def velocity(
@@ -155,7 +155,7 @@ class FlowTransformer(CaptionConditioned):
         values = torch.where(context.mask[..., None], context.values, self.null_text)
         if missing <= 0:
             return values
-        padding = self.null_text.to(values.dtype).expand(len(values), missing, -1)
+        padding = self.null_text.to(values.dtype).expand(values.shape[0], missing, -1)
         return torch.cat((values, padding), 1)
 
     # -- latents --------------------------------------------------------------------------------
