@@ -4,6 +4,7 @@ A sample is {"image": uint8 (c, h, w), "text": str}. Its augmentation is drawn f
 a key it is the largest centre crop, not flipped.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,15 @@ import torch
 
 from quintet.engine.data.source import Source
 from quintet.image.config import ImageDataConfig
-from quintet.media.pixels import SUFFIXES, UNREAD, Pixels, check_size, read_crop, read_image
+from quintet.media.pixels import (
+    SUFFIXES,
+    UNREAD,
+    Pixels,
+    check_size,
+    read_crop,
+    read_image,
+    upright_extent,
+)
 from quintet.media.splits import Builtin, InFolder, Key, Problem, Split, check_files
 from quintet.shared.scenes import figures, scenes
 from quintet.shared.tokenizer.pixels import check_channels, in_channels, random_crop
@@ -43,6 +52,25 @@ class ImageFolder(InFolder):
     def examine(self, path: Path) -> float:
         check_size(path, self.config.max_pixels, self.config.max_bytes)
         return 0.0
+
+    def ratios(self) -> list[float]:
+        """Width for height of each image, as it is shown; 1 of an unreadable one."""
+        limits = self.config.max_pixels, self.config.max_bytes
+        ratios: list[float] = []
+        for index in range(len(self)):
+            try:
+                width, height = upright_extent(self.path(index), *limits)
+            except (OSError, ValueError):
+                width = height = 1  # reading it raises the actual error
+            ratios.append(width / height)
+        return ratios
+
+    def shaped(self, size: tuple[int, int], indices: Sequence[int]) -> "ImageFolder":
+        """Some images, cropped to another size."""
+        part = copy.copy(self)
+        part.config = replace(self.config, size=size)
+        part._names = [self._names[index] for index in indices]
+        return part
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
         """The image, cropped and flipped by the key, and its caption."""

@@ -103,6 +103,13 @@ def probe(path: Path | str, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_B
         return Extent(*image.size)
 
 
+def upright_extent(path: Path, max_pixels: int, max_bytes: int) -> Extent:
+    """Width and height as shown: many cameras store a turn of the picture beside it."""
+    with opened(path, max_pixels, max_bytes) as image:
+        turned = _orientation(image) in (5, 6, 7, 8)
+        return Extent(*(image.size[::-1] if turned else image.size))
+
+
 def check_size(path: Path, max_pixels: int, max_bytes: int) -> None:
     """Check bytes and pixels. Files too small for so many pixels are not opened, which spares
     nearly all of a large folder."""
@@ -173,6 +180,14 @@ def _draft(image: "Image", at_least: int) -> None:
     image.draft(None, (ceil(width * share), ceil(height * share)))  # type: ignore[arg-type]
 
 
+def _orientation(image: "Image") -> int:
+    """How the picture is turned, as EXIF numbers it; 1 for upright."""
+    try:
+        return image.getexif().get(0x0112, 1)
+    except Exception:  # whatever these tags hold, the pixels are intact
+        return 1
+
+
 def _upright(image: "Image") -> "Image":
     """The image with its EXIF orientation applied; unreadable EXIF data is ignored."""
     from PIL.Image import Transpose
@@ -186,10 +201,7 @@ def _upright(image: "Image") -> "Image":
         7: Transpose.TRANSVERSE,
         8: Transpose.ROTATE_90,
     }
-    try:
-        orientation = image.getexif().get(0x0112)
-    except Exception:  # whatever these tags hold, the pixels are intact
-        return image
+    orientation = _orientation(image)
     return image.transpose(operations[orientation]) if orientation in operations else image
 
 

@@ -19,14 +19,16 @@ from quintet.cli import main
 from quintet.engine.config import from_json
 from quintet.engine.errors import RunError
 from quintet.engine.keys import Key
+from quintet.engine.launch import start
 from quintet.engine.machine.world import World
 from quintet.engine.runs.folder import RunFolder
-from quintet.engine.task import Batch
+from quintet.engine.task import Batch, StepContext
 from quintet.image import recipes
 from quintet.image.data import open_data
 from quintet.image.flow.outputs import outputs
 from quintet.image.flow.sample import example
 from quintet.image.flow.task import ImageFlowTask, build
+from quintet.shared.flow.buckets import BucketPlan, nearest_shape, shapes_of
 from quintet.shared.generation.data import in_floats
 
 MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 8}
@@ -39,6 +41,7 @@ FEW: dict[str, Any] = {
     "compile": "off",
     "trackers": (),
 }
+ONE = torch.ones(())
 SIDE = 32
 """Of the pictures of runs."""
 GENERATION = dataclasses.replace(recipes.flow_tiny().generation, sampling_steps=2)
@@ -119,9 +122,9 @@ def test_cached_latents_are_those_of_the_tokenizer(saved: Path, vae: VQGanVAE) -
             fresh = vae.encode_latents(in_floats(sample["image"][None], vae))
             cached = data.keyed(index, None)["codes"]
             assert torch.allclose(cached.float(), fresh.flatten(2).mT[0], atol=2e-3, rtol=1e-3)
-            grid = task.latents(cached[None])
-            assert torch.allclose(task.model.restored(grid), fresh, atol=5e-3)
-    pixels = task.decode(cached[None])
+            codes = task.collate([data.keyed(index, None)])["codes"]
+            assert torch.allclose(codes.float(), fresh, atol=5e-3)
+    pixels = task.decode(codes)
     assert torch.allclose(pixels, vae.decode_latents(fresh), atol=1e-2)
 
 
@@ -148,7 +151,7 @@ def test_the_loss_is_measured_where_latents_are_not_given(saved: Path) -> None:
     task = prepared(recipe(saved, known_share=1.0))
     items = [task.data("train").keyed(index, None) for index in range(4)]
     batch = Batch(task.collate(items), [0, 1, 2, 3], torch.arange(4))
-    known = task.random_known(batch.keys)
+    known = task.random_known(batch)
     assert 0 < known.float().mean() < 1
     times, drop = torch.full((4,), 0.3), torch.zeros(4, dtype=torch.bool)
     seen: list[torch.Tensor] = []
@@ -158,7 +161,7 @@ def test_the_loss_is_measured_where_latents_are_not_given(saved: Path) -> None:
         return torch.where(known, torch.nan, torch.zeros_like(x))
 
     errors = task.errors(network, batch, batch.keys, times, known, drop)
-    latents = task.latents(batch.data["codes"])
+    latents = task.latents(batch)
     assert torch.equal(torch.where(known, seen[0], 0), torch.where(known, latents, 0))
     assert not torch.equal(seen[0], latents)
     assert (errors[known[:, 0]] == 0).all()
@@ -167,7 +170,7 @@ def test_the_loss_is_measured_where_latents_are_not_given(saved: Path) -> None:
 
 def test_given_parts_are_rectangles_or_all_around_them(saved: Path) -> None:
     task = prepared(recipe(saved))
-    given = task.given(torch.arange(200))
+    given = task.given(torch.arange(200), (8, 8))
     assert given.shape == (200, 1, 8, 8)
     for mask in given[:, 0]:
         assert is_rectangle(mask) or is_rectangle(~mask)
@@ -186,6 +189,100 @@ def test_a_tokenizer_with_ids_is_refused(tmp_path: Path) -> None:
         ImageFlow(discrete, image_size=16)
     with pytest.raises(RunError, match=sentence):
         build(recipe(discrete.save_pretrained(tmp_path / "vae")))
+
+
+# -- shapes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty of each: wide, square and tall ones; the last are stored turned."""
+    folder = tmp_path_factory.mktemp("photos")
+    sizes = {"wide": (60, 40), "square": (40, 40), "tall": (40, 60), "turned": (60, 40)}
+    for name, (width, height) in sizes.items():
+        for number in range(20):
+            seed = len(name) * 100 + number
+            values = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+            exif = Image.Exif()
+            exif[0x0112] = 6 if name == "turned" else 1
+            (folder / name).mkdir(exist_ok=True)
+            Image.fromarray(values).save(folder / name / f"{number:02d}.png", exif=exif)
+    return folder
+
+
+def test_shapes_have_as_many_pixels_and_even_ratios() -> None:
+    for count in (1, 2, 3, 5, 9):
+        shapes = shapes_of((128, 128), count, 16)
+        assert (128, 128) in shapes
+        assert len(shapes) <= count
+        assert len(shapes) >= (count + 1) // 2
+        for height, width in shapes:
+            assert not height % 16
+            assert not width % 16
+            assert abs(height * width / 128**2 - 1) < 0.15
+    assert nearest_shape(1.5, [(10, 10), (8, 12), (12, 8)]) == 1
+
+
+def test_batches_of_a_plan_have_one_shape_and_visit_all_alike() -> None:
+    indices = [list(range(30)), [], list(range(30, 40)), list(range(40, 100))]
+    plan = BucketPlan(indices, 7, 5)
+    seen: dict[int, int] = dict.fromkeys(range(100), 0)
+    for step in range(200):
+        (batch,) = plan.micro_batches(step * 5, 1)
+        assert (
+            len({next(n for n, part in enumerate(indices) if r.sample in part) for r in batch}) == 1
+        )
+        for request in batch:
+            seen[request.sample] += 1
+    assert set(seen.values()) == {10}  # 1,000 samples, each tenth time
+    halves = plan.micro_batches(30, 2)
+    whole = BucketPlan(indices, 7, 10).micro_batches(30, 1)
+    assert [*halves[0], *halves[1]] == whole[0]
+    assert BucketPlan(indices, 8, 5).micro_batches(0, 1) != plan.micro_batches(0, 1)
+
+
+def test_photos_of_several_shapes_are_trained_on_in_their_shapes(saved: Path, photos: Path) -> None:
+    settings = recipe(saved, data=str(photos), buckets=3, batch_size=8)
+    task = prepared(settings)
+    train, valid = task.data("train"), task.data("valid")
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    for index in range(len(train)):
+        item = train.keyed(index, None)
+        shapes.setdefault(train.name(index).partition("/")[0], set()).add(item["grid"])
+        assert item["text"] == train.name(index).partition("/")[0]
+        assert len(item["codes"]) == item["grid"][0] * item["grid"][1]
+    tall = {(12, 6)}
+    assert shapes == {"wide": {(6, 12)}, "square": {(8, 8)}, "tall": tall, "turned": tall}
+    assert {valid.keyed(index, None)["grid"] for index in range(len(valid))} == {(8, 8)}
+    plan: Any = task.plan(train)
+    for step in range(6):
+        (requests,) = plan.micro_batches(step * 8, 1)
+        items = [train.keyed(r.sample, Key(0, r.epoch, r.sample)) for r in requests]
+        batch = Batch(task.collate(items), [r.sample for r in requests], torch.arange(8))
+        (loss,) = task.losses(
+            {"transformer": task.model}, [batch], StepContext(step, 0, 8, World(settings), ONE)
+        )
+        assert loss[0].isfinite()
+
+
+def test_a_run_with_buckets_resumes_and_generates_in_a_shape(
+    saved: Path, photos: Path, tmp_path: Path
+) -> None:
+    settings = recipe(saved, data=str(photos), buckets=3, batch_size=8, steps=4, save_every=2)
+    settings = dataclasses.replace(settings, generation=dataclasses.replace(GENERATION, count=1))
+    runs = tmp_path / "whole", tmp_path / "halves"
+    start(build, settings, runs[0], name="image/flow_tiny", load=quintet.load, progress=False)
+    half = dataclasses.replace(settings, steps=2, schedule_steps=4)
+    start(build, half, runs[1], name="image/flow_tiny", load=quintet.load, progress=False)
+    start(build, settings, runs[1], mode="resume", name="image/flow_tiny", progress=False)
+    first, second = (quintet.load(run).state_dict() for run in runs)
+    assert_same(dict(first), dict(second))
+    assert quintet.load(runs[0]).generate(["wide"], size=(24, 40), steps=1).shape[2:] == (24, 40)
+
+
+def test_buckets_need_files_of_images(saved: Path) -> None:
+    with pytest.raises(RunError, match="buckets is for folders of image files: set it to 1"):
+        prepared(recipe(saved, buckets=3))
 
 
 # -- generation -----------------------------------------------------------------------------------

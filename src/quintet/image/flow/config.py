@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
+from quintet.engine.config import require
 from quintet.image.config import ImageDataConfig
 from quintet.shared.flow.config import FewStepsRecipe, FlowConfig, FlowRecipe
 
@@ -28,6 +29,13 @@ class ImageFlowRecipe(FlowRecipe):
     """The transformer; grid and channels are those of the tokenizer."""
     images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
     """The data."""
+    buckets: int = 1
+    """Shapes of training images from a folder, of ratios from 1 : 2 to 2 : 1 and as many pixels as
+    `size`: each image is cropped to the nearest one. 1: all are cropped to `size`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(1 <= self.buckets <= 32, "buckets", self.buckets, "between 1 and 32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,3 +46,10 @@ class ImageFlowFewRecipe(FewStepsRecipe):
     """The teacher is frozen and copied into the run folder, its tokenizer with it."""
     images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
     """The data."""
+    buckets: int = 1
+    """Shapes of training images from a folder, of ratios from 1 : 2 to 2 : 1 and as many pixels as
+    `size`: each image is cropped to the nearest one. 1: all are cropped to `size`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(1 <= self.buckets <= 32, "buckets", self.buckets, "between 1 and 32")

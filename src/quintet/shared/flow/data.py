@@ -30,14 +30,17 @@ class LatentData(CodeData):
         """Also, whether the sample is an augmented variant."""
         return {**super().keyed(index, key), "changed": self.variant(index, key) > 0}
 
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of each channel, in fp64 over samples spread evenly."""
-        step = -(-len(self) // ENOUGH)
-        total, square, count = 0.0, 0.0, 0
-        for index in range(0, len(self), step):
-            rows = self.codes_of(index).double()
-            total, square = total + rows.sum(0), square + rows.square().sum(0)
-            count += len(rows)
-        mean = torch.as_tensor(total) / count
-        variance = torch.as_tensor(square) / count - mean.square()
-        return mean.float(), variance.clamp_min(1e-12).sqrt().float()
+
+def statistics(data: Any) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel, in fp64 over samples spread evenly."""
+    step = -(-len(data) // ENOUGH)
+    total: Any = 0.0
+    square: Any = 0.0
+    count = 0
+    for index in range(0, len(data), step):
+        rows = data.codes_of(index).double()
+        total, square = total + rows.sum(0), square + rows.square().sum(0)
+        count += len(rows)
+    mean = total / count
+    variance = square / count - mean.square()
+    return mean.float(), variance.clamp_min(1e-12).sqrt().float()

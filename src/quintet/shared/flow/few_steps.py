@@ -78,7 +78,7 @@ class FewSteps(FlowTask):
 
     def begun(self, batch: Batch, times: Tensor) -> tuple[Tensor, Tensor]:
         """Latents at these times, those of the data where known, and where that is."""
-        latents, known = self.latents(batch.data["codes"]), self.random_known(batch.keys)
+        latents, known = self.latents(batch), self.random_known(batch)
         noise = normal(batch.keys, "noise", tuple(latents.shape[1:]))
         return torch.where(known, latents, straight_path(noise, latents, times).x), known
 

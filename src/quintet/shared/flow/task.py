@@ -14,7 +14,7 @@ from quintet.engine.task import Batch, Loss, Measured, Rows, StepContext, Tally,
 from quintet.nn.flow import straight_path
 from quintet.nn.precision import full_precision
 from quintet.shared.flow.config import SolvedRecipe
-from quintet.shared.flow.data import LatentData
+from quintet.shared.flow.data import LatentData, statistics
 from quintet.shared.flow.generator import FlowGenerator
 from quintet.shared.flow.model import shifted, training_times
 from quintet.shared.flow.solving import Solver
@@ -33,7 +33,7 @@ class FlowTask(GeneratorTask):
 
     # -- what a room says -----------------------------------------------------------------------
 
-    def given(self, keys: Tensor) -> Tensor:
+    def given(self, keys: Tensor, grid: tuple[int, ...]) -> Tensor:
         """(b, 1, *grid): latents that are given for in-painting or a continuation, for each key."""
         raise NotImplementedError
 
@@ -43,22 +43,25 @@ class FlowTask(GeneratorTask):
         super().prepare(world)
         train = self.codes["train"]
         if train is not None and not self.model.measured_latents:
-            assert isinstance(train, LatentData)
-            self.model.set_statistics(*train.statistics())
+            self.model.set_statistics(*statistics(train))
 
     def collate(self, items: list[Any]) -> dict[str, Any]:
         changed = torch.tensor([item["changed"] for item in items])
         return {**super().collate(items), "changed": changed}
 
-    def latents(self, codes: Tensor) -> Tensor:
-        """Normalised (b, c, *grid) of cached ones (b, n, c)."""
-        return self.model.normalised(codes.mT.unflatten(2, self.config.grid))
+    def arranged(self, rows: Tensor, grid: tuple[int, ...]) -> Tensor:
+        """(b, c, *grid)."""
+        return rows.mT.unflatten(2, grid)
+
+    def latents(self, batch: Batch) -> Tensor:
+        """Normalised (b, c, *grid)."""
+        return self.model.normalised(batch.data["codes"])
 
     # -- the update -----------------------------------------------------------------------------
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
         """Squared error averaged over all unknown latents of the step, of all processes."""
-        known = [self.random_known(batch.keys) for batch in batches]
+        known = [self.random_known(batch) for batch in batches]
         local = sum(((~each).sum() for each in known), torch.zeros((), device=self.device))
         total = context.sum(local)
         for batch, each in zip(batches, known):
@@ -69,16 +72,17 @@ class FlowTask(GeneratorTask):
             # Reports weight metrics by the share of samples; undo this for a loss per latent.
             yield loss, {"loss": loss.detach() / share}
 
-    def random_known(self, keys: Tensor) -> Tensor:
+    def random_known(self, batch: Batch) -> Tensor:
+        keys, grid = batch.keys, tuple(batch.data["codes"].shape[2:])
         chosen = uniform(keys, "known", ()) < self.recipe.known_share
-        given = self.given(keys)
+        given = self.given(keys, grid)
         return given & chosen.view(-1, *[1] * (given.ndim - 1))
 
     def errors(
         self, network: Any, batch: Batch, keys: Tensor, times: Tensor, known: Tensor, drop: Tensor
     ) -> Tensor:
         """(b, *grid): squared errors averaged over channels; 0 where known."""
-        latents = self.latents(batch.data["codes"])
+        latents = self.latents(batch)
         noise = normal(keys, "noise", tuple(latents.shape[1:]))
         path = straight_path(noise, latents, times)
         x = torch.where(known, latents, path.x)
@@ -93,7 +97,8 @@ class FlowTask(GeneratorTask):
         # The same noise and times every time.
         keys = sample_keys(0, batch.ids, self.model.key_name).to(self.device)
         places = torch.tensor([(n % STRATA + 0.5) / STRATA for n in batch.ids], device=self.device)
-        times, known = shifted(places, self.config.shift), torch.zeros_like(self.given(keys))
+        times = shifted(places, self.config.shift)
+        known = torch.zeros_like(batch.data["codes"][:, :1], dtype=torch.bool)
         drop = torch.ones(batch.size, dtype=torch.bool, device=self.device)
         metrics: dict[str, Tally | Rows] = {}
         for name, dropped in (("loss", ~drop), ("loss_without_text", drop)):
@@ -113,4 +118,4 @@ class FlowTask(GeneratorTask):
         return model.decode(model.solved(start, self.context(captions), solver)).float()
 
     def decode(self, codes: Tensor) -> Tensor:
-        return self.model.decode(self.latents(codes.to(self.device))).float()
+        return self.model.decode(self.model.normalised(codes.to(self.device))).float()

@@ -77,12 +77,17 @@ class CodeData(CachedCodes):
     """Dataset of the codes of pictures or clips by a frozen tokenizer, and captions."""
 
     kind: ClassVar[str] = "codes"
+    grid: tuple[int, ...] = ()
+    """Codes along each axis."""
 
     def __init__(self, source: CaptionedPixels, variants: int, weights: str):
         self.cache, self.what = f"{source.field}-{self.kind}", f"{source.field}s"
         self.field = source.field
         self.batch = 32 if source.field == "video" else 256
         super().__init__(source, variants, weights)
+
+    def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
+        return {**super().keyed(index, key), "grid": self.grid}
 
     @torch.no_grad()
     def encode(self, network: Any, batch: Any, device: torch.device) -> Sequence[Tensor]:

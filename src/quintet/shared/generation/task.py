@@ -67,7 +67,8 @@ class GeneratorTask(Task):
             "tokenizer": Part(self.tokenizer, compiles=False),
         }
         self.updates = [Update("transformer", self.losses)]
-        self.codes: dict[str, CodeData | None] = {}
+        self.codes: dict[str, Any] = {}
+        """Data sets of codes, by split."""
         self.fixed_shapes = False
         self.texts: TextTable | None = None
         self.references: tuple[Tensor, Tensor] | None = None
@@ -106,7 +107,7 @@ class GeneratorTask(Task):
         raise NotImplementedError
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Pixels in 0..1 of cached codes (b, n, …)."""
+        """Pixels in 0..1 of codes as a batch has them."""
         raise NotImplementedError
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
@@ -120,29 +121,40 @@ class GeneratorTask(Task):
 
     def prepare(self, world: World) -> None:
         """Compute or load the codes of all samples, and frozen embeddings of their captions."""
-        recipe = self.recipe
         sources = {split: self._pixels(split) for split in ("train", "valid")}
         if self.config.text != "none":
             survey([s for s in sources.values() if s is not None], self.model.text_sizes, world)
         for split, source in sources.items():
             self.codes[split] = None
             if source is not None and len(source):
-                codes = self.Codes(source, recipe.variants if split == "train" else 1, self.weights)
-                codes.reads_texts = self.config.text != "none"
-                codes.fill(self.tokenizer, self.room.collate, world, recipe.workers)
-                other = next((n for n in codes.lengths() if n not in (0, self.config.tokens)), None)
-                if other is not None:
-                    raise RunError(
-                        f"a sample has {other} {codes.kind}, but the grid {self.config.grid} has"
-                        f" {self.config.tokens}: give samples of one size, and size= to the model"
-                    )
-                self.codes[split] = codes
+                self.codes[split] = self.encoded(split, source, world)
         if self.config.text == "frozen":
             sets = [codes for codes in self.codes.values() if codes is not None]
             captions = sorted({s.text(i) for s in sets for i in range(len(s))})
             self.texts = TextTable(self.config, captions, world)
         self.device = world.device
         self.fixed_shapes = world.device.type != "cpu" or world.compiles
+
+    def encoded(self, split: str, source: CaptionedPixels, world: World) -> Any:
+        """The codes of all samples of a split."""
+        return self.filled(split, source, world, self.config.grid)
+
+    def filled(
+        self, split: str, source: CaptionedPixels, world: World, grid: tuple[int, ...]
+    ) -> CodeData:
+        """Codes of samples of one size."""
+        recipe = self.recipe
+        codes = self.Codes(source, recipe.variants if split == "train" else 1, self.weights)
+        codes.reads_texts, codes.grid = self.config.text != "none", grid
+        codes.fill(self.tokenizer, self.room.collate, world, recipe.workers)
+        tokens = torch.Size(grid).numel()
+        other = next((n for n in codes.lengths() if n not in (0, tokens)), None)
+        if other is not None:
+            raise RunError(
+                f"a sample has {other} {codes.kind}, but the grid {grid} has {tokens}: give samples"
+                " of one size, and size= to the model"
+            )
+        return codes
 
     def _pixels(self, split: str) -> CaptionedPixels | None:
         recipe, config = self.recipe, self.pixel_config
@@ -159,7 +171,12 @@ class GeneratorTask(Task):
     def collate(self, items: list[Any]) -> dict[str, Any]:
         texts = [item["text"] for item in items]
         codes = torch.stack([item["codes"] for item in items])
+        codes = self.arranged(codes, items[0]["grid"])
         return {"codes": codes, "caption": texts, **self._encode_captions(texts)}
+
+    def arranged(self, rows: Tensor, grid: tuple[int, ...]) -> Tensor:
+        """Cached codes (b, n, …) as a batch has them."""
+        return rows
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, Tensor]:
         if self.config.text in TOKENIZERS:
@@ -214,11 +231,11 @@ class GeneratorTask(Task):
     def _references(self) -> tuple[Tensor, Tensor]:
         """Codes and thumbnails of training samples."""
         if self.references is None:
-            train = self.codes["train"]
-            assert train is not None
+            train, tokens = self.codes["train"], self.config.tokens
             rows = (train.codes_of(index) for index in range(len(train)))
-            chosen = islice((row for row in rows if len(row)), self.generation.reference_count)
-            codes = torch.stack([*chosen])
+            usable = (row for row in rows if len(row) == tokens)
+            chosen = [*islice(usable, self.generation.reference_count)]
+            codes = self.arranged(torch.stack(chosen), self.config.grid)
             parts = [thumbnails(self.decode(part)) for part in codes.split(DECODED)]
             self.references = codes, torch.cat(parts)
         return self.references

@@ -25,13 +25,13 @@ class VideoFlowTask(FlowTask):
         videos = self.recipe.videos
         return VideoFlow.grid_of(self.tokenizer, videos.size, videos.frames)
 
-    def given(self, keys: Tensor) -> Tensor:
+    def given(self, keys: Tensor, grid: tuple[int, ...]) -> Tensor:
         """The first latent frames, from one to all but one."""
-        frames = self.config.grid[0]
+        frames = grid[0]
         count = 1 + (uniform(keys, "known/frames", ()) * max(frames - 1, 0)).long()
         known = torch.arange(frames, device=keys.device) < count[:, None]
         known = known & (frames > 1)
-        return known[:, None, :, None, None].expand(-1, 1, *self.config.grid)
+        return known[:, None, :, None, None].expand(-1, 1, *grid)
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         return agreement.agrees_clip(caption, displayed(to_bytes(pixels)))
