@@ -20,8 +20,8 @@
 With `--real` the recipe is trained on files of yours with the flags, and compared with the goals,
 that REAL has for it.
 All metrics are of the EMA weights on validation data; the time includes imports, compilation,
-evaluation and, for generators over codes, encoding; `cpu_seconds` is user and system time, for shared
-machines. Exits with 1 if a requirement is missed.
+evaluation and, for generators over codes, encoding; `cpu_seconds` is user and system time, for
+shared machines. Exits with 1 if a requirement is missed.
 With `--verify N` the log of the run is compared with a replay of N of its reports (docs/resume.md),
 not counted in the time. The last line is JSON; benchmarks/results.py makes tables of such lines.
 """

@@ -126,7 +126,7 @@ SMALLER = {
     "retrievals": 2,
     "corrections": 2,
 }
-# What is given is seen by a layer of its own; gradients of text vanish beside the usual eps at first.
+# A layer of its own sees what is given; gradients of texts vanish beside the usual eps at first.
 YOUNG_FLOW = {"known_share": 1.0, "eps": 1e-20}
 OF_RECIPE: dict[str, dict[str, Any]] = {
     "image/clip_tiny": {"size": (32, 32)},
