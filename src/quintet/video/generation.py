@@ -15,18 +15,19 @@ from quintet.video.tokenizer.sample import FPS, check_fps
 
 
 def generate_clips(
-    trained: Trained, inputs: Sequence[Path], out: Path, flags: Any, **keywords: Any
+    trained: Trained, inputs: Sequence[Path], out: Path, flags: Any, **files: Path | None
 ) -> list[Path]:
-    """Write CAPTION-000.mp4 and so on, and a sheet of all; further keywords are those of the
-    model's `generate`."""
+    """Write CAPTION-000.mp4 and so on, and a sheet of all. `files` are further keywords of the
+    model's `generate`, which takes what they show."""
     check_positive(flags, "count")
     check_fps(flags.fps, "--fps")
     refuse_inputs(inputs, trained, "--text or --clip")
     model = trained.model(flags.device)
     size, channels = model.clip_shape[1:], model.tokenizer.config.channels
-    start = None if flags.clip is None else read_start(flags.clip, size, channels)
+    files = {name: path for name, path in {"clip": flags.clip, **files}.items() if path}
+    frames = {name: read_start(path, size, channels) for name, path in files.items()}
     fps = rate_of(flags.clip, flags.fps, FPS)
-    draw = partial(model.generate, clip=start, frames=flags.frames, **keywords)
+    draw = partial(model.generate, frames=flags.frames, **frames)
     settings = settings_of(trained.path, flags)
     write = lambda path, clip: write_mp4(path, displayed(to_bytes(clip)), fps)
     paths, sheet = write_samples(model, out, flags, settings, draw, write, ".mp4")

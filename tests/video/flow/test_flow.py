@@ -87,6 +87,21 @@ def test_given_frames_stay_and_the_rest_is_new(model: VideoFlow) -> None:
     assert torch.equal(from_a_frame[0, :, 0], clip[:, 0])
 
 
+def test_a_clip_goes_from_a_first_frame_to_a_last_one(model: VideoFlow) -> None:
+    first, last = torch.rand(2, 3, SIDE, SIDE)
+    made = model.generate(["a"], count=2, clip=first, last=last, steps=2)
+    assert made.shape == (2, 3, FRAMES, SIDE, SIDE)
+    for clip in made:
+        assert torch.equal(clip[:, 0], first)
+        assert torch.equal(clip[:, -1], last)
+    assert not torch.equal(made[0], made[1])
+    other = model.generate(["a"], count=2, clip=first, last=1 - last, steps=2)
+    assert not torch.allclose(other[:, :, 1:4], made[:, :, 1:4], atol=1e-3)  # it is seen
+    ending = torch.rand(3, 6, SIDE, SIDE)
+    made = model.generate(["a"], last=ending, steps=1)
+    assert torch.equal(made[0, :, -4:], ending[:, -4:])
+
+
 def test_what_is_given_is_seen(model: VideoFlow) -> None:
     first, second = torch.rand(2, 3, 5, SIDE, SIDE)
     one, other = (model.generate(["a"], clip=clip, steps=2) for clip in (first, second))
@@ -118,14 +133,16 @@ def test_a_clip_does_not_depend_on_its_batch(model: VideoFlow) -> None:
         ({"frames": 0}, "frames is 0; it must be 1 or more"),
         ({"overlap": 8}, "overlap is 8; it must be 0 to 4 frames"),
         ({"steps": 0}, "steps must be 1 or more"),
+        ({"last": (3, 16, 16), "frames": 20}, "a clip to a last frame has the 9 frames of train"),
+        ({"last": (3, 8, 16)}, "this model continues clips of 16 x 16 pixels"),
     ],
 )
 def test_clips_that_cannot_be_made_are_refused(
     model: VideoFlow, keywords: dict[str, Any], sentence: str
 ) -> None:
     values = dict(keywords)
-    if "clip" in values:
-        values["clip"] = torch.rand(values["clip"])
+    for name in {"clip", "last"} & values.keys():
+        values[name] = torch.rand(values[name])
     with pytest.raises(ValueError, match=sentence):
         model.generate(["a"], **values)
 
@@ -136,9 +153,10 @@ def test_the_first_latent_frames_are_given_in_training(saved: Path) -> None:
     assert given.shape == (300, 1, 3, 4, 4)
     frames = given[:, 0].flatten(2)
     assert torch.equal(frames.any(2), frames.all(2))  # whole frames
-    counts = frames.all(2).sum(1)
-    assert set(counts.tolist()) == {1, 2}  # from one to all but one
-    assert frames.all(2)[:, 0].all()
+    kinds = {tuple(row) for row in frames.all(2).tolist()}
+    assert kinds == {(True, False, False), (True, True, False), (True, False, True)}
+    still = task.given(torch.arange(3), (1, 4, 4))
+    assert not still.any()
     batch = Batch({"codes": torch.zeros(1, 4, 3, 4, 4)}, [0], torch.arange(2000))
     shares = task.random_known(batch).flatten(1).any(1).float().mean()
     assert abs(shares - task.recipe.known_share) < 0.04
@@ -189,7 +207,9 @@ def test_trained_sampled_and_distilled_by_the_command_line(
     call("train", "video/flow_few_tiny", "--teacher", runs[0], "--run", runs[1], *sizes)
     Image.fromarray(np.full((SIDE, SIDE, 3), 99, np.uint8)).save(tmp_path / "a.png")
     for run in runs:
-        words = ["--text", "a star", "--clip", tmp_path / "a.png", "--frames", 12, "--count", 1]
+        words = ["--text", "a star", "--clip", tmp_path / "a.png", "--count", 1]
+        call("sample", run, *words, "--last", tmp_path / "a.png", "--out", tmp_path / "out")
+        words += ["--frames", 12]
         files = call("sample", run, *words, "--steps", 1, "--out", tmp_path / "out")
         assert Path(files[0]).name == "00-a-star-000.mp4"
         assert len(files) > 1  # and a sheet

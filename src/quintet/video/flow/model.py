@@ -1,4 +1,4 @@
-"""VideoFlow: clips from captions, from a first frame, and continued, by flow matching (arXiv
+"""VideoFlow: clips from captions, from a first frame, to a last one, and continued, by flow matching (arXiv
 2210.02747) over latents.
 
 caption and first latent frames -> flow transformer, some steps -> latents (b, c, 1 + n, h, w)
@@ -6,7 +6,7 @@ caption and first latent frames -> flow transformer, some steps -> latents (b, c
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
         *,
         count: int | None = None,
         clip: Tensor | None = None,
+        last: Tensor | None = None,
         frames: int | None = None,
         overlap: int | None = None,
         seed: int = 0,
@@ -49,24 +50,54 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
 
         A `clip` (c, t, H, W), or a first frame (c, H, W), is continued to `frames` frames; the
         default is the length of training. Chunks overlap by `overlap` frames, by default about
-        half of a chunk. `settings`: steps, method, cond_scale (see `Solver`). Clip number i depends
-        on the seed and on `first` + i, not on the batch.
+        half of a chunk. A `last` frame (c, H, W) is where a clip of the length of training comes to
+        rest, or ends in, where it is a clip (c, t, H, W). `settings`: steps, method, cond_scale
+        (see `Solver`). Clip number i depends on the seed and on `first` + i, not on the batch.
         """
         solver = self.solver_of(texts, settings)
-        return self.continued(texts, count, clip, frames, overlap, seed, first, solver)
+        end = None if last is None else self.checked(last)
+        if end is not None and frames not in (None, self.clip_shape[0]):
+            raise ValueError(
+                f"a clip to a last frame has the {self.clip_shape[0]} frames of training: leave"
+                " frames out"
+            )
+        chosen = Chosen(solver, end)
+        return self.continued(texts, count, clip, frames, overlap, seed, first, chosen)
 
     def chunk(
-        self, clips: Tensor, known: int, keys: Tensor, context: Context | None, solver: Solver
+        self, clips: Tensor, known: int, keys: Tensor, context: Context | None, chosen: "Chosen"
     ) -> Tensor:
-        grid, latents, mask = self.config.grid, None, None
+        grid, (solver, end) = self.config.grid, chosen
+        if not known and end is None:
+            start = self.start(keys, grid)
+            return self.decode(self.solved(start, context, solver))
+        latents = self.latent_mean.new_zeros(len(clips), self.config.latent_channels, *grid)
+        mask = torch.zeros(len(clips), 1, *grid, dtype=torch.bool, device=latents.device)
         if known:
             prefix = self.encode(clips)
-            latents = prefix.new_zeros(len(clips), prefix.shape[1], *grid)
-            latents[:, :, : prefix.shape[2]] = prefix
-            mask = torch.zeros(len(clips), 1, *grid, dtype=torch.bool, device=latents.device)
-            mask[:, :, : prefix.shape[2]] = True
-        start = self.start(keys, grid, latents, mask)
-        return self.decode(self.solved(start, context, solver))
+            latents[:, :, : prefix.shape[2]], mask[:, :, : prefix.shape[2]] = prefix, True
+        if end is not None:
+            latents[:, :, -1:], mask[:, :, -1:] = self.last_latent(end), True
+        made = self.decode(self.solved(self.start(keys, grid, latents, mask), context, solver))
+        if end is not None:
+            shown = min(end.shape[2], self.tokenizer.time_factor)
+            made[:, :, -shown:] = end[:, :, -shown:]
+        return made
+
+    def last_latent(self, end: Tensor) -> Tensor:
+        """(1, c, 1, h, w): that of the last frames; an image is held as long as a latent lasts."""
+        length = 1 + self.tokenizer.time_factor
+        missing = max(0, length - end.shape[2])
+        held = torch.cat((end[:, :, :1].expand(-1, -1, missing, -1, -1), end), 2)
+        return self.encode(held[:, :, -length:])[:, :, -1:]
+
+
+class Chosen(NamedTuple):
+    """What a chunk is made by."""
+
+    solver: Solver
+    end: Tensor | None
+    """(1, c, t, H, W): the last frames."""
 
 
 Model = VideoFlow

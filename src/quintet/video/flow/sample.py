@@ -14,10 +14,12 @@ EXAMPLE = '--text "a red star moves quickly upwards on white" --out out'
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(FlowFlags):
-    """Generates clips of --text, and continues --clip."""
+    """Generates clips of --text, and continues --clip, to a --last frame."""
 
     clip: Path | None = None
     """Video or image to continue; resized and cropped to the size of the model."""
+    last: Path | None = None
+    """Video or image that the clip ends in; resized and cropped to the size of the model."""
     frames: int | None = None
     """Length in frames, --clip included; default: that of training."""
     fps: float | None = None
@@ -35,4 +37,4 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     """Write CAPTION-000.mp4 and so on, and a sheet of all."""
     from quintet.video.generation import generate_clips
 
-    return generate_clips(trained, inputs, out, flags)
+    return generate_clips(trained, inputs, out, flags, last=flags.last)

@@ -26,11 +26,17 @@ class VideoFlowTask(FlowTask):
         return VideoFlow.grid_of(self.tokenizer, videos.size, videos.frames)
 
     def given(self, keys: Tensor, grid: tuple[int, ...]) -> Tensor:
-        """The first latent frames, from one to all but one."""
+        """The first latent frames, from one to all but one; of every third clip the first and the
+        last one."""
         frames = grid[0]
-        count = 1 + (uniform(keys, "known/frames", ()) * max(frames - 1, 0)).long()
-        known = torch.arange(frames, device=keys.device) < count[:, None]
-        known = known & (frames > 1)
+        if frames == 1:
+            return torch.zeros(len(keys), 1, *grid, dtype=torch.bool, device=keys.device)
+        place = torch.arange(frames, device=keys.device)
+        count = 1 + (uniform(keys, "known/frames", ()) * (frames - 1)).long()
+        ends = uniform(keys, "known/ends", ()) < (1 / 3 if frames > 2 else 0)
+        known = torch.where(
+            ends[:, None], (place == 0) | (place == frames - 1), place < count[:, None]
+        )
         return known[:, None, :, None, None].expand(-1, 1, *grid)
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
