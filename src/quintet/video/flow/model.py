@@ -1,5 +1,5 @@
-"""VideoFlow: clips from captions, from a first frame, to a last one, and continued, by flow matching (arXiv
-2210.02747) over latents.
+"""VideoFlow: clips from captions, from a first frame, to a last one and continued, by flow matching
+(arXiv 2210.02747) over latents.
 
 caption and first latent frames -> flow transformer, some steps -> latents (b, c, 1 + n, h, w)
                                 -> tokenizer -> clips (b, c, 1 + n s, H, W)
