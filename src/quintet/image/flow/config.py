@@ -22,7 +22,7 @@ class ImageFlowRecipe(FlowRecipe):
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "image/autoencoder"})
     """The tokenizer is frozen and copied into the run folder."""
     stage_families: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-        {"tokenizer": ("image/vqgan", "image/adopt")}
+        {"tokenizer": ("image/vqgan", "shared/adopt")}
     )
     """An autoencoder of our own, or one that is adopted."""
     model: ImageFlowConfig = field(default_factory=ImageFlowConfig)

@@ -150,6 +150,7 @@ class Adopted(Pretrained):
         return {f"network.{n}": value.to(own[n].dtype) for n, value in self.stored().items()}
 
     def save_stage(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
         super()._write(path)
 
     def _write(self, path: Path) -> None:

@@ -87,7 +87,8 @@ class FlowRecipe(SolvedRecipe):
     """A training run of a flow generator."""
 
     tokenizer: str | None = setting(path=True)
-    """Run or exported folder of the trained autoencoder."""
+    """Run or exported folder of the trained autoencoder, or a folder of an adopted one
+    (diffusers)."""
 
 
 @dataclass(frozen=True, kw_only=True)

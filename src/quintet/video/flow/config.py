@@ -24,7 +24,7 @@ class VideoFlowRecipe(FlowRecipe):
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "video/autoencoder"})
     """The tokenizer is frozen and copied into the run folder."""
     stage_families: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-        {"tokenizer": ("video/tokenizer", "video/adopt")}
+        {"tokenizer": ("video/tokenizer", "shared/adopt")}
     )
     """An autoencoder of our own, or one that is adopted."""
     model: VideoFlowConfig = field(default_factory=VideoFlowConfig)
