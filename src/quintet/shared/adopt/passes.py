@@ -49,6 +49,16 @@ def encode(model: Any, shape: Shape) -> Encoded:
     return _once(("encode", *_key(model, shape)), make)
 
 
+def output(model: Any, shape: Shape) -> Shape:
+    """The shape of what a sample is decoded to, without the batch."""
+
+    def make() -> Shape:
+        with torch.no_grad():
+            return tuple(_run(model, lambda *each: _halves(*each)[1], shape)[0].shape[1:])
+
+    return _once(("output", *_key(model, shape)), make)
+
+
 def _key(model: Any, shape: Shape) -> tuple[Any, ...]:
     return type(model), model.config.class_name, model.config.settings, shape
 

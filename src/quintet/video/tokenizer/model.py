@@ -189,9 +189,7 @@ class VideoTokenizer(TokenizerModel):
         size = size or self.image_size
         if size is None:
             raise ValueError("flattened ids need size=, the size of the frames in pixels")
-        height, width = (size, size) if isinstance(size, int) else size
-        check_divisible(height, width, self.factor, "frames")
-        return height // self.factor, width // self.factor
+        return positions_of(size, self.factor)
 
     def pixel_loss(self, output: Tensor, target: Tensor, losses: TokenizerLossConfig) -> PixelLoss:
         return with_temporal(super().pixel_loss(output, target, losses), output, target, losses)
@@ -213,14 +211,7 @@ class VideoTokenizer(TokenizerModel):
         return clip
 
     def check_length(self, length: int, first_chunk: bool) -> None:
-        step = self.time_factor
-        if length < 1 or (length - first_chunk) % step:
-            valid = (length - first_chunk) // step * step + first_chunk
-            raise ValueError(
-                f"{length} frames do not fit the time factor {step}: give"
-                f" {'one frame and ' if first_chunk else ''}a multiple of {step} frames, such as"
-                f" {max(valid, 1 if first_chunk else step)}"
-            )
+        check_frames(length, self.time_factor, first_chunk)
 
     def latent_frames(self, chunk: int) -> int:
         """Number of latent frames of a chunk of frames."""
@@ -231,6 +222,24 @@ class VideoTokenizer(TokenizerModel):
                 f" {max(chunk // step, 1) * step}"
             )
         return chunk // step
+
+
+def check_frames(length: int, step: int, first_chunk: bool) -> None:
+    """Raise ValueError for a clip, or a later chunk of one, that a time factor does not divide."""
+    if length < 1 or (length - first_chunk) % step:
+        valid = (length - first_chunk) // step * step + first_chunk
+        raise ValueError(
+            f"{length} frames do not fit the time factor {step}: give"
+            f" {'one frame and ' if first_chunk else ''}a multiple of {step} frames, such as"
+            f" {max(valid, 1 if first_chunk else step)}"
+        )
+
+
+def positions_of(size: int | tuple[int, int], factor: int) -> tuple[int, int]:
+    """Height and width in latents of frames of a size in pixels."""
+    height, width = (size, size) if isinstance(size, int) else size
+    check_divisible(height, width, factor, "frames")
+    return height // factor, width // factor
 
 
 def with_temporal(
