@@ -1,6 +1,7 @@
 """The flow generator of images over the latents of autoencoders of diffusers."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from harness import assert_same
 from image.flow.test_flow import MODEL, SIDE, trained
 from quintet import ImageFlow
 from quintet.engine.runs.folder import RunFolder
+from quintet.image import recipes
 from quintet.image.adopt.model import AdoptedImages
+from quintet.shared.flow.data import LatentData
+from quintet.shared.generation.data import CaptionedPixels
 
 diffusers: Any = adopting.Library("diffusers")
 
@@ -104,3 +108,10 @@ def test_a_run_of_image_adopt_is_the_autoencoder_with_its_changes(tmp_path: Path
     changed, kept = quintet.load(adopt), quintet.load(flow).tokenizer
     changed.merge()
     assert_same(dict(changed.state_dict()), dict(kept.state_dict()))
+
+
+def test_fewer_large_pictures_are_encoded_together() -> None:
+    data = recipes.flow_tiny().images
+    sizes = (128, 256, 1024, 4096)
+    sources = [CaptionedPixels([], "image", replace(data, size=(n, n))) for n in sizes]
+    assert [LatentData(source, 1, "").batch for source in sources] == [256, 64, 4, 1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from hashlib import blake2b, file_digest
+from math import prod
 from os import fsencode
 from typing import Any, ClassVar
 
@@ -18,6 +19,9 @@ from quintet.shared.scenes import figures
 
 PREPARED = 2
 """Version of the preparation; increment on any change, to invalidate cached codes."""
+PIXELS = 2**22
+"""Pixels encoded together on CUDA: autoencoders of the size of Stable Diffusion's have about 2 GB
+of activations in each of their widest layers then."""
 
 
 class CaptionedPixels(OfSource):
@@ -28,6 +32,7 @@ class CaptionedPixels(OfSource):
         self.source, self.field = source, field
         crop = (config.size, config.channels, config.flip, config.min_crop)
         video = (getattr(config, name, None) for name in ("frames", "fps", "min_rate_factor"))
+        self.pixels = prod(config.size) * (getattr(config, "frames", None) or 1)
         built_in = (config.builtin, figures.VERSION)
         self.settings = repr((PREPARED, crop, tuple(video), built_in)).encode()
 
@@ -83,7 +88,7 @@ class CodeData(CachedCodes):
     def __init__(self, source: CaptionedPixels, variants: int, weights: str):
         self.cache, self.what = f"{source.field}-{self.kind}", f"{source.field}s"
         self.field = source.field
-        self.batch = 32 if source.field == "video" else 256
+        self.batch = max(1, min(PIXELS // source.pixels, 256))
         super().__init__(source, variants, weights)
 
     def keyed(self, index: int, key: Key | None) -> dict[str, Any]:
