@@ -142,7 +142,7 @@ def _open(
         if changes:
             before = folder.about.get("changed")
             folder.about["changed"] = {**(before if isinstance(before, dict) else {}), **changes}
-        lasting = ("id", "frozen", "auto_batch", "changed", compiling.RECORD)
+        lasting = ("id", "frozen", "auto_batch", "changed", "data", "main", compiling.RECORD)
         about = {key: folder.about[key] for key in lasting if key in folder.about}
         folder.write_config({**_about(world, recipe, name), **about})
     except RunError:
