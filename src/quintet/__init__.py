@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from quintet.music.mulan.model import MuLaN
     from quintet.music.mulan.trainer import MuLaNTrainer
     from quintet.rooms import load
+    from quintet.shared.generation.module import LatentModule
     from quintet.speech.vocoder.model import Vocoder
     from quintet.speech.vocoder.trainer import VocoderTrainer
     from quintet.speech.voicebox.model import VoiceBox
@@ -40,6 +41,7 @@ _PLACES = {
     "ConditionalFlowMatcherWrapper": "quintet.compat.names",
     "ImageFlow": "quintet.image.flow.model",
     "ImageFlowTrainer": "quintet.image.flow.trainer",
+    "LatentModule": "quintet.shared.generation.module",
     "MaskGit": "quintet.image.maskgit.model",
     "MaskGitTrainer": "quintet.image.maskgit.trainer",
     "MeshAutoencoder": "quintet.mesh.autoencoder.model",
@@ -68,6 +70,7 @@ __all__ = [
     "ConditionalFlowMatcherWrapper",
     "ImageFlow",
     "ImageFlowTrainer",
+    "LatentModule",
     "MaskGit",
     "MaskGitTrainer",
     "MeshAutoencoder",

@@ -18,11 +18,13 @@ from video.flow.test_flow import MODEL
 diffusers: Any = adopting.Library("diffusers")
 
 FRAMES, SIDE = 5, 16
-WORDS = ["--steps", 2, "--workers", 0, "--batch-size", 2, "--device", "cpu", "--trackers"]
-WORDS += ["--videos.builtin-count", 8, "--videos.valid-limit", 2, "--videos.frames", FRAMES]
-WORDS += ["--videos.size", SIDE, SIDE, "--model.dim", 32, "--model.layers", 1, "--model.patch", 1]
-WORDS += ["--generation.count", 2, "--generation.reference-count", 2]
-WORDS += ["--generation.sampling-steps", 1]
+WORDS = [
+    *("--steps", 2, "--workers", 0, "--batch-size", 2, "--device", "cpu", "--trackers"),
+    *("--videos.builtin-count", 8, "--videos.valid-limit", 2, "--videos.frames", FRAMES),
+    *("--videos.size", SIDE, SIDE, "--model.dim", 32, "--model.layers", 1, "--model.patch", 1),
+    *("--generation.count", 2, "--generation.reference-count", 2),
+    *("--generation.sampling-steps", 1),
+]
 LENGTHS = {"AutoencoderKLMochi": 7, "AutoencoderKLCogVideoX": 9}
 QUICK = ("AutoencoderKL", "AutoencoderKLLTXVideo", "AutoencoderKLWan")
 """The first is of images, and takes clips frame by frame."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from quintet.image.flow.config import ImageFlowConfig
 from quintet.image.painting import check_painted, inside, touched
 from quintet.shared.flow.generator import FlowGenerator
+from quintet.shared.generation.module import LatentModule
 from quintet.shared.tokenizer.model import check_divisible
 
 
@@ -27,7 +28,7 @@ class ImageFlow(FlowGenerator):
         from quintet.image.adopt.model import AdoptedImages
         from quintet.image.vqgan.model import VQGanVAE
 
-        return [VQGanVAE, AdoptedImages]
+        return [VQGanVAE, AdoptedImages, LatentModule]
 
     @classmethod
     def grid_of(cls, tokenizer: Any, size: Any, frames: int | None = None) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from quintet.engine.models.pretrained import Pretrained, read_about
 from quintet.nn.attention import Context
 from quintet.shared.adopt.folder import is_foreign
 from quintet.shared.conditioning import CaptionConditioned, in_blocks
+from quintet.shared.generation.module import LatentModule, LatentModuleConfig, require_same
 
 BLOCK = {"cpu": 256}
 """Positions generated together, at least one sample; on other devices `CUDA_BLOCK`. Always as many:
@@ -37,6 +38,8 @@ class Generator(CaptionConditioned, Pretrained):
     """New pictures or clips."""
     key_name: ClassVar[str]
     """Name that the keys of samples are folded with."""
+    kept_module: LatentModuleConfig | None = None
+    """The module of Python that it was trained with and waits for, if it was loaded without."""
 
     # -- what a family says ---------------------------------------------------------------------
 
@@ -61,8 +64,9 @@ class Generator(CaptionConditioned, Pretrained):
     # -- the tokenizer --------------------------------------------------------------------------
 
     @classmethod
-    def load_tokenizer(cls, path: str | Path) -> Any:
-        """The tokenizer in a run, an exported folder, or a folder of an adopted class."""
+    def load_tokenizer(cls, path: str | Path, held: Any = None) -> Any:
+        """The tokenizer in a run, an exported folder, or a folder of an adopted class; of a module
+        of Python, whose code is in no folder, the one that is `held`."""
         kinds = cls.tokenizer_classes()
         if len(kinds) > 1 and Path(path).is_dir():
             if is_foreign(Path(path)):
@@ -71,13 +75,23 @@ class Generator(CaptionConditioned, Pretrained):
                 about = read_about(Path(path))
                 label = about.get("model") or (about.get("main") or {}).get("model")
                 kinds = [kind for kind in kinds if kind.label() == label] or kinds
+                kept = None if held is None else LatentModule.kept_in(Path(path))
+                if kept is not None:
+                    return require_same(kept, held)
         return kinds[0].from_pretrained(path)
 
     def set_tokenizer(self, tokenizer: nn.Module | None) -> None:
         """Attach the frozen tokenizer, in a tuple so that it is not registered as a submodule."""
+        if tokenizer is not None and self.kept_module is not None:
+            require_same(self.kept_module, tokenizer)
         self._tokenizer: tuple[Any] = (tokenizer,)
         if tokenizer is not None:
             tokenizer.eval().requires_grad_(False)
+
+    @property
+    def held_tokenizer(self) -> Any:
+        """The tokenizer, or None without one."""
+        return self._tokenizer[0]
 
     @property
     def tokenizer(self) -> Any:
@@ -94,7 +108,9 @@ class Generator(CaptionConditioned, Pretrained):
 
     def read_stages(self, path: Path) -> None:
         if (path / "tokenizer").is_dir():
-            self.set_tokenizer(self.load_tokenizer(path / "tokenizer"))
+            self.kept_module = LatentModule.kept_in(path / "tokenizer")
+            if self.kept_module is None:
+                self.set_tokenizer(self.load_tokenizer(path / "tokenizer"))
 
     # -- generation -----------------------------------------------------------------------------
 

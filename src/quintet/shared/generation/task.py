@@ -50,7 +50,8 @@ class GeneratorTask(Task):
         self.recipe, self.sets = recipe, sets
         torch.manual_seed(fold(recipe.seed, "weights"))
         path = self.tokenizer_path()
-        self.tokenizer, self.weights = self.Model.load_tokenizer(path), digest(path)
+        held = None if model is None else model.held_tokenizer
+        self.tokenizer, self.weights = self.Model.load_tokenizer(path, held), digest(path)
         try:
             self.Model.check_tokenizer(self.tokenizer)
             grid = self.grid()
