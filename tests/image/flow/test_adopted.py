@@ -110,6 +110,14 @@ def test_a_run_of_image_adopt_is_the_autoencoder_with_its_changes(tmp_path: Path
     assert_same(dict(changed.state_dict()), dict(kept.state_dict()))
 
 
+def test_channels_of_data_and_autoencoder_must_agree(tmp_path: Path, cli: Any) -> None:
+    words = ["--tokenizer", folder("AutoencoderKL"), "--images.channels", 1, "--workers", 0]
+    refused = cli("train", "image/flow_tiny", "--run", tmp_path / "run", "--trackers", *words)
+    assert refused.status == 2
+    sentence = "the tokenizer has 3 channels, and the data 1: set --images.channels to 3"
+    assert sentence in " ".join(refused.err.split())
+
+
 def test_fewer_large_pictures_are_encoded_together() -> None:
     data = recipes.flow_tiny().images
     sizes = (128, 256, 1024, 4096)

@@ -87,8 +87,7 @@ class FlowRecipe(SolvedRecipe):
     """A training run of a flow generator."""
 
     tokenizer: str | None = setting(path=True)
-    """Run or exported folder of the trained autoencoder, or a folder of an adopted one
-    (diffusers)."""
+    """Run, export or diffusers folder of the trained autoencoder."""
 
 
 @dataclass(frozen=True, kw_only=True)

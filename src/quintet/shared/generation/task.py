@@ -54,6 +54,7 @@ class GeneratorTask(Task):
         self.tokenizer, self.weights = self.Model.load_tokenizer(path, held), digest(path)
         try:
             self.Model.check_tokenizer(self.tokenizer)
+            self.check_channels()
             grid = self.grid()
             model = model or self.new_model(grid)
         except (TypeError, ValueError) as error:
@@ -93,6 +94,15 @@ class GeneratorTask(Task):
     def grid(self) -> tuple[int, ...]:
         """Codes along each axis."""
         raise NotImplementedError
+
+    def check_channels(self) -> None:
+        own, asked = self.tokenizer.config.channels, self.pixel_config.channels
+        if own != asked:
+            flag = f"--{self.settings}.channels"
+            raise ValueError(
+                f"the tokenizer has {own} channels, and the data {asked}: set {flag} to {own}, or"
+                " choose another tokenizer"
+            )
 
     @property
     def pixel_config(self) -> Any:
