@@ -69,7 +69,7 @@ class ImageFlow(FlowGenerator):
         solver = self.solver_of(texts, settings)
         grid, factor = self.config.grid, self.tokenizer.factor
         if image is not None:
-            size = tuple(image.shape[-2:]) if size is None else size
+            size = (image.shape[-2], image.shape[-1]) if size is None else size
         if size is not None:
             grid = self.checked_grid(size)
         if image is None and (mask is not None or strength is not None):
