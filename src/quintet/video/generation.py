@@ -24,8 +24,8 @@ def generate_clips(
     refuse_inputs(inputs, trained, "--text or --clip")
     model = trained.model(flags.device)
     size, channels = model.clip_shape[1:], model.tokenizer.config.channels
-    files = {name: path for name, path in {"clip": flags.clip, **files}.items() if path}
-    frames = {name: read_start(path, size, channels) for name, path in files.items()}
+    asked = {"clip": flags.clip, **files}
+    frames = {name: read_start(path, size, channels) for name, path in asked.items() if path}
     fps = rate_of(flags.clip, flags.fps, FPS)
     draw = partial(model.generate, frames=flags.frames, **frames)
     settings = settings_of(trained.path, flags)

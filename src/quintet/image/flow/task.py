@@ -26,7 +26,6 @@ from quintet.shared.tokenizer.pixels import displayed, to_bytes
 class ImageFlowTask(FlowTask):
     field, settings, room = "image", "images", data
     Model = ImageFlow
-    recipe: ImageFlowRecipe | ImageFlowFewRecipe  # type: ignore[assignment]
     plan_of: BucketPlan | None = None
     """The plan of batches of one shape each."""
 
@@ -91,4 +90,6 @@ class ImageFlowFewTask(FewSteps, ImageFlowTask):
 
 
 def build(recipe: ImageFlowRecipe | ImageFlowFewRecipe) -> ImageFlowTask:
-    return (ImageFlowFewTask if isinstance(recipe, ImageFlowFewRecipe) else ImageFlowTask)(recipe)
+    if isinstance(recipe, ImageFlowFewRecipe):
+        return ImageFlowFewTask(recipe)
+    return ImageFlowTask(recipe)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from quintet.image import data
-from quintet.image.maskgit.config import MaskGitRecipe
 from quintet.image.maskgit.model import MaskGit
 from quintet.image.sheets import PictureSheet
 from quintet.shared.maskgit.task import MaskedTask
@@ -16,7 +15,6 @@ from quintet.shared.tokenizer.pixels import displayed, to_bytes
 class MaskGitTask(MaskedTask):
     field, settings, room = "image", "images", data
     Model = MaskGit
-    recipe: MaskGitRecipe
 
     def grid(self) -> tuple[int, ...]:
         return MaskGit.grid_of(self.tokenizer, self.recipe.images.size)

@@ -84,7 +84,7 @@ class Generator:
     ) -> Any:
         """Pictures (b, c, h, w), or clips (b, c, t, h, w), in 0..1."""
         about = self.about
-        steps = about["steps"] if steps is None else steps
+        steps = int(about["steps"] if steps is None else steps)
         scale = about["cond_scale"] if cond_scale is None else cond_scale
         guided = scale != 1 and text is not None and about["text"] != "none" and not about["jumps"]
         shape = (about["latent_channels"], *about["grid"])
@@ -121,7 +121,10 @@ def write(path: Path, pixels: Any) -> Path:
     moving = frames.ndim == 4
     pictures = [Image.fromarray(each.squeeze()) for each in (frames if moving else frames[None])]
     path = path.with_suffix(".gif" if moving else ".png")
-    pictures[0].save(path, **({"save_all": True, "append_images": pictures[1:]} if moving else {}))
+    if moving:
+        pictures[0].save(path, save_all=True, append_images=pictures[1:])
+    else:
+        pictures[0].save(path)
     return path
 
 

@@ -31,7 +31,6 @@ LEVELS = 6
 
 
 class FewSteps(FlowTask):
-    recipe: FewStepsRecipe
     best = None  # the loss is that of single moments
 
     def __init__(self, recipe: FewStepsRecipe, model: Any = None, sets: Any = None) -> None:

@@ -13,7 +13,6 @@ from quintet.engine.keys import normal, uniform
 from quintet.engine.task import Batch, Loss, Measured, Rows, StepContext, Tally, World
 from quintet.nn.flow import straight_path
 from quintet.nn.precision import full_precision
-from quintet.shared.flow.config import SolvedRecipe
 from quintet.shared.flow.data import LatentData, statistics
 from quintet.shared.flow.generator import FlowGenerator
 from quintet.shared.flow.model import shifted, training_times
@@ -26,9 +25,7 @@ STRATA = 8
 
 
 class FlowTask(GeneratorTask):
-    Model: type[FlowGenerator]
     Codes = LatentData
-    recipe: SolvedRecipe
     model: FlowGenerator
 
     # -- what a room says -----------------------------------------------------------------------

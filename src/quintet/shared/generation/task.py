@@ -23,7 +23,6 @@ from quintet.nn.text import PAD, TOKENIZERS, tokenizer_of
 from quintet.shared.captions import TextTable, survey
 from quintet.shared.generation.config import GeneratorRecipe
 from quintet.shared.generation.data import CaptionedPixels, CodeData
-from quintet.shared.generation.generator import Generator
 
 DECODED = 32
 """Samples that the tokenizer decodes together."""
@@ -39,7 +38,10 @@ class GeneratorTask(Task):
     capturable = True
     field: ClassVar[str]
     """Name of the pixels in a sample."""
-    Model: ClassVar[type[Generator]]
+    recipe: Any
+    """A `GeneratorRecipe` with the settings of the family."""
+    Model: ClassVar[type[Any]]
+    """A `Generator`."""
     Codes: ClassVar[type[CodeData]]
     room: ClassVar[Any]
     """Module with `open_data` and `collate`."""
@@ -79,14 +81,13 @@ class GeneratorTask(Task):
 
     def tokenizer_path(self) -> Path:
         """The copy of the tokenizer in the run folder."""
-        recipe: Any = self.recipe
-        return Path(recipe.tokenizer)
+        return Path(self.recipe.tokenizer)
 
     def new_model(self, grid: tuple[int, ...]) -> Any:
         """The network at the start of a run."""
         recipe, kind = self.recipe, self.Model
-        config = replace(recipe.model, grid=grid)  # type: ignore[attr-defined]
-        return kind(config, tokenizer=self.tokenizer)  # type: ignore[call-arg]
+        config = replace(recipe.model, grid=grid)
+        return kind(config, tokenizer=self.tokenizer)
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: Any) -> Any:
         raise NotImplementedError
@@ -111,7 +112,7 @@ class GeneratorTask(Task):
     @property
     def generation(self) -> Any:
         """Settings of generation during evaluation."""
-        return self.recipe.generation  # type: ignore[attr-defined]
+        return self.recipe.generation
 
     def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
         """Pixels in 0..1 by the recipe's `generation`; functions of caption, number and seed."""

@@ -13,7 +13,6 @@ from quintet.engine.keys import uniform
 from quintet.engine.task import Batch, Loss, Measured, Rows, StepContext, Tally
 from quintet.shared.generation.generator import sample_keys
 from quintet.shared.generation.task import GeneratorTask
-from quintet.shared.maskgit.config import MaskedRecipe
 from quintet.shared.maskgit.data import IdData
 from quintet.shared.maskgit.decoding import Decoding
 from quintet.shared.maskgit.generator import MaskedGenerator
@@ -21,9 +20,7 @@ from quintet.shared.maskgit.model import random_mask
 
 
 class MaskedTask(GeneratorTask):
-    Model: type[MaskedGenerator]
     Codes = IdData
-    recipe: MaskedRecipe
     model: MaskedGenerator
     prefix = 0.0
 
@@ -81,6 +78,6 @@ class MaskedTask(GeneratorTask):
             model.complete(blank, sample_keys(seed, numbers, model.key_name), context, decoding)
         )
 
-    def decode(self, ids: Tensor) -> Tensor:
+    def decode(self, codes: Tensor) -> Tensor:
         """Pixels in 0..1 of ids (b, n)."""
-        return self.model.decode_ids(ids.long().to(self.device)).float()
+        return self.model.decode_ids(codes.long().to(self.device)).float()

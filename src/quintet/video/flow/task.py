@@ -19,7 +19,6 @@ from quintet.video.flow.model import VideoFlow
 class VideoFlowTask(FlowTask):
     field, settings, room = "video", "videos", data
     Model = VideoFlow
-    recipe: VideoFlowRecipe | VideoFlowFewRecipe  # type: ignore[assignment]
 
     def grid(self) -> tuple[int, ...]:
         videos = self.recipe.videos
@@ -53,4 +52,6 @@ class VideoFlowFewTask(FewSteps, VideoFlowTask):
 
 
 def build(recipe: VideoFlowRecipe | VideoFlowFewRecipe) -> VideoFlowTask:
-    return (VideoFlowFewTask if isinstance(recipe, VideoFlowFewRecipe) else VideoFlowTask)(recipe)
+    if isinstance(recipe, VideoFlowFewRecipe):
+        return VideoFlowFewTask(recipe)
+    return VideoFlowTask(recipe)

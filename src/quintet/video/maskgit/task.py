@@ -17,7 +17,6 @@ from quintet.video.maskgit.model import VideoMaskGit
 class VideoMaskGitTask(MaskedTask):
     field, settings, room = "video", "videos", data
     Model = VideoMaskGit
-    recipe: VideoMaskGitRecipe
 
     def __init__(
         self, recipe: VideoMaskGitRecipe, model: VideoMaskGit | None = None, sets: Any = None
