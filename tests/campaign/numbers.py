@@ -32,6 +32,9 @@ LIMIT = 3
 RATE = 1e8
 PARTS = {
     "image/vqgan_tiny": {"vae": "optim", "discriminator": "discriminator-optim"},
+    "image/autoencoder_tiny": {"vae": "optim"},
+    "image/flow_few_tiny": {"transformer": "optim"},
+    "image/flow_tiny": {"transformer": "optim"},
     "image/maskgit_tiny": {"transformer": "optim"},
     "mesh/autoencoder_compact_tiny": {"autoencoder": "optim"},
     "mesh/autoencoder_tiny": {"autoencoder": "optim"},
@@ -39,6 +42,9 @@ PARTS = {
     "music/mulan_tiny": {"mulan": "optim"},
     "speech/vocoder_tiny": {"vocoder": "optim"},
     "speech/voicebox_tiny": {"voicebox": "optim"},
+    "video/autoencoder_tiny": {"tokenizer": "optim"},
+    "video/flow_few_tiny": {"transformer": "optim"},
+    "video/flow_tiny": {"transformer": "optim"},
     "video/maskgit_tiny": {"transformer": "optim"},
     "video/tokenizer_tiny": {
         "tokenizer": "optim",

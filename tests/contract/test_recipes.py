@@ -81,7 +81,13 @@ VARIANTS = [
 needs_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs diffusers")
 # Of the recipes that adopt models, that of images: the others take the same code ten times longer.
 # The task of one more is that of mesh/autoencoder_tiny.
+# Autoencoders are tokenizers of kind kl, which is a variant of image/vqgan_tiny; flows of clips are
+# those of images.
 SLOW = (
+    "image/autoencoder_tiny",
+    "video/autoencoder_tiny",
+    "video/flow_tiny",
+    "video/flow_few_tiny",
     "video/adopt_tiny",
     "music/adopt_tiny",
     "music/clap_tiny",

@@ -335,13 +335,15 @@ def test_each_epoch_shows_the_next_of_the_fixed_variants(
     source = open_data(None, recipe.meshes, "train", 0)
     actual = filled(source, model, recipe, variants=3)
     assert sum(len(shard) for shard in shards(cache).values()) == 3 * 32
-    seen = [actual.keyed(5, Key(0, epoch, 5))["codes"] for epoch in range(6)]
+    seen = [actual.keyed(6, Key(0, epoch, 6))["codes"] for epoch in range(6)]
     for epoch in range(3):
         assert torch.equal(seen[epoch], seen[epoch + 3])
-        sample = source.variant(5, epoch)
+        sample = source.variant(6, epoch)
         expected = model.tokenize(sample["vertices"][None], sample["faces"][None])[0]
         assert torch.equal(seen[epoch].long(), expected)
-    assert torch.equal(seen[0], actual.keyed(5, None)["codes"])
+    assert torch.equal(seen[0], actual.keyed(6, None)["codes"])
+    neighbour = actual.keyed(7, Key(0, 0, 7))["codes"]  # begins with the next one
+    assert torch.equal(neighbour, actual.codes_of(7, 1))
     assert seen[0].shape != seen[1].shape or not torch.equal(seen[0], seen[1])
 
 

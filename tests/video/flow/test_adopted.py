@@ -34,6 +34,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow  # the commands are those of images, in image/flow/test_adopted.py
 def test_a_run_over_a_folder_is_resumed_evaluated_sampled_and_saved(
     tmp_path: Path, cli: Any
 ) -> None:

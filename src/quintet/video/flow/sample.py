@@ -19,7 +19,7 @@ class Flags(FlowFlags):
     clip: Path | None = None
     """Video or image to continue; resized and cropped to the size of the model."""
     last: Path | None = None
-    """Video or image that the clip ends in; resized and cropped to the size of the model."""
+    """Video or image that the clip ends in; resized and cropped likewise."""
     frames: int | None = None
     """Length in frames, --clip included; default: that of training."""
     fps: float | None = None
