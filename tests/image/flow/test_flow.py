@@ -177,6 +177,17 @@ def test_given_parts_are_rectangles_or_all_around_them(saved: Path) -> None:
     assert 0.3 < given.float().mean() < 0.7
 
 
+def test_something_is_always_left_to_generate(saved: Path) -> None:
+    """A rectangle can be the whole picture; a loss over no latents would be no number."""
+    task = prepared(recipe(saved, known_share=1.0))
+    keys = torch.arange(3000)
+    grid = {"codes": torch.zeros(1, 4, 2, 2)}
+    assert task.given(keys, (2, 2)).flatten(1).all(1).any()
+    known = task.random_known(Batch(grid, [0], keys)).flatten(1)
+    assert not known.all(1).any()
+    assert known.any(1).float().mean() > 0.5
+
+
 def is_rectangle(mask: torch.Tensor) -> bool:
     rows, columns = mask.any(1), mask.any(0)
     return torch.equal(mask, rows[:, None] & columns[None])

@@ -73,6 +73,7 @@ class FlowTask(GeneratorTask):
         keys, grid = batch.keys, tuple(batch.data["codes"].shape[2:])
         chosen = uniform(keys, "known", ()) < self.recipe.known_share
         given = self.given(keys, grid)
+        chosen = chosen & ~given.flatten(1).all(1)  # something is left to generate
         return given & chosen.view(-1, *[1] * (given.ndim - 1))
 
     def errors(
