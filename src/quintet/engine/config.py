@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 C = TypeVar("C")
 
 hints_of = functools.cache(typing.get_type_hints)
-"""The types of a dataclass's fields; resolving their names anew would be most of the time that it
-takes to make one."""
+"""The types of a dataclass's fields; resolving them takes longer than building an instance."""
 
 
 class ConfigError(ValueError):

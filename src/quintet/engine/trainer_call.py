@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from torch import nn
 
@@ -14,7 +14,8 @@ OLDER = ("model", "cfm_wrapper")
 def check_call(trainer: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
     """Refuse values by position that belong to keywords, and what is no model.
 
-    The name and the class of the model are those of the constructor's first parameter.
+    The name and the class of the model are those of the constructor's first parameter; of a
+    constructor that several trainers share, the class is the one that they name as their base's.
     """
     parameters = list(inspect.signature(trainer.__init__).parameters.values())[1:]
     positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -29,6 +30,8 @@ def check_call(trainer: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -
     by_name = (keywords[name] for name in (names[0], *OLDER) if name in keywords)
     model = args[0] if args else next(by_name, None)
     kind = positional[0].annotation
+    if isinstance(kind, TypeVar):
+        kind = get_args(trainer.__orig_bases__[0])[0]
     is_class = isinstance(kind, type) and issubclass(kind, nn.Module)
     if model is not None and is_class and not isinstance(model, kind):
         raise TypeError(_no_model(trainer, model, kind))

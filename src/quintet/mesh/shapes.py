@@ -344,7 +344,7 @@ KINDS: dict[str, tuple[int, Callable[[Random], Described]]] = {
 _NAMES, _WEIGHTS = list(KINDS), [weight for weight, _ in KINDS.values()]
 
 
-@lru_cache(maxsize=4096)  # it takes longer than the rest of a sample, in every epoch anew
+@lru_cache(maxsize=4096)  # composing takes longer than the rest of a sample
 def compose(number: int, seed: int = 0, max_faces: int = MAX_FACES) -> Shape:
     """Shape of an index.
 

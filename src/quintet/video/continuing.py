@@ -6,7 +6,7 @@ latent frame of its own, as the first frame of a training clip has.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from torch import Tensor
 from quintet.engine.keys import fold
 from quintet.nn.attention import Context
 from quintet.shared.generation.generator import Generator, sample_keys
+from quintet.shared.generation.trainer import GeneratorTrainer
+from quintet.video.data import open_data
+from quintet.video.own_data import OwnVideos
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +108,33 @@ class ContinuingGenerator(Generator):
         if not 0 <= frames <= max(most, 0):
             raise ValueError(f"overlap is {frames}; it must be 0 to {most} frames")
         return frames
+
+
+C = TypeVar("C", bound=ContinuingGenerator)
+
+
+class ClipTrainer(GeneratorTrainer[C]):
+    """What the trainers of generators of clips share."""
+
+    Task: ClassVar[type[Any]]
+
+    def __init__(self, model: C, dataset: Any = None, **keywords: Any):
+        frames, height, width = model.clip_shape
+        derived = {
+            "videos.frames": frames,
+            "videos.size": (height, width),
+            "videos.channels": model.tokenizer.config.channels,
+        }
+        super().__init__(model, dataset, keywords, derived)
+
+    def adapt(self, dataset: Any, recipe: Any) -> OwnVideos:
+        return OwnVideos(dataset, recipe.videos.frames, recipe.videos.channels)
+
+    def open(self, recipe: Any) -> Any:
+        return open_data(recipe.data, recipe.videos, "train", recipe.seed)
+
+    def task(self, recipe: Any) -> Any:
+        return self.Task(recipe, self.model, self.sets)
 
 
 def read_start(path: Path, size: tuple[int, int], channels: int) -> Tensor:

@@ -28,7 +28,7 @@ from quintet.image.data import open_data
 from quintet.image.flow.outputs import outputs
 from quintet.image.flow.sample import example
 from quintet.image.flow.task import ImageFlowTask, build
-from quintet.shared.flow.buckets import BucketPlan, nearest_shape, shapes_of
+from quintet.shared.flow.buckets import BucketPlan, buckets_of, nearest_shape, shapes_of
 from quintet.shared.generation.data import in_floats
 
 MODEL: dict[str, Any] = {"dim": 32, "layers": 1, "heads": 2, "head_dim": 16, "text_length": 8}
@@ -232,6 +232,18 @@ def test_shapes_have_as_many_pixels_and_even_ratios() -> None:
             assert not width % 16
             assert abs(height * width / 128**2 - 1) < 0.15
     assert nearest_shape(1.5, [(10, 10), (8, 12), (12, 8)]) == 1
+
+
+def test_images_of_a_rare_shape_join_the_nearest_one() -> None:
+    """A batch of its own would hold the same images many times."""
+    shapes = [(12, 6), (8, 8), (6, 12)]
+    ratios = [1.0] * 20 + [2.0] * 3 + [0.5] * 9
+    assert buckets_of(ratios, shapes, 8) == (
+        [(12, 6), (8, 8)],
+        [[*range(23, 32)], [*range(23)]],
+    )
+    assert buckets_of(ratios, shapes, 3)[0] == shapes
+    assert buckets_of(ratios, shapes, 100) == ([(8, 8)], [[*range(32)]])
 
 
 def test_batches_of_a_plan_have_one_shape_and_visit_all_alike() -> None:

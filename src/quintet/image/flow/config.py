@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from quintet.engine.config import require
 from quintet.image.config import ImageDataConfig
-from quintet.shared.flow.config import FewStepsRecipe, FlowConfig, FlowRecipe
+from quintet.shared.flow.config import FewStepsRecipe, FlowConfig, FlowRecipe, SolvedRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,22 @@ class ImageFlowConfig(FlowConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFlowRecipe(FlowRecipe):
+class PictureSettings(SolvedRecipe):
+    """The data of a flow generator of images, of many steps or of few."""
+
+    images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
+    """The data."""
+    buckets: int = 1
+    """Shapes of training images from a folder, of ratios from 1 : 2 to 2 : 1 and as many pixels as
+    `size`: each image is cropped to the nearest one. 1: all are cropped to `size`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(1 <= self.buckets <= 32, "buckets", self.buckets, "between 1 and 32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFlowRecipe(PictureSettings, FlowRecipe):
     """All settings of a run of a flow generator of images."""
 
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"tokenizer": "image/autoencoder"})
@@ -27,29 +42,11 @@ class ImageFlowRecipe(FlowRecipe):
     """An autoencoder of our own, or one that is adopted."""
     model: ImageFlowConfig = field(default_factory=ImageFlowConfig)
     """The transformer; grid and channels are those of the tokenizer."""
-    images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
-    """The data."""
-    buckets: int = 1
-    """Shapes of training images from a folder, of ratios from 1 : 2 to 2 : 1 and as many pixels as
-    `size`: each image is cropped to the nearest one. 1: all are cropped to `size`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(1 <= self.buckets <= 32, "buckets", self.buckets, "between 1 and 32")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFlowFewRecipe(FewStepsRecipe):
+class ImageFlowFewRecipe(PictureSettings, FewStepsRecipe):
     """All settings of a run that distils a flow generator of images to few steps."""
 
     stages: ClassVar[Mapping[str, str]] = MappingProxyType({"teacher": "image/flow"})
     """The teacher is frozen and copied into the run folder, its tokenizer with it."""
-    images: ImageDataConfig = field(default_factory=lambda: ImageDataConfig(builtin="figures"))
-    """The data."""
-    buckets: int = 1
-    """Shapes of training images from a folder, of ratios from 1 : 2 to 2 : 1 and as many pixels as
-    `size`: each image is cropped to the nearest one. 1: all are cropped to `size`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(1 <= self.buckets <= 32, "buckets", self.buckets, "between 1 and 32")

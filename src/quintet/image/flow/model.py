@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from quintet.image.flow.config import ImageFlowConfig
+from quintet.image.generator import PictureGenerator
 from quintet.image.painting import check_painted, inside, touched
 from quintet.shared.flow.generator import FlowGenerator
 from quintet.shared.generation.module import LatentModule
-from quintet.shared.tokenizer.model import check_divisible
 
 
-class ImageFlow(FlowGenerator):
+class ImageFlow(PictureGenerator, FlowGenerator):
     """Image generator, built from a configuration, its fields as keywords, or a tokenizer and the
     size of the images: `ImageFlow(vae, image_size=128, dim=512)`."""
 
@@ -29,20 +29,6 @@ class ImageFlow(FlowGenerator):
         from quintet.image.vqgan.model import VQGanVAE
 
         return [VQGanVAE, AdoptedImages, LatentModule]
-
-    @classmethod
-    def grid_of(cls, tokenizer: Any, size: Any, frames: int | None = None) -> tuple[int, ...]:
-        if tokenizer is None or size is None or frames is not None:
-            raise ValueError("give image_size beside a tokenizer, or grid; images have no frames")
-        height, width = (size, size) if isinstance(size, int) else size
-        check_divisible(height, width, tokenizer.factor, "images")
-        return height // tokenizer.factor, width // tokenizer.factor
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the images of training."""
-        height, width = self.config.grid
-        return height * self.tokenizer.factor, width * self.tokenizer.factor
 
     @torch.no_grad()
     def generate(

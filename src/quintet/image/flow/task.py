@@ -14,7 +14,7 @@ from quintet.image import data
 from quintet.image.flow.config import ImageFlowFewRecipe, ImageFlowRecipe
 from quintet.image.flow.model import ImageFlow
 from quintet.image.sheets import PictureSheet
-from quintet.shared.flow.buckets import BucketedLatents, BucketPlan, nearest_shape, shapes_of
+from quintet.shared.flow.buckets import BucketedLatents, BucketPlan, buckets_of, shapes_of
 from quintet.shared.flow.data import LatentData
 from quintet.shared.flow.few_steps import FewSteps
 from quintet.shared.flow.task import FlowTask
@@ -59,12 +59,10 @@ class ImageFlowTask(FlowTask):
         multiple = self.tokenizer.factor * self.config.patch
         shapes = shapes_of(recipe.images.size, recipe.buckets, multiple)
         ratios = world.on_main(folder.ratios, (OSError, ValueError))
-        buckets = [nearest_shape(ratio, shapes) for ratio in ratios]
+        shapes, indices = buckets_of(ratios, shapes, recipe.global_batch(world.size))
         parts: list[LatentData] = []
-        indices: list[list[int]] = []
-        for number, shape in enumerate(shapes):
-            indices.append([index for index, bucket in enumerate(buckets) if bucket == number])
-            part = folder.shaped(shape, indices[-1])
+        for shape, samples in zip(shapes, indices):
+            part = folder.shaped(shape, samples)
             pixels = CaptionedPixels(part, self.field, part.config)
             grid = ImageFlow.grid_of(self.tokenizer, shape)
             parts.append(self.filled(split, pixels, world, grid))  # type: ignore[arg-type]

@@ -1,17 +1,12 @@
 """ImageFlowTrainer: training of a flow generator of images from Python."""
 
-from typing import Any
-
 from quintet.image import recipes
-from quintet.image.data import open_data
-from quintet.image.flow.config import ImageFlowRecipe
 from quintet.image.flow.model import ImageFlow
 from quintet.image.flow.task import ImageFlowTask
-from quintet.image.own_data import OwnImages
-from quintet.shared.generation.trainer import GeneratorTrainer
+from quintet.image.generator import PictureTrainer
 
 
-class ImageFlowTrainer(GeneratorTrainer[ImageFlow]):
+class ImageFlowTrainer(PictureTrainer[ImageFlow]):
     """Train an ImageFlow around its trained autoencoder, on a folder of captioned images (`data`),
     on a data set, or on the built-in figures; latents are computed once and cached.
 
@@ -26,17 +21,4 @@ class ImageFlowTrainer(GeneratorTrainer[ImageFlow]):
 
     name = "image/flow"
     default_recipe = staticmethod(recipes.flow)
-
-    def __init__(self, model: ImageFlow, dataset: Any = None, **keywords: Any):
-        channels = model.tokenizer.config.channels
-        derived = {"images.size": model.image_size, "images.channels": channels}
-        super().__init__(model, dataset, keywords, derived)
-
-    def adapt(self, dataset: Any, recipe: ImageFlowRecipe) -> OwnImages:
-        return OwnImages(dataset, recipe.images.channels)
-
-    def open(self, recipe: ImageFlowRecipe) -> Any:
-        return open_data(recipe.data, recipe.images, "train", recipe.seed)
-
-    def task(self, recipe: ImageFlowRecipe) -> ImageFlowTask:
-        return ImageFlowTask(recipe, self.model, self.sets)
+    Task = ImageFlowTask

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quintet.image.generator import PictureGenerator
 from quintet.image.maskgit.config import MaskGitConfig
 from quintet.image.painting import check_painted, touched
 from quintet.shared.maskgit.generator import MaskedGenerator
-from quintet.shared.tokenizer.model import check_divisible
 
 
-class MaskGit(MaskedGenerator):
+class MaskGit(PictureGenerator, MaskedGenerator):
     """Image generator, built from a configuration, its fields as keywords, or a tokenizer and the
     size of the images: `MaskGit(vae, image_size=128, dim=768)`."""
 
@@ -27,20 +27,6 @@ class MaskGit(MaskedGenerator):
         from quintet.image.vqgan.model import VQGanVAE
 
         return [VQGanVAE]
-
-    @classmethod
-    def grid_of(cls, tokenizer: Any, size: Any, frames: int | None = None) -> tuple[int, ...]:
-        if tokenizer is None or size is None or frames is not None:
-            raise ValueError("give image_size beside a tokenizer, or grid; images have no frames")
-        height, width = (size, size) if isinstance(size, int) else size
-        check_divisible(height, width, tokenizer.factor, "images")
-        return height // tokenizer.factor, width // tokenizer.factor
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        height, width = self.config.grid
-        return height * self.tokenizer.factor, width * self.tokenizer.factor
 
     @torch.no_grad()
     def generate(

@@ -1,17 +1,12 @@
 """MaskGitTrainer: training of a generator of images from Python."""
 
-from typing import Any
-
 from quintet.image import recipes
-from quintet.image.data import open_data
-from quintet.image.maskgit.config import MaskGitRecipe
+from quintet.image.generator import PictureTrainer
 from quintet.image.maskgit.model import MaskGit
 from quintet.image.maskgit.task import MaskGitTask
-from quintet.image.own_data import OwnImages
-from quintet.shared.generation.trainer import GeneratorTrainer
 
 
-class MaskGitTrainer(GeneratorTrainer[MaskGit]):
+class MaskGitTrainer(PictureTrainer[MaskGit]):
     """Train a MaskGit around its trained tokenizer, on a folder of captioned images (`data`), on a
     data set, or on the built-in figures; ids are computed once and cached.
 
@@ -26,17 +21,4 @@ class MaskGitTrainer(GeneratorTrainer[MaskGit]):
 
     name = "image/maskgit"
     default_recipe = staticmethod(recipes.maskgit)
-
-    def __init__(self, model: MaskGit, dataset: Any = None, **keywords: Any):
-        channels = model.tokenizer.config.channels
-        derived = {"images.size": model.image_size, "images.channels": channels}
-        super().__init__(model, dataset, keywords, derived)
-
-    def adapt(self, dataset: Any, recipe: MaskGitRecipe) -> OwnImages:
-        return OwnImages(dataset, recipe.images.channels)
-
-    def open(self, recipe: MaskGitRecipe) -> Any:
-        return open_data(recipe.data, recipe.images, "train", recipe.seed)
-
-    def task(self, recipe: MaskGitRecipe) -> MaskGitTask:
-        return MaskGitTask(recipe, self.model, self.sets)
+    Task = MaskGitTask

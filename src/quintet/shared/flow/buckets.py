@@ -36,6 +36,24 @@ def nearest_shape(ratio: float, shapes: Sequence[tuple[int, int]]) -> int:
     return int(np.argmin([abs(math.log(ratio * h / w)) for h, w in shapes]))
 
 
+def buckets_of(
+    ratios: Sequence[float], shapes: Sequence[tuple[int, int]], least: int
+) -> tuple[list[tuple[int, int]], list[list[int]]]:
+    """Shapes with at least so many images, or else the commonest one, and the images of each.
+    Others join the nearest of these: batches of a rare shape would repeat its few images."""
+    remaining = list(shapes)
+    while True:
+        nearest = [nearest_shape(ratio, remaining) for ratio in ratios]
+        indices = [
+            [index for index, bucket in enumerate(nearest) if bucket == number]
+            for number in range(len(remaining))
+        ]
+        rarest = min(range(len(remaining)), key=lambda number: len(indices[number]))
+        if len(remaining) == 1 or len(indices[rarest]) >= least:
+            return remaining, indices
+        del remaining[rarest]
+
+
 class BucketedLatents(OfSource):
     """Latents of several shapes as one data set, in the order of the samples."""
 

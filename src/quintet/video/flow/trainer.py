@@ -1,17 +1,12 @@
 """VideoFlowTrainer: training of a flow generator of clips from Python."""
 
-from typing import Any
-
-from quintet.shared.generation.trainer import GeneratorTrainer
 from quintet.video import recipes
-from quintet.video.data import open_data
-from quintet.video.flow.config import VideoFlowRecipe
+from quintet.video.continuing import ClipTrainer
 from quintet.video.flow.model import VideoFlow
 from quintet.video.flow.task import VideoFlowTask
-from quintet.video.own_data import OwnVideos
 
 
-class VideoFlowTrainer(GeneratorTrainer[VideoFlow]):
+class VideoFlowTrainer(ClipTrainer[VideoFlow]):
     """Train a VideoFlow around its trained tokenizer, on a folder of captioned videos (`data`),
     on a data set, or on the built-in figures; latents are computed once and cached.
 
@@ -26,21 +21,4 @@ class VideoFlowTrainer(GeneratorTrainer[VideoFlow]):
 
     name = "video/flow"
     default_recipe = staticmethod(recipes.flow)
-
-    def __init__(self, model: VideoFlow, dataset: Any = None, **keywords: Any):
-        frames, height, width = model.clip_shape
-        derived = {
-            "videos.frames": frames,
-            "videos.size": (height, width),
-            "videos.channels": model.tokenizer.config.channels,
-        }
-        super().__init__(model, dataset, keywords, derived)
-
-    def adapt(self, dataset: Any, recipe: VideoFlowRecipe) -> OwnVideos:
-        return OwnVideos(dataset, recipe.videos.frames, recipe.videos.channels)
-
-    def open(self, recipe: VideoFlowRecipe) -> Any:
-        return open_data(recipe.data, recipe.videos, "train", recipe.seed)
-
-    def task(self, recipe: VideoFlowRecipe) -> VideoFlowTask:
-        return VideoFlowTask(recipe, self.model, self.sets)
+    Task = VideoFlowTask

@@ -1,17 +1,12 @@
 """VideoMaskGitTrainer: training of a generator of clips from Python."""
 
-from typing import Any
-
-from quintet.shared.generation.trainer import GeneratorTrainer
 from quintet.video import recipes
-from quintet.video.data import open_data
-from quintet.video.maskgit.config import VideoMaskGitRecipe
+from quintet.video.continuing import ClipTrainer
 from quintet.video.maskgit.model import VideoMaskGit
 from quintet.video.maskgit.task import VideoMaskGitTask
-from quintet.video.own_data import OwnVideos
 
 
-class VideoMaskGitTrainer(GeneratorTrainer[VideoMaskGit]):
+class VideoMaskGitTrainer(ClipTrainer[VideoMaskGit]):
     """Train a VideoMaskGit around its trained tokenizer, on a folder of captioned videos (`data`),
     on a data set, or on the built-in figures; ids are computed once and cached.
 
@@ -26,21 +21,4 @@ class VideoMaskGitTrainer(GeneratorTrainer[VideoMaskGit]):
 
     name = "video/maskgit"
     default_recipe = staticmethod(recipes.maskgit)
-
-    def __init__(self, model: VideoMaskGit, dataset: Any = None, **keywords: Any):
-        frames, height, width = model.clip_shape
-        derived = {
-            "videos.frames": frames,
-            "videos.size": (height, width),
-            "videos.channels": model.tokenizer.config.channels,
-        }
-        super().__init__(model, dataset, keywords, derived)
-
-    def adapt(self, dataset: Any, recipe: VideoMaskGitRecipe) -> OwnVideos:
-        return OwnVideos(dataset, recipe.videos.frames, recipe.videos.channels)
-
-    def open(self, recipe: VideoMaskGitRecipe) -> Any:
-        return open_data(recipe.data, recipe.videos, "train", recipe.seed)
-
-    def task(self, recipe: VideoMaskGitRecipe) -> VideoMaskGitTask:
-        return VideoMaskGitTask(recipe, self.model, self.sets)
+    Task = VideoMaskGitTask
