@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from quintet.mesh.autoencoder.graph import Layer, _windows, window_aggregate, windows
 from quintet.nn import alignment, norms
 from quintet.nn import fused as fused_layers
+from quintet.nn.adaptive_norm import Gated, _adaptive_norm, adaptive_norm
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
 from quintet.nn.adversarial.losses import r1_exact
 from quintet.nn.attention import (
@@ -458,7 +459,45 @@ def test_the_gate_kernels_give_the_plain_output_and_gradient(
 
 
 @runs_kernels
-def test_heads_and_gates_are_one_operation_each_to_the_compiler() -> None:
+@pytest.mark.parametrize("shape", [(2, 5, 16), (3, 37, 24), (1, 1, 512), (2, 300, 96)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize("uses_sum", [True, False])
+def test_the_adaptive_norm_kernel_gives_the_plain_output_and_gradients(
+    shape: tuple[int, ...], dtype: torch.dtype, adds: bool, uses_sum: bool
+) -> None:
+    """The plain version in fp64; conditions are rows of a larger tensor, as in a block."""
+    b, _, d = shape
+    x, branch = (torch.randn(shape, device=DEVICE).to(dtype).requires_grad_() for _ in range(2))
+    conditions = torch.randn(b, 6, d, device=DEVICE).to(dtype).requires_grad_()
+
+    def outputs(leaves: list[Tensor], fused: bool) -> list[Tensor]:
+        gate, shift, scale = leaves[2].unsqueeze(2).unbind(1)[2:5]
+        given = (leaves[1], gate) if adds else (None, None)
+        if fused:
+            total, normed = _adaptive_norm(leaves[0], *given, shift, scale)
+        else:
+            total, normed = adaptive_norm(Gated(leaves[0], *given), shift, scale)
+        return [total, normed] if adds and uses_sum else [normed]
+
+    leaves = [x, branch, conditions]
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    actual, expected = outputs(leaves, fused=True), outputs(exact, fused=False)
+    slopes = [torch.randn_like(output) for output in actual]
+    gradients = torch.autograd.grad(actual, leaves, slopes, allow_unused=True)
+    exact_gradients = torch.autograd.grad(
+        expected, exact, [slope.double() for slope in slopes], allow_unused=True
+    )
+    if not adds:
+        assert gradients[1] is exact_gradients[1] is None
+        gradients, exact_gradients = gradients[::2], exact_gradients[::2]
+    for a, e in zip((*actual, *gradients), (*expected, *exact_gradients), strict=True):
+        assert a.dtype == dtype
+        assert relative_error(a, e) < (1e-5 if dtype == torch.float32 else 2e-2)
+
+
+@runs_kernels
+def test_heads_gates_and_norms_are_one_operation_each_to_the_compiler() -> None:
     qkv = torch.randn(2, 3, 24, device=DEVICE, requires_grad=True)
     gains = [torch.ones(4, device=DEVICE, requires_grad=True) for _ in range(2)]
     rope = rope_1d(torch.arange(3, device=DEVICE), 4)
@@ -466,6 +505,9 @@ def test_heads_and_gates_are_one_operation_each_to_the_compiler() -> None:
     torch.library.opcheck(_q_heads, (qkv, gains[0]))
     for kind in ("swiglu", "geglu"):
         torch.library.opcheck(_gated, (qkv, kind))
+    leaf = lambda n: torch.randn(2, n, 24, device=DEVICE, requires_grad=True)
+    torch.library.opcheck(_adaptive_norm, (leaf(3), leaf(3), leaf(1), leaf(1), leaf(1)))
+    torch.library.opcheck(_adaptive_norm, (leaf(3), None, None, leaf(1), leaf(1)))
 
 
 @on_gpu

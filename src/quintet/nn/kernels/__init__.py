@@ -2,9 +2,10 @@
 
 Each is the CUDA implementation of a custom operation whose plain version stands beside its caller:
 `alignment` for `nn/alignment.py`, `norm_act` for `nn/norms.py`, `bias_act` for `nn/fused.py`,
-`heads` and `gated` for `nn/heads.py`, `short_attention` and `decode` for `nn/attention.py`,
-`windows` for `mesh/autoencoder/graph.py`. Grids and block sizes follow from the shapes alone:
-nothing is read from the device, so a CUDA graph can hold every launch.
+`adaptive_norm` for `nn/adaptive_norm.py`, `heads` and `gated` for `nn/heads.py`,
+`short_attention` and `decode` for `nn/attention.py`, `windows` for `mesh/autoencoder/graph.py`.
+Grids and block sizes follow from the shapes alone: nothing is read from the device, so a CUDA graph
+can hold every launch.
 """
 
 import importlib

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quintet.engine.keys import normal
+from quintet.nn.adaptive_norm import Gated, adaptive_norm
 from quintet.nn.attention import Context, FeedForward, SelfAttention, linear, zero_init
-from quintet.nn.norms import rms_norm
 from quintet.nn.precision import full_precision, residual_stream
 from quintet.nn.rope import Rope, rope_grid
 from quintet.shared.conditioning import CaptionConditioned
@@ -54,14 +54,14 @@ class FlowBlock(nn.Module):
         with torch.no_grad():
             self.offsets[2::3] = 1
 
-    def forward(self, x: Tensor, rope: Rope, modulation: Tensor) -> Tensor:
+    def forward(self, stream: Gated, rope: Rope, modulation: Tensor) -> Gated:
         """`modulation` (b, 6, d)."""
-        parts = (modulation + self.offsets).to(x.dtype).unsqueeze(2).unbind(1)
+        parts = (modulation + self.offsets).to(stream.x.dtype).unsqueeze(2).unbind(1)
         shift, scale, gate, ff_shift, ff_scale, ff_gate = parts
-        attended = self.attention(modulated(x, shift, scale), rope, causal=False)
-        x = torch.addcmul(x, gate, self.dropout(attended))
-        fed = self.feed_forward(modulated(x, ff_shift, ff_scale))
-        return torch.addcmul(x, ff_gate, self.dropout(fed))
+        x, normed = adaptive_norm(stream, shift, scale)
+        attended = self.dropout(self.attention(normed, rope, causal=False))
+        x, normed = adaptive_norm(Gated(x, attended, gate), ff_shift, ff_scale)
+        return Gated(x, self.dropout(self.feed_forward(normed)), ff_gate)
 
 
 class FlowTransformer(CaptionConditioned):
@@ -141,13 +141,15 @@ class FlowTransformer(CaptionConditioned):
             rope = unrotated(rope, rows.shape[1])
         state = F.silu(state)
         modulation = self.modulation(state).unflatten(-1, (6, -1))
-        stream = residual_stream(tokens)
+        stream = Gated(residual_stream(tokens))
         for block in self.blocks:
             stream = block(stream, rope, modulation)
-        shift, scale = self.last(state)[:, None].to(stream.dtype).chunk(2, -1)
-        last = stream[:, -math.prod(cells) :]
-        out = full_precision(self.head(modulated(last, shift, scale)))
-        return unpatched(out, cells, patch)
+        shift, scale = self.last(state)[:, None].to(stream.x.dtype).chunk(2, -1)
+        x, branch, gate = stream
+        of_latents = slice(-math.prod(cells), None)
+        branch = None if branch is None else branch[:, of_latents]
+        _, last = adaptive_norm(Gated(x[:, of_latents], branch, gate), shift, scale)
+        return unpatched(full_precision(self.head(last)), cells, patch)
 
     def rows_of_text(self, context: Context) -> Tensor:
         """(b, 1 + m, d): the caption, and the embedding of none where it is padded or dropped."""
@@ -173,11 +175,6 @@ class FlowTransformer(CaptionConditioned):
         """`normalised` undone."""
         mean, std = per_channel(self.latent_mean, latents), per_channel(self.latent_std, latents)
         return full_precision(latents) * std + mean
-
-
-def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    normed = rms_norm(x)
-    return torch.addcmul(normed + shift, normed, scale)
 
 
 def pooled(context: Context) -> Tensor:
