@@ -1,9 +1,9 @@
 """Adaptive norm in one pass each way: x (b, n, d); gate, shift and scale (b, 1, d), which may be
 rows of a larger tensor.
 
-Forward reads x and the branch, and writes their sum and its norm. Backward reads the sum, the branch
-and two gradients, and writes two. The gradients of gate, shift and scale are added up over chunks of
-positions in a fixed order, without atomics.
+Forward reads x and the branch, and writes their sum and its norm. Backward reads the sum, the
+branch and two gradients, and writes two. The gradients of gate, shift and scale are added up over
+chunks of positions in a fixed order, without atomics.
 """
 
 import torch
