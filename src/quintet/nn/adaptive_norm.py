@@ -3,8 +3,8 @@
     x, what a branch adds to it under a gate -> x + gate * branch
     RMS norm of it (1 + scale) + shift -> the input of the next branch
 
-A block of a transformer has two of them. As single operations each takes five passes over memory; in
-half precision on CUDA the whole is one kernel each way.
+A block of a transformer has two of them. As single operations each takes five passes over memory;
+in half precision on CUDA the whole is one kernel each way.
 """
 
 from typing import Any, NamedTuple
