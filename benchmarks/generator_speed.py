@@ -145,7 +145,7 @@ def loss_of(model: Any, asked: argparse.Namespace, device: torch.device) -> Call
     known = torch.zeros(count, 1, *config.grid, dtype=torch.bool, device=device)
 
     def flow_loss() -> torch.Tensor:
-        times = training_times(keys, config.shift)
+        times = training_times(keys, config.time_shift)
         path = straight_path(normal(keys, "noise", shape), latents, times)
         out = model(path.x, times, known, text, None, drop)
         return (out - path.target).square().mean()

@@ -7,8 +7,8 @@ REAL has a folder for each medium (images, video, meshes, music, speech) with `t
 each with a metadata.jsonl; recipes of built-in data need none. Every run leaves
 DIR/results/ROW-SEED.tar: row.json (command, commit, machine, seconds, metrics, data) and the last
 exhibits. `page` reads all of them: a value is the mean over the seeds, with the lowest and the
-highest. Rows that DIR does not have stay as they are. `train` ends with status 1 where a row misses
-its goal.
+highest. Rows and seeds that DIR does not have stay as they are. `train` ends with status 1 where a
+row misses its goal.
 """
 
 import argparse

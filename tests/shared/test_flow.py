@@ -142,7 +142,7 @@ def test_latents_must_be_measured_first() -> None:
     ("changes", "sentence"),
     [
         ({"patch": 4}, "patch is 4; it must be a divisor of the last two sides of the grid"),
-        ({"shift": 0.0}, "shift is 0.0; it must be above 0"),
+        ({"shift": -1.0}, "shift is -1.0; it must be 0 or more"),
         ({"head_dim": 6}, "head_dim is 6; it must be a multiple of 4"),
         ({"text": "letters"}, "text is 'letters'; it must be one of"),
     ],

@@ -99,12 +99,12 @@ def autoencoder_tiny() -> VQGanRecipe:
 def flow() -> ImageFlowRecipe:
     """Text to 128 x 128 images over the latents of a trained autoencoder; for one GPU."""
     return ImageFlowRecipe(
-        steps=3600,
+        steps=5000,
         batch_size=128,
         workers=12,
-        evaluate_every=3600,
-        save_every=1800,
-        model=ImageFlowConfig(text_layers=1, shift=4.0),
+        evaluate_every=5000,
+        save_every=2500,
+        model=ImageFlowConfig(dim=768, layers=6, heads=12, text_layers=1),
         images=ImageDataConfig(
             size=(128, 128), builtin="figures", builtin_count=60_000, valid_limit=512
         ),
@@ -132,7 +132,6 @@ def flow_tiny() -> ImageFlowRecipe:
             head_dim=32,
             text_length=12,
             text_layers=1,
-            shift=1.0,
         ),
         images=ImageDataConfig(
             size=(64, 64), builtin="figure", builtin_count=4000, valid_limit=128

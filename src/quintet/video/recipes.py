@@ -111,7 +111,7 @@ def flow() -> VideoFlowRecipe:
         workers=12,
         evaluate_every=2500,
         save_every=1250,
-        model=VideoFlowConfig(text_layers=1, patch=2, shift=4.0),
+        model=VideoFlowConfig(text_layers=1, patch=2),
         videos=VideoDataConfig(
             size=(128, 128), builtin="figures", builtin_count=20_000, valid_limit=256
         ),

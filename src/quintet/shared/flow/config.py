@@ -1,7 +1,7 @@
 """Settings of flow generators over the latents of a tokenizer. Imports no torch."""
 
+import math
 from dataclasses import dataclass, field
-from math import prod
 from typing import Literal
 
 from quintet.engine.config import require, require_at_least, require_choices, setting
@@ -32,9 +32,9 @@ class FlowConfig(CaptionConfig):
     """Caption encoder: bytes or hashed words (trained jointly), frozen (pretrained), or none."""
     text_length: int = 32
     """Maximum caption length in words (bytes; frozen: tokens); longer captions are truncated."""
-    shift: float = 3.0
-    """How far times lie towards the noise, in training and generation (arXiv 2403.03206); more for
-    latents with more channels or more positions. 1: not at all."""
+    shift: float = 0.0
+    """How far times lie towards the noise, in training and generation (arXiv 2403.03206). 1: not at
+    all; 0: by the number of values of a sample, the root of a 512th of it, at least 1."""
     jumps: bool = False
     """Takes the end of a step as a condition: generation in 1 to 8 steps."""
 
@@ -48,12 +48,18 @@ class FlowConfig(CaptionConfig):
         require(whole, "patch", patch, f"a divisor of the last two sides of the grid, {grid}")
         divisible = self.head_dim >= 4 and self.head_dim % 4 == 0
         require(divisible, "head_dim", self.head_dim, "a multiple of 4 (rotary embedding)")
-        require(self.shift > 0, "shift", self.shift, "above 0")
+        require(self.shift >= 0, "shift", self.shift, "0 or more")
 
     @property
     def tokens(self) -> int:
         """Latent positions of a sample."""
-        return prod(self.grid)
+        return math.prod(self.grid)
+
+    @property
+    def time_shift(self) -> float:
+        """`shift`, or what it is by default: neighbouring values are alike, so that the more there
+        are, the more noise it takes to hide a picture (RAE, arXiv 2510.11690)."""
+        return self.shift or max(1.0, math.sqrt(self.latent_channels * self.tokens / 512))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,8 +119,9 @@ def flow_pieces(model: FlowGenerator, what: str, generation: Any) -> Exportable:
 def program(model: FlowGenerator, generation: Any) -> dict[str, str]:
     """The files of the program, by name."""
     config, solver = model.config, Solver()
-    named = ("grid", "latent_channels", "shift", "jumps", "text", "text_length", "text_words")
+    named = ("grid", "latent_channels", "jumps", "text", "text_length", "text_words")
     about = {name: getattr(config, name) for name in named}
+    about["shift"] = config.time_shift
     about["steps"] = getattr(generation, "sampling_steps", 4 if config.jumps else solver.steps)
     about["cond_scale"] = getattr(generation, "cond_scale", solver.cond_scale)
     source = files(__package__ or "").joinpath("driver.py").read_text(encoding="utf-8")

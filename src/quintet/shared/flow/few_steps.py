@@ -83,7 +83,7 @@ class FewSteps(FlowTask):
 
     def moment(self, nets: Any, batch: Batch) -> tuple[Tensor, ...]:
         """What the teacher says at a time, under guidance."""
-        times = training_times(batch.keys, self.config.shift)
+        times = training_times(batch.keys, self.config.time_shift)
         x, known = self.begun(batch, times)
         return x, known, times, times, self.taught(nets, batch, x, times, known)
 
@@ -100,7 +100,7 @@ class FewSteps(FlowTask):
         steps = 2 ** (uniform(batch.keys, "jump/level", ()) * LEVELS).floor()
         place = (uniform(batch.keys, "jump/place", ()) * steps).floor()
         times, middle, ends = (
-            shifted(((place + part) / steps).clamp_max(1), self.config.shift)
+            shifted(((place + part) / steps).clamp_max(1), self.config.time_shift)
             for part in (0.0, 0.5, 1.0)
         )
         x, known = self.begun(batch, times)

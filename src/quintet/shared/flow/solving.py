@@ -77,7 +77,7 @@ class Sampler:
             self.context.mask.copy_(context.mask)
         self.latents.copy_(start.latents)
         self.known.copy_(start.known)
-        self.times.copy_(times_of(self.solver.steps, self.model.config.shift, start.time))
+        self.times.copy_(times_of(self.solver.steps, self.model.config.time_shift, start.time))
         self.done.zero_()
         for _ in range(self.solver.steps):
             self.step(0)

@@ -62,7 +62,7 @@ class FlowTask(GeneratorTask):
         local = sum(((~each).sum() for each in known), torch.zeros((), device=self.device))
         total = context.sum(local)
         for batch, each in zip(batches, known):
-            times = training_times(batch.keys, self.config.shift)
+            times = training_times(batch.keys, self.config.time_shift)
             drop = uniform(batch.keys, "text", ()) < self.recipe.text_drop
             errors = self.errors(nets["transformer"], batch, batch.keys, times, each, drop)
             loss, share = errors.sum() / total, batch.size / context.samples
@@ -95,7 +95,7 @@ class FlowTask(GeneratorTask):
         # The same noise and times every time.
         keys = sample_keys(0, batch.ids, self.model.key_name).to(self.device)
         places = torch.tensor([(n % STRATA + 0.5) / STRATA for n in batch.ids], device=self.device)
-        times = shifted(places, self.config.shift)
+        times = shifted(places, self.config.time_shift)
         known = torch.zeros_like(batch.data["codes"][:, :1], dtype=torch.bool)
         drop = torch.ones(batch.size, dtype=torch.bool, device=self.device)
         metrics: dict[str, Tally | Rows] = {}
