@@ -9,6 +9,8 @@ import PIL.Image
 import tyro
 
 from campaign.children import import_everything
+from quintet import rooms
+from quintet.engine.machine import hardware
 from quintet.report.script import plotly
 
 gc.disable()  # nothing that is imported here is garbage
@@ -18,9 +20,11 @@ for module in (
     "many",
     "numpy.ma",
     "PIL.ImageDraw",
+    "rich._emoji_codes",
     "rich.console",
+    "rich.table",
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
-    "torch.profiler",
+    "torch.profiler._cupti_monitor",
     "torch.utils.serialization",
     "torch.utils.tensorboard",
     "typeguard",
@@ -29,5 +33,7 @@ for module in (
 PIL.Image.init()
 tyro.cli(make_dataclass("Nothing", []), args=[])  # it imports the rest of itself when it is called
 plotly()  # compressed for reports, and kept so
+hardware.versions("cpu")  # read from the files of six packages, and kept
+rooms.names()
 gc.freeze()  # a child that collects garbage does not visit, and so copy, all of this
 gc.enable()

@@ -45,9 +45,13 @@ VOICES = (
     "--steps 2 --workers 0 --batch-size 2 --evaluate-every 0 --device cpu"
     " --recordings.valid-limit 2 --recordings.builtin-count 16 --sampling.count 1"
     " --recordings.max-seconds 1.5 --sampling.steps 2"
-    " --model.dim 32 --model.depth 2 --model.heads 1"
+    " --recordings.sample-rate 8000 --model.sample-rate 8000 --model.n-fft 256"
+    " --model.hop-length 128 --model.n-mels 20 --model.dim 32 --model.depth 2 --model.heads 1"
 )
-NARROW = "--model.dim 16 --discriminator.dim 8 --images.size 32 32"
+NARROW = (
+    "--model.dim 16 --model.patch-size 8 --model.channel-multipliers 1 --model.num-res-blocks 1"
+    " --model.attention-layers 0 --discriminator.dim 8 --images.size 32 32"
+)
 
 # Commands that would take long: their prefix, and the arguments appended to them.
 APPENDED = {
@@ -65,7 +69,7 @@ APPENDED = {
     "quintet train speech/voicebox_tiny --run": VOICES,
     "quintet sample runs/voice": "--steps 2",
     "quintet sample runs/writer": "--max-faces 8",
-    "quintet sample ready/mesh": "--count 1",
+    "quintet sample ready/mesh": "--count 1 --max-faces 8",
     "quintet train image/vqgan_tiny photos --model.levels 4 4 4 4": SMALL,
 }
 # Values that would take long: as on the page, and as run.

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from quintet.media.pixels import Pixels
 
-Floats = npt.NDArray[np.floating]  # float64, except for images
+Floats = npt.NDArray[np.float64]
+Picture = npt.NDArray[np.float32]
+Places = npt.NDArray[np.floating]  # whole numbers and a half, as the stubs have them
 Ints = npt.NDArray[np.int64]
 Colour = tuple[int, int, int]
 
@@ -197,7 +199,7 @@ def _planes(screen: _Screen, edges: _Edges) -> Floats:
     return weights[0] + weights[1] + weights[2]
 
 
-def _paint(picture: Floats, corners: Floats, borders: npt.NDArray[np.bool_]) -> None:
+def _paint(picture: Picture, corners: Floats, borders: npt.NDArray[np.bool_]) -> None:
     side = len(picture)
     screen, edges, mask = _with_area(_project(corners, side))
     plane, shade = _planes(screen, edges).T, _shade(corners[mask])
@@ -221,7 +223,7 @@ def _paint(picture: Floats, corners: Floats, borders: npt.NDArray[np.bool_]) -> 
     picture.reshape(-1, 3)[seen] = np.minimum(tone[:, None] * np.array(BLUE, np.float32), 255)
 
 
-def _linear(plane: Floats, owner: Ints, x: Floats, y: Floats) -> Floats:
+def _linear(plane: Floats, owner: Ints, x: Places, y: Places) -> Floats:
     """a x + b y + c with the coefficients (3, t) of each pixel's triangle."""
     out = plane[0][owner] * x
     out += plane[1][owner] * y
@@ -254,7 +256,7 @@ def _fade(screen: _Screen, edges: _Edges) -> Floats:
     return np.clip(np.min(heights, axis=0) / 16, 0.12, 1.0)
 
 
-def _lay_shadow(picture: Floats, flat: Floats) -> None:
+def _lay_shadow(picture: Picture, flat: Floats) -> None:
     """Darken the ground. A soft shadow needs no supersampling."""
     side = len(picture) // SAMPLES
     screen, edges, _ = _with_area(_project(_triangles(flat)[0], side))
@@ -266,7 +268,7 @@ def _lay_shadow(picture: Floats, flat: Floats) -> None:
     picture *= light[:, :, None]
 
 
-def _blurred(mask: Floats, reach: int) -> Floats:
+def _blurred(mask: Picture, reach: int) -> Picture:
     """The mean of a square of 2 reach + 1 pixels a side."""
     width = 2 * reach + 1
     for _ in range(2):
@@ -275,7 +277,7 @@ def _blurred(mask: Floats, reach: int) -> Floats:
     return mask
 
 
-def _crossed(picture: Floats) -> Floats:
+def _crossed(picture: Picture) -> Picture:
     """A grey cross, for a mesh without valid faces."""
     side = len(picture)
     at = np.arange(side)
@@ -286,7 +288,7 @@ def _crossed(picture: Floats) -> Floats:
     return picture
 
 
-def _averaged(picture: Floats) -> Pixels:
+def _averaged(picture: Picture) -> Pixels:
     side = len(picture) // SAMPLES
     tall = picture.reshape(side, SAMPLES, -1).sum(axis=1).reshape(side, side, SAMPLES, 3)
     total = np.sum(tall, axis=2)
