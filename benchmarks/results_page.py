@@ -199,7 +199,7 @@ and exits with 1 where it misses its goal.
 The files were made smaller than the packages have them: pictures of 256 pixels, meshes of at most
 1,500 faces, the middle 4.5 seconds of each piece of music (24 kHz), speech at 16 kHz, of synthetic
 voices alone. The recogniser heard the saved recordings on another machine; its rates were added to
-the row.
+the row. Ogg files that are written again differ in their serial numbers, and so in the digest.
 
 Pictures, sounds and meshes on this page come from the files below, under their licences. All but
 the rendered scores can be assembled again: `benchmarks/realdata/assemble.py`."""
@@ -233,10 +233,13 @@ class Result:
 
     @property
     def seconds(self) -> str:
-        """Of the runs that had the device for themselves, if there are any."""
-        alone = [run for run in self.runs if not run["beside"]] or self.runs
-        spent = [sum(run["seconds"].values()) for run in alone]
-        return f"{sum(spent) / len(spent):.0f}{'*' if alone[0]['beside'] else ''}"
+        """Of the runs that shared the device with the fewest others; none of a resumed run."""
+        timed = [run for run in self.runs if run["seconds"]]
+        if not timed:
+            return "–"
+        fewest = min(run["beside"] for run in timed)
+        spent = [sum(run["seconds"].values()) for run in timed if run["beside"] == fewest]
+        return f"{sum(spent) / len(spent):.0f}{'*' if fewest else ''}"
 
 
 def write_page(folder: Path) -> int:
@@ -319,7 +322,9 @@ def readme_table(results: Sequence[Result]) -> str:
 def page_text(results: Sequence[Result], docs: Path) -> str:
     sections = [section(result, docs) for result in results]
     summary = f"## Summary\n\n{readme_table(results).replace('docs/results.md#', '#')}"
-    note = "\\* beside other runs on the same device." if "* |" in summary else ""
+    notes = ["\\* beside other runs on the same device."] if "* |" in summary else []
+    notes += ["A dash: not timed yet."] if "| – |\n" in f"{summary}\n" else []
+    note = " ".join(notes)
     parts = [INTRODUCTION, summary, note, data_table(results), *sections]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -346,11 +351,13 @@ def section(result: Result, docs: Path) -> str:
     facts, row = result.first, result.row
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     commits = ", ".join(f"`{name}`" for name in sorted({run["commit"] for run in result.runs}))
+    resumed = [str(run["seed"]) for run in result.runs if run.get("resumed")]
+    stopped = f" Stopped and resumed on the way: seed {', '.join(resumed)}." if resumed else ""
     about = (
         f"{facts['steps']:,} steps of {facts['batch']} on one {facts['device']} "
         f"({facts['precision']}; {versions}), commit {commits}; "
         f"{facts['samples']['train']:,} training and {facts['samples']['valid']:,} held-out "
-        f"samples; {len(result.runs)} seed{'s' if len(result.runs) > 1 else ''}. "
+        f"samples; {len(result.runs)} seed{'s' if len(result.runs) > 1 else ''}.{stopped} "
         f"[JSON](results/{row.name}.json) with the receipts of outside metrics."
     )
     metrics = table(
