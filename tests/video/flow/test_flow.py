@@ -1,6 +1,7 @@
 """The flow generator of clips on a small autoencoder: continuation, chunks, distillation, files."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ FEW: dict[str, Any] = {
     "trackers": (),
 }
 FRAMES, SIDE = 9, 16
+SOLVED: dict[str, Any] = {"steps": 2, "cond_scale": 2.5}
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,20 @@ def test_a_clip_does_not_depend_on_its_batch(model: VideoFlow) -> None:
     texts = [f"number {index}" for index in range(10)]
     together = model.generate(texts, steps=2)
     assert torch.equal(model.generate(texts[7:], steps=2, first=7), together[7:])
+
+
+def test_continuations_are_measured_beside_copies_of_real_frames(saved: Path) -> None:
+    task = prepared(recipe(saved))
+    batch = task.data("valid").keyed(0, None)
+    batch = Batch(task.collate([batch]), [0], torch.tensor([5]))
+    values = {name: float(rows.values) for name, rows in task.measure_generation(batch).items()}
+    clip = task.codes["valid"].source.keyed(0, None)["video"][None].float() / 255
+    for name, guess in (("last", clip[:, :, 4:5]), ("mean", clip[:, :, :5].mean(2, True))):
+        error = (guess - clip[:, :, 5:9]).square().mean()
+        assert values[f"continued_psnr_{name}"] == pytest.approx(-10 * math.log10(error), abs=1e-3)
+    made = task.model.generate([batch.data["caption"][0]], clip=clip[0, :, :5], **SOLVED)
+    error = (made[:, :, 5:9] - clip[:, :, 5:9]).square().mean()
+    assert values["continued_psnr"] == pytest.approx(-10 * math.log10(error), abs=1e-3)
 
 
 @pytest.mark.parametrize(

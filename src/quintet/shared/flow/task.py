@@ -104,16 +104,20 @@ class FlowTask(GeneratorTask):
             metrics[name] = Tally(errors.sum(), errors.numel())
         return metrics | self.measure_generation(batch)
 
-    def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
-        settings, model = self.generation, self.model
+    @property
+    def solver(self) -> Solver:
+        settings = self.generation
         unguided = self.config.text == "none" or self.config.jumps
-        solver = Solver(
+        return Solver(
             steps=settings.sampling_steps,
             method=settings.method,
             cond_scale=1.0 if unguided else settings.cond_scale,
         )
+
+    def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
+        model = self.model
         start = model.start(sample_keys(seed, numbers, model.key_name), self.config.grid)
-        return model.decode(model.solved(start, self.context(captions), solver)).float()
+        return model.decode(model.solved(start, self.context(captions), self.solver)).float()
 
     def decode(self, codes: Tensor) -> Tensor:
         return self.model.decode(self.model.normalised(codes.to(self.device))).float()

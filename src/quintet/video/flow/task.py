@@ -1,19 +1,27 @@
 """Training of a flow generator of clips (shared/flow/task.py)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from quintet.engine.keys import uniform
+from quintet.engine.keys import fold, uniform
+from quintet.engine.task import Batch, Rows
+from quintet.nn.similarity import psnr
 from quintet.shared.flow.few_steps import FewSteps
 from quintet.shared.flow.task import FlowTask
+from quintet.shared.generation.data import in_floats
+from quintet.shared.generation.generator import sample_keys
 from quintet.shared.scenes import agreement
 from quintet.shared.tokenizer.pixels import displayed, to_bytes
 from quintet.video import data
 from quintet.video.exhibits import CaptionedClips
 from quintet.video.flow.config import VideoFlowFewRecipe, VideoFlowRecipe
-from quintet.video.flow.model import VideoFlow
+from quintet.video.flow.model import Chosen, VideoFlow
+
+AHEAD = 4
+"""Frames after the start of a clip that are compared."""
 
 
 class VideoFlowTask(FlowTask):
@@ -37,6 +45,33 @@ class VideoFlowTask(FlowTask):
             ends[:, None], (place == 0) | (place == frames - 1), place < count[:, None]
         )
         return known[:, None, :, None, None].expand(-1, 1, *grid)
+
+    def measure_generation(self, batch: Batch) -> dict[str, Rows]:
+        """Also, how near the frames after the start of a held-out clip come to the real ones, and
+        how near the last known frame and the mean of the known ones do."""
+        rows = [row for row, index in enumerate(batch.ids) if index < self.generation.count]
+        known = 1 + self.tokenizer.time_factor
+        length = self.recipe.videos.frames
+        if not rows or length <= known:
+            return super().measure_generation(batch)
+        model: Any = self.model
+        numbers = [batch.ids[row] for row in rows]
+        source = self.codes["valid"].source
+        clips = torch.stack([source.keyed(number, None)[self.field] for number in numbers])
+        clips = in_floats(clips.to(self.device), self.tokenizer)
+        start, ahead = clips[:, :, :known], slice(known, min(length, known + AHEAD))
+        captions = [batch.data["caption"][row] for row in rows]
+        with torch.autocast(self.device.type, enabled=False):
+            keys = sample_keys(fold(0, "chunk", known), numbers, model.key_name)
+            chosen = Chosen(self.solver, None)
+            made = model.chunk(start, known, keys, self.context(captions), chosen)
+        guesses = {"": made[:, :, ahead], "_last": start[:, :, -1:], "_mean": start.mean(2, True)}
+        real = clips[:, :, ahead]
+        values = {
+            f"continued_psnr{name}": Rows(psnr(guess.expand_as(real).float(), real.float()))
+            for name, guess in guesses.items()
+        }
+        return super().measure_generation(batch) | values
 
     def agrees(self, caption: str, pixels: Tensor) -> bool:
         return agreement.agrees_clip(caption, displayed(to_bytes(pixels)))
