@@ -34,8 +34,8 @@ def frames(file: str, box: Box, caption: str) -> list[Panel]:
 
 
 ROWS: dict[str, list[Panel]] = {
-    "images: text to image (image/maskgit)": squares(
-        "results-image-maskgit.png",
+    "images: text to image (image/flow)": squares(
+        "results-image-flow.png",
         532,
         128,
         {
