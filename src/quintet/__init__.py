@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quintet.music.mulan.trainer import MuLaNTrainer
     from quintet.rooms import load
     from quintet.shared.generation.module import LatentModule
+    from quintet.shared.generation.pixels import PixelLatents
     from quintet.speech.vocoder.model import Vocoder
     from quintet.speech.vocoder.trainer import VocoderTrainer
     from quintet.speech.voicebox.model import VoiceBox
@@ -50,6 +51,7 @@ _PLACES = {
     "MeshTransformerTrainer": "quintet.mesh.transformer.trainer",
     "MuLaN": "quintet.music.mulan.model",
     "MuLaNTrainer": "quintet.music.mulan.trainer",
+    "PixelLatents": "quintet.shared.generation.pixels",
     "Trainer": "quintet.engine.trainer",
     "VQGanVAE": "quintet.image.vqgan.model",
     "VQGanVAETrainer": "quintet.image.vqgan.trainer",
@@ -79,6 +81,7 @@ __all__ = [
     "MeshTransformerTrainer",
     "MuLaN",
     "MuLaNTrainer",
+    "PixelLatents",
     "Trainer",
     "VQGanVAE",
     "VQGanVAETrainer",

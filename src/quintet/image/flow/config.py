@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from quintet.engine.config import require
+from quintet.engine.config import require, setting
 from quintet.image.config import ImageDataConfig
 from quintet.shared.flow.config import FewStepsRecipe, FlowConfig, FlowRecipe, SolvedRecipe
+
+PIXELS = "pixels"
+"""In place of a tokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +43,23 @@ class ImageFlowRecipe(PictureSettings, FlowRecipe):
         {"tokenizer": ("image/vqgan", "shared/adopt")}
     )
     """An autoencoder of our own, or one that is adopted."""
+    tokenizer: str | None = setting(path=True, words=(PIXELS,))
+    """Run, export or diffusers folder of the trained autoencoder; or `pixels` for none, with a
+    model.patch of 4 to 16."""
     model: ImageFlowConfig = field(default_factory=ImageFlowConfig)
     """The transformer; grid and channels are those of the tokenizer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        patch, coarse = self.model.patch, self.tokenizer != PIXELS or self.model.patch >= 4
+        require(coarse, "model.patch", patch, "4 or more with tokenizer pixels, for example 8")
+
+    def built_in_stage(self, name: str) -> Any:
+        if self.tokenizer != PIXELS:
+            return None
+        from quintet.shared.generation.pixels import PixelLatents
+
+        return PixelLatents(channels=self.images.channels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from quintet.image.generator import PictureGenerator
 from quintet.image.painting import check_painted, inside, touched
 from quintet.shared.flow.generator import FlowGenerator
 from quintet.shared.generation.module import LatentModule
+from quintet.shared.generation.pixels import PixelLatents
 
 
 class ImageFlow(PictureGenerator, FlowGenerator):
@@ -28,7 +29,7 @@ class ImageFlow(PictureGenerator, FlowGenerator):
         from quintet.image.adopt.model import AdoptedImages
         from quintet.image.vqgan.model import VQGanVAE
 
-        return [VQGanVAE, AdoptedImages, LatentModule]
+        return [VQGanVAE, AdoptedImages, LatentModule, PixelLatents]
 
     @torch.no_grad()
     def generate(
