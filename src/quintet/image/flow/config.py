@@ -17,6 +17,19 @@ PIXELS = "pixels"
 class ImageFlowConfig(FlowConfig):
     """Generator of images: a flow over the latents of an image tokenizer."""
 
+    enlarge: int = 0
+    """Learn to enlarge images by this factor: a small image is a condition, beside the caption, and
+    no part is given (known_share). 0: generate without one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.enlarge == 0 or 2 <= self.enlarge <= 16
+        require(fits, "enlarge", self.enlarge, "0, or between 2 and 16")
+
+    @property
+    def has_beside(self) -> bool:
+        return self.enlarge > 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class PictureSettings(SolvedRecipe):
@@ -51,6 +64,9 @@ class ImageFlowRecipe(PictureSettings, FlowRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        size, factor = self.images.size, self.model.enlarge or 1
+        whole = not any(side % factor for side in size)
+        require(whole, "images.size", size, f"divisible by model.enlarge, {factor}")
         patch, coarse = self.model.patch, self.tokenizer != PIXELS or self.model.patch >= 4
         require(coarse, "model.patch", patch, "4 or more with tokenizer pixels, for example 8")
 

@@ -55,6 +55,11 @@ class FlowConfig(CaptionConfig):
         """Latent positions of a sample."""
         return prod(self.grid)
 
+    @property
+    def has_beside(self) -> bool:
+        """Whether latents of a condition stand beside those of a sample."""
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
 class SolverConfig(GenerationConfig):

@@ -54,6 +54,11 @@ class FlowTask(GeneratorTask):
         """Normalised (b, c, *grid)."""
         return self.model.normalised(batch.data["codes"])
 
+    def beside(self, batch: Batch) -> Tensor | None:
+        """Normalised latents (b, c, *grid) of a condition."""
+        latents = batch.data.get("beside")
+        return None if latents is None else self.model.normalised(latents)
+
     # -- the update -----------------------------------------------------------------------------
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
@@ -85,7 +90,8 @@ class FlowTask(GeneratorTask):
         path = straight_path(noise, latents, times)
         x = torch.where(known, latents, path.x)
         text, mask = (batch.data.get(name) for name in ("text", "mask"))
-        out = network(x, times, known, text, mask, drop, batch.data["changed"])
+        changed, beside = batch.data["changed"], self.beside(batch)
+        out = network(x, times, known, text, mask, drop, changed, None, beside)
         squares = (full_precision(out) - path.target).square().mean(1)
         return torch.where(known[:, 0], torch.zeros_like(squares), squares)
 
@@ -104,7 +110,13 @@ class FlowTask(GeneratorTask):
             metrics[name] = Tally(errors.sum(), errors.numel())
         return metrics | self.measure_generation(batch)
 
-    def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
+    def generate(
+        self,
+        captions: Sequence[str],
+        numbers: Sequence[int],
+        seed: int = 0,
+        beside: Tensor | None = None,
+    ) -> Tensor:
         settings, model = self.generation, self.model
         unguided = self.config.text == "none" or self.config.jumps
         solver = Solver(
@@ -113,6 +125,7 @@ class FlowTask(GeneratorTask):
             cond_scale=1.0 if unguided else settings.cond_scale,
         )
         start = model.start(sample_keys(seed, numbers, model.key_name), self.config.grid)
+        start = start._replace(beside=beside)
         return model.decode(model.solved(start, self.context(captions), solver)).float()
 
     def decode(self, codes: Tensor) -> Tensor:
