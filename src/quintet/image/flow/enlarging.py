@@ -7,6 +7,7 @@ These latents are always given. Guidance is by the caption alone: away from no s
 would exaggerate contrasts. Grids larger than that of training are solved in overlapping tiles.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -25,10 +26,13 @@ from quintet.shared.flow.data import LatentData
 from quintet.shared.flow.generator import FlowGenerator
 from quintet.shared.flow.solving import Solver, Start
 from quintet.shared.generation.data import CaptionedPixels, in_floats
+from quintet.shared.sampling import with_progress
 from quintet.shared.tokenizer.pixels import to_bytes
 
 OVERLAP = 4
 """Neighbouring tiles have at least a part of 1 / this in common."""
+TILES = 64
+"""Tiles that are solved together."""
 
 
 def shrunk(images: Tensor, factor: int) -> Tensor:
@@ -97,13 +101,21 @@ def tiled(model: FlowGenerator, start: Start, context: Context | None, solver: S
     rows, columns = (torch.minimum(ramp, ramp.flip(0)) for ramp in ramps)
     weight = rows[:, None] * columns
     total, sums = torch.zeros(sides, device=weight.device), torch.zeros_like(start.latents)
-    for y, x in corners:
-        area = (..., slice(y, y + window[0]), slice(x, x + window[1]))
-        beside = None if start.beside is None else start.beside[area]
-        part = Start(start.latents[area], start.known[area], start.time, beside)
-        sums[area] += weight * model.solved(part, context, solver)
-        total[area] += weight
+    areas = [(..., slice(y, y + window[0]), slice(x, x + window[1])) for y, x in corners]
+    groups = [areas[first : first + TILES] for first in range(0, len(areas), TILES)]
+    for group in with_progress(groups, what="enlarging"):
+        beside = None if start.beside is None else cut(start.beside, group)
+        tiles = Start(cut(start.latents, group), cut(start.known, group), start.time, beside)
+        repeated = context and Context(*(torch.cat([each] * len(group)) for each in context))
+        solved = model.solved(tiles, repeated, solver)
+        for area, latents in zip(group, solved.chunk(len(group))):
+            sums[area] += weight * latents
+            total[area[1:]] += weight
     return sums / total
+
+
+def cut(values: Tensor, areas: Sequence[tuple[Any, ...]]) -> Tensor:
+    return torch.cat([values[area] for area in areas])
 
 
 # -- exhibits -------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from quintet.shared.generation.module import LatentModule
 from quintet.shared.generation.pixels import PixelLatents
 from quintet.shared.tokenizer.model import check_floats, check_range
 
-MOST_PIXELS = 2**24
+MOST_PIXELS = 2**22
 """Pixels of an enlarged image."""
 
 

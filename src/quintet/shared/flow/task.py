@@ -105,7 +105,8 @@ class FlowTask(GeneratorTask):
         known = torch.zeros_like(batch.data["codes"][:, :1], dtype=torch.bool)
         drop = torch.ones(batch.size, dtype=torch.bool, device=self.device)
         metrics: dict[str, Tally | Rows] = {}
-        for name, dropped in (("loss", ~drop), ("loss_without_text", drop)):
+        kinds = (("loss", ~drop), ("loss_without_text", drop))
+        for name, dropped in kinds[: 1 if self.config.text == "none" else 2]:
             errors = self.errors(nets["transformer"], batch, keys, times, known, dropped)
             metrics[name] = Tally(errors.sum(), errors.numel())
         return metrics | self.measure_generation(batch)
