@@ -30,6 +30,16 @@ LEVELS = 6
 """Steps over the whole way: 1, 2, 4 … 2 ** (LEVELS - 1); the shortest are made of moments."""
 
 
+def student_of(teacher: Any) -> Any:
+    """A model that begins as its teacher."""
+    if teacher.config.jumps:
+        raise ValueError("the teacher makes few steps already: give the model that it learned from")
+    student = type(teacher)(replace(teacher.config, jumps=True), tokenizer=teacher.held_tokenizer)
+    missing = {n: v for n, v in student.state_dict().items() if n.startswith("jump.")}
+    load_strictly(student, teacher.state_dict() | missing, "the teacher")
+    return student
+
+
 class FewSteps(FlowTask):
     best = None  # the loss is that of single moments
 
@@ -44,10 +54,7 @@ class FewSteps(FlowTask):
         return self.path / "tokenizer"
 
     def new_model(self, grid: tuple[int, ...]) -> Any:
-        student = self.Model(replace(self.teacher.config, jumps=True))  # type: ignore[call-arg]
-        missing = {n: v for n, v in student.state_dict().items() if n.startswith("jump.")}
-        load_strictly(student, self.teacher.state_dict() | missing, str(self.path))
-        return student
+        return student_of(self.teacher)
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
         jumping = context.due(self.jumps)
