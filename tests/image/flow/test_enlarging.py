@@ -180,7 +180,7 @@ def test_tiles_agree_with_one_where_all_is_even(model: ImageFlow) -> None:
 @pytest.mark.parametrize(
     ("keywords", "sentence"),
     [
-        ({}, "makes images 4 times as large: give a small one"),
+        ({}, "enlarges images 4 times: give small, an image"),
         ({"small": (3, 4, 4), "size": 16}, "drop them"),
         ({"small": (1, 4, 4)}, r"the small image is \(1, 4, 4\): give \(3, h, w\)"),
         ({"small": (2, 3, 4, 4), "count": 3}, "2 small images do not match the count 3"),
@@ -274,11 +274,11 @@ def test_the_suggested_command_enlarges(run: Path, tmp_path: Path, cli: Callable
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "this model enlarges images 4 times: give --small IMAGE"),
+        ([], "this model enlarges images 4 times: give small, an image"),
         (["--small", "none.png"], "none.png"),
         (
             ["--small", "IMAGE", "--size", "16", "16"],
-            "--small is enlarged 4 times, all of it: drop",
+            "--small is enlarged alone: drop",
         ),
         (["--small", "IMAGE", "--count", "0"], "--count is 0; it must be above 0"),
         (["--small", "TEXT"], "is not one of JPEG, PNG"),

@@ -104,9 +104,9 @@ class ImageFlow(PictureGenerator, FlowGenerator):
         """(b, c, h, w)."""
         factor, channels = self.config.enlarge, self.tokenizer.config.channels
         if not factor:
-            raise ValueError("this model enlarges nothing: train one with model.enlarge 2 or more")
+            raise ValueError("this model enlarges nothing: train one with model.enlarge 4")
         if small is None:
-            raise ValueError(f"this model makes images {factor} times as large: give a small one")
+            raise ValueError(f"this model enlarges images {factor} times: give small, an image")
         images = (small[None] if small.ndim == 3 else small).to(self.weight.device)
         if images.ndim != 4 or images.shape[1] != channels or not images.numel():
             shape = f"({channels}, h, w) or (b, {channels}, h, w)"

@@ -64,12 +64,12 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     refuse_inputs(inputs, trained, "--text, --small, --like, or --image and --mask")
     model: ImageFlow = trained.model(flags.device)
     check_size(flags.size, model.tokenizer.factor)
-    begun = _small(model, flags)
-    draw = partial(model.generate, size=flags.size, **(begun or _begun(model, flags)))
+    begun = _begun(model, flags)
+    draw = partial(model.generate, size=flags.size, **begun)
     settings = settings_of(trained.path, flags)
     write = lambda path, image: write_png(path, to_bytes(image))
     paths, sheet = write_samples(model, out, flags, settings, draw, write, ".png")
-    if begun:
+    if "small" in begun:
         small, factor = begun["small"], model.config.enlarge
         cells = small.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
         first = [cells, stretched(small[None], factor)[0]]
@@ -78,34 +78,25 @@ def sample(trained: Trained, inputs: Sequence[Path], out: Path, flags: Flags) ->
     return [*paths, *PictureSheet(**sheet).write(out)]
 
 
-def _small(model: "ImageFlow", flags: Flags) -> dict[str, Any]:
-    """Keywords of `ImageFlow.generate` for an image to enlarge."""
+def _begun(model: "ImageFlow", flags: Flags) -> dict[str, Any]:
+    """Keywords of `ImageFlow.generate` for an image to begin from, to paint into or to enlarge."""
     import torch
 
+    from quintet.image.painting import read_painted
     from quintet.media.pixels import read_image
     from quintet.shared.tokenizer.pixels import in_channels
 
-    factor, channels = model.config.enlarge, model.tokenizer.config.channels
-    if flags.small is None:
-        if factor:
-            raise RunError(f"this model enlarges images {factor} times: give --small IMAGE")
-        return {}
-    if not factor:
-        raise RunError("this model enlarges nothing: drop --small, or train with --model.enlarge 4")
-    if (flags.size, flags.like, flags.image, flags.mask) != (None,) * 4:
-        raise RunError(
-            f"--small is enlarged {factor} times, all of it: drop --size, --like, --image and"
-            " --mask"
-        )
-    pixels = in_channels(read_image(flags.small, alpha=channels == 4), channels)
-    return {"small": torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255}
-
-
-def _begun(model: "ImageFlow", flags: Flags) -> dict[str, Any]:
-    """Keywords of `ImageFlow.generate` for an image to begin from, or to paint into."""
-    from quintet.image.painting import read_painted
-
     size, channels = flags.size or model.image_size, model.tokenizer.config.channels
+    if flags.small is not None:
+        if (flags.size, flags.like, flags.image, flags.mask) != (None,) * 4:
+            raise RunError("--small is enlarged alone: drop --size, --like, --image and --mask")
+        pixels = in_channels(read_image(flags.small, alpha=channels == 4), channels)
+        small = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+        try:
+            model.checked_small(small)
+        except ValueError as error:
+            raise RunError(f"{flags.small}: {error}") from None
+        return {"small": small}
     if (flags.image is None) != (flags.mask is None):
         raise RunError("in-painting takes --image and --mask; give both")
     if flags.like is not None and flags.image is not None:
