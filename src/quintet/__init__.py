@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from quintet.compat.names import ConditionalFlowMatcherWrapper
     from quintet.engine.trainer import Trainer
     from quintet.image.flow.model import ImageFlow
-    from quintet.image.flow.trainer import ImageFlowTrainer
+    from quintet.image.flow.trainer import ImageFlowFewTrainer, ImageFlowTrainer
     from quintet.image.maskgit.model import MaskGit
     from quintet.image.maskgit.trainer import MaskGitTrainer
     from quintet.image.vqgan.model import VQGanVAE
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from quintet.music.mulan.trainer import MuLaNTrainer
     from quintet.rooms import load
     from quintet.shared.generation.module import LatentModule
+    from quintet.shared.generation.pixels import PixelLatents
     from quintet.speech.vocoder.model import Vocoder
     from quintet.speech.vocoder.trainer import VocoderTrainer
     from quintet.speech.voicebox.model import VoiceBox
     from quintet.speech.voicebox.trainer import VoiceBoxTrainer
     from quintet.video.flow.model import VideoFlow
-    from quintet.video.flow.trainer import VideoFlowTrainer
+    from quintet.video.flow.trainer import VideoFlowFewTrainer, VideoFlowTrainer
     from quintet.video.maskgit.model import VideoMaskGit
     from quintet.video.maskgit.trainer import VideoMaskGitTrainer
     from quintet.video.tokenizer.model import VideoTokenizer
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "ConditionalFlowMatcherWrapper": "quintet.compat.names",
     "ImageFlow": "quintet.image.flow.model",
+    "ImageFlowFewTrainer": "quintet.image.flow.trainer",
     "ImageFlowTrainer": "quintet.image.flow.trainer",
     "LatentModule": "quintet.shared.generation.module",
     "MaskGit": "quintet.image.maskgit.model",
@@ -50,10 +52,12 @@ _PLACES = {
     "MeshTransformerTrainer": "quintet.mesh.transformer.trainer",
     "MuLaN": "quintet.music.mulan.model",
     "MuLaNTrainer": "quintet.music.mulan.trainer",
+    "PixelLatents": "quintet.shared.generation.pixels",
     "Trainer": "quintet.engine.trainer",
     "VQGanVAE": "quintet.image.vqgan.model",
     "VQGanVAETrainer": "quintet.image.vqgan.trainer",
     "VideoFlow": "quintet.video.flow.model",
+    "VideoFlowFewTrainer": "quintet.video.flow.trainer",
     "VideoFlowTrainer": "quintet.video.flow.trainer",
     "VideoMaskGit": "quintet.video.maskgit.model",
     "VideoMaskGitTrainer": "quintet.video.maskgit.trainer",
@@ -69,6 +73,7 @@ _PLACES = {
 __all__ = [
     "ConditionalFlowMatcherWrapper",
     "ImageFlow",
+    "ImageFlowFewTrainer",
     "ImageFlowTrainer",
     "LatentModule",
     "MaskGit",
@@ -79,10 +84,12 @@ __all__ = [
     "MeshTransformerTrainer",
     "MuLaN",
     "MuLaNTrainer",
+    "PixelLatents",
     "Trainer",
     "VQGanVAE",
     "VQGanVAETrainer",
     "VideoFlow",
+    "VideoFlowFewTrainer",
     "VideoFlowTrainer",
     "VideoMaskGit",
     "VideoMaskGitTrainer",

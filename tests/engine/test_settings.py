@@ -20,6 +20,7 @@ from quintet.engine.settings import Setting, keywords_of, names_for, settings_of
 NAMES = rooms.names()
 TRAINERS = {
     "image/flow": "ImageFlowTrainer",
+    "image/flow_few": "ImageFlowFewTrainer",
     "image/maskgit": "MaskGitTrainer",
     "image/vqgan": "VQGanVAETrainer",
     "mesh/autoencoder": "MeshAutoencoderTrainer",
@@ -28,6 +29,7 @@ TRAINERS = {
     "speech/vocoder": "VocoderTrainer",
     "speech/voicebox": "VoiceBoxTrainer",
     "video/flow": "VideoFlowTrainer",
+    "video/flow_few": "VideoFlowFewTrainer",
     "video/maskgit": "VideoMaskGitTrainer",
     "video/tokenizer": "VideoTokenizerTrainer",
 }
@@ -108,7 +110,7 @@ def test_every_setting_is_reachable_from_the_trainer_under_its_name(name: str) -
 def test_every_recipe_has_a_trainer_that_is_public(name: str) -> None:
     assert getattr(quintet, TRAINERS[name]).name == name
     own = [n for n in NAMES if not adopts(rooms.recipe_function(n)())]
-    recipes = {re.sub("_(compact|few|tiny|medium|large).*", "", n) for n in own}
+    recipes = {re.sub("_(compact|tiny|medium|large).*", "", n) for n in own}
     assert recipes == {*TRAINERS, *SAME_TRAINER}
 
 

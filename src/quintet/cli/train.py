@@ -165,7 +165,7 @@ def with_absolute_paths(settings: Any) -> Any:
     from quintet.engine.models.hub import local
 
     def changed(field: Any, value: Any) -> Any:
-        if value is None or not field.metadata.get("path"):
+        if value is None or not field.metadata.get("path") or value in field.metadata["words"]:
             return value
         return resolved(value if field.name in ("valid_folder", "split_file") else local(value))
 

@@ -33,13 +33,15 @@ def setting(
     common: bool = False,
     path: bool = False,
     split: bool = False,
+    words: tuple[str, ...] = (),
 ) -> Any:
     """A field with metadata: `free` may change on resume, and where that changes the result it is
     `recorded`; `common` is explained in the short help; a `path` is made absolute on the command
-    line, so that a run resumes from any folder; a `split` is the file that lists training and
-    validation data."""
+    line, so that a run resumes from any folder, unless it is one of `words`; a `split` is the file
+    that lists training and validation data."""
     marks = {"free": free, "recorded": recorded, "common": common, "path": path, "split": split}
-    return dataclasses.field(default=default, metadata={n: v for n, v in marks.items() if v})
+    marked = {name: value for name, value in marks.items() if value}
+    return dataclasses.field(default=default, metadata={**marked, "words": words})
 
 
 def resolved(path: str | Path | None) -> str | None:
@@ -214,6 +216,10 @@ class Recipe:
         require_at_least(0, self, *counts, "stop_when_flat")
         known = {"tensorboard", "wandb", "trackio"}
         require(set(self.trackers) <= known, "trackers", self.trackers, f"among {sorted(known)}")
+
+    def built_in_stage(self, name: str) -> Any:
+        """The frozen model that a word in place of a path names; None for a path."""
+        return None
 
     @property
     def evaluation_batch(self) -> int:

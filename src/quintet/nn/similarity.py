@@ -1,4 +1,4 @@
-"""PSNR and SSIM of images (b, c, h, w) in 0..1, one value per sample.
+"""PSNR, SSIM and sharpness of images (b, c, h, w) in 0..1, one value per sample.
 
 SSIM (Wang et al., 2004) with its Gaussian window of 11 pixels, over valid positions.
 """
@@ -52,3 +52,14 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
         vx, vy, cov = xx - mx.square(), yy - my.square(), xy - mx * my
         contrast_structure = (2 * cov + C2) / (vx + vy + C2)
         return (luminance * contrast_structure).unflatten(0, a.shape[:2]).flatten(1).mean(1)
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """Mean absolute difference of neighbouring pixels; lower for blurred images."""
+    across, down = images.diff(dim=-1).abs(), images.diff(dim=-2).abs()
+    return across.flatten(1).mean(1) + down.flatten(1).mean(1)
+
+
+def sharpness(images: Tensor, real: Tensor) -> Tensor:
+    """Total variation relative to that of the originals; below 1 is blurred."""
+    return total_variation(images) / total_variation(real).clamp_min(1e-6)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import quintet
 from harness import assert_same
-from quintet import ImageFlow, ImageFlowTrainer, VQGanVAE
+from quintet import ImageFlow, ImageFlowFewTrainer, ImageFlowTrainer, VQGanVAE
 from quintet.cli import main
 from quintet.engine.config import from_json
 from quintet.engine.errors import RunError
@@ -486,6 +486,20 @@ def test_a_student_generates_in_a_step(student: Path, tmp_path: Path) -> None:
     assert images.shape == (1, 3, SIDE, SIDE)
     again = ImageFlow.from_pretrained(model.save_pretrained(tmp_path / "model"))
     assert torch.equal(again.generate(["a star"], steps=1), images)
+
+
+def test_the_trainer_of_few_steps_begins_as_its_teacher(model: ImageFlow, tmp_path: Path) -> None:
+    items = [{"image": torch.rand(3, 16, 32), "text": f"number {n}"} for n in range(8)]
+    few: dict[str, Any] = {**FEW, "valid_fraction": 0.0}
+    trainer = ImageFlowFewTrainer(model, items, **few, run=tmp_path / "run")
+    made = model.generate(["a"], steps=2, cond_scale=1.0)
+    assert torch.allclose(trainer.generate(["a"], steps=2), made, atol=1e-5)
+    assert trainer.train() == 2
+    assert not torch.allclose(trainer.generate(["a"], steps=2), made, atol=1e-5)
+    assert quintet.load(tmp_path / "run").config.jumps
+    assert not model.config.jumps
+    with pytest.raises(ValueError, match="the teacher makes few steps already: give the model"):
+        ImageFlowFewTrainer(trainer.model, items)
 
 
 # -- graphs ---------------------------------------------------------------------------------------

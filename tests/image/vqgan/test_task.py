@@ -19,8 +19,8 @@ from quintet.engine.runs.folder import RunFolder
 from quintet.engine.task import Batch
 from quintet.image.config import ImageDataConfig
 from quintet.image.vqgan.config import VQGanRecipe, VQGanVAEConfig
-from quintet.image.vqgan.task import VQGanTask, total_variation
-from quintet.nn.similarity import psnr
+from quintet.image.vqgan.task import VQGanTask
+from quintet.nn.similarity import psnr, total_variation
 from quintet.shared.tokenizer.config import DiscriminatorConfig, TokenizerLossConfig
 from quintet.shared.tokenizer.pixels import bicubic
 

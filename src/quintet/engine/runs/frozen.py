@@ -37,6 +37,8 @@ def keep(
             if source is None:
                 raise RunError(f"this recipe needs a trained {name}: {_remedy(name, trained_by)}")
             model = live.get(name)
+            if model is None:
+                model = recipe.built_in_stage(name)
             if model is None and load is not None:
                 model = load(source)
                 # Here, where the folder that was given is known; the task knows only the copy.

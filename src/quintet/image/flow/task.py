@@ -1,7 +1,8 @@
 """Training of a flow generator of images (shared/flow/task.py)."""
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -9,16 +10,19 @@ from torch import Tensor
 from quintet.engine.data.plans import Plan
 from quintet.engine.errors import RunError
 from quintet.engine.keys import uniform
-from quintet.engine.task import World
+from quintet.engine.task import Batch, Exhibit, Rows, World
 from quintet.image import data
 from quintet.image.flow.config import ImageFlowFewRecipe, ImageFlowRecipe
+from quintet.image.flow.enlarging import TITLES, EnlargedSheet, PairedLatents, shrunk, stretched
 from quintet.image.flow.model import ImageFlow
 from quintet.image.sheets import PictureSheet
+from quintet.nn.similarity import psnr, sharpness
 from quintet.shared.flow.buckets import BucketedLatents, BucketPlan, buckets_of, shapes_of
 from quintet.shared.flow.data import LatentData
 from quintet.shared.flow.few_steps import FewSteps
 from quintet.shared.flow.task import FlowTask
-from quintet.shared.generation.data import CaptionedPixels
+from quintet.shared.generation.data import CaptionedPixels, in_floats
+from quintet.shared.generation.task import SHOWN
 from quintet.shared.scenes import agreement
 from quintet.shared.tokenizer.pixels import displayed, to_bytes
 
@@ -56,7 +60,7 @@ class ImageFlowTask(FlowTask):
         folder = source.source
         if self.sets is not None or not isinstance(folder, data.ImageFolder) or folder.shards:
             raise RunError("buckets is for folders of image files: set it to 1, or unpack shards")
-        multiple = self.tokenizer.factor * self.config.patch
+        multiple = math.lcm(self.tokenizer.factor * self.config.patch, self.config.enlarge or 1)
         shapes = shapes_of(recipe.images.size, recipe.buckets, multiple)
         ratios = world.on_main(folder.ratios, (OSError, ValueError))
         shapes, indices = buckets_of(ratios, shapes, recipe.global_batch(world.size))
@@ -71,6 +75,65 @@ class ImageFlowTask(FlowTask):
 
     def plan(self, source: Any) -> Plan | None:
         return self.plan_of
+
+    # -- enlarging ------------------------------------------------------------------------------
+
+    def random_known(self, batch: Batch) -> Tensor:
+        known = super().random_known(batch)
+        return torch.zeros_like(known) if self.config.enlarge else known
+
+    def uncoded(self, source: CaptionedPixels, variants: int) -> LatentData:
+        if self.config.enlarge:
+            return PairedLatents(source, variants, self.weights, self.config.enlarge)
+        return LatentData(source, variants, self.weights)
+
+    def collate(self, items: list[Any]) -> dict[str, Any]:
+        batch = super().collate(items)
+        if "beside" in items[0]:
+            beside = torch.stack([item["beside"] for item in items])
+            batch["beside"] = self.arranged(beside, items[0]["grid"])
+        if "original" in items[0]:
+            batch["original"] = torch.stack([item["original"] for item in items])
+        return batch
+
+    def conditions_of(self, originals: Sequence[Tensor]) -> dict[str, Any]:
+        if not self.config.enlarge:
+            return {}
+        small = shrunk(torch.stack([*originals]).to(self.device), self.config.enlarge)
+        return {"beside": cast(ImageFlow, self.model).beside_of(small)}
+
+    def enlarged(self, batch: Batch, rows: Sequence[int]) -> dict[str, Tensor]:
+        """Images (b, c, h, w) in 0..1 of some samples, by the titles of an exhibit."""
+        captions = [batch.data["caption"][row] for row in rows]
+        numbers, latents = [batch.ids[row] for row in rows], self.beside(batch)
+        assert latents is not None
+        original = in_floats(batch.data["original"][rows], self.tokenizer).float()
+        small = shrunk(original, self.config.enlarge)
+        made = self.generate(captions, numbers, beside=latents[rows])
+        images = (small, stretched(small, self.config.enlarge), made, original)
+        return dict(zip(TITLES, images, strict=True))
+
+    def _measure_generation(self, batch: Batch, rows: list[int]) -> dict[str, Rows]:
+        if not self.config.enlarge:
+            return super()._measure_generation(batch, rows)
+        shown, limit = self.enlarged(batch, rows), self.decode(batch.data["codes"][rows])
+        original = shown["original"]
+        values = {"": shown["enlarged"], "_bicubic": shown["bicubic"], "_tokenizer": limit}
+        return {
+            f"{name}{what}": Rows(measure(images, original))
+            for what, images in values.items()
+            for name, measure in (("psnr", psnr), ("sharpness", sharpness))
+        }
+
+    def exhibit(self, nets: Mapping[str, Any], batch: Batch) -> list[Exhibit]:
+        """With a small image: it, enlarged by a bicubic filter and by the model, and the
+        original."""
+        if not self.config.enlarge:
+            return super().exhibit(nets, batch)
+        with torch.autocast(self.device.type, enabled=False):
+            columns = self.enlarged(batch, range(min(SHOWN, batch.size)))
+        rows, captions = [*zip(*columns.values())], batch.data["caption"][:SHOWN]
+        return [EnlargedSheet("enlarged", rows, TITLES, captions, columns["small"][0])]
 
     # -- evaluation -----------------------------------------------------------------------------
 

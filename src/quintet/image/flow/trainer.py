@@ -1,9 +1,10 @@
-"""ImageFlowTrainer: training of a flow generator of images from Python."""
+"""ImageFlowTrainer and ImageFlowFewTrainer: training of flow generators of images from Python."""
 
 from quintet.image import recipes
 from quintet.image.flow.model import ImageFlow
-from quintet.image.flow.task import ImageFlowTask
+from quintet.image.flow.task import ImageFlowFewTask, ImageFlowTask
 from quintet.image.generator import PictureTrainer
+from quintet.shared.flow.trainer import FewStepsTrainer
 
 
 class ImageFlowTrainer(PictureTrainer[ImageFlow]):
@@ -22,3 +23,19 @@ class ImageFlowTrainer(PictureTrainer[ImageFlow]):
     name = "image/flow"
     default_recipe = staticmethod(recipes.flow)
     Task = ImageFlowTask
+
+
+class ImageFlowFewTrainer(FewStepsTrainer[ImageFlow], PictureTrainer[ImageFlow]):
+    """Distil a trained ImageFlow, the teacher, to 1 to 8 steps; the data as in ImageFlowTrainer.
+
+        trainer = ImageFlowFewTrainer(teacher, data="photos", steps=400)
+        trainer.train()
+        images = trainer.generate(["a red boat"], steps=2)
+
+    Its defaults are those of the recipe `image/flow_few`, and every setting is a keyword:
+    `guidance` (of the teacher, part of the weights of the student), `jump_every` and the rest.
+    """
+
+    name = "image/flow_few"
+    default_recipe = staticmethod(recipes.flow_few)
+    Task = ImageFlowFewTask

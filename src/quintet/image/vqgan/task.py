@@ -16,7 +16,7 @@ from quintet.image.vqgan.model import VQGanVAE
 from quintet.media.pixels import write_png
 from quintet.media.sheets import grid
 from quintet.nn.adversarial.discriminator import PatchDiscriminator
-from quintet.nn.similarity import psnr, ssim
+from quintet.nn.similarity import psnr, sharpness, ssim
 from quintet.shared.tokenizer.pixels import COMPARED, bicubic, compared
 from quintet.shared.tokenizer.task import TokenizerTask
 
@@ -48,9 +48,7 @@ class VQGanTask(TokenizerTask):
             "psnr": Rows(psnr(reconstruction, real)),
             "ssim": Rows(ssim(reconstruction, real)),
             "l1": Rows((reconstruction - real).abs().flatten(1).mean(1)),
-            "sharpness": Rows(
-                total_variation(reconstruction) / total_variation(real).clamp_min(1e-6)
-            ),
+            "sharpness": Rows(sharpness(reconstruction, real)),
             "psnr_mean_colour": Rows(psnr(mean, real)),
             "psnr_bicubic": Rows(psnr(bicubic(real, self.tokenizer.factor).clamp(0, 1), real)),
             **{name: Rows(row) for name, row in self.tokenizer.quantiser.rows(output).items()},
@@ -60,12 +58,6 @@ class VQGanTask(TokenizerTask):
         real = self.real(batch)
         reconstruction = nets["vae"](real).output.clamp(0, 1)
         return [ReconstructionSheet("reconstructions", real[:8], reconstruction[:8])]
-
-
-def total_variation(images: Tensor) -> Tensor:
-    """(b,): mean absolute difference of neighbouring pixels; lower for blurred images."""
-    across, down = images.diff(dim=-1).abs(), images.diff(dim=-2).abs()
-    return across.flatten(1).mean(1) + down.flatten(1).mean(1)
 
 
 @dataclass

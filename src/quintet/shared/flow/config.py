@@ -61,6 +61,11 @@ class FlowConfig(CaptionConfig):
         are, the more noise it takes to hide a picture (RAE, arXiv 2510.11690)."""
         return self.shift or max(1.0, math.sqrt(self.latent_channels * self.tokens / 512))
 
+    @property
+    def has_beside(self) -> bool:
+        """Whether latents of a condition stand beside those of a sample."""
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
 class SolverConfig(GenerationConfig):

@@ -13,12 +13,12 @@ ENOUGH = 4096
 
 
 class LatentData(CodeData):
-    """Dataset of latents (n, c) in half precision, and captions."""
+    """Dataset of latents (n, c), in half precision or in 8 bits, and captions."""
 
     kind = "latents"
 
     def dtype_of(self, network: Any) -> torch.dtype:
-        return torch.float16
+        return network.cached_as
 
     def row_shape(self, network: Any) -> tuple[int, ...]:
         return (network.quantiser.channels,)

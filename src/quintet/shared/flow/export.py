@@ -63,6 +63,8 @@ def flow_pieces(model: FlowGenerator, what: str, generation: Any) -> Exportable:
         raise RunError(
             "a generator with a frozen text encoder has no graphs: export it as safetensors"
         )
+    if config.has_beside:
+        raise RunError("a generator that enlarges has no graphs: export it as safetensors")
     captioned = config.text in TOKENIZERS
     grid, shape = joined(config.grid), (config.latent_channels, *config.grid)
     generator = torch.Generator().manual_seed(0)

@@ -30,6 +30,16 @@ LEVELS = 6
 """Steps over the whole way: 1, 2, 4 … 2 ** (LEVELS - 1); the shortest are made of moments."""
 
 
+def student_of(teacher: Any) -> Any:
+    """A model that begins as its teacher."""
+    if teacher.config.jumps:
+        raise ValueError("the teacher makes few steps already: give the model that it learned from")
+    student = type(teacher)(replace(teacher.config, jumps=True), tokenizer=teacher.held_tokenizer)
+    missing = {n: v for n, v in student.state_dict().items() if n.startswith("jump.")}
+    load_strictly(student, teacher.state_dict() | missing, "the teacher")
+    return student
+
+
 class FewSteps(FlowTask):
     best = None  # the loss is that of single moments
 
@@ -44,17 +54,14 @@ class FewSteps(FlowTask):
         return self.path / "tokenizer"
 
     def new_model(self, grid: tuple[int, ...]) -> Any:
-        student = self.Model(replace(self.teacher.config, jumps=True))  # type: ignore[call-arg]
-        missing = {n: v for n, v in student.state_dict().items() if n.startswith("jump.")}
-        load_strictly(student, self.teacher.state_dict() | missing, str(self.path))
-        return student
+        return student_of(self.teacher)
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
         jumping = context.due(self.jumps)
         for batch in batches:
             move = self.jump if jumping else self.moment
             x, known, times, ends, target = move(nets, batch)
-            out = nets["transformer"](x, times, known, *self.texts_of(batch), end=ends)
+            out = nets["transformer"](x, times, known, **self.conditions(batch), end=ends)
             errors = (full_precision(out) - target).square().mean(1)
             errors = torch.where(known[:, 0], torch.zeros_like(errors), errors)
             # Long jumps have large errors at first; weighting by their inverse (arXiv 2405.14822)
@@ -70,10 +77,11 @@ class FewSteps(FlowTask):
                 },
             )
 
-    def texts_of(self, batch: Batch) -> list[Any]:
-        """Arguments of the network from `text` to `changed`."""
+    def conditions(self, batch: Batch) -> dict[str, Any]:
+        """Arguments of the network."""
         drop = torch.zeros(batch.size, dtype=torch.bool, device=self.device)
-        return [batch.data.get("text"), batch.data.get("mask"), drop, batch.data["changed"]]
+        of_batch = {name: batch.data.get(name) for name in ("text", "mask", "changed")}
+        return {**of_batch, "drop": drop, "beside": self.beside(batch)}
 
     def begun(self, batch: Batch, times: Tensor) -> tuple[Tensor, Tensor]:
         """Latents at these times, those of the data where known, and where that is."""
@@ -88,11 +96,10 @@ class FewSteps(FlowTask):
         return x, known, times, times, self.taught(nets, batch, x, times, known)
 
     def taught(self, nets: Any, batch: Batch, x: Tensor, times: Tensor, known: Tensor) -> Tensor:
-        text, mask, drop, changed = self.texts_of(batch)
-        cond = {"known": known, "text": text, "mask": mask, "drop": drop, "changed": changed}
+        cond = {"known": known, **self.conditions(batch)}
         scale = 1.0 if self.config.text == "none" else self.recipe.guidance
         with torch.no_grad():
-            field = guided(nets["teacher"], cond, {"drop": ~drop}, scale)
+            field = guided(nets["teacher"], cond, {"drop": ~cond["drop"]}, scale)
             return full_precision(field(x, times))
 
     def jump(self, nets: Any, batch: Batch) -> tuple[Tensor, ...]:
@@ -110,7 +117,7 @@ class FewSteps(FlowTask):
 
         def half(state: Tensor, start: Tensor, end: Tensor) -> Tensor:
             until = torch.where(short, start, end)
-            out = nets["transformer"](state, start, known, *self.texts_of(batch), end=until)
+            out = nets["transformer"](state, start, known, **self.conditions(batch), end=until)
             return (end - start).view(wide) * full_precision(out)
 
         with torch.no_grad():

@@ -82,6 +82,8 @@ class FlowTransformer(CaptionConditioned):
         self.variant = nn.Embedding(2, dim)
         if config.jumps:
             self.jump = zero_init(linear(2 * WAVES, dim))
+        if config.has_beside:
+            self.beside = zero_init(linear(config.latent_channels * cells, dim))
         self.init_text(config)
         self.modulation = small_init(nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(FlowBlock(config) for _ in range(config.layers))
@@ -101,11 +103,12 @@ class FlowTransformer(CaptionConditioned):
         drop: Tensor | None = None,
         changed: Tensor | None = None,
         end: Tensor | None = None,
+        beside: Tensor | None = None,
     ) -> Tensor:
         """`velocity` under captions: ids of text, or embeddings with their mask; `drop` (b,) is
         true where the caption is dropped."""
         context = self.encode_text(x.shape[0], text, mask, drop)
-        return self.velocity(x, time, known, context, changed, end)
+        return self.velocity(x, time, known, context, changed, end, beside)
 
     def velocity(
         self,
@@ -115,15 +118,18 @@ class FlowTransformer(CaptionConditioned):
         context: Context | None = None,
         changed: Tensor | None = None,
         end: Tensor | None = None,
+        beside: Tensor | None = None,
     ) -> Tensor:
         """Velocities (b, c, *grid) of normalised latents at times (b,) from 0 (noise) to 1 (data).
 
         Latents where `known` (b, 1, *grid) are those of the data. `changed` (b,): augmented samples
         of training. `end` (b,): with jumps, the time that a step goes to; by default the velocity
-        is that of the moment.
+        is that of the moment. `beside` (b, c, *grid): normalised latents of a condition.
         """
         grid, patch = tuple(x.shape[2:]), self.config.patch
         tokens = self.embed(patches(x, patch)) + self.known(patches(known.to(x.dtype), patch))
+        if beside is not None:
+            tokens = tokens + self.beside(patches(beside.to(x.dtype), patch))
         cells = (*grid[:-2], *(side // patch for side in grid[-2:]))
         tokens = tokens + self.position(position_waves(cells, patch, x))
         state = self.time(waves(time * 1000, SHORTEST_TIME).to(tokens.dtype))

@@ -12,7 +12,7 @@ class FlowFlags(GeneratorFlags):
 
     SETTINGS: ClassVar[tuple[str, ...]] = (*GeneratorFlags.SETTINGS, "method")
     steps: int | None = None
-    """Steps of the ODE solver, 10 to 50 (of few steps 1 to 8). Default of this and other settings
-    of generation: as in the run's evaluations."""
+    """Steps of the ODE solver, 10 to 50 (of few steps 1 to 8); unset, as in the
+    run's evaluations, like other settings."""
     method: Literal["euler", "midpoint"] | None = None
     """ODE solver; midpoint evaluates the network twice per step."""

@@ -50,6 +50,13 @@ class Start(NamedTuple):
     known: Tensor
     """(b, 1, *grid) booleans."""
     time: float = 0.0
+    beside: Tensor | None = None
+    """(b, c, *grid), normalised: latents of a condition."""
+
+    def rows(self, numbers: Tensor) -> "Start":
+        """That of some of the samples."""
+        beside = None if self.beside is None else self.beside[numbers]
+        return Start(self.latents[numbers], self.known[numbers], self.time, beside)
 
 
 class Sampler:
@@ -63,6 +70,7 @@ class Sampler:
         self.guided = context is not None and solver.cond_scale != 1.0
         self.context = with_null_text(context) if self.guided and context is not None else context
         self.latents, self.known = torch.zeros_like(start.latents), torch.zeros_like(start.known)
+        self.beside = None if start.beside is None else torch.zeros_like(start.beside)
         self.times = torch.zeros(solver.steps + 1, device=start.latents.device)
         self.done = torch.zeros(1, dtype=torch.int64, device=start.latents.device)
         self.step: Callable[[int], None] = self.take_step
@@ -77,6 +85,8 @@ class Sampler:
             self.context.mask.copy_(context.mask)
         self.latents.copy_(start.latents)
         self.known.copy_(start.known)
+        if self.beside is not None and start.beside is not None:
+            self.beside.copy_(start.beside)
         self.times.copy_(times_of(self.solver.steps, self.model.config.time_shift, start.time))
         self.done.zero_()
         for _ in range(self.solver.steps):
@@ -94,11 +104,11 @@ class Sampler:
     def velocity(self, x: Tensor, time: Tensor, end: Tensor) -> Tensor:
         ends = end.expand(len(x))
         dtype = self.model.weight.dtype
-        arguments: list[Any] = [x, time, self.known, ends]
+        arguments: list[Any] = [x, time, self.known, ends, self.beside]
         if self.guided:
-            arguments = [torch.cat((each, each)) for each in arguments]
-        x, time, known, ends = arguments
-        out = self.model.velocity(x.to(dtype), time, known, self.context, end=ends)
+            arguments = [None if each is None else torch.cat((each, each)) for each in arguments]
+        x, time, known, ends, beside = arguments
+        out = self.model.velocity(x.to(dtype), time, known, self.context, end=ends, beside=beside)
         if not self.guided:
             return out
         velocity, without = out.chunk(2)
@@ -120,12 +130,12 @@ def solve(
 ) -> Tensor:
     """Latents (b, c, *grid) at time 1, a block of samples at a time."""
     count, device = len(start.latents), start.latents.device
-    rows = rows_of(math.prod(start.latents.shape[2:]), device)
+    rows = rows_of(math.prod(start.latents.shape[2:]) // model.config.patch**2, device)
     sampler: Sampler | None = None
     blocks: list[Tensor] = []
     for numbers in torch.arange(count, device=device).split(rows):
         numbers = pad_rows(numbers, rows)
-        block = Start(start.latents[numbers], start.known[numbers], start.time)
+        block = start.rows(numbers)
         part = None if context is None else Context(*(each[numbers] for each in context))
         sampler = sampler or sampler_of(model, solver, block, part, cache)
         blocks.append(sampler.run(block, part))

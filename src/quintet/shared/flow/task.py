@@ -54,6 +54,11 @@ class FlowTask(GeneratorTask):
         """Normalised (b, c, *grid)."""
         return self.model.normalised(batch.data["codes"])
 
+    def beside(self, batch: Batch) -> Tensor | None:
+        """Normalised latents (b, c, *grid) of a condition."""
+        latents = batch.data.get("beside")
+        return None if latents is None else self.model.normalised(latents)
+
     # -- the update -----------------------------------------------------------------------------
 
     def losses(self, nets: Any, batches: Sequence[Batch], context: StepContext) -> Iterator[Loss]:
@@ -85,7 +90,8 @@ class FlowTask(GeneratorTask):
         path = straight_path(noise, latents, times)
         x = torch.where(known, latents, path.x)
         text, mask = (batch.data.get(name) for name in ("text", "mask"))
-        out = network(x, times, known, text, mask, drop, batch.data["changed"])
+        changed, beside = batch.data["changed"], self.beside(batch)
+        out = network(x, times, known, text, mask, drop, changed, None, beside)
         squares = (full_precision(out) - path.target).square().mean(1)
         return torch.where(known[:, 0], torch.zeros_like(squares), squares)
 
@@ -99,7 +105,8 @@ class FlowTask(GeneratorTask):
         known = torch.zeros_like(batch.data["codes"][:, :1], dtype=torch.bool)
         drop = torch.ones(batch.size, dtype=torch.bool, device=self.device)
         metrics: dict[str, Tally | Rows] = {}
-        for name, dropped in (("loss", ~drop), ("loss_without_text", drop)):
+        kinds = (("loss", ~drop), ("loss_without_text", drop))
+        for name, dropped in kinds[: 1 if self.config.text == "none" else 2]:
             errors = self.errors(nets["transformer"], batch, keys, times, known, dropped)
             metrics[name] = Tally(errors.sum(), errors.numel())
         return metrics | self.measure_generation(batch)
@@ -114,9 +121,16 @@ class FlowTask(GeneratorTask):
             cond_scale=1.0 if unguided else settings.cond_scale,
         )
 
-    def generate(self, captions: Sequence[str], numbers: Sequence[int], seed: int = 0) -> Tensor:
+    def generate(
+        self,
+        captions: Sequence[str],
+        numbers: Sequence[int],
+        seed: int = 0,
+        beside: Tensor | None = None,
+    ) -> Tensor:
         model = self.model
         start = model.start(sample_keys(seed, numbers, model.key_name), self.config.grid)
+        start = start._replace(beside=beside)
         return model.decode(model.solved(start, self.context(captions), self.solver)).float()
 
     def decode(self, codes: Tensor) -> Tensor:

@@ -42,14 +42,18 @@ class Generated(Outputs):
 
     def make(self, items: Sequence[Any], batch: Batch) -> Group:
         captions = batch.data["text"]
-        generated = self.task.generate(captions, batch.ids)
+        pixels = [self._pixels(item) for item in items]
+        generated = self.task.generate(captions, batch.ids, **self.task.conditions_of(pixels))
         training = [item for _, item in islice(self.training, len(items))]
         baselines = {"training": [self._plain(item) for item in training]}
-        originals, outputs = map(self._plain, items), map(self.shown, generated)
+        originals, outputs = map(self.shown, pixels), map(self.shown, generated)
         return Group([*originals], [*outputs], baselines, captions=captions)
 
+    def _pixels(self, item: Any) -> Tensor:
+        return in_floats(item[self.task.field], self.task.tokenizer)
+
     def _plain(self, item: Any) -> Tensor:
-        return self.shown(in_floats(item[self.task.field], self.task.tokenizer))
+        return self.shown(self._pixels(item))
 
     def shown(self, pixels: Tensor) -> Tensor:
         """uint8 as a file holds it."""

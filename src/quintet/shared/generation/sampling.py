@@ -17,7 +17,7 @@ class GeneratorFlags:
     """Those that are settings of generation."""
     text: tuple[str, ...] = ()
     """Captions to generate from."""
-    count: int = 4
+    count: int | None = 4
     """Samples per caption."""
     steps: int | None = None
     """Generation steps. The defaults of this and of other settings of generation are those of the
@@ -85,5 +85,5 @@ def write_samples(
             paths.append(out / f"{stem_of(text, number)}-{index:03d}{suffix}")
             write(paths[-1], sample)
         rows.append([*samples])
-    titles = [f"{index:03d}" for index in range(flags.count)]
+    titles = [f"{index:03d}" for index in range(len(rows[0]))]
     return paths, {"name": "sheet", "rows": rows, "titles": titles, "texts": texts}

@@ -118,6 +118,10 @@ class GeneratorTask(Task):
         """Pixels in 0..1 by the recipe's `generation`; functions of caption, number and seed."""
         raise NotImplementedError
 
+    def conditions_of(self, originals: Sequence[Tensor]) -> dict[str, Any]:
+        """What `generate` takes beside captions, for held-out pixels in 0..1."""
+        return {}
+
     def decode(self, codes: Tensor) -> Tensor:
         """Pixels in 0..1 of codes as a batch has them."""
         raise NotImplementedError
@@ -156,7 +160,7 @@ class GeneratorTask(Task):
     ) -> CodeData:
         """Codes of samples of one size."""
         recipe = self.recipe
-        codes = self.Codes(source, recipe.variants if split == "train" else 1, self.weights)
+        codes = self.uncoded(source, recipe.variants if split == "train" else 1)
         codes.reads_texts, codes.grid = self.config.text != "none", grid
         codes.fill(self.tokenizer, self.room.collate, world, recipe.workers)
         tokens = torch.Size(grid).numel()
@@ -167,6 +171,10 @@ class GeneratorTask(Task):
                 " of one size, and size= to the model"
             )
         return codes
+
+    def uncoded(self, source: CaptionedPixels, variants: int) -> CodeData:
+        """The data set of codes, before they are computed."""
+        return self.Codes(source, variants, self.weights)
 
     def _pixels(self, split: str) -> CaptionedPixels | None:
         recipe, config = self.recipe, self.pixel_config

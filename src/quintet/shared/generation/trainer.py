@@ -21,8 +21,11 @@ class GeneratorTrainer(BaseTrainer[G]):
         keywords: Mapping[str, Any],
         derived: Mapping[str, Any],
     ):
-        derived = {**derived, "model": model.config, "tokenizer": "python:tokenizer"}
-        super().__init__(model, dataset, keywords, derived)
+        super().__init__(model, dataset, keywords, {**derived, **self.derived_from(model)})
+
+    def derived_from(self, model: G) -> dict[str, Any]:
+        """Settings of the recipe that follow from the model."""
+        return {"model": model.config, "tokenizer": "python:tokenizer"}
 
     def stages(self) -> dict[str, Any]:
         return {"tokenizer": self.model.tokenizer}

@@ -46,6 +46,8 @@ class TokenizerModel(Pretrained, nn.Module):
     Losses: ClassVar[type[TokenizerLossConfig]] = TokenizerLossConfig
     factor: int
     """Pixels per id along each side."""
+    cached_as: ClassVar[torch.dtype] = torch.float16
+    """Type of latents in the cache of a generator."""
 
     encode: Callable[[Tensor], Tensor]
     """Images or clips in 0..1 -> latents before the quantiser."""
