@@ -45,7 +45,7 @@ class Campaign:
     locks: dict[str, threading.Lock] = field(default_factory=dict[str, threading.Lock])
 
     def __post_init__(self) -> None:
-        self.locks = {row.recipe: threading.Lock() for row in ROWS.values()}
+        self.locks = {name: threading.Lock() for name in ROWS}
         for folder in ("runs", "results", "logs"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
 
@@ -75,9 +75,10 @@ class Campaign:
         """Train what the row depends on, once for all seeds; its seconds."""
         name = f"{row.name}-stage"
         marker = self.out / "runs" / name / "seconds.json"
-        with self.locks[row.recipe]:
+        with self.locks[row.name]:
             if not marker.is_file():
-                seconds = self.call(name, ["train", *shlex.split(row.stage)])
+                stage = row.stage.replace("REAL", str(self.data))
+                seconds = self.call(name, ["train", *shlex.split(stage)])
                 marker.write_text(json.dumps(seconds), encoding="utf-8")
         return json.loads(marker.read_text(encoding="utf-8"))
 
@@ -92,7 +93,14 @@ class Campaign:
         reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         last = [r for r in reports if any(n.startswith("val/") for n in r)][-1]
         metrics = {n.removeprefix("val/"): v for n, v in last.items() if n.startswith("val/")}
-        commands = [["train", *shlex.split(row.stage), "--run", f"runs/{row.name}-stage"]]
+        commands = [
+            [
+                "train",
+                *shlex.split(row.stage.replace("REAL", "real")),
+                "--run",
+                f"runs/{row.name}-stage",
+            ]
+        ]
         facts: dict[str, Any] = {
             "row": row.name,
             "recipe": row.recipe,
