@@ -1,4 +1,5 @@
-"""Train a generator of pictures from a sentence: an autoencoder, and a flow on its latents.
+"""Train a generator of pictures from a sentence: an autoencoder, a flow on its latents, and the
+same in four steps.
 
 python examples/flow.py --steps 800 --run runs/painter
 """
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from quintet import ImageFlow, ImageFlowTrainer, VQGanVAE, VQGanVAETrainer
+from quintet import ImageFlow, ImageFlowFewTrainer, ImageFlowTrainer, VQGanVAE, VQGanVAETrainer
 from quintet.image import recipes
 from quintet.media.pixels import write_png
 
@@ -36,7 +37,7 @@ class Discs(Dataset[dict[str, Any]]):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, default=Path("runs/painter"), help="for both stages")
+    parser.add_argument("--run", type=Path, default=Path("runs/painter"), help="for all stages")
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", default="discs.png", help="the picture of what was generated")
     args = parser.parse_args()
@@ -75,8 +76,19 @@ def main() -> None:
     )
     second.train(resume=True)
 
+    # Distillation: few steps, and guidance in the weights.
+    third = ImageFlowFewTrainer(
+        second.averaged_model(),
+        Discs(),
+        recipe=recipes.flow_few_tiny(),
+        steps=max(1, args.steps // 4),
+        run=args.run / "quick",
+        **shared,
+    )
+    third.train(resume=True)
+
     texts = [f"a {name} disc" for name in COLOURS]
-    pictures = second.generate(texts, seed=1).cpu()
+    pictures = third.generate(texts, steps=4, seed=1).cpu()
     write_png(args.out, (torch.cat(list(pictures), 2) * 255).byte().permute(1, 2, 0).numpy())
     for text, picture in zip(texts, pictures):
         red, green, blue = picture[:, 12:20, 12:20].mean((1, 2)).tolist()

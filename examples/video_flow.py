@@ -1,4 +1,5 @@
-"""Train a generator of clips from a sentence: an autoencoder, and a flow on its latents.
+"""Train a generator of clips from a sentence: an autoencoder, a flow on its latents, and the same
+in four steps.
 
 python examples/video_flow.py --steps 300 --run runs/films
 """
@@ -11,7 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from quintet import VideoFlow, VideoFlowTrainer, VideoTokenizer, VideoTokenizerTrainer
+from quintet import (
+    VideoFlow,
+    VideoFlowFewTrainer,
+    VideoFlowTrainer,
+    VideoTokenizer,
+    VideoTokenizerTrainer,
+)
 from quintet.video import recipes
 
 WAYS = {"left": -0.1, "right": 0.1}
@@ -42,7 +49,7 @@ def flight(clip: Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, default=Path("runs/films"), help="for both stages")
+    parser.add_argument("--run", type=Path, default=Path("runs/films"), help="for all stages")
     parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()
     shared: dict[str, Any] = {"size": 32, "frames": 5, "warmup_steps": 20, "workers": 0}
@@ -75,8 +82,19 @@ def main() -> None:
     )
     second.train(resume=True)
 
+    # Distillation: few steps, and guidance in the weights.
+    third = VideoFlowFewTrainer(
+        second.averaged_model(),
+        Balls(),
+        recipe=recipes.flow_few_tiny(),
+        steps=max(1, args.steps // 4),
+        run=args.run / "quick",
+        **shared,
+    )
+    third.train(resume=True)
+
     texts = [f"a ball flies {way}" for way in WAYS]
-    for text, clip in zip(texts, second.generate(texts, seed=1).cpu()):
+    for text, clip in zip(texts, third.generate(texts, steps=4, seed=1).cpu()):
         print(f"{text}: {flight(clip):+.2f} to the right")
 
 

@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 DISCS = r"(a \w+ disc: its middle is \d\.\d\d red, \d\.\d\d green, \d\.\d\d blue\n){3}"
 BALLS = r"(a ball flies (left|right): [+-]\d\.\d\d to the right\n){2}"
 SAYS = {
-    "flow": (["autoencoder", "painter"], DISCS),
+    "flow": (["autoencoder", "painter", "quick"], DISCS),
     "maskgit": (["tokenizer", "painter"], DISCS),
     "mesh_autoencoder": (
         [""],
@@ -33,7 +33,7 @@ SAYS = {
     ),
     "mulan": ([""], r"('a \w+ \w+ tone' finds 'a \w+ \w+ tone' at -?\d\.\d\d\n){9}"),
     "own_model": ([""], r"\d+\.\d% of new points are told apart\n"),
-    "video_flow": (["autoencoder", "director"], BALLS),
+    "video_flow": (["autoencoder", "director", "quick"], BALLS),
     "video_maskgit": (["tokenizer", "director"], BALLS),
     "video_tokenizer": (
         [""],
@@ -49,7 +49,11 @@ SAYS = {
     ),
 }
 # Stages with a quarter of the steps.
-STEPS = {("mesh_transformer", "autoencoder"): 1}
+STEPS = {
+    ("mesh_transformer", "autoencoder"): 1,
+    ("flow", "quick"): 1,
+    ("video_flow", "quick"): 1,
+}
 
 
 def test_each_trainer_has_an_example():
