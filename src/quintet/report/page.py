@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs.checkpoint import describe
@@ -87,11 +87,22 @@ def check_output(out: Path, flag: str = "--out") -> None:
             )
 
 
-def page(sources: Sequence[Source], top: str = "", code: str = "") -> str:
-    """`top` and `code`: content above the report, and a second script, which may ask this host."""
-    name = text(" and ".join(f"{s.label} · {s.recipe}" for s in sources[:3])) or "no runs"
+class Live(NamedTuple):
+    """Of a page whose parts are filled by a second script."""
+
+    top: str
+    """Content above the report."""
+    code: str
+    """The script, which may ask the host of the page."""
+
+
+def page(sources: Sequence[Source], live: Live | None = None) -> str:
+    name = text(" and ".join(f"{s.label} · {s.recipe}" for s in sources[:3])) or "No runs"
     groups = group_by_recipe(sources)
     parts = page_parts(groups)
+    top, code = live or ("", "")
+    if live:
+        parts = dict.fromkeys(parts, lambda: "")
     body = "".join(
         runs_section(group, number, len(groups) > 1, parts) for number, group in enumerate(groups)
     )

@@ -194,6 +194,7 @@ def summary(source: Source) -> dict[str, str]:
     machine = mapping(about.get("machine"))
     rows = {
         "step": f"{last.get('step', 0)} of {source.settings.get('steps')}",
+        **source.live,
         "samples": f"{format_value(last.get('samples', 0), ',')} ({last.get('epoch', 0)} epochs)",
         "time": duration(last.get("seconds", 0)),
         "throughput": f"{format_value(last.get('samples_per_second'), '.4g')} samples per second",
@@ -204,4 +205,4 @@ def summary(source: Source) -> dict[str, str]:
     if best:
         value = format_value(best.get("value"), ".5g")
         rows["best checkpoint"] = f"{best.get('metric')} {value} at step {best.get('step')}"
-    return {**source.live, **rows}
+    return rows

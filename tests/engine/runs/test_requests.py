@@ -34,8 +34,7 @@ def training(path: Path) -> list[dict[str, object]]:
 
 
 def folder(path: Path) -> RunFolder:
-    made = RunFolder.create(path, {"settings": {}})
-    return made
+    return RunFolder.create(path, {"settings": {}})
 
 
 @pytest.mark.parametrize("size", [1, 2])
