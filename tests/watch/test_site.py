@@ -130,13 +130,15 @@ def test_the_state_tells_a_run_that_goes_on_from_one_that_is_over(run: Path, sit
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux lists locks")
-def test_a_run_is_known_by_its_lock(run: Path) -> None:
+def test_a_run_is_known_by_its_lock(run: Path, site: Site) -> None:
     assert not is_held(run)
     folder = RunFolder(run)
     folder.lock()
     assert is_held(run)
+    assert state(site) == "running"
     folder.unlock()
     assert not is_held(run)
+    assert state(site) == "stopped"
 
 
 # -- several runs ---------------------------------------------------------------------------------

@@ -150,6 +150,8 @@ class Follower:
         self.about: dict[str, Any] = {}
         self.missing = ""
         """Why the folder cannot be read; what was read before stays."""
+        self.seen_held = False
+        """Whether a process of this machine was seen to train here."""
 
     def read(self) -> Source:
         try:

@@ -28,7 +28,7 @@ MAX_FOLLOWED = 32
 MAX_SAMPLES = 4
 """Rendered samples that are kept: of pages with other runs."""
 QUIET = 120.0
-"""Seconds after the last report, at least, when a run is no longer assumed to be running."""
+"""Seconds since the last report in which a run is taken to be running on another machine."""
 LABELS = {"save": "Save now", "evaluate": "Evaluate now", "stop": "Save and stop"}
 NOTES = {"stop": "Stop the run at its next report? It saves its state and can be resumed."}
 
@@ -239,9 +239,12 @@ def state(run: Follower, source: Source) -> dict[str, Any]:
     if steps_left(source) == 0:
         return {**found, "kind": "finished", "text": "finished"}
     since = "no report yet" if quiet is None else f"last report {duration(round(quiet))} ago"
-    if is_held(run.path) or (quiet is not None and quiet < QUIET):
+    held, seen = is_held(run.path), run.seen_held
+    run.seen_held = held or seen
+    if held or (quiet is not None and quiet < QUIET and not seen):
         return {**found, "text": f"running, {since}"}
-    return {**found, "kind": "stopped", "text": f"not running here, {since}"}
+    where = "stopped" if seen else "not running on this machine"
+    return {**found, "kind": "stopped", "text": f"{where}, {since}"}
 
 
 def is_held(run: Path) -> bool:

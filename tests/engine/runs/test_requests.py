@@ -13,10 +13,10 @@ from quintet.engine.runs.folder import RunFolder
 from toy import ToyRecipe
 
 RECIPE = ToyRecipe(
-    steps=40,
+    steps=24,
     log_every=1,
-    evaluate_every=20,
-    save_every=20,
+    evaluate_every=12,
+    save_every=12,
     keep_last=9,
     workers=0,
     stop_when_flat=3,
@@ -37,52 +37,60 @@ def folder(path: Path) -> RunFolder:
     return RunFolder.create(path, {"settings": {}})
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.fixture(scope="module", params=[1, 2])
+def quiet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody asked for anything, on one process or two."""
+    path = tmp_path_factory.mktemp("quiet") / f"of-{request.param}"
+    run(RECIPE, path, size=request.param)
+    return path
+
+
+def size_of(path: Path) -> int:
+    return json.loads((path / "config.json").read_text())["processes"]
+
+
 def test_a_run_that_saves_and_evaluates_on_request_computes_the_same(
-    size: int, tmp_path: Path
+    quiet: Path, tmp_path: Path
 ) -> None:
-    quiet, asked = tmp_path / "quiet", tmp_path / "asked"
-    run(RECIPE, quiet, size=size)
+    size, asked = size_of(quiet), tmp_path / "asked"
     processes = Processes(RECIPE, asked, size=size)
-    processes.wait_until(lambda: steps_reported(asked) >= 3)
+    processes.wait_until(lambda: steps_reported(asked) >= 1)
     requests.ask(asked, "save")
     assert requests.ask(asked, "evaluate")[0] == "evaluate"
     processes.wait_until(lambda: any("requested" in event for event in events(asked)))
     assert processes.wait() == [0] * size, processes.said()
     assert not requests.file_of(asked).exists()
     assert training(asked) == training(quiet)
-    assert_same(tensors(asked, 40), tensors(quiet, 40))
-    more = {r["step"] for r in lines(asked) if "val/error" in r} - {20, 40}
+    assert_same(tensors(asked, 24), tensors(quiet, 24))
+    more = {r["step"] for r in lines(asked) if "val/error" in r} - {12, 24}
     (step,) = more
     assert step in RunFolder.open(asked).steps()
     best = [json.loads((path / "best.json").read_text())["step"] for path in (asked, quiet)]
     assert best[0] == best[1]
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_run_stopped_on_request_resumes_to_the_same_end(size: int, tmp_path: Path) -> None:
-    quiet, asked = tmp_path / "quiet", tmp_path / "asked"
-    run(RECIPE, quiet, size=size)
+def test_a_run_stopped_on_request_resumes_to_the_same_end(quiet: Path, tmp_path: Path) -> None:
+    size, asked = size_of(quiet), tmp_path / "asked"
     processes = Processes(RECIPE, asked, size=size)
-    processes.wait_until(lambda: steps_reported(asked) >= 3)
+    processes.wait_until(lambda: steps_reported(asked) >= 1)
     requests.ask(asked, "stop")
     assert processes.wait() == [0] * size, processes.said()
     assert "by a request; the state is saved. Resume with" in processes.said()
-    assert max(RunFolder.open(asked).steps()) == steps_reported(asked) < 20
+    assert max(RunFolder.open(asked).steps()) == steps_reported(asked) < 24
     run(RECIPE, asked, "resume", size=size)
     assert training(asked) == training(quiet)
-    assert_same(tensors(asked, 40), tensors(quiet, 40))
+    assert_same(tensors(asked, 24), tensors(quiet, 24))
 
 
 def test_a_request_to_a_dead_run_does_not_stop_the_next_one(tmp_path: Path) -> None:
     dead = tmp_path / "run"
     processes = Processes(RECIPE, dead)
-    processes.wait_until(lambda: steps_reported(dead) >= 3)
+    processes.wait_until(lambda: steps_reported(dead) >= 1)
     processes.signal(9)
     processes.wait()
     requests.ask(dead, "stop")
     run(RECIPE, dead, "resume")
-    assert steps_reported(dead) == 40
+    assert steps_reported(dead) == 24
     assert "a request to an earlier start of this run was dropped" in events(dead)
 
 
