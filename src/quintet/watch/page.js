@@ -63,7 +63,7 @@
     const asked = state.asked.length ? `; asked to ${state.asked.join(", ")} at the next report` : "";
     setText(bar.querySelector(".state"), state.text + asked);
     for (const button of all("button", bar)) {
-      button.disabled = state.kind === "finished" || state.kind === "gone";
+      button.disabled = false;
       button.toggleAttribute("data-pending", state.asked.includes(button.dataset.action));
     }
     const alarms = bar.querySelector(".alarms");

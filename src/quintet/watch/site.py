@@ -234,13 +234,13 @@ def state(run: Follower, source: Source) -> dict[str, Any]:
     asked = requests.pending(run.path)
     found: dict[str, Any] = {"warnings": warnings, "asked": asked, "kind": "running"}
     quiet = age(run.journal.tail.path)
-    if run.missing:
-        return {**found, "kind": "gone", "text": f"cannot be read: {run.missing}"}
-    if steps_left(source) == 0:
-        return {**found, "kind": "finished", "text": "finished"}
-    since = "no report yet" if quiet is None else f"last report {duration(round(quiet))} ago"
     held, seen = is_held(run.path), run.seen_held
     run.seen_held = held or seen
+    since = "no report yet" if quiet is None else f"last report {duration(round(quiet))} ago"
+    if run.missing:
+        return {**found, "kind": "gone", "text": f"cannot be read: {run.missing}"}
+    if steps_left(source) == 0 and not held:
+        return {**found, "kind": "finished", "text": "finished"}
     if held or (quiet is not None and quiet < QUIET and not seen):
         return {**found, "text": f"running, {since}"}
     where = "stopped" if seen else "not running on this machine"
