@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from watched import make_run, report, write
@@ -69,10 +68,10 @@ def test_the_page_and_its_news_are_served(port: int) -> None:
     status, html = asked(port, "/")
     assert status == 200
     assert 'data-run="a"' in html
-    status, first = asked(port, "/news?run=a", **{"Accept-Encoding": "gzip"})
+    status, first = asked(port, "/news", json.dumps({"runs": ["a"]}), **{"Accept-Encoding": "gzip"})
     assert status == 200
-    have = quote(json.dumps({"digests": first["digests"], "at": first["at"]}))
-    assert asked(port, f"/news?run=a&have={have}")[1]["parts"] == {}
+    have = json.dumps({"runs": ["a"], "digests": first["digests"], "at": first["at"]})
+    assert asked(port, "/news", have)[1]["parts"] == {}
 
 
 def test_the_page_uses_nothing_but_its_own_scripts(port: int) -> None:
@@ -84,9 +83,9 @@ def test_the_page_uses_nothing_but_its_own_scripts(port: int) -> None:
     assert "src=" not in html
 
 
-@pytest.mark.parametrize("path", ["/", "/news?run=a"])
-def test_nothing_is_shown_without_the_token(path: str, port: int) -> None:
-    assert asked(port, path, Authorization="Bearer wrong")[0] == 401
+@pytest.mark.parametrize(("path", "body"), [("/", None), ("/news", '{"runs": ["a"]}')])
+def test_nothing_is_shown_without_the_token(path: str, body: str | None, port: int) -> None:
+    assert asked(port, path, body, Authorization="Bearer wrong")[0] == 401
 
 
 @pytest.mark.parametrize(
@@ -96,9 +95,16 @@ def test_no_path_is_a_file(path: str, port: int) -> None:
     assert asked(port, path)[0] in (404, 405)
 
 
-@pytest.mark.parametrize("have", ["{", "3", "[" * 5000, "x" * 20_000, "%00"])
-def test_a_question_with_nonsense_is_answered(have: str, port: int) -> None:
-    assert asked(port, f"/news?run=a&have={have}")[0] == 200
+@pytest.mark.parametrize("body", ["{}", "3", '{"runs": 3}', '{"runs": [[], "x"], "at": 1}'])
+def test_a_question_without_known_runs_is_answered(body: str, port: int) -> None:
+    status, news = asked(port, "/news", body)
+    assert status == 200
+    assert set(news["states"]) <= {"a"}
+
+
+@pytest.mark.parametrize("body", ["", "{", "[" * 50_000])
+def test_a_question_that_is_not_json_is_refused(body: str, port: int) -> None:
+    assert asked(port, "/news", body)[0] == 400
 
 
 def test_a_request_reaches_the_folder_of_the_run(run: Path, port: int) -> None:

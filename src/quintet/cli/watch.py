@@ -45,4 +45,4 @@ def watch(arguments: list[str]) -> None:
         access = dataclasses.replace(access, token=secrets.token_urlsafe(24))
     listening = listen(options.host, options.port)
     access = dataclasses.replace(access, port=port_of(listening))
-    run(Guard(app, access, Limits(body_bytes=10_000)), access, listening)
+    run(Guard(app, access, Limits(body_bytes=100_000)), access, listening)

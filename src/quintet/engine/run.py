@@ -70,7 +70,7 @@ class Run:
         self.checked = False
         self.flat = 0
         """Evaluations in a row without a new best."""
-        self.requests: list[requests.Action] = []
+        self.requests: list[str] = []
         """What was asked from outside, the same on all processes."""
         self.evaluated_step: int | None = None
         if recipe.stop_when_flat and (self.fixed is None or task.best is None):

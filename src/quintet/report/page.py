@@ -102,7 +102,7 @@ def page(sources: Sequence[Source], live: Live | None = None) -> str:
     parts = page_parts(groups)
     top, code = live or ("", "")
     if live:
-        parts = dict.fromkeys(parts, lambda: "")
+        parts = dict.fromkeys(parts, str)
     body = "".join(
         runs_section(group, number, len(groups) > 1, parts) for number, group in enumerate(groups)
     )

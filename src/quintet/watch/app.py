@@ -9,13 +9,11 @@ from quintet.report.source import mapping
 from quintet.serve.access import App, Refused, handlers
 from quintet.watch.site import Site
 
-MAX_QUERY = 16_000
-"""Characters of what a page says it has."""
-
 
 def application(site: Site) -> App:
     try:
         from starlette.applications import Starlette
+        from starlette.concurrency import run_in_threadpool
         from starlette.middleware import Middleware
         from starlette.middleware.gzip import GZipMiddleware
         from starlette.requests import Request
@@ -27,28 +25,30 @@ def application(site: Site) -> App:
     def reply(value: Mapping[str, Any]) -> Response:
         return Response(json.dumps(value).encode("utf-8", "replace"), 200, None, "application/json")
 
+    async def question(request: Request) -> Mapping[str, Any]:
+        try:
+            return mapping(json.loads(await request.body()))
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body must be a JSON object") from None
+
     def show(request: Request) -> Response:
         html = site.page(request.query_params.getlist("run"))
         return HTMLResponse(html.encode("utf-8", "replace"))
 
-    def news(request: Request) -> Response:
-        asked = request.query_params
-        try:
-            have = mapping(json.loads(asked.get("have", "{}")[:MAX_QUERY]))
-        except (ValueError, RecursionError):
-            have = {}
-        return reply(site.news(asked.getlist("run"), have))
+    async def news(request: Request) -> Response:
+        have = await question(request)
+        runs = have.get("runs")
+        names = [str(name) for name in runs] if isinstance(runs, list) else []
+        return reply(await run_in_threadpool(site.news, names, have))
 
     async def ask(request: Request) -> Response:
+        asked = await question(request)
         try:
-            asked = mapping(json.loads(await request.body()))
-            actions = site.ask(str(asked.get("run")), str(asked.get("action")))
-        except (ValueError, RecursionError):
-            raise Refused(400, "the body must be a JSON object with run and action") from None
+            return reply({"asked": site.ask(str(asked.get("run")), str(asked.get("action")))})
         except RunError as error:
             raise Refused(409, str(error)) from None
-        return reply({"asked": actions})
 
-    routes = [Route("/", show), Route("/news", news), Route("/ask", ask, methods=["POST"])]
+    routes = [Route("/", show)]
+    routes += [Route(f"/{f.__name__}", f, methods=["POST"]) for f in (news, ask)]
     packing = Middleware(GZipMiddleware, compresslevel=5)
     return Starlette(routes=routes, middleware=[packing], exception_handlers=handlers())

@@ -4,6 +4,7 @@
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
   const bars = all(".bar"), runs = bars.map((bar) => bar.dataset.run);
   const connection = document.getElementById("connection");
+  const waiting = new Map();
   let have = {}, lost = false, queue = Promise.resolve();
 
   // Parts of the report.
@@ -85,8 +86,8 @@
       button.addEventListener("click", async () => {
         if (button.dataset.sure && !confirm(button.dataset.sure)) return;
         button.disabled = true;
-        const body = JSON.stringify({run: bar.dataset.run, action: button.dataset.action});
-        const answer = await fetch("ask", {method: "POST", body}).catch(() => null);
+        const {dataset: {action}} = button;
+        const answer = await post("ask", {run: bar.dataset.run, action});
         complain(answer?.ok ? "" : await sentence(answer));
         await next();
       });
@@ -101,10 +102,12 @@
 
   // Asking for what is new.
 
+  function post(path, value) {
+    return fetch(path, {method: "POST", body: JSON.stringify(value)}).catch(() => null);
+  }
+
   async function follow() {
-    const query = new URLSearchParams(runs.map((run) => ["run", run]));
-    query.set("have", JSON.stringify(have));
-    const answer = await fetch(`news?${query}`).catch(() => null);
+    const answer = await post("news", {runs, ...have});
     if (!answer?.ok) {
       complain(await sentence(answer));
       lost = true;
@@ -117,10 +120,12 @@
       location.reload();  // the runs are of other recipes than before
       return RETRY;
     }
-    for (const [id, html] of Object.entries(news.parts)) {
+    for (const [id, html] of Object.entries(news.parts)) waiting.set(id, html);
+    for (const [id, html] of waiting) {
       const part = document.getElementById(id);
-      if (isPlaying(part)) delete news.digests[id];  // asked for again
-      else replacePart(part, html);
+      if (isPlaying(part)) continue;
+      waiting.delete(id);
+      replacePart(part, html);
     }
     for (const [id, points] of Object.entries(news.points)) lengthen(document.getElementById(id), points);
     for (const bar of bars) if (news.states[bar.dataset.run]) showState(bar, news.states[bar.dataset.run]);

@@ -146,15 +146,19 @@ class Site:
             self.samples[key] = make()
         return self.samples[key]
 
-    def ask(self, name: str, action: str) -> list[requests.Action]:
+    def ask(self, name: str, action: str) -> list[str]:
         """Put a request into the folder of a run that is shown."""
-        known = next((each for each in requests.ACTIONS if each == action), None)
         run = self.followers.get(name)
         if not self.writes:
             raise RunError("this page is read-only: start it without --read-only")
-        if run is None or known is None:
+        if run is None or action not in requests.ACTIONS:
             raise RunError(f"there is no run {name} here, or no action {action}")
-        return requests.ask(run.path, known)
+        if run.seen_held and not is_held(run.path):
+            raise RunError(f"{name} has stopped; resume it first")
+        try:
+            return requests.ask(run.path, action)
+        except OSError as error:
+            raise RunError(f"{run.path} cannot be written: {error.strerror}") from None
 
 
 def is_run(path: Path) -> bool:

@@ -6,16 +6,15 @@ not reach the next one. It is removed before it is carried out, so that it canno
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs.folder import RunFolder
 from quintet.files import write_json
 
-Action = Literal["evaluate", "save", "stop"]
-ACTIONS: Sequence[Action] = get_args(Action)
+ACTIONS = ("evaluate", "save", "stop")
 """In the order in which they are carried out."""
 MAX_BYTES = 4096
 
@@ -24,7 +23,7 @@ def file_of(run: Path) -> Path:
     return run / "requests.json"
 
 
-def ask(run: Path, action: Action) -> list[Action]:
+def ask(run: Path, action: str) -> list[str]:
     """Add to what is asked of the run; returns all of it."""
     start = start_of(run)
     if not start:
@@ -34,7 +33,7 @@ def ask(run: Path, action: Action) -> list[Action]:
     return actions
 
 
-def pending(run: Path) -> list[Action]:
+def pending(run: Path) -> list[str]:
     """What the run has been asked for and has not taken yet."""
     start = start_of(run)
     asked = _read(file_of(run))
@@ -50,7 +49,7 @@ def start_of(run: Path) -> str:
         return ""
 
 
-def take(folder: RunFolder) -> tuple[list[Action], str]:
+def take(folder: RunFolder) -> tuple[list[str], str]:
     """For the process that holds the lock: what is asked of it, and a sentence about what is not
     carried out. The request is gone afterwards."""
     path = file_of(folder.path)
@@ -68,16 +67,16 @@ def take(folder: RunFolder) -> tuple[list[Action], str]:
     return _actions(asked), ""
 
 
-def to_code(actions: Iterable[Action]) -> int:
+def to_code(actions: Iterable[str]) -> int:
     """As a number, which processes agree on by a sum: only the main one has any."""
     return sum(1 << ACTIONS.index(action) for action in actions)
 
 
-def from_code(code: int) -> list[Action]:
+def from_code(code: int) -> list[str]:
     return [action for bit, action in enumerate(ACTIONS) if code & (1 << bit)]
 
 
-def _actions(asked: dict[str, Any]) -> list[Action]:
+def _actions(asked: dict[str, Any]) -> list[str]:
     named = asked.get("actions")
     return [action for action in ACTIONS if isinstance(named, list) and action in named]
 
