@@ -4,7 +4,8 @@
 
 image/vqgan_tiny trains on one thread and reports at every second step; stretches without and with
 a page that asks every two seconds, as its script does, alternate. Prints the median time of a step
-in both, by the clock and of the CPU (which other programs disturb less), the share of a core that the server takes, and the time in which a report finds no request.
+in both, by the clock and of the CPU, which other programs disturb less, the share of a core that
+the server takes, and the time in which a report finds no request.
 """
 
 import argparse

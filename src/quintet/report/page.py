@@ -101,8 +101,8 @@ def page(sources: Sequence[Source], live: Live | None = None) -> str:
     groups = group_by_recipe(sources)
     parts = page_parts(groups)
     top, code = live or ("", "")
-    if live:
-        parts = dict.fromkeys(parts, str)
+    for part in parts if live else ():
+        parts[part] = str  # empty
     body = "".join(
         runs_section(group, number, len(groups) > 1, parts) for number, group in enumerate(groups)
     )
