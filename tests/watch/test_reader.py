@@ -9,7 +9,7 @@ import pytest
 from watched import make_run, report, write
 
 from quintet.engine.runs.folder import RunFolder
-from quintet.report.source import MAX_REPORTS
+from quintet.report.curves import MAX_POINTS
 from quintet.watch.reader import CHUNK, Follower, Journal, Thinned, new_points
 
 
@@ -122,7 +122,7 @@ def test_a_hundred_thousand_reports_fit_on_a_page(path: Path) -> None:
     path.write_text("".join(line % step for step in range(100_000)) + evaluation)
     journal = Journal(path)
     found = steps(journal)
-    assert MAX_REPORTS <= len(found) <= 2 * MAX_REPORTS + 2
+    assert MAX_POINTS <= len(found) <= 2 * MAX_POINTS + 2
     assert found[-2:] == [99_999, 7]
     at = journal.tail.offset
     write(path, report(100_000))

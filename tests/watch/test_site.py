@@ -139,6 +139,10 @@ def test_a_run_is_known_by_its_lock(run: Path, site: Site) -> None:
     folder.unlock()
     assert not is_held(run)
     assert state(site) == "stopped"
+    with pytest.raises(RunError, match="has stopped"):
+        site.ask("a", "save")
+    (run / ".lock").write_text("another start")  # of another machine
+    assert state(site) == "running"
 
 
 # -- several runs ---------------------------------------------------------------------------------

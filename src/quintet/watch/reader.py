@@ -10,14 +10,13 @@ from uuid import uuid4
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs.folder import read_json
-from quintet.report.curves import MAX_METRICS, NOT_PLOTTED
+from quintet.report.curves import MAX_METRICS, MAX_POINTS, NOT_PLOTTED
 from quintet.report.markup import is_finite
 from quintet.report.source import (
     MAX_EVENTS,
     MAX_JOURNAL_BYTES,
     MAX_JSON_BYTES,
     MAX_LINE_BYTES,
-    MAX_REPORTS,
     Source,
     open_regular,
     parse,
@@ -25,6 +24,8 @@ from quintet.report.source import (
 )
 
 Record = Mapping[str, Any]
+Points = dict[str, tuple[list[float], list[float]]]
+"""Steps and values by metric."""
 CHUNK = 8 * MAX_LINE_BYTES
 ANCHOR = 64
 
@@ -82,7 +83,7 @@ class Tail:
 class Thinned:
     """Evenly spaced records of any number: beyond twice the limit every other one is dropped."""
 
-    def __init__(self, limit: int = MAX_REPORTS):
+    def __init__(self, limit: int = MAX_POINTS):
         self.limit, self.stride, self.seen = limit, 1, 0
         self.kept: list[tuple[int, Record]] = []
         self.last: tuple[int, bytes] | None = None
@@ -150,8 +151,8 @@ class Follower:
         self.about: dict[str, Any] = {}
         self.missing = ""
         """Why the folder cannot be read; what was read before stays."""
-        self.seen_held = False
-        """Whether a process of this machine was seen to train here."""
+        self.held_start = ""
+        """The latest start that a process of this machine was seen to hold."""
 
     def read(self) -> Source:
         try:
@@ -170,9 +171,8 @@ class Follower:
         return Source(self.path, self.label, self.about, reports, list(self.events), best)
 
 
-def new_points(records: Sequence[Record]) -> dict[str, tuple[list[float], list[float]]]:
-    """Steps and values by metric."""
-    points: dict[str, tuple[list[float], list[float]]] = {}
+def new_points(records: Sequence[Record]) -> Points:
+    points: Points = {}
     for record in records:
         step = record.get("step")
         for name, value in record.items() if is_finite(step) else ():

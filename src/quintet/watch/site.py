@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs import requests
 from quintet.report import script
 from quintet.report.markup import duration, is_finite, text
 from quintet.report.page import Live, event_kind, group_by_recipe, page, page_parts
-from quintet.report.receipts import apart
+from quintet.report.receipts import PREFIX, apart
 from quintet.report.source import Source, entries, is_folder, mapping
-from quintet.watch.reader import Follower, age, new_points
+from quintet.watch.reader import Follower, Points, age, new_points
 
 HERE = Path(__file__).parent
 MAX_SHOWN = 8
@@ -118,19 +118,15 @@ class Site:
                 kind, _, index = part.rpartition("-")
                 group = groups[int(index)] if kind else []
                 held = mapping(have.get("digests")).get(part)
-                if kind == "curves" and held == (digest := plotted(runs, group)):
-                    journals = {s.label: runs[s.label].journal for s in group}
-                    at = mapping(have.get("at"))
-                    news["points"][part] = [
-                        new_points(journal.since(offset(at.get(label))))
-                        for label, journal in journals.items()
-                    ]
-                else:
-                    html = self._samples(group, len(runs), make) if kind == "samples" else make()
-                    digest = plotted(runs, group) if kind == "curves" else digest_of(html)
-                    if digest != held:
-                        news["parts"][part] = html
-                news["digests"][part] = digest
+                if kind == "curves":
+                    news["digests"][part] = plotted(runs, group)
+                    if news["digests"][part] == held:
+                        labels = [source.label for source in group]
+                        news["points"][part] = [points_since(runs[n], have) for n in labels]
+                        continue
+                html = self._samples(group, len(runs), make) if kind == "samples" else make()
+                if news["digests"].setdefault(part, digest_of(html)) != held:
+                    news["parts"][part] = html
             news["at"] = {name: run.journal.tail.offset for name, run in runs.items()}
             news["states"] = {s.label: state(runs[s.label], s) for s in sources}
             return news
@@ -153,7 +149,7 @@ class Site:
             raise RunError("this page is read-only: start it without --read-only")
         if run is None or action not in requests.ACTIONS:
             raise RunError(f"there is no run {name} here, or no action {action}")
-        if run.seen_held and not is_held(run.path):
+        if process_of(run) == "gone":
             raise RunError(f"{name} has stopped; resume it first")
         try:
             return requests.ask(run.path, action)
@@ -202,13 +198,16 @@ def plotted(runs: Mapping[str, Follower], group: Sequence[Source]) -> str:
     """Changes where new points are not enough: with other lines, names of receipts, or without the
     script that draws them."""
     journals = [runs[source.label].journal for source in group]
-    drawn = script.plotly() is not None and not apart(group)[1]
+    judged = any(name.startswith(PREFIX) for journal in journals for name in journal.points)
+    drawn = script.plotly() is not None and not (judged and apart(group)[1])
     ends = [] if drawn else [journal.tail.offset for journal in journals]
     return digest_of(repr(([journal.plotted for journal in journals], ends)))
 
 
-def offset(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+def points_since(run: Follower, have: Mapping[str, Any]) -> Points:
+    """Points by metric, after the offset that a page has."""
+    at = mapping(have.get("at")).get(run.label)
+    return new_points(run.journal.since(at if isinstance(at, int) else 0))
 
 
 def with_live_rows(source: Source) -> Source:
@@ -238,17 +237,26 @@ def state(run: Follower, source: Source) -> dict[str, Any]:
     asked = requests.pending(run.path)
     found: dict[str, Any] = {"warnings": warnings, "asked": asked, "kind": "running"}
     quiet = age(run.journal.tail.path)
-    held, seen = is_held(run.path), run.seen_held
-    run.seen_held = held or seen
+    process = process_of(run)
     since = "no report yet" if quiet is None else f"last report {duration(round(quiet))} ago"
     if run.missing:
         return {**found, "kind": "gone", "text": f"cannot be read: {run.missing}"}
-    if steps_left(source) == 0 and not held:
+    if steps_left(source) == 0 and process != "here":
         return {**found, "kind": "finished", "text": "finished"}
-    if held or (quiet is not None and quiet < QUIET and not seen):
+    recent = quiet is not None and quiet < QUIET
+    if process == "here" or (process == "unknown" and recent):
         return {**found, "text": f"running, {since}"}
-    where = "stopped" if seen else "not running on this machine"
+    where = "stopped" if process == "gone" else "not running on this machine"
     return {**found, "kind": "stopped", "text": f"{where}, {since}"}
+
+
+def process_of(run: Follower) -> Literal["here", "gone", "unknown"]:
+    """Where the process of the latest start is: on this machine, or gone from it."""
+    start = requests.start_of(run.path)
+    if is_held(run.path):
+        run.held_start = start
+        return "here"
+    return "gone" if start and start == run.held_start else "unknown"
 
 
 def is_held(run: Path) -> bool:
