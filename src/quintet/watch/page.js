@@ -15,22 +15,22 @@
   function replacePart(part, html) {
     const fields = new Map(all(FIELDS, part).map((field, index) => [nameOf(field, index), field]));
     const focus = [...fields].find(([, field]) => field === document.activeElement)?.[0];
-    tell(part, "removed");
+    tell(part, "quintet:removed");
     part.innerHTML = html;
-    tell(part, "replaced");
+    tell(part, "quintet:replaced");
     all(FIELDS, part).forEach((field, index) => {
       const name = nameOf(field, index), old = fields.get(name);
       if (old?.localName !== field.localName) return;
       if (field.localName === "details") field.open = old.open;
       if (field.localName === "input" && (field.checked !== old.checked || field.value !== old.value)) {
         [field.checked, field.value] = [old.checked, old.value];
-        tell(field, "", "input");
+        tell(field, "input");
       }
       if (name === focus) field.focus({preventScroll: true});
     });
   }
 
-  function tell(target, what, name = `quintet:${what}`) {
+  function tell(target, name) {
     target.dispatchEvent(new Event(name, {bubbles: true}));
   }
 
@@ -50,7 +50,7 @@
         [line.x, line.y] = [thin(line.x), thin(line.y)];
         longer = true;
       }
-      if (longer) tell(box, "longer");
+      if (longer) tell(box, "quintet:longer");
     }
   }
 
