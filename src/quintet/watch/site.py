@@ -19,6 +19,8 @@ from quintet.report.source import Source, entries, is_folder, mapping
 from quintet.watch.reader import Follower, Points, age, new_points
 
 HERE = Path(__file__).parent
+Digested = tuple[str, Callable[[], str]]
+"""A part of the page: what changes with its content, and the content."""
 MAX_SHOWN = 8
 """Runs on a page: the number of colours."""
 MAX_RUNS, MAX_FOLDERS, DEPTH = 500, 3000, 3
@@ -41,7 +43,7 @@ class Site:
             raise RunError(f"there is no folder {root}; name a run, or a folder of runs")
         self.root, self.writes = root, writes
         self.followers: dict[str, Follower] = {}
-        self.samples: dict[Any, str] = {}
+        self.samples: dict[Any, Digested] = {}
         self.lock = threading.Lock()
 
     def paths(self) -> dict[str, Path]:
@@ -119,27 +121,30 @@ class Site:
                 group = groups[int(index)] if kind else []
                 held = mapping(have.get("digests")).get(part)
                 if kind == "curves":
-                    news["digests"][part] = plotted(runs, group)
-                    if news["digests"][part] == held:
-                        labels = [source.label for source in group]
-                        news["points"][part] = [points_since(runs[n], have) for n in labels]
-                        continue
-                html = self._samples(group, len(runs), make) if kind == "samples" else make()
-                if news["digests"].setdefault(part, digest_of(html)) != held:
-                    news["parts"][part] = html
+                    digest, html = plotted(runs, group), make
+                elif kind == "samples":
+                    digest, html = self._samples(group, len(runs), make)
+                else:
+                    digest, html = digested(make)
+                news["digests"][part] = digest
+                if digest != held:
+                    news["parts"][part] = html()
+                elif kind == "curves":
+                    news["points"][part] = [points_since(runs[s.label], have) for s in group]
             news["at"] = {name: run.journal.tail.offset for name, run in runs.items()}
             news["states"] = {s.label: state(runs[s.label], s) for s in sources}
             return news
 
-    def _samples(self, group: Sequence[Source], num_runs: int, make: Callable[[], str]) -> str:
-        """Rendering reads all files, and draws spectrograms: only where the files have changed."""
+    def _samples(self, group: Sequence[Source], num_runs: int, make: Callable[[], str]) -> Digested:
+        """Rendering reads all files, and draws spectrograms: only where the files have
+        changed."""
         files = [path for source in group for path in source.exhibits()[1]]
         labels = (source.label for source in group)
         key = (num_runs, *labels, *((str(path), *stamp(path)) for path in files))
         if key not in self.samples:
             if len(self.samples) >= MAX_SAMPLES:
                 self.samples.clear()
-            self.samples[key] = make()
+            self.samples[key] = digested(make)
         return self.samples[key]
 
     def ask(self, name: str, action: str) -> list[str]:
@@ -188,6 +193,11 @@ def stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return (0, 0)
     return (about.st_mtime_ns, about.st_size)
+
+
+def digested(make: Callable[[], str]) -> Digested:
+    html = make()
+    return digest_of(html), lambda: html
 
 
 def digest_of(html: str) -> str:
