@@ -65,8 +65,9 @@ def test_a_run_that_saves_and_evaluates_on_request_computes_the_same(
     more = {r["step"] for r in lines(asked) if "val/error" in r} - {12, 24}
     (step,) = more
     assert step in RunFolder.open(asked).steps()
-    best = [json.loads((path / "best.json").read_text())["step"] for path in (asked, quiet)]
-    assert best[0] == best[1]
+    for file, name in (("best.json", "step"), ("checkpoints/step-00000024/state.json", "flat")):
+        one, other = (json.loads((path / file).read_text())[name] for path in (asked, quiet))
+        assert one == other
 
 
 def test_a_run_stopped_on_request_resumes_to_the_same_end(quiet: Path, tmp_path: Path) -> None:

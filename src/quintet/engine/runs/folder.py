@@ -137,7 +137,7 @@ class RunFolder:
     def discard(self) -> None:
         """Undo `create` after a start that failed before the first step."""
         written = ("config.json", "data.json", "events.jsonl", "metrics.jsonl", "report.html")
-        for name in (*written, "tracker.json", ".lock"):
+        for name in (*written, "tracker.json", "requests.json", ".lock"):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.path / "tensorboard", self.frozen):
             shutil.rmtree(folder, ignore_errors=True)
