@@ -23,6 +23,7 @@ COMMANDS = {
     "pack": "pack:pack_folder",
     "export": "export",
     "report": "report",
+    "watch": "watch",
     "replay": "replay",
     "doctor": "doctor.command",
     "demo": "demo.command",

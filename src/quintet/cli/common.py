@@ -32,6 +32,7 @@ FAMILIES
   quintet train speech/voicebox VOICES --run runs/f
   quintet resume runs/b --steps 20000            resume exactly where it stopped
   quintet report runs/b [RUN …]                  one page that shows a run, or several
+  quintet watch runs/b                           that page live in a browser, with buttons
   quintet evaluate runs/b [FOLDER]               metrics on validation data, or on a folder
   quintet evaluate runs/b --judges psnr fid      external metrics on the run's outputs
   quintet evaluate --pair ORIGINALS OTHERS       judge any two folders of files

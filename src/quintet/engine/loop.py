@@ -23,6 +23,7 @@ def train(run: Run) -> None:
             run.evaluate()
         if run.due(run.recipe.save_every) or run.saver.is_best:
             run.save()
+        run.answer_requests()
         run.go_back_if_failed()
         run.stop_if_asked()
     run.finish()

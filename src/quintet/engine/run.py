@@ -21,6 +21,7 @@ from quintet.engine.machine.world import World
 from quintet.engine.meters import Meters, Stopwatch, order_of
 from quintet.engine.reporter import Reporter
 from quintet.engine.rollback import Rollbacks
+from quintet.engine.runs import requests
 from quintet.engine.runs.folder import RunFolder
 from quintet.engine.runs.saver import Saver
 from quintet.engine.runs.sinks import Sink
@@ -69,6 +70,9 @@ class Run:
         self.checked = False
         self.flat = 0
         """Evaluations in a row without a new best."""
+        self.requests: list[str] = []
+        """What was asked from outside, the same on all processes."""
+        self.evaluated_step: int | None = None
         if recipe.stop_when_flat and (self.fixed is None or task.best is None):
             raise RunError("stop_when_flat needs validation data and a metric; set it to 0")
 
@@ -85,10 +89,10 @@ class Run:
                 self.task.check(batches[0].data)
             except ValueError as error:
                 raise RunError(f"the first batch does not fit the model: {error}") from None
-        requests = self.stream.step_requests
-        self.meters.begin(self.step, [request.sample for request in requests])
+        samples = self.stream.step_requests
+        self.meters.begin(self.step, [request.sample for request in samples])
         none = torch.zeros((), device=self.world.device)
-        context = StepContext(self.step, self.recipe.seed, len(requests), self.world, none)
+        context = StepContext(self.step, self.recipe.seed, len(samples), self.world, none)
         if self.step_scalars is not None:
             self.step_scalars.set(self.step)
             context.step_scalars = self.step_scalars
@@ -97,7 +101,11 @@ class Run:
         return context
 
     def report(self) -> None:
-        counts = {"damaged": len(self.stream.damaged), "replaced": 0}
+        asked, dropped = requests.take(self.folder) if self.world.is_main else ([], "")
+        if dropped:
+            self.say(dropped)
+        code = requests.to_code(asked)
+        counts = {"damaged": len(self.stream.damaged), "replaced": 0, "asked": code}
         for loader in (self.stream, self.fixed):
             if loader is not None:
                 counts["replaced"] += loader.replaced
@@ -106,6 +114,7 @@ class Run:
         self.meters.add(self.step, "data", noted)
         means, table = self.meters.read()
         replaced = means.pop("data/replaced")  # of this machine, and not of the run
+        self.requests += requests.from_code(int(means.pop("data/asked")))
         record: dict[str, Any] = {
             "step": self.step,
             "samples": self.stream.position,
@@ -132,8 +141,9 @@ class Run:
         self.meters.ids.clear()
         self.saver.writer.check()
 
-    def evaluate(self) -> dict[str, float]:
-        """Averaged and live weights on the held-out set, and exhibits from the averaged ones."""
+    def evaluate(self, counts: bool = True) -> dict[str, float]:
+        """Averaged and live weights on the held-out set, and exhibits from the averaged ones. One
+        that does not count is no candidate for the best, and so changes nothing of the run."""
         if self.fixed is None or self.rollbacks.failure:
             return {}
         bad = ", ".join(f"'{name}'" for name in self.parts.nonfinite(self.world))
@@ -163,6 +173,7 @@ class Run:
             **({"receipts": judged.receipts} if judged.receipts else {}),
         }
         self.reporter.record(record)
+        self.evaluated_step = self.step
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 self.say(f"health: {name} is not finite: inspect the validation samples")
@@ -170,8 +181,9 @@ class Run:
         if poor and self.step == self.recipe.steps:
             self.say(f"health: {poor}")
         self.reporter.name_damaged(self.step, "valid", self.fixed, self.world)
-        self.saver.note_best(metrics, self.task.best)
-        self.flat = 0 if self.saver.is_best else self.flat + 1
+        if counts:
+            self.saver.note_best(metrics, self.task.best)
+            self.flat = 0 if self.saver.is_best else self.flat + 1
         self.meters.clock += time.perf_counter() - begun  # throughput is of training alone
         return metrics
 
@@ -189,6 +201,20 @@ class Run:
             **self.skipped.state(self.meters.entries),
         }
         self.saver.save(self.step, self.parts.state(), about)
+
+    def answer_requests(self) -> None:
+        """Carry out what was asked for at the last report, unless this step did it anyway."""
+        asked, self.requests = self.requests, []
+        if asked:
+            self.say(f"requested: {', '.join(asked)}")
+        if "evaluate" in asked and self.evaluated_step != self.step:
+            if self.fixed is None:
+                self.say("nothing was evaluated: the run has no validation data")
+            self.evaluate(counts=False)
+        if "save" in asked and self.saver.saved_step != self.step:
+            self.save()
+        if "stop" in asked:
+            self.signals.ask()
 
     def stop_if_asked(self) -> None:
         code = self.world.agree(self.signals.asked())

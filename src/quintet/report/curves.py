@@ -145,6 +145,7 @@ def card(plot: Plot, sources: Sequence[Source]) -> str:
             "name": title(line, plot, sources if several else ()),
             "colour": line.run if several else colour_index(line, plot),
             "kind": line.kind or "train",
+            "source": [line.run, f"{line.kind}/{line.metric}" if line.kind else line.metric],
             "baseline": plot.is_baseline(line),
             "x": [x for x, _ in line.points],
             "y": [float(f"{y:.6g}") for _, y in line.points],

@@ -6,8 +6,10 @@
   const colour = (name) => styles.getPropertyValue(`--${name}`).trim();
   const drawn = new Set();
 
-  for (const button of all(".zoom")) {
-    button.addEventListener("click", () => setPressed(button, button.ariaPressed !== "true"));
+  function bindZoom(inside) {
+    for (const button of all(".zoom", inside)) {
+      button.addEventListener("click", () => setPressed(button, button.ariaPressed !== "true"));
+    }
   }
 
   function setPressed(button, on) {
@@ -38,7 +40,7 @@
   }
 
   function curve(box) {
-    const lines = JSON.parse(box.dataset.plot);
+    const lines = box.lines ??= JSON.parse(box.dataset.plot);
     const weight = Number(box.closest("section").querySelector(".smooth")?.value ?? 0) / 100;
     const axis = {
       gridcolor: colour("grid"), zerolinecolor: colour("grid"), automargin: true, exponentformat: "e",
@@ -66,18 +68,18 @@
     if (drawn.has(box)) curve(box);
   }
 
-  function bindCurveControls() {
-    for (const button of all(".log")) {
+  function bindCurveControls(inside) {
+    for (const button of all(".log", inside)) {
       const box = button.closest("figure").querySelector(".plot");
       button.hidden = false;
       button.addEventListener("click", () => setLog(box, !box.dataset.log));
     }
-    for (const input of all(".all-log")) {
+    for (const input of all(".all-log", inside)) {
       input.addEventListener("input", () => {
         for (const box of all(".plot", input.closest("section"))) setLog(box, input.checked);
       });
     }
-    for (const input of all(".smooth")) {
+    for (const input of all(".smooth", inside)) {
       input.addEventListener("input", () => {
         for (const box of all(".plot", input.closest("section"))) if (drawn.has(box)) curve(box);
       });
@@ -191,8 +193,8 @@
 
   const KEY_DIRECTIONS = {ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down"};
 
-  function bindMeshControls() {
-    for (const card of all(".meshes")) {
+  function bindMeshControls(inside) {
+    for (const card of all(".meshes", inside)) {
       for (const button of all("[data-rotate]", card)) {
         const direction = button.dataset.rotate;
         button.addEventListener("click", () => {
@@ -224,15 +226,36 @@
     drawn.delete(box);
   }
 
-  function observe() {
-    const observer = new IntersectionObserver((changes) => {
-      for (const {target, isIntersecting} of changes) {
-        if (isIntersecting && !drawn.has(target)) draw(target);
-        else if (!isIntersecting && target.dataset.mesh && drawn.has(target)) release(target);
+  const observer = new IntersectionObserver((changes) => {
+    for (const {target, isIntersecting} of changes) {
+      if (isIntersecting && !drawn.has(target)) draw(target);
+      else if (!isIntersecting && target.dataset.mesh && drawn.has(target)) release(target);
+    }
+  }, {rootMargin: "300px"});
+
+  function bindPlots(inside) {
+    bindCurveControls(inside);
+    bindMeshControls(inside);
+    for (const tools of all(".tools", inside)) tools.hidden = false;
+    for (const box of all("[data-plot], [data-mesh]", inside)) observer.observe(box);
+  }
+
+  // The script of a live page replaces parts of it, and lengthens the lines of curves.
+
+  function followLivePage() {
+    document.addEventListener("quintet:removed", ({target}) => {
+      for (const box of all("[data-plot], [data-mesh]", target)) {
+        observer.unobserve(box);
+        if (drawn.has(box)) release(box);
       }
-    }, {rootMargin: "300px"});
-    for (const box of all("[data-plot], [data-mesh]")) observer.observe(box);
-    dark.addEventListener("change", () => drawn.forEach(draw));
+    });
+    document.addEventListener("quintet:replaced", ({target}) => {
+      bindZoom(target);
+      bindPlots(target);
+    });
+    document.addEventListener("quintet:longer", ({target}) => {
+      if (drawn.has(target)) curve(target);
+    });
   }
 
   async function loadPlotly(packed) {
@@ -252,12 +275,12 @@
       return;
     }
     await loadPlotly(packed);
-    bindCurveControls();
-    bindMeshControls();
-    for (const tools of all(".tools")) tools.hidden = false;
-    observe();
+    bindPlots(document);
+    dark.addEventListener("change", () => drawn.forEach(draw));
+    followLivePage();
     document.documentElement.dataset.ready = "yes";
   }
 
+  bindZoom(document);
   start();
 })();

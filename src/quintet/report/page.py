@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from quintet.engine.errors import RunError
 from quintet.engine.runs.checkpoint import describe
@@ -86,24 +87,76 @@ def check_output(out: Path, flag: str = "--out") -> None:
             )
 
 
-def page(sources: Sequence[Source]) -> str:
-    name = text(" and ".join(f"{s.label} · {s.recipe}" for s in sources[:3]))
+class Live(NamedTuple):
+    """Of a page whose parts are filled by a second script."""
+
+    top: str
+    """Content above the report."""
+    code: str
+    """The script, which may ask the host of the page."""
+
+
+def page(sources: Sequence[Source], live: Live | None = None) -> str:
+    name = text(" and ".join(f"{s.label} · {s.recipe}" for s in sources[:3])) or "No runs"
     groups = group_by_recipe(sources)
+    parts = page_parts(groups)
+    top, code = live or ("", "")
+    for part in parts if live else ():
+        parts[part] = str  # empty
     body = "".join(
-        runs_section(group, number if len(groups) > 1 else None, len(sources))
-        for number, group in enumerate(groups)
+        runs_section(group, number, len(groups) > 1, parts) for number, group in enumerate(groups)
     )
     packed = script.plotly()
     plotly = f'<script id="plotly" type="text/plain">{packed.data}</script>' if packed else ""
+    second = f"<script>{code}</script>" if code else ""
     return (
         f'<!doctype html>{MARKER}<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{script.policy()}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{script.policy(code)}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{name}</title><style>{script.style()}</style></head><body>"
         f'<a class="skip" href="#main">Skip to content</a><header>{LOGO}<h1>{name}</h1>'
-        f'{links(groups)}</header><main id="main">{plotly_note(sources)}{overview(groups)}'
-        f"{body}</main>{plotly}<script>{script.script()}</script></body></html>\n"
+        f'{links(groups)}</header><main id="main">{plotly_note(sources)}{top}'
+        f"{block('overview', parts)}{body}</main>{plotly}<script>{script.script()}</script>{second}"
+        "</body></html>\n"
     )
+
+
+Parts = dict[str, Callable[[], str]]
+"""What makes each part of a page, by its id; a live page asks for those that have changed."""
+
+
+def page_parts(groups: Sequence[Sequence[Source]]) -> Parts:
+    parts: Parts = {"overview": partial(overview, groups)}
+    num_runs = sum(map(len, groups))
+    for index, group in enumerate(groups):
+        own = group_parts(group, num_runs)
+        parts |= {f"{name}-{index}": make for name, make in own.items()}
+    return parts
+
+
+def group_parts(group: Sequence[Source], num_runs: int) -> Parts:
+    group, incomparable = apart(group)
+    notes = "".join(f"<li>{text(note)}</li>" for note in incomparable[:MAX_EVENTS])
+    warning = f'<div class="warn"><ul>{notes}</ul></div>' if notes else ""
+    log = "Configuration, environment and log"
+
+    def columns(title: str, column: Callable[[Source], str]) -> Callable[[], str]:
+        return lambda: section(title, side_by_side(group, [column(s) for s in group]))
+
+    return {
+        "differences": lambda: differences(group),
+        "progress": lambda: progress(group),
+        "curves": lambda: section("Curves", curves(group)),
+        "samples": columns("Samples", partial(exhibits, num_runs=num_runs)),
+        "metrics": lambda: section("Validation metrics", warning + validation(group)),
+        "health": columns("Health", health),
+        "data": columns("Data", data),
+        "log": columns(log, environment),
+    }
+
+
+def block(name: str, parts: Parts) -> str:
+    return f'<div class="part" id="{name}">{parts[name]()}</div>'
 
 
 def plotly_note(sources: Sequence[Source]) -> str:
@@ -151,26 +204,18 @@ def overview(groups: Sequence[Sequence[Source]]) -> str:
     return section("Runs", table(list(keys), rows))
 
 
-def runs_section(group: Sequence[Source], index: int | None, num_runs: int) -> str:
-    head = "" if index is None else f'<h2 id="g{index}" class="kind">{heading(group)}</h2>'
-    group, incomparable = apart(group)
-    samples = section("Samples", side_by_side(group, [exhibits(s, num_runs) for s in group]))
-    notes = "".join(f"<li>{text(note)}</li>" for note in incomparable[:MAX_EVENTS])
-    warning = f'<div class="warn"><ul>{notes}</ul></div>' if notes else ""
-    metrics = section("Validation metrics", warning + validation(group))
-    parts = [
-        differences(group),
-        progress(group),
-        section("Curves", curves(group)),
-        f'<div class="pair">{samples}{metrics}</div>' if len(group) == 1 else samples + metrics,
-        section("Health", side_by_side(group, [health(s) for s in group])),
-        section("Data", side_by_side(group, [data(s) for s in group])),
-        section(
-            "Configuration, environment and log",
-            side_by_side(group, [environment(s) for s in group]),
-        ),
-    ]
-    return f'<div class="runs">{head}{"".join(parts)}</div>'
+def runs_section(group: Sequence[Source], index: int, several: bool, parts: Parts) -> str:
+    head = f'<h2 id="g{index}" class="kind">{heading(group)}</h2>' if several else ""
+
+    def blocks(*names: str) -> str:
+        return "".join(block(f"{name}-{index}", parts) for name in names)
+
+    pair = blocks("samples", "metrics")
+    pair = f'<div class="pair">{pair}</div>' if len(group) == 1 else pair
+    return (
+        f'<div class="runs">{head}{blocks("differences", "progress", "curves")}'
+        f"{pair}{blocks('health', 'data', 'log')}</div>"
+    )
 
 
 def section(title: str, body: str) -> str:

@@ -24,8 +24,9 @@ def apart(group: Sequence[Source]) -> tuple[list[Source], list[str]]:
             difference = differing(first, other) if first and other else "a receipt is missing"
             names = f"{judge} of {where} and of {other_where}"
             notes.append(f"{names} cannot stand side by side: {difference}")
-    sources = [replace(s, reports=[_renamed(r, s, mixed) for r in s.reports]) for s in group]
-    return (sources if mixed else list(group)), notes
+    if not mixed:
+        return list(group), notes
+    return [replace(s, reports=[_renamed(r, s, mixed) for r in s.reports]) for s in group], notes
 
 
 def _receipts(group: Sequence[Source]) -> Receipts:

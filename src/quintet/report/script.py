@@ -46,11 +46,14 @@ def plotly() -> Packed | None:
     return Packed(base64.b64encode(packed).decode(), digest(code))
 
 
-def policy() -> str:
-    """Content security policy: no network access, and only the two scripts of the page run."""
+def policy(second: str = "") -> str:
+    """Content security policy: only the scripts of the page run, and there is no network access but
+    for a second script, which asks the host of the page."""
     packed = plotly()
-    scripts = f"{digest(script().encode())} {packed.digest if packed else ''}".strip()
+    codes = [digest(code.encode()) for code in (script(), second) if code]
+    scripts = " ".join([*codes, *([packed.digest] if packed else [])])
+    reach = "connect-src 'self'; form-action 'self'" if second else "form-action 'none'"
     return (
         f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; media-src data:; base-uri 'none'; form-action 'none'"
+        f"img-src data: blob:; media-src data:; base-uri 'none'; {reach}"
     )

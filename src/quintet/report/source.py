@@ -33,6 +33,8 @@ class Source:
     reports: Sequence[Mapping[str, Any]] = ()
     events: Sequence[Mapping[str, Any]] = ()
     best: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    live: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Rows of the summary that only a live page knows."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -80,11 +82,11 @@ def _load(path: Path, label: str) -> Source:
         )
     folder = RunFolder.open(path)
     events = list(read_journal(folder.events, 1))[-MAX_EVENTS:]
-    best = _read_best(path / "best.json")
+    best = read_best(path / "best.json")
     return Source(path, label, folder.about, read_reports(folder.metrics), events, best)
 
 
-def _read_best(path: Path) -> Mapping[str, Any]:
+def read_best(path: Path) -> Mapping[str, Any]:
     try:
         return mapping(json.loads(content(path, MAX_JSON_BYTES)))
     except (OSError, ValueError, RecursionError):
@@ -120,11 +122,11 @@ def read_journal(path: Path, stride: int) -> Iterator[dict[str, Any]]:
         last = line
         if stride == 1 or b'"val/' in line or count // stride * stride == count:
             last = b""
-            yield from _parse(line)
-    yield from _parse(last)
+            yield from parse(line)
+    yield from parse(last)
 
 
-def _parse(line: bytes) -> Iterator[dict[str, Any]]:
+def parse(line: bytes) -> Iterator[dict[str, Any]]:
     try:
         value = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -192,6 +194,7 @@ def summary(source: Source) -> dict[str, str]:
     machine = mapping(about.get("machine"))
     rows = {
         "step": f"{last.get('step', 0)} of {source.settings.get('steps')}",
+        **source.live,
         "samples": f"{format_value(last.get('samples', 0), ',')} ({last.get('epoch', 0)} epochs)",
         "time": duration(last.get("seconds", 0)),
         "throughput": f"{format_value(last.get('samples_per_second'), '.4g')} samples per second",

@@ -1,4 +1,4 @@
-"""Signals and the clock ask for a stop; the loop grants it between two steps."""
+"""Signals, the clock and requests ask for a stop; the loop grants it between two steps."""
 
 import contextlib
 import os
@@ -7,17 +7,18 @@ import threading
 import time
 from types import FrameType
 
-CLOCK, FLAT, HANGUP, TERMINATED, INTERRUPTED = 1, 2, 3, 4, 5
+CLOCK, FLAT, ASKED, HANGUP, TERMINATED, INTERRUPTED = 1, 2, 3, 4, 5, 6
 """Why a run stops; of several reasons the largest counts. 0: none."""
 CODES = {
     signal.SIGHUP: HANGUP,
     signal.SIGTERM: TERMINATED,
     signal.SIGINT: INTERRUPTED,
 }
-STATUS = {CLOCK: 0, FLAT: 0, HANGUP: 129, TERMINATED: 143, INTERRUPTED: 130}
+STATUS = {CLOCK: 0, FLAT: 0, ASKED: 0, HANGUP: 129, TERMINATED: 143, INTERRUPTED: 130}
 REASON = {
     CLOCK: "the clock",
     FLAT: "stop_when_flat: no new best",
+    ASKED: "a request",
     HANGUP: "SIGHUP: its terminal is gone",
     TERMINATED: "SIGTERM",
     INTERRUPTED: "an interrupt",
@@ -57,6 +58,10 @@ class Signals:
                 with contextlib.suppress(OSError):  # the terminal may be gone
                     os.write(2, SAVING)
         self.code = max(self.code, CODES[signal.Signals(number)])
+
+    def ask(self) -> None:
+        """A stop that no signal asks for."""
+        self.code = max(self.code, ASKED)
 
     def asked(self) -> int:
         late = self.deadline is not None and time.monotonic() >= self.deadline

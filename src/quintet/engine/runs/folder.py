@@ -45,6 +45,8 @@ class RunFolder:
     """Whether an earlier start in this folder left no checkpoint."""
     step: int | Literal["best"] | None = None
     """Checkpoint to use, of a path RUN@STEP or RUN@best; None is the newest intact one."""
+    start: str = ""
+    """Name of this start of the run, set by `lock` and written into the lock file."""
     _lock: int | None = None
 
     def __post_init__(self) -> None:
@@ -121,7 +123,9 @@ class RunFolder:
             raise RunError(
                 f"{self.path} is being trained by another process; wait for it, or stop it"
             ) from None
-        self._lock = handle
+        self._lock, self.start = handle, uuid.uuid4().hex
+        os.ftruncate(handle, 0)
+        os.write(handle, self.start.encode())
         _LOCKS.add(handle)
 
     def unlock(self) -> None:
@@ -133,7 +137,7 @@ class RunFolder:
     def discard(self) -> None:
         """Undo `create` after a start that failed before the first step."""
         written = ("config.json", "data.json", "events.jsonl", "metrics.jsonl", "report.html")
-        for name in (*written, "tracker.json", ".lock"):
+        for name in (*written, "tracker.json", "requests.json", ".lock"):
             (self.path / name).unlink(missing_ok=True)
         for folder in (self.path / "tensorboard", self.frozen):
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""The report of runs, live in a browser."""
