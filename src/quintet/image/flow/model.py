@@ -13,6 +13,7 @@ from quintet.image.flow.config import ImageFlowConfig
 from quintet.image.generator import PictureGenerator
 from quintet.image.painting import check_painted, inside, touched
 from quintet.shared.flow.generator import FlowGenerator
+from quintet.shared.generation.generator import Seed
 from quintet.shared.generation.module import LatentModule
 
 
@@ -40,7 +41,7 @@ class ImageFlow(PictureGenerator, FlowGenerator):
         image: Tensor | None = None,
         mask: Tensor | None = None,
         strength: float | None = None,
-        seed: int = 0,
+        seed: Seed = 0,
         first: int = 0,
         return_latents: bool = False,
         **settings: Any,
