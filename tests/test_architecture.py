@@ -110,12 +110,13 @@ ENTRY_POINTS = ["cli", "rooms", "__main__"]  # what starts everything is importe
 @pytest.mark.parametrize(
     ("part", "forbidden"),
     [
-        ("engine", ["nn", "media", "shared", "report", *ENTRY_POINTS, *ROOMS]),
-        ("nn", ["engine", "media", "shared", "report", *ENTRY_POINTS, *ROOMS]),
-        ("media", ["engine", "nn", "shared", "report", *ENTRY_POINTS, *ROOMS]),
-        ("shared", ["report", "judges", *ENTRY_POINTS, *ROOMS]),
+        ("engine", ["nn", "media", "shared", "report", "serve", *ENTRY_POINTS, *ROOMS]),
+        ("nn", ["engine", "media", "shared", "report", "serve", *ENTRY_POINTS, *ROOMS]),
+        ("media", ["engine", "nn", "shared", "report", "serve", *ENTRY_POINTS, *ROOMS]),
+        ("shared", ["report", "judges", "serve", *ENTRY_POINTS, *ROOMS]),
         ("report", ["nn", "shared", *ENTRY_POINTS, *ROOMS]),
-        ("judges", ["report", *ENTRY_POINTS, *ROOMS]),
+        ("judges", ["report", "serve", *ENTRY_POINTS, *ROOMS]),
+        ("serve", ["cli", "judges", *ROOMS]),
     ],
 )
 def test_imports_point_one_way(part, forbidden):
@@ -357,7 +358,7 @@ def test_files_are_renamed_in_one_place():
 
 COMMAND = re.compile(
     r"(?<!usage: )(?<!<!-- )quintet "
-    r"(list|train|resume|evaluate|judges|sample|compare|pack|export|report|replay|doctor|demo)\b"
+    r"(list|train|resume|evaluate|judges|sample|serve|compare|pack|export|report|replay|doctor|demo)\b"
 )
 
 

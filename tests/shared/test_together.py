@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-import small
 import torch
 
+import small
 from quintet.shared.generation.sampling import together
 from quintet.shared.sampling import CALLER, Caller, say, with_progress
 
