@@ -146,7 +146,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("maskgit", {"cond_scale": -1e9}, "1000 at most"),
     ("maskgit", {"image": "/etc/passwd"}, "image takes a file of this request"),
     ("maskgit", {"device": "cuda"}, "has no flag 'device'"),
-    ("image_flow", {"size": [4096, 16]}, "size is 4096; 2048 at most"),
+    ("image_flow", {"size": [4096, 16]}, "size is 4096; 1024 at most"),
     ("voicebox", {"text": ["a"], "voice": "../anna.wav"}, "voice takes a file .* one of anna"),
     ("voicebox", {"text": ["a"], "vocoder": "/"}, "vocoder takes a file"),
     ("vae", {}, "give images"),

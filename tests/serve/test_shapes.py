@@ -76,7 +76,7 @@ def test_edits_paint_where_a_mask_is_transparent(client: Any) -> None:
 
 def test_speech_is_streamed_as_it_is_made(client: Any, served: Client) -> None:
     text = "Ba do ki. " * 30  # several parts
-    more = {"seed": 2, "steps": 1}
+    more = {"seed": 2, "steps": 1, "seconds": 2.0}
     said = {"model": "voicebox", "input": text, "voice": "anna", "extra_body": more}
     whole = client.audio.speech.create(response_format="wav", **said).content
     with client.audio.speech.with_streaming_response.create(

@@ -1,5 +1,6 @@
 """Reading requests: JSON or a form with files; and the description of an endpoint."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,10 @@ async def asked(request: Request) -> Asked:
 async def _form(request: Request) -> Asked:
     values: dict[str, list[Any]] = {}
     files: dict[str, list[Upload]] = {}
+    boundary = re.search(r'boundary="?([^";,]+)', request.headers["content-type"])
+    end = f"--{boundary[1]}--" if boundary else ""
+    if not end or not (await request.body()).rstrip().endswith(end.encode("latin-1")):
+        raise Refused(400, "the form is cut off, or its boundary is not that of the header")
     async with request.form(max_files=MOST_FILES, max_fields=100) as form:
         for name, value in form.multi_items():
             if isinstance(value, UploadFile):

@@ -22,7 +22,7 @@ MOST: dict[str, float] = {
     "frames": 256,
     "chunk": 256,
     "seconds": 120,
-    "size": 2048,
+    "size": 1024,
     "max_faces": 4096,
 }
 """Bounds of numbers, by the name of their flag."""

@@ -5,6 +5,7 @@ of the command there. Values are checked and bounded here; a path is never a cli
 """
 
 import base64
+import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,11 +146,13 @@ class Sampling:
 
     @property
     def samples(self) -> int:
-        return len(getattr(self.flags, "text", ())) * getattr(self.flags, "count", 1) or 1
+        if not self.model.has("count", "seed"):
+            return 1
+        return max(1, len(self.flags.text)) * self.flags.count
 
     def run(self) -> Answer:
-        with TemporaryDirectory(prefix="quintet-serve-") as name, readable(Path(name)):
-            return self._run(Path(name))
+        with scratch() as folder:
+            return self._run(folder)
 
     def _run(self, folder: Path) -> Answer:
         flags, trained = self.flags, self.model.trained
@@ -234,16 +237,19 @@ class Recorded:
 
 
 @contextmanager
-def readable(folder: Path) -> Generator[None]:
-    """Refusals as those of a client, without the paths of this machine."""
+def scratch() -> Generator[Path]:
+    """A folder for the files of a request, in memory where there is some: writers wait for a disk.
+    Refusals become those of a client, without the paths of this machine."""
     from quintet.media.errors import BadFile, Incompatible
 
-    try:
-        yield
-    except (RunError, ConfigError, BadFile, Incompatible, ImportError) as error:
-        if isinstance(error, ImportError) and "quintet[" not in str(error):
-            raise
-        raise Refused(400, plain(folder, str(error))) from None
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with TemporaryDirectory(prefix="quintet-serve-", dir=memory) as name:
+        try:
+            yield Path(name)
+        except (RunError, ConfigError, BadFile, Incompatible, ImportError) as error:
+            if isinstance(error, ImportError) and "quintet[" not in str(error):
+                raise
+            raise Refused(400, plain(Path(name), str(error))) from None
 
 
 def plain(folder: Path, line: str) -> str:

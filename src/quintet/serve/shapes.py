@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -22,8 +21,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from quintet.serve.access import Refused
 from quintet.serve.asking import Asked, Endpoint, asked
-from quintet.serve.flags import MOST_CHARACTERS, parse_json, sampling
-from quintet.serve.models import Answer, Sampling, Served, Upload, media_type, readable, stored
+from quintet.serve.flags import MOST_CHARACTERS, of_form, sampling
+from quintet.serve.models import Answer, Sampling, Served, Upload, media_type, scratch, stored
 
 MOST_VIDEOS = 16
 """Clips that wait to be fetched."""
@@ -58,11 +57,21 @@ def prompted(model: Served, body: Asked, count: int = 1) -> dict[str, Any]:
         model.check(width.isdigit() and height.isdigit(), "size must be WIDTHxHEIGHT, or auto")
         model.check(model.has("size"), "makes one size only; leave out size")
         values["size"] = [int(height), int(width)]
-    for name in model.kinds:
-        if name in body.values and name not in values and name not in ("text", "image", "mask"):
-            values[name] = body.values[name][0]
-            if body.is_form:
-                values[name] = parse_json(str(values[name]).encode())
+    return {**own_flags(model, body), **values}
+
+
+def own_flags(model: Served, body: Asked) -> dict[str, Any]:
+    """Flags of the model by their own names, but those that the shape has a name for."""
+    values: dict[str, Any] = {}
+    for name in body.values.keys() & model.kinds.keys() - {
+        "text",
+        "image",
+        "mask",
+        "voice",
+        "size",
+    }:
+        value = body.values[name][0]
+        values[name] = of_form(model, name, body.values[name]) if body.is_form else value
     return values
 
 
@@ -115,8 +124,8 @@ def white_mask(mask: Upload) -> Upload:
 
     from quintet.media.pixels import read_image, write_png
 
-    with TemporaryDirectory(prefix="quintet-serve-") as name, readable(Path(name)):
-        (path,) = stored(Path(name), [mask])
+    with scratch() as folder:
+        (path,) = stored(folder, [mask])
         alpha = read_image(path, alpha=True)[..., 3]
         if alpha.all():
             return mask
@@ -136,7 +145,7 @@ async def speech(server: Any, request: Request) -> Response:
     model.check(form in ("wav", "pcm"), f"makes wav and pcm, not {form[:20]}: response_format")
     request.state.texts = body.one("input", str)
     values: dict[str, Any] = {"text": [body.one("input", str, "")]}
-    values |= {n: body.values[n][0] for n in ("seed", "steps", "language") if n in body.values}
+    values |= own_flags(model, body)
     if voice != "default":
         known = ", ".join(["default", *model.files])
         model.check(voice in model.files, f"has no voice {voice[:50]!r}; there are {known}")
@@ -260,6 +269,7 @@ async def create_video(server: Any, request: Request) -> Response:
     name = f"video_{secrets.token_hex(8)}"
     never = asyncio.Event()
     task = asyncio.ensure_future(server.worker.answer(work, never.wait))
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())  # asked for later
     about = {"id": name, "object": "video", "created_at": int(time.time()), "model": model.name}
     about |= {"seed": work.flags.seed, "seconds": "", "size": ""}
     server.videos[name] = {"task": task, "about": about}

@@ -167,16 +167,15 @@ class Worker:
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
         def go_on() -> None:
-            if len(jobs) == 1:
-                jobs[0].go_on()
+            """Work for several ends when the last of them is gone or late."""
+            ends = [outcome(job.go_on) for job in jobs]
+            if None not in ends:
+                raise ends[-1]
 
         token = CALLER.set(Caller(lambda line: None, go_on))
         try:
-            if len(jobs) == 1:
-                answers = [outcome(lambda: (go_on(), jobs[0].work.run())[1])]
-            else:
-                works: Any = [job.work for job in jobs]
-                answers = run_all(works)
+            works: Any = [job.work for job in jobs]
+            answers = run_all(works) if len(works) > 1 else [outcome(works[0].run)]
         finally:
             CALLER.reset(token)
         return [self._said(answer) for answer in answers]
