@@ -179,6 +179,16 @@ def test_wrong_files_are_refused_with_a_sentence(served: Client) -> None:
     assert "there are image_flow" in served.refusal(404, "/v1/models/none/sample", {})
 
 
+def test_no_path_of_the_server_is_shown(served: Client, exports: Any) -> None:
+    refusal = served.refusal(400, "/v1/models/voicebox/sample", {"text": ["a"], "vocoder": "anna"})
+    assert "anna" in refusal
+    for name in ("vae", "mulan", "maskgit"):
+        body = {} if name != "maskgit" else {"image": "anna"}
+        refusal = served.refusal(400, f"/v1/models/{name}/sample", body)
+        assert str(exports[name].parent) not in refusal
+    assert str(exports["vae"].parent) not in json.dumps(served.json("/v1/models"))
+
+
 class Waits:
     """Work that lasts until it is let go."""
 

@@ -25,6 +25,7 @@ from quintet.serve.asking import Endpoint, asked, left
 from quintet.serve.flags import flag_schemas, of_form, sampling
 from quintet.serve.models import Answer, Served, media_type
 from quintet.serve.shapes import SHAPES
+from quintet.serve.videos import VIDEOS
 from quintet.serve.worker import Capacity, Worker
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ class Server:
         """Clips that are made or wait to be fetched, by their id."""
         self.scripts = [code for model in models for code in own(model, "SCRIPT", [""]) if code]
         ours = [each for model in models for each in own(model, "ENDPOINTS", [])]
-        self.endpoints = {(e.method, e.path): e for e in (*PLAIN, *SHAPES, *ours)}.values()
+        self.endpoints = {(e.method, e.path): e for e in (*PLAIN, *SHAPES, *VIDEOS, *ours)}.values()
         routes = [Route(e.path, self._counted(e), methods=[e.method]) for e in self.endpoints]
         pages = [Route(path, self._page(name)) for path, name in PAGES.items()]
         self.app = Starlette(routes=[*routes, *pages], exception_handlers=handlers())

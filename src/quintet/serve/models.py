@@ -104,10 +104,17 @@ class Served:
 
     @property
     def example(self) -> str:
-        """A text that suits the model, if any does."""
+        """A text that suits the model; none of data of the server's disk."""
         recipe = self.trained.recipe
-        words = self.module.example(recipe, self.trained.path) if recipe else []
+        own = recipe is None or recipe.data is not None
+        words = [] if own else self.module.example(recipe, self.trained.path)
         return next((text for flag, text in pairwise(words) if flag == "--text"), "")
+
+    @property
+    def hidden(self) -> dict[str, str]:
+        """Paths of this machine with what clients call them."""
+        files = {str(path): name for name, path in self.files.items()}
+        return {str(self.trained.path): self.name, **files}
 
     @property
     def takes_files(self) -> bool:
@@ -151,7 +158,7 @@ class Sampling:
         return max(1, len(self.flags.text)) * self.flags.count
 
     def run(self) -> Answer:
-        with scratch() as folder:
+        with scratch(self.model.hidden) as folder:
             return self._run(folder)
 
     def _run(self, folder: Path) -> Answer:
@@ -166,15 +173,16 @@ class Sampling:
         self.started(out)
         waiting, notes = CALLER.get(), list[str]()
         go_on = waiting.go_on if waiting else lambda: None
-        token = CALLER.set(Caller(lambda line: notes.append(plain(folder, line)), go_on))
+        token = CALLER.set(Caller(notes.append, go_on))
         try:
             written = self.model.module.sample(trained, paths, out, flags)
         finally:
             CALLER.reset(token)
         files = [path for path in written if isinstance(path, Path)]
-        lines = [plain(folder, line) for line in written if isinstance(line, str)]
+        hidden = {f"{folder}/": "", **self.model.hidden}
+        lines = [plain(line, hidden) for line in written if isinstance(line, str)]
         found = {path.relative_to(out).as_posix(): content(folder, path) for path in files}
-        return Answer(found, lines, notes[:MOST_NOTES])
+        return Answer(found, lines, [plain(note, hidden) for note in notes[:MOST_NOTES]])
 
 
 def run_all(requests: Sequence[Sampling]) -> list[Answer | Exception]:
@@ -237,7 +245,7 @@ class Recorded:
 
 
 @contextmanager
-def scratch() -> Generator[Path]:
+def scratch(hidden: Mapping[str, str]) -> Generator[Path]:
     """A folder for the files of a request, in memory where there is some: writers wait for a disk.
     Refusals become those of a client, without the paths of this machine."""
     from quintet.media.errors import BadFile, Incompatible
@@ -249,11 +257,13 @@ def scratch() -> Generator[Path]:
         except (RunError, ConfigError, BadFile, Incompatible, ImportError) as error:
             if isinstance(error, ImportError) and "quintet[" not in str(error):
                 raise
-            raise Refused(400, plain(Path(name), str(error))) from None
+            raise Refused(400, plain(str(error), {f"{name}/": "", **hidden})) from None
 
 
-def plain(folder: Path, line: str) -> str:
-    return line.replace(f"{folder}/", "")[:2000]
+def plain(line: str, hidden: Mapping[str, str]) -> str:
+    for path, name in hidden.items():
+        line = line.replace(path, name)
+    return line[:2000]
 
 
 def content(folder: Path, path: Path) -> bytes:
