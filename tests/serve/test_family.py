@@ -27,7 +27,7 @@ SERVE = {
 
         FIELDS = {"at": "Where."}
         ENDPOINTS = [Endpoint("/v1/lines", lines, "A value.", fields=FIELDS, does=is_line)]
-        SCRIPT = "quintet.viewers.push((file) => null);"
+        SCRIPT = "quintet.viewers.push((line) => null);"
     """
 }
 
@@ -40,7 +40,7 @@ def test_a_new_family_brings_its_endpoint_and_its_part_of_the_page(
     run = tmp_path / "run"
     try:
         assert cli("train", "served/line_tiny", "--run", run, "--device", "cpu").status == 0
-        with serving([("line", run)]) as client:
+        with serving([("line", Path(f"{run}@4"))]) as client:
             (value,) = client.files("/v1/models/line/sample", {"at": 2}).values()
             assert client.json("/v1/lines", {"at": 2}) == {"value": float(value)}
             assert "at is 'x'; it must be float" in client.refusal(
@@ -49,6 +49,6 @@ def test_a_new_family_brings_its_endpoint_and_its_part_of_the_page(
             assert {"/v1/lines", "/v1/models/line/sample"} <= set(
                 client.json("/openapi.json")["paths"]
             )
-            assert b"quintet.viewers.push" in client.ask("/page.js")[2]
+            assert b"quintet.viewers.push((line) => null);" in client.ask("/page.js")[2]
     finally:
         forget("quintet.served")

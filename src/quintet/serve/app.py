@@ -49,7 +49,7 @@ class Server:
         """Requests by path and status."""
         self.videos: dict[str, dict[str, Any]] = {}
         """Clips that are made or wait to be fetched, by their id."""
-        self.scripts = [code for model in models for code in own(model, "SCRIPT", [""]) if code]
+        self.scripts = dict.fromkeys(own(model, "SCRIPT", "") for model in models)
         ours = [each for model in models for each in own(model, "ENDPOINTS", [])]
         self.endpoints = {(e.method, e.path): e for e in (*PLAIN, *SHAPES, *VIDEOS, *ours)}.values()
         routes = [Route(e.path, self._counted(e), methods=[e.method]) for e in self.endpoints]

@@ -15,6 +15,7 @@ from quintet.engine.keys import fold
 from quintet.nn.attention import Context
 from quintet.shared.generation.generator import Generator, Seed, sample_keys
 from quintet.shared.generation.trainer import GeneratorTrainer
+from quintet.shared.sampling import go_on
 from quintet.video.data import open_data
 from quintet.video.own_data import OwnVideos
 
@@ -152,7 +153,11 @@ def read_start(path: Path, size: tuple[int, int], channels: int) -> Tensor:
 
     moving = path.suffix.lower() in SUFFIXES
     frames = frames_of(path) if moving else iter([read_image(path)])
-    array = in_channels(np.stack([resize_crop(frame, size) for frame in frames]), channels)
+    resized: list[Any] = []
+    for frame in frames:
+        go_on()
+        resized.append(resize_crop(frame, size))
+    array = in_channels(np.stack(resized), channels)
     return torch.from_numpy(array).permute(3, 0, 1, 2).float() / 255
 
 
