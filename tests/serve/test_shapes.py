@@ -129,8 +129,16 @@ def test_refusals_are_errors_of_the_client(client: Any) -> None:
             client.audio.speech.create(
                 model="voicebox", input="a", voice="alloy", response_format=form
             )
+    with pytest.raises(openai.BadRequestError, match="leave response_format"):
+        client.images.generate(model="maskgit", prompt="a star", response_format="url")
     with pytest.raises(openai.BadRequestError, match="one size only"):
         client.images.generate(model="maskgit", prompt="a star", size="512x512")
+
+
+@pytest.mark.parametrize("size", ["²x²", "9" * 5000 + "x1", "x", "16", "-8x8", "8x8x8"])
+def test_wrong_sizes_are_refused(size: str, served: Client) -> None:
+    body = {"model": "image_flow", "prompt": "a", "size": size}
+    assert "WIDTHxHEIGHT" in served.refusal(400, "/v1/images/generations", body)
 
 
 def test_tokens_and_meshes(served: Client) -> None:

@@ -210,7 +210,7 @@ class Guard:
         if visit is None:
             self.access.check_token(headers)
             length = headers.get("content-length", "0")
-            if not length.isdigit() or int(length[:20]) > self.limits.body_bytes:
+            if not length.isdecimal() or int(length[:20]) > self.limits.body_bytes:
                 raise self._too_large()
         return visit
 

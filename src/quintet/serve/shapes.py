@@ -6,6 +6,7 @@ Without a seed one is drawn, and named in the answer.
 
 import asyncio
 import base64
+import re
 import secrets
 import struct
 import time
@@ -28,6 +29,8 @@ MOST_EMBEDDED = 256
 WAV_HEADER = 44
 POLL = 0.02
 """Seconds between two looks at a sound that is being made."""
+SHAPED = {"text", "image", "mask", "voice", "size"}
+"""Flags that the shapes have fields of their own for."""
 PROMPT = {"model": "Name of a model.", "prompt": "What to generate."}
 SEED = {"seed": "Random seed; drawn if left out."}
 SIZE = {"size": "WIDTHxHEIGHT, for a model that has a choice."}
@@ -51,26 +54,20 @@ def prompted(model: Served, body: Asked, count: int = 1) -> dict[str, Any]:
         values["text"] = [prompt]
     size = body.one("size", str, "auto")
     if size != "auto":
-        width, _, height = size.partition("x")
-        model.check(width.isdigit() and height.isdigit(), "size must be WIDTHxHEIGHT, or auto")
+        sides = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", size)
+        if sides is None:
+            raise Refused(400, "size must be WIDTHxHEIGHT, or auto")
         model.check(model.has("size"), "makes one size only; leave out size")
-        values["size"] = [int(height), int(width)]
+        values["size"] = [int(sides[2]), int(sides[1])]
     return {**own_flags(model, body), **values}
 
 
 def own_flags(model: Served, body: Asked) -> dict[str, Any]:
     """Flags of the model by their own names, but those that the shape has a name for."""
-    values: dict[str, Any] = {}
-    for name in body.values.keys() & model.kinds.keys() - {
-        "text",
-        "image",
-        "mask",
-        "voice",
-        "size",
-    }:
-        value = body.values[name][0]
-        values[name] = of_form(model, name, body.values[name]) if body.is_form else value
-    return values
+    names = body.values.keys() & model.kinds.keys() - SHAPED
+    if body.is_form:
+        return {name: of_form(model, name, body.values[name]) for name in names}
+    return {name: body.values[name][0] for name in names}
 
 
 async def made(server: Any, request: Request, does: Any, body: Asked, **files: Upload) -> Any:
@@ -90,19 +87,24 @@ def samples(answer: Answer) -> dict[str, bytes]:
 
 
 async def generations(server: Any, request: Request) -> Response:
+    body = await asked_for_images(request)
+    return listed(*await made(server, request, pictures("image"), body))
+
+
+async def asked_for_images(request: Request) -> Asked:
     body = await asked(request)
-    return listed(body, *await made(server, request, pictures("image"), body))
-
-
-def listed(body: Asked, work: Sampling, answer: Answer) -> Response:
     if body.one("response_format", str, "b64_json") != "b64_json":
         raise Refused(400, "this server keeps no files; leave response_format at b64_json")
+    return body
+
+
+def listed(work: Sampling, answer: Answer) -> Response:
     data = [{"b64_json": base64.b64encode(x).decode()} for x in samples(answer).values()]
     return JSONResponse({"created": int(time.time()), "data": data, "seed": work.flags.seed})
 
 
 async def edits(server: Any, request: Request) -> Response:
-    body = await asked(request)
+    body = await asked_for_images(request)
     image, mask = body.file("image", "image[]"), body.file("mask")
     if image is None:
         raise Refused(400, "give the image to edit as a file: multipart/form-data with image")
@@ -112,7 +114,7 @@ async def edits(server: Any, request: Request) -> Response:
         white = await run_in_threadpool(white_mask, mask)
         does = of_room("image", "image", "mask")
         answered = await made(server, request, does, body, image=image, mask=white)
-    return listed(body, *answered)
+    return listed(*answered)
 
 
 def white_mask(mask: Upload) -> Upload:

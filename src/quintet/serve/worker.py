@@ -94,7 +94,8 @@ class Worker:
 
     async def answer(self, work: Work, left: Callable[[], Any]) -> Any:
         """The answer to a request; `left` returns when its client is gone."""
-        loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
 
         def settle(answer: Any) -> None:
             if not future.done():
