@@ -104,19 +104,21 @@ def parts(*names: str) -> list[str]:
     return [f"quintet.{name}" for name in names]
 
 
+SERVERS = ["serve", "watch"]
 ENTRY_POINTS = ["cli", "rooms", "__main__"]  # what starts everything is imported by nothing below
 
 
 @pytest.mark.parametrize(
     ("part", "forbidden"),
     [
-        ("engine", ["nn", "media", "shared", "report", "watch", *ENTRY_POINTS, *ROOMS]),
-        ("nn", ["engine", "media", "shared", "report", "watch", *ENTRY_POINTS, *ROOMS]),
-        ("media", ["engine", "nn", "shared", "report", *ENTRY_POINTS, *ROOMS]),
-        ("shared", ["report", "judges", *ENTRY_POINTS, *ROOMS]),
-        ("report", ["nn", "shared", "watch", *ENTRY_POINTS, *ROOMS]),
+        ("engine", ["nn", "media", "shared", *SERVERS, "report", *ENTRY_POINTS, *ROOMS]),
+        ("nn", ["engine", "media", "shared", *SERVERS, "report", *ENTRY_POINTS, *ROOMS]),
+        ("media", ["engine", "nn", "shared", *SERVERS, "report", *ENTRY_POINTS, *ROOMS]),
+        ("shared", ["report", "judges", *SERVERS, *ENTRY_POINTS, *ROOMS]),
+        ("report", ["nn", "shared", *SERVERS, *ENTRY_POINTS, *ROOMS]),
         ("watch", ["nn", "shared", *ENTRY_POINTS, *ROOMS]),
-        ("judges", ["report", *ENTRY_POINTS, *ROOMS]),
+        ("judges", ["report", *SERVERS, *ENTRY_POINTS, *ROOMS]),
+        ("serve", ["cli", "judges", "watch", *ROOMS]),
     ],
 )
 def test_imports_point_one_way(part, forbidden):
@@ -358,7 +360,7 @@ def test_files_are_renamed_in_one_place():
 
 COMMAND = re.compile(
     r"(?<!usage: )(?<!<!-- )quintet "
-    r"(list|train|resume|evaluate|judges|sample|compare|pack|export|report|watch|replay|doctor|demo)\b"
+    r"(list|train|resume|evaluate|judges|sample|serve|compare|pack|export|report|watch|replay|doctor|demo)\b"
 )
 
 

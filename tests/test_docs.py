@@ -158,7 +158,7 @@ def test_the_page_of_a_room_states_the_length_of_each_recipe(name: str) -> None:
 
 # -- commands -------------------------------------------------------------------------------------
 
-OTHER_PROGRAMS = {"python3", ".venv/bin/pip", ".", "make", "uv"}
+OTHER_PROGRAMS = {"curl", "python3", ".venv/bin/pip", ".", "make", "uv"}
 """Programs on the pages beside `quintet` and launchers."""
 PLACEHOLDERS = {"RUN": "runs/first", "ROOM/NAME": "image/vqgan", "FOLDER": "photos", "N": "3"}
 QUINTET = re.compile(

@@ -26,7 +26,8 @@ ENVIRONMENT = {
     "QUINTET_CACHE_BYTES": "Bytes at which each cache drops its oldest files; default: 20 GB.",
     "QUINTET_JUDGES": "Folder of the weights of judges; default: `quintet/judges` in "
     "`XDG_DATA_HOME`, or in `~/.local/share`.",
-    "QUINTET_TOKEN": "Token of `quintet watch`, unless `--token` gives one.",
+    "QUINTET_TOKEN": "What clients of `quintet serve` and `quintet watch` must show, unless "
+    "`--token` says it.",
     "TORCHINDUCTOR_CACHE_DIR": "Code compiled by torch; default: in `QUINTET_CACHE`.",
     "TRITON_CACHE_DIR": "Kernels compiled by Triton; default: in `QUINTET_CACHE`.",
     "CC": "C compiler for Triton; default: gcc, clang or cc.",

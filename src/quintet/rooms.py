@@ -36,7 +36,9 @@ class TaskModule(Protocol):
 
 
 class SampleModule(Protocol):
-    """`ROOM/FAMILY/sample.py`: what `quintet sample` does for its runs. Imports no torch."""
+    """`ROOM/FAMILY/sample.py`: what `quintet sample` does for its runs. Imports no torch. With
+    `together(model, calls)` as in shared/generation/sampling.py, `quintet serve` generates for
+    several clients at once; with `embed_texts(model, texts)` it serves embeddings."""
 
     EXAMPLE: str
     """Arguments after the run, for the help; files in it are those of a user."""
@@ -108,6 +110,12 @@ class Family:
     @property
     def outputs(self) -> OutputsModule:
         return self.module("outputs", "", "outside judges")
+
+    @property
+    def serve(self) -> Any:
+        """Optional: what `quintet serve` offers beyond its flags. ENDPOINTS, further endpoints, and
+        SCRIPT, a part of the page."""
+        return self.module("serve", "", "endpoints of its own")
 
     @property
     def model(self) -> Any:

@@ -19,6 +19,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "judges": "judges",
     "sample": "sample",
+    "serve": "serve",
     "compare": "compare",
     "pack": "pack:pack_folder",
     "export": "export",

@@ -43,6 +43,7 @@ FAMILIES
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
   quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
   quintet sample runs/f --text "ba do ki" --voice me.wav --out spoken.wav
+  quintet serve ready/image runs/f               a page to try models, and endpoints for clients
   quintet export runs/b model                    weights, configuration and a model card
   quintet replay runs/b --step 1200              repeat one step and show its samples
   quintet replay runs/b --verify 3               compare three reports of the log with a replay

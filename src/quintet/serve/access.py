@@ -14,6 +14,7 @@ browser shows it once, as `?token=` in the address, and keeps it in a cookie.
 
 import asyncio
 import hmac
+import importlib.util
 import ipaddress
 import json
 import os
@@ -38,6 +39,8 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 TOKEN = "QUINTET_TOKEN"
 """Environment variable of the token: unlike a flag, other users do not see it among processes."""
+EXTRA = ("starlette", "uvicorn", "python_multipart")
+"""Packages of the extra `serve`."""
 HEADERS = {
     "cache-control": "no-store",
     "cross-origin-resource-policy": "same-origin",
@@ -207,7 +210,7 @@ class Guard:
         if visit is None:
             self.access.check_token(headers)
             length = headers.get("content-length", "0")
-            if not length.isdigit() or int(length[:20]) > self.limits.body_bytes:
+            if not length.isdecimal() or int(length[:20]) > self.limits.body_bytes:
                 raise self._too_large()
         return visit
 
@@ -329,12 +332,18 @@ def port_of(listening: socket.socket) -> int:
     return int(listening.getsockname()[1])
 
 
+def require_extra() -> None:
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        names = ", ".join(missing)
+        raise ImportError(f"{names} is missing: pip install 'quintet[serve]'")
+
+
 def uvicorn_server(app: App) -> Any:
-    """A server that prints nothing; `serve(sockets=[…])` runs it, `should_exit` ends it."""
-    try:
-        import uvicorn
-    except ImportError:
-        raise ImportError("serving needs an extra: pip install 'quintet[serve]'") from None
+    """A server that prints nothing; `run(sockets=[…])` runs it, `should_exit` ends it."""
+    require_extra()
+    import uvicorn
+
     return uvicorn.Server(
         uvicorn.Config(
             app,

@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
@@ -21,6 +22,19 @@ IDS = (".safetensors",)
 LINE_EVERY = 10.0
 """Seconds between lines of progress that is not shown on a terminal."""
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who waits for samples; by default a terminal."""
+
+    say: Callable[[str], object]
+    """Takes a remark on what is made."""
+    go_on: Callable[[], object]
+    """Called between parts of the work; raises if nobody waits any more."""
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 class Input(NamedTuple):
@@ -118,8 +132,11 @@ def with_progress(
     """Iterate; if there are several, with a bar and the time left where the stream (stderr) is a
     terminal, otherwise with a line now and then."""
     stream = sys.stderr if stream is None else stream
-    if len(items) < 2 or stream is None:
-        yield from items
+    caller = CALLER.get()
+    if caller is not None or len(items) < 2 or stream is None:
+        for item in items:
+            go_on()
+            yield item
         return
     if not stream.isatty():
         yield from _with_lines(items, stream, what)
@@ -166,7 +183,18 @@ def say_clipping(path: Path, clipping: object) -> None:
         say(f"{path}: {clipping}")
 
 
+def go_on() -> None:
+    """Between parts of long work: raises if nobody waits for it any more."""
+    caller = CALLER.get()
+    if caller is not None:
+        caller.go_on()
+
+
 def say(line: str) -> None:
+    caller = CALLER.get()
+    if caller is not None:
+        caller.say(line)
+        return
     sys.stderr.write(f"quintet: {line}\n")
     sys.stderr.flush()
 

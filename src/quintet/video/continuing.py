@@ -13,8 +13,9 @@ from torch import Tensor
 
 from quintet.engine.keys import fold
 from quintet.nn.attention import Context
-from quintet.shared.generation.generator import Generator, sample_keys
+from quintet.shared.generation.generator import Generator, Seed, sample_keys
 from quintet.shared.generation.trainer import GeneratorTrainer
+from quintet.shared.sampling import go_on
 from quintet.video.data import open_data
 from quintet.video.own_data import OwnVideos
 
@@ -51,7 +52,7 @@ class ContinuingGenerator(Generator):
         clip: Tensor | None,
         frames: int | None,
         overlap: int | None,
-        seed: int,
+        seed: Seed,
         first: int,
         settings: Any,
     ) -> Tensor:
@@ -78,7 +79,7 @@ class ContinuingGenerator(Generator):
             # The frame at which a chunk begins is part of its key: chunks are alike however a
             # clip came to its length.
             start = clips.shape[2]
-            keys = sample_keys(fold(seed, "chunk", start), numbers, self.key_name)
+            keys = sample_keys(seed_of_chunk(seed, start), numbers, self.key_name)
             known = self.known_frames(start, overlap)
             new = self.chunk(clips[:, :, start - known :], known, keys, context, settings)
             clips = torch.cat((clips, new[:, :, known : known + frames - start]), 2)
@@ -108,6 +109,11 @@ class ContinuingGenerator(Generator):
         if not 0 <= frames <= max(most, 0):
             raise ValueError(f"overlap is {frames}; it must be 0 to {most} frames")
         return frames
+
+
+def seed_of_chunk(seed: Seed, start: int) -> Seed:
+    at_start = lambda own: fold(own, "chunk", start)
+    return at_start(seed) if isinstance(seed, int) else [(at_start(own), n) for own, n in seed]
 
 
 C = TypeVar("C", bound=ContinuingGenerator)
@@ -147,7 +153,11 @@ def read_start(path: Path, size: tuple[int, int], channels: int) -> Tensor:
 
     moving = path.suffix.lower() in SUFFIXES
     frames = frames_of(path) if moving else iter([read_image(path)])
-    array = in_channels(np.stack([resize_crop(frame, size) for frame in frames]), channels)
+    resized: list[Any] = []
+    for frame in frames:
+        go_on()
+        resized.append(resize_crop(frame, size))
+    array = in_channels(np.stack(resized), channels)
     return torch.from_numpy(array).permute(3, 0, 1, 2).float() / 255
 
 

@@ -16,6 +16,7 @@ from quintet.image.painting import check_painted, inside, touched
 from quintet.nn.attention import Context
 from quintet.shared.flow.generator import FlowGenerator
 from quintet.shared.flow.solving import Solver
+from quintet.shared.generation.generator import Seed
 from quintet.shared.generation.module import LatentModule
 from quintet.shared.generation.pixels import PixelLatents
 from quintet.shared.tokenizer.model import check_floats, check_range
@@ -49,7 +50,7 @@ class ImageFlow(PictureGenerator, FlowGenerator):
         mask: Tensor | None = None,
         strength: float | None = None,
         small: Tensor | None = None,
-        seed: int = 0,
+        seed: Seed = 0,
         first: int = 0,
         return_latents: bool = False,
         **settings: Any,

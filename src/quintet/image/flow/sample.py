@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
 from quintet.shared.flow.sampling import FlowFlags
-from quintet.shared.generation.sampling import reads_captions, settings_of, write_samples
+from quintet.shared.generation.sampling import reads_captions, settings_of, together, write_samples
 from quintet.shared.sampling import Trained, check_positive, check_size, own_text, refuse_inputs
 
 if TYPE_CHECKING:
     from quintet.image.flow.model import ImageFlow
 
+__all__ = ["EXAMPLE", "Flags", "example", "sample", "together"]
 EXAMPLE = '--text "a red star on white" --out out'
 
 

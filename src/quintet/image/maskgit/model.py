@@ -12,6 +12,7 @@ from torch import Tensor
 from quintet.image.generator import PictureGenerator
 from quintet.image.maskgit.config import MaskGitConfig
 from quintet.image.painting import check_painted, touched
+from quintet.shared.generation.generator import Seed
 from quintet.shared.maskgit.generator import MaskedGenerator
 
 
@@ -36,7 +37,7 @@ class MaskGit(PictureGenerator, MaskedGenerator):
         count: int | None = None,
         image: Tensor | None = None,
         mask: Tensor | None = None,
-        seed: int = 0,
+        seed: Seed = 0,
         first: int = 0,
         return_ids: bool = False,
         **settings: Any,

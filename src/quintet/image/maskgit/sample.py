@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quintet.engine.errors import RunError
-from quintet.shared.generation.sampling import settings_of, write_samples
+from quintet.shared.generation.sampling import settings_of, together, write_samples
 from quintet.shared.maskgit.sampling import MaskedFlags
 from quintet.shared.sampling import Trained, check_positive, own_text, refuse_inputs
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from quintet.image.maskgit.model import MaskGit
 
+__all__ = ["EXAMPLE", "Flags", "example", "sample", "together"]
 EXAMPLE = '--text "a red star on white" --out out'
 
 

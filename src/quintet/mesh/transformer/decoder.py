@@ -23,6 +23,7 @@ from quintet.nn.attention import Context, CrossKV, KVCache
 from quintet.nn.kernels import compiled_together, decode
 from quintet.nn.rope import Rope, rope_1d
 from quintet.shared.conditioning import CONTEXT_ROWS, pad_rows, with_null_text
+from quintet.shared.sampling import go_on
 from quintet.shared.stepping import CapturedStep
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class FaceDecoder:
         """Codes (len(keys), max_faces, t)."""
         self.begin(model, context, keys, prompt)
         for face in range(max_faces):
+            go_on()
             self.take_step(0)
             if face % CHECK_EVERY == CHECK_EVERY - 1 and bool(self.face.ended.all()):
                 break

@@ -20,6 +20,7 @@ from quintet.engine.keys import fold, uniform
 from quintet.mesh.transformer.heads import DigitHead
 from quintet.nn.attention import CachePosition, Context, cache_position
 from quintet.shared.conditioning import with_null_text
+from quintet.shared.sampling import go_on
 from quintet.shared.stepping import CapturedStep
 from quintet.triton import HAS_TRITON
 
@@ -157,6 +158,7 @@ class FaceGenerator:
         if self.device.type == "cuda":
             step = CapturedStep(self.step)
         for face in range(self.max_faces):
+            go_on()
             step(self.cache_length(face))
             if face % CHECK_EVERY == CHECK_EVERY - 1 and bool(self.ended.all()):
                 break

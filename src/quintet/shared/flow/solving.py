@@ -19,6 +19,7 @@ from quintet.nn.flow import euler_step, midpoint_step
 from quintet.shared.conditioning import pad_rows, with_null_text
 from quintet.shared.flow.model import FlowTransformer, shifted
 from quintet.shared.generation.generator import CastWeights, rows_of
+from quintet.shared.sampling import go_on
 from quintet.shared.stepping import CapturedStep
 
 
@@ -90,6 +91,7 @@ class Sampler:
         self.times.copy_(times_of(self.solver.steps, self.model.config.time_shift, start.time))
         self.done.zero_()
         for _ in range(self.solver.steps):
+            go_on()
             self.step(0)
         return self.latents.clone()
 

@@ -26,9 +26,14 @@ def rows_of(tokens: int, device: torch.device) -> int:
     return max(1, BLOCK.get(device.type, CUDA_BLOCK) // tokens)
 
 
-def sample_keys(seed: int, numbers: Sequence[int], name: str) -> Tensor:
+Seed = int | Sequence[tuple[int, int]]
+"""One for all samples, or a seed and a number for each."""
+
+
+def sample_keys(seed: Seed, numbers: Sequence[int], name: str) -> Tensor:
     """Keys of the draws of samples, by the seed and their numbers alone."""
-    return torch.tensor([fold(seed, name, n) for n in numbers], dtype=torch.int64)
+    pairs = [(seed, n) for n in numbers] if isinstance(seed, int) else seed
+    return torch.tensor([fold(own, name, n) for own, n in pairs], dtype=torch.int64)
 
 
 class Generator(CaptionConditioned, Pretrained):
@@ -129,7 +134,7 @@ class Generator(CaptionConditioned, Pretrained):
             raise ValueError("a caption is empty: describe what to generate, or give no texts")
 
     def prepared(
-        self, texts: Sequence[str] | str | None, count: int | None, seed: int, first: int
+        self, texts: Sequence[str] | str | None, count: int | None, seed: Seed, first: int
     ) -> tuple[Context | None, int, Tensor]:
         """Context, number and keys of what to generate: one for each text, or `count`."""
         texts = [texts] if isinstance(texts, str) else texts

@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 from quintet.engine.errors import RunError
 from quintet.shared.sampling import Device, stem_of
 
+PLAIN = (str, int, float, tuple, type(None))
+"""Settings of generation that can be compared; not images."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorFlags:
@@ -87,3 +90,29 @@ def write_samples(
         rows.append([*samples])
     titles = [f"{index:03d}" for index in range(len(rows[0]))]
     return paths, {"name": "sheet", "rows": rows, "titles": titles, "texts": texts}
+
+
+def together(model: Any, calls: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """What `model.generate` returns for each of these keywords, of one text or none. Calls that
+    differ only in texts, counts and seeds share blocks; a sample depends on its own seed and number
+    alone."""
+    groups: dict[str, list[int]] = {}
+    for index, call in enumerate(calls):
+        rest = {n: value for n, value in call.items() if n not in ("texts", "count", "seed")}
+        plain = all(isinstance(value, PLAIN) for value in rest.values())
+        key = repr((call["texts"] is None, sorted(rest.items()))) if plain else f"alone {index}"
+        groups.setdefault(key, []).append(index)
+    results: dict[int, Any] = {}
+    for indices in groups.values():
+        results |= zip(indices, _joint(model, [calls[index] for index in indices]))
+    return [results[index] for index in range(len(calls))]
+
+
+def _joint(model: Any, calls: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+    if len(calls) == 1:
+        return [model.generate(**calls[0])]
+    counts = [call["count"] for call in calls]
+    seeds = [(call["seed"], number) for call in calls for number in range(call["count"])]
+    texts = [text for call in calls for text in (call["texts"] or ()) * call["count"]]
+    joint = {**calls[0], "texts": texts or None, "count": sum(counts), "seed": seeds}
+    return model.generate(**joint).split(counts)

@@ -24,6 +24,7 @@ from quintet.engine.keys import uniform
 from quintet.nn.attention import Context
 from quintet.shared.conditioning import pad_rows, with_null_text
 from quintet.shared.generation.generator import CastWeights, rows_of
+from quintet.shared.sampling import go_on
 from quintet.shared.stepping import CapturedStep
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class Decoder:
         self.free.copy_((self.ids == MASKED).sum(1, keepdim=True))
         self.done.zero_()
         for _ in range(self.decoding.steps):
+            go_on()
             self.step(0)
         return self.ids.clone()
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from quintet.engine.keys import fold, normal
 from quintet.nn.alignment import expand, inside
 from quintet.nn.flow import Method, guided, integrate
+from quintet.shared.sampling import go_on
 from quintet.speech.text.characters import PAD, UNKNOWN, stack
 from quintet.speech.voicebox.durations import masked_frames, round_durations, voice_of
 
@@ -80,7 +81,12 @@ def infill(model: "VoiceBox", layout: Layout, solver: Solver, keys: Tensor) -> T
         "infill_mask": mask,
         "frame_ids": torch.where(mask, UNKNOWN, PAD),
     }
-    field = guided(model.velocity, cond, uncond, solver.cond_scale)
+    velocity = guided(model.velocity, cond, uncond, solver.cond_scale)
+
+    def field(x: Tensor, time: Tensor) -> Tensor:
+        go_on()
+        return velocity(x, time)
+
     sample = integrate(field, noise, solver.steps, solver.method, sway=solver.sway)
     return torch.where(layout.infill_mask[..., None], sample, context)
 

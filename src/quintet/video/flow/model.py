@@ -14,6 +14,7 @@ from torch import Tensor
 from quintet.nn.attention import Context
 from quintet.shared.flow.generator import FlowGenerator
 from quintet.shared.flow.solving import Solver
+from quintet.shared.generation.generator import Seed
 from quintet.video.continuing import ContinuingGenerator
 from quintet.video.flow.config import VideoFlowConfig
 
@@ -42,7 +43,7 @@ class VideoFlow(ContinuingGenerator, FlowGenerator):
         last: Tensor | None = None,
         frames: int | None = None,
         overlap: int | None = None,
-        seed: int = 0,
+        seed: Seed = 0,
         first: int = 0,
         **settings: Any,
     ) -> Tensor:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from quintet.shared.flow.sampling import FlowFlags
-from quintet.shared.generation.sampling import reads_captions
+from quintet.shared.generation.sampling import reads_captions, together
 from quintet.shared.sampling import Trained, own_text
 
+__all__ = ["EXAMPLE", "Flags", "example", "sample", "together"]
 EXAMPLE = '--text "a red star moves quickly upwards on white" --out out'
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from quintet.nn.attention import Context
+from quintet.shared.generation.generator import Seed
 from quintet.shared.maskgit.decoding import Decoding
 from quintet.shared.maskgit.generator import MaskedGenerator
 from quintet.video.continuing import ContinuingGenerator
@@ -39,7 +40,7 @@ class VideoMaskGit(ContinuingGenerator, MaskedGenerator):
         clip: Tensor | None = None,
         frames: int | None = None,
         overlap: int | None = None,
-        seed: int = 0,
+        seed: Seed = 0,
         first: int = 0,
         **settings: Any,
     ) -> Tensor:

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quintet.shared.generation.sampling import together
 from quintet.shared.maskgit.sampling import MaskedFlags
 from quintet.shared.sampling import Trained, own_text
 
 if TYPE_CHECKING:
     pass
 
+__all__ = ["EXAMPLE", "Flags", "example", "sample", "together"]
 EXAMPLE = '--text "a red star moves quickly upwards on white" --out out'
 
 

@@ -16,6 +16,7 @@ from quintet.shared.sampling import (
     check_size,
     each_input,
     find_inputs,
+    go_on,
     has_validation,
     readable,
     with_input,
@@ -200,6 +201,7 @@ def _chunks(
     length, shape = 1 + size, flags.size
     later = 1 + size if model.chunks_apart else size
     for frame in frames:
+        go_on()
         if shape is None:
             height, width = (side // model.factor * model.factor for side in frame.shape[:2])
             if min(height, width) < model.factor:
