@@ -37,8 +37,7 @@ FAMILIES
   quintet evaluate runs/b --judges psnr fid      external metrics on the run's outputs
   quintet evaluate --pair ORIGINALS OTHERS       judge any two folders of files
   quintet judges                                 list the judges and what they need
-  quintet compare PHOTOS runs/a runs/b           image tokenizers: PSNR, bits per pixel, time
-  quintet compare a.json b.json                  numbers of evaluate --json-line side by side
+  quintet compare PHOTOS runs/a runs/b           image tokenizers side by side; or a.json b.json
   quintet sample runs/b photo.jpg --out out      use the model
   quintet sample runs/d --text "a table with three legs" --count 8 --format obj
   quintet sample runs/e songs --text "a slow minor melody on strings" --top 5
