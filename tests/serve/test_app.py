@@ -237,6 +237,20 @@ def test_a_request_whose_client_is_gone_is_dropped(exports: Any) -> None:
         blocker.end.set()
 
 
+def test_work_ends_between_steps_when_its_client_is_gone(exports: Any) -> None:
+    body = json.dumps({"count": 32, "steps": 250}).encode()
+    head = f"POST /v1/models/it/sample HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+    with serving([("it", exports["image_flow"])]) as client:
+        worker = client.server.worker
+        with socket.create_connection(("127.0.0.1", client.access.port)) as connection:
+            connection.sendall(f"{head}\r\n\r\n".encode() + body)
+            wait_until(lambda: worker.running)
+        began = time.monotonic()
+        wait_until(lambda: not worker.running)
+        assert time.monotonic() - began < 2  # all steps take much longer
+        assert client.ask("/v1/models/it/sample", {"count": 1, "steps": 1})[0] == 200
+
+
 def wait_until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + 5
     while not condition():
