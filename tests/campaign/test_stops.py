@@ -16,6 +16,7 @@ from campaign import faults, mishaps, subjects
 from campaign.children import Program
 from campaign.numbers import NAN, Fault, inject
 from campaign.trial import Trial
+from quintet.engine.runs import requests
 
 PAGE = Path(__file__).parents[2] / "docs" / "resume.md"
 QUICK = ("--evaluate-every", 0, "--save-every", 2, "--log-every", 1)
@@ -43,6 +44,13 @@ def signalled(trial: Trial, *numbers: int) -> Program:
     for number in numbers:
         program.signal(number)
         time.sleep(0.15)
+    return program
+
+
+def requested(trial: Trial) -> Program:
+    program = trial.start(slow_steps, *QUICK, "--steps", 10)
+    trial.reach(program, 3)
+    requests.ask(trial.path, "stop")
     return program
 
 
@@ -155,6 +163,7 @@ WAYS: dict[str, Callable[[Trial], Program]] = {
         "--optim.learning-rate",
         1e-9,
     ),
+    "**Save and stop** of [quintet watch](watch.md)": requested,
     "Ctrl-C": lambda trial: signalled(trial, signal.SIGINT),
     "Ctrl-C twice": lambda trial: signalled(trial, signal.SIGINT, signal.SIGINT),
     "SIGTERM": lambda trial: signalled(trial, signal.SIGTERM),

@@ -370,7 +370,10 @@ CASES: dict[str, Callable[[Desk], object]] = {
     "rooms.py:recipe_function": lambda desk: desk.call("train", "image/vqgn"),
 }
 """How each function that suggests a command is made to."""
-ELSEWHERE = {"cli/demo/page.py:sample_command"}  # test_demo.py, which has the runs
+ELSEWHERE = {
+    "cli/demo/page.py:sample_command",  # test_demo.py, which has the runs
+    "cli/serve.py:serve",  # tests/serve/test_command.py: it runs until a signal
+}
 
 
 def test_every_suggestion_has_a_case() -> None:

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def export(name: str, folder: Path) -> Path:
     """The folder of a tiny model, by the name of its function in small.py."""
     path = folder / name.replace("_", "-")
     if not path.exists():
-        model = getattr(small, name)()
+        model = deepcopy(getattr(small, name)())  # it is cached for other tests
         if hasattr(model, "measure_latents"):
             model.measure_latents(torch.randn(4, model.config.latent_channels, 2, 2))
         model.save_pretrained(path)

@@ -1,5 +1,6 @@
 """Samples of several calls in the same blocks are those of each call by itself, bit for bit."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ MODELS = [small.image_flow, small.maskgit, small.video_flow, small.video_maskgit
 
 
 def measured(make: Any) -> Any:
-    model = make()
+    model = deepcopy(make())
     if hasattr(model, "measure_latents"):
         model.measure_latents(torch.randn(4, model.config.latent_channels, 2, 2))
     return model
