@@ -361,7 +361,7 @@ def halved(value: torch.Tensor) -> torch.Tensor:
 def halve(folder: Path) -> None:
     """Rewrite the weights of an export, and of the models in it, in half precision."""
     for file in sorted(folder.rglob(WEIGHTS)):
-        # Copies: what is read is a map of the file, which is written anew.
+        # Copies: `read_weights` maps the file that is about to be replaced.
         weights = {name: halved(value.clone()) for name, value in read_weights(file).items()}
         for name, value in weights.items():
             if value.is_floating_point() and not value.isfinite().all():
