@@ -11,6 +11,7 @@ from quintet.version import __version__
 if TYPE_CHECKING:
     from quintet.compat.names import ConditionalFlowMatcherWrapper
     from quintet.engine.trainer import Trainer
+    from quintet.image.adopt.trainer import ImageDecoderTrainer
     from quintet.image.flow.model import ImageFlow
     from quintet.image.flow.trainer import ImageFlowFewTrainer, ImageFlowTrainer
     from quintet.image.maskgit.model import MaskGit
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "ConditionalFlowMatcherWrapper": "quintet.compat.names",
     "ImageFlow": "quintet.image.flow.model",
+    "ImageDecoderTrainer": "quintet.image.adopt.trainer",
     "ImageFlowFewTrainer": "quintet.image.flow.trainer",
     "ImageFlowTrainer": "quintet.image.flow.trainer",
     "LatentModule": "quintet.shared.generation.module",
@@ -72,6 +74,7 @@ _PLACES = {
 
 __all__ = [
     "ConditionalFlowMatcherWrapper",
+    "ImageDecoderTrainer",
     "ImageFlow",
     "ImageFlowFewTrainer",
     "ImageFlowTrainer",

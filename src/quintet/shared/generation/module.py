@@ -1,4 +1,5 @@
-"""An autoencoder of images that is any module of Python, frozen, for the generators.
+"""An autoencoder of images that is any module of Python: frozen for the generators, and its decoder
+fine-tuned.
 
     pixels in 0..1 -> those of the module -> encode (or encoder) -> latents
     latents -> decode (or decoder) -> pixels of the module -> 0..1
@@ -9,7 +10,7 @@ A run keeps its weights, and not its code: whoever loads the generator gives the
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,7 @@ class LatentModule(TokenizerModel):
         first = next(self.parameters(), None)
         if first is None:
             raise TypeError(f"{self.name} has no parameters; give the module with its weights")
+        self.decoder_learns = False
         self.eval()
         latents = self.probed(first)
         self.factor, self.quantiser = SIDE // latents.shape[-1], AdoptedLatents(latents.shape[1])
@@ -131,11 +133,43 @@ class LatentModule(TokenizerModel):
 
     def encode(self, pixels: Tensor) -> Tensor:
         self.check(pixels)
-        return self.called("encode", pixels * 2 - 1 if self.signed else pixels)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.decoder_learns):
+            return self.called("encode", pixels * 2 - 1 if self.signed else pixels)
 
     def decode(self, values: Tensor) -> Tensor:
         output = full_precision(self.called("decode", values))
         return output * 0.5 + 0.5 if self.signed else output
+
+    def noise_shape(self, pixels: Tensor) -> None:
+        """Its latents are not drawn."""
+
+    def train_decoder(self) -> list[str]:
+        """Freeze what encoding depends on; returns the names of parameters that nothing uses."""
+        self.requires_grad_(True)
+        first = next(self.parameters())
+        pixels = first.new_full((1, self.config.channels, SIDE, SIDE), 0.5)
+        latents = self.called("encode", pixels)
+        encoder = self.depends(latents)
+        decoder = self.depends(self.called("decode", latents.detach()))
+        if not decoder - encoder:
+            raise RunError(f"decode of {self.name} has no parameters of its own to train")
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name in decoder - encoder)
+        self.decoder_learns = True
+        return [name for name, _ in self.named_parameters() if name not in encoder | decoder]
+
+    def depends(self, values: Tensor) -> set[str]:
+        """Names of the parameters that values were computed with."""
+        if not values.requires_grad:
+            return set()
+        names, parameters = zip(*self.named_parameters())
+        grads = torch.autograd.grad(values.sum(), parameters, allow_unused=True)
+        return {name for name, grad in zip(names, grads) if grad is not None}
+
+    def train(self, mode: bool = True) -> Self:
+        """The module stays in eval mode: its dropout and batch statistics are not for training a
+        decoder, whose latents are those of eval."""
+        return super().train(False)
 
     @property
     def signed(self) -> bool:
