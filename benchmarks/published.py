@@ -26,7 +26,8 @@ LEAST = 30.0
 
 def taef2(folder: Path) -> torch.nn.Module:
     spec = importlib.util.spec_from_file_location("taesd", folder / "taesd.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.TAESD(folder / "taef2_encoder.pth", folder / "taef2_decoder.pth")
