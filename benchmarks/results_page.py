@@ -412,7 +412,9 @@ def page_text(results: Sequence[Result], docs: Path) -> str:
 
 
 def data_table(results: Sequence[Result]) -> str:
+    """A line for each set of files; the sources of a medium stand in its first line alone."""
     rows: list[list[str]] = []
+    listed: set[str] = set()
     for result in results:
         counts: dict[tuple[str, str], int] = {}
         splits = result.first["data"].values()
@@ -423,8 +425,13 @@ def data_table(results: Sequence[Result]) -> str:
             continue
         files = [f"{split['files']:,} (`{split['digest']}`)" for split in splits]
         size = f"{sum(split['bytes'] for split in splits) / 1e6:.1f}"
-        listed = (f"{s} {n:,} ({licence.replace('|', '/')})" for (s, licence), n in counts.items())
-        rows.append([result.row.folder, *files, size, "; ".join(listed)])
+        sources = "; ".join(
+            f"{name} {n:,} ({licence.replace('|', '/')})" for (name, licence), n in counts.items()
+        )
+        row = [result.row.folder, *files, size]
+        if all(row != known[: len(row)] for known in rows):
+            rows.append([*row, "the same" if row[0] in listed else sources])
+        listed.add(row[0])
     head = ["medium", "training files (digest)", "held out (digest)", "MB"]
     return "## Data\n\n" + table([*head, "sources: files (licence)"], rows)
 
