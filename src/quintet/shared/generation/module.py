@@ -163,7 +163,9 @@ class LatentModule(TokenizerModel):
         if not values.requires_grad:
             return set()
         names, parameters = zip(*self.named_parameters())
-        grads = torch.autograd.grad(values.sum(), parameters, allow_unused=True)
+        grads: tuple[Tensor | None, ...] = torch.autograd.grad(
+            values.sum(), parameters, allow_unused=True
+        )
         return {name for name, grad in zip(names, grads) if grad is not None}
 
     def train(self, mode: bool = True) -> Self:
