@@ -26,7 +26,7 @@ FLAGS = {
     "kubernetes": [*VOLUMES, "--image", "registry.example/quintet:1"],
     "skypilot": ["--volumes", "s3://photos=/data", "runs=/runs", "--spot", "--setup", "make .venv"],
 }
-SETTINGS = ["--", "--batch-size", 16, "--images.crop", "random"]
+SETTINGS = ["--", "--batch-size", 16, "--images.min-crop", "0.5"]
 Cli = Callable[..., Said]
 
 
@@ -45,7 +45,7 @@ def arguments(target: str, text: str) -> list[str]:
         return box["command"][1:]
     text = yaml.safe_load(text)["run"] if target == "skypilot" else text
     (command,) = re.findall(r"torchrun (.*?[^\\])$", text, re.MULTILINE | re.DOTALL)
-    return shlex.split(command.removesuffix("&"))
+    return shlex.split(command.replace("\\\n", "").removesuffix("&"))
 
 
 @pytest.mark.parametrize("target", FLAGS)
@@ -55,7 +55,7 @@ def test_every_node_starts_or_resumes_the_run_with_all_processes(target: str, cl
     assert (launch.module, launch.training_script) == (True, "quintet")
     assert [word for word in launch.training_script_args if word != "--"] == [
         *("train", "image/vqgan", "/data/my photos", "--run", "/runs/It's 1", "--resume"),
-        *("--processes", "16", "--batch-size", "16", "--images.crop", "random"),
+        *("--processes", "16", "--batch-size", "16", "--images.min-crop", "0.5"),
     ]
 
 
