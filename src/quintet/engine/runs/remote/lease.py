@@ -75,12 +75,13 @@ class Lease:
             "process did not reach it in time; it stops, to overwrite nothing"
         )
 
-    def close(self) -> None:
-        """Release the run; its owner stays named, as the last one who wrote."""
+    def close(self, wrote: bool) -> None:
+        """Release the run; the last owner who wrote to it stays named."""
         self._stop.set()
         self._thread.join()
         self.check()
-        self.bucket.write(_path(self.number), self._page(0))
+        owner = self.owner if wrote else self.owner_before
+        self.bucket.write(_path(self.number), self._page(0, owner))
 
     def _renew(self) -> None:
         while not self._stop.wait(self.seconds / 3):
@@ -93,9 +94,9 @@ class Lease:
             except Exception:  # the store is away; the uploader says so
                 continue
 
-    def _page(self, seconds: float) -> bytes:
+    def _page(self, seconds: float, owner: str = "") -> bytes:
         until = time.time() + seconds if seconds else 0
-        about = {"owner": self.owner, "host": socket.gethostname(), "process": os.getpid()}
+        about = {"owner": owner or self.owner, "host": socket.gethostname(), "process": os.getpid()}
         return json.dumps({**about, "until": until}).encode()
 
 

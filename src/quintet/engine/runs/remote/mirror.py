@@ -122,7 +122,7 @@ class Mirror:
         except BaseException as error:
             if lease is not None:
                 with suppress(Exception):
-                    lease.close()
+                    lease.close(wrote=False)
             lock.release(handle)
             if isinstance(error, (RunError, ImportError)) or not isinstance(error, Exception):
                 raise

@@ -121,7 +121,7 @@ class Uploader:
 
     def _release(self) -> None:
         with suppress(Exception):
-            self.lease.close()
+            self.lease.close(wrote=self._asked > 0)
 
     def _ask(self) -> None:
         self._asked += 1
@@ -162,6 +162,7 @@ class Uploader:
                     continue
             except RunError as error:
                 self.error = error
+                return
             except Exception as error:
                 self._note_trouble(explain(error))
                 self._pause(min(delay, 5.0) if last else delay)
