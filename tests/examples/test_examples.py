@@ -73,7 +73,8 @@ def test_each_trainer_has_an_example():
     assert trainers <= shown
 
 
-LONG = ["flow", "maskgit", "mesh_transformer", "video_flow", "video_maskgit", "vocoder", "voicebox"]
+LONG = ["flow", "maskgit", "mesh_autoencoder", "mesh_transformer", "video_flow", "video_maskgit"]
+LONG += ["video_tokenizer", "vocoder", "voicebox"]
 NAMES = [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in sorted(SAYS)]
 
 
